@@ -90,13 +90,6 @@ def _shape(value: Any) -> str:
     if parts := named_parts(value): return ', '.join(f'{name} {_shape(v)}' for name, v in parts.items()).join('{}')
     return f'({", ".join(map(_shape, value))})' if isinstance(value, tuple) else type(value).__name__
 
-# %% ../nbs/02_data.ipynb #e9b648de
-def _dataset(dl: Any, name: str) -> Any:
-    if dl is None: raise AttributeError(f'there is no {name} loader')
-    try: return dl.dataset
-    except AttributeError: raise AttributeError(
-        f'the {name} loader is a {type(dl).__name__}, which has no dataset') from None
-
 # %% ../nbs/02_data.ipynb #7aaec3e6
 def _counts(loaders: list[Any]) -> str:
     "Describe the number and size of the batches, such as `20 and 5 batches of 64`"
@@ -176,6 +169,13 @@ def _named(valid: Any) -> dict[str, Any]:
         f'the validation sets need names other than {wrong[0]!r}' if wrong else 'there are no validation sets in this dict: leave it out')
     return dict(valid)
 
+# %% ../nbs/02_data.ipynb #e9b648de
+def _dataset(dl: Any, name: str) -> Any:
+    if dl is None: raise AttributeError(f'there is no {name} loader')
+    try: return dl.dataset
+    except AttributeError: raise AttributeError(
+        f'the {name} loader is a {type(dl).__name__}, which has no dataset') from None
+
 # %% ../nbs/02_data.ipynb #b5e8ae62
 class DataLoaders:
     """Holds the loaders for training and validation, and splits their batches into inputs and targets
@@ -190,236 +190,13 @@ class DataLoaders:
         path: folder for files that the learner saves
 
     Example:
-        shuffled = DataLoaders(DataLoader(torch.arange(100), batch_size=4, shuffle=True), device='cpu')
-        batch = shuffled.one_batch()
-        assert torch.equal(batch, next(iter(shuffled.train)))
+        batches = [(torch.ones(4), torch.ones(4))]
+        sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
+        assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
+        with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
     """
-    loaders: list[Any]
     valid_names: tuple[str, ...] = ()      # names of the validation sets; empty: only the second loader is validated in a fit
-
-    @property
-    def train(self) -> Iterable:
-        """The loader for training
-
-        Example:
-            shuffled = DataLoaders(DataLoader(torch.arange(100), batch_size=4, shuffle=True), device='cpu')
-            batch = shuffled.one_batch()
-            assert torch.equal(batch, next(iter(shuffled.train)))
-        """
-        return self.loaders[0]
-
-    @property
-    def valid(self) -> Iterable | None:
-        """The loader for validation, or None
-
-        Example:
-            assert dls.train is dls.valid is triangles
-            assert len(dls) == 2
-            with raises(IndexError, 'there is no loader 2'): dls[2]
-            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
-        """
-        return self.loaders[1] if len(self) > 1 else None
-
-    @property
-    def valid_sets(self) -> dict[str, Iterable]:
-        """The loaders that a fit validates, by their names
-
-        Example:
-            batches = [(torch.ones(4), torch.ones(4))]
-            sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
-            assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
-            with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
-        """
-        return dict(zip(self.valid_names or ('valid',), self.loaders[1:]))
-
-    def __len__(self) -> int: return len(self.loaders)
-    def __getitem__(self, i: int | str) -> Iterable:
-        if isinstance(i, str):
-            if i in (there := dict(train=self.train) | self.valid_sets): return there[i]
-            raise KeyError(f'there is no loader {i!r}: there are {", ".join(there)}')
-        if not hasattr(i, '__index__') or getattr(i, 'shape', ()) or isinstance(i, Tensor):    # arrays have an `__index__`, too
-            raise TypeError(f'loaders have numbers, 0 for training and 1 for validation, and this is a '
-                            f'{type(i).__name__}: data to go through are passed as dl=DataLoader(...)')
-        if -len(self) <= i < len(self): return self.loaders[i]
-        raise IndexError(f'there is no loader {i}: these are {len(self)} '
-                         '(0 is for training, 1 for validation)')
-
-    @property
-    def train_ds(self) -> Any:
-        """The dataset for training
-
-        Example:
-            assert tens.train_ds is tens.valid_ds is ds
-            assert tens.bs == 4
-        """
-        return _dataset(self.train, 'training')
-
-    @property
-    def valid_ds(self) -> Any:
-        """The dataset for validation
-
-        Example:
-            assert tens.train_ds is tens.valid_ds is ds
-            assert tens.bs == 4
-        """
-        return _dataset(self.valid, 'validation')
-
-    @property
-    def bs(self) -> int:
-        """The batch size of the training loader
-
-        Raises:
-            AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) is that
-                of its first batch
-
-        Example:
-            assert tens.bs == 4
-        """
-        if (n := batch_size(self.train)) is not None: return n
-        raise AttributeError(f'the training loader, a {type(self.train).__name__}, has no batch size: '
-                             'find_bs(dls.one_batch()) is that of its first batch')
-
-    @property
-    def vocab(self) -> Any:
-        """The class names: the attribute `vocab` or `classes` of the training dataset
-
-        Raises:
-            AttributeError: a ... has no vocab and no classes
-
-        Example:
-            ds.classes = ['small', 'large']
-            assert tens.vocab == ['small', 'large']
-            assert tens.c == 2
-            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
-            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
-        """
-        for name in ('vocab', 'classes'):
-            if (names := getattr(self.train_ds, name, None)) is not None: return names
-        raise AttributeError(f'a {type(self.train_ds).__name__} has no vocab and no classes')
-
-    @property
-    def c(self) -> int:
-        """The number of classes: the attribute `c` of the training dataset, or the length of `vocab`
-
-        Example:
-            ds.classes = ['small', 'large']
-            assert tens.vocab == ['small', 'large']
-            assert tens.c == 2
-            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
-            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
-        """
-        return self.train_ds.c if hasattr(self.train_ds, 'c') else len(self.vocab)
-
-    def test_dl(self,
-        items: Any,                # a dataset, a tensor or a list of items
-        bs: int | None = None,     # batch size; None: that of the validation loader, or 64
-        **kwargs: Any,             # further arguments of torch's `DataLoader`
-    ) -> DataLoader:  # a loader that does not shuffle
-        """Make a loader for other items with the settings of the validation loader. Without a validation loader, use those of the training loader
-
-        Args:
-            items: a dataset, a tensor or a list of items
-            bs: batch size; None: that of the validation loader, or 64
-            **kwargs: further arguments of torch's `DataLoader`
-
-        Returns:
-            a loader that does not shuffle
-
-        Example:
-            ds.classes = ['small', 'large']
-            assert tens.vocab == ['small', 'large']
-            assert tens.c == 2
-            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
-            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
-        """
-        like = self.train if self.valid is None else self.valid
-        same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
-        settings = {name: getattr(like, name) for name in same} | kwargs
-        from cbnb.basics.workers import make_loader
-        if getattr(like, 'chosen', None) and 'num_workers' not in kwargs: settings['num_workers'] = None
-        return make_loader(items, batch_size=bs or getattr(like, 'batch_size', None) or 64, **settings)
-    device: torch.device
-
-    def to(self,
-        device: torch.device | str,    # device for the batches and the model
-    ) -> Self:                         # the same object
-        """Change the device of the batches
-
-        Args:
-            device: device for the batches and the model
-
-        Returns:
-            the same object
-
-        Example:
-            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
-            assert dls.cpu().device == torch.device('cpu')
-        """
-        self.device = torch.device(device)
-        return self
-
-    def cuda(self) -> Self:  # the loaders themselves
-        """Change the device to the current CUDA device
-
-        Returns:
-            the loaders themselves
-
-        Example:
-            has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
-            assert (default_device().type == 'cpu') == (not has_gpu)
-        """
-        return self.to(torch.device('cuda', torch.cuda.current_device()))
-
-    def cpu(self) -> Self:  # the loaders themselves
-        """Change the device to the CPU
-
-        Returns:
-            the loaders themselves
-
-        Example:
-            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
-            assert dls.cpu().device == torch.device('cpu')
-        """
-        return self.to('cpu')
-    n_inp: int | None
-    targets: tuple[str, ...]
-    _shapes: str = ''        # description of the first batch that was split
-
-    def split(self,
-        batch: Any,              # one batch from a loader
-    ) -> tuple[Any, tuple]:      # the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-        """Split a batch into inputs and targets, according to `n_inp` and `targets`
-
-        Args:
-            batch: one batch from a loader
-
-        Returns:
-            the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-
-        Example:
-            xb, yb = dls.split(dls.one_batch())           # the inputs as a dict, the targets as a tuple
-            assert list(xb) == ['base', 'height']
-            assert torch.equal(yb[0], xb['base']*xb['height']/2)
-        """
-        if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2:
-            xb, yb = (batch[0],), (batch[1],)      # the most common case, without function calls
-        else: xb, yb = split_batch(batch, self.n_inp, self.targets)
-        if not self._shapes: self._shapes = _shapes_of(xb, yb)
-        return xb, yb
-
-    def one_batch(self) -> Any:  # the batch, as the loader makes it
-        """Return the first batch of the next training epoch, on the device
-
-        Returns:
-            the batch, as the loader makes it
-
-        Example:
-            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
-            assert dls.cpu().device == torch.device('cpu')
-        """
-        batch = first_batch(self.train)
-        with contextlib.suppress(KeyError): self.split(batch)
-        return to_device(batch, self.device)
+    _shapes = ''                           # description of the first batch that was split
 
     def __init__(self,
         train: Any,                                # loader for training
@@ -477,6 +254,9 @@ class DataLoaders:
             tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
             assert tens.train_ds is tens.valid_ds is ds
             assert tens.bs == 4
+            for name in ('bs', 'train_ds'):
+                with raises(AttributeError, 'the training loader'): getattr(dls, name)
+            with raises(TypeError, 'did you mean bs=?'): DataLoaders.from_datasets(ds, ds, batch_size=4)
         """
         from cbnb.basics.workers import make_loader
         named = _named(valid_ds)
@@ -493,9 +273,247 @@ class DataLoaders:
         return cls(train, *others, n_inp=n_inp, targets=targets, device=device, path=path)
     from_dsets = from_datasets
 
+    def split(self,
+        batch: Any,              # one batch from a loader
+    ) -> tuple[Any, tuple]:      # the inputs (a tuple, or a dict passed as keyword arguments) and the targets
+        """Split a batch into inputs and targets, according to `n_inp` and `targets`
+
+        Args:
+            batch: one batch from a loader
+
+        Returns:
+            the inputs (a tuple, or a dict passed as keyword arguments) and the targets
+
+        Example:
+            columns = zip(base.split(16), height.split(16), (base*height/2).split(16))
+        """
+        if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2:
+            xb, yb = (batch[0],), (batch[1],)      # the most common case, without function calls
+        else: xb, yb = split_batch(batch, self.n_inp, self.targets)
+        if not self._shapes: self._shapes = _shapes_of(xb, yb)
+        return xb, yb
+
+    def one_batch(self) -> Any:  # the batch, as the loader makes it
+        """Return the first batch of the next training epoch, on the device
+
+        Returns:
+            the batch, as the loader makes it
+
+        Example:
+            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
+            assert dls.cpu().device == torch.device('cpu')
+        """
+        batch = first_batch(self.train)
+        with contextlib.suppress(KeyError): self.split(batch)
+        return to_device(batch, self.device)
+
+    def test_dl(self,
+        items: Any,                # a dataset, a tensor or a list of items
+        bs: int | None = None,     # batch size; None: that of the validation loader, or 64
+        **kwargs: Any,             # further arguments of torch's `DataLoader`
+    ) -> DataLoader:  # a loader that does not shuffle
+        """Make a loader for other items with the settings of the validation loader. Without a validation loader, use those of the training loader
+
+        Args:
+            items: a dataset, a tensor or a list of items
+            bs: batch size; None: that of the validation loader, or 64
+            **kwargs: further arguments of torch's `DataLoader`
+
+        Returns:
+            a loader that does not shuffle
+
+        Example:
+            ds.classes = ['small', 'large']
+            assert tens.vocab == ['small', 'large']
+            assert tens.c == 2
+            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
+            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
+        """
+        like = self.train if self.valid is None else self.valid
+        same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
+        settings = {name: getattr(like, name) for name in same} | kwargs
+        from cbnb.basics.workers import make_loader
+        if getattr(like, 'chosen', None) and 'num_workers' not in kwargs: settings['num_workers'] = None
+        return make_loader(items, batch_size=bs or getattr(like, 'batch_size', None) or 64, **settings)
+
+    def to(self,
+        device: torch.device | str,    # device for the batches and the model
+    ) -> Self:                         # the same object
+        """Change the device of the batches
+
+        Args:
+            device: device for the batches and the model
+
+        Returns:
+            the same object
+
+        Example:
+            def mean_error(model, batches, device='cpu'):
+                errors = []
+                for xb, yb in batches:
+                    errors.append((model(xb.to(device)) - yb.to(device)).abs().mean())
+                return torch.stack(errors).mean()
+        """
+        self.device = torch.device(device)
+        return self
+
+    def cuda(self) -> Self:  # the loaders themselves
+        """Change the device to the current CUDA device
+
+        Returns:
+            the loaders themselves
+
+        Example:
+            has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+            assert (default_device().type == 'cpu') == (not has_gpu)
+        """
+        return self.to(torch.device('cuda', torch.cuda.current_device()))
+
+    def cpu(self) -> Self:  # the loaders themselves
+        """Change the device to the CPU
+
+        Returns:
+            the loaders themselves
+
+        Example:
+            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
+            assert dls.cpu().device == torch.device('cpu')
+        """
+        return self.to('cpu')
+
+    @property
+    def train(self) -> Iterable:
+        """The loader for training
+
+        Example:
+            assert dls.train is dls.valid is triangles
+            assert len(dls) == 2
+            with raises(IndexError, 'there is no loader 2'): dls[2]
+            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
+        """
+        return self.loaders[0]
+
+    @property
+    def valid(self) -> Iterable | None:
+        """The loader for validation, or None
+
+        Example:
+            assert dls.train is dls.valid is triangles
+            assert len(dls) == 2
+            with raises(IndexError, 'there is no loader 2'): dls[2]
+            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
+        """
+        return self.loaders[1] if len(self) > 1 else None
+
+    @property
+    def valid_sets(self) -> dict[str, Iterable]:
+        """The loaders that a fit validates, by their names
+
+        Example:
+            batches = [(torch.ones(4), torch.ones(4))]
+            sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
+            assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
+            with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
+        """
+        return dict(zip(self.valid_names or ('valid',), self.loaders[1:]))
+
+    def __len__(self) -> int: return len(self.loaders)
+
+    def __getitem__(self, i: int | str) -> Iterable:
+        if isinstance(i, str):
+            if i in (there := dict(train=self.train) | self.valid_sets): return there[i]
+            raise KeyError(f'there is no loader {i!r}: there are {", ".join(there)}')
+        if not hasattr(i, '__index__') or getattr(i, 'shape', ()) or isinstance(i, Tensor):    # arrays have an `__index__`, too
+            raise TypeError(f'loaders have numbers, 0 for training and 1 for validation, and this is a '
+                            f'{type(i).__name__}: data to go through are passed as dl=DataLoader(...)')
+        if -len(self) <= i < len(self): return self.loaders[i]
+        raise IndexError(f'there is no loader {i}: these are {len(self)} '
+                         '(0 is for training, 1 for validation)')
+
+    @property
+    def train_ds(self) -> Any:
+        """The dataset for training
+
+        Example:
+            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
+            assert tens.train_ds is tens.valid_ds is ds
+            assert tens.bs == 4
+            for name in ('bs', 'train_ds'):
+                with raises(AttributeError, 'the training loader'): getattr(dls, name)
+            with raises(TypeError, 'did you mean bs=?'): DataLoaders.from_datasets(ds, ds, batch_size=4)
+        """
+        return _dataset(self.train, 'training')
+
+    @property
+    def valid_ds(self) -> Any:
+        """The dataset for validation
+
+        Example:
+            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
+            assert tens.train_ds is tens.valid_ds is ds
+            assert tens.bs == 4
+            for name in ('bs', 'train_ds'):
+                with raises(AttributeError, 'the training loader'): getattr(dls, name)
+            with raises(TypeError, 'did you mean bs=?'): DataLoaders.from_datasets(ds, ds, batch_size=4)
+        """
+        return _dataset(self.valid, 'validation')
+
+    @property
+    def bs(self) -> int:
+        """The batch size of the training loader
+
+        Raises:
+            AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) is that
+                of its first batch
+
+        Example:
+            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
+            assert tens.train_ds is tens.valid_ds is ds
+            assert tens.bs == 4
+            for name in ('bs', 'train_ds'):
+                with raises(AttributeError, 'the training loader'): getattr(dls, name)
+            with raises(TypeError, 'did you mean bs=?'): DataLoaders.from_datasets(ds, ds, batch_size=4)
+        """
+        if (n := batch_size(self.train)) is not None: return n
+        raise AttributeError(f'the training loader, a {type(self.train).__name__}, has no batch size: '
+                             'find_bs(dls.one_batch()) is that of its first batch')
+
+    @property
+    def vocab(self) -> Any:
+        """The class names: the attribute `vocab` or `classes` of the training dataset
+
+        Raises:
+            AttributeError: a ... has no vocab and no classes
+
+        Example:
+            ds.classes = ['small', 'large']
+            assert tens.vocab == ['small', 'large']
+            assert tens.c == 2
+            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
+            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
+        """
+        for name in ('vocab', 'classes'):
+            if (names := getattr(self.train_ds, name, None)) is not None: return names
+        raise AttributeError(f'a {type(self.train_ds).__name__} has no vocab and no classes')
+
+    @property
+    def c(self) -> int:
+        """The number of classes: the attribute `c` of the training dataset, or the length of `vocab`
+
+        Example:
+            ds.classes = ['small', 'large']
+            assert tens.vocab == ['small', 'large']
+            assert tens.c == 2
+            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
+            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
+        """
+        return self.train_ds.c if hasattr(self.train_ds, 'c') else len(self.vocab)
+
     def _below(self) -> str: return '; '.join(filter(None, [self._shapes, str(self.device)]))
+
     def __repr__(self) -> str:
         return f'DataLoaders({"; ".join(filter(None, [_counts(self.loaders), _workers(self.loaders), self._below()]))})'
+
     def _repr_html_(self) -> str: return _table(self.loaders, self._below())
 
 # %% ../nbs/02_data.ipynb #a65ad9c2

@@ -84,50 +84,17 @@ class RunningMean:
         total, count = sum_over_processes(self.total, self.count)
         return total/count if count else None
 
-# %% ../nbs/03_metrics.ipynb #65136d67
-def _snake_case(name: str) -> str: return snake_name(type(name, (), {}))    # `snake_name` takes a class
-
-# %% ../nbs/03_metrics.ipynb #41f3e18c
-def _own(value: Any) -> Any:
-    "Copy an accumulator of a metric. Return any other object as it is"
-    if isinstance(value, Tensor): return value.detach().clone()
-    return copy.copy(value) if isinstance(value, (list, dict, set, RunningMean, MeanLoss)) else value
-
 # %% ../nbs/03_metrics.ipynb #d29cdb44
 class Metric:
     """Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result
 
     Example:
-        class LargestScoreMetric(Metric): pass
-
-        m = LargestScoreMetric()
-        assert m.name == 'largest_score'
-        m.name = 'top'
-        assert repr(m) == 'LargestScoreMetric(top)'
+        class Kept(Metric):
+            def __init__(self): self.seen, self.model = [], torch.nn.Linear(1, 1)
     """
-    def __copy__(self) -> Self:
-        new = object.__new__(type(self))
-        vars(new).update({k: _own(v) for k, v in vars(self).items()})
-        return new
-    _name: str | None = None
-    @property
-    def name(self) -> str:
-        """Heading of the metric's column. The default is the class name in snake case, without 'Metric' at the end
-
-        Example:
-            class LargestScoreMetric(Metric): pass
-
-            m = LargestScoreMetric()
-            assert m.name == 'largest_score'
-            m.name = 'top'
-            assert repr(m) == 'LargestScoreMetric(top)'
-        """
-        return self._name or _snake_case(type(self).__name__.removesuffix('Metric') or 'Metric')
-    @name.setter
-    def name(self, name: str) -> None: self._name = name
-    def __repr__(self) -> str: return f'{type(self).__name__}({self.name})'
     adapt: Callable[[Any], Any] | None = None    # adapts metrics of other libraries, set by `cbnb.all`
     chosen_outputs: tuple = ()                   # see `set_indexes`; empty: prediction and targets
+    _name: str | None = None
     def reset(self) -> None:
         """Discard all accumulated batches
 
@@ -173,6 +140,30 @@ class Metric:
         """
         self.chosen_outputs = checked_outputs(indexes)
         return self
+    @property
+    def name(self) -> str:
+        """Heading of the metric's column. The default is the class name in snake case, without 'Metric' at the end
+
+        Example:
+            assert m.name == 'largest_score'
+            m.name = 'top'
+            assert repr(m) == 'LargestScoreMetric(top)'
+        """
+        return self._name or _snake_case(type(self).__name__.removesuffix('Metric') or 'Metric')
+    @name.setter
+    def name(self, name: str) -> None: self._name = name
+    def __repr__(self) -> str: return f'{type(self).__name__}({self.name})'
+    def __copy__(self) -> Self:
+        new = object.__new__(type(self))
+        vars(new).update({k: _own(v) for k, v in vars(self).items()})
+        return new
+
+def _snake_case(name: str) -> str: return snake_name(type(name, (), {}))    # `snake_name` takes a class
+
+def _own(value: Any) -> Any:
+    "Copy an accumulator of a metric. Return any other object as it is"
+    if isinstance(value, Tensor): return value.detach().clone()
+    return copy.copy(value) if isinstance(value, (list, dict, set, RunningMean, MeanLoss)) else value
 
 # %% ../nbs/03_metrics.ipynb #5995742f
 def accuracy(

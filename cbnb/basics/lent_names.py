@@ -182,6 +182,7 @@ class HyperNames:
         "Clear the optimizer's state, such as momentum and averages"
         self.opt.state.clear()
 
+# %% ../../nbs/basics/lent_names.ipynb #1c121f6c
 LENT = ('hypers', 'set_hyper', 'set_hypers', 'all_params', 'freeze_to', 'freeze', 'unfreeze', 'clear_state')
 
 def lend_hypers(

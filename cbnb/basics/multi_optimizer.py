@@ -66,13 +66,21 @@ class MultiOptimizer(Optimizer):
         ValueError: two of the optimizers hold the same parameter: give it to one only
 
     Example:
-        one = MultiOptimizer()
-        one.optimizers = members
+        one = MultiOptimizer(members)
         assert get_hyper(one, 'lr') == [0.2, 0.02]
         set_hyper(one, 'lr', 0.5)
         assert get_hyper(members[1], 'lr') == [0.5]
     """
-    optimizers: list[Optimizer]
+    def __init__(self,
+        opts: Iterable[Optimizer],   # optimizers over different parameters
+    ):
+        self.optimizers: list[Optimizer] = [opts] if hasattr(opts, 'param_groups') else list(opts)
+        if not self.optimizers: raise ValueError('there are no optimizers: pass one or several')
+        for opt in self.optimizers:
+            if not hasattr(opt, 'param_groups'): raise TypeError(f'{opt!r} is no optimizer')
+        held = [id(p) for group in self.param_groups for p in group['params']]
+        if len(set(held)) < len(held):
+            raise ValueError('two of the optimizers hold the same parameter: give it to one only')
 
     @property
     def param_groups(self) -> list[dict]:
@@ -86,6 +94,7 @@ class MultiOptimizer(Optimizer):
             from cbnb.toy import close, raises
         """
         return [group for opt in self.optimizers for group in opt.param_groups]
+
     @property
     def state(self) -> _States:
         """The states of all members as one mapping, with parameters as keys
@@ -98,6 +107,7 @@ class MultiOptimizer(Optimizer):
             assert not members[1].state
         """
         return _States(self.optimizers)
+
     @property
     def defaults(self) -> dict[str, Any]:
         """The default settings whose names occur in all members, with the values of the first member
@@ -110,6 +120,29 @@ class MultiOptimizer(Optimizer):
         """
         first, *others = [getattr(opt, 'defaults', {}) for opt in self.optimizers]
         return {k: v for k, v in first.items() if all(k in d for d in others)}
+
+    def step(self, closure: None = None) -> None:
+        """Update the weights with each optimizer, or raise `TypeError` if `closure` is not None
+
+        Args:
+            closure
+
+        Raises:
+            TypeError: several optimizers cannot share a closure
+        """
+        if closure is not None: raise TypeError('several optimizers cannot share a closure')
+        for opt in self.optimizers: opt.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients of all members
+
+        Args:
+            set_to_none
+        """
+        for opt in self.optimizers: opt.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict) -> None:
+        raise TypeError('which optimizer is the group for? add it to one of `optimizers`')
 
     def state_dict(self) -> dict[str, Any]:
         "Return the states and groups of all members, with the parameters numbered consecutively"
@@ -142,41 +175,11 @@ class MultiOptimizer(Optimizer):
             first += sum(len(g['params']) for g in own)
         for opt, part in zip(self.optimizers, parts): opt.load_state_dict(part)
 
-    def __init__(self,
-        opts: Iterable[Optimizer],   # optimizers over different parameters
-    ):
-        self.optimizers = [opts] if hasattr(opts, 'param_groups') else list(opts)
-        if not self.optimizers: raise ValueError('there are no optimizers: pass one or several')
-        for opt in self.optimizers:
-            if not hasattr(opt, 'param_groups'): raise TypeError(f'{opt!r} is no optimizer')
-        held = [id(p) for group in self.param_groups for p in group['params']]
-        if len(set(held)) < len(held):
-            raise ValueError('two of the optimizers hold the same parameter: give it to one only')
-
-    def step(self, closure: None = None) -> None:
-        """Update the weights with each optimizer, or raise `TypeError` if `closure` is not None
-
-        Args:
-            closure
-
-        Raises:
-            TypeError: several optimizers cannot share a closure
-        """
-        if closure is not None: raise TypeError('several optimizers cannot share a closure')
-        for opt in self.optimizers: opt.step()
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients of all members
-
-        Args:
-            set_to_none
-        """
-        for opt in self.optimizers: opt.zero_grad(set_to_none)
-    def add_param_group(self, param_group: dict) -> None:
-        raise TypeError('which optimizer is the group for? add it to one of `optimizers`')
-
     def __repr__(self) -> str:
         return f'MultiOptimizer({", ".join(type(opt).__name__ for opt in self.optimizers)})'
+
     def __getstate__(self) -> dict[str, Any]:                        # torch's methods drop attributes
         return {k: v for k, v in vars(self).items() if k not in LENT}    # such as `optimizers`
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -447,87 +447,39 @@ def rewind_button(
 _NO_KERNEL = ('<style>.cbnb-rewind{align-items:center}.cbnb-rewind>button{width:9em}.cbnb-rewind.jupyter-widgets-disconnected{display:none}.jp-OutputArea-child:has(.cbnb-fit)+'
               '.jp-OutputArea-child:has(>.jupyter-widgets):not(:has(>.jupyter-widgets>*)){display:none}</style>')
 
-# %% ../../nbs/display/dashboard.ipynb #9a8791c2
-class _Begins(NotebookDisplay):
-    "Make the panel and show it"
-    panel: Panel | None
-    at: Progress | None      # progress of the fit; None before the first batch
-    word: str                # status such as 'paused'
+# %% ../../nbs/display/dashboard.ipynb #7fa6ddb8
+_offered: list[tuple[Any, Any]] = []       # (button of the last fit, its output)
 
-    def _say(self, word: str) -> None:
-        self.word = word
-        self._draw_status()
+def _offer(button: Any, output: Any) -> None:
+    "Show the button of a fit in `output`, or in a new output if `output` is None. Remove the button of the previous fit"
+    from IPython.display import display
+    _withdraw()
+    if button is None:
+        if output: output.update({}, raw=True)
+        return
+    atexit.register(_withdraw)           # otherwise a page keeps a button without a kernel
+    view = dict(version_major=2, version_minor=0, model_id=button.model_id)
+    bundle = {'application/vnd.jupyter.widget-view+json': view, 'text/plain': ''}
+    if output: output.update(bundle, raw=True)
+    _offered.append((button, output or display(bundle, raw=True, display_id=True)))
 
-    def _draw_status(self) -> None:
-        self.panel.status.value = self._status()
+def _withdraw() -> None:
+    "Remove the button of the previous fit"
+    while _offered:
+        button, output = _offered.pop()
+        for widget in (*button.children, button): _close(widget)
+        output.update({}, raw=True)
 
-    def _lr_scale(self) -> float: return self.steering.lr_scale if self.steering else 1.
-
-    def _status(self) -> str:
-        return status_html(self.at, self._lr_scale(), self.word) if self.at else waiting_html(self.word)
-
-    def _on_stop(self, button: Any) -> None:
-        self.steering.stop()
-        self._say('stopping')
-
-    def _on_pause(self, change: Any) -> None:
-        hold = change['new']
-        if hold: self.steering.pause()
-        else: self.steering.resume()
-        self.panel.pause.description, self.panel.pause.icon = (
-            ('Resume', 'play') if hold else ('Pause', 'pause'))
-        self._say('paused' if hold else '')
-
-    def _on_scale(self, change: Any) -> None:
-        by = change['new']                       # for 1, a page sends 0.9999999999999994
-        self.steering.scale_lr(1. if math.isclose(by, 1, rel_tol=1e-6) else by)
-        self._say(self.word)
-
-    def _connect(self) -> None:
-        panel, learn = self.panel, self.callback.learn
-        if not self.pump:
-            self.steering = None
-            panel.controls.add_class('cbnb-off')
-            return
-        found = learn.callbacks.find(Steering)
-        self.steering = found[0] if found else Steering()
-        if not found: learn.undo.enter_context(learn.added_cbs(self.steering))
-        panel.stop.on_click(self._on_stop)
-        panel.pause.observe(self._on_pause, 'value')
-        panel.scale.observe(self._on_scale, 'value')
-        panel.planned.on_click(lambda button: setattr(panel.scale, 'value', 1.))
-    wait_for_page = 5.                     # seconds
-    keep_first, keep_every = 2., 10.       # seconds until the rows so far are stored, and between such updates
-    wait_for_chart = 0.9                   # seconds until the curve is sent as HTML, if no page has drawn the live chart
-
-    def _show(self) -> None:
-        view = dict(version_major=2, version_minor=0, model_id=self.panel.box.model_id)
-        self.send({'application/vnd.jupyter.widget-view+json': view, 'text/plain': _RUNNING})
-
-    def _keep(self) -> None:
-        "Store the rows and the picture so far in an output of their own, which pages hide while they show the panel. To update the output of the panel would draw the panel anew"
-        from IPython.display import display
-        now = time.perf_counter()
-        if now < self.keep_at or not self.seen or not (self.handle or self.callback.keep): return
-        self.keep_at = now + self.keep_every
-        page = page_so_far(self.panel.name, *self.table(), self.run, self.at.words())
-        if self.handle is None: self.callback.keep(page)
-        elif self.so_far is None: self.so_far = display(page, raw=True, display_id=True)
-        else: self.so_far.update(page, raw=True)
-
-    def _without_panel(self) -> None:
-        "Close the panel, and act as a plain display from now on"
-        self.pump.close()
-        self.panel.close()
-        self.panel, self.poll_every = None, math.inf
-
-    def poll(self) -> None:
-        if self.panel is None: return
-        self.pump()
-        if self.steering: self.panel.pause.value = self.steering.paused
-        self.seen = self.seen or bool(self.panel.box._view_count)
-        too_long = time.perf_counter() - self.shown_at > self.wait_for_page
-        if too_long and not self.seen and self.handle: self._without_panel()
+# %% ../../nbs/display/dashboard.ipynb #418526ee
+class Dashboard(NotebookDisplay):
+    "The display for notebooks with widgets: a panel with controls during a fit, and its table and losses at the end"
+    wait_for_page = 5.                      # seconds until a panel that no page has shown becomes a plain display
+    wait_for_chart = 0.9                    # seconds until the curve is sent as HTML, if no page has drawn the live chart
+    keep_first, keep_every = 2., 10.        # seconds until the rows so far are stored, and between such updates
+    _ended: deque[tuple] = deque()          # latest panels and charts, for pages that are opened again
+    panel: Panel | None                     # None: this display acts as a plain display
+    at: Progress | None                     # progress of the fit; None before the first batch
+    word: str                               # status such as 'paused'
 
     def start(self, names: Sequence[str], run: Run | None = None) -> None:
         self.names, self.run, self.rows, self.handle = names, run, [], None
@@ -546,46 +498,6 @@ class _Begins(NotebookDisplay):
         if place: place(self.panel.box)
         else: self._show()
 
-    def _fill(self) -> None:
-        "Fill the panel before the first batch"
-        if has_live_charts(): self._make_live()
-        panel = self.panel
-        panel.status.make, panel.table.make = self._status, self._table
-        if self.growing: panel.curve.value = self.growing.chart.slot_html('<i></i>')
-        else: self._draw_curve()
-
-    def _table(self) -> str: return brief(live_table(*self.table()))
-
-    def _curve(self) -> str:
-        "Return the curve as HTML, inside the placeholder of the live chart if there is one"
-        run, n = self.run, self.n_drawn
-        raw, smooth = run.arrived()
-        self.n_drawn = len(raw)
-        self.line.add(raw[n:], smooth[n:])
-        curve = curve_html(self.line, valid_points(run))
-        return self.growing.chart.slot_html(curve) if self.growing else curve
-
-    def _draw_curve(self) -> None:
-        self.panel.legend.value, self.panel.curve.value = CURVE_STYLE + LEGEND, self._curve()
-
-    def _make_live(self) -> None:
-        if self.growing: self.growing.chart.close()           # replaced when a step names further losses
-        self.growing = LiveLosses(self.run)
-        self.growing.chart.beside = lambda: self._beside(whole=True)
-        self.pump.route(self.growing.chart.widget)
-
-    def _beside(self, whole: bool = False) -> dict[str, Any]:
-        "Return the numbers and the new rows for a page that draws the live chart. If `whole` is true, return all visible rows"
-        table = self.news.rows(whole)
-        numbers = page_numbers(self.at, self._lr_scale(), self.word) if self.at else None
-        return dict(at=numbers) | (dict(table=table) if table else {})
-
-# %% ../../nbs/display/dashboard.ipynb #7fa6ddb8
-_offered: list[tuple[Any, Any]] = []       # (button of the last fit, its output)
-
-# %% ../../nbs/display/dashboard.ipynb #418526ee
-class Dashboard(_Begins):
-    "The display for notebooks with widgets: a panel with controls during a fit, and its table and losses at the end"
     def progress(self, at: Progress) -> None:
         self.at = at
         if self.panel is None: return super().progress(at)
@@ -597,40 +509,16 @@ class Dashboard(_Begins):
         if self.growing: self.growing.draw()
         if not self.growing or time.perf_counter() - self.shown_at > self.wait_for_chart: self._draw_curve()
 
-    def _page_draws(self) -> bool: return self.growing is not None and self.growing.chart.here
-
-    def _draw_status(self) -> None:
-        if self._page_draws() and self.at: self.growing.chart.flush(beside=self._beside())
-        else: super()._draw_status()
-
-    def _draw_table(self) -> None:
-        seen = len(self.rows), len(self.names) + len(self.run.named)       # either may be new
-        if seen != self.table_of: self.panel.table.value = self._table()
-        self.table_of = seen
+    def poll(self) -> None:
+        if self.panel is None: return
+        self.pump()
+        if self.steering: self.panel.pause.value = self.steering.paused
+        self.seen = self.seen or bool(self.panel.box._view_count)
+        too_long = time.perf_counter() - self.shown_at > self.wait_for_page
+        if too_long and not self.seen and self.handle: self._without_panel()
 
     def patience(self, seconds: float) -> float:
         return super().patience(seconds) if self.panel is None else 0.
-
-    def _offer(self, button: Any) -> None:
-        from IPython.display import display
-        self._withdraw()
-        if button is None:
-            if self.so_far: self.so_far.update({}, raw=True)
-            return
-        atexit.register(self._withdraw)           # otherwise a page keeps a button without a kernel
-        view = dict(version_major=2, version_minor=0, model_id=button.model_id)
-        bundle = {'application/vnd.jupyter.widget-view+json': view, 'text/plain': ''}
-        if self.so_far: self.so_far.update(bundle, raw=True)
-        _offered.append((button, self.so_far or display(bundle, raw=True, display_id=True)))
-
-    @staticmethod
-    def _withdraw() -> None:
-        "Remove the button of the previous fit"
-        while _offered:
-            button, output = _offered.pop()
-            for widget in (*button.children, button): _close(widget)
-            output.update({}, raw=True)
-    _ended: deque[tuple] = deque()     # latest panels and charts, for pages that are opened again
 
     def finish(self, word: str, as_planned: bool) -> None:
         if self.panel is None: return super().finish(word, as_planned)
@@ -645,10 +533,116 @@ class Dashboard(_Begins):
         if placed: return self.callback.keep(page) if self.callback.keep else None
         page['text/html'] += lost
         self.send(page)
-        if point or not getattr(points, 'is_open', False): self._offer(button)
+        if point or not getattr(points, 'is_open', False): _offer(button, self.so_far)
         elif self.so_far: self.so_far.update({}, raw=True)                         # a profile leaves the button of the last fit
         self._ended.append((self.panel, self.growing))
         if len(self._ended) > 3: _end(*self._ended.popleft())
+
+    def _fill(self) -> None:
+        "Fill the panel before the first batch"
+        if has_live_charts(): self._make_live()
+        panel = self.panel
+        panel.status.make, panel.table.make = self._status, self._table
+        if self.growing: panel.curve.value = self.growing.chart.slot_html('<i></i>')
+        else: self._draw_curve()
+
+    def _make_live(self) -> None:
+        if self.growing: self.growing.chart.close()           # replaced when a step names further losses
+        self.growing = LiveLosses(self.run)
+        self.growing.chart.beside = lambda: self._beside(whole=True)
+        self.pump.route(self.growing.chart.widget)
+
+    def _connect(self) -> None:
+        panel, learn = self.panel, self.callback.learn
+        if not self.pump:
+            self.steering = None
+            panel.controls.add_class('cbnb-off')
+            return
+        found = learn.callbacks.find(Steering)
+        self.steering = found[0] if found else Steering()
+        if not found: learn.undo.enter_context(learn.added_cbs(self.steering))
+        panel.stop.on_click(self._on_stop)
+        panel.pause.observe(self._on_pause, 'value')
+        panel.scale.observe(self._on_scale, 'value')
+        panel.planned.on_click(lambda button: setattr(panel.scale, 'value', 1.))
+
+    def _show(self) -> None:
+        view = dict(version_major=2, version_minor=0, model_id=self.panel.box.model_id)
+        self.send({'application/vnd.jupyter.widget-view+json': view, 'text/plain': _RUNNING})
+
+    def _without_panel(self) -> None:
+        "Close the panel, and act as a plain display from now on"
+        self.pump.close()
+        self.panel.close()
+        self.panel, self.poll_every = None, math.inf
+
+    def _on_stop(self, button: Any) -> None:
+        self.steering.stop()
+        self._say('stopping')
+
+    def _on_pause(self, change: Any) -> None:
+        hold = change['new']
+        if hold: self.steering.pause()
+        else: self.steering.resume()
+        self.panel.pause.description, self.panel.pause.icon = (
+            ('Resume', 'play') if hold else ('Pause', 'pause'))
+        self._say('paused' if hold else '')
+
+    def _on_scale(self, change: Any) -> None:
+        by = change['new']                       # for 1, a page sends 0.9999999999999994
+        self.steering.scale_lr(1. if math.isclose(by, 1, rel_tol=1e-6) else by)
+        self._say(self.word)
+
+    def _say(self, word: str) -> None:
+        self.word = word
+        self._draw_status()
+
+    def _lr_scale(self) -> float: return self.steering.lr_scale if self.steering else 1.
+
+    def _status(self) -> str:
+        return status_html(self.at, self._lr_scale(), self.word) if self.at else waiting_html(self.word)
+
+    def _table(self) -> str: return brief(live_table(*self.table()))
+
+    def _curve(self) -> str:
+        "Return the curve as HTML, inside the placeholder of the live chart if there is one"
+        run, n = self.run, self.n_drawn
+        raw, smooth = run.arrived()
+        self.n_drawn = len(raw)
+        self.line.add(raw[n:], smooth[n:])
+        curve = curve_html(self.line, valid_points(run))
+        return self.growing.chart.slot_html(curve) if self.growing else curve
+
+    def _page_draws(self) -> bool: return self.growing is not None and self.growing.chart.here
+
+    def _draw_status(self) -> None:
+        if self._page_draws() and self.at: self.growing.chart.flush(beside=self._beside())
+        else: self.panel.status.value = self._status()
+
+    def _draw_table(self) -> None:
+        seen = len(self.rows), len(self.names) + len(self.run.named)       # either may be new
+        if seen != self.table_of: self.panel.table.value = self._table()
+        self.table_of = seen
+
+    def _draw_curve(self) -> None:
+        self.panel.legend.value, self.panel.curve.value = CURVE_STYLE + LEGEND, self._curve()
+
+    def _beside(self, whole: bool = False) -> dict[str, Any]:
+        "Return the numbers and the new rows for a page that draws the live chart. If `whole` is true, return all visible rows"
+        table = self.news.rows(whole)
+        numbers = page_numbers(self.at, self._lr_scale(), self.word) if self.at else None
+        return dict(at=numbers) | (dict(table=table) if table else {})
+
+    def _keep(self) -> None:
+        "Store the rows and the picture so far in an output of their own, which pages hide while they show the panel. To update the output of the panel would draw the panel anew"
+        from IPython.display import display
+        now = time.perf_counter()
+        if now < self.keep_at or not self.seen or not (self.handle or self.callback.keep): return
+        self.keep_at = now + self.keep_every
+        page = page_so_far(self.panel.name, *self.table(), self.run, self.at.words())
+        if self.handle is None: self.callback.keep(page)
+        elif self.so_far is None: self.so_far = display(page, raw=True, display_id=True)
+        else: self.so_far.update(page, raw=True)
 
 def _end(panel: Panel, live: LiveLosses | None) -> None:
     panel.close()

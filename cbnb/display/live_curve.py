@@ -128,27 +128,12 @@ def _valid_paths(points: Sequence[tuple[float, int]]) -> str:
 # %% ../../nbs/display/live_curve.ipynb #6c766494
 class LiveCurve:
     "The losses of a running fit, drawn as an SVG of at most 1,000 characters"
-    n_buckets = 54
+    n_buckets, limit = 54, 1000       # largest numbers of buckets, and of characters of the SVG
 
     def __init__(self):
         self.lows, self.highs, self.smooth = [], [], []    # values of each bucket; None: no finite value
         self.size, self.filled = 1, 0                      # steps in a full bucket, and in the last bucket
         self.valid: list[tuple[int, float]] = []           # validation losses of the latest drawing
-
-    @property
-    def n_steps(self) -> int:
-        "The number of steps so far"
-        return max(len(self.lows) - 1, 0)*self.size + self.filled
-
-    def _open(self) -> None:
-        if len(self.lows) == self.n_buckets: self._merge()
-        for values in (self.lows, self.highs, self.smooth): values.append(None)
-        self.filled = 0
-
-    def _merge(self) -> None:
-        self.lows = [_least(pair) for pair in zip(self.lows[::2], self.lows[1::2])]
-        self.highs = [_most(pair) for pair in zip(self.highs[::2], self.highs[1::2])]
-        self.smooth, self.size = self.smooth[1::2], 2*self.size
 
     def add(self,
         raw: Sequence[float],       # losses of the steps since the last call
@@ -169,6 +154,32 @@ class LiveCurve:
             self.lows[-1] = _least([self.lows[-1], *finite])
             self.highs[-1] = _most([self.highs[-1], *finite])
             self.smooth[-1] = smooth[done - 1] if math.isfinite(smooth[done - 1]) else None
+
+    def svg(self,
+        valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss) of each epoch
+    ) -> str:                                       # SVG of at most `limit` characters
+        """Return the raw losses, the smoothed losses and the latest validation losses as SVG
+
+        Args:
+            valid: (last step of the epoch, validation loss) of each epoch
+
+        Returns:
+            SVG of at most `limit` characters
+        """
+        self.valid = [(step, v) for step, v in valid if v is not None and math.isfinite(v)]
+        width = max(self.n_steps/self.size, 0.1)
+        down = self._down()
+        begin = self._losses_svg(width, down)
+        for n in range(min(len(self.valid), 20), -1, -1):           # as many of the latest as fit
+            latest = self.valid[len(self.valid) - n:]
+            points = [(2*min((step + 1)/self.size, width), down(v)) for step, v in latest]
+            if len(text := f'{begin}{_valid_paths(points)}</svg>') <= self.limit: break
+        return text
+
+    @property
+    def n_steps(self) -> int:
+        "The number of steps so far"
+        return max(len(self.lows) - 1, 0)*self.size + self.filled
 
     @property
     def y_limits(self) -> tuple[float, float]:
@@ -191,6 +202,16 @@ class LiveCurve:
         ys, xs = linear_ticks(lo, hi, 7), linear_ticks(0, last, 5, whole=True)
         return tick_labels(ys)[::-1], xs[1]/last if len(xs) > 1 else 1., tick_labels(xs)
 
+    def _open(self) -> None:
+        if len(self.lows) == self.n_buckets: self._merge()
+        for values in (self.lows, self.highs, self.smooth): values.append(None)
+        self.filled = 0
+
+    def _merge(self) -> None:
+        self.lows = [_least(pair) for pair in zip(self.lows[::2], self.lows[1::2])]
+        self.highs = [_most(pair) for pair in zip(self.highs[::2], self.highs[1::2])]
+        self.smooth, self.size = self.smooth[1::2], 2*self.size
+
     def _down(self) -> Callable[[float], int]:
         "Return a function that converts a loss to its distance from the top, from 0 to 99"
         lo, hi = self.y_limits
@@ -212,28 +233,6 @@ class LiveCurve:
         box = f'0 0 {round(2*width, 1):g} 99'
         return (f"<svg class=cbnb-live viewBox='{box}' preserveAspectRatio=none>"
                 f"<path class=r d='{d_raw}'/><path class=s d='{d_smooth}'/>")
-    limit = 1000
-
-    def svg(self,
-        valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss) of each epoch
-    ) -> str:                                       # SVG of at most `limit` characters
-        """Return the raw losses, the smoothed losses and the latest validation losses as SVG
-
-        Args:
-            valid: (last step of the epoch, validation loss) of each epoch
-
-        Returns:
-            SVG of at most `limit` characters
-        """
-        self.valid = [(step, v) for step, v in valid if v is not None and math.isfinite(v)]
-        width = max(self.n_steps/self.size, 0.1)
-        down = self._down()
-        begin = self._losses_svg(width, down)
-        for n in range(min(len(self.valid), 20), -1, -1):           # as many of the latest as fit
-            latest = self.valid[len(self.valid) - n:]
-            points = [(2*min((step + 1)/self.size, width), down(v)) for step, v in latest]
-            if len(text := f'{begin}{_valid_paths(points)}</svg>') <= self.limit: break
-        return text
 
 # %% ../../nbs/display/live_curve.ipynb #283f18a8
 def loss_limits(

@@ -36,53 +36,47 @@ def _shortened(text: str, width: float) -> str:
     n = max(2, int(width/_wide('x')))
     return text if len(text) <= n else text[:n - 1] + '…'
 
-# %% ../../nbs/display/loop.ipynb #ba009407
-class _Pen:
-    "The SVG parts of a drawing so far, and the upper edge of the next line"
-    def __init__(self, y: float = 0.): self.parts, self.y = list[str](), y
-
-    def text(self, kind: str, x: float, text: str, about: str = '', size: float = _SMALL) -> float:
-        "Write text into the current line, with `about` as tooltip, and return the x position of its end"
-        title = f'<title>{escape(about)}</title>' if about else ''
-        self.parts.append(f'<text class="lp-{kind}" x="{x:g}" y="{self.y + 14:g}" '
-                          f'textLength="{_wide(text, size):g}">{escape(text)}{title}</text>')
-        return x + _wide(text, size)
-
-    def names(self, names: Iterable[str], x: float, left: float, right: float) -> None:
-        "Write names starting at `x`, and continue in new lines that begin at `left`"
-        for name in names:
-            short = _shortened(name, right - left - 12)
-            width = _wide(short) + 12
-            if x + width > right and x > left: x, self.y = left, self.y + _ROW
-            self.parts.append(f'<rect class="lp-back" x="{x:g}" y="{self.y + 1.5:g}" width="{width:g}" '
-                              'height="17" rx="8.5"/>')
-            self.text('name', x + 6, short, name if short != name else '')
-            x += width + 5
-
-# %% ../../nbs/display/loop.ipynb #c0838d19
+# %% ../../nbs/display/loop.ipynb #82831499
 _TINTS = dict(train=' lp-train', validate=' lp-valid')       # levels with a separate color
 
-# %% ../../nbs/display/loop.ipynb #82831499
-class _Loop(_Pen):
-    "The training loop as nested boxes"
+class _Loop:
+    "The training loop as nested boxes: the SVG parts so far, and the upper edge of the next line"
     def __init__(self, callbacks: Callable[[str], Iterable[Any]], y: float = 0.):
-        super().__init__(y)
-        self.callbacks = callbacks
+        self.callbacks, self.y = callbacks, y
+        self.parts: list[str] = []
+        self.drawn: dict[str, Level] = {}
 
-    def code(self, text: str, left: float, right: float) -> None:
-        "Write a line of code"
-        self.text('code', left + 13, _shortened(text, right - left - 13))
-        self.y += _ROW
+    def box(self, level: Level, left: float, right: float) -> None:
+        "Draw a level with all its parts"
+        self.drawn[level.name] = level
+        top, at = self.begin(level, left)
+        first, inner, edge = self.y, left + _PAD, right - _PAD - _RAIL
+        self.event(level.before, inner, edge)
+        for part in level.body: self.part(part, inner, edge)
+        self.y += 2
+        last = self.y
+        tip = self.event(level.cancelled, inner, edge, room=False)
+        self.cancel(level, tip, first + _ROW/2, last + _ROW/2, right - _PAD)
+        self.event(level.after, inner, edge)
+        self.end(level, top, at, left, right)
 
-    def event(self, name: str, left: float, right: float, room: bool = True) -> float:
-        "Write an event and its callbacks, and return the x position where the name of the event ends"
-        self.parts.append(f'<circle class="lp-dot" cx="{left + 4:g}" cy="{self.y + 10:g}" r="2.6"/>')
-        end = self.text('event', left + 13, name, getattr(Events, name).__doc__, _SIZE)
-        names = list(map(str, self.callbacks(name)))
-        if names and not room: self.y += _ROW
-        self.names(names, end + 10 if room else left + 24, left + 24, right)
+    def part(self, part: Level | Action | str, left: float, right: float) -> None:
+        "Draw a part of a level: a line of code, an event or another level"
+        if isinstance(part, Action): self.code(part, left, right)
+        elif not isinstance(part, Level): self.event(part, left, right)
+        elif part.name in self.drawn: self.again(part, left, right)
+        else: self.box(part, left, right)
+
+    def again(self, level: Level, left: float, right: float) -> None:
+        "Draw the box of a level whose events another box has shown already"
+        top, at = self.begin(level, left)
+        for part in level.body:
+            if isinstance(part, Action): self.code(part, left + _PAD, right - _PAD)
+        lacks = [part.name for part in self.drawn[level.name].body
+                 if isinstance(part, Level) and part not in level.body]
+        self.text('quiet', left + _PAD + 13, 'the same events' + (f', without {" and ".join(lacks)}' if lacks else ''))
         self.y += _ROW
-        return end
+        self.end(level, top, at, left, right)
 
     def begin(self, level: Level, left: float) -> tuple[float, int]:
         "Write the title of a box. Return the upper edge of the box, and the index in `parts` at which `end` inserts the border"
@@ -111,39 +105,39 @@ class _Loop(_Pen):
         self.y = end - _ROW/2
         self.text('cancel', tip + 20, name)
         self.y = y
-    drawn: dict[str, Level] = {}
 
-    def box(self, level: Level, left: float, right: float) -> None:
-        "Draw a level with all its parts"
-        self.drawn = {**self.drawn, level.name: level}
-        top, at = self.begin(level, left)
-        first, inner, edge = self.y, left + _PAD, right - _PAD - _RAIL
-        self.event(level.before, inner, edge)
-        for part in level.body: self.part(part, inner, edge)
-        self.y += 2
-        last = self.y
-        tip = self.event(level.cancelled, inner, edge, room=False)
-        self.cancel(level, tip, first + _ROW/2, last + _ROW/2, right - _PAD)
-        self.event(level.after, inner, edge)
-        self.end(level, top, at, left, right)
-
-    def part(self, part: Level | str, left: float, right: float) -> None:
-        "Draw a part of a level: a line of code, an event or another level"
-        if isinstance(part, Action): self.code(part, left, right)
-        elif not isinstance(part, Level): self.event(part, left, right)
-        elif part.name in self.drawn: self.again(part, left, right)
-        else: self.box(part, left, right)
-
-    def again(self, level: Level, left: float, right: float) -> None:
-        "Draw the box of a level whose events another box has shown already"
-        top, at = self.begin(level, left)
-        for part in level.body:
-            if isinstance(part, Action): self.code(part, left + _PAD, right - _PAD)
-        lacks = [part.name for part in self.drawn[level.name].body
-                 if isinstance(part, Level) and part not in level.body]
-        self.text('quiet', left + _PAD + 13, 'the same events' + (f', without {" and ".join(lacks)}' if lacks else ''))
+    def code(self, text: str, left: float, right: float) -> None:
+        "Write a line of code"
+        self.text('code', left + 13, _shortened(text, right - left - 13))
         self.y += _ROW
-        self.end(level, top, at, left, right)
+
+    def event(self, name: str, left: float, right: float, room: bool = True) -> float:
+        "Write an event and its callbacks, and return the x position where the name of the event ends"
+        self.parts.append(f'<circle class="lp-dot" cx="{left + 4:g}" cy="{self.y + 10:g}" r="2.6"/>')
+        end = self.text('event', left + 13, name, getattr(Events, name).__doc__, _SIZE)
+        names = list(map(str, self.callbacks(name)))
+        if names and not room: self.y += _ROW
+        self.names(names, end + 10 if room else left + 24, left + 24, right)
+        self.y += _ROW
+        return end
+
+    def text(self, kind: str, x: float, text: str, about: str = '', size: float = _SMALL) -> float:
+        "Write text into the current line, with `about` as tooltip, and return the x position of its end"
+        title = f'<title>{escape(about)}</title>' if about else ''
+        self.parts.append(f'<text class="lp-{kind}" x="{x:g}" y="{self.y + 14:g}" '
+                          f'textLength="{_wide(text, size):g}">{escape(text)}{title}</text>')
+        return x + _wide(text, size)
+
+    def names(self, names: Iterable[str], x: float, left: float, right: float) -> None:
+        "Write names starting at `x`, and continue in new lines that begin at `left`"
+        for name in names:
+            short = _shortened(name, right - left - 12)
+            width = _wide(short) + 12
+            if x + width > right and x > left: x, self.y = left, self.y + _ROW
+            self.parts.append(f'<rect class="lp-back" x="{x:g}" y="{self.y + 1.5:g}" width="{width:g}" '
+                              'height="17" rx="8.5"/>')
+            self.text('name', x + 6, short, name if short != name else '')
+            x += width + 5
 
 # %% ../../nbs/display/loop.ipynb #20fc361a
 _COLORS = css_variables('.cbnb-loop', ['text', 'quiet', 'page', 'raw', 'train', 'valid', 'good', 'bad'])

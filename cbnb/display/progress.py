@@ -368,6 +368,7 @@ class _Passes:
         self.first: float | None = None        # seconds of the first batch of the fit
         self.base: int | None = None           # batches of this pass at the first measurement
         self.passes = deque(maxlen=8)          # (batches, seconds) of whole passes
+        self.began = False                     # whether the first pass is over
 
     def begin(self, now: float) -> None:
         self.start, self.base = now, None
@@ -386,7 +387,6 @@ class _Passes:
         "Leave out a time in which the pass was interrupted"
         self.start += seconds
         if self.base is not None: self.at += seconds
-    began = False          # whether the first pass is over
 
     def end(self, done: int, now: float) -> None:
         if self.base is None: return                   # the pass had no batch
@@ -927,13 +927,90 @@ class ProgressCallback(Callback):
     Example:
         learn, keep = wave_learner(quiet=False, cbs=ProgressCallback), Keep()
     """
+    order, run_in = 60, PURPOSES
     every = 0.25                         # smallest number of seconds between updates
     next = math.inf                      # time of the next action; infinite before a run
     drawn = 0                            # number of updates in this run
+    place: Callable[[Any], None] | None = None    # function that displays the panel; None: below the cell
+    keep: Callable[[dict[str, str]], None] | None = None    # function that stores the page of a fit with a `place`, for a saved notebook
+
+    def before_fit(self):
+        learn, self.begun = self.learn, time.perf_counter()
+        self.cancelled, self.last, self.steered_by = '', (0., 0), None
+        self.lengths = {phase: deque(maxlen=8) for phase in (True, False)}    # lengths of the latest passes in batches
+        self.pace, self.under_way, self.drawn = None, False, 0
+        with_table = (learn.purpose == 'fit' and learn.logger is print
+                      and hasattr(learn, 'recorder') and learn.recorder.history.runs)
+        self._choose(with_table)
+        learn.undo.push(self._finish)
+        if with_table:
+            learn.undo.set(learn, 'logger', self.shown.row)
+            self.shown.start(learn.recorder.metric_names, learn.recorder.last())
+        else: self.shown.start([])
+        self._set_times()
+
+    def before_train(self): self._begin()
+    def before_validate(self): self._begin()
 
     def after_batch(self):
         now = time.perf_counter()
         if now >= self.next: self._act(now)
+
+    def after_train(self): self._end()
+    def after_validate(self): self._end()
+    def after_cancel_epoch(self): self._end()
+    def after_cancel_fit(self): self.cancelled = self.learn.stopped_where()
+
+    def _finish(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
+        as_planned = exc is None and (not self.cancelled or self.learn.purpose == 'lr_find')
+        word = self._last_word(exc)
+        steered = self.steered_by.said() if self.steered_by else ''
+        if steered: word += f'; {steered}'
+        self.next = math.inf
+        if self.steered_by: self.steered_by.while_paused = None
+        self.shown.finish(word, as_planned)
+
+    def state_dict(self) -> dict[str, Any]: return {}       # a resumed fit has a new display
+    def load_state_dict(self, state: dict[str, Any]) -> None: pass
+
+    def _choose(self, with_table: Any) -> None:
+        "Make the display for the current display mode, or for 'widgets' if `place` is set. Without a table or `learn.create_mbar`, use 'plain' instead of 'widgets'"
+        mode = 'widgets' if self.place else display_mode()
+        if mode == 'widgets' and not (with_table and self.learn.create_mbar): mode = 'plain'
+        self.shown = make_display(mode)
+        self.shown.callback = self
+
+    def _set_times(self) -> None:
+        "Set the times of the first update and the first poll"
+        learn = self.learn
+        self.steered_by = getattr(learn, 'steering', None)     # a `Steering` that the display added is removed before `_finish`
+        if self.steered_by: self.steered_by.while_paused = self.shown.poll
+        self.draws = self.shown.live and learn.create_mbar
+        first = self.every if learn.purpose == 'fit' else 5*self.every    # other runs are short
+        self.draw_at = self.begun + first if self.draws else math.inf
+        self.pace = Pace() if self.draws and learn.purpose == 'fit' else None
+        self.poll_at = self.begun + self.shown.poll_every
+        self.next = min(self.draw_at, self.poll_at)
+
+    def _begin(self) -> None:
+        learn = self.learn
+        if learn.purpose != 'fit': return
+        now = self._worked(time.perf_counter())
+        if learn.training: self.last = now, learn.train_iter       # start of the measurement of samples per second
+        if self.pace:
+            if learn.mid_epoch: self.pace.pause(now)
+            self.pace.begin(learn.training, now)
+            self.next = -math.inf                                  # measure the first batch
+        self.under_way = True
+
+    def _end(self) -> None:
+        learn = self.learn
+        if learn.purpose != 'fit' or learn.iter is None or not self.under_way: return
+        self.under_way = learn.mid_epoch          # the training pass goes on
+        self.lengths[learn.training].append(learn.iter + 1)
+        if not self.pace: return
+        self.pace.end(learn.iter + 1, now := self._worked(time.perf_counter()))
+        if learn.mid_epoch: self.pace.go_on(now)
 
     def _act(self, now: float) -> None:
         if self.pace and self.learn.purpose == 'fit': self.pace.reach(self.learn.iter + 1, self._worked(now))
@@ -951,6 +1028,28 @@ class ProgressCallback(Callback):
         cost, self.drawn = 100*(done - now), self.drawn + 1
         if self.drawn == 1: cost = min(cost, 1.)       # the first update may include imports
         self.draw_at = done + max(self.every, self.shown.patience(done - self.begun), cost)
+
+    def _progress(self, now: float) -> Progress:
+        learn = self.learn
+        if learn.purpose == 'lr_find': return _sweep_progress(learn)
+        n = learn.n_iter or self._length(learn.training)
+        n = n if n is None or learn.iter < n else None              # the guessed length was too low
+        seen = dict(purpose=learn.purpose, epochs=learn.epoch, n_epoch=learn.n_epoch,
+                    batches=learn.iter + 1, n_batches=n, training=learn.training)
+        if learn.purpose != 'fit':
+            return Progress(**seen, share=(learn.iter + 1)/learn.n_iter if learn.n_iter else None)
+        return Progress(**seen, **self._fit_progress(now))
+
+    def _fit_progress(self, now: float) -> dict[str, float | None]:
+        "Return the complete fraction, the remaining time, the rate, the loss and the hyper-parameters of a fit"
+        learn, share = self.learn, self._share()
+        run = learn.recorder.last() if hasattr(learn, 'recorder') else None
+        _, smooth = run.arrived() if run else ((), ())              # without waiting for the device
+        if run: learn.recorder.look_for_nan(wait=False)
+        lr, mom = (_latest(run, name) for name in ('lr', 'mom'))
+        left = self._left() if self.pace and share is not None else None
+        return dict(share=share, left=left, rate=self._rate(now),
+                    loss=smooth[-1] if smooth else None, lr=lr, mom=mom)
 
     def _share(self) -> float | None:
         learn = self.learn
@@ -995,65 +1094,6 @@ class ProgressCallback(Callback):
         dl = self.learn.dls.train if training else getattr(self.learn.dls, 'valid', None)
         return (dl is not None and n_batches(dl)) or self.learn.n_iter or 0
 
-    def _progress(self, now: float) -> Progress:
-        learn = self.learn
-        if learn.purpose == 'lr_find': return _sweep_progress(learn)
-        n = learn.n_iter or self._length(learn.training)
-        n = n if n is None or learn.iter < n else None              # the guessed length was too low
-        seen = dict(purpose=learn.purpose, epochs=learn.epoch, n_epoch=learn.n_epoch,
-                    batches=learn.iter + 1, n_batches=n, training=learn.training)
-        if learn.purpose != 'fit':
-            return Progress(**seen, share=(learn.iter + 1)/learn.n_iter if learn.n_iter else None)
-        return Progress(**seen, **self._fit_progress(now))
-
-    def _fit_progress(self, now: float) -> dict[str, float | None]:
-        "Return the complete fraction, the remaining time, the rate, the loss and the hyper-parameters of a fit"
-        learn, share = self.learn, self._share()
-        run = learn.recorder.last() if hasattr(learn, 'recorder') else None
-        _, smooth = run.arrived() if run else ((), ())              # without waiting for the device
-        if run: learn.recorder.look_for_nan(wait=False)
-        lr, mom = (_latest(run, name) for name in ('lr', 'mom'))
-        left = self._left() if self.pace and share is not None else None
-        return dict(share=share, left=left, rate=self._rate(now),
-                    loss=smooth[-1] if smooth else None, lr=lr, mom=mom)
-
-    def before_train(self): self._begin()
-    def before_validate(self): self._begin()
-    def after_train(self): self._end()
-    def after_validate(self): self._end()
-    def after_cancel_epoch(self): self._end()
-
-    def _begin(self) -> None:
-        learn = self.learn
-        if learn.purpose != 'fit': return
-        now = self._worked(time.perf_counter())
-        if learn.training: self.last = now, learn.train_iter       # start of the measurement of samples per second
-        if self.pace:
-            if learn.mid_epoch: self.pace.pause(now)
-            self.pace.begin(learn.training, now)
-            self.next = -math.inf                                  # measure the first batch
-        self.under_way = True
-
-    def _end(self) -> None:
-        learn = self.learn
-        if learn.purpose != 'fit' or learn.iter is None or not self.under_way: return
-        self.under_way = learn.mid_epoch          # the training pass goes on
-        self.lengths[learn.training].append(learn.iter + 1)
-        if not self.pace: return
-        self.pace.end(learn.iter + 1, now := self._worked(time.perf_counter()))
-        if learn.mid_epoch: self.pace.go_on(now)
-
-    def after_cancel_fit(self): self.cancelled = self.learn.stopped_where()
-
-    def _finish(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-        as_planned = exc is None and (not self.cancelled or self.learn.purpose == 'lr_find')
-        word = self._last_word(exc)
-        steered = self.steered_by.said() if self.steered_by else ''
-        if steered: word += f'; {steered}'
-        self.next = math.inf
-        if self.steered_by: self.steered_by.while_paused = None
-        self.shown.finish(word, as_planned)
-
     def _last_word(self, exc: BaseException | None) -> str:
         learn, after = self.learn, f' after {clock(time.perf_counter() - self.begun)}'
         if isinstance(exc, (KeyboardInterrupt, SystemExit)): return learn.stopped_where() + after
@@ -1065,46 +1105,6 @@ class ProgressCallback(Callback):
         n = learn.n_epoch - learn.start_epoch
         return (f'done: {n} epoch{"s"*(n != 1)}, {learn.train_iter:,} batches '
                 f'in {clock(seconds)}')
-    order, run_in = 60, PURPOSES
-    place: Callable[[Any], None] | None = None    # function that displays the panel; None: below the cell
-    keep: Callable[[dict[str, str]], None] | None = None    # function that stores the page of a fit with a `place`, for a saved notebook
-
-    def state_dict(self) -> dict[str, Any]: return {}       # a resumed fit has a new display
-    def load_state_dict(self, state: dict[str, Any]) -> None: pass
-
-    def before_fit(self):
-        learn, self.begun = self.learn, time.perf_counter()
-        self.cancelled, self.last, self.steered_by = '', (0., 0), None
-        self.lengths = {phase: deque(maxlen=8) for phase in (True, False)}    # lengths of the latest passes in batches
-        self.pace, self.under_way, self.drawn = None, False, 0
-        with_table = (learn.purpose == 'fit' and learn.logger is print
-                      and hasattr(learn, 'recorder') and learn.recorder.history.runs)
-        self._choose(with_table)
-        learn.undo.push(self._finish)
-        if with_table:
-            learn.undo.set(learn, 'logger', self.shown.row)
-            self.shown.start(learn.recorder.metric_names, learn.recorder.last())
-        else: self.shown.start([])
-        self._set_times()
-
-    def _choose(self, with_table: Any) -> None:
-        "Make the display for the current display mode, or for 'widgets' if `place` is set. Without a table or `learn.create_mbar`, use 'plain' instead of 'widgets'"
-        mode = 'widgets' if self.place else display_mode()
-        if mode == 'widgets' and not (with_table and self.learn.create_mbar): mode = 'plain'
-        self.shown = make_display(mode)
-        self.shown.callback = self
-
-    def _set_times(self) -> None:
-        "Set the times of the first update and the first poll"
-        learn = self.learn
-        self.steered_by = getattr(learn, 'steering', None)     # a `Steering` that the display added is removed before `_finish`
-        if self.steered_by: self.steered_by.while_paused = self.shown.poll
-        self.draws = self.shown.live and learn.create_mbar
-        first = self.every if learn.purpose == 'fit' else 5*self.every    # other runs are short
-        self.draw_at = self.begun + first if self.draws else math.inf
-        self.pace = Pace() if self.draws and learn.purpose == 'fit' else None
-        self.poll_at = self.begun + self.shown.poll_every
-        self.next = min(self.draw_at, self.poll_at)
 
 # %% ../../nbs/display/progress.ipynb #6dfa052b
 @patch

@@ -149,46 +149,12 @@ class Pump:
     Args:
         *widgets: ipywidgets, or lists of ipywidgets, whose messages this thread will handle
     """
-    _line: _Line | None
-
-    def _take_one(self) -> bool:
-        "Handle a comm message, or put another message back. Return whether the message was a comm message"
-        kernel, stream = self._line.kernel, self._line.stream
-        with interrupts_wait():
-            frames = stream.socket.recv_multipart(copy=False)
-            kind = _kind(kernel.session, frames)
-            if kind not in _COMM:
-                _put_back(self._line, frames)
-                return False
-            try:
-                sender, message = _read(kernel.session, frames)
-                with _at_work_on(kernel, sender, message), _no_events(shell().events):
-                    with interrupts_act(): kernel.shell_handlers[kind](stream, sender, message)
-            except Exception: kernel.log.error('a %s was not handled', kind, exc_info=True)
-            return True
-    _thread: int
-
-    def __bool__(self) -> bool:
-        "Return whether the pump can handle messages in the calling thread"
-        return self._line is not None and threading.get_ident() == self._thread
-
-    def __call__(self) -> int:
-        "Handle the messages that have arrived, and return the number of comm messages. Call the pump ten to twenty times a second"
-        if not self: return 0
-        count, stream = 0, self._line.stream
-        try:
-            while _waiting(self._line): count += self._take_one()
-        except BaseException:                # the other messages wait until the cell has ended
-            stream.io_loop.add_callback(stream.flush)
-            raise
-        return count
-
-    def __init__(
-        self,
+    def __init__(self,
         *widgets: Any,   # ipywidgets, or lists of ipywidgets, whose messages this thread will handle
     ):
-        self._line, self._thread = _find_line(), threading.get_ident()
-        self._token, self._routed = object(), []
+        self._line: _Line | None = _find_line()         # None: closed, or no messages reach this thread
+        self._thread = threading.get_ident()
+        self._token, self._routed = object(), list[Any]()
         weakref.finalize(self, _unroute, self._routed, self._token)   # also if it is never closed
         self.route(*widgets)
 
@@ -214,3 +180,34 @@ class Pump:
 
     def __enter__(self) -> 'Pump': return self
     def __exit__(self, *error: Any) -> None: self.close()
+
+    def __bool__(self) -> bool:
+        "Return whether the pump can handle messages in the calling thread"
+        return self._line is not None and threading.get_ident() == self._thread
+
+    def __call__(self) -> int:
+        "Handle the messages that have arrived, and return the number of comm messages. Call the pump ten to twenty times a second"
+        if not self: return 0
+        count, stream = 0, self._line.stream
+        try:
+            while _waiting(self._line): count += self._take_one()
+        except BaseException:                # the other messages wait until the cell has ended
+            stream.io_loop.add_callback(stream.flush)
+            raise
+        return count
+
+    def _take_one(self) -> bool:
+        "Handle a comm message, or put another message back. Return whether the message was a comm message"
+        kernel, stream = self._line.kernel, self._line.stream
+        with interrupts_wait():
+            frames = stream.socket.recv_multipart(copy=False)
+            kind = _kind(kernel.session, frames)
+            if kind not in _COMM:
+                _put_back(self._line, frames)
+                return False
+            try:
+                sender, message = _read(kernel.session, frames)
+                with _at_work_on(kernel, sender, message), _no_events(shell().events):
+                    with interrupts_act(): kernel.shell_handlers[kind](stream, sender, message)
+            except Exception: kernel.log.error('a %s was not handled', kind, exc_info=True)
+            return True

@@ -89,40 +89,8 @@ class ShowGraph(Callback):
         learn.fit(6, cbs=[StopEarly(), ShowGraph()])
         assert learn.recorder.last().status == 'cancelled'
     """
-    graph: Run                               # record of the fit
-
-    def _draw(self) -> None:
-        import matplotlib.pyplot            # noqa: F401 imported first, as it takes longer than a figure
-        from IPython.display import display
-        begun = time.perf_counter()
-        fig, self.bounds = run_figure(self.graph, self.total, self.bounds)
-        text = _described(self.graph)
-        show(fig, text, return_fig=True)                 # removes the figure from pyplot
-        shown = dict(raw=True, metadata=png_metadata(fig, text))
-        if self.handle is None: self.handle = display(png_bundle(fig, text), display_id=True, **shown)
-        else: self.handle.update(png_bundle(fig, text), **shown)
-        done = time.perf_counter()
-        self.drawn, self.draw_at = self._state(), done + 20*(done - begun)
-
-    def _state(self) -> int: return self.graph.n_steps + len(self.graph.epochs)
-
-    def _say(self) -> None:
-        losses = self.graph.losses
-        text = f'loss {sparkline(losses)} {losses[0]:.4g} to {losses[-1]:.4g}'
-        if display_mode() != 'terminal': return print(text, flush=True)
-        from tqdm import tqdm
-        tqdm.write(text, file=sys.stdout)                # above a bar, if there is one
-
-    def _safely(self,
-        do: Callable[[], None],
-    ) -> None:
-        if self.failed: return
-        try: do()
-        except Exception as e:                       # a failed drawing must not end the fit
-            self.failed = True
-            warnings.warn(f'{type(self).__name__} could not show the losses, and will not try '
-                          f'again in this fit: {type(e).__name__}: {e}', stacklevel=user_level())
     order, run_in = 65, ('fit',)
+    graph: Run         # record of the fit
 
     def before_fit(self):
         learn = self.learn
@@ -143,3 +111,34 @@ class ShowGraph(Callback):
         if self.graph.n_steps == 0: return
         if not self.in_notebook: self._safely(self._say)
         elif self.drawn < self._state(): self._safely(self._draw)
+
+    def _state(self) -> int: return self.graph.n_steps + len(self.graph.epochs)
+
+    def _draw(self) -> None:
+        import matplotlib.pyplot            # noqa: F401 imported first, as it takes longer than a figure
+        from IPython.display import display
+        begun = time.perf_counter()
+        fig, self.bounds = run_figure(self.graph, self.total, self.bounds)
+        text = _described(self.graph)
+        show(fig, text, return_fig=True)                 # removes the figure from pyplot
+        shown = dict(raw=True, metadata=png_metadata(fig, text))
+        if self.handle is None: self.handle = display(png_bundle(fig, text), display_id=True, **shown)
+        else: self.handle.update(png_bundle(fig, text), **shown)
+        done = time.perf_counter()
+        self.drawn, self.draw_at = self._state(), done + 20*(done - begun)
+
+    def _say(self) -> None:
+        losses = self.graph.losses
+        text = f'loss {sparkline(losses)} {losses[0]:.4g} to {losses[-1]:.4g}'
+        if display_mode() != 'terminal': return print(text, flush=True)
+        from tqdm import tqdm
+        tqdm.write(text, file=sys.stdout)                # above a bar, if there is one
+
+    def _safely(self, do: Callable[[], None]) -> None:
+        "Draw or print, and warn if that fails"
+        if self.failed: return
+        try: do()
+        except Exception as e:                       # a failed drawing must not end the fit
+            self.failed = True
+            warnings.warn(f'{type(self).__name__} could not show the losses, and will not try '
+                          f'again in this fit: {type(e).__name__}: {e}', stacklevel=user_level())

@@ -9,6 +9,7 @@ __all__ = ['Steering']
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 # %% ../../nbs/display/steering.ipynb #0cc46881
 from ..basics.arguments import as_positive
@@ -16,20 +17,33 @@ from ..callback import Callback
 from ..events import CancelFitException
 from ..basics.param_groups import hyper_key, save_hypers, write_hyper
 from ..basics.text import clock
+from ..history import Run
 
-# %% ../../nbs/display/steering.ipynb #e5f52528
-class _NotesScale(Callback):
-    "Store the factors of this fit and the steps at which they changed"
-    def _note_event(self,
-        kind: str,     # kind of the event: 'lr' or 'paused'
-        text: str,     # description for plots
-        step: int,     # number of the training batch in this fit
-    ) -> None:
-        recorder = getattr(self.learn, 'recorder', None)
-        if recorder is not None and recorder.history.runs: recorder.last().note(kind, text, step)
-    lr_scale: float                       # factor on the planned rate
-    changes: list[tuple[int, float]]      # (first step, factor) of each change in this fit
-    _put_back: Callable[[], None] | None  # function that restores the rate
+# %% ../../nbs/display/steering.ipynb #9e11f50f
+def _for(seconds: float) -> str:
+    return f'{seconds:.1f} s' if seconds < 9.95 else f'{seconds:.0f} s' if seconds < 90 else clock(seconds)
+
+def _run_of(learn: Any) -> Run | None:
+    "Return the record of the running fit, or None if the learner has no recorder"
+    recorder = getattr(learn, 'recorder', None)
+    return recorder.last() if recorder is not None and recorder.history.runs else None
+
+# %% ../../nbs/display/steering.ipynb #51698d77
+class Steering(Callback):
+    "Stop or pause a running fit, or multiply its learning rate"
+    order, run_in = 62, ('fit',)
+
+    def __init__(self):
+        self.while_paused: Callable[[], None] | None = None    # called about 30 times a second during a pause
+        self._put_back: Callable[[], None] | None = None       # restores the rate
+        self._reset()
+
+    def _reset(self) -> None:
+        self.stopping, self.paused = False, False
+        self.lr_scale = 1.                              # factor on the planned rate
+        self.changes: list[tuple[int, float]] = []      # (first step, factor) of each change in this fit
+        self.n_pauses, self.seconds_paused = 0, 0.
+        self._noted = -math.inf, -math.inf              # step and time of the latest mark
 
     def scale_lr(self,
         by: float,    # factor on the planned rate: 1 for the planned rate, 0.5 for half the planned rate
@@ -45,8 +59,47 @@ class _NotesScale(Callback):
         if as_positive(by, 'by') == 0: raise ValueError('by=0 would train nothing: use pause()')
         self.lr_scale = float(by)
 
-    def _scale(self) -> None:
+    def stop(self) -> None:
+        "End the fit after the current batch. If no fit is running, raise `RuntimeError`"
+        self._check_running('stop')
+        self.stopping = True
+
+    def pause(self) -> None:
+        "Pause the fit after the current batch. If no fit is running, raise `RuntimeError`"
+        self._check_running('pause')
+        self.paused = True
+
+    def resume(self) -> None:
+        "Continue the fit after a pause"
+        self.paused = False
+
+    def said(self) -> str:
+        "Return a description of the changes and pauses in this fit, or '' if there were none"
+        words = [f'× {by:.2g} from step {step:,}' for step, by in self.changes]
+        if len(words) > 4: words[2:-1] = [f'{len(words) - 3} more changes']
+        times = f' {self.n_pauses} times, together' if self.n_pauses > 1 else ''
+        paused = [f'paused{times} {_for(self.seconds_paused)}']
+        return '; '.join([f'planned lr {", ".join(words)}']*bool(words) + paused*bool(self.n_pauses))
+
+    def before_fit(self):
+        self._reset()
+        self.learn.undo.callback(self._unscale)
+
+    def before_batch(self):
+        if not self.learn.training: return
         self._note_scale()
+        if self.lr_scale != 1: self._scale()
+
+    def after_batch(self):
+        if self._put_back: self._unscale()
+        if self.paused: self._wait()
+        if self.stopping: raise CancelFitException('stopped by hand')
+
+    def _check_running(self, what: str) -> None:
+        if self.learn is None or not self.learn.running:
+            raise RuntimeError(f'there is nothing to {what}: this learner is not training')
+
+    def _scale(self) -> None:
         opt = self.learn.opt
         self._put_back = save_hypers(opt)
         key, i = hyper_key(opt, 'lr')
@@ -63,79 +116,17 @@ class _NotesScale(Callback):
         self.changes.append((step, self.lr_scale))
         (last, then), now = self._noted, time.perf_counter()
         self._noted = step, now
-        if step <= last + 1 or now - then < 1: self._drop_mark()       # dragging the slider changes the factor many times
-        self._note_event('lr', f'lr × {self.lr_scale:.2g}', step)
-
-    _noted = -math.inf, -math.inf          # step and time of the latest mark
+        if step <= last + 1 or now - then < 1: self._drop_mark()    # dragging the slider changes the factor many times
+        self._note('lr', f'lr × {self.lr_scale:.2g}', step)
 
     def _drop_mark(self) -> None:
         "Remove the latest event of the run if the event is a change of the learning rate"
-        recorder = getattr(self.learn, 'recorder', None)
-        events = recorder.last().events if recorder is not None and recorder.history.runs else []
-        if events and events[-1]['kind'] == 'lr': events.pop()
+        run = _run_of(self.learn)
+        if run is not None and run.events and run.events[-1]['kind'] == 'lr': run.events.pop()
 
-# %% ../../nbs/display/steering.ipynb #9e11f50f
-def _for(seconds: float) -> str:
-    return f'{seconds:.1f} s' if seconds < 9.95 else f'{seconds:.0f} s' if seconds < 90 else clock(seconds)
-
-# %% ../../nbs/display/steering.ipynb #51698d77
-class Steering(_NotesScale):
-    "Stop or pause a running fit, or multiply its learning rate"
-    n_pauses, seconds_paused = 0, 0.
-
-    def said(self) -> str:
-        "Return a description of the changes and pauses in this fit, or '' if there were none"
-        words = [f'× {by:.2g} from step {step:,}' for step, by in self.changes]
-        if len(words) > 4: words[2:-1] = [f'{len(words) - 3} more changes']
-        return '; '.join([f'planned lr {", ".join(words)}']*bool(words) + self._paused())
-
-    def _paused(self) -> list[str]:
-        if not self.n_pauses: return []
-        times = f' {self.n_pauses} times, together' if self.n_pauses > 1 else ''
-        return [f'paused{times} {_for(self.seconds_paused)}']
-
-    def stop(self) -> None:
-        "End the fit after the current batch. If no fit is running, raise `RuntimeError`"
-        self._check_running('stop')
-        self.stopping = True
-
-    def pause(self) -> None:
-        "Pause the fit after the current batch. If no fit is running, raise `RuntimeError`"
-        self._check_running('pause')
-        self.paused = True
-
-    def resume(self) -> None:
-        "Continue the fit after a pause"
-        self.paused = False
-
-    def _check_running(self, what: str) -> None:
-        if self.learn is None or not self.learn.running:
-            raise RuntimeError(f'there is nothing to {what}: this learner is not training')
-    order, run_in = 62, ('fit',)
-
-    def __init__(self):
-        self._reset()
-        self.while_paused: Callable[[], None] | None = None    # called about 30 times a second during a pause
-        self._put_back: Callable[[], None] | None = None
-
-    def _reset(self) -> None:
-        self.stopping, self.paused, self.lr_scale, self.seconds_paused = False, False, 1., 0.
-        self.changes, self.n_pauses = [], 0
-        self._noted = _NotesScale._noted
-
-    def before_fit(self):
-        self._reset()
-        self.learn.undo.callback(self._unscale)
-
-    def before_batch(self):
-        if not self.learn.training: return
-        if self.lr_scale != 1: self._scale()
-        elif self.changes: self._note_scale()
-
-    def after_batch(self):
-        if self._put_back: self._unscale()
-        if self.paused: self._wait()
-        if self.stopping: raise CancelFitException('stopped by hand')
+    def _note(self, kind: str, text: str, step: int) -> None:
+        "Record an event in the run, if there is one"
+        if (run := _run_of(self.learn)) is not None: run.note(kind, text, step)
 
     def _wait(self) -> None:
         begun = time.perf_counter()
@@ -145,4 +136,4 @@ class Steering(_NotesScale):
         seconds = time.perf_counter() - begun
         self.seconds_paused += seconds
         self.n_pauses += 1
-        self._note_event('paused', f'paused {_for(seconds)}', max(self.learn.train_iter - 1, 0))
+        self._note('paused', f'paused {_for(seconds)}', max(self.learn.train_iter - 1, 0))
