@@ -381,9 +381,10 @@ class Predictions:
             i
 
         Example:
-            pen = _Pen()
-            pen.names(['Clip', 'EMA', '<lambda>'], 0, 0, 100)
-            assert pen.y == 20 and '&lt;lambda&gt;' in pen.parts[-1]       # the third name begins a second line
+            loop = _Loop(lambda event_name: [])
+            loop.box(STEP, 0, 320)
+            red, = [part for part in loop.parts if 'lp-rail' in part]
+            assert 'data-cancel="CancelStepException" data-to="after_cancel_step"' in red
         """
         if not self.items.has(i): return [Shown('plain', 'not kept')]
         return shown_parts(self.items[i], **self.looks)
