@@ -122,7 +122,7 @@ from .dialects.detect import adapt, adapt_metric
 # %% ../nbs/all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
 Learner.before_fits = (hints.warn_of_written,)
-Learner.before_epochs = (hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_no_rate, sanity_check)
+Learner.before_epochs = (hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_no_rate, sanity_check)
 Learner.batch_filters = (hints.check_length, hints.keep_modes)
 Learner.error_notes = (batch_size.note_memory,)
 Learner.around_fits = (rewind.restore_point,)
