@@ -44,13 +44,14 @@ def keep_modes(
     model = learn.model if isinstance(learn.model, nn.Module) else nn.Identity()
     at_start, modes = model.training, [(m, m.training) for m in model.modules()]
     while True:
+        try: batch = [next(batches)]
+        except StopIteration: return
         if model.training is not at_start:
             for m, training in modes: m.training = training
             made, call = ('eval', 'train') if at_start else ('train', 'eval')
             _warn(f'a callback, or the model itself, called model.{made}() in the middle of {learn.where(event.before_train)}, and not '
                   f'model.{call}() after it: the model was switched back before the next batch')
-        try: yield next(batches)
-        except StopIteration: return
+        yield batch.pop()
 
 # %% ../nbs/hints.ipynb #98ee7fa5
 _miscounted: WeakKeyDictionary[Loop, list[Any]] = WeakKeyDictionary()       # learner -> loaders that were named
@@ -128,7 +129,7 @@ def warn_of_no_rate(
     if not any(may_set): _warn('the learning rate is 0, so this fit will train nothing')
 
 # %% ../nbs/hints.ipynb #201dbe1d
-_noted: WeakKeyDictionary[Any, list[tuple[Any, list[Any]]]] = WeakKeyDictionary()      # optimizer -> its first group and the rates, at the start of fits
+_noted: WeakKeyDictionary[Any, tuple[int, list[Any]]] = WeakKeyDictionary()      # optimizer -> id of its state, rates at the start of fits
 
 def _rates(groups: list[dict[str, Any]]) -> list[Any]: return [as_number(g.get('lr')) for g in groups]
 
@@ -142,8 +143,9 @@ def note_rates(
     """
     opt = learn.opt
     if learn.purpose != 'fit' or not isinstance(opt, torch.optim.Optimizer): return
-    noted, entry = _noted.setdefault(opt, []), (opt.param_groups[0], _rates(learn.own_hypers))
-    if not any(group is entry[0] and rates == entry[1] for group, rates in noted): noted.append(entry)
+    rates, (state, noted) = _rates(learn.own_hypers), _noted.get(opt, (0, []))
+    if state != id(opt.state): noted = []
+    _noted[opt] = id(opt.state), noted if rates in noted else [*noted, rates]
 
 def warn_of_written(
     learn: Any,      # the learner
@@ -157,9 +159,9 @@ def warn_of_written(
     """
     opt = learn.opt
     if not isinstance(opt, torch.optim.Optimizer): return
-    rates, noted = _rates(opt.param_groups), _noted.get(opt, [])
-    known = [earlier for group, earlier in noted if group is opt.param_groups[0]]
-    if not noted: known = [[as_number(opt.defaults.get('lr'))]*len(rates), as_list(learn.lr)]       # it was not used yet
+    rates, (state, noted) = _rates(opt.param_groups), _noted.get(opt, (id(opt.state), []))
+    known = list(noted) if state == id(opt.state) else []
+    if opt not in _noted: known = [[as_number(opt.defaults.get('lr'))]*len(rates), as_list(learn.lr)]       # it was not used yet
     scheduled = any('initial_lr' in g for g in opt.param_groups)     # written by a scheduler of torch
     if lr is not None or scheduled or not known or rates in known: return
     own = rates[0] if len(set(rates)) == 1 else rates
