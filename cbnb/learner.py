@@ -137,6 +137,7 @@ class Learner(Loop):
         self.moms: tuple[float, ...] = tuple(as_positive(m, 'moms') for m in moms)
         self.final_record: Any = None
         self.own_hypers: list[dict[str, Any]] | None = None      # the hyper-parameters to which the run returns
+        self._points: Any = None                                 # restore points, made by the first fit
         self.forget_batch()
         self.metrics, self.sanity_check = metrics, sanity_check
         self._add_first_callbacks(as_list(cbs), default_cbs)

@@ -164,7 +164,7 @@ def _hyper_values(opt: Any, name: str) -> float | list[float] | None:
 
 def _described(cbs: Iterable[Any]) -> list[str]:
     "Return the reprs of the callbacks, without memory addresses. Leave out those of `cbnb.learner`, `cbnb.recorder` and `cbnb.display`"
-    only_show = 'cbnb.display.', 'cbnb.learner', 'cbnb.recorder'
+    only_show = 'cbnb.display.', 'cbnb.loop', 'cbnb.recorder'
     return [re.sub(' at 0x[0-9a-f]+', '', repr(cb))[:200] for cb in cbs if not type(cb).__module__.startswith(only_show)]
 
 _NO_SEED = 67280421310721       # torch's default seed

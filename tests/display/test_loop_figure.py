@@ -208,12 +208,6 @@ def test_a_notebook_gets_figure_and_text_as_one_output(capsys, monkeypatch):
     assert not shown and "before_step  <- GradientClip" in capsys.readouterr().out
 
 
-def test_without_the_display_a_learner_prints_its_loop(capsys):
-    learn = line_learner()
-    super(cbnb.Learner, learn)._show_loop("as the core has it")
-    assert capsys.readouterr().out == "as the core has it\n"
-
-
 def test_a_cancel_of_your_own_draws_nothing():
     class Mine(cbnb.CancelFitException): ...
 
@@ -229,7 +223,7 @@ def test_the_file_of_the_readme_is_this_figure():
 
 
 def test_pages_show_it():
-    for name in ("tutorials/callback.ipynb", "07_learner.ipynb", "guides/architecture.ipynb", "display/loop.ipynb"):
+    for name in ("tutorials/callback.ipynb", "07_loop.ipynb", "guides/architecture.ipynb", "display/loop.ipynb"):
         cells = json.loads((ROOT / "nbs" / name).read_text(encoding="utf-8"))["cells"]
         pages = ["".join(out.get("data", {}).get("text/html", "")) for cell in cells for out in cell.get("outputs", [])]
         assert any('class="cbnb-loop"' in page for page in pages), name

@@ -567,10 +567,10 @@ def test_an_interrupt_at_any_line_leaves_everything_as_it_was(monkeypatch, how, 
 
 def test_rewinding_after_the_block():
     learn = noisy_learner()
+    before = hot_path(learn)
     with learn.profiling():
         learn.fit(1)
         learn.fit(1)
-    before = hot_path(learn)
     learn.rewind()
     learn.fit(1)
     learn.rewind(2)
