@@ -294,11 +294,28 @@ class Learner(Loop):
 
         Args:
             opt: an optimizer, or None
+
+        Example:
+            learn = line_learner()
+            opt = learn.new_opt()
+            assert learn.opt is None and opt.param_groups[0]['lr'] == 0.1
+            learn.lr = 0.3
+            learn.put_opt(opt)
+            assert learn.opt is opt and learn.lr == 0.3
         """
         self._opt = opt
 
     def new_opt(self) -> Any:
-        "Make an optimizer with `opt_func`, and return it"
+        """Make an optimizer with `opt_func`, and return it
+
+        Example:
+            learn = line_learner()
+            opt = learn.new_opt()
+            assert learn.opt is None and opt.param_groups[0]['lr'] == 0.1
+            learn.lr = 0.3
+            learn.put_opt(opt)
+            assert learn.opt is opt and learn.lr == 0.3
+        """
         last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets the rate of every group
         others = [p for p in params_outside(self).values() if p.requires_grad]
         return make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter, getattr(self.dls, 'device', None), others)
@@ -556,7 +573,15 @@ class Learner(Loop):
 
     @property
     def chooses_eval_step(self) -> bool:
-        "Whether the learner has chosen `eval_step` itself"
+        """Whether the learner has chosen `eval_step` itself
+
+        Example:
+            learn = line_learner()
+            with learn.for_now('wd', 0.1): assert learn.wd == 0.1
+            assert learn.wd is None and learn.chooses_eval_step
+            learn.fit(2)
+            assert learn.n_trained() == 2 and len(learn.recorded_runs()) == 1
+        """
         return self._eval_by_default
 
     def _default_step(self) -> Step | None:
@@ -759,6 +784,13 @@ class Learner(Loop):
 
         Returns:
             the learner
+
+        Example:
+            learn = line_learner()
+            with learn.for_now('wd', 0.1): assert learn.wd == 0.1
+            assert learn.wd is None and learn.chooses_eval_step
+            learn.fit(2)
+            assert learn.n_trained() == 2 and len(learn.recorded_runs()) == 1
         """
         with UndoStack() as undo:
             undo.set(self, name, value)
@@ -801,6 +833,13 @@ class Learner(Loop):
 
         Returns:
             empty without a recorder
+
+        Example:
+            learn = line_learner()
+            with learn.for_now('wd', 0.1): assert learn.wd == 0.1
+            assert learn.wd is None and learn.chooses_eval_step
+            learn.fit(2)
+            assert learn.n_trained() == 2 and len(learn.recorded_runs()) == 1
         """
         recorder = vars(self).get('recorder')
         return [] if recorder is None else recorder.history.runs
@@ -810,6 +849,13 @@ class Learner(Loop):
 
         Returns:
             epochs that were cut short do not count
+
+        Example:
+            learn = line_learner()
+            with learn.for_now('wd', 0.1): assert learn.wd == 0.1
+            assert learn.wd is None and learn.chooses_eval_step
+            learn.fit(2)
+            assert learn.n_trained() == 2 and len(learn.recorded_runs()) == 1
         """
         return sum(row['complete'] for run in self.recorded_runs() for row in run.epochs)
 

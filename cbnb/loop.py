@@ -125,6 +125,10 @@ class Loop(State):
             level: the level of the loop, such as `EPOCH`
             body: its work
             *args: passed to `body`
+
+        Example:
+            line_learner(cbs=Says).level(EPOCH, cancelled)
+            assert seen == ['cancelled', 'after']
         """
         __tracebackhide__ = True
         fire = self.callbacks.fire
@@ -183,7 +187,14 @@ class Loop(State):
         if is_validated(self, self.epoch): self.validate_sets()
 
     def validate_sets(self) -> None:
-        "Run a validation phase for each validation set"
+        """Run a validation phase for each validation set
+
+        Example:
+            with learn.run_as('validate'):
+                learn.validate_sets()                              # each validation set
+                learn.validate_within()                            # the same, in the middle of a training phase
+            assert seen == [(False, False), (False, True)]
+        """
         __tracebackhide__ = True
         for self.valid_set, dl in enumerate(valid_loaders(self.dls)):
             self._validate(independent_loader(dl) if self.mid_epoch else dl)
@@ -278,7 +289,14 @@ class Loop(State):
         self.train_updates += self._per_step
 
     def validate_within(self) -> None:
-        "Run the validation phase in the middle of the training phase, and restore the state of the training phase"
+        """Run the validation phase in the middle of the training phase, and restore the state of the training phase
+
+        Example:
+            with learn.run_as('validate'):
+                learn.validate_sets()                              # each validation set
+                learn.validate_within()                            # the same, in the middle of a training phase
+            assert seen == [(False, False), (False, True)]
+        """
         __tracebackhide__ = True
         state, modes = {name: getattr(self, name) for name in PHASE_STATE}, training_modes(self)
         self.mid_epoch = True
@@ -292,12 +310,15 @@ class Loop(State):
     def run_as(self,
         purpose: str,       # one of `PURPOSES`, which selects the callbacks
         cbs: Any = None,    # callbacks for this run only
-    ) -> Iterator[None]:
+    ) -> Iterator[None]:    # nothing
         """Context manager for a run. At its end, call the functions on `undo`, even after an error
 
         Args:
             purpose: one of `PURPOSES`, which selects the callbacks
             cbs: callbacks for this run only
+
+        Returns:
+            nothing
 
         Raises:
             RuntimeError: this learner is already running (...): it cannot start another {purpose} from a
@@ -339,7 +360,15 @@ class Loop(State):
             for name in LOOP_STATE: setattr(self, name, state[name])
 
     def forget_batch(self) -> None:
-        "Release the batch, its outputs and its loss"
+        """Release the batch, its outputs and its loss
+
+        Example:
+            learn = line_learner()
+            assert learn.batches_in(learn.dls.train) == len(list(learn.load_batches(learn.dls.train))) == 2
+            learn.xb = torch.ones(3),
+            learn.forget_batch()
+            assert learn.xb == (None,)
+        """
         self.dl = self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None
         self.divisor = self._weight = UNKNOWN
         self.xb = self.yb = (None,)
@@ -349,13 +378,16 @@ class Loop(State):
         purpose: str,           # 'validate' or 'preds'
         cbs: Any = None,        # callbacks for this run only
         inner: bool = False,    # fire only the events of the validation phase, as inside another run
-    ) -> Iterator[Callable[[Iterable[Any]], None]]:
-        """Context manager for a run without training. It yields a function that evaluates a loader
+    ) -> Iterator[Callable[[Iterable[Any]], None]]:      # a function that evaluates a loader
+        """Context manager for a run without training
 
         Args:
             purpose: 'validate' or 'preds'
             cbs: callbacks for this run only
             inner: fire only the events of the validation phase, as inside another run
+
+        Returns:
+            a function that evaluates a loader
 
         Example:
             learn = line_learner()

@@ -53,8 +53,11 @@ def n_batches(
         None if the loader has no length
 
     Example:
-        assert (keep.seen.epochs, keep.seen.batches, keep.seen.n_batches) == (0, 11, 32)
-        assert keep.seen.share == 11/64
+        learn = line_learner()
+        assert learn.batches_in(learn.dls.train) == len(list(learn.load_batches(learn.dls.train))) == 2
+        learn.xb = torch.ones(3),
+        learn.forget_batch()
+        assert learn.xb == (None,)
     """
     try: return len(dl)
     except TypeError: return None

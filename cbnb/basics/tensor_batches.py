@@ -122,6 +122,13 @@ def batches_of(
 
     Returns:
         `dl` itself, or an iterator over the same batches
+
+    Example:
+        learn = line_learner()
+        assert learn.batches_in(learn.dls.train) == len(list(learn.load_batches(learn.dls.train))) == 2
+        learn.xb = torch.ones(3),
+        learn.forget_batch()
+        assert learn.xb == (None,)
     """
     return TensorBatches(dl) if type(dl) is DataLoader and can_index(dl) else dl
 
