@@ -390,10 +390,12 @@ class Step:
             predictions and targets, each nested as the model and the loader make them
 
         Example:
-            class Evaluated:
-                "The attributes of a learner that a metric reads after a batch"
-                loss, xb = None, (torch.zeros(2, 3),)                # two items
-                def __init__(self, *outputs): self.outputs, self.pred, self.yb = outputs, None, ()
+            class Look(Callback):
+                def after_pred(self): seen.append((len(self.xb), self.x.shape, [o.shape for o in self.outputs]))
+
+            seen.clear()
+            line_learner(cbs=Look).validate()
+            assert seen == [(1, (8,), [(8,), (8,)])]              # one input; a prediction and a target for each of 8 items
         """
         pred = learn.pred
         return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)

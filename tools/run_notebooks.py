@@ -1,7 +1,7 @@
 """Run notebooks top to bottom in real kernels. An error in one fails the run, and so does text that a reader sees and a cell no longer prints.
 
 python tools/run_notebooks.py                    all notebooks, two at a time
-python tools/run_notebooks.py nbs/07_learner.ipynb
+python tools/run_notebooks.py nbs/04_learner.ipynb
 python tools/run_notebooks.py --with slow        also the cells marked `#| slow`
 python tools/run_notebooks.py --save             keep the new outputs, cleaned, in the notebooks
 """

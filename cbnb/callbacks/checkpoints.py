@@ -535,19 +535,11 @@ class Checkpoint(Callback):
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #551b4822
 @patch
-def resuming(self: Learner,
+def _resuming(self: Learner,
     resume: Any,       # the argument of `fit`: True, a path, or `Resume`
     cbs: Any,          # callbacks for this fit
 ) -> list[Any]:        # `cbs`, and a `Checkpoint` if the learner and `cbs` have none
-    """Make the `Checkpoint` of the next fit resume, and add a `Checkpoint` if there is none
-
-    Args:
-        resume: the argument of `fit`: True, a path, or `Resume`
-        cbs: callbacks for this fit
-
-    Returns:
-        `cbs`, and a `Checkpoint` if the learner and `cbs` have none
-    """
+    "Make the `Checkpoint` of the next fit resume, and add a `Checkpoint` if there is none"
     as_resume(resume)
     cbs = [cb() if cb is Checkpoint else cb for cb in as_list(cbs)]
     given = [cb for cb in (*self.cbs, *cbs) if isinstance(cb, Checkpoint)]

@@ -353,6 +353,8 @@ class Predictions:
     Example:
         found = Predictions('labels', torch.tensor([[0.2, 0.7]]), None, None, '', None)
         assert found.decoded.tolist() == [[False, True]] and len(found) == 1
+        found = Predictions('classes', torch.tensor([[0.2, 0.7]]), torch.tensor([0]), None, '', None)
+        assert found.is_wrong(0)
     """
     looks: dict[str, Any] = {}       # arguments of `shown_parts`, which control how an item is shown
     loss_weights: Tensor | None = None    # how much the loss of each item counts in the mean of all; None: equally
@@ -374,11 +376,16 @@ class Predictions:
 
     def __len__(self) -> int: return len(self.preds)
 
-    def parts(self, i: int) -> list[Shown]:
+    def parts(self,
+        i: int,            # number of the item
+    ) -> list[Shown]:      # the inputs, each as text, an image or a curve
         """Return the inputs of an item in a form that can be displayed
 
         Args:
-            i
+            i: number of the item
+
+        Returns:
+            the inputs, each as text, an image or a curve
 
         Example:
             loop = _Loop(lambda event_name: [])
@@ -389,11 +396,22 @@ class Predictions:
         if not self.items.has(i): return [Shown('plain', 'not kept')]
         return shown_parts(self.items[i], **self.looks)
 
-    def is_wrong(self, i: int) -> bool | None:
+    def is_wrong(self,
+        i: int,            # number of the item
+    ) -> bool | None:      # None: not known
         """Return whether the prediction for item `i` is wrong. If the target is missing or below 0, or the task has no classes or labels, return None
 
         Args:
-            i
+            i: number of the item
+
+        Returns:
+            None: not known
+
+        Example:
+            found = Predictions('labels', torch.tensor([[0.2, 0.7]]), None, None, '', None)
+            assert found.decoded.tolist() == [[False, True]] and len(found) == 1
+            found = Predictions('classes', torch.tensor([[0.2, 0.7]]), torch.tensor([0]), None, '', None)
+            assert found.is_wrong(0)
         """
         if self.targets is None or self.task not in ('classes', 'labels'): return None
         if self.task == 'classes' and self.targets[i] < 0: return None        # a target that the loss ignores

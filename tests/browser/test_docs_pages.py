@@ -97,7 +97,7 @@ def test_the_notebook_of_a_page_can_be_downloaded(site: str, browser):
     page.goto(f"{site}/learner.html")
     with page.expect_download() as download:
         page.locator(".view-this-page a").click()
-    assert download.value.suggested_filename == "07_learner.ipynb"
+    assert download.value.suggested_filename == "04_learner.ipynb"
 
 
 def test_sections_are_folded_and_open_where_the_reader_is(site: str, browser):

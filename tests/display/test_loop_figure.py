@@ -223,7 +223,7 @@ def test_the_file_of_the_readme_is_this_figure():
 
 
 def test_pages_show_it():
-    for name in ("tutorials/callback.ipynb", "07_loop.ipynb", "guides/architecture.ipynb", "display/loop.ipynb"):
+    for name in ("tutorials/callback.ipynb", "00_loop.ipynb", "guides/architecture.ipynb", "display/loop.ipynb"):
         cells = json.loads((ROOT / "nbs" / name).read_text(encoding="utf-8"))["cells"]
         pages = ["".join(out.get("data", {}).get("text/html", "")) for cell in cells for out in cell.get("outputs", [])]
         assert any('class="cbnb-loop"' in page for page in pages), name

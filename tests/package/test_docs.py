@@ -126,7 +126,7 @@ def test_sections_take_what_is_there():
             notebooks.NBS / "how_to" / "stop_early.ipynb": page("# How do I stop early?\n\n> End a fit"),
             notebooks.NBS / "how_to" / "own_page.ipynb": page("# Something else"),
             notebooks.NBS / "moving" / "keras.ipynb": page("# Keras"),
-            notebooks.NBS / "07_learner.ipynb": page("# Learner"),
+            notebooks.NBS / "04_learner.ipynb": page("# Learner"),
             notebooks.NBS / "dialects" / "mindspore.ipynb": page("# MindSpore"),
         }
     )

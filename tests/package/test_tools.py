@@ -138,7 +138,7 @@ def test_readme_shows_figures_tables_and_text():
     page = readme.Readme(
         new_notebook(
             cells=[
-                new_markdown_cell("# Title\n\n[more](01_callback.ipynb#top), [web](https://example.org), [here](#below)"),
+                new_markdown_cell("# Title\n\n[more](02_callback.ipynb#top), [web](https://example.org), [here](#below)"),
                 ran("#| hide\nsecret = 1"),
                 ran("plot()", shown(text_plain="<Figure>", image_png=PIXEL)),
                 ran("#| echo: false\ntable", shown(text_plain="text", text_html=f"<style>x</style>{TABLE}")),
@@ -146,7 +146,7 @@ def test_readme_shows_figures_tables_and_text():
             ]
         )
     )
-    assert "(nbs/01_callback.ipynb#top)" in page.text and "(https://example.org)" in page.text and "(#below)" in page.text
+    assert "(nbs/02_callback.ipynb#top)" in page.text and "(https://example.org)" in page.text and "(#below)" in page.text
     assert "secret" not in page.text and "```python\ntable" not in page.text
     assert list(page.images.values()) == [b"a figure"] and "![](nbs/images/readme-1.png)" in page.text
     assert "<table><tr><td>1</td></tr></table>" in page.text and "```\nepoch 0\n```" in page.text
@@ -155,10 +155,10 @@ def test_readme_shows_figures_tables_and_text():
 def test_page_fetches_nothing():
     outside = '<img src="https://example.org/a.png"><script src="https://example.org/a.js"></script><a href="https://example.org">ok</a>'
     cell = ran("1", shown(text_html=outside), printed("epoch 1\nAccuracy: 0.9\n"))
-    nb = new_notebook(cells=[new_markdown_cell("[next](02_data.ipynb)"), cell])
+    nb = new_notebook(cells=[new_markdown_cell("[next](10_data.ipynb)"), cell])
     page = render.to_html(render.reader_view(nb), "title", "../nbs")
     assert "<script" not in page and "a.png" not in page and "url(http" not in page
-    assert 'href="https://example.org"' in page and 'href="../nbs/02_data.ipynb"' in page
+    assert 'href="https://example.org"' in page and 'href="../nbs/10_data.ipynb"' in page
     assert render.last_line_with("accuracy", nb) == "Accuracy: 0.9"
 
 
@@ -174,13 +174,13 @@ def test_site_names_entries_and_links():
     source = 'class A:\n    def f(self): "doc"\n    def g(self): pass\n@patch\ndef h(self: Learner): "doc"\ndef _p(): "doc"'
     assert list(docs_api.documented(source)) == ["A", "A.f", "Learner.h"]
     module = new_notebook(cells=[new_code_cell("#| default_exp learner"), new_code_cell("#| export\n" + source)])
-    site = docs.Site({notebooks.NBS / "07_learner.ipynb": module})
+    site = docs.Site({notebooks.NBS / "04_learner.ipynb": module})
     assert site.link("`learn.h()` and `other`") == "{py:obj}`learn.h() <cbnb.learner.Learner.h>` and `other`"
     composed = new_notebook(cells=[module.cells[0], *(new_code_cell(f"#| export\n{text}") for text in (source, "class Learner(A): pass"))])
-    site = docs.Site({notebooks.NBS / "07_learner.ipynb": composed})
+    site = docs.Site({notebooks.NBS / "04_learner.ipynb": composed})
     assert site.link("`learn.f()`") == "{py:obj}`learn.f() <cbnb.learner.A.f>`"
     assert site.link("# `A`\n```\n`A`\n```") == "# `A`\n```\n`A`\n```"
-    assert docs.to_pages("[a](04_optim.ipynb#x) [b](../01_callback.ipynb)") == "[a](optim.ipynb#x) [b](../callback.ipynb)"
+    assert docs.to_pages("[a](05_optim.ipynb#x) [b](../02_callback.ipynb)") == "[a](optim.ipynb#x) [b](../callback.ipynb)"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_the_figures_of_a_page(tmp_path):
 
 
 def test_a_page_counts_for_the_core_or_for_its_room():
-    pages = [notebooks.NBS / name for name in ("07_learner.ipynb", "lr/rules.ipynb", "index.ipynb")]
+    pages = [notebooks.NBS / name for name in ("04_learner.ipynb", "lr/rules.ipynb", "index.ipynb")]
     assert [reading.group(page) for page in pages] == ["core", "lr/", "index and roof"]
     sums = reading.table([notebooks.NBS / "lr" / "rules.ipynb", notebooks.NBS / "all.ipynb"])[3:]
     assert [line[:20].strip() for line in sums] == ["", "lr/", "index and roof", "all"]

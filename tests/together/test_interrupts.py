@@ -37,7 +37,7 @@ def test_an_interrupt_as_a_run_is_set_up_or_ends_leaves_everything_as_it_was(tmp
     learn, count = make(4, str(tmp_path)), At("line")
     with quiet():
         assert interrupted(learn, "validate", count) == []
-        places = [i for (code, _), times in count.times.items() if code.co_name == "_run" for i in times]
+        places = [i for (code, _), times in count.times.items() if code.co_name == "run_as" for i in times]
         assert len(places) >= 20
         assert [wrong for i in sorted(places) if (wrong := interrupted(learn, "validate", At("line", i)))] == []
 
