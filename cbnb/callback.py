@@ -64,7 +64,7 @@ class Forwarding(Reading):
     "Reads missing attributes from `self.learn`, and warns if an assignment hides an attribute of the learner"
     _special = _LISTS                      # assigning to one of these does more than store a value
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         known = [base for base in cls.__bases__ if issubclass(base, Forwarding)]
         new = set(cls.__mro__).difference(*(base.__mro__ for base in known))
@@ -219,7 +219,7 @@ class Callback(Configured, Forwarding, Events):
 
     def method(self,
         name: str,           # the name of an event, or of another method
-    ) -> Callable | None:    # the bound method; None if the callback does not define it
+    ) -> Callable[[], Any] | None:    # the bound method; None if the callback does not define it
         """Return the method `name` if this callback defines it. Ignore methods of the learner and of `Events`
 
         Args:
@@ -274,7 +274,7 @@ class Callback(Configured, Forwarding, Events):
             _check_event_method(f, name)
             if f is not None: self.__dict__[name] = types.MethodType(f, self)
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if not cls.__module__.startswith('cbnb.'): _check_method_names(cls)     # a test checks the callbacks of cbnb
         _take_events(cls)
@@ -295,7 +295,8 @@ class Callback(Configured, Forwarding, Events):
         "Call the method `event_name`, if this callback defines it and is switched on"
         training = getattr(self.learn, 'training', True)
         purpose = getattr(self.learn, 'purpose', 'fit')
-        return self.method(event_name)() if self.wants(event_name, training, purpose) else None
+        method = self.method(event_name) if self.wants(event_name, training, purpose) else None
+        return None if method is None else method()
 
     def __str__(self) -> str: return type(self).__name__
 
@@ -305,10 +306,10 @@ _summary, _args, _more = inspect.cleandoc(Callback.__doc__ or '').partition('\n\
 Callback.__doc__ = f'{_summary}\n\nThe events, in the order of the loop:\n{_glosses}{_args}{_more}'
 
 # %% ../nbs/02_callback.ipynb #3be0aef9
-class _Table(dict):
+class _Table(dict[str, list[tuple[Any, Callable[[], Any]]]]):
     "Maps an event name to a list of `(callback, method)`, which it builds at the first lookup"
-    def __init__(self, find: Callable[[str], list]): self.find = find
-    def __missing__(self, event_name: str) -> list:
+    def __init__(self, find: Callable[[str], list[Any]]): self.find = find
+    def __missing__(self, event_name: str) -> list[Any]:
         if event_name not in EVENTS:
             raise ValueError(f'no event is called {event_name!r}{did_you_mean(event_name)}')
         found = self[event_name] = self.find(event_name)
@@ -453,7 +454,7 @@ class CallbackList:
         """
         return name in self.shown and vars(self.learn).get(name) is self.shown[name]
 
-    def _find(self, training: bool, purpose: str, event_name: str) -> list:
+    def _find(self, training: bool, purpose: str, event_name: str) -> list[Any]:
         return [(cb, cb.method(event_name)) for cb in self.ordered(event_name)
                 if cb.wants(event_name, training, purpose)]
 
@@ -489,8 +490,7 @@ class CallbackList:
             return [cb for cb in self.all if which is cb or which is wrapped(cb) or which is made_by(cb)]
         def same(cls: type) -> bool:
             return (cls.__module__, cls.__qualname__) == (which.__module__, which.__qualname__)
-        kinds = lambda cb: {*type(cb).__mro__, *class_of(wrapped(cb)).__mro__}
-        return [cb for cb in self.all if any(map(same, kinds(cb)))]
+        return [cb for cb in self.all if any(map(same, {*type(cb).__mro__, *class_of(wrapped(cb)).__mro__}))]
 
     def __iter__(self) -> Iterator[Any]: return map(wrapped, self.all)
 
@@ -512,7 +512,7 @@ class CallbackList:
         if isinstance(given, type) and issubclass(given, Callback): return given()
         for cb in self.all:
             if given is wrapped(cb) or given is made_by(cb): return cb
-        if self.adapt and (cb := self.adapt(given)) is not None: return cb
+        if self.adapt and (adapted := self.adapt(given)) is not None: return adapted
         raise TypeError(f'{given!r} is not a callback: pass an instance or a subclass of Callback')
 
     def remove(self,
@@ -609,17 +609,17 @@ class CallbackList:
         Returns:
             the callback that is now in the list
         """
-        cb = self.as_callback(cb)
-        if any(cb is c for c in self.all): return cb
-        if cb.learn is not None and hasattr(cb.learn, 'remove_cb'): _take_away(cb)
-        mine, twin = settings(cb), None
+        new = self.as_callback(cb)
+        if any(new is c for c in self.all): return new
+        if new.learn is not None and hasattr(new.learn, 'remove_cb'): _take_away(new)
+        mine, twin = settings(new), None
         if replace: twin = next((c for c in self.all if self._settings[id(c)] == mine), None)
         if twin is None:
-            self._warn_of_rival(cb)
-            return self.insert(cb, len(self.all), self._free_name(cb), mine)
+            self._warn_of_rival(new)
+            return self.insert(new, len(self.all), self._free_name(new), mine)
         ((_, at, name, _),) = self.remove(twin)
         print(f'learn.{name}: replaced, it was added before with the same settings')
-        return self.insert(cb, at, name, mine)
+        return self.insert(new, at, name, mine)
 
     def append(self, cb: Any) -> None:
         """Add a callback in the same way as `add`, for code that expects a list
@@ -681,7 +681,8 @@ class CallbackList:
         Args:
             cbs: one callback, name or class, or several
         """
-        leaving, gone = [cb for which in as_list(cbs) for cb in self.find(which)], []
+        leaving = [cb for which in as_list(cbs) for cb in self.find(which)]
+        gone: list[tuple[Callback, int, str, Any]] = []
         def begin() -> None:
             gone.clear()
             for cb in leaving: gone.extend(self.remove(cb))
@@ -714,7 +715,7 @@ class CallbackList:
         self.select(self.training, self.purpose)
 
 # %% ../nbs/02_callback.ipynb #d4e6d342
-class CbList(list):
+class CbList(list[Any]):
     "A list of callbacks with the methods `filter` and `sorted`"
     def filter(self, keep: Callable[[Any], Any]) -> 'CbList':
         """Return a new list of the callbacks for which `keep` returns true

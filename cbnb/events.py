@@ -48,7 +48,7 @@ EVENTS = tuple(name for name in vars(Events) if name[0] != '_')
 # %% ../nbs/01_events.ipynb #24d8a192
 class EventNames:
     "Holds the name of each event as an attribute, such as `event.before_step`"
-    def __init__(self): self.__dict__.update({name: name for name in EVENTS})
+    def __init__(self) -> None: self.__dict__.update({name: name for name in EVENTS})
     def __getattr__(self, name: str) -> str:
         raise AttributeError(f'no event is called {name!r}{did_you_mean(name)}')
 

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 # %% ../nbs/04_learner.ipynb #bf0b22de
 import torch
@@ -93,6 +93,9 @@ class Learner(Loop):
         assert repr(learn) == 'Learner(Sequential, 97 parameters, AdamW, cpu; 3 epochs trained)'
         learn
     """
+    if TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Any: ...      # callbacks by name, and what later pages add
+
     fit_method: str | None = None       # the training method that you called, such as 'fit_one_cycle', while it runs
     # What other pages add. `cbnb.all` installs what the library has
     default_callbacks: ClassVar[tuple[type[Callback], ...]] = (TrainEvalCallback,)
@@ -231,7 +234,8 @@ class Learner(Loop):
         with self.evaluating('validate', cbs) as evaluate, UndoStack() as undo:
             undo.set(self, 'final_record', None)
             evaluate(self.dls[ds_idx] if dl is None else as_loader(dl, single=True))
-            return self.final_record
+            found = self.final_record
+        return found
 
     # The optimizer
 
@@ -354,19 +358,14 @@ class Learner(Loop):
                 inference_mode() or set_grad_enabled(False): call it outside of that
 
         Example:
-            learn = line_learner()
-            with learn.run_as('lr_find'):
-                learn.prepare_opt(lr=0.5)
-                learn.run_epochs()
-            assert close(learn.model.a.item(), 2) and len(learn.recorder.history.runs) == 0     # half of the gradient is the distance
-            assert not learn.running and learn.purpose == 'fit' and learn.opt.param_groups[0]['lr'] == 0.1
+            ways = {'Learner(lr=)': [Learner.__init__, checked_lr], 'fit(lr=)': [Learner.fit, Learner.prepare_opt, *to_groups],
+                    'fit(cbs=)': [Learner.fit, Loop.run_as, CallbackList.added, CallbackList.add, CallbackList.insert]}
         """
         if n_batches(self.dls.train) == 0: raise ValueError(
             'the training loader is empty (with drop_last=True, a set smaller than one batch gives none)')
         if not torch.is_grad_enabled(): raise RuntimeError(
             f'gradients are switched off around this {self.run_name}, by torch.no_grad(), '
             'inference_mode() or set_grad_enabled(False): call it outside of that')
-        assert self.undo is not None
         self.undo.callback(self.forget_grads)
         self._fit_opt_to_model(reset_opt)
         self.forget_grads()                      # left by a `backward` before the fit
@@ -398,7 +397,9 @@ class Learner(Loop):
 
     def _add_to_opt(self, lacking: list[nn.Parameter], outside: dict[str, nn.Parameter]) -> None:
         "Add parameters outside the model to the optimizer. If you made the optimizer yourself, warn instead"
-        if self.opt is not self.opt_func: return self.opt.param_groups[-1]['params'].extend(lacking)
+        if self.opt is not self.opt_func:
+            self.opt.param_groups[-1]['params'].extend(lacking)
+            return
         names = [name for name, p in outside.items() if any(p is q for q in lacking)]
         _warn(f'{", ".join(names[:3])}{", ..."*(len(names) > 3)} will not be trained, because the optimizer that you passed does not hold '
               f'{"it" if len(names) == 1 else "them"}: make the optimizer with {"this parameter" if len(names) == 1 else "these parameters"} too, '
@@ -419,11 +420,11 @@ class Learner(Loop):
         for m in trained_modules(self).values():
             for p in m.parameters(): p.grad = None
 
-    def parameters(self) -> Iterator[nn.Parameter]:  # the parameters, frozen ones included
+    def parameters(self) -> Any:  # an iterator over the parameters, frozen ones included
         """Return the parameters of the model, for fastai callbacks that call this method
 
         Returns:
-            the parameters, frozen ones included
+            an iterator over the parameters, frozen ones included
 
         Example:
             class Own:
@@ -602,7 +603,7 @@ class Learner(Loop):
         event_name: str | Iterable[str],    # one event, or several
     ) -> None:
         "Dispatch one event, or several in the order given"
-        names = [event_name] if isinstance(event_name, dict) or hasattr(event_name, 'shape') else as_list(event_name)
+        names: list[Any] = [event_name] if isinstance(event_name, dict) or hasattr(event_name, 'shape') else as_list(event_name)
         if wrong := [name for name in names if not isinstance(name, str)]: raise TypeError(
             f'learn(...) dispatches events by their names, and this is a {type(wrong[0]).__name__}. For the output of the model, '
             'call learn.model(x). For predictions: learn.predict(item), or learn.get_preds(dl=[(x,)])')
@@ -892,13 +893,6 @@ _INNER = frozenset('callbacks cbs_changed default_callbacks stopped_where where 
                    'validate_sets validate_within update_weights forget_batch forget_grads prepare_opt put_opt new_opt split_batch load_batches '
                    'batches_in before_epochs before_fits around_fits batch_filters error_notes for_now recorded_runs n_trained '
                    'chooses_eval_step own_hypers'.split())
-
-# %% ../nbs/04_learner.ipynb #c85f7b37
-def _check_no_data(n_epoch: Any) -> None:
-    "Raise `TypeError` if data were passed as the number of epochs"
-    if isinstance(n_epoch, str) or not hasattr(n_epoch, '__getitem__') or getattr(n_epoch, 'ndim', 1) == 0: return
-    raise TypeError(f'n_epoch is a {type(n_epoch).__name__}, and a fit takes a number of epochs, as learn.fit(3). The data are passed to '
-                    'Learner(dls, model, loss_func), with dls = DataLoaders.from_datasets(TensorDataset(x, y), bs=64)')
 
 # %% ../nbs/04_learner.ipynb #16720600
 def _check_no_data(

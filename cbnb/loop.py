@@ -62,7 +62,7 @@ class State:
     pred: Any = None
     loss: Any = None                        # the value of `loss_grad`, outside of the graph
     loss_grad: Any = None                   # the loss on which `backward` is called
-    loss_parts: dict[str, Tensor] | None = None
+    loss_parts: Any = None                  # name of a part -> its value; None: the loss has no parts
     step_result: Any = None                 # what a function returned as a step
     divisor: Any = UNKNOWN                  # what the loss was divided by
     _weight: Any = UNKNOWN
@@ -76,7 +76,7 @@ LOOP_STATE = ('purpose', 'training', *NAMES[1:])
 class Loop(State):
     "Runs the training loop over a model, loaders, steps and callbacks, which a subclass sets up"
     callbacks: CallbackList
-    undo: UndoStack | None = None           # functions that revert the changes of the run; None outside a run
+    undo: Any = None                        # the `UndoStack` of the run; None outside a run
     dls: Any
     model: Any
     _train_step: Step
@@ -422,7 +422,6 @@ class Loop(State):
         def restore() -> None:
             for m, training in modes.items(): m.training = training
         with self.run_as(purpose, cbs):
-            assert self.undo is not None
             self.undo.set(self, 'logger', log_nothing)
             self.undo.set(self, 'load_batches', quiet_batches_of)
             self.undo.callback(restore)
@@ -720,7 +719,9 @@ def reset_state(
               if p is not None and not is_lazy(p)]
     model.reset()
     changed = [(m, name, p, old) for m, name, p, old in before if m._parameters.get(name) is not p or not torch.equal(p, old)]
-    for m, name, p, old in changed: m._parameters[name] = p.copy_(old)
+    for m, name, p, old in changed:
+        p.copy_(old)
+        m._parameters[name] = p
     if changed: _warn(
         f'{type(model).__name__}.reset() changed the parameter{"s"*(len(changed) > 1)} {", ".join(dict.fromkeys(name for _, name, *_ in changed))}, which '
         'would undo the training: the learner calls reset() before each run, for the state of recurrent models. The parameters were put back. '
@@ -831,5 +832,5 @@ def splitter_of(
     """
     n_inp, device = getattr(dls, 'n_inp', None), getattr(dls, 'device', None)
     split = getattr(dls, 'split', None) or functools.partial(split_batch, n_inp=n_inp)
-    on_cpu = device is None or torch.device(device).type == 'cpu'        # batches stay where they are
-    return split if on_cpu else on_device(device, split)
+    if device is None or torch.device(device).type == 'cpu': return split        # batches stay where they are
+    return on_device(device, split)

@@ -10,7 +10,7 @@ __all__ = ['one_group', 'param_groups', 'is_opt', 'is_fused', 'fuse', 'check_opt
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 # %% ../nbs/05_optim.ipynb #b86dcc80
 import torch
@@ -118,7 +118,8 @@ def _can_fuse(opt: Optimizer, device: torch.device | str | None) -> bool:
             for where, dtype in {(device or p.device, p.dtype) for p in group['params'] if p.requires_grad}:
                 number = nn.Parameter(torch.zeros(1, device=where, dtype=dtype))
                 number.grad = torch.zeros_like(number)
-                type(opt)([group | dict(params=[number], fused=True)], lr=group['lr']).step()
+                make: Any = type(opt)
+                make([group | dict(params=[number], fused=True)], lr=group['lr']).step()
     except Exception: return False       # for any error: torch's own choice works
     return True
 
@@ -185,9 +186,9 @@ def make_opt(
             zero_grad)
     """
     groups = param_groups(model, splitter, others)
-    if is_opt(opt_func): return opt_func
+    if is_opt(opt_func): return cast(Optimizer, opt_func)
     check_opt_func(opt_func)
-    opt = opt_func([dict(params=g) for g in groups], lr=lr)
+    opt: Optimizer = opt_func([dict(params=g) for g in groups], lr=lr)
     if not all(hasattr(opt, a) for a in ('param_groups', 'state', 'step', 'zero_grad')):
         raise TypeError(f'opt_func returned {opt!r}, which is no optimizer '
                         '(it lacks param_groups, state, step or zero_grad)')
@@ -216,7 +217,7 @@ def _inside(step: Callable[..., Any]) -> Callable[..., Any] | None:
 def _is_watched(opt: Optimizer) -> bool:
     "Return whether a hook or a profiler observes the steps of an optimizer"
     hooks = opt._optimizer_step_pre_hooks or opt._optimizer_step_post_hooks or _BEFORE_ALL or _AFTER_ALL
-    return bool(hooks) or torch.autograd._profiler_enabled()
+    return bool(hooks) or torch._C._autograd._profiler_enabled()
 
 # %% ../nbs/05_optim.ipynb #ad113d2e
 def checked_lr(

@@ -741,5 +741,5 @@ def _smooth_loss(learn: Learner) -> Tensor:
     if not len(losses): raise AttributeError('smooth_loss is known after the first training batch')
     return torch.tensor(losses[-1])
 
-Learner.smooth_loss = property(_smooth_loss)  # type: ignore[assignment, unused-ignore]
-Learner.recorder: Recorder  # type: ignore[misc]    # declared for editors and type checkers
+setattr(Learner, 'smooth_loss', property(_smooth_loss))
+Learner.recorder: Recorder  # type: ignore[attr-defined, misc]    # declared for editors and type checkers

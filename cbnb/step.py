@@ -420,7 +420,9 @@ class Step:
             learn: the learner
 
         Example:
-            print(f'accuracy {score((best, settings)):.3f} with', ', '.join(f'{name}={value:.3g}' for name, value in settings.items()))
+            for argument, way in ways.items():
+                print(f'{argument:12}', ' -> '.join(f'{f.__qualname__} ({n_lines(f)})' for f in way))
+                for f, then in zip(way, way[1:]): assert f'{then.__name__}(' in inspect.getsource(inspect.unwrap(f))
         """
         theirs = set(modules_of(learn.model))
         self.own, self.observes = [m for m in modules_of(self.model) if m not in theirs], False

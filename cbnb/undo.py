@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 # %% ../nbs/03_undo.ipynb #ea2d68d2
@@ -60,9 +60,9 @@ class UndoStack(ExitStack):
         """
         with interrupts_wait(): return super().enter_context(cm)
 
-    def __exit__(self, exc_type, exc, tb) -> bool:
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> bool:
         try:
-            with interrupts_wait(): return super().__exit__(exc_type, exc, tb)
+            with interrupts_wait(): return bool(super().__exit__(exc_type, exc, tb))
         except BaseException as failed:
             if exc is None or failed is exc: raise
             exc.add_note(f'then, while undoing what the run had changed: {failed!r}')
@@ -73,7 +73,7 @@ def _forget(obj: Any, name: str) -> None: vars(obj).pop(name, None)
 # %% ../nbs/03_undo.ipynb #a854090d
 class _Handler:
     "The signal handler of a run"
-    def __init__(self):
+    def __init__(self) -> None:
         self.old: dict[int, Any] = {}         # signal -> the previous handler
         self.open = False
         self.waiting: list[int] = []          # signals that arrived while the handler was closed
@@ -97,7 +97,9 @@ class _Handler:
         self.open = was_open
 
     def pass_on(self, signum: int, frame: FrameType | None) -> None:
-        if callable(self.old[signum]): return self.old[signum](signum, frame)
+        if callable(self.old[signum]):
+            self.old[signum](signum, frame)
+            return
         self.ends_process = True              # after the undo functions
         raise SystemExit(128 + signum)
 
@@ -110,13 +112,15 @@ class _Handler:
 
     def lost(self, unraisable: Any) -> None:
         "Replacement for `sys.unraisablehook` during a run. If an interrupt was lost in a finalizer, send the interrupt again"
-        if id(unraisable.exc_value) != self.raised: return self.hook(unraisable)
+        if id(unraisable.exc_value) != self.raised:
+            self.hook(unraisable)
+            return
         self.waiting.append(self.signum)      # it acts at the end of the run at the latest
         _thread.start_new_thread(self.again, ())
 
     def again(self) -> None:
         time.sleep(0.005)                     # the finalizer has ended by then
-        if self.waiting: _thread.interrupt_main(self.waiting.pop())
+        if self.waiting: _thread.interrupt_main(signal.Signals(self.waiting.pop()))
 
     def in_child(self, signum: int) -> None:
         signal.signal(signum, self.old[signum])
@@ -154,13 +158,12 @@ class interrupts_wait:
 
     def _install(self, old: dict[int, Any]) -> None:
         h = _handler
-        h.__init__()
-        h.old = old
+        vars(h).update(vars(_Handler()), old=old)     # the same object, as it may be installed
         for s in reversed(old): signal.signal(s, h)   # SIGINT first: from now on it is only recorded
         if old: sys.unraisablehook = h.lost
         self.old, self.was_open = old, True
 
-    def __exit__(self, exc_type, exc, tb) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         if self.old is None: return
         if self.old and sys.unraisablehook == _handler.lost: sys.unraisablehook = _handler.hook
         for s, handler in self.old.items():           # SIGINT last
@@ -184,7 +187,7 @@ class interrupts_act:
         _handler.raised, self.was_open, _handler.open = None, _handler.open, True
         if _handler.waiting: _handler.act(_handler.waiting.pop())
 
-    def __exit__(self, exc_type, exc, tb) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         if self.was_open is not None: _handler.open, _handler.raised = self.was_open, None
 
 # %% ../nbs/03_undo.ipynb #d431b6e1

@@ -1,22 +1,34 @@
-"""mypy knows what a user calls: in tests/typing the marked lines are errors and no others; the quick start and the tutorials have none."""
+"""mypy knows what a user calls: in tests/typing the marked lines are errors and no others; the quick start and the tutorials have none.
+
+The pages of the core named here pass it in its strict form, read as they are, without stubs.
+"""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from notebooks import INDEX, NBS, ROOT, read, without_directives
+from notebooks import INDEX, LIB, NBS, ROOT, read, without_directives
 
 CALLS = ROOT / "tests" / "typing" / "calls.py"
+STRICT = ["loop", "events", "callback", "undo", "learner", "optim", "history", "recorder", "hints"]
 PAGES = [INDEX, *sorted((NBS / "tutorials").glob("*.ipynb"))]
 
 
-def checked(*paths: Path, cache: Path) -> str:
+def checked(*paths: Path, cache: Path, root: Path = ROOT, more: tuple[str, ...] = ()) -> str:
     """What mypy says."""
-    flags = ["--ignore-missing-imports", "--follow-imports=silent", "--no-error-summary", "--hide-error-context", f"--cache-dir={cache}"]
-    done = subprocess.run([sys.executable, "-m", "mypy", *flags, *map(str, paths)], cwd=ROOT, capture_output=True, text=True)
+    flags = [
+        *more,
+        "--ignore-missing-imports",
+        "--follow-imports=silent",
+        "--no-error-summary",
+        "--hide-error-context",
+        f"--cache-dir={cache}",
+    ]
+    done = subprocess.run([sys.executable, "-m", "mypy", *flags, *map(str, paths)], cwd=root, capture_output=True, text=True)
     assert not done.stderr, done.stderr
     return done.stdout
 
@@ -54,3 +66,9 @@ def test_wrong_calls_are_errors_and_no_others(said):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_a_page_is_right(said, page):
     assert [(line, message) for name, line, message in said if name == f"{page.stem}_page.py"] == []
+
+
+def test_the_core_is_typed_strictly(tmp_path):
+    shutil.copytree(LIB, tmp_path / LIB.name, ignore=shutil.ignore_patterns("*.pyi", "__pycache__"))
+    modules = [tmp_path / LIB.name / f"{name}.py" for name in STRICT]
+    assert checked(*modules, cache=tmp_path / "cache", root=tmp_path, more=("--strict",)) == ""
