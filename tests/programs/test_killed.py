@@ -14,6 +14,8 @@ from program import same_losses, same_rows, same_weights
 HERE = Path(__file__).parent
 CHILD = """
 import importlib, os, pathlib, signal, sys
+import torch
+torch.set_num_threads(1)      # as the tests: sums over several threads differ in the last bit
 sys.path[:0] = sys.argv[1:3]
 from cbnb.all import Checkpoint
 from resumed import Fails
