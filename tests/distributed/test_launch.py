@@ -304,7 +304,7 @@ def test_the_first_trouble_ends_all_and_the_learner_is_as_before(how, where, kin
     before, attributes = weights(learn), {**vars(learn), "_points": learn.runs}
     with pytest.raises(kind, match=words) as error:
         learn.fit_distributed(2, n_process=2, cbs=Fails(how, where, str(tmp_path / "when")))
-    assert time.time() - float((tmp_path / "when").read_text()) < 10
+    assert time.time() - float((tmp_path / "when").read_text()) < 60  # it ends by itself, on a busy machine too
     assert started.living() == [] and len(started.pids) == 2
     if how == "raise":
         note = "\n".join(error.value.__notes__)
