@@ -305,7 +305,8 @@ def test_the_first_trouble_ends_all_and_the_learner_is_as_before(how, where, kin
     with pytest.raises(kind, match=words) as error:
         learn.fit_distributed(2, n_process=2, cbs=Fails(how, where, str(tmp_path / "when")))
     assert time.time() - float((tmp_path / "when").read_text()) < 60  # it ends by itself, on a busy machine too
-    assert started.living() == [] and len(started.pids) == 2
+    wait_until(lambda: started.living() == [])  # a killed process ends a moment later
+    assert len(started.pids) == 2
     if how == "raise":
         note = "\n".join(error.value.__notes__)
         assert f"raised in process {where} of 2" in note and "in after_step" in note and 'raise Oh("no luck")' in note
