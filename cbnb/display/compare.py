@@ -11,7 +11,6 @@ __all__ = ['AXES', 'runs_of', 'Curve', 'run_curve', 'knots', 'places', 'leaves_r
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -20,11 +19,11 @@ from ..basics.arguments import columns_hint
 from ..basics.notices import variable_name
 from ..basics.patch import patch
 from ..basics.text import clock, distinct, escape, plural, text_table
-from .chart import Chart, Line, chart_spec, charts_html, still_svg
+from .chart import Chart, Line, chart_css, chart_spec, charts_html, still_svg
 from .figures import figure, legend, show
 from .front_end import by_name
 from .look import COLORS, RUN_COLORS, count_text, css_variables, in_page, lr_text, value_text
-from .page_script import asset, runs_scripts, scripted, still_image
+from .page_script import asset, runs_scripts, script, scripted, still_image
 from ..history import History, Run, as_dataframe, differences
 
 # %% ../../nbs/display/compare.ipynb #07fdb9af
@@ -378,7 +377,7 @@ class RunsTable:
         """
         still = table_html(self.rows)
         if not self.rows or not (runs_scripts() if live is None else live): return still
-        return scripted(still, asset('compare.js'), dict(css_runs=_css(), table=table_data(self.rows, self.sort)), True)
+        return scripted(still, script('compare.js'), dict(kind='runs', css=_css(), table=table_data(self.rows, self.sort)), True)
 
     def _repr_html_(self) -> str: return self.html()
 
@@ -719,7 +718,7 @@ class Comparison(DrawsRuns):
         chart = self.chart()
         still = still_image(still_svg(chart), chart.text) + _notes_html(self.notes(self.metric)) + table_html(self.rows)
         if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
-        return scripted(still, asset('compare.js'), comparison_data(self), True)
+        return scripted(still, script('chart.js', 'compare.js'), comparison_data(self), True)
 
 # %% ../../nbs/display/compare.ipynb #77366f5b
 def comparison_data(
@@ -733,9 +732,9 @@ def comparison_data(
     Returns:
         data that can be written as JSON
     """
-    code, looks = asset('chart.js'), {name: (in_page(color), dash) for name, (color, dash) in found.looks.items()}
+    looks = {name: (in_page(color), dash) for name, (color, dash) in found.looks.items()}
     return dict(
-        css=css_variables('.cbnb-lc') + asset('chart.css'), css_runs=_css(), code=code, hash=sha256(code.encode()).hexdigest()[:12], metric=found.metric, by=found.by,
+        kind='runs', css=chart_css() + _css(), metric=found.metric, by=found.by,
         specs={metric: chart_spec(found.chart(metric, 'step')) | dict(details=None) for metric in found.curves},
         details=found.details, knots=found.ends, labels={axis: label for axis, (label, _) in AXES.items()},
         notes={metric: found.notes(metric) for metric in found.curves},

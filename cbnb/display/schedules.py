@@ -36,7 +36,7 @@ from ..undo import UndoStack
 from .chart import WIDTH, Chart, Line, Mark, charts_html, described, still_svg
 from .figures import envelope, figure, legend, show, view_for
 from .look import COLORS, RUN_COLORS, css_variables, lr_text
-from .page_script import Html, asset, scripted, still_image
+from .page_script import Html, asset, script, scripted, still_image
 
 # %% ../../nbs/display/schedules.ipynb #a9f29470
 class SchedulePlan(NamedTuple):
@@ -635,12 +635,12 @@ def cycle_page(
     """
     now = {name: getattr(cycle, name) for name in ('div', 'div_final', 'pct_start')}
     moms = cycle.mom or [0.95, 0.85, 0.95]
-    data = dict(css=css_variables('.cbnb-lc') + asset('chart.css') + asset('schedule.css'), slot=slot,
+    data = dict(css=css_variables('.cbnb-lc') + asset('chart.css') + asset('schedule.css'), kind='cycle', slot=slot,
                 cycle=dict(now, lr_max=cycle.top(), moms=cycle.mom), moms=moms,
                 steps=steps and dict(n=steps[0], n_epoch=steps[1]))
     call = escape(_cycle_call(cycle, steps[1] if steps else 'n_epoch'))
     still = f'{_cycle_still(cycle)}<div><code>{call}</code></div>'
-    return scripted(still, asset('schedule.js'), data)
+    return scripted(still, script('schedule.js'), data)
 
 # %% ../../nbs/display/schedules.ipynb #91bc910d
 _RELAY = """export default () => ({ initialize({ model }) {
