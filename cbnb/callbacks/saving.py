@@ -31,7 +31,7 @@ from ..basics.processes import any_over_processes, process_number
 from .files import check_writable, write_whole
 from ..learner import Learner
 from ..snapshot import load_module_states, module_states
-from ..step import trained_modules
+from ..basics.trained_modules import trained_modules
 from ..basics.param_groups import SCHEDULER_KEYS, save_hypers, state_keys
 from .trackers import Tracker
 from ..undo import interrupts_wait
