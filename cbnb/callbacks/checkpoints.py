@@ -41,7 +41,7 @@ from .state import described, loaders_of, rng_states, set_rng_states, state_diff
 from .trackers import lower_is_better
 from ..callback import as_list
 from ..learner import Learner
-from ..loop import is_over
+from ..length import is_over
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #2a1367d2

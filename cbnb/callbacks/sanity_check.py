@@ -21,7 +21,6 @@ from torch.utils.data import (
 # %% ../../nbs/callbacks/sanity_check.ipynb #ef48819b
 from ..basics.all_pairs import AllPairsWarning, is_column_and_row, title_of
 from ..basics.arguments import as_number
-from ..basics.failures import note_batch, note_fix
 from ..basics.loss_weights import UNKNOWN
 from ..basics.nested import entries, is_empty, rebuild
 from ..basics.processes import n_processes
@@ -257,8 +256,6 @@ def sanity_check(
         except CancelException: return
         except Exception as e:
             note_place(learn, e, 0)
-            note_batch(e, batch)
-            note_fix(e, batch)
             for note in learn.error_notes: note(learn, e, batch)
             e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
             raise
