@@ -33,7 +33,9 @@ from .events import CancelException as CancelException, event as event, not_hono
 from .loop import Loop as Loop, MidEpochValidation as MidEpochValidation, TrainEvalCallback as TrainEvalCallback, as_valid_every as as_valid_every, log_nothing as log_nothing, set_length as set_length, splitter_of as splitter_of
 from .metrics import as_metrics as as_metrics
 from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, count_updates as count_updates, hold_hypers as hold_hypers, lacks_params as lacks_params, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
-from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, _warn as _warn, as_step as as_step, computes_loss as computes_loss, modules_of as modules_of, params_outside as params_outside, trained_modules as trained_modules
+from .basics.notices import warn_user as warn_user
+from .basics.trained_modules import modules_of as modules_of, params_outside as params_outside, trained_modules as trained_modules
+from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, as_step as as_step, computes_loss as computes_loss
 from .undo import UndoStack as UndoStack
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 def as_one_fit(method: _Method) -> _Method: ...
@@ -171,5 +173,6 @@ class Learner(Loop):
     epoch: Any
     valid_every: Any
     split_batch: Any
+    weigh: Any
 _INNER: Any
 def _check_no_data(n_epoch: Any) -> None: ...

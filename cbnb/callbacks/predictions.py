@@ -38,7 +38,7 @@ from ..basics.nested import entries, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..callback import as_list
 from ..learner import Learner
-from ..step import loss_of
+from ..basics.loss_parts import loss_of
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/predictions.ipynb #757697af

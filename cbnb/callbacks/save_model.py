@@ -13,7 +13,7 @@ from typing import Any
 # %% ../../nbs/callbacks/save_model.ipynb #c6a553c9
 from ..basics.arguments import as_count, hinted
 from ..basics.durations import Every, as_duration
-from ..basics.notices import warn
+from ..basics.notices import warn_user
 from ..basics.processes import any_over_processes, process_number
 from .trackers import Tracker
 from ..files.atomic import check_writable
@@ -126,12 +126,12 @@ class SaveModel(Tracker):
     def _load_best(self) -> None:
         if self.learn is None: return                    # this callback was removed during the fit
         kept = 'the weights stay as they were when the fit ended'
-        if self._best_file is None and self.not_saved: return warn(f'no weights could be saved in this fit: {kept}')
+        if self._best_file is None and self.not_saved: return warn_user(f'no weights could be saved in this fit: {kept}')
         if self._best_file is None:
-            if self.learn.train_iter: warn(f'{self.monitor} has not improved in this fit, so nothing was saved: {kept}')
+            if self.learn.train_iter: warn_user(f'{self.monitor} has not improved in this fit, so nothing was saved: {kept}')
             return
         path, mark = self._best_file
-        if _mark(path) != mark: return warn(
+        if _mark(path) != mark: return warn_user(
             f'{path} was written or removed by something else since it got the best weights: {kept}')
         self.learn.load(path, with_opt=self.with_opt)
         print(f'weights are those of {self._best_place()}, with {self.monitor} {self.best:.6g}; '
@@ -144,7 +144,7 @@ class SaveModel(Tracker):
         try: note = read_note(path) or {}
         except (ValueError, pickle.UnpicklingError) as e: note, why = {}, str(e)
         else: why = f'{path} does not say its {self.monitor}'
-        if note.get('monitor') != self.monitor: return warn(
+        if note.get('monitor') != self.monitor: return warn_user(
             f'{why}: the first epoch of this fit with a {self.monitor} will replace it')
         self.best, self.best_epoch, self.best_step = note['best'], note['epoch'], note.get('step')
         self._best_file = path.absolute(), _mark(path)
@@ -169,7 +169,7 @@ class SaveModel(Tracker):
         told, self.not_saved = self.not_saved, True
         try: self.last_saved_path = self.learn.save(fname, self.with_opt, note)
         except OSError as e:
-            if not told: warn(f'the weights could not be saved ({e}): the fit goes on, and {self.learn.model_file(fname)} '
+            if not told: warn_user(f'the weights could not be saved ({e}): the fit goes on, and {self.learn.model_file(fname)} '
                                'stays as it is until they can')
             return False
         self.not_saved = told

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 # %% ../../nbs/files/saving.ipynb #ebaca54e
 from ..basics.arguments import hinted
 from ..basics.patch import patch
-from ..basics.notices import warn
+from ..basics.notices import warn_user
 from .atomic import write_whole
 from ..learner import Learner
 from ..snapshot import load_module_states, module_states
-from ..step import trained_modules
+from ..basics.trained_modules import trained_modules
 from ..basics.param_groups import SCHEDULER_KEYS, save_hypers, state_keys
 from ..undo import interrupts_wait
 
@@ -314,7 +314,7 @@ def _warn_of_misfit(path: Path, theirs: dict, mine: dict, unexpected: list[str])
     n = len(theirs) - len(unexpected)
     only = [f'only in the {where}: {", ".join(names[:5])}{", ..."*(len(names) > 5)}'
             for where, names in (('file', unexpected), ('model', missing)) if names]
-    warn(f'{n or "none"} of the {len(theirs)} names in {path} fit the model, which has {len(mine)}'
+    warn_user(f'{n or "none"} of the {len(theirs)} names in {path} fit the model, which has {len(mine)}'
           f'{"" if n else ", so no weight was loaded"}; {"; ".join(only)}')
 
 def _one_sided(theirs: dict, mine: dict) -> str:
@@ -411,8 +411,8 @@ def load(self: Learner,
             raise
     if not self.running: self.loaded_from = path      # a fit with `start_epoch` mentions the file
     if not strict: _warn_of_misfit(path, states['model'], before['model'], fit['model'].unexpected_keys)
-    if one_sided := _one_sided(states, before): warn(f'{path} {one_sided}')
-    if why_not: warn(f'the optimizer was not loaded: {why_not}')
+    if one_sided := _one_sided(states, before): warn_user(f'{path} {one_sided}')
+    if why_not: warn_user(f'the optimizer was not loaded: {why_not}')
     elif with_opt and had is not None and opt_state is None:
-        warn(f'{file} has no optimizer state: the optimizer is as it was')
+        warn_user(f'{file} has no optimizer state: the optimizer is as it was')
     return self

@@ -36,7 +36,7 @@ from .saving import name_in, param_names, plain_name, renamed
 from ..learner import Learner
 from ..schedule import ParamScheduler
 from ..snapshot import owned_by_steps
-from ..step import trained_modules
+from ..basics.trained_modules import trained_modules
 
 # %% ../../nbs/files/state.ipynb #ec6a539c
 _OF_EVERY_MODULE = {*vars(nn.Module()), 'training'}
