@@ -76,12 +76,13 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
-from .callbacks import batch_size, interpret, profile, results, rewind       # add `learn.profile` and others
+from .callbacks import batch_size, interpret, profile, results       # add `learn.profile` and others
+from .files import rewind                                           # adds `learn.rewind`
 from .callbacks.averaging import EMA
-from .callbacks.checkpoints import Checkpoint, Resume
+from .files.checkpoints import Checkpoint, Resume
 from .callbacks.compile import Compile
 from .callbacks.csv_logger import CSVLogger
-from .callbacks.export import load_learner
+from .files.export import load_learner
 from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
 from .callbacks.hooks import (
     ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs)
@@ -89,7 +90,7 @@ from .callbacks.mixup import CutMix, MixUp
 from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback
 from .callbacks.precision import ChannelsLast, MixedPrecision
 from .callbacks.sanity_check import sanity_check
-from .callbacks.saving import SaveModel
+from .callbacks.save_model import SaveModel
 from .callbacks.stopping import ShortEpoch, StopAfter, TerminateOnNaN
 from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
 

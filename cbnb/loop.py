@@ -34,7 +34,9 @@ from .data import split_batch
 from .events import (
     BATCH_EVENTS, CancelBackwardException, CancelBatchException, CancelException, CancelFitException, CancelStepException,
     EPOCH, FIT, Level, TRAIN, VALIDATE, event, not_honoured)
-from .step import Step, _warn, in_eval_mode, modules_of, trained_modules
+from .basics.notices import warn_user
+from .basics.trained_modules import in_eval_mode, modules_of, trained_modules
+from .step import Step
 from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/00_loop.ipynb #f2b7c22f
@@ -682,7 +684,7 @@ class MidEpochValidation(Callback):
 
     def before_fit(self) -> None:
         every, total = self.learn.valid_every, self._planned()
-        if total is not None and total < every.duration.n and getattr(self.learn.dls, 'valid', None) is not None: _warn(
+        if total is not None and total < every.duration.n and getattr(self.learn.dls, 'valid', None) is not None: warn_user(
             f'valid_every={str(every)!r} is longer than this fit of {plural(total, every.duration.unit)}: nothing is validated')
 
     def _planned(self) -> int | None:
@@ -722,7 +724,7 @@ def reset_state(
     for m, name, p, old in changed:
         p.copy_(old)
         m._parameters[name] = p
-    if changed: _warn(
+    if changed: warn_user(
         f'{type(model).__name__}.reset() changed the parameter{"s"*(len(changed) > 1)} {", ".join(dict.fromkeys(name for _, name, *_ in changed))}, which '
         'would undo the training: the learner calls reset() before each run, for the state of recurrent models. The parameters were put back. '
         'If your method is for something else, give it another name')

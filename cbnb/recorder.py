@@ -453,14 +453,18 @@ class Recorder(Callback):
 
     def _fill_valid(self, values: list[float | None], parts: dict[str, float | None]) -> None:
         "Write the loss, the metrics and the parts of a validation phase into the row"
-        number, names = self.learn.valid_set, [*getattr(self.learn.dls, 'valid_sets', ())]
+        number = self.learn.valid_set
         self.row.update(zip(self.valid_columns[number*len(values):], values))
-        for name, value in parts.items():
-            self.row[self._heading((number, name), f'{names[number] if number else "valid"}_{name}', self.valid_columns)] = value
+        for name, value in parts.items(): self.row[self._valid_heading(number, name)] = value
         if self.told_of_nan or values[0] is None or abs(values[0]) < float('inf'): return
         self.told_of_nan = True
         say(f'the validation loss of epoch {self.learn.epoch} is {values[0]}, and the training losses of this fit are finite: '
             'look for nan and inf in the inputs and targets of the validation set')
+
+    def _valid_heading(self, number: int, name: str) -> str:
+        "Return the column of a part of the loss of a validation set"
+        of_set = [*self.learn.dls.valid_sets][number] if number else 'valid'
+        return self._heading((number, name), f'{of_set}_{name}', self.valid_columns)
 
     def _heading(self, key: Any, name: str, columns: list[str]) -> str:
         "Return the column of a part of the loss. A part that is new adds a column, until the first row is written"
@@ -476,6 +480,9 @@ class Recorder(Callback):
 
     def _write_row(self, complete: bool, shown: bool = True) -> None:
         learn, run, row = self.learn, self.history[-1], self.row
+        if not run.epochs and self.valid_columns and row['valid_loss'] is None:       # a later row has the first validation
+            for number in range(max(1, len(getattr(learn.dls, 'valid_sets', ())))):
+                for name in [key for key in self.headings if isinstance(key, str)]: self._valid_heading(number, name)
         row.update(epoch=learn.epoch, step=run.n_steps, time=time.perf_counter() - self.start, complete=complete)
         if learn.mid_epoch: row['mid_epoch'] = True
         run.n_epoch = learn.n_epoch              # a fit of n steps may need more epochs than estimated

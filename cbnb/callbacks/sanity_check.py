@@ -36,7 +36,8 @@ from .sklearn_metrics import SklearnMetric
 from ..metrics import MeanMetric, view_for_metric
 from ..recorder import Recorder, fresh
 from ..snapshot import owned_by_steps
-from ..step import CallStep, Step, _warn, n_items
+from ..basics.notices import warn_user
+from ..step import CallStep, Step, n_items
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473
@@ -124,7 +125,7 @@ def _put(obj: Any, attributes: dict[str, Any]) -> None:
 def _try_batch(learn: Learner, batch: Any) -> None:
     "Evaluate a batch, its metrics and the values that go into the row of the table"
     learn.iter, learn.pred, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result = 0, None, None, None, None, None
-    learn.divisor = learn._weight = UNKNOWN
+    learn.divisor = learn.weight = UNKNOWN
     learn.xb, learn.yb = learn.split_batch(batch)
     learn.eval_step.predict(learn)
     learn.eval_step.loss(learn)
@@ -159,7 +160,7 @@ def _computes(learn: Learner) -> Any:
 
 def _is_new(learn: Learner) -> bool:
     "Return whether the weights of batches may be unknown, and the loss was not yet compared with the losses of halves"
-    if learn.batch_weight is not None or learn._weigh is not None or learn.eval_step is None: return False
+    if learn.batch_weight is not None or learn.weigh is not None or learn.eval_step is None: return False
     return type(learn.eval_step).batch_weight is Step.batch_weight and getattr(learn, '_compared_loss', None) is not _computes(learn)
 
 def _map_rows(f: Any, values: Any, n: int) -> Any:
@@ -264,4 +265,4 @@ def sanity_check(
             e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
             raise
     learn._compared_loss = _computes(learn)
-    if said: _warn(said)
+    if said: warn_user(said)

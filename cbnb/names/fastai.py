@@ -11,7 +11,7 @@ __all__ = ['CollectDataCallback', 'EarlyStoppingCallback', 'SaveModelCallback', 
 # %% ../../nbs/names/fastai.ipynb #42d830dc
 from ..callbacks.interpret import Interpretation
 from ..callbacks.predictions import CollectData
-from ..callbacks.saving import SaveModel
+from ..callbacks.save_model import SaveModel
 from ..callbacks.stopping import ShortEpoch, TerminateOnNaN
 from ..callbacks.trackers import EarlyStopping, Tracker
 from ..display.show_graph import ShowGraph

@@ -1089,6 +1089,24 @@ def test_points_and_ends_of_a_run():
     assert run.points("epoch") == [(0, 0), (2, 1), (5, 2)] and run.ends() == [(2, 1), (5, 2)]
 
 
+def test_parts_of_the_loss_have_columns_if_a_later_epoch_is_the_first_validated():
+    """Twice the error is a part of the loss, so its columns are twice the columns of the loss."""
+
+    def loss(pred, y):
+        error = (pred - y).square().mean()
+        return dict(loss=error, double=2 * error)
+
+    learn = line_learner(loss_func=loss, valid=False)
+    learn.dls = cbnb.DataLoaders(learn.dls.train, {"iid": line_batches(1), "ood": line_batches(2)})
+    learn.fit(3, valid_every=2)
+    run = learn.recorder.last()
+    sets = ["valid_loss", "ood_loss", "valid_double", "ood_double"]
+    assert run.metric_names == ["epoch", "train_loss", "double", *sets, "time"]
+    assert [run.epochs[0][name] for name in sets] == [None] * 4
+    row = run.epochs[1]
+    assert row["valid_double"] == pytest.approx(2 * row["valid_loss"]) and row["ood_double"] == pytest.approx(2 * row["ood_loss"])
+
+
 @pytest.mark.parametrize(
     "n, words",
     [(4, "1 of 2 epochs, 4 steps"), (7, "1 of 2 epochs and 3 steps, 7 steps in all"), (2, "0 of 2 epochs and 2 steps, 2 steps in all")],
