@@ -198,7 +198,7 @@ class Learner(Loop):
         if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={length.n}')
         every = as_valid_every(valid_every)
         if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
-        if resume: cbs = self._resuming(resume, cbs)      # defined in `callbacks/checkpoints`
+        if resume: cbs = self._resuming(resume, cbs)      # defined in `files/checkpoints`
         file = vars(self).pop('loaded_from', None)
         if file and start_epoch: print(
             f'going on from epoch {start_epoch} with {file}: random state and data order are not in the file, so '

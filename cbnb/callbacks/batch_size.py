@@ -29,7 +29,7 @@ from ..basics.patch import patch
 from ..basics.text import escape, html_table, number, text_table
 from ..callback import Callback
 from .gradients import GradientAccumulation
-from .rewind import free_memory, size_words
+from ..files.rewind import free_memory, size_words
 from ..display.figures import COLORS, figure, show
 from ..events import CancelFitException
 from ..learner import Learner

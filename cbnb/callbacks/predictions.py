@@ -30,8 +30,8 @@ from torch.utils.data import (
 from ..callback import Callback
 from ..basics.arguments import as_count, hinted
 from ..basics.patch import patch
-from .files import sweep_drafts, write_whole
-from .saving import read_file
+from ..files.atomic import sweep_drafts, write_whole
+from ..files.saving import read_file
 from ..basics.loaders import as_loader
 from ..basics.loss_weights import per_item, with_call
 from ..basics.nested import entries, map_tensors, rebuild, to_detach as detached

@@ -30,7 +30,9 @@ from ..basics.text import plural
 from ..events import CancelException
 from ..learner import Learner
 from ..loop import note_place
-from ..metrics import MeanMetric, SklearnMetric, ValueMetric, view_for_metric
+from .more_metrics import ValueMetric
+from .sklearn_metrics import SklearnMetric
+from ..metrics import MeanMetric, view_for_metric
 from ..recorder import Recorder, fresh
 from ..snapshot import owned_by_steps
 from ..basics.notices import warn_user
@@ -146,7 +148,7 @@ def _try_metric(metric: Any, learn: Learner) -> None:
 
 def _has_every_class(metric: SklearnMetric) -> bool:
     "Return whether the targets of a batch have as many classes as there are scores for an item"
-    targets = torch.cat(metric.targs).flatten()
+    targets = torch.cat([targ for _, targ, *_ in metric.batches]).flatten()
     if metric.ignored is not None: targets = targets[targets != metric.ignored]
     return len(targets.unique()) >= max(2, metric.layout.n_classes or 2)
 
