@@ -54,12 +54,7 @@ class RunningMean:
         value: Tensor | Real,   # the mean over `n` items
         n: int | Tensor,        # number of items, or their weight; 0: the value is ignored
     ) -> None:
-        """Add the mean of a batch of `n` items
-
-        Args:
-            value: the mean over `n` items
-            n: number of items, or their weight; 0: the value is ignored
-        """
+        "Add the mean of a batch of `n` items"
         if isinstance(value, Tensor): value = value.detach().to(_exact_dtype(value))
         if isinstance(n, Tensor): self.add_total(torch.where(n > 0, value*n, 0.), n)     # `n` may be on a GPU: do not wait for it
         elif n: self.add_total(value*n, n)
@@ -67,12 +62,7 @@ class RunningMean:
         total: Tensor | Real,   # the sum over `n` items
         n: int | Tensor,        # number of items, or their weight
     ) -> None:
-        """Add the sum of a batch of `n` items
-
-        Args:
-            total: the sum over `n` items
-            n: number of items, or their weight
-        """
+        "Add the sum of a batch of `n` items"
         self.total, self.count = self.total + total, self.count + n
     @property
     def value(self) -> Tensor | float | None:
@@ -86,53 +76,33 @@ class RunningMean:
 
 # %% ../nbs/11_metrics.ipynb #d29cdb44
 class Metric:
-    """Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result
-
-    Example:
-        class Kept(Metric):
-            def __init__(self): self.seen, self.model = [], torch.nn.Linear(1, 1)
-    """
+    "Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result"
     adapt: Callable[[Any], Any] | None = None    # adapts metrics of other libraries, set by `cbnb.all`
     chosen_outputs: tuple = ()                   # see `set_indexes`; empty: prediction and targets
     _name: str | None = None
     def reset(self) -> None:
-        """Discard all accumulated batches
-
-        Example:
-            m.reset()
-            assert m.value is None
-        """
+        "Discard all accumulated batches"
         raise NotImplementedError
     def accumulate(self, learn: Any) -> None:
         """Add the current batch, whose predictions are `learn.pred` and whose targets are `learn.yb`
 
         Args:
             learn: the learner
-
-        Example:
-            m.accumulate(SimpleNamespace(pred=torch.tensor([1., 3.])))
         """
         raise NotImplementedError
     @property
     def value(self) -> Any:
-        """The result as a number or a scalar tensor, or None without batches
-
-        Example:
-            assert m.value is None
-        """
+        "The result as a number or a scalar tensor, or None without batches"
         raise NotImplementedError
-    def set_indexes(self,
-        indexes: Iterable[int | str | tuple],    # entries of `learn.outputs`; empty: prediction and targets
-    ) -> Self:                                   # the metric itself
+    def set_indexes(self, indexes: Iterable[int | str | tuple]) -> Self:
         """Choose the outputs that the metric compares, by number, name or path, as in `metric_on`
 
         Args:
             indexes: entries of `learn.outputs`; empty: prediction and targets
-
         Returns:
             the metric itself
-
         Example:
+            from cbnb.toy import mae, raises
             assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
             assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
             with raises(TypeError, 'cannot be chosen by 1.5'): metric_on(mae, 1.5)
@@ -142,13 +112,7 @@ class Metric:
         return self
     @property
     def name(self) -> str:
-        """Heading of the metric's column. The default is the class name in snake case, without 'Metric' at the end
-
-        Example:
-            assert m.name == 'largest_score'
-            m.name = 'top'
-            assert repr(m) == 'LargestScoreMetric(top)'
-        """
+        "Heading of the metric's column. The default is the class name in snake case, without 'Metric' at the end"
         return self._name or _snake_case(type(self).__name__.removesuffix('Metric') or 'Metric')
     @name.setter
     def name(self, name: str) -> None: self._name = name
@@ -166,12 +130,7 @@ def _own(value: Any) -> Any:
     return copy.copy(value) if isinstance(value, (list, dict, set, RunningMean, MeanLoss)) else value
 
 # %% ../nbs/11_metrics.ipynb #5995742f
-def accuracy(
-    pred: Tensor,                   # scores, for example of shape (items, classes)
-    y: Tensor,                      # class indices, in the shape of `pred` without the dimension of the classes
-    axis: int | None = None,        # dimension of the classes; None: the one that the targets lack
-    ignore_index: int = IGNORED,    # label of targets that are left out
-) -> Tensor:                        # a scalar between 0 and 1; nan if no target is left
+def accuracy(pred: Tensor, y: Tensor, axis: int | None = None, ignore_index: int = IGNORED) -> Tensor:
     """Return the share of targets whose correct class has the highest score
 
     Args:
@@ -179,27 +138,19 @@ def accuracy(
         y: class indices, in the shape of `pred` without the dimension of the classes
         axis: dimension of the classes; None: the one that the targets lack
         ignore_index: label of targets that are left out
-
     Returns:
         a scalar between 0 and 1; nan if no target is left
-
     Example:
-        scores, classes = torch.tensor([[.9, .1], [.2, .8], [.6, .4]]), torch.tensor([0, 1, 1])
-        assert close(accuracy(scores, classes), 2/3)
-        assert close(error_rate(scores, classes), 1/3)
-        with raises(ValueError, 'targets should be (3,), not (3, 1)'): accuracy(scores, classes[:, None])
-        with raises(ValueError, 'got one score for each item'): accuracy(scores[:, 0], classes)
-        with raises(ValueError, 'y.argmax(1)'): accuracy(scores, scores > 0.5)
+        import torch
+        tags = torch.tensor([[0, 1, 2], [2, -100, -100]])
+        guessed = torch.nn.functional.one_hot(torch.tensor([[0, 1, 1], [2, 0, 0]]), 4)      # two sentences, three words, four classes
+        assert accuracy(guessed, tags) == accuracy(guessed.mT, tags) == 3/4                # classes last, or in dimension 1
+        assert accuracy(guessed, tags.clamp(min=3), ignore_index=3).isnan()                # no target is left
     """
     hits, n = _hits(pred, y, axis, ignore_index)
     return hits.sum()/n
 
-def error_rate(
-    pred: Tensor,                   # scores, as in `accuracy`
-    y: Tensor,                      # class indices, as in `accuracy`
-    axis: int | None = None,        # dimension of the classes; None: the one that the targets lack
-    ignore_index: int = IGNORED,    # label of targets that are left out
-) -> Tensor:                        # a scalar between 0 and 1; nan if no target is left
+def error_rate(pred: Tensor, y: Tensor, axis: int | None = None, ignore_index: int = IGNORED) -> Tensor:
     """Return the share of wrong predictions, which is one minus `accuracy`
 
     Args:
@@ -207,17 +158,8 @@ def error_rate(
         y: class indices, as in `accuracy`
         axis: dimension of the classes; None: the one that the targets lack
         ignore_index: label of targets that are left out
-
     Returns:
         a scalar between 0 and 1; nan if no target is left
-
-    Example:
-        scores, classes = torch.tensor([[.9, .1], [.2, .8], [.6, .4]]), torch.tensor([0, 1, 1])
-        assert close(accuracy(scores, classes), 2/3)
-        assert close(error_rate(scores, classes), 1/3)
-        with raises(ValueError, 'targets should be (3,), not (3, 1)'): accuracy(scores, classes[:, None])
-        with raises(ValueError, 'got one score for each item'): accuracy(scores[:, 0], classes)
-        with raises(ValueError, 'y.argmax(1)'): accuracy(scores, scores > 0.5)
     """
     return 1 - accuracy(pred, y, axis, ignore_index)
 
@@ -245,15 +187,7 @@ def _why_no_accuracy(pred: Tensor, y: Tensor, axis: int | None) -> str:
 def name_of(
     f: Callable,   # a function, or a partial of one
 ) -> str:
-    """Return the name of a function, or of the function inside a partial. Raise `ValueError` if the function has no name
-
-    Args:
-        f: a function, or a partial of one
-
-    Raises:
-        ValueError: a {type(f)} has no name that could head its column: wrap it as AvgMetric(f,
-            name="...")
-    """
+    "Return the name of a function, or of the function inside a partial. Raise `ValueError` if the function has no name"
     f = without_partial(f)
     name = getattr(f, '__name__', None)
     if isinstance(name, str): return name
@@ -266,19 +200,7 @@ def one_number(
     value: Any,    # the value that the metric returned
     hint: str = 'take a mean, or use AccumMetric',    # advice in the error if `value` is a vector
 ) -> Any:          # `value` as a number, or as a tensor without dimensions
-    """Check that `value` is a single number. Raise `TypeError` if `value` is anything else
-
-    Args:
-        name: name of the metric, for the error
-        value: the value that the metric returned
-        hint: advice in the error if `value` is a vector
-
-    Returns:
-        `value` as a number, or as a tensor without dimensions
-
-    Raises:
-        TypeError: metric {name} returned ...; it should return one number: {hint}
-    """
+    "Check that `value` is a single number. Raise `TypeError` if `value` is anything else"
     if isinstance(value, Real): return value
     if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value.item()    # numpy numbers and arrays
     if isinstance(value, Tensor) and value.numel() == 1: return value.reshape(())
@@ -327,24 +249,13 @@ class MeanMetric(Metric):
 def is_of_torchmetrics(
     f: Callable,    # a function, or a partial of one
 ) -> bool:
-    """Return whether `f` is a function of `torchmetrics.functional`
-
-    Args:
-        f: a function, or a partial of one
-    """
+    "Return whether `f` is a function of `torchmetrics.functional`"
     return str(getattr(without_partial(f), '__module__', '')).startswith('torchmetrics.functional')
 
 def torchmetrics_class(
     f: Callable,    # a function of `torchmetrics.functional`, or a partial of one
 ) -> str:           # such as 'torchmetrics.classification.BinaryF1Score()'
-    """Return the class of torchmetrics that computes what a function of `torchmetrics.functional` computes, as text
-
-    Args:
-        f: a function of `torchmetrics.functional`, or a partial of one
-
-    Returns:
-        such as 'torchmetrics.classification.BinaryF1Score()'
-    """
+    "Return the class of torchmetrics that computes what a function of `torchmetrics.functional` computes, as text"
     f = without_partial(f)
     library = '.'.join(['torchmetrics', *f.__module__.split('.')[2:3]])
     plain = f.__name__.replace('_', '')
@@ -358,25 +269,17 @@ class AvgMetric(MeanMetric):
     Args:
         func: called with the prediction and the targets of a batch; returns a mean
         name: heading of its column; None: the function's name
-        batch_weight: `batch_weight(pred, *yb)`: how much the value of a batch counts; None: its class
-            numbers that are not ignored, otherwise its items
-
-    Raises:
-        TypeError: ... of scikit-learn takes the targets first, and is seldom a mean over items: use
-            SklearnMetric(...)
-        TypeError: ... of torchmetrics.functional is seldom a mean over items: use ..., or
-            AccumMetric(...), which calls it once with all items
-
+        batch_weight: `batch_weight(pred, *yb)`: how much the value of a batch counts; None: its class numbers that are not
+            ignored, otherwise its items
     Example:
-        assert close(run(AvgMetric(hits)), hits(pred, y), 1e-7)        # equal to the value on all items at once
-        assert run(LargestScoreMetric()) == pred.max()
+        from cbnb.toy import mae, raises
+        assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
+        assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
+        with raises(TypeError, 'cannot be chosen by 1.5'): metric_on(mae, 1.5)
+        with raises(TypeError, 'pass a list'): AvgMetric(mae).set_indexes('logits')
     """
     is_first = True        # the next batch is the first one of a phase
-    def __init__(self,
-        func: Callable[..., Any],    # called with the prediction and the targets of a batch; returns a mean
-        name: str | None = None,     # heading of its column; None: the function's name
-        batch_weight: Callable[..., Any] | None = None,   # `batch_weight(pred, *yb)`: how much the value of a batch counts; None: its class numbers that are not ignored, otherwise its items
-    ):
+    def __init__(self, func: Callable[..., Any], name: str | None = None, batch_weight: Callable[..., Any] | None = None):
         super().__init__()
         if is_of_sklearn(func): raise TypeError(
             f'{name_of(func)} of scikit-learn takes the targets first, and is seldom a mean over '
@@ -447,25 +350,14 @@ class AvgLoss(Metric):
 
 # %% ../nbs/11_metrics.ipynb #a35ae895
 class Smoother:
-    """An exponentially weighted mean with bias correction
-
-    Args:
-        beta: weight of the past; 0.98 averages over about 50 numbers
-    """
+    "An exponentially weighted mean with bias correction"
     def __init__(self,
         beta: float = 0.98,   # weight of the past; 0.98 averages over about 50 numbers
     ): self.beta, self.v, self.weight = beta, 0., 0.
     def add(self,
         x: Any,     # a number or a scalar tensor
     ) -> Any:       # the weighted mean so far
-        """Add a number and return the weighted mean
-
-        Args:
-            x: a number or a scalar tensor
-
-        Returns:
-            the weighted mean so far
-        """
+        "Add a number and return the weighted mean"
         beta = self.beta
         self.v, self.weight = beta*self.v + (1 - beta)*x, beta*self.weight + 1 - beta
         return self.v/self.weight
@@ -482,9 +374,7 @@ class AvgSmoothLoss(Metric):
         beta: weight of the past; 0.98 averages over about 50 batches
     """
     _name = 'smooth_loss'
-    def __init__(self,
-        beta: float = 0.98,   # weight of the past; 0.98 averages over about 50 batches
-    ): self.smooth = Smoother(beta)
+    def __init__(self, beta: float = 0.98): self.smooth = Smoother(beta)
     def reset(self) -> None: self.smooth = Smoother(self.smooth.beta)
     def accumulate(self, learn: Any) -> None:
         if learn.loss is not None: self.smooth.add(learn.loss.detach().mean())
@@ -510,18 +400,7 @@ def a_pair(
     name: str,                   # name of the metric, for the error
     learn: Any,                  # the learner, with `pred` and `yb`
 ) -> tuple[Tensor, Tensor]:      # the prediction and the target
-    """Return the prediction and the target that a metric compares. Raise `TypeError` unless the predictions and targets of the learner are exactly two tensors
-
-    Args:
-        name: name of the metric, for the error
-        learn: the learner, with `pred` and `yb`
-
-    Returns:
-        the prediction and the target
-
-    Raises:
-        TypeError: metric {name} compares one prediction and one target, and got {kinds}: ...
-    """
+    "Return the prediction and the target that a metric compares. Raise `TypeError` unless the predictions and targets of the learner are exactly two tensors"
     got = (*(learn.pred if isinstance(learn.pred, (tuple, list)) else (learn.pred,)), *learn.yb)
     if len(got) == 2 and all(isinstance(t, Tensor) for t in got): return got
     kinds = ', '.join(map(kind_of, got))
@@ -548,12 +427,7 @@ class CollectMetric(Metric):
     def reset(self) -> None: self.preds, self.targs, self.others = [], [], []    # `others`: the further targets of each batch
     def accumulate(self, learn: Any) -> None: self.add(*a_pair(self.name, learn))
     def add(self, pred: Tensor, targ: Tensor) -> None:
-        """Store the prediction and target of one batch
-
-        Args:
-            pred
-            targ
-        """
+        "Store the prediction and target of one batch"
         raise NotImplementedError
     @property
     def value(self) -> Any:
@@ -561,18 +435,13 @@ class CollectMetric(Metric):
         if n_processes() > 1: found = _everywhere(found)
         return self.compute(*found) if found[0] is not None else None
     def _collected(self) -> tuple[Any, ...]: return tuple(map(_joined, (self.preds, self.targs, *map(list, zip(*self.others)))))
-    def compute(self,
-        pred: Tensor,    # all predictions, on the CPU
-        targ: Tensor,    # all targets, on the CPU
-        *others: Tensor,    # the same for further targets
-    ) -> Any:            # a number or a scalar tensor
+    def compute(self, pred: Tensor, targ: Tensor, *others: Tensor) -> Any:
         """Call the function on all predictions and targets
 
         Args:
             pred: all predictions, on the CPU
             targ: all targets, on the CPU
             *others: the same for further targets
-
         Returns:
             a number or a scalar tensor
         """
@@ -592,39 +461,23 @@ class AccumMetric(CollectMetric):
     """Calls a function once per phase, with all predictions and targets
 
     Args:
-        func: called with all predictions and all targets; with several targets if it has an argument
-            for each
+        func: called with all predictions and all targets; with several targets if it has an argument for each
         dim_argmax: dimension over which to take the argmax; None: no argmax
         activation: 'no', 'sigmoid', 'softmax', or 'binary' (the last column of the softmax)
         thresh: replace each value by `value >= thresh` after the activation; None: no threshold
         to_np: whether to pass numpy arrays to the function
-        invert_arg: whether to pass targets first; None: only for functions of scikit-learn and of
-            (y_true, y_pred)
+        invert_arg: whether to pass targets first; None: only for functions of scikit-learn and of (y_true, y_pred)
         flatten: whether to flatten the tensors; the classes keep a dimension of their own
         name: heading of its column; None: the function's name
         axis: dimension of the classes; None: the one that the targets lack
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function
-
     Raises:
         ValueError: activation {activation} is not one of ...
-
-    Example:
-        recall = AccumMetric(share_of_ones, dim_argmax=-1)
     """
-    def __init__(self,
-        func: Callable[..., Any],         # called with all predictions and all targets; with several targets if it has an argument for each
-        dim_argmax: int | None = None,    # dimension over which to take the argmax; None: no argmax
-        activation: str = 'no',           # 'no', 'sigmoid', 'softmax', or 'binary' (the last column of the softmax)
-        thresh: float | None = None,      # replace each value by `value >= thresh` after the activation; None: no threshold
-        to_np: bool = False,              # whether to pass numpy arrays to the function
-        invert_arg: bool | None = None,   # whether to pass targets first; None: only for functions of scikit-learn and of (y_true, y_pred)
-        flatten: bool = True,             # whether to flatten the tensors; the classes keep a dimension of their own
-        name: str | None = None,          # heading of its column; None: the function's name
-        axis: int | None = None,          # dimension of the classes; None: the one that the targets lack
-        ignore_index: int | None = None,  # label of targets that are left out; None: the one that the loss ignores, or -100
-        **kwargs: Any,                    # passed to the function
-    ):
+    def __init__(self, func: Callable[..., Any], dim_argmax: int | None = None, activation: str = 'no', thresh: float | None = None,
+            to_np: bool = False, invert_arg: bool | None = None, flatten: bool = True, name: str | None = None, axis: int | None = None,
+            ignore_index: int | None = None, **kwargs: Any):
         if activation not in _ACTIVATIONS:
             raise ValueError(f'activation {activation!r} is not one of {", ".join(_ACTIVATIONS)}')
         check_arguments(func, kwargs)
@@ -635,20 +488,13 @@ class AccumMetric(CollectMetric):
         self.layout, self.ignored = Layout(axis if dim_argmax is None else dim_argmax, ignore_index), None
         self.reset()
 
-    def add(self,
-        pred: Tensor,    # predictions of a batch
-        targ: Tensor,    # targets of the batch
-        *others: Tensor,    # further targets
-    ) -> None:
+    def add(self, pred: Tensor, targ: Tensor, *others: Tensor) -> None:
         """Store one batch, after activation, argmax, threshold and flattening
 
         Args:
             pred: predictions of a batch
             targ: targets of the batch
             *others: further targets
-
-        Example:
-            mean.add(torch.tensor(25.), 16)
         """
         pred, targ = pred.detach(), targ.detach()
         self.ignored = self.layout.label(pred, targ)
@@ -732,34 +578,18 @@ class SklearnMetric(AccumMetric):
     Args:
         func: `func(y_true, y_pred)`, or the name of a function in `sklearn.metrics`
         takes: 'labels', 'probabilities', 'values'; None: `takes_of`
-        thresh: lowest score with label 1; None: the class with the highest score, and for single scores
-            the threshold of the loss
+        thresh: lowest score with label 1; None: the class with the highest score, and for single scores the threshold of
+            the loss
         axis: dimension of the classes; None: the one that the targets lack
         name: heading of its column; None: the function's name
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function, such as average='macro'
-
     Raises:
         ValueError: takes={takes} should be one of ...
         ValueError: thresh={thresh} makes labels: it goes with takes='labels', not with {takes}
-
-    Example:
-        from sklearn.metrics import roc_auc_score
-
-        f1 = SklearnMetric(f1_score, average='macro')
-        assert run(f1) == f1_score(y, pred.argmax(-1), average='macro')
-        auc = SklearnMetric('roc_auc_score', multi_class='ovr')
-        assert run(auc) == roc_auc_score(y, pred.softmax(1), multi_class='ovr')
     """
-    def __init__(self,
-        func: Callable[..., float] | str,   # `func(y_true, y_pred)`, or the name of a function in `sklearn.metrics`
-        takes: str | None = None,           # 'labels', 'probabilities', 'values'; None: `takes_of`
-        thresh: float | None = None,        # lowest score with label 1; None: the class with the highest score, and for single scores the threshold of the loss
-        axis: int | None = None,            # dimension of the classes; None: the one that the targets lack
-        name: str | None = None,            # heading of its column; None: the function's name
-        ignore_index: int | None = None,    # label of targets that are left out; None: the one that the loss ignores, or -100
-        **kwargs: Any,                      # passed to the function, such as average='macro'
-    ):
+    def __init__(self, func: Callable[..., float] | str, takes: str | None = None, thresh: float | None = None, axis: int | None = None,
+            name: str | None = None, ignore_index: int | None = None, **kwargs: Any):
         func = sklearn_function(func) if isinstance(func, str) else func
         takes = takes_of(func) if takes is None else takes
         if takes not in TAKES:
@@ -774,11 +604,7 @@ class SklearnMetric(AccumMetric):
         self.loss = '' if self.chosen_outputs else _kind_of_loss(getattr(learn, 'loss_func', None))
         super().accumulate(learn)
 
-    def add(self,
-        pred: Tensor,    # scores of a batch
-        targ: Tensor,    # targets of the batch
-        *others: Tensor,    # further targets
-    ) -> None:
+    def add(self, pred: Tensor, targ: Tensor, *others: Tensor) -> None:
         """Store one batch, converted to the input that the function expects
 
         Args:
@@ -811,12 +637,7 @@ def _device_of(batch: Any) -> torch.device | None:
 
 # %% ../nbs/11_metrics.ipynb #135ef6a9
 class UpdateMetric(Metric):
-    """Wraps an object with `reset`, `update(pred, *yb)` and `compute`, such as a torchmetrics metric
-
-    Args:
-        metric: the object to wrap
-        name: heading of its column; None: its attribute `name`, or its class in snake case
-    """
+    "Wraps an object with `reset`, `update(pred, *yb)` and `compute`, such as a torchmetrics metric"
     def __init__(self,
         metric: Any,                # the object to wrap
         name: str | None = None,    # heading of its column; None: its attribute `name`, or its class in snake case
@@ -849,21 +670,16 @@ class UpdateMetric(Metric):
         return compute(self.metric) if n_processes() == 1 else _of_all(self, n_seen, compute)
 
 # %% ../nbs/11_metrics.ipynb #644a9088
-def as_metric(
-    m: Any,   # a function, a `Metric`, an object with `reset`, `update` and `compute`, or a class of such objects
-) -> Any:     # an object with `reset`, `accumulate`, `value` and `name`
+def as_metric(m: Any) -> Any:
     """Convert `m` to a metric object. Raise `TypeError` if `m` is not a metric
 
     Args:
-        m: a function, a `Metric`, an object with `reset`, `update` and `compute`, or a class of such
-            objects
-
+        m: a function, a `Metric`, an object with `reset`, `update` and `compute`, or a class of such objects
     Returns:
         an object with `reset`, `accumulate`, `value` and `name`
-
     Raises:
-        TypeError: {m} is not a metric: pass a function of (pred, *yb), a Metric, or an object with
-            reset, update and compute
+        TypeError: {m} is not a metric: pass a function of (pred, *yb), a Metric, or an object with reset, update and
+            compute
     """
     if isinstance(m, type): m = m()
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
@@ -880,14 +696,7 @@ def as_metric(
 def as_metrics(
     ms: Any,         # None, one metric or several; a torchmetrics MetricCollection counts as several
 ) -> list[Any]:      # objects with `reset`, `accumulate`, `value` and `name`
-    """Convert one metric or several to a list of metric objects
-
-    Args:
-        ms: None, one metric or several; a torchmetrics MetricCollection counts as several
-
-    Returns:
-        objects with `reset`, `accumulate`, `value` and `name`
-    """
+    "Convert one metric or several to a list of metric objects"
     if ms is None: return []
     one = (not isinstance(ms, Iterable) or isinstance(ms, (type, str))
            or hasattr(ms, 'update') or hasattr(ms, 'accumulate'))     # a metric may be iterable
@@ -904,26 +713,20 @@ def _members(m: Any) -> list[Any]:
     return [UpdateMetric(copy.deepcopy(member), name) for name, member in m.items()]
 
 # %% ../nbs/11_metrics.ipynb #c41aab61
-def metric_on(
-    metric: Any,                     # a function, a `Metric`, or a torchmetrics metric
-    *which: int | str | tuple,       # indices into `learn.outputs`, names, or paths
-    name: str | None = None,         # heading of its column; None: the name of the metric
-) -> Any:                            # a copy of the metric, for the chosen outputs
+def metric_on(metric: Any, *which: int | str | tuple, name: str | None = None) -> Any:
     """Return a copy of a metric that compares chosen outputs: the first replaces the prediction, and the others replace the targets
 
     Args:
         metric: a function, a `Metric`, or a torchmetrics metric
         *which: indices into `learn.outputs`, names, or paths
         name: heading of its column; None: the name of the metric
-
     Returns:
         a copy of the metric, for the chosen outputs
-
     Raises:
         TypeError: metric_on(metric, ...): say which outputs, such as metric_on(metric, 0, 2)
         TypeError: metric_on() takes one metric: call it for each member of the collection
-
     Example:
+        from cbnb.toy import mae, raises
         assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
         assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
         with raises(TypeError, 'cannot be chosen by 1.5'): metric_on(mae, 1.5)
@@ -939,13 +742,7 @@ def metric_on(
 
 # %% ../nbs/11_metrics.ipynb #664dacd1
 class Chosen:
-    """View of a learner in which `pred` and `yb` are the chosen outputs. Other attributes are read from the learner
-
-    Args:
-        learn: the learner
-        pred: replaces the prediction of the learner
-        yb: replaces the targets of the learner
-    """
+    "View of a learner in which `pred` and `yb` are the chosen outputs. Other attributes are read from the learner"
     def __init__(self,
         learn: Any,      # the learner
         pred: Any,       # replaces the prediction of the learner
@@ -961,15 +758,7 @@ def view_for_metric(
     metric: Any,    # a metric, which may have `chosen_outputs`
     learn: Any,     # the learner, after a batch
 ) -> Any:           # a `Chosen` view, or the learner itself if no outputs are chosen
-    """Return a view of the learner with the chosen outputs of a metric, for `metric.accumulate`
-
-    Args:
-        metric: a metric, which may have `chosen_outputs`
-        learn: the learner, after a batch
-
-    Returns:
-        a `Chosen` view, or the learner itself if no outputs are chosen
-    """
+    "Return a view of the learner with the chosen outputs of a metric, for `metric.accumulate`"
     chosen = getattr(metric, 'chosen_outputs', None)
     if not chosen: return learn
     try: pred, *yb = (pick_output(learn, which) for which in chosen)
@@ -978,15 +767,7 @@ def view_for_metric(
 
 # %% ../nbs/11_metrics.ipynb #8db8a289
 class ErrorMetric(MeanMetric):
-    """Base class of metrics that average the errors of single elements
-
-    Args:
-        average: 'elements': mean over all elements; 'rows': mean of the sums of the rows
-        name: heading of its column; None: derived from the class name
-
-    Raises:
-        ValueError: average={average} should be 'elements' or 'rows'
-    """
+    "Base class of metrics that average the errors of single elements"
     def __init__(self,
         average: str = 'elements',    # 'elements': mean over all elements; 'rows': mean of the sums of the rows
         name: str | None = None,      # heading of its column; None: derived from the class name
@@ -995,16 +776,12 @@ class ErrorMetric(MeanMetric):
             raise ValueError(f"average={average!r} should be 'elements' or 'rows'")
         super().__init__()
         self.average, self._name = average, name
-    def error(self,
-        pred: Tensor,    # predictions of a batch
-        y: Tensor,       # targets of a batch
-    ) -> Tensor:         # errors, one for each element
+    def error(self, pred: Tensor, y: Tensor) -> Tensor:
         """Return the error of each element
 
         Args:
             pred: predictions of a batch
             y: targets of a batch
-
         Returns:
             errors, one for each element
         """
@@ -1022,23 +799,11 @@ class MAE(ErrorMetric):
     Args:
         average: 'elements': mean over all elements; 'rows': mean of the sums of the rows
         name: heading of its column; None: derived from the class name
-
-    Example:
-        off_by_one = SimpleNamespace(pred=torch.zeros(2, 2), yb=(torch.ones(2, 2),))
-        assert MAE().error(torch.tensor([1., 3.]), torch.tensor([2., 1.])).tolist() == [1, 2]
-        assert seen(MAE(), off_by_one) == 1
-        assert seen(MAE(average='rows'), off_by_one) == seen(MSE('rows'), off_by_one) == 2
-        with raises(ValueError, 'should have the same shape'): run(MAE())
     """
     def error(self, pred: Tensor, y: Tensor) -> Tensor: return _difference('MAE', pred, y).abs()
 
 class MSE(ErrorMetric):
-    """Mean squared error over elements or rows
-
-    Args:
-        average: 'elements': mean over all elements; 'rows': mean of the sums of the rows
-        name: heading of its column; None: derived from the class name
-    """
+    "Mean squared error over elements or rows"
     def error(self, pred: Tensor, y: Tensor) -> Tensor: return _difference('MSE', pred, y).square()
 
 def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
@@ -1049,13 +814,7 @@ def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
 
 # %% ../nbs/11_metrics.ipynb #ff0cb819
 class Accuracy(MeanMetric):
-    """Share of targets whose correct class has the highest score. Every target has the same weight
-
-    Args:
-        axis: dimension of the classes; None: the one that the targets lack
-        name: heading of its column; None: 'accuracy'
-        ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
-    """
+    "Share of targets whose correct class has the highest score. Every target has the same weight"
     def __init__(self,
         axis: int | None = None,            # dimension of the classes; None: the one that the targets lack
         name: str | None = None,            # heading of its column; None: 'accuracy'
@@ -1080,14 +839,8 @@ class ValueMetric(Metric):
     Args:
         func: called without arguments at the end of a phase
         metric_name: heading of its column; None: the function's name
-
-    Example:
-        assert run(ValueMetric(lambda: 2.5, 'two_and_a_half')) == 2.5
     """
-    def __init__(self,
-        func: Callable[[], Any],           # called without arguments at the end of a phase
-        metric_name: str | None = None,    # heading of its column; None: the function's name
-    ): self.func, self._name = func, metric_name or name_of(func)
+    def __init__(self, func: Callable[[], Any], metric_name: str | None = None): self.func, self._name = func, metric_name or name_of(func)
     def reset(self) -> None: pass
     def accumulate(self, learn: Any) -> None: pass
     @property

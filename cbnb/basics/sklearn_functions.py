@@ -26,11 +26,7 @@ TAKES = ('labels', 'probabilities', 'values')
 def takes_of(
     func: Callable,   # a function of scikit-learn, or one with the same signature
 ) -> str:
-    """Return the kind of predictions that a function of `(y_true, y_pred)` expects: 'labels', 'probabilities' or 'values'
-
-    Args:
-        func: a function of scikit-learn, or one with the same signature
-    """
+    "Return the kind of predictions that a function of `(y_true, y_pred)` expects: 'labels', 'probabilities' or 'values'"
     func = without_partial(func)
     try: second = list(inspect.signature(func).parameters)[1]
     except (TypeError, ValueError, IndexError): return 'labels'
@@ -46,18 +42,7 @@ def as_labels(
     thresh: float | None,     # label 1 for scores at or above this; None: the class with the highest score
     name: str,                # the name of the metric, for the error message
 ) -> Tensor:
-    """Convert scores to labels, or raise `ValueError` if single scores need a threshold
-
-    Args:
-        pred: scores, or labels already
-        has_classes: whether dimension 1 holds a score for each class
-        thresh: label 1 for scores at or above this; None: the class with the highest score
-        name: the name of the metric, for the error message
-
-    Raises:
-        ValueError: {name} needs labels, and there is one score for each target: give thresh=0. for
-            logits or thresh=0.5 for probabilities, or takes='values'
-    """
+    "Convert scores to labels, or raise `ValueError` if single scores need a threshold"
     if thresh is not None: return (pred >= thresh).long()
     if not pred.is_floating_point(): return pred
     if has_classes: return pred.argmax(1)
@@ -69,15 +54,7 @@ def as_probabilities(
     pred: Tensor,         # scores
     has_classes: bool,    # whether dimension 1 holds a score for each class
 ) -> Tensor:              # probabilities; for two classes, those of the second class
-    """Convert scores to probabilities: the softmax over the classes, or the sigmoid of single scores
-
-    Args:
-        pred: scores
-        has_classes: whether dimension 1 holds a score for each class
-
-    Returns:
-        probabilities; for two classes, those of the second class
-    """
+    "Convert scores to probabilities: the softmax over the classes, or the sigmoid of single scores"
     if not has_classes: return pred.sigmoid()
     return pred.softmax(1)[:, 1] if pred.shape[1] == 2 else pred.softmax(1)
 
@@ -85,15 +62,7 @@ def as_probabilities(
 def is_of_sklearn(
     f: Any,    # a function, or a partial of one
 ) -> bool:
-    """Return whether `f` is a function of scikit-learn. Raise `TypeError` if `f` is another object of scikit-learn, such as a scorer
-
-    Args:
-        f: a function, or a partial of one
-
-    Raises:
-        TypeError: {f} of scikit-learn is no function of targets and predictions, but is called with an
-            estimator: pass the function, such as f1_score, or SklearnMetric(f1_score)
-    """
+    "Return whether `f` is a function of scikit-learn. Raise `TypeError` if `f` is another object of scikit-learn, such as a scorer"
     f = without_partial(f)
     own = getattr(f, '__globals__', {}).get('__name__')      # functools.wraps copies `__module__`, but not this
     if not str(own or getattr(f, '__module__', '')).startswith('sklearn.'): return False
@@ -108,11 +77,7 @@ _PREDS = {f'{name}{s}' for name in ('pred', 'y_pred', 'y_hat', 'yhat', 'output',
 def targets_first(
     f: Callable,    # a metric of your own
 ) -> bool:
-    """Return whether the first two parameters of `f` are `y_true` and `y_pred`. Warn if other names suggest the same order
-
-    Args:
-        f: a metric of your own
-    """
+    "Return whether the first two parameters of `f` are `y_true` and `y_pred`. Warn if other names suggest the same order"
     try: names = list(inspect.signature(f, follow_wrapped=False).parameters)[:2]
     except (TypeError, ValueError): return False
     if names == ['y_true', 'y_pred']: return True
@@ -126,15 +91,7 @@ def targets_first(
 def sklearn_function(
     name: str,    # the name of a function, such as 'f1_score'
 ) -> Callable[..., float]:
-    """Return the function of `sklearn.metrics` with the given name, or raise `ValueError` if there is none
-
-    Args:
-        name: the name of a function, such as 'f1_score'
-
-    Raises:
-        ImportError: {name} needs scikit-learn: pip install "cbnb[metrics]"
-        ValueError: sklearn.metrics has no function {name}
-    """
+    "Return the function of `sklearn.metrics` with the given name, or raise `ValueError` if there is none"
     try: metrics = importlib.import_module('sklearn.metrics')
     except ImportError as e:
         raise ImportError(f'{name} needs scikit-learn: pip install "cbnb[metrics]"') from e

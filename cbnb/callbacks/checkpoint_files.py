@@ -46,19 +46,7 @@ def read_manifest(
     path: str | Path,      # folder of a checkpoint
     needs: Iterable[str] = (),   # names that the caller reads, beside those of `write_checkpoint`
 ) -> dict[str, Any]:       # `files`, `saved`, `number`, `format`, and the keyword arguments of `write_checkpoint`
-    """Return the manifest of a checkpoint. If the manifest is missing, damaged, or of another format, raise `ValueError`
-
-    Args:
-        path: folder of a checkpoint
-        needs: names that the caller reads, beside those of `write_checkpoint`
-
-    Returns:
-        `files`, `saved`, `number`, `format`, and the keyword arguments of `write_checkpoint`
-
-    Raises:
-        ValueError: {path} has format {format}, and this cbnb reads format {FORMAT}: install the version
-            that wrote it
-    """
+    "Return the manifest of a checkpoint. If the manifest is missing, damaged, or of another format, raise `ValueError`"
     file = Path(path)/'manifest.json'
     if not file.is_file(): raise _damaged(path, 'it has no manifest.json')
     try:
@@ -82,17 +70,7 @@ def write_checkpoint(
     state: Any,                  # plain data: numbers, strings, lists, dicts and tensors
     **info: Any,                 # numbers and strings that the manifest should also contain
 ) -> Path:                       # folder of the new checkpoint
-    """Write a checkpoint atomically. If the state is not plain data, raise `TypeError`
-
-    Args:
-        folder: folder for all checkpoints; created if it is missing
-        name: name of the new checkpoint, without the number in front
-        state: plain data: numbers, strings, lists, dicts and tensors
-        **info: numbers and strings that the manifest should also contain
-
-    Returns:
-        folder of the new checkpoint
-    """
+    "Write a checkpoint atomically. If the state is not plain data, raise `TypeError`"
     return write_encoded(folder, name, *to_json(state), **info)
 
 def write_encoded(
@@ -102,18 +80,7 @@ def write_encoded(
     tensors: list[Tensor],       # tensors of the state, from `to_json`
     **info: Any,                 # numbers and strings that the manifest should also contain
 ) -> Path:                       # folder of the new checkpoint
-    """Write a checkpoint of a state that `to_json` has already encoded
-
-    Args:
-        folder: folder for all checkpoints; created if it is missing
-        name: name of the new checkpoint, without the number in front
-        text: structure of the state, from `to_json`
-        tensors: tensors of the state, from `to_json`
-        **info: numbers and strings that the manifest should also contain
-
-    Returns:
-        folder of the new checkpoint
-    """
+    "Write a checkpoint of a state that `to_json` has already encoded"
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     sweep_drafts(folder, 'checkpoint')
@@ -150,14 +117,7 @@ def _named(draft: Path, folder: Path, number: int, name: str) -> Path:
 def checkpoints(
     folder: str | Path,      # folder with checkpoints
 ) -> list[Path]:             # folders of the checkpoints, oldest first; damaged ones are included
-    """Return the checkpoints in a folder, without checking them
-
-    Args:
-        folder: folder with checkpoints
-
-    Returns:
-        folders of the checkpoints, oldest first; damaged ones are included
-    """
+    "Return the checkpoints in a folder, without checking them"
     found = (f for f in Path(folder).glob('[0-9]*_*') if f.is_dir())
     return sorted(found, key=lambda f: (_number(f), f.name))
 
@@ -168,11 +128,7 @@ def _number(path: Path) -> int:
 def remove_checkpoint(
     path: Path,              # folder of a checkpoint
 ) -> None:
-    """Remove a checkpoint. If the removal is interrupted, the next `write_checkpoint` removes the remaining files
-
-    Args:
-        path: folder of a checkpoint
-    """
+    "Remove a checkpoint. If the removal is interrupted, the next `write_checkpoint` removes the remaining files"
     with contextlib.suppress(OSError), tempfile.TemporaryDirectory(
             prefix='.checkpoint.', suffix='.part', dir=path.parent, ignore_cleanup_errors=True) as trash:
         os.rename(path, Path(trash)/path.name)
@@ -181,14 +137,7 @@ def remove_checkpoint(
 def read_checkpoint(
     path: str | Path,      # folder of a checkpoint
 ) -> Any:                  # the state that was passed to `write_checkpoint`
-    """Return the state in a checkpoint. If a file is missing or damaged, raise `ValueError`
-
-    Args:
-        path: folder of a checkpoint
-
-    Returns:
-        the state that was passed to `write_checkpoint`
-    """
+    "Return the state in a checkpoint. If a file is missing or damaged, raise `ValueError`"
     path, manifest = Path(path), read_manifest(path)
     for name, there in manifest['files'].items():
         file = path/name

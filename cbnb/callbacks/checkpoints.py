@@ -46,13 +46,7 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #2a1367d2
 class Due:
-    """Computes when the next checkpoint is due
-
-    Args:
-        every_steps: number of training batches between checkpoints; None: do not count batches
-        every_seconds: seconds between checkpoints; None: ignore the time
-        every_epochs: number of epochs between checkpoints; None: do not count epochs
-    """
+    "Computes when the next checkpoint is due"
     def __init__(self,
         every_steps: int | None,       # number of training batches between checkpoints; None: do not count batches
         every_seconds: float | None,   # seconds between checkpoints; None: ignore the time
@@ -62,28 +56,16 @@ class Due:
         self.step, self.time = math.inf, math.inf
 
     def begin(self, step: int) -> None:
-        """Start counting at training batch `step` and at the current time
-
-        Args:
-            step
-        """
+        "Start counting at training batch `step` and at the current time"
         if self.every_steps: self.step = step + self.every_steps - step % self.every_steps
         if self.every_seconds: self.time = time.perf_counter() + self.every_seconds
 
     def now(self, step: int) -> bool:
-        """Return whether a checkpoint is due after training batch `step`
-
-        Args:
-            step
-        """
+        "Return whether a checkpoint is due after training batch `step`"
         return step >= self.step or self.every_seconds is not None and time.perf_counter() >= self.time
 
     def after_epoch(self, epoch: int) -> bool:
-        """Return whether a checkpoint is due after epoch `epoch`
-
-        Args:
-            epoch
-        """
+        "Return whether a checkpoint is due after epoch `epoch`"
         return bool(self.every_epochs) and (epoch + 1) % self.every_epochs == 0 or self.now(-1)
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #a69bef46
@@ -176,18 +158,10 @@ class Resume:
     Args:
         path: a checkpoint, or a folder of checkpoints; None: the folder of this fit
         allow: settings that may differ: model, loss, optimizer, data, n_epoch, schedule
-
     Raises:
         ValueError: allow={allow}: ... is none of ...
-
-    Example:
-        assert as_resume('models/checkpoints').path == Path('models/checkpoints')
-        with raises(ValueError, 'is none of model, loss'): Resume(allow='epochs')
     """
-    def __init__(self,
-        path: str | Path | None = None,   # a checkpoint, or a folder of checkpoints; None: the folder of this fit
-        allow: str | Iterable[str] = (),  # settings that may differ: model, loss, optimizer, data, n_epoch, schedule
-    ):
+    def __init__(self, path: str | Path | None = None, allow: str | Iterable[str] = ()):
         self.path = None if path is None else Path(path)
         self.allow = {allow} if isinstance(allow, str) else set(allow)
         if unknown := self.allow - set(_MAY_DIFFER): raise ValueError(
@@ -198,14 +172,7 @@ _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 def as_resume(
     resume: Any,           # the argument of `fit`: True, a path, or `Resume`
 ) -> Resume:
-    """Convert the argument `resume` of a fit to a `Resume`. If `resume` is not True, a path or a `Resume`, raise `TypeError`
-
-    Args:
-        resume: the argument of `fit`: True, a path, or `Resume`
-
-    Raises:
-        TypeError: resume={resume} should be True, False, the path of a checkpoint, or Resume(...)
-    """
+    "Convert the argument `resume` of a fit to a `Resume`. If `resume` is not True, a path or a `Resume`, raise `TypeError`"
     if isinstance(resume, Resume): return resume
     if resume is True: return Resume()
     if isinstance(resume, (str, Path)): return Resume(resume)
@@ -273,9 +240,6 @@ class Checkpoint(Callback):
         path: folder for the checkpoints; None: `checkpoints` in the learner's model folder
         monitor: column of the table of epochs that decides which is best; None: keep no best
         background: write in a thread, with a copy of the state in CPU memory
-
-    Example:
-        learn = new_learner('epochs', cbs=Checkpoint(every_epochs=3))
     """
     order, run_valid, run_in = math.inf, False, ('fit',)     # runs last, because its files lack later changes
     due: Due
@@ -288,15 +252,8 @@ class Checkpoint(Callback):
     resume: Any = False       # argument `resume` of the next fit
 
     @hinted
-    def __init__(self,
-        every_steps: int | None = None,       # number of training batches between checkpoints; None: do not count batches
-        every_seconds: float | None = None,   # seconds between checkpoints; None: ignore the time
-        every_epochs: int | None = None,      # number of epochs between checkpoints; None: 1 if the other two are None, too
-        keep: int = 3,                        # number of newest checkpoints to keep, in addition to the best one
-        path: str | Path | None = None,       # folder for the checkpoints; None: `checkpoints` in the learner's model folder
-        monitor: str | None = 'valid_loss',   # column of the table of epochs that decides which is best; None: keep no best
-        background: bool = False,             # write in a thread, with a copy of the state in CPU memory
-    ):
+    def __init__(self, every_steps: int | None = None, every_seconds: float | None = None, every_epochs: int | None = None, keep: int = 3,
+            path: str | Path | None = None, monitor: str | None = 'valid_loss', background: bool = False):
         if every_steps is every_seconds is every_epochs is None: every_epochs = 1
         self.every_steps = None if every_steps is None else as_count(every_steps, 'every_steps', 1)
         self.every_seconds = None if every_seconds is None else as_positive(every_seconds, 'every_seconds')
@@ -306,42 +263,27 @@ class Checkpoint(Callback):
 
     @property
     def folder(self) -> Path:
-        """The folder for the checkpoints of this fit
-
-        Example:
-            learn = new_learner('named', cbs=Checkpoint(every_steps=3, every_epochs=2, keep=9))
-            with learn.no_bar(), learn.no_logging(): learn.fit(2)
-            assert learn.checkpoint.folder == Path('named/models/checkpoints/fit_0')
-            assert [f.name for f in learn.checkpoint.saved()] == [
-                '00001_epoch_0_batch_3', '00002_epoch_1_batch_2', '00003_epoch_2']
-        """
+        "The folder for the checkpoints of this fit"
         top = Path(self.learn.path)/self.learn.model_dir/'checkpoints' if self.path is None else self.path
         recorder = getattr(self.learn, 'recorder', None)
         return top/f'fit_{recorder.history[-1].number if recorder and len(recorder.history) else 0}'
 
-    def saved(self) -> list[Path]:  # folders of the checkpoints
+    def saved(self) -> list[Path]:
         """Return the checkpoints of the last fit, oldest first
 
         Returns:
             folders of the checkpoints
-
-        Example:
-            assert [f.name for f in learn.checkpoint.saved()] == ['00001_epoch_3', '00002_epoch_4']   # the last one always
-            assert learn.checkpoint.best() in learn.checkpoint.saved()
         """
         return checkpoints(self.folder)
 
     def state_dict(self) -> dict[str, Any]: return {}           # a checkpoint does not contain this callback
     def load_state_dict(self, state: dict[str, Any]) -> None: pass
 
-    def best(self) -> Path | None:  # folder of the checkpoint, or None
+    def best(self) -> Path | None:
         """Return the best checkpoint of the last fit, or None if no checkpoint has a value of `monitor`
 
         Returns:
             folder of the checkpoint, or None
-
-        Example:
-            assert learn.checkpoint.best() in learn.checkpoint.saved()
         """
         return _best(self.saved())
 

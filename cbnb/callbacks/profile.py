@@ -40,13 +40,7 @@ from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/profile.ipynb #ff61a206
 class Part:
-    """The measurements of one part of a fit
-
-    Args:
-        name: name of the part, as in `Row`
-        group: group of the part, as in `Row`
-        phase: 'train', 'valid', or '' for neither phase
-    """
+    "The measurements of one part of a fit"
     __slots__ = ('name', 'group', 'phase', 'seconds', 'count', 'device', 'syncs')
 
     def __init__(self,
@@ -64,11 +58,7 @@ class Part:
 
 # %% ../../nbs/callbacks/profile.ipynb #3f475ec9
 class Stopwatch:
-    """A stopwatch that divides the elapsed time among the parts of a fit
-
-    Args:
-        clock: function that returns the time in seconds
-    """
+    "A stopwatch that divides the elapsed time among the parts of a fit"
     def __init__(self,
         clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
     ):
@@ -78,32 +68,17 @@ class Stopwatch:
         self.since = clock()
 
     def part(self, name: str, group: str, phase: str = '') -> Part:
-        """Return the part with this name and phase, and create it if necessary
-
-        Args:
-            name
-            group
-            phase
-        """
+        "Return the part with this name and phase, and create it if necessary"
         key = name, phase
         if key not in self.parts: self.parts[key] = Part(name, group, phase)
         return self.parts[key]
 
     def both(self, name: str, group: str) -> tuple[Part, Part]:
-        """Return the two parts with this name, for validation and for training
-
-        Args:
-            name
-            group
-        """
+        "Return the two parts with this name, for validation and for training"
         return self.part(name, group, 'valid'), self.part(name, group, 'train')
 
     def switch(self, part: Part) -> None:
-        """Count the time from now on for `part`
-
-        Args:
-            part
-        """
+        "Count the time from now on for `part`"
         now = self.clock()
         self.now.seconds += now - self.since
         self.now, self.since = part, now
@@ -113,16 +88,7 @@ class Stopwatch:
         parts: Sequence[Part],    # the parts for validation and for training
         loop: Any,                # object whose attribute `training` chooses the part
     ) -> Callable[..., Any]:      # a timed function that does the same
-        """Wrap a function so that its time counts for a part of the fit
-
-        Args:
-            f: the function to time
-            parts: the parts for validation and for training
-            loop: object whose attribute `training` chooses the part
-
-        Returns:
-            a timed function that does the same
-        """
+        "Wrap a function so that its time counts for a part of the fit"
         clock = self.clock
         def call(*args: Any, **kwargs: Any) -> Any:      # inlined instead of calling `switch`, as it runs a dozen times per batch
             __tracebackhide__ = True
@@ -139,11 +105,7 @@ class Stopwatch:
 
     @contextmanager
     def during(self, part: Part) -> Iterator[None]:
-        """Count the time of a `with` block for a part of the fit
-
-        Args:
-            part
-        """
+        "Count the time of a `with` block for a part of the fit"
         before = self.now
         self.switch(part)
         part.count += 1
@@ -239,12 +201,7 @@ class _FirstBatches(Callback):
 
 # %% ../../nbs/callbacks/profile.ipynb #f7b31ac1
 class DeviceTimes:
-    """Measure seconds on the device with pairs of events
-
-    Args:
-        event: function that creates an event with the methods of `torch.cuda.Event`
-        stream: function that returns the stream to record in, or None for the current stream
-    """
+    "Measure seconds on the device with pairs of events"
     def __init__(self,
         event: Callable[[], Any],    # function that creates an event with the methods of `torch.cuda.Event`
         stream: Callable[[], Any] = lambda: None,    # function that returns the stream to record in, or None for the current stream
@@ -261,11 +218,7 @@ class DeviceTimes:
     def drain(self,
         wait: bool = False,    # wait for all events; False: read only the events that have passed
     ) -> None:
-        """Read events and add their times to the parts, without the time of nested parts
-
-        Args:
-            wait: wait for all events; False: read only the events that have passed
-        """
+        "Read events and add their times to the parts, without the time of nested parts"
         while self.waiting and (wait or self.waiting[0][-1].query()):
             part, outer, start, end = self.waiting.popleft()
             if wait: end.synchronize()
@@ -275,13 +228,7 @@ class DeviceTimes:
             self.free += [start, end]
 
     def timed(self, f: Callable[..., Any], parts: Sequence[Part], loop: Any) -> Callable[..., Any]:
-        """Wrap a function so that an event is recorded before and after each call
-
-        Args:
-            f
-            parts
-            loop
-        """
+        "Wrap a function so that an event is recorded before and after each call"
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             outer, part = self.now, parts[loop.training]
@@ -390,11 +337,7 @@ class _Profiler:
         if getattr(self.learn, name) is call: setattr(self.learn, name, f)
 
     def batch(self, learn: Any, one_batch: Callable, i: int, batch: Any) -> None:
-        """Time a batch, and switch the clock to the wait for the next batch
-
-        Args:
-            learn: the learner
-        """
+        "Time a batch, and switch the clock to the wait for the next batch"
         __tracebackhide__ = True
         watch, training, noted = self.watch, self.loop.training, None
         before, step = watch.now, learn.train_step if training else learn.eval_step
@@ -452,15 +395,7 @@ def measuring_cost(
     clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
     n: int = 1000,                 # number of calls to measure
 ) -> tuple[float, float]:          # overhead of a call in seconds, inside its part and around it
-    """Measure the overhead of timing a call
-
-    Args:
-        clock: function that returns the time in seconds
-        n: number of calls to measure
-
-    Returns:
-        overhead of a call in seconds, inside its part and around it
-    """
+    "Measure the overhead of timing a call"
     watch, times = Stopwatch(clock), []
     part = watch.part('nothing', 'loop')
     f = watch.timed(_nothing, (part, part), _Training)
@@ -565,17 +500,7 @@ def waiting_with(
     rest: float,           # seconds that the fit takes for a batch, without the wait for data
     limit: float = 3.,     # seconds after which the trial stops
 ) -> float | None:         # mean wait for a batch in seconds; None: too few batches before the limit
-    """Measure the wait for a batch with a different number of workers
-
-    Args:
-        dl: the loader to copy
-        n: number of workers to try
-        rest: seconds that the fit takes for a batch, without the wait for data
-        limit: seconds after which the trial stops
-
-    Returns:
-        mean wait for a batch in seconds; None: too few batches before the limit
-    """
+    "Measure the wait for a batch with a different number of workers"
     trial, restore, begun = _with_workers(dl, n), save_rng([dl]), time.perf_counter()
     waits: list[float] = []
     ready = n*(trial.prefetch_factor or 0) + 1                 # batches that may be prefetched before the first request
@@ -659,26 +584,21 @@ def _finish(
 # %% ../../nbs/callbacks/profile.ipynb #372ee91a
 @patch
 @contextmanager
-def profiling(self: Learner,
-    workers: Sequence[int] = (2, 4),       # numbers of workers to try if fits wait for a DataLoader; (): do not try
-    device: bool | None = None,            # also measure GPU time; None: only if the loaders use a GPU
-    clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
-) -> Iterator[Profile]:                    # the profile, complete when the block ends
+def profiling(self: Learner, workers: Sequence[int] = (2, 4), device: bool | None = None, clock: Callable[[], float] = time.perf_counter,
+        ) -> Iterator[Profile]:
     """Measure where the time of a `with` block goes, and keep the results of the fits in the block
 
     Args:
         workers: numbers of workers to try if fits wait for a DataLoader; (): do not try
         device: also measure GPU time; None: only if the loaders use a GPU
         clock: function that returns the time in seconds
-
     Returns:
         the profile, complete when the block ends
-
     Raises:
         RuntimeError: this learner is being profiled already
         RuntimeError: this learner is running (...): profile it from outside
-
     Example:
+        from cbnb.toy import line_learner, mae
         learn = line_learner(n=20, metrics=mae)
         with learn.profiling() as p: learn.fit(3)
         assert p.batches == dict(train=60, valid=3) and {'forward', 'metric mae', 'Recorder.after_batch'} <= set(p.names())
@@ -709,15 +629,8 @@ def _apart(
 
 # %% ../../nbs/callbacks/profile.ipynb #f8b34492
 @patch
-def profile(self: Learner,
-    n_epoch: int = 1,                      # number of epochs to fit
-    n_batch: int | None = None,            # number of batches in each phase; None: all batches
-    lr: Any = None,                        # learning rate; None: the learner's default applies
-    cbs: Any = None,                       # callbacks for this fit only; None: no further callbacks
-    workers: Sequence[int] = (2, 4),       # numbers of workers to try if the fit waits for a DataLoader; (): do not try
-    device: bool | None = None,            # also measure GPU time; None: only if the loaders use a GPU
-    clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
-) -> Profile:                              # the profile of the fit
+def profile(self: Learner, n_epoch: int = 1, n_batch: int | None = None, lr: Any = None, cbs: Any = None, workers: Sequence[int] = (2, 4),
+        device: bool | None = None, clock: Callable[[], float] = time.perf_counter) -> Profile:
     """Fit, undo the fit, and return a profile of where the time went. To keep a measured fit, use `profiling`
 
     Args:
@@ -728,16 +641,14 @@ def profile(self: Learner,
         workers: numbers of workers to try if the fit waits for a DataLoader; (): do not try
         device: also measure GPU time; None: only if the loaders use a GPU
         clock: function that returns the time in seconds
-
     Returns:
         the profile of the fit
-
     Raises:
         RuntimeError: this learner is running (...): profile it from outside
-        RuntimeError: the profiled fit could not be taken back: {point.why}. To measure one that you
-            keep, put it into a block, with learn.profiling() as p:
-
+        RuntimeError: the profiled fit could not be taken back: {point.why}. To measure one that you keep, put it into a
+            block, with learn.profiling() as p:
     Example:
+        from cbnb.toy import line_learner
         learn = line_learner(n=100)
         p = learn.profile(n_batch=10)
         assert p.batches == dict(train=10, valid=1) and learn.model.a == 0
