@@ -335,6 +335,8 @@ class CallbackList:
         self.names: dict[str, Callback] = {}
         self.shown: dict[str, Any] = {}        # name -> object, see `show`
         self.blocks: list[Any] = []            # (begin, end) of `with` blocks that are open
+        self.wrappers: list[Callable[..., Callable[[], Any]]] = []     # (callback, method, event, training) -> the method to call instead
+        self.on_select: list[Callable[[], None]] = []                  # called when a run or a phase has begun
         self._settings: dict[int, Any] = {}    # id of a callback -> its settings when it was added
         self._tables: dict[tuple[bool, str], _Table] = {}
         self.select(False, 'fit')
@@ -345,6 +347,7 @@ class CallbackList:
         if key not in self._tables:
             self._tables[key] = _Table(functools.partial(self._find, training, purpose))
         self.table = self._tables[key]
+        for f in self.on_select: f()
 
     def changed(self) -> None:
         "Clear the cached lists, because a callback was added, removed or changed"
@@ -361,8 +364,9 @@ class CallbackList:
         return name in self.shown and vars(self.learn).get(name) is self.shown[name]
 
     def _find(self, training: bool, purpose: str, event_name: str) -> list[Any]:
-        return [(cb, cb.method(event_name)) for cb in self.ordered(event_name)
-                if cb.wants(event_name, training, purpose)]
+        found: list[Any] = [(cb, cb.method(event_name)) for cb in self.ordered(event_name) if cb.wants(event_name, training, purpose)]
+        for wrap in self.wrappers: found = [(cb, wrap(cb, method, event_name, training)) for cb, method in found]
+        return found
 
     def fire(self, event_name: str) -> None:
         "Call all callbacks that handle an event, sorted by their `order`"
@@ -546,10 +550,11 @@ class CallbackList:
             if not cb.run: cb.run = True
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k not in ('table', '_tables', '_settings', 'shown', 'blocks')}
+        left = 'table', '_tables', '_settings', 'shown', 'blocks', 'wrappers', 'on_select'
+        return {k: v for k, v in vars(self).items() if k not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, shown={}, blocks=[], _tables={}, _settings={id(cb): settings(cb) for cb in state['all']})
+        vars(self).update(state, shown={}, blocks=[], wrappers=[], on_select=[], _tables={}, _settings={id(cb): settings(cb) for cb in state['all']})
         self.select(self.training, self.purpose)
 
 # %% ../nbs/02_callback.ipynb #d4e6d342

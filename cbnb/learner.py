@@ -28,11 +28,14 @@ from .basics.text import html_row, number, plural
 from .callback import Callback, CallbackList, CbList, as_list, is_a
 from .data import as_dls
 from .events import CancelException, event, not_honoured
-from .loop import Loop, MidEpochValidation, TrainEvalCallback, as_valid_every, log_nothing, set_length, splitter_of
+from .length import MidEpochValidation, as_valid_every, set_length
+from .loop import Loop, TrainEvalCallback, log_nothing, splitter_of
 from .metrics import as_metrics
 from .optim import (
     belongs_to, check_opt_func, checked_lr, count_updates, hold_hypers, lacks_params, make_opt, needs_closure, one_group, shares_params)
-from .step import CallStep, ModelLossStep, Step, _warn, as_step, computes_loss, modules_of, params_outside, trained_modules
+from .basics.notices import warn_user
+from .basics.trained_modules import modules_of, params_outside, trained_modules
+from .step import CallStep, ModelLossStep, Step, as_step, computes_loss
 from .undo import UndoStack
 
 # %% ../nbs/04_learner.ipynb #b2056392
@@ -111,7 +114,7 @@ class Learner(Loop):
         self.train_step = self._default_step() if train_step is None else train_step      # it may have an optimizer and a loss function
         self.eval_step = eval_step
         if opt_func not in (torch.optim.AdamW, self.opt_func):
-            _warn('opt_func is not used, for train_step has an optimizer of its own')
+            warn_user('opt_func is not used, for train_step has an optimizer of its own')
         self._lr, self.wd = checked_lr(lr, self.opt_func), wd
         if len(moms) != 3: raise ValueError(f'moms={moms!r} should be three numbers: start, top, end')
         self.moms: tuple[float, ...] = tuple(as_positive(m, 'moms') for m in moms)
@@ -162,7 +165,7 @@ class Learner(Loop):
         if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={length.n}')
         every = as_valid_every(valid_every)
         if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
-        if resume: cbs = self._resuming(resume, cbs)      # defined in `callbacks/checkpoints`
+        if resume: cbs = self._resuming(resume, cbs)      # defined in `files/checkpoints`
         file = vars(self).pop('loaded_from', None)
         if file and start_epoch: print(
             f'going on from epoch {start_epoch} with {file}: random state and data order are not in the file, so '
@@ -223,7 +226,7 @@ class Learner(Loop):
     @lr.setter
     def lr(self, lr: Any) -> None:
         if self.running and self.pct_train < 1 and lr is not self._lr:
-            _warn('learn.lr is the rate of the next fit, and this one goes on with its own. To change that, use '
+            warn_user('learn.lr is the rate of the next fit, and this one goes on with its own. To change that, use '
                   "set_hyper(learn.opt, 'lr', rate) of cbnb.basics.param_groups, or learn.steering.scale_lr(factor)")
         self._lr = lr
 
@@ -273,7 +276,7 @@ class Learner(Loop):
                                                       self.wd if wd is None else wd, has_lr=lr is not None))
         step = self.train_step
         usual = type(step).step is Step.step and 'step' not in vars(step)
-        if not usual and count_updates(self, getattr(self.opt, 'optimizers', [self.opt]), self.undo): self._per_step = 0
+        if not usual and count_updates(self, getattr(self.opt, 'optimizers', [self.opt]), self.undo): self.updates_per_step = 0
 
     def _fit_opt_to_model(self, reset_opt: bool) -> None:
         if self._opt_is_old:
@@ -301,7 +304,7 @@ class Learner(Loop):
             self.opt.param_groups[-1]['params'].extend(lacking)
             return
         names = [name for name, p in outside.items() if any(p is q for q in lacking)]
-        _warn(f'{", ".join(names[:3])}{", ..."*(len(names) > 3)} will not be trained, because the optimizer that you passed does not hold '
+        warn_user(f'{", ".join(names[:3])}{", ..."*(len(names) > 3)} will not be trained, because the optimizer that you passed does not hold '
               f'{"it" if len(names) == 1 else "them"}: make the optimizer with {"this parameter" if len(names) == 1 else "these parameters"} too, '
               'or call requires_grad_(False)')
 
@@ -329,9 +332,9 @@ class Learner(Loop):
         """
         if self.opt is None: self.create_opt()
         if len(self.opt.param_groups) == 1 and n != 0:
-            _warn('freezing has no effect with one parameter group: pass a `splitter` to the learner')
+            warn_user('freezing has no effect with one parameter group: pass a `splitter` to the learner')
             return
-        if n == len(self.opt.param_groups): _warn('all parameter groups are frozen now')
+        if n == len(self.opt.param_groups): warn_user('all parameter groups are frozen now')
         freeze_groups(self.opt, n, norm_params(self.model) if train_bn else ())
 
     def freeze(self) -> None:
@@ -362,7 +365,7 @@ class Learner(Loop):
         if isinstance(f, type): raise TypeError(f'loss_func is the class {f.__name__}: pass {f.__name__}()')
         if f is not None and not callable(f): raise TypeError(
             f'loss_func={f!r} cannot be called: pass a function, or a module as nn.CrossEntropyLoss()')
-        self._loss_func, self._weigh = f, weigher(f)
+        self._loss_func, self.weigh = f, weigher(f)
 
     @property
     def metrics(self) -> Any:

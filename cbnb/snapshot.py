@@ -24,7 +24,7 @@ from .callback import Callback, wrapped
 from .basics.patch import patch
 from .basics.random_state import save_rng
 from .learner import Learner
-from .step import held_by, modules_of, trained_modules
+from .basics.trained_modules import held_by, modules_of, trained_modules
 
 # %% ../nbs/12_snapshot.ipynb #5cbb240b
 class _Copy:

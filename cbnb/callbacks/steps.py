@@ -22,7 +22,9 @@ from torch.optim import Optimizer
 # %% ../../nbs/callbacks/steps.ipynb #660d0241
 from ..data import split_batch
 from ..learner import Learner
-from ..step import Step, as_loss, call_on_batch, loss_and_parts, modules_of, n_items
+from ..basics.loss_parts import as_loss, loss_and_parts
+from ..basics.trained_modules import modules_of
+from ..step import Step, call_on_batch, n_items
 from ..basics.multi_optimizer import MultiOptimizer
 from ..basics.arguments import as_positive
 

@@ -30,7 +30,7 @@ from .detect import Adapter
 from .fastai_v1_slots import CallbackHandler, LearnerCallback, v1_name
 from ..callback import as_list
 from ..learner import Learner
-from ..step import as_loss
+from ..basics.loss_parts import as_loss
 from ..metrics import Metric
 from ..basics.arguments import as_number
 from ..basics.text import distinct

@@ -20,7 +20,8 @@ from ..basics.random_state import save_rng
 from ..basics.text import escape, html_table, text_table
 from ..learner import Learner
 from ..optim import is_fused
-from ..step import ModelLossStep, trained_modules
+from ..basics.trained_modules import trained_modules
+from ..step import ModelLossStep
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/display/summary.ipynb #21a143ce

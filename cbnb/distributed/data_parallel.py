@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/distributed/data_parallel.ipynb #bb520d8a
 from ..basics.arguments import hinted
+from ..basics.interrupts import interrupts_call
 from ..basics.loaders import n_batches
 from ..basics.nested import map_tensors
 from ..basics.patch import patch
@@ -36,7 +37,7 @@ from ..learner import Learner
 from ..optim import needs_closure
 from ..snapshot import owned_by_steps
 from ..step import Step
-from ..undo import UndoStack, interrupts_call
+from ..undo import UndoStack
 
 # %% ../../nbs/distributed/data_parallel.ipynb #2efe9a64
 @torch.no_grad()
