@@ -40,8 +40,9 @@ _all_ = ['Callback', 'event', 'TrainEvalCallback', 'CancelBackwardException', 'C
          'CancelValidException']
 
 # %% ../nbs/all.ipynb #c312dda5
-from .metrics import (
-    AccumMetric, AvgMetric, MAE, Metric, SklearnMetric, ValueMetric, accuracy, error_rate, metric_on)
+from .callbacks.more_metrics import MAE, ValueMetric
+from .callbacks.sklearn_metrics import SklearnMetric, adapt_sklearn
+from .metrics import AccumMetric, AvgMetric, Metric, accuracy, error_rate, metric_on
 
 # %% ../nbs/all.ipynb #b835c89a
 _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', 'MAE', 'accuracy',
@@ -125,8 +126,8 @@ Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
 Learner.before_fits = (hints.warn_of_written,)
 Learner.before_epochs = (hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_no_rate, sanity_check)
 Learner.batch_filters = (hints.check_length, hints.keep_modes)
-Learner.error_notes = (batch_size.note_memory,)
+Learner.error_notes = (hints.note_mistake, batch_size.note_memory)
 Learner.around_fits = (rewind.restore_point,)
 say_instead(Learner, ELSEWHERE)
 CallbackList.adapt = staticmethod(adapt)      # for callbacks of other libraries
-Metric.adapt = staticmethod(adapt_metric)
+Metric.adapters = (adapt_sklearn, adapt_metric)     # for metrics of other libraries

@@ -661,7 +661,7 @@ def predict(self: Learner,
     if (inputs := _collated(self, item)) is None: inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
     _check_item(usual, inputs)
     dl = [(inputs,)]
-    with self.for_now('_called', 'predict'):
+    with self.for_now('called', 'predict'):
         preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_Unwrap(dl))
     return (*([item] if with_input else []), _first(decoded), _first(preds))
 

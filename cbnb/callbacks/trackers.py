@@ -28,7 +28,7 @@ from ..basics.notices import user_level
 from ..basics.param_groups import hyper_key, no_such_hyper
 from ..basics.text import lower_is_better
 from ..display.figures import COLORS, figure, legend, show
-from ..loop import is_validated
+from ..length import is_validated
 from ..schedule import ParamScheduler
 from ..snapshot import load_module_states, module_states
 from ..undo import interrupts_wait

@@ -45,7 +45,7 @@ from .state import described, loaders_of, rng_states, set_rng_states, state_diff
 from ..basics.text import lower_is_better
 from ..callback import as_list
 from ..learner import Learner
-from ..loop import is_over
+from ..length import is_over
 from ..undo import interrupts_wait
 
 # %% ../../nbs/files/checkpoints.ipynb #548cbadb

@@ -46,7 +46,8 @@ from ..basics.nested import find_bs, to_detach
 from ..callbacks.predictions import GatherPredsCallback, before_batch_cb
 from ..callbacks.stopping import SkipToEpoch
 from ..lr.finder import LRFinder
-from ..metrics import AvgLoss, AvgSmoothLoss
+from ..callbacks.more_metrics import AvgSmoothLoss
+from ..metrics import AvgLoss
 
 # %% ../../nbs/names/fastai.ipynb #35c28079
 _all_ = ['Interpretation', 'SkipToEpoch', 'GatherPredsCallback', 'before_batch_cb', 'find_bs', 'to_detach', 'LRFinder',
