@@ -27,35 +27,20 @@ from .front_end import front_end
 def asset(
     name: str,    # name of a file in `cbnb/display`, such as 'chart.js'
 ) -> str:
-    """Return the text of a script or a style sheet in the package
-
-    Args:
-        name: name of a file in `cbnb/display`, such as 'chart.js'
-    """
+    "Return the text of a script or a style sheet in the package"
     return (Path(__file__).parent/name).read_text(encoding='utf-8')
 
 def script(
     *names: str,    # names of scripts, such as 'chart.js'
 ) -> str:
-    """Return scripts as one module, with `page.js` before them. Its function `mount` draws what they define in `KINDS`
-
-    Args:
-        *names: names of scripts, such as 'chart.js'
-    """
+    "Return scripts as one module, with `page.js` before them. Its function `mount` draws what they define in `KINDS`"
     return '\n'.join(map(asset, ('page.js', *names)))
 
 # %% ../../nbs/display/page_script.ipynb #802de5da
 def packed(
     text: str,
 ) -> str:    # base 85 of the gzipped text, which browsers can unpack
-    """Compress text into a string for a script
-
-    Args:
-        text
-
-    Returns:
-        base 85 of the gzipped text, which browsers can unpack
-    """
+    "Compress text into a string for a script"
     return base64.b85encode(gzip.compress(text.encode(), 9, mtime=0)).translate(_TO_DIGITS).decode()
 
 _B85 = string.digits + string.ascii_uppercase + string.ascii_lowercase + '!#$%&()*+-;<=>?@^_`{|}~'    # the digits of `base64.b85encode`
@@ -84,17 +69,7 @@ def scripted(
     data: Mapping[str, Any],   # JSON data, passed to `mount` as its second argument
     live: bool | None = None,  # whether to include the script; None: include it if `runs_scripts()`
 ) -> str:                      # HTML of the output
-    """Return HTML that becomes interactive in a page that runs scripts
-
-    Args:
-        still: HTML for pages that do not run scripts
-        code: a JavaScript module that exports `mount(element, data)`
-        data: JSON data, passed to `mount` as its second argument
-        live: whether to include the script; None: include it if `runs_scripts()`
-
-    Returns:
-        HTML of the output
-    """
+    "Return HTML that becomes interactive in a page that runs scripts"
     if not (runs_scripts() if live is None else live): return still
     name = f'cbnb-{uuid4().hex[:12]}'
     parts = dict(HASH=sha256(code.encode()).hexdigest()[:12], CODE=packed(code), NAME=name,
@@ -117,15 +92,7 @@ def still_image(
     svg: str,     # SVG text with `xmlns`, width and height
     text: str,    # alternative text for screen readers
 ) -> str:         # HTML of the image
-    """Return an SVG as an `<img>` element, which untrusted notebooks also show
-
-    Args:
-        svg: SVG text with `xmlns`, width and height
-        text: alternative text for screen readers
-
-    Returns:
-        HTML of the image
-    """
+    "Return an SVG as an `<img>` element, which untrusted notebooks also show"
     return (f'{_STILL_STYLE}<img class="cbnb-still" alt="{escape(text)}" '
             f'src="data:image/svg+xml,{_quoted(svg)}">')
 
@@ -136,12 +103,7 @@ def _quoted(svg: str) -> str:
 
 # %% ../../nbs/display/page_script.ipynb #7c3b62b0
 class Html(NamedTuple):
-    """HTML that a notebook displays when it is the value of a cell
-
-    Args:
-        html
-        text: text for front ends that do not show HTML
-    """
+    "HTML that a notebook displays when it is the value of a cell"
     html: str
     text: str = ''    # text for front ends that do not show HTML
 
