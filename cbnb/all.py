@@ -78,6 +78,7 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
 # %% ../nbs/all.ipynb #70755059
 from .callbacks import batch_size, interpret, profile, results       # add `learn.profile` and others
 from .files import rewind                                           # adds `learn.rewind`
+from .insight import check                                          # adds `learn.check`
 from .callbacks.averaging import EMA
 from .files.checkpoints import Checkpoint, Resume
 from .callbacks.compile import Compile
