@@ -126,7 +126,7 @@ Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
 Learner.before_fits = (hints.warn_of_written,)
 Learner.before_epochs = (hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_no_rate, sanity_check)
 Learner.batch_filters = (hints.check_length, hints.keep_modes)
-Learner.error_notes = (batch_size.note_memory,)
+Learner.error_notes = (hints.note_mistake, batch_size.note_memory)
 Learner.around_fits = (rewind.restore_point,)
 say_instead(Learner, ELSEWHERE)
 CallbackList.adapt = staticmethod(adapt)      # for callbacks of other libraries

@@ -30,7 +30,8 @@ from .basics.text import html_row as html_row, number as number, plural as plura
 from .callback import Callback as Callback, CallbackList as CallbackList, CbList as CbList, as_list as as_list, is_a as is_a
 from .data import as_dls as as_dls
 from .events import CancelException as CancelException, event as event, not_honoured as not_honoured
-from .loop import Loop as Loop, MidEpochValidation as MidEpochValidation, TrainEvalCallback as TrainEvalCallback, as_valid_every as as_valid_every, log_nothing as log_nothing, set_length as set_length, splitter_of as splitter_of
+from .length import MidEpochValidation as MidEpochValidation, as_valid_every as as_valid_every, set_length as set_length
+from .loop import Loop as Loop, TrainEvalCallback as TrainEvalCallback, log_nothing as log_nothing, splitter_of as splitter_of
 from .metrics import as_metrics as as_metrics
 from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, count_updates as count_updates, hold_hypers as hold_hypers, lacks_params as lacks_params, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
 from .basics.notices import warn_user as warn_user
@@ -172,6 +173,7 @@ class Learner(Loop):
     start_epoch: Any
     epoch: Any
     valid_every: Any
+    updates_per_step: Any
     split_batch: Any
     weigh: Any
 _INNER: Any

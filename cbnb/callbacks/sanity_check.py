@@ -21,7 +21,6 @@ from torch.utils.data import (
 # %% ../../nbs/callbacks/sanity_check.ipynb #ef48819b
 from ..basics.all_pairs import AllPairsWarning, is_column_and_row, title_of
 from ..basics.arguments import as_number
-from ..basics.failures import note_batch, note_fix
 from ..basics.loss_weights import UNKNOWN
 from ..basics.nested import entries, is_empty, rebuild
 from ..basics.processes import n_processes
@@ -60,14 +59,7 @@ def _is_usual(dl: Any) -> bool:
 def sample_batch(
     dl: Any,     # a loader
 ) -> Any:        # None: there is no batch without an iterator of the loader
-    """Return one batch of a loader, without iterating over it
-
-    Args:
-        dl: a loader
-
-    Returns:
-        None: there is no batch without an iterator of the loader
-    """
+    "Return one batch of a loader, without iterating over it"
     if type(dl) in (list, tuple): return next((batch for batch in dl if not is_empty(batch)), None)
     if not _is_usual(dl) or (numbers := _numbers(dl)) is None: return None
     if dl.num_workers: return _by_worker(dl, numbers)
@@ -243,11 +235,7 @@ def _can_be_tried(learn: Learner) -> bool:
 def sanity_check(
     learn: Learner,    # a learner whose fit has begun
 ) -> None:
-    """Try one validation batch and its metrics, without trace, unless `learn.sanity_check` is False. An error there is raised
-
-    Args:
-        learn: a learner whose fit has begun
-    """
+    "Try one validation batch and its metrics, without trace, unless `learn.sanity_check` is False. An error there is raised"
     __tracebackhide__ = True
     if not (learn.sanity_check and (learn.metrics or _is_new(learn)) and _validates(learn) and _can_be_tried(learn)): return
     batch, said = None, None
@@ -259,8 +247,6 @@ def sanity_check(
         except CancelException: return
         except Exception as e:
             note_place(learn, e, 0)
-            note_batch(e, batch)
-            note_fix(e, batch)
             for note in learn.error_notes: note(learn, e, batch)
             e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
             raise
