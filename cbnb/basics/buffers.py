@@ -18,7 +18,11 @@ from torch import Tensor
 
 # %% ../../nbs/basics/buffers.ipynb #fde1331c
 class Copy:
-    "An asynchronous copy of a tensor from a GPU to the CPU"
+    """An asynchronous copy of a tensor from a GPU to the CPU
+
+    Args:
+        t: a tensor on the GPU, which the GPU may not have computed yet
+    """
     def __init__(self,
         t: Tensor,    # a tensor on the GPU, which the GPU may not have computed yet
     ) -> None:
@@ -33,7 +37,11 @@ class Copy:
     def is_here(self,
         wait: bool,    # whether to wait until the copy is complete
     ) -> bool:
-        "Return whether the copy is complete"
+        """Return whether the copy is complete
+
+        Args:
+            wait: whether to wait until the copy is complete
+        """
         if wait: self.event.synchronize()
         return wait or bool(self.event.query())
 
@@ -45,7 +53,11 @@ class ScalarBuffer:
     def fill(self,
         numbers: 'array[float]',    # the new numbers
     ) -> None:
-        "Replace all numbers of the buffer"
+        """Replace all numbers of the buffer
+
+        Args:
+            numbers: the new numbers
+        """
         self.numbers = numbers[:]            # on the CPU; then, from older to newer:
         self.coming: list[Copy] = []         # being copied to the CPU
         self.chunks: list[Tensor] = []       # stacked, on the device
@@ -54,7 +66,11 @@ class ScalarBuffer:
     def append(self,
         t: Tensor,    # a tensor without dimensions
     ) -> None:
-        "Append a scalar tensor without waiting for the device"
+        """Append a scalar tensor without waiting for the device
+
+        Args:
+            t: a tensor without dimensions
+        """
         self.waiting.append(t)
         if len(self.waiting) == 256: self.stack()
 
@@ -93,7 +109,11 @@ class ScalarBuffer:
 
 # %% ../../nbs/basics/buffers.ipynb #9d376944
 class Smoother:
-    "An exponentially weighted mean with bias correction"
+    """An exponentially weighted mean with bias correction
+
+    Args:
+        beta: weight of the past; 0.98 averages over about 50 numbers
+    """
     def __init__(self,
         beta: float = 0.98,   # weight of the past; 0.98 averages over about 50 numbers
     ) -> None:
@@ -102,7 +122,14 @@ class Smoother:
     def add(self,
         x: Any,     # a number or a scalar tensor
     ) -> Any:       # the weighted mean so far
-        "Add a number and return the weighted mean"
+        """Add a number and return the weighted mean
+
+        Args:
+            x: a number or a scalar tensor
+
+        Returns:
+            the weighted mean so far
+        """
         beta = self.beta
         self.v, self.weight = beta*self.v + (1 - beta)*x, beta*self.weight + 1 - beta
         return self.v/self.weight
@@ -113,7 +140,11 @@ class Smoother:
 
 # %% ../../nbs/basics/buffers.ipynb #1a5fa7ba
 class SmoothedBuffer(ScalarBuffer):
-    "A `ScalarBuffer` that can also return smoothed numbers"
+    """A `ScalarBuffer` that can also return smoothed numbers
+
+    Args:
+        beta: weight of the past in the running mean
+    """
     def __init__(self,
         beta: float = 0.98,   # weight of the past in the running mean
     ) -> None:
@@ -140,7 +171,11 @@ class SmoothedBuffer(ScalarBuffer):
 
 # %% ../../nbs/basics/buffers.ipynb #1d196a77
 class NamedLoss:
-    "One of several named losses of a step, with a number for each batch that has this loss"
+    """One of several named losses of a step, with a number for each batch that has this loss
+
+    Args:
+        beta: weight of the past in the smoothed loss
+    """
     def __init__(self,
         beta: float = 0.98,   # weight of the past in the smoothed loss
     ) -> None:
@@ -151,7 +186,12 @@ class NamedLoss:
         step: int,                # index of the training batch
         value: Tensor | float,    # the loss of this batch
     ) -> None:
-        "Add the loss of a batch without waiting for the device"
+        """Add the loss of a batch without waiting for the device
+
+        Args:
+            step: index of the training batch
+            value: the loss of this batch
+        """
         self.steps.append(step)
         self.series.append(torch.as_tensor(value).detach().clone())
 
@@ -164,7 +204,12 @@ class NamedLoss:
         n: int,                   # number of training batches of the run
         smooth: bool = False,     # whether to smooth, and repeat the last value for batches without one
     ) -> list[float]:
-        "Return one number per batch. For a batch without this loss, the number is nan, or the previous number if `smooth` is set"
+        """Return one number per batch. For a batch without this loss, the number is nan, or the previous number if `smooth` is set
+
+        Args:
+            n: number of training batches of the run
+            smooth: whether to smooth, and repeat the last value for batches without one
+        """
         values, last = dict(zip(self.steps, self.losses if smooth else self.series.read())), math.nan
         return [last := values.get(step, last if smooth else math.nan) for step in range(n)]
 
@@ -172,13 +217,24 @@ class NamedLoss:
 def nan_since(
     losses: Sequence[float],    # raw losses, one for each step
 ) -> int | None:                # index of the first step; None if the last loss is finite
-    "Return the step from which on no loss is finite"
+    """Return the step from which on no loss is finite
+
+    Args:
+        losses: raw losses, one for each step
+
+    Returns:
+        index of the first step; None if the last loss is finite
+    """
     n = sum(1 for _ in itertools.takewhile(lambda loss: not math.isfinite(loss), reversed(losses)))
     return len(losses) - n if n else None
 
 def packed(
     values: list[float],    # the numbers
 ) -> 'array[float]':
-    "Return an array of 32-bit numbers if these represent `values` exactly, otherwise of 64-bit numbers"
+    """Return an array of 32-bit numbers if these represent `values` exactly, otherwise of 64-bit numbers
+
+    Args:
+        values: the numbers
+    """
     small = array('f', values)
     return small if all(a == b or math.isnan(b) for a, b in zip(small, values)) else array('d', values)
