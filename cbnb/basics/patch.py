@@ -12,7 +12,14 @@ from collections.abc import Callable
 def patch(
     f: Callable,   # a function whose first parameter is annotated with a class
 ) -> Callable:     # `f` itself
-    "Add `f` as a method to the class that annotates its first parameter"
+    """Add `f` as a method to the class that annotates its first parameter
+
+    Args:
+        f: a function whose first parameter is annotated with a class
+
+    Returns:
+        `f` itself
+    """
     cls = next(iter(f.__annotations__.values()))
     f.__qualname__ = f'{cls.__name__}.{f.__name__}'
     setattr(cls, f.__name__, f)

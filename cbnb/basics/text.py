@@ -15,7 +15,11 @@ from collections.abc import Iterable, Sequence
 def number(
     value: float,    # any number, including nan and infinity
 ) -> str:
-    "Format a number as short text, such as `12,346`, `0.25` or `1.2e-5`"
+    """Format a number as short text, such as `12,346`, `0.25` or `1.2e-5`
+
+    Args:
+        value: any number, including nan and infinity
+    """
     if not math.isfinite(value): return str(value)
     size = abs(value)
     if size >= 1e7 or 0 < size < 1e-3:
@@ -27,19 +31,32 @@ def number(
 def trim_zeros(
     digits: str,    # a number as text
 ) -> str:
-    "Remove the zeros at the end of a number's decimals"
+    """Remove the zeros at the end of a number's decimals
+
+    Args:
+        digits: a number as text
+    """
     return digits.rstrip('0').rstrip('.') if '.' in digits else digits
 
 # %% ../../nbs/basics/text.ipynb #d2048c9e
 def plural(n: int, word: str) -> str:
-    "Format a count with its noun, such as `1 epoch` or `2 epochs`"
+    """Format a count with its noun, such as `1 epoch` or `2 epochs`
+
+    Args:
+        n
+        word
+    """
     return f'{n:,} {word}{"s"*(n != 1)}'
 
 # %% ../../nbs/basics/text.ipynb #51811df0
 def clock(
     seconds: float,
 ) -> str:
-    "Format seconds as MM:SS, and as H:MM:SS from one hour on"
+    """Format seconds as MM:SS, and as H:MM:SS from one hour on
+
+    Args:
+        seconds
+    """
     m, s = divmod(round(seconds), 60)
     return f'{m:02d}:{s:02d}' if m < 60 else f'{m//60}:{m % 60:02d}:{s:02d}'
 
@@ -59,7 +76,14 @@ _LOWER = set('mae mse rmse mape smape rmsle rmspe msle mde nll bce ce err perple
 def lower_is_better(
     name: str,    # name of a loss or metric, such as `valid_loss`
 ) -> bool:        # True if lower values are better
-    "Return whether a loss or metric with this name should fall"
+    """Return whether a loss or metric with this name should fall
+
+    Args:
+        name: name of a loss or metric, such as `valid_loss`
+
+    Returns:
+        True if lower values are better
+    """
     words = re.split('[^a-z]+', name.lower())
     return 'loss' in name.lower() or 'error' in name.lower() or not _LOWER.isdisjoint(words)
 
@@ -67,7 +91,11 @@ def lower_is_better(
 def distinct(
     names: Iterable[str],    # names, of which some may be equal
 ) -> list[str]:
-    "Append a number to each name that repeats an earlier name"
+    """Append a number to each name that repeats an earlier name
+
+    Args:
+        names: names, of which some may be equal
+    """
     seen: dict[str, int] = {}
     def number(name: str) -> str:
         seen[name] = seen.get(name, 0) + 1
@@ -78,7 +106,11 @@ def distinct(
 def text_table(
     rows: list[tuple[str, ...]],   # rows of cells, with the headings first
 ) -> list[str]:
-    "Format a table as lines of text with aligned columns"
+    """Format a table as lines of text with aligned columns
+
+    Args:
+        rows: rows of cells, with the headings first
+    """
     widths = [max(map(len, column)) for column in zip(*rows)]
     return ['  '.join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
 
@@ -88,7 +120,11 @@ _ENTITIES = str.maketrans({'&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;'
 def escape(
     text: str,
 ) -> str:
-    "Escape text for HTML as `html.escape` does, but without importing `html`, which takes 2 ms"
+    """Escape text for HTML as `html.escape` does, but without importing `html`, which takes 2 ms
+
+    Args:
+        text
+    """
     return text.translate(_ENTITIES)
 
 # %% ../../nbs/basics/text.ipynb #439b60f9
@@ -97,7 +133,13 @@ def html_row(
     cells: Iterable[str],   # cell texts, which the function escapes
     sides: Iterable[str],   # the alignment of each cell: 'left' or 'right'
 ) -> str:
-    "Format a row of an HTML table"
+    """Format a row of an HTML table
+
+    Args:
+        tag: the tag of each cell: 'td' or 'th'
+        cells: cell texts, which the function escapes
+        sides: the alignment of each cell: 'left' or 'right'
+    """
     shown = (f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>' for side, cell in zip(sides, cells))
     return f'<tr>{"".join(shown)}</tr>'
 
@@ -107,6 +149,12 @@ def html_table(
     rows: Iterable[Iterable[str]],   # cell texts, which the function escapes
     sides: Sequence[str],            # the alignment of each column: 'left' or 'right'
 ) -> str:
-    "Format an HTML table. The table sets no colors, so it is readable on light and dark backgrounds"
+    """Format an HTML table. The table sets no colors, so it is readable on light and dark backgrounds
+
+    Args:
+        headings: column headings
+        rows: cell texts, which the function escapes
+        sides: the alignment of each column: 'left' or 'right'
+    """
     body = ''.join(html_row('td', row, sides) for row in rows)
     return f'<table><thead>{html_row("th", headings, sides)}</thead><tbody>{body}</tbody></table>'

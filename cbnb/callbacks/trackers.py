@@ -38,7 +38,18 @@ def as_comparison(
     comp: Any,     # 'min', 'max', or a function of (new, best); None: inferred from `name`
     name: str,     # name of the loss or metric
 ) -> Callable[[float, float], bool]:    # function that returns whether its first argument is better than its second
-    "Return the comparison function for `comp`"
+    """Return the comparison function for `comp`
+
+    Args:
+        comp: 'min', 'max', or a function of (new, best); None: inferred from `name`
+        name: name of the loss or metric
+
+    Returns:
+        function that returns whether its first argument is better than its second
+
+    Raises:
+        ValueError: comp={comp} should be 'min', 'max', or a function such as operator.lt
+    """
     if comp is None: comp = 'min' if lower_is_better(name) else 'max'
     if comp in ('min', min): return operator.lt
     if comp in ('max', max): return operator.gt
@@ -56,7 +67,14 @@ def _called(comp: Callable[[Any, Any], Any], new: float, best: float) -> bool:
 def direction(
     better: Callable[[float, float], bool],    # function that returns whether its first argument is better than its second
 ) -> int:    # -1 if lower is better, 1 if higher is better, 0 if it depends on the values
-    "Return the direction of a comparison function"
+    """Return the direction of a comparison function
+
+    Args:
+        better: function that returns whether its first argument is better than its second
+
+    Returns:
+        -1 if lower is better, 1 if higher is better, 0 if it depends on the values
+    """
     pairs = [(0., 1.), (-2., -1.), (0.5, 2.)]
     if all(better(low, high) and not better(high, low) for low, high in pairs): return -1
     if all(better(high, low) and not better(low, high) for low, high in pairs): return 1
@@ -109,15 +127,29 @@ class Tracker(Callback):
         comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
         min_delta: improvement that a new best value has to exceed
         reset_on_fit: forget the best value when a fit begins
+
     Raises:
         TypeError: monitor={monitor} should be the heading of a column, as text
-        ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better: {comp} is neither, so
-            let it judge the difference itself
+        ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better:
+            {comp} is neither, so let it judge the difference itself
+
+    Example:
+        tracker, learn = Tracker(), forced_learner([5, 4, 3, 3.5, 3.4, 2])
+        learn.fit(6, cbs=tracker)
+        assert tracker.values == [(0, 5), (1, 4), (2, 3), (3, 3.5), (4, 3.4), (5, 2)]
+        assert (tracker.best, tracker.best_epoch, tracker.new_best, tracker.wait) == (2, 5, True, 0)
+        learn.fit(5, cbs=tracker)                                          # a new fit
+        assert (tracker.best, tracker.best_epoch, tracker.new_best, tracker.wait) == (3, 2, False, 2)
     """
     order, run_in = 60, ('fit',)
 
     @hinted
-    def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., reset_on_fit: bool = True):
+    def __init__(self,
+        monitor: str = 'valid_loss',    # column of the table of epochs to watch
+        comp: Any = None,               # 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: float = 0.,          # improvement that a new best value has to exceed
+        reset_on_fit: bool = True,      # forget the best value when a fit begins
+    ):
         if not isinstance(monitor, str):
             raise TypeError(f'monitor={monitor!r} should be the heading of a column, as text')
         self.monitor, self.comp, self.reset_on_fit = monitor, comp, reset_on_fit
@@ -132,36 +164,58 @@ class Tracker(Callback):
         self.new_best, self.wait = False, 0           # new best in this epoch; epochs since the best
         self.values: list[tuple[int, float]] = []     # (epoch or step, value) of this fit
 
-    def current(self) -> float | None:
+    def current(self) -> float | None:  # the value, a float, or None
         """Return the value of this epoch, or None if the epoch has no value
 
         Returns:
             the value, a float, or None
+
+        Example:
+            class ComparesWithThree(Tracker):
+                def after_epoch(self):
+                    super().after_epoch()
+                    seen.append((self.current(), self.improves(3)))
         """
         recorder = self.learn.recorder
         rows = recorder.last().epochs
         of_this = rows and rows[-1]['epoch'] == self.learn.epoch and recorder.new_row
         return rows[-1].get(self.monitor) if of_this else None
 
-    def improves(self, value: float) -> bool:
+    def improves(self,
+        value: float,     # the new value
+    ) -> bool:            # True if the value is a new best
         """Return whether a value is better than the best so far by more than `min_delta`, or is the first finite value
 
         Args:
             value: the new value
+
         Returns:
             True if the value is a new best
+
+        Example:
+            class ComparesWithThree(Tracker):
+                def after_epoch(self):
+                    super().after_epoch()
+                    seen.append((self.current(), self.improves(3)))
         """
         if not math.isfinite(value): return False
         return self.best is None or self._better(value - self._sign*self.min_delta, self.best)
 
-    def plot(self, return_fig: bool | None = None, ax: Any = None) -> Any:
+    def plot(self,
+        return_fig: bool | None = None,   # return the figure instead of showing it
+        ax: Any = None,                   # axes to draw into; None: create a new figure
+    ) -> Any:                             # `ax` if you passed it, the figure with `return_fig=True`, else None
         """Plot the values of the last fit, and mark the best value. If `EarlyStopping` has stopped the fit, also mark the epoch of the stop
 
         Args:
             return_fig: return the figure instead of showing it
             ax: axes to draw into; None: create a new figure
+
         Returns:
             `ax` if you passed it, the figure with `return_fig=True`, else None
+
+        Example:
+            stop.plot()
         """
         return _plot_values(self, return_fig, ax)
 
@@ -231,19 +285,29 @@ class EarlyStopping(Tracker):
         monitor: column of the table of epochs to watch
         comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
         min_delta: improvement that a new best value has to exceed
-        patience: number of epochs, or of validations within epochs, without a new best value after which the fit ends
+        patience: number of epochs, or of validations within epochs, without a new best value after
+            which the fit ends
         reset_on_fit: forget the best value when a fit begins
         restore: restore the weights of the best epoch when the fit ends
+
     Example:
-        from cbnb.toy import digits_learner
-        learn = digits_learner(n=100, cbs=EarlyStopping('valid_loss', patience=5, restore=True))
-        learn.fit(100)
+        def n_epochs(patience):
+            learn = forced_learner([5, 4, 3, 3.5, 3.4, 2])
+            learn.fit(6, cbs=EarlyStopping(patience=patience))
+            return len(learn.recorder.last().epochs)
+        assert [n_epochs(patience) for patience in (1, 2, 3)] == [4, 5, 6]
     """
     order, distinct_by = 63, ('monitor',)
 
     @hinted
-    def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., patience: int = 1, reset_on_fit: bool = True,
-            restore: bool = False):
+    def __init__(self,
+        monitor: str = 'valid_loss',    # column of the table of epochs to watch
+        comp: Any = None,               # 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: float = 0.,          # improvement that a new best value has to exceed
+        patience: int = 1,              # number of epochs, or of validations within epochs, without a new best value after which the fit ends
+        reset_on_fit: bool = True,      # forget the best value when a fit begins
+        restore: bool = False,          # restore the weights of the best epoch when the fit ends
+    ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         self.patience, self.restore = as_count(patience, 'patience', 1), restore
         self.stopped_epoch, self.stopped_step, self._weights = None, None, None     # the last epoch and step, if this callback ended the fit
@@ -278,7 +342,14 @@ class EarlyStopping(Tracker):
 def sets_lr(
     cb: Callback,    # callback of a learner
 ) -> bool:           # True if the callback schedules the learning rate
-    "Return whether a callback schedules the learning rate of a fit"
+    """Return whether a callback schedules the learning rate of a fit
+
+    Args:
+        cb: callback of a learner
+
+    Returns:
+        True if the callback schedules the learning rate
+    """
     if isinstance(cb, ParamScheduler): return 'lr' in cb.scheds
     return vars(cb).get('scheduler') is not None or bool(_of_torch(cb))   # `scheduler` may be of any type
 
@@ -295,7 +366,12 @@ def _write(group: dict[str, Any], lr: Any) -> None:
 
 # %% ../../nbs/callbacks/trackers.ipynb #587a5fbf
 class RateFactor:
-    "Multiply the learning rates of an optimizer. `hide_from` hides the change from a torch scheduler"
+    """Multiply the learning rates of an optimizer. `hide_from` hides the change from a torch scheduler
+
+    Args:
+        opt: optimizer with `lr` in its groups
+        min_lr: lower limit of reduced rates; rates already below it stay
+    """
     def __init__(self,
         opt: Any,          # optimizer with `lr` in its groups
         min_lr: float,     # lower limit of reduced rates; rates already below it stay
@@ -305,7 +381,15 @@ class RateFactor:
         lr: Any,           # learning rate, a number or a tensor with one element
         by: float,         # factor, at most 1
     ) -> Any:              # the reduced rate: a tensor if `lr` is a tensor, otherwise a float
-        "Return `lr` times `by`, but not below `min_lr`. If `lr` is below `min_lr`, return `lr`"
+        """Return `lr` times `by`, but not below `min_lr`. If `lr` is below `min_lr`, return `lr`
+
+        Args:
+            lr: learning rate, a number or a tensor with one element
+            by: factor, at most 1
+
+        Returns:
+            the reduced rate: a tensor if `lr` is a tensor, otherwise a float
+        """
         if type(lr) is float: return max(lr*by, min(lr, self.min_lr))
         if isinstance(lr, Tensor): return torch.maximum(lr*by, lr.clamp(max=self.min_lr))
         return self.lowered(float(lr), by)
@@ -330,7 +414,14 @@ class RateFactor:
     def hide_from(self,
         scheduler: LRScheduler,     # scheduler of this optimizer
     ) -> Callable[[], None]:        # function that restores the scheduler's class
-        "Make the scheduler compute its next rates from the planned rates instead of the reduced rates"
+        """Make the scheduler compute its next rates from the planned rates instead of the reduced rates
+
+        Args:
+            scheduler: scheduler of this optimizer
+
+        Returns:
+            function that restores the scheduler's class
+        """
         rates, kind = self, type(scheduler)
         def step(self: LRScheduler, *args: Any, **kwargs: Any) -> None:
             at_work = rates.planned is not None
@@ -350,18 +441,32 @@ class ReduceLROnPlateau(Tracker):
         monitor: column of the table of epochs to watch
         comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
         min_delta: improvement that a new best value has to exceed
-        patience: number of epochs, or of validations within epochs, without a new best value before the rate is reduced
+        patience: number of epochs, or of validations within epochs, without a new best value before the
+            rate is reduced
         factor: the rate is divided by this factor; above 1
         min_lr: lower limit of the reduced rate
         reset_on_fit: forget the best value when a fit begins
+
     Raises:
-        ValueError: factor={factor}: the rate is divided by it, so it should be above 1; 10 makes a tenth of the rate
+        ValueError: factor={factor}: the rate is divided by it, so it should be above 1; 10 makes a
+            tenth of the rate
+
+    Example:
+        planned, reduced = lrs_with(), lrs_with(ReduceLROnPlateau(patience=2, factor=10))
+        assert close(np.array(reduced)/planned, [1]*20 + [0.1]*10 + [0.01]*5, 1e-9)
     """
     order, run_valid = 62.5, False     # after `Steering`, whose factor is applied on top
 
     @hinted
-    def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., patience: int = 1, factor: float = 10.,
-            min_lr: float = 0., reset_on_fit: bool = True):
+    def __init__(self,
+        monitor: str = 'valid_loss',    # column of the table of epochs to watch
+        comp: Any = None,               # 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: float = 0.,          # improvement that a new best value has to exceed
+        patience: int = 1,              # number of epochs, or of validations within epochs, without a new best value before the rate is reduced
+        factor: float = 10.,            # the rate is divided by this factor; above 1
+        min_lr: float = 0.,             # lower limit of the reduced rate
+        reset_on_fit: bool = True,      # forget the best value when a fit begins
+    ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         self.patience = as_count(patience, 'patience', 1)
         self.factor, self.min_lr = as_positive(factor, 'factor'), as_positive(min_lr, 'min_lr')

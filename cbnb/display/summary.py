@@ -29,7 +29,15 @@ def layer_rows(
     model: nn.Module,
     run: Callable[[], Any],             # function that passes a batch through the model
 ) -> list[tuple[str, str, str, str]]:   # (name, output shape, number of parameters, 'yes' if trainable) for each layer
-    "List the layers without sublayers in the order in which `run` calls them, with output shapes and parameter counts"
+    """List the layers without sublayers in the order in which `run` calls them, with output shapes and parameter counts
+
+    Args:
+        model
+        run: function that passes a batch through the model
+
+    Returns:
+        (name, output shape, number of parameters, 'yes' if trainable) for each layer
+    """
     rows = []
     def note(name: str, layer: nn.Module, out: Any) -> None:
         shape = ' x '.join(map(str, out.shape)) if isinstance(out, Tensor) else type(out).__name__
@@ -106,17 +114,19 @@ def _name(f: Any) -> str:
 
 # %% ../../nbs/display/summary.ipynb #88a1e2ce
 @patch
-def summary(self: Learner) -> Summary:
+def summary(self: Learner) -> Summary:  # one row for each layer, shown as a table
     """List the layers with output shapes and parameter counts, using one training batch. The modes of the layers and the random state stay unchanged
 
     Returns:
         one row for each layer, shown as a table
+
     Example:
-        from cbnb.toy import wave_learner
-        learn = wave_learner()
+        learn = line_learner(model=nn.Sequential(nn.Flatten(0), nn.Dropout(0.5)))
+        before = torch.get_rng_state()
         summary = learn.summary()
-        assert '97 parameters' in summary
-        summary
+        assert [row[0] for row in summary.rows] == ['0 Flatten', '1 Dropout']
+        assert torch.equal(torch.get_rng_state(), before)
+        assert learn.model[1].training
     """
     modes = {m: m.training for m in self.model.modules()}
     with interrupts_wait(), torch.no_grad(), self.for_now('purpose', 'validate'):

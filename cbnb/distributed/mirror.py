@@ -21,7 +21,11 @@ from ..learner import Learner
 
 # %% ../../nbs/distributed/mirror.ipynb #5532b9e6
 class RunFeed:
-    "Callable that returns the entries added to a run since the previous call"
+    """Callable that returns the entries added to a run since the previous call
+
+    Args:
+        run: the record of the fit; None: nothing is recorded
+    """
     def __init__(self,
         run: Run | None,     # the record of the fit; None: nothing is recorded
     ):
@@ -47,9 +51,14 @@ def add_news(
     run: Run | None,          # run to extend; None: do nothing
     news: dict[str, Any],     # new entries from a `RunFeed`
 ) -> None:
-    "Append the entries from a `RunFeed` to a run"
+    """Append the entries from a `RunFeed` to a run
+
+    Args:
+        run: run to extend; None: do nothing
+        news: new entries from a `RunFeed`
+    """
     if run is None or not news: return
-    run._raw.numbers.extend(news['losses'])
+    run.series.numbers.extend(news['losses'])
     run.epochs += news['rows']
     run.start_epoch, run.metric_names[:] = news['start_epoch'], news['names']
     for name, (steps, values) in news['named'].items():
@@ -59,7 +68,11 @@ def add_news(
 
 # %% ../../nbs/distributed/mirror.ipynb #f6ab5e6a
 class MessageDisplay(LogDisplay):
-    "A display that sends messages to another process in place of drawing"
+    """A display that sends messages to another process in place of drawing
+
+    Args:
+        send: called with the kind of a message, and its contents as keyword arguments
+    """
     live = True
 
     def __init__(self,
@@ -85,7 +98,12 @@ def send_displays(
     learn: Learner,
     send: Callable[..., None],    # called with the kind of a message, and its contents as keyword arguments
 ) -> None:
-    "Send the progress and the table of all further runs as messages. The display mode of the whole process changes"
+    """Send the progress and the table of all further runs as messages. The display mode of the whole process changes
+
+    Args:
+        learn: the learner
+        send: called with the kind of a message, and its contents as keyword arguments
+    """
     DISPLAYS['lines'] = lambda: MessageDisplay(send)
     set_display('lines')
     for progress in learn.callbacks.find(ProgressCallback): progress.every = 0.1
@@ -95,7 +113,12 @@ def send_displays(
 ASKED = dict(stopping=False, paused=False, lr_scale=1.)      # settings of `Steering` at the start of a fit
 
 class Mirror:
-    "Show the fit of another process, and send the settings of the controls to that process"
+    """Show the fit of another process, and send the settings of the controls to that process
+
+    Args:
+        learn: learner in a run
+        send: sends commands to the other process
+    """
     def __init__(self,
         learn: Learner,               # learner in a run
         send: Callable[..., None],    # sends commands to the other process
@@ -107,7 +130,12 @@ class Mirror:
         self.asked: dict[str, Any] = ASKED      # the settings that were sent last
 
     def start(self, names: list[str], run: dict[str, Any] | None) -> None:
-        "Start the display when a fit begins. If the fit is recorded, append a run to the history of the learner"
+        """Start the display when a fit begins. If the fit is recorded, append a run to the history of the learner
+
+        Args:
+            names
+            run
+        """
         self.names, self.at, self.run = names, None, None
         if run:
             self.run = Run(metric_names=names, **run)
@@ -122,28 +150,54 @@ class Mirror:
         self.asked = ASKED
 
     def progress(self, at: Progress, news: dict[str, Any]) -> None:
-        "Store the progress, and append the new entries to the run"
+        """Store the progress, and append the new entries to the run
+
+        Args:
+            at
+            news
+        """
         self.at = at
         add_news(self.run, news)
 
     def row(self, values: list[Any], names: list[str], news: dict[str, Any]) -> None:
-        "Show the table row of an epoch that has ended"
+        """Show the table row of an epoch that has ended
+
+        Args:
+            values
+            names
+            news
+        """
         self.names[:] = names
         add_news(self.run, news)
         self.shown.row(values)
 
     def finish(self, word: str, as_planned: bool, news: dict[str, Any]) -> None:
-        "When the fit has ended, append the last entries to the run, and close the display"
+        """When the fit has ended, append the last entries to the run, and close the display
+
+        Args:
+            word
+            as_planned
+            news
+        """
         add_news(self.run, news)
         shown, self.shown = self.shown, None
         shown.finish(word, as_planned)
 
     def log(self, row: list[Any]) -> None:
-        "Pass a row to the logger of the learner"
+        """Pass a row to the logger of the learner
+
+        Args:
+            row
+        """
         self.learn.logger(row)
 
     def write(self, text: str, to: str) -> None:
-        "Write printed text to `sys.stdout` or `sys.stderr`"
+        """Write printed text to `sys.stdout` or `sys.stderr`
+
+        Args:
+            text
+            to
+        """
         getattr(sys, to).write(text)
 
     def draw(self) -> None:

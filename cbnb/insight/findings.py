@@ -35,13 +35,23 @@ _EFFECTS = dict(
     M8='L1 M1 M9 M10 M16 M17 O3 T1 T2', M1='M6 M8 M9 O3 T1 T2', M17='L1 O3 T1', M6='T1 T2', O4='O3', O5='O3', L7='M17 O3 T1 T2', M2='L1 T1 T2')
 EFFECTS = {code: frozenset(FAULTS) if codes == '*' else frozenset(codes.split()) for code, codes in _EFFECTS.items()}
 
-# %% ../../nbs/insight/findings.ipynb #e65babdc
+# %% ../../nbs/insight/findings.ipynb #43587382
 Level = Literal['error', 'warning', 'note']
 LEVELS: tuple[Level, ...] = ('error', 'warning', 'note')
 
 @dataclass(frozen=True)
 class Finding:
-    "A fault of a training"
+    """A fault of a training
+
+    Args:
+        code: a key of `FAULTS`
+        level: 'error': the model cannot train; 'warning': it trains badly; 'note': worth a look
+        where: the layer, column, items or parameters
+        measured: what was measured
+        limit: what it should be
+        why: why this is a fault, in one sentence
+        fix: a line of code, or an instruction
+    """
     code: str          # a key of `FAULTS`
     level: Level       # 'error': the model cannot train; 'warning': it trains badly; 'note': worth a look
     where: str         # the layer, column, items or parameters
@@ -58,7 +68,9 @@ class Finding:
     def __str__(self) -> str:
         return f'{self.code} {self.name}: {self.where}: {self.measured} (expected: {self.limit}). {_sentence(self.why)} Fix: {self.fix}'
 
-def _sentence(text: str) -> str: return f'{text[:1].upper()}{text[1:]}.'
+def _sentence(text: str) -> str:
+    begins_with_word = text.split(' ')[0].isalpha()      # and not with a name such as `cross_entropy`
+    return f'{text[:1].upper() if begins_with_word else text[:1]}{text[1:]}.'
 
 # %% ../../nbs/insight/findings.ipynb #324bd235
 _RAISED = 'D2', 'D4', 'D7', 'M8', 'M9'      # a size alone is a note
@@ -70,7 +82,14 @@ def _raise_level(f: Finding, codes: set[str]) -> Finding:
 def in_groups(
     found: Iterable[Finding],    # in any order
 ) -> list[list[Finding]]:        # each group begins with a cause, and its effects follow
-    "Group findings by cause, the most important group first"
+    """Group findings by cause, the most important group first
+
+    Args:
+        found: in any order
+
+    Returns:
+        each group begins with a cause, and its effects follow
+    """
     found = list(found)
     certain = {f.code for f in found if f.level != 'note'}
     certain |= {f.code for f in found if _raise_level(f, certain).level != 'note'}
@@ -84,12 +103,19 @@ def in_groups(
         groups.append([cause, *sorted(effects, key=lambda f: LEVELS.index(f.level))])
     return sorted(groups, key=lambda group: min(LEVELS.index(f.level) for f in group))
 
-# %% ../../nbs/insight/findings.ipynb #f809afa5
+# %% ../../nbs/insight/findings.ipynb #93b3d0db
 class Findings:
-    "The findings of a check, each cause before its effects"
+    """The findings of a check, each cause before its effects
+
+    Args:
+        found: in any order
+        about: what was checked
+        skipped: what was not checked, and why
+        figure: SVG below the list
+    """
     def __init__(self,
         found: Iterable[Finding] = (),    # in any order
-        about: str = '',                  # what was checked, and how long it took
+        about: str = '',                  # what was checked
         skipped: Iterable[str] = (),      # what was not checked, and why
         figure: str = '',                 # SVG below the list
     ):

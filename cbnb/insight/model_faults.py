@@ -23,7 +23,11 @@ from .findings import Finding
 
 # %% ../../nbs/insight/model_faults.ipynb #fa12215c
 def ignores_input(e: Evidence) -> Iterator[Finding]:
-    "M1: the prediction is the same for all items"
+    """M1: the prediction is the same for all items
+
+    Args:
+        e
+    """
     p = e.pred
     if not isinstance(p, Tensor) or not p.is_floating_point() or p.ndim == 0 or len(p) != e.n or e.n < 4: return
     out = p.detach().float().reshape(e.n, -1)
@@ -39,7 +43,11 @@ def _evaluated(e: Evidence, batch: Any) -> Any:
     return learn.pred
 
 def mixes_items(e: Evidence) -> Iterator[Finding]:
-    "M2 and T5: in evaluation mode, an item has another prediction among other items, or each time"
+    """M2 and T5: in evaluation mode, an item has another prediction among other items, or each time
+
+    Args:
+        e
+    """
     model = e.learn.model
     if e.failed or not isinstance(e.pred, Tensor) or e.n < 3 or e.pred.ndim == 0 or len(e.pred) != e.n: return
     if any(isinstance(m, (nn.RNNBase, nn.MultiheadAttention)) and not m.batch_first for m in model.modules()): return    # items may not come first
@@ -62,13 +70,21 @@ _SHAPES = ('View', 'UnsafeView', 'Reshape', 'ReshapeAlias', 'Squeeze', 'Unsqueez
 _BOUNDS = dict(Relu=(0., math.inf), Sigmoid=(0., 1.), Tanh=(-1., 1.), Hardtanh=(-1., 1.), Softmax=(0., 1.))
 
 def last_operation(t: Any) -> str:
-    "Return the last operation that made a tensor, without changes of shape and type, such as 'Relu'"
+    """Return the last operation that made a tensor, without changes of shape and type, such as 'Relu'
+
+    Args:
+        t
+    """
     node = t.grad_fn if isinstance(t, Tensor) else None
     while node is not None and node.name().removesuffix('Backward0') in _SHAPES: node = node.next_functions[0][0]
     return '' if node is None else node.name().removesuffix('Backward0')
 
 def output_activation(e: Evidence) -> Iterator[Finding]:
-    "M12: the model ends with an activation that the targets, or the loss, do not allow"
+    """M12: the model ends with an activation that the targets, or the loss, do not allow
+
+    Args:
+        e
+    """
     if (call := e.call) is None or (act := last_operation(e.pred)) not in _BOUNDS: return
     low, high = _BOUNDS[act]
     if call.name == 'cross_entropy' and act != 'Softmax' or call.name.endswith('with_logits') and act in ('Relu', 'Tanh'): yield Finding(
@@ -81,7 +97,11 @@ def output_activation(e: Evidence) -> Iterator[Finding]:
             'no weights reach these targets', 'leave the last activation out of the model')
 
 def width(e: Evidence) -> Iterator[Finding]:
-    "M13: more outputs than labels"
+    """M13: more outputs than labels
+
+    Args:
+        e
+    """
     if e.kind != 'classes' or e.call is None or e.call.pred.ndim < 2 or (y := labels(e)) is None: return
     n, seen = e.call.pred.shape[1], int(y.max()) + 1
     if seen < n and len(y) >= max(50, 5*n): yield Finding(
@@ -89,7 +109,11 @@ def width(e: Evidence) -> Iterator[Finding]:
 
 # %% ../../nbs/insight/model_faults.ipynb #17a57e87
 def no_gradient(e: Evidence) -> Iterator[Finding]:
-    "M4: the loss has no gradient, or no parameter gets one"
+    """M4: the loss has no gradient, or no parameter gets one
+
+    Args:
+        e
+    """
     params = list(e.learn.model.parameters())
     if e.loss is None or not params: return
     cut = not e.loss.requires_grad
@@ -98,7 +122,11 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
                   'compute the loss from the prediction with operations of torch only')
 
 def untrained(e: Evidence) -> Iterator[Finding]:
-    "M5: parameters that are frozen or get no gradient"
+    """M5: parameters that are frozen or get no gradient
+
+    Args:
+        e
+    """
     if not e.grads or all(g is None for g in e.grads.values()): return
     without = [name for name, g in e.grads.items() if g is None]
     frozen = [name for name, p in e.learn.model.named_parameters() if not p.requires_grad]
@@ -107,7 +135,11 @@ def untrained(e: Evidence) -> Iterator[Finding]:
     if frozen: yield Finding('M5', 'note', listed(frozen), f'{len(frozen)} parameters are frozen', 'none', 'requires_grad is False, so these parameters keep their values', 'learn.unfreeze()')
 
 def zero_gradient(e: Evidence) -> Iterator[Finding]:
-    "M6: weights whose gradient is exactly 0"
+    """M6: weights whose gradient is exactly 0
+
+    Args:
+        e
+    """
     weights = {name: g for name, g in e.grads.items() if g is not None and g.ndim > 1}
     zero = [name for name, g in weights.items() if not g.is_sparse and not g.any()]
     if zero: yield Finding('M6', 'error' if len(zero) == len(weights) else 'warning', listed(zero), f'{len(zero)} of {len(weights)} weights have a gradient of exactly 0', 'none',
@@ -119,7 +151,11 @@ def _gradients(e: Evidence) -> list[tuple[str, float]]:
     return [(name.removesuffix('.weight'), float(g.norm())) for name in names if (g := e.grads.get(name)) is not None]
 
 def vanishing(e: Evidence) -> Iterator[Finding]:
-    "M16 and M17: the first layers get hardly any gradient, or a layer gets a huge one"
+    """M16 and M17: the first layers get hardly any gradient, or a layer gets a huge one
+
+    Args:
+        e
+    """
     norms = _gradients(e)
     if not norms: return
     (first, begin), (last, end) = norms[0], norms[-1]
@@ -136,7 +172,11 @@ def _path(layer: Layer) -> str:
     return 'learn.model' + ''.join(f'[{part}]' if part.isdigit() else f'.{part}' for part in parts)
 
 def equal_rows(e: Evidence) -> Iterator[Finding]:
-    "M7: units that start with the same weights"
+    """M7: units that start with the same weights
+
+    Args:
+        e
+    """
     equal = {}
     for layer in e.matrices:
         w = layer.module.weight.detach()
@@ -146,7 +186,11 @@ def equal_rows(e: Evidence) -> Iterator[Finding]:
     if equal: yield Finding('M7', 'error', listed(f'{name}.weight' for name in equal), 'all rows are equal', 'rows that differ', 'units that start equal stay equal', f'{_path(next(iter(equal.values())))}.reset_parameters()')
 
 def dead_units(e: Evidence) -> Iterator[Finding]:
-    "M9: units of ReLU that are 0 for all items"
+    """M9: units of ReLU that are 0 for all items
+
+    Args:
+        e
+    """
     worst = 0.5, '', 0
     for layer in e.layers:
         out = layer.out
@@ -158,14 +202,22 @@ def dead_units(e: Evidence) -> Iterator[Finding]:
                         'a unit that is 0 for all items gets no gradient', "the layer's default initialization, inputs around 0, or nn.LeakyReLU")
 
 def saturated(e: Evidence) -> Iterator[Finding]:
-    "M10: inputs of sigmoid or tanh where they are flat"
+    """M10: inputs of sigmoid or tanh where they are flat
+
+    Args:
+        e
+    """
     for layer in e.layers:
         if not isinstance(layer.module, (nn.Sigmoid, nn.Tanh)) or layer.x is None or (share := (layer.x.detach().abs() > 5).float().mean()) <= 0.5: continue
         yield Finding('M10', 'warning', layer.name, f'{percent(share)} of its inputs are beyond -5 and 5', 'at most 50%', 'the slope is nearly 0 there, so the gradient vanishes', 'smaller initial weights, or a norm before this layer')
         return
 
 def init_scale(e: Evidence) -> Iterator[Finding]:
-    "M8: a layer that makes values much larger or smaller"
+    """M8: a layer that makes values much larger or smaller
+
+    Args:
+        e
+    """
     for layer in e.matrices:
         if layer.x is None or layer.out is None or layer.out.numel() < 2 or (before := float(layer.x.detach().float().square().mean().sqrt())) == 0: continue
         growth = float(layer.out.detach().float().std())/before
@@ -175,7 +227,11 @@ def init_scale(e: Evidence) -> Iterator[Finding]:
         return
 
 def linear_linear(e: Evidence) -> Iterator[Finding]:
-    "M11: two layers of the same kind without an activation between them. Bottlenecks, and convolutions in groups or of size 1, are meant"
+    """M11: two layers of the same kind without an activation between them. Bottlenecks, and convolutions in groups or of size 1, are meant
+
+    Args:
+        e
+    """
     made = {layer.out.grad_fn: layer for layer in e.matrices if layer.out is not None and layer.out.grad_fn is not None}
     for layer in e.matrices:
         node = layer.x.grad_fn if layer.x is not None else None
@@ -190,7 +246,11 @@ def _is_meant(first: Any, second: Any) -> bool:
     return first.groups > 1 or second.groups > 1 or 1 in (*first.kernel_size, *second.kernel_size)
 
 def dropout(e: Evidence) -> Iterator[Finding]:
-    "M14: dropout that leaves few values"
+    """M14: dropout that leaves few values
+
+    Args:
+        e
+    """
     for name, m in e.learn.model.named_modules():
         if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0.5: yield Finding(
             'M14', 'warning' if m.p >= 0.9 else 'note', name, f'p={m.p:g}', 'at most 0.5', f'{percent(1 - m.p)} of the values remain', 'nn.Dropout(0.2)')

@@ -21,20 +21,28 @@ from .findings import Finding
 from .model_faults import last_operation
 from ..snapshot import owned_by_steps
 
-# %% ../../nbs/insight/plan_faults.ipynb #45850209
+# %% ../../nbs/insight/plan_faults.ipynb #fbc0029a
 def first_loss(e: Evidence) -> Iterator[Finding]:
-    "L1: a first loss that is much larger than that of a guess"
+    """L1: a first loss that is much larger than that of a guess
+
+    Args:
+        e
+    """
     if (call := e.call) is None or e.loss is None or call.options.get('reduction') != 'mean': return
     if call.options.get('weight') is not None or call.options.get('pos_weight') is not None: return
     if call.name == 'cross_entropy' and call.pred.ndim > 1: n = call.pred.shape[1]
     elif call.name.startswith('binary'): n = 2
     else: return
     guess = math.log(max(n, 2))
-    if float(e.loss) > 2*guess + 0.5: yield Finding('L1', 'warning', 'the first loss', digits(e.loss), f'about {digits(guess)} = log({n})', 'a model that guesses has this loss, and a larger one comes from large outputs',
+    if e.loss.item() > 2*guess + 0.5: yield Finding('L1', 'warning', 'the first loss', digits(e.loss), f'about {digits(guess)} = log({n})', 'a model that guesses has this loss, and a larger one comes from large outputs',
                                                     'standardize the inputs, or initialize the last layer with smaller weights')
 
 def wrong_activation(e: Evidence) -> Iterator[Finding]:
-    "L2, L3, L4: probabilities where the loss expects any numbers, or numbers where it expects logarithms of probabilities"
+    """L2, L3, L4: probabilities where the loss expects any numbers, or numbers where it expects logarithms of probabilities
+
+    Args:
+        e
+    """
     if (call := e.call) is None: return
     p, act = call.pred.float(), last_operation(e.pred)
     rows = p.ndim > 1 and p.shape[1] > 1
@@ -48,7 +56,11 @@ def wrong_activation(e: Evidence) -> Iterator[Finding]:
         'L3', 'error', 'the prediction', f'exp of a row sums to {digits(total.exp().max())}', '1', 'nll_loss expects logarithms of probabilities, and falls without limit for other numbers', 'nn.CrossEntropyLoss()')
 
 def wrong_loss(e: Evidence) -> Iterator[Finding]:
-    "L5: a loss that does not suit the targets"
+    """L5: a loss that does not suit the targets
+
+    Args:
+        e
+    """
     if (call := e.call) is None: return
     y, p = call.target, call.pred
     if call.name.startswith('binary') and (y.min() < 0 or y.max() > 1): yield Finding(
@@ -63,25 +75,41 @@ def wrong_loss(e: Evidence) -> Iterator[Finding]:
                       'nn.BCEWithLogitsLoss()' if len(values) == 2 else 'nn.CrossEntropyLoss()')
 
 def broadcast(e: Evidence) -> Iterator[Finding]:
-    "L6: each prediction is compared with every target"
+    """L6: each prediction is compared with every target
+
+    Args:
+        e
+    """
     if (call := e.call) is None or call.name in ('cross_entropy', 'nll_loss'): return
     p, y = call.pred.shape, call.target.shape
     if p != y and torch.broadcast_shapes(p, y) not in (p, y): yield Finding(
         'L6', 'error', 'prediction and target', f'{tuple(p)} and {tuple(y)}', 'the same shape', 'each prediction is compared with every target', 'pred.squeeze(1)')
 
 def sum_of_losses(e: Evidence) -> Iterator[Finding]:
-    "L7: a loss that grows with the number of items"
+    """L7: a loss that grows with the number of items
+
+    Args:
+        e
+    """
     if (call := e.call) is not None and call.options.get('reduction') == 'sum' and last_operation(e.loss) not in ('Div', 'Mul'): yield Finding(
         'L7', 'warning', 'the loss', "reduction='sum'", "'mean'", 'the gradient grows with the number of items, so the best rate depends on the batch size', "reduction='mean'")
 
 def negative_loss(e: Evidence) -> Iterator[Finding]:
-    "L8: a minus before the loss"
-    if e.loss is not None and e.call is not None and float(e.loss) < 0 and last_operation(e.loss) in ('Neg', 'Mul'): yield Finding(
+    """L8: a minus before the loss
+
+    Args:
+        e
+    """
+    if e.loss is not None and e.call is not None and e.loss.item() < 0 and last_operation(e.loss) in ('Neg', 'Mul'): yield Finding(
         'L8', 'error', 'the loss', digits(e.loss), '0 or more', f'the loss is minus {e.call.name}, so training makes the model worse', 'leave the minus out')
 
 # %% ../../nbs/insight/plan_faults.ipynb #4fb49dc7
 def missing_parameters(e: Evidence) -> Iterator[Finding]:
-    "O1 and O2: parameters that no optimizer has, or an optimizer of another model"
+    """O1 and O2: parameters that no optimizer has, or an optimizer of another model
+
+    Args:
+        e
+    """
     if e.learn.opt is None: return
     opts = [e.learn.opt, *owned_by_steps(e.learn)[2]]
     held = {id(p) for opt in opts for group in opt.param_groups for p in group['params']}
@@ -93,7 +121,11 @@ def missing_parameters(e: Evidence) -> Iterator[Finding]:
                   'the optimizer has the parameters of another model' if stale else 'these parameters are not trained', 'learn.create_opt()')
 
 def settings(e: Evidence) -> Iterator[Finding]:
-    "O4, O5: settings that shrink or smear updates, or pull all weights to 0"
+    """O4, O5: settings that shrink or smear updates, or pull all weights to 0
+
+    Args:
+        e
+    """
     if e.learn.opt is None: return
     for group in e.learn.opt.param_groups:
         eps, betas, momentum, wd = (group.get(name) for name in ('eps', 'betas', 'momentum', 'weight_decay'))
@@ -106,13 +138,21 @@ def settings(e: Evidence) -> Iterator[Finding]:
         return
 
 def batch_size(e: Evidence) -> Iterator[Finding]:
-    "O8: batches that are a large part of the data"
+    """O8: batches that are a large part of the data
+
+    Args:
+        e
+    """
     dl = e.learn.dls.train
     n, bs = len(dl.dataset) if e.numbers else 0, getattr(dl, 'batch_size', None)
     if n > 1 and bs and bs > n/4: yield Finding('O8', 'note', 'the training loader', f'{math.ceil(n/bs)} updates in an epoch', 'four or more', f'a batch has {bs} of {n} items', f'batch_size={max(1, n//20)}')
 
 def half_precision(e: Evidence) -> Iterator[Finding]:
-    "O9: parameters in half precision, whose updates round to 0"
+    """O9: parameters in half precision, whose updates round to 0
+
+    Args:
+        e
+    """
     names = [name for name, p in e.learn.model.named_parameters() if p.dtype == torch.float16]
     if names: yield Finding('O9', 'warning', listed(names), f'{percent(len(names)/max(1, len(list(e.learn.model.parameters()))))} of the parameters are float16', 'float32', 'small updates round to 0', 'learn.to_fp16()')
 

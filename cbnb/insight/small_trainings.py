@@ -26,7 +26,7 @@ from ..learner import Learner
 UPDATES = 75        # of each of the two trainings on one batch
 RATE = 3e-3         # of Adam, a rate at which nearly all networks learn something
 
-# %% ../../nbs/insight/small_trainings.ipynb #0cb1b60d
+# %% ../../nbs/insight/small_trainings.ipynb #3d3a7773
 def _trained(learn: Learner) -> list[nn.Parameter]: return [p for p in learn.model.parameters() if p.requires_grad]
 
 def train_on(
@@ -35,7 +35,17 @@ def train_on(
     opt: Any,             # an optimizer
     n: int,               # number of updates
 ) -> list[float]:         # the losses; the last one is not finite if the training diverged
-    "Train without callbacks"
+    """Train without callbacks
+
+    Args:
+        learn: the learner
+        batches: used in turn
+        opt: an optimizer
+        n: number of updates
+
+    Returns:
+        the losses; the last one is not finite if the training diverged
+    """
     losses: list[float] = []
     with torch.enable_grad():
         for i in range(n):
@@ -48,9 +58,13 @@ def train_on(
     return losses
 
 def can_train(e: Evidence) -> bool:
-    "Return whether the small trainings make sense: the step computes a loss with a gradient, and does not update by itself"
+    """Return whether the small trainings make sense: the step computes a loss with a gradient, and does not update by itself
+
+    Args:
+        e
+    """
     step = e.learn.train_step
-    return e.loss is not None and e.loss.requires_grad and math.isfinite(float(e.loss)) and not step.own_update and bool(_trained(e.learn))
+    return e.loss is not None and e.loss.requires_grad and math.isfinite(e.loss.item()) and not step.own_update and bool(_trained(e.learn))
 
 # %% ../../nbs/insight/small_trainings.ipynb #66c847a4
 def _restarting(learn: Learner) -> Any:
@@ -74,7 +88,11 @@ def _tensors(values: Any) -> list[Tensor]:
     return found
 
 def overfit(e: Evidence) -> Iterator[Finding]:
-    "T1 and T2: 16 items cannot be learned by heart, or as well without inputs"
+    """T1 and T2: 16 items cannot be learned by heart, or as well without inputs
+
+    Args:
+        e
+    """
     learn = e.learn
     if not can_train(e) or e.n < 2: return
     batch, restart = rows(e.batch, slice(0, 16), e.n), _restarting(learn)
@@ -99,7 +117,11 @@ def _judge(losses: list[float], blind: list[float], n: int) -> Iterator[Finding]
 
 # %% ../../nbs/insight/small_trainings.ipynb #d30a59a2
 def rate(e: Evidence) -> Iterator[Finding]:
-    "O3: at the rate of the learner, the first updates destroy the weights or change nothing"
+    """O3: at the rate of the learner, the first updates destroy the weights or change nothing
+
+    Args:
+        e
+    """
     learn, n, bs = e.learn, len(e.numbers or ()), e.n
     if not can_train(e) or learn.opt is None: return
     drawn = to_device(e.drawn, learn.dls.device)
