@@ -46,7 +46,7 @@ def run_checks(
 def _of_failure(e: Evidence) -> Finding:
     return Finding('X1', 'error', 'the first batch', type(e.failed).__name__, 'no error', str(e.failed), 'learn.fit(1) shows where it is raised')
 
-# %% ../../nbs/insight/check.ipynb #5484d2de
+# %% ../../nbs/insight/check.ipynb #aa461159
 _ALL_FROZEN = Finding('M4', 'error', 'all parameters', 'frozen', 'parameters to train', 'requires_grad is False for each of them, so nothing can be trained', 'learn.unfreeze()')
 
 def _skipped_codes(skip: Any) -> set[str]:
@@ -88,12 +88,13 @@ def check(
     with self.without_trace():
         if self.opt is None: self.create_opt()
         e = collect(self)
-        if e is None: return Findings(skipped=['the training loader is an iterator, and reading a batch would use it up'])
+        if e is None: return Findings(skipped=['anything: the training loader has no batch'])
         found, failed = run_checks(e, (*DATA_CHECKS, *MODEL_CHECKS, *PLAN_CHECKS))
         if e.failed and not any(f.level == 'error' for f in found): found.append(_of_failure(e))
         if not fast and can_train(e):
             trained, more = run_checks(e, (overfit, rate))
-            found, failed = found + trained, failed + more
+            found = [f for f in found if f.code != 'M6' or f.level == 'error'] + trained       # the training decides about weights without gradient
+            failed += more
     if not fast and not e.failed and not can_train(e) and self.train_step.own_update: failed.append('small trainings: train_step updates the weights itself')
     about = plural(len(e.numbers), 'item') if e.numbers else '1 batch'
     return Findings([f for f in found if f.code not in left_out], about, failed)

@@ -58,7 +58,7 @@ def _floats(e: Evidence) -> Iterator[tuple[str, Tensor]]:
 
 _STANDARDIZE = 'x = (x - x_train.mean(0))/x_train.std(0)'
 
-# %% ../../nbs/insight/data_faults.ipynb #c138734f
+# %% ../../nbs/insight/data_faults.ipynb #9f91143f
 def nonfinite(e: Evidence) -> Iterator[Finding]:
     """D1: nan or inf in inputs or targets
 
@@ -83,9 +83,9 @@ def input_scale(e: Evidence) -> Iterator[Finding]:
     """
     for name, t in _floats(e):
         top, mean, std = t.abs().max(), t.mean(), t.std()
-        if top <= 100 and (mean.abs() <= 10*std or std < 1e-8): continue
+        if 0.05 <= top <= 100 and mean.abs() <= 10*std or std < 1e-8: continue
         yield Finding('D2', 'note', name, f'mean {digits(mean)}, standard deviation {digits(std)}, largest {digits(top)}',
-                      'values up to 100, and a mean up to 10 standard deviations', 'layers are initialized for inputs around 0 with a standard deviation of 1',
+                      'values up to 100 and not below 0.05, and a mean up to 10 standard deviations', 'layers are initialized for inputs around 0 with a standard deviation of 1',
                       _STANDARDIZE)
 
 def constant_input(e: Evidence) -> Iterator[Finding]:
@@ -139,7 +139,7 @@ def channels(e: Evidence) -> Iterator[Finding]:
             'D6', 'error' if e.failed else 'warning', f'{name} of shape {tuple(t.shape)}', f'{t.shape[1]} channels', f'{conv.in_channels} channels',
             'torch expects images as (items, channels, height, width)', 'x = x.permute(0, 3, 1, 2)')
 
-# %% ../../nbs/insight/data_faults.ipynb #d2b4597d
+# %% ../../nbs/insight/data_faults.ipynb #61e6f39b
 def target_scale(e: Evidence) -> Iterator[Finding]:
     """D7: targets for a regression that are far from the outputs of a new model
 
@@ -149,7 +149,7 @@ def target_scale(e: Evidence) -> Iterator[Finding]:
     if (call := e.call) is None or e.kind != 'numbers' or (y := e.targets) is None or not y.is_floating_point(): return
     std, mean, out = y.std(), y.mean(), call.pred.float().cpu()
     if std <= 20 and mean.abs() <= 20*std or std == 0: return
-    if out.std() > 0.05*std and (out.mean() - mean).abs() < 5*std: return      # the output is scaled, too
+    if (out.mean() - mean).abs() < std: return                                 # the outputs are there already
     yield Finding('D7', 'note', 'targets', f'mean {digits(mean)}, standard deviation {digits(std)}; outputs: {digits(out.mean())}, {digits(out.std())}',
                   'targets of the size of the outputs', 'the last layer needs many updates to reach targets of this size', 'y = (y - y_train.mean())/y_train.std()')
 

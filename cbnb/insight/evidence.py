@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from ..basics.nested import entries, find_bs, is_empty, map_tensors, to_device
 from ..learner import Learner
 
-# %% ../../nbs/insight/evidence.ipynb #52a1a904
+# %% ../../nbs/insight/evidence.ipynb #5cfea653
 def numbered(
     dl: Any,    # a loader
 ) -> bool:
@@ -77,9 +77,7 @@ def sample(
         order = torch.randperm(len(dl.dataset), generator=torch.Generator().manual_seed(0))[:n].tolist()
         batch, read = read_items(dl, order)
         return batch, order[:read]
-    iterator = iter(dl)
-    if iterator is dl: return None, None           # reading would use up the data
-    return next((batch for batch in iterator if not is_empty(batch)), None), None
+    return next((batch for batch in dl if not is_empty(batch)), None), None
 
 # %% ../../nbs/insight/evidence.ipynb #07879636
 def leaves(
@@ -297,19 +295,19 @@ def probe(
         e.grads = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
     return e
 
-# %% ../../nbs/insight/evidence.ipynb #6625b971
+# %% ../../nbs/insight/evidence.ipynb #418841eb
 def _split(learn: Learner, batch: Any) -> Any: return None if batch is None else learn.split_batch(batch)
 
 def collect(
     learn: Learner,    # a learner; call this function in `learn.without_trace()`
-) -> Evidence | None:  # None: no batch can be read
+) -> Evidence | None:  # None: there is no batch
     """Collect what the checks look at
 
     Args:
         learn: a learner; call this function in `learn.without_trace()`
 
     Returns:
-        None: no batch can be read
+        None: there is no batch
     """
     dl, valid = learn.dls.train, getattr(learn.dls, 'valid', None)
     drawn, numbers = sample(dl)

@@ -107,7 +107,7 @@ def width(e: Evidence) -> Iterator[Finding]:
     if seen < n and len(y) >= max(50, 5*n): yield Finding(
         'M13', 'note', 'the last layer', f'{n} outputs', f'{seen}, the number of labels', 'an output without a label is never right', f'give the last layer {seen} outputs')
 
-# %% ../../nbs/insight/model_faults.ipynb #17a57e87
+# %% ../../nbs/insight/model_faults.ipynb #16f819f0
 def no_gradient(e: Evidence) -> Iterator[Finding]:
     """M4: the loss has no gradient, or no parameter gets one
 
@@ -135,14 +135,14 @@ def untrained(e: Evidence) -> Iterator[Finding]:
     if frozen: yield Finding('M5', 'note', listed(frozen), f'{len(frozen)} parameters are frozen', 'none', 'requires_grad is False, so these parameters keep their values', 'learn.unfreeze()')
 
 def zero_gradient(e: Evidence) -> Iterator[Finding]:
-    """M6: weights whose gradient is exactly 0
+    """M6: weights whose gradient is exactly 0 in the first batch. A small training decides whether it stays so, as it does not behind layers that begin with zeros
 
     Args:
         e
     """
     weights = {name: g for name, g in e.grads.items() if g is not None and g.ndim > 1}
     zero = [name for name, g in weights.items() if not g.is_sparse and not g.any()]
-    if zero: yield Finding('M6', 'error' if len(zero) == len(weights) else 'warning', listed(zero), f'{len(zero)} of {len(weights)} weights have a gradient of exactly 0', 'none',
+    if zero: yield Finding('M6', 'error' if len(zero) == len(weights) else 'note', listed(zero), f'{len(zero)} of {len(weights)} weights have a gradient of exactly 0', 'none',
                            'these weights cannot learn: a later layer is dead, zero or saturated', 'look for the first layer whose outputs are all 0')
 
 def _gradients(e: Evidence) -> list[tuple[str, float]]:
@@ -165,7 +165,7 @@ def vanishing(e: Evidence) -> Iterator[Finding]:
         'ReLU instead of sigmoid or tanh, a norm, skip connections, or kaiming initialization')
     elif norm > 1e3: yield Finding('M17', 'warning', largest, f'gradient {digits(norm)}', 'at most 1,000', 'one update of this size destroys the weights', 'learn.fit(n_epoch, cbs=GradientClip(1.0))')
 
-# %% ../../nbs/insight/model_faults.ipynb #4399fc74
+# %% ../../nbs/insight/model_faults.ipynb #a34909a8
 def _path(layer: Layer) -> str:
     "Return Python code for a module, such as `model[0].conv`"
     parts = layer.name.split('.') if layer.name else []
@@ -213,16 +213,16 @@ def saturated(e: Evidence) -> Iterator[Finding]:
         return
 
 def init_scale(e: Evidence) -> Iterator[Finding]:
-    """M8: a layer that makes values much larger or smaller
+    """M8: weights that make values much larger or smaller. For inputs with mean 0, the factor is the norm of a row: 0.58 for a new linear layer
 
     Args:
         e
     """
     for layer in e.matrices:
-        if layer.x is None or layer.out is None or layer.out.numel() < 2 or (before := float(layer.x.detach().float().square().mean().sqrt())) == 0: continue
-        growth = float(layer.out.detach().float().std())/before
-        if 0.01 < growth < 8: continue
-        yield Finding('M8', 'warning' if not 0.002 < growth < 30 else 'note', layer.name, f'its outputs are {digits(growth)} times as large as its inputs', 'a factor of 0.01 to 8',
+        w = layer.module.weight.detach().float()
+        growth = float(w.flatten(1).norm(dim=1).mean())
+        if 0.01 < growth < 8 or growth == 0: continue
+        yield Finding('M8', 'warning' if not 0.002 < growth < 30 else 'note', layer.name, f'weights that make values {digits(growth)} times as large', 'a factor of 0.01 to 8',
                       'activations explode or vanish from layer to layer', f'{_path(layer)}.reset_parameters()')
         return
 

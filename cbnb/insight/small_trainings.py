@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# %% ../../nbs/insight/small_trainings.ipynb #5271c4b3
+# %% ../../nbs/insight/small_trainings.ipynb #6c91a7b4
 from ..basics.nested import map_tensors, to_device
-from .data_faults import digits
+from ..basics.text import plural
+from .data_faults import digits, listed
 from .evidence import Evidence, compute_loss, rows, without_dropout
 from .findings import Finding
 from ..learner import Learner
@@ -66,7 +67,7 @@ def can_train(e: Evidence) -> bool:
     step = e.learn.train_step
     return e.loss is not None and e.loss.requires_grad and math.isfinite(e.loss.item()) and not step.own_update and bool(_trained(e.learn))
 
-# %% ../../nbs/insight/small_trainings.ipynb #66c847a4
+# %% ../../nbs/insight/small_trainings.ipynb #a2b16c31
 def _restarting(learn: Learner) -> Any:
     "Return a function that puts parameters and buffers back"
     tensors = [*learn.model.parameters(), *learn.model.buffers()]
@@ -88,7 +89,7 @@ def _tensors(values: Any) -> list[Tensor]:
     return found
 
 def overfit(e: Evidence) -> Iterator[Finding]:
-    """T1 and T2: 16 items cannot be learned by heart, or as well without inputs
+    """T1 and T2: 16 items cannot be learned by heart, or as well without inputs. M6: weights that this training does not change
 
     Args:
         e
@@ -96,13 +97,18 @@ def overfit(e: Evidence) -> Iterator[Finding]:
     learn = e.learn
     if not can_train(e) or e.n < 2: return
     batch, restart = rows(e.batch, slice(0, 16), e.n), _restarting(learn)
+    saved = {k: p.detach().clone() for k, p in learn.model.named_parameters()}
+    unmoved: list[str] = []
     learn.model.train()
     with without_dropout(learn.model):
         for name, used in (('16 items', batch), ('without inputs', _without_inputs(learn, batch))):
             try: e.losses[name] = train_on(learn, [used], torch.optim.Adam(_trained(learn), RATE), UPDATES)
             except Exception:
                 if name == '16 items': raise
+            if name == '16 items': unmoved = [k for k, p in learn.model.named_parameters() if p.ndim > 1 and p.grad is not None and torch.equal(p, saved[k])]
             restart()
+    if unmoved: yield Finding('M6', 'warning', listed(unmoved), f'{plural(len(unmoved), "weight")} did not change in {UPDATES} updates', 'none',
+                              'these weights cannot learn: a later layer is dead, zero or saturated', 'look for the first layer whose outputs are all 0')
     yield from _judge(e.losses['16 items'], e.losses.get('without inputs', []), min(16, e.n))
 
 def _judge(losses: list[float], blind: list[float], n: int) -> Iterator[Finding]:

@@ -1,0 +1,393 @@
+"""`learn.check()`: each fault is found where it is, its nearest healthy neighbor is not, and the learner stays as it was.
+
+The programs are loops of torch with one fault each. `CASES` has, for a code, a training with the fault and healthy ones that look like it.
+"""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import cbnb
+from cbnb.insight.findings import FAULTS
+from cbnb.step import Step
+from helpers import line_learner
+
+X = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))
+NUMBERS = X[:, :2].sum(1, keepdim=True) + 0.1 * torch.randn(300, 1, generator=torch.Generator().manual_seed(1))
+CLASSES = (X[:, 0] > 0).long() + (X[:, 1] > 0).long()
+BINARY = (X[:, :1] + X[:, 1:2] > 0).float()
+
+
+def mlp(n=3, act=nn.ReLU, *more):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 32), act(), nn.Linear(32, 32), act(), nn.Linear(32, n), *more)
+
+
+def learner(x=X, y=CLASSES, model=None, loss=None, valid=None, lr=3e-3, opt_func=torch.optim.Adam, **options):
+    options = dict(shuffle=True) | options
+    train = DataLoader(TensorDataset(x, y), 32, **options)
+    held = None if valid is None else DataLoader(TensorDataset(*valid), 64)
+    return cbnb.Learner(
+        cbnb.DataLoaders(train, held, device="cpu"),
+        mlp() if model is None else model,
+        loss or nn.CrossEntropyLoss(),
+        lr=lr,
+        opt_func=opt_func,
+    )
+
+
+def regression(y=NUMBERS, model=None, **more):
+    return learner(y=y, model=mlp(1) if model is None else model, loss=nn.MSELoss(), **more)
+
+
+def with_nan():
+    x = X.clone()
+    x[7, 2] = float("nan")
+    return learner(x)
+
+
+def changed(model, change):
+    with torch.no_grad():
+        change(model)
+    return model
+
+
+class Net(nn.Module):
+    """A network and a function of its output."""
+
+    def __init__(self, net, f):
+        super().__init__()
+        self.net, self.f = net, f
+
+    def forward(self, x):
+        return self.f(self.net(x))
+
+
+class Residual(nn.Module):
+    """A pre-norm block whose last layer begins with zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.first, self.act, self.last = nn.LayerNorm(32), nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)
+        nn.init.zeros_(self.last.weight)
+
+    def forward(self, x):
+        return x + self.last(self.act(self.first(self.norm(x))))
+
+
+class Tied(nn.Module):
+    """A bag of words whose output layer is the embedding."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.hidden = nn.Embedding(20, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        return F.linear(self.hidden(self.embedding(x).mean(1)).tanh(), self.embedding.weight)
+
+
+class Sign(nn.Module):
+    """A model that sees one bit of an item."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(1, 3)
+
+    def forward(self, x):
+        return self.out(x[:, :1])
+
+
+class Jitter(TensorDataset):
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + 0.1 * torch.randn(6), y
+
+
+def tokens():
+    x = torch.randint(0, 20, (300, 5), generator=torch.Generator().manual_seed(2))
+    return learner(x, x[:, 0], Tied())
+
+
+def augmented(transformed):
+    learn = learner()
+    learn.dls = cbnb.DataLoaders(learn.dls.train, DataLoader((Jitter if transformed else TensorDataset)(-X, CLASSES), 64))
+    return learn
+
+
+def with_opt(model, params):
+    learn = learner(model=model)
+    learn.opt = torch.optim.Adam(params, lr=3e-3)
+    return learn
+
+
+def seq_first():
+    """A recurrent network whose items come second: what looks like mixing is its work."""
+
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.rnn, self.out = nn.GRU(3, 16), nn.Linear(16, 3)
+
+        def forward(self, x):
+            return self.out(self.rnn(x.reshape(-1, 2, 3).transpose(0, 1))[0][1])
+
+    return learner(model=Last())
+
+
+SORTED = CLASSES.argsort()
+SPARSE = (X > 1.2).float()
+HOT = F.one_hot(X.argmax(1), 6).float()
+PREPARED = dict(
+    D1=(with_nan, [lambda: learner()]),
+    D2=(
+        lambda: learner(X * 300 + 4000),
+        [lambda: learner(SPARSE), lambda: learner(HOT), lambda: learner(5 * X), lambda: learner(0.1 * X)],
+    ),
+    D3=(lambda: learner(X[:1].repeat(300, 1)), [lambda: learner(HOT)]),
+    D4=(lambda: learner(X * torch.tensor([1, 1, 1, 1, 1, 1e6])), [lambda: learner(torch.cat([X[:, :5], SPARSE[:, :1] * 5000], 1) / 50)]),
+    D5=(lambda: learner((X * 10).long()), [tokens]),
+    D6=(
+        lambda: learner(torch.randn(300, 8, 8, 3), model=nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))),
+        [lambda: learner(torch.randn(300, 3, 8, 8), model=nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3)))],
+    ),
+    D7=(lambda: regression(1000 * NUMBERS + 5000), [lambda: regression(1000 + 100 * NUMBERS, Net(mlp(1), lambda p: 1000 + 100 * p))]),
+    D8=(lambda: learner(y=torch.ones(300).long()), [lambda: learner()]),
+    D9=(lambda: learner(y=(X[:, 0] > 2).long()), [lambda: learner()]),
+    D10=(
+        lambda: learner(X[SORTED], CLASSES[SORTED], shuffle=False),
+        [lambda: learner(X[SORTED], CLASSES[SORTED]), lambda: learner(shuffle=False)],
+    ),
+    D11=(lambda: learner(y=CLASSES + 1), [lambda: learner(y=CLASSES.where(X[:, 0] < 1, -100))]),
+    D12=(lambda: learner(valid=(X[:100], CLASSES[:100])), [lambda: learner(X[:200], CLASSES[:200], valid=(X[200:], CLASSES[200:]))]),
+    D15=(
+        lambda: learner(X[:200], CLASSES[:200], valid=(X[200:] * 20 + 30, CLASSES[200:])),
+        [lambda: learner(X[:200], CLASSES[:200], valid=(X[200:], CLASSES[200:]))],
+    ),
+    D16=(lambda: augmented(True), [lambda: augmented(False)]),
+    D19=(
+        lambda: learner(X[:257], CLASSES[:257], nn.Sequential(nn.BatchNorm1d(6), mlp())),
+        [
+            lambda: learner(X[:257], CLASSES[:257], nn.Sequential(nn.BatchNorm1d(6), mlp()), drop_last=True),
+            lambda: learner(X[:257], CLASSES[:257]),
+        ],
+    ),
+    D20=(lambda: learner(X[:20].repeat(15, 2), CLASSES[:20].repeat(15), nn.Linear(12, 3)), [lambda: learner(SPARSE)]),
+    D21=(lambda: learner(y=torch.where(torch.arange(300) % 20 == 0, CLASSES, -100)), [lambda: learner(y=CLASSES.where(X[:, 0] < 1, -100))]),
+    M1=(lambda: learner(model=Net(mlp(), lambda p: p * 0)), [lambda: learner(0.1 * X)]),
+    M2=(
+        lambda: learner(model=Net(mlp(), lambda p: 10 * p.softmax(0))),
+        [seq_first, lambda: learner(model=nn.Sequential(nn.BatchNorm1d(6), mlp()))],
+    ),
+    M4=(lambda: learner(model=Net(mlp(), torch.Tensor.detach)), [lambda: learner()]),
+    M5=(lambda: learner(model=changed(mlp(), lambda m: m[0].requires_grad_(False))), [lambda: learner()]),
+    M7=(
+        lambda: learner(model=changed(mlp(), lambda m: nn.init.constant_(m[2].weight, 0.1))),
+        [lambda: learner(model=nn.Sequential(nn.Linear(6, 32), Residual(), Residual(), nn.Linear(32, 3)))],
+    ),
+    M8=(lambda: learner(model=changed(mlp(), lambda m: m[2].weight.mul_(60))), [lambda: learner(0.1 * X)]),
+    M9=(lambda: learner(model=changed(mlp(), lambda m: m[0].bias.sub_(40))), [lambda: learner(SPARSE)]),
+    M10=(lambda: learner(model=changed(mlp(3, nn.Tanh), lambda m: m[2].weight.mul_(100))), [lambda: learner(model=mlp(3, nn.Tanh))]),
+    M11=(
+        lambda: learner(model=mlp(3, nn.Identity)),
+        [
+            lambda: learner(
+                model=nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 4), nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 3))
+            ),
+            lambda: learner(model=nn.Sequential(nn.Linear(6, 32), Residual(), nn.Linear(32, 3))),
+            tokens,
+        ],
+    ),
+    M12=(lambda: learner(model=mlp(3, nn.ReLU, nn.ReLU())), [lambda: regression(NUMBERS.abs(), mlp(1, nn.ReLU, nn.Softplus()))]),
+    M13=(lambda: learner(model=mlp(6)), [lambda: learner()]),
+    M14=(lambda: learner(model=mlp(3, nn.ReLU, nn.Dropout(0.95))), [lambda: learner(model=mlp(3, nn.ReLU, nn.Dropout(0.5)))]),
+    M16=(
+        lambda: learner(
+            model=nn.Sequential(nn.Linear(6, 8), *[m for _ in range(8) for m in (nn.Sigmoid(), nn.Linear(8, 8))], nn.Linear(8, 3))
+        ),
+        [lambda: learner(model=mlp(3, nn.Tanh))],
+    ),
+    M17=(lambda: regression(1e5 * NUMBERS), [lambda: regression()]),
+    L1=(lambda: learner(model=changed(mlp(), lambda m: m[4].weight.mul_(100))), [lambda: learner(), tokens]),
+    L2=(
+        lambda: learner(model=mlp(3, nn.ReLU, nn.Softmax(1))),
+        [
+            lambda: learner(model=mlp(3, nn.ReLU, nn.LogSoftmax(1)), loss=nn.NLLLoss()),
+            lambda: learner(y=BINARY, model=mlp(1, nn.ReLU, nn.Sigmoid()), loss=nn.BCELoss()),
+            lambda: learner(y=BINARY, model=mlp(1), loss=nn.BCEWithLogitsLoss(pos_weight=torch.tensor([5.0]))),
+        ],
+    ),
+    L3=(lambda: learner(loss=nn.NLLLoss()), [lambda: learner(model=mlp(3, nn.ReLU, nn.LogSoftmax(1)), loss=nn.NLLLoss())]),
+    L4=(lambda: learner(y=torch.zeros(300).long(), model=mlp(1)), [lambda: learner(y=BINARY, model=mlp(1), loss=nn.BCEWithLogitsLoss())]),
+    L5=(lambda: learner(loss=lambda p, y: F.mse_loss(p[:, 0], y.float())), [lambda: regression(1 + (2 * NUMBERS).round().clamp(0, 4))]),
+    L6=(lambda: regression(NUMBERS[:, 0]), [lambda: regression()]),
+    L7=(
+        lambda: learner(loss=nn.CrossEntropyLoss(reduction="sum")),
+        [lambda: learner(loss=lambda p, y: F.cross_entropy(p, y, reduction="sum") / len(y))],
+    ),
+    L8=(lambda: learner(loss=lambda p, y: -F.cross_entropy(p, y)), [lambda: learner()]),
+    O1=(lambda: with_opt(net := mlp(), net[:3].parameters()), [lambda: with_opt(net := mlp(), net.parameters())]),
+    O2=(lambda: with_opt(mlp(), mlp().parameters()), [lambda: with_opt(net := mlp(), net.parameters())]),
+    O3=(lambda: learner(lr=30.0), [lambda: learner(lr=0.5, opt_func=torch.optim.SGD)]),
+    O4=(lambda: learner(opt_func=lambda p, lr: torch.optim.Adam(p, lr, eps=1.0)), [lambda: learner()]),
+    O5=(lambda: learner(opt_func=lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=30.0)), [lambda: learner(opt_func=torch.optim.AdamW)]),
+    O8=(lambda: learner(X[:40], CLASSES[:40]), [lambda: learner()]),
+    O9=(lambda: learner(X.half(), model=mlp().half()), [lambda: learner()]),
+    T1=(lambda: learner(X.sign(), torch.arange(300) % 3, Sign()), [lambda: learner()]),
+    T5=(lambda: learner(model=Net(mlp(), lambda p: F.dropout(p, 0.5))), [lambda: learner(model=mlp(3, nn.ReLU, nn.Dropout(0.1)))]),
+)
+HEALTHY = [(code, i) for code, (_, neighbors) in PREPARED.items() for i in range(len(neighbors))]
+
+
+@pytest.mark.parametrize("code", PREPARED)
+def test_a_fault_is_found(code):
+    found = PREPARED[code][0]().check()
+    assert code in found.codes and not found.skipped, found
+
+
+@pytest.mark.parametrize("code, i", HEALTHY)
+def test_its_healthy_neighbor_is_not(code, i):
+    found = PREPARED[code][1][i]().check()
+    assert code not in found.codes and found.ok and not found.skipped, found
+
+
+def everything(learn):
+    """What a check could leave behind."""
+    held = [learn.model.state_dict(), [p.grad for p in learn.model.parameters()], [m.training for m in learn.model.modules()]]
+    hooks = [len(m._forward_hooks) + len(m._backward_hooks) for m in learn.model.modules()]
+    opt = copy.deepcopy(learn.opt.state_dict()) if learn.opt else None
+    names = {k: v for k, v in vars(learn).items() if isinstance(v, (int, float, str, bool, type(None)))}
+    return (
+        copy.deepcopy(held),
+        hooks,
+        opt,
+        names,
+        len(learn.recorder.history),
+        torch.get_rng_state(),
+        random.getstate(),
+        np.random.get_state(),
+    )
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_nothing_is_left_behind(fitted):
+    torch.manual_seed(3)
+    learn = learner(model=nn.Sequential(nn.BatchNorm1d(6), mlp(), nn.Dropout(0.1)), valid=(X[:50], CLASSES[:50]))
+    if fitted:
+        learn.fit(1)
+    before = everything(learn)
+    assert learn.check().codes
+    assert same(everything(learn), before)
+
+
+@pytest.mark.parametrize("part", ["collect", "overfit", "rate"])
+def test_nothing_is_left_behind_by_an_interrupt(part, monkeypatch):
+    learn, n = learner(), [0]
+    learn.fit(1)
+    before = everything(learn)
+
+    def interrupted(*args):
+        n[0] += 1
+        if n[0] == dict(collect=1, overfit=20, rate=160)[part]:
+            raise KeyboardInterrupt
+        return loss(*args)
+
+    from cbnb.insight import evidence, small_trainings
+
+    loss = evidence.compute_loss
+    monkeypatch.setattr(evidence, "compute_loss", interrupted)
+    monkeypatch.setattr(small_trainings, "compute_loss", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        learn.check()
+    monkeypatch.undo()
+    assert same(everything(learn), before)
+
+
+def test_a_fit_after_a_check_is_the_same_fit():
+    """The losses of a fit are equal bit for bit, with and without a check before it."""
+    losses = []
+    for checked in (False, True):
+        torch.manual_seed(5)
+        learn = learner()
+        if checked:
+            learn.check()
+        learn.fit(2)
+        losses.append(learn.recorder.losses)
+    assert losses[0] == losses[1]
+
+
+def test_dicts_steps_and_streams():
+    """Batches may be dicts, the step may be one of yours, and a stream has no items to draw."""
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, left, right):
+            return self.net(torch.cat([left, right], 1))
+
+    items = [dict(left=x[:3] * 500, right=x[3:], label=y) for x, y in zip(X, CLASSES)]
+    dls = cbnb.DataLoaders(DataLoader(items, 32, shuffle=True), device="cpu", targets="label")
+    found = cbnb.Learner(dls, Both(), nn.CrossEntropyLoss(), lr=3e-3).check()
+    assert found.codes[0] == "D2" and found[0].where == "inputs left" and not found.skipped
+
+    class Scaled(Step):
+        def loss(self, learn):
+            self.set_loss(learn, 3 * F.cross_entropy(learn.pred.softmax(1), learn.y))
+
+    learn = learner(loss=lambda p, y: F.cross_entropy(p, y))
+    learn.train_step = Scaled()
+    assert "L2" not in learn.check(fast=True).codes or learn.check(fast=True).ok is False
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(zip(X * 1000, CLASSES))
+
+    stream = cbnb.Learner(cbnb.DataLoaders(DataLoader(Stream(), 32), device="cpu"), mlp(), nn.CrossEntropyLoss())
+    assert "D2" in stream.check().codes
+
+
+def test_findings_for_scripts():
+    learn = learner(X * 300 + 4000)
+    found = learn.check()
+    with pytest.raises(ValueError, match="input-scale"):
+        found.raise_if_wrong()
+    learner().check().raise_if_wrong()
+    assert found.rows()[0]["code"] == "D2" and found.rows()[0]["name"] == "input-scale"
+    assert "D2" not in learn.check(skip="input-scale").codes and "D2" not in learn.check(skip=["D2"]).codes
+    with pytest.raises(ValueError, match="skip='input scale' is no fault"):
+        learn.check(skip="input scale")
+    assert all(code in FAULTS for code in PREPARED)
+
+
+def test_a_running_learner_is_not_checked():
+    said = []
+
+    class Checks(cbnb.Callback):
+        def before_fit(self):
+            with pytest.raises(RuntimeError, match="is running") as e:
+                self.learn.check()
+            said.append(e)
+
+    line_learner(cbs=Checks).fit(1)
+    assert said
