@@ -16,11 +16,7 @@ from torch import Tensor
 
 # %% ../../nbs/basics/buffers.ipynb #6142abb0
 class Copy:
-    """An asynchronous copy of a tensor from a GPU to the CPU
-
-    Args:
-        t: a tensor on the GPU, which the GPU may not have computed yet
-    """
+    "An asynchronous copy of a tensor from a GPU to the CPU"
     def __init__(self,
         t: Tensor,    # a tensor on the GPU, which the GPU may not have computed yet
     ) -> None:
@@ -35,11 +31,7 @@ class Copy:
     def is_here(self,
         wait: bool,    # whether to wait until the copy is complete
     ) -> bool:
-        """Return whether the copy is complete
-
-        Args:
-            wait: whether to wait until the copy is complete
-        """
+        "Return whether the copy is complete"
         if wait: self.event.synchronize()
         return wait or bool(self.event.query())
 
@@ -51,11 +43,7 @@ class ScalarBuffer:
     def fill(self,
         numbers: 'array[float]',    # the new numbers
     ) -> None:
-        """Replace all numbers of the buffer
-
-        Args:
-            numbers: the new numbers
-        """
+        "Replace all numbers of the buffer"
         self.numbers = numbers[:]            # on the CPU; then, from older to newer:
         self.coming: list[Copy] = []         # being copied to the CPU
         self.chunks: list[Tensor] = []       # stacked, on the device
@@ -64,11 +52,7 @@ class ScalarBuffer:
     def append(self,
         t: Tensor,    # a tensor without dimensions
     ) -> None:
-        """Append a scalar tensor without waiting for the device
-
-        Args:
-            t: a tensor without dimensions
-        """
+        "Append a scalar tensor without waiting for the device"
         self.waiting.append(t)
         if len(self.waiting) == 256: self.stack()
 
@@ -107,11 +91,7 @@ class ScalarBuffer:
 
 # %% ../../nbs/basics/buffers.ipynb #3d547868
 class Smoother:
-    """An exponentially weighted mean with bias correction
-
-    Args:
-        beta: weight of the past; 0.98 averages over about 50 numbers
-    """
+    "An exponentially weighted mean with bias correction"
     def __init__(self,
         beta: float = 0.98,   # weight of the past; 0.98 averages over about 50 numbers
     ) -> None:
@@ -120,14 +100,7 @@ class Smoother:
     def add(self,
         x: Any,     # a number or a scalar tensor
     ) -> Any:       # the weighted mean so far
-        """Add a number and return the weighted mean
-
-        Args:
-            x: a number or a scalar tensor
-
-        Returns:
-            the weighted mean so far
-        """
+        "Add a number and return the weighted mean"
         beta = self.beta
         self.v, self.weight = beta*self.v + (1 - beta)*x, beta*self.weight + 1 - beta
         return self.v/self.weight
@@ -138,11 +111,7 @@ class Smoother:
 
 # %% ../../nbs/basics/buffers.ipynb #00935b66
 class SmoothedBuffer(ScalarBuffer):
-    """A `ScalarBuffer` that can also return smoothed numbers
-
-    Args:
-        beta: weight of the past in the running mean
-    """
+    "A `ScalarBuffer` that can also return smoothed numbers"
     def __init__(self,
         beta: float = 0.98,   # weight of the past in the running mean
     ) -> None:
@@ -169,11 +138,7 @@ class SmoothedBuffer(ScalarBuffer):
 
 # %% ../../nbs/basics/buffers.ipynb #7ddb0388
 class NamedLoss:
-    """One of several named losses of a step, with a number for each batch that has this loss
-
-    Args:
-        beta: weight of the past in the smoothed loss
-    """
+    "One of several named losses of a step, with a number for each batch that has this loss"
     def __init__(self,
         beta: float = 0.98,   # weight of the past in the smoothed loss
     ) -> None:
@@ -184,12 +149,7 @@ class NamedLoss:
         step: int,                # index of the training batch
         value: Tensor | float,    # the loss of this batch
     ) -> None:
-        """Add the loss of a batch without waiting for the device
-
-        Args:
-            step: index of the training batch
-            value: the loss of this batch
-        """
+        "Add the loss of a batch without waiting for the device"
         self.steps.append(step)
         self.series.append(torch.as_tensor(value).detach().clone())
 
@@ -202,11 +162,6 @@ class NamedLoss:
         n: int,                   # number of training batches of the run
         smooth: bool = False,     # whether to smooth, and repeat the last value for batches without one
     ) -> list[float]:
-        """Return one number per batch. For a batch without this loss, the number is nan, or the previous number if `smooth` is set
-
-        Args:
-            n: number of training batches of the run
-            smooth: whether to smooth, and repeat the last value for batches without one
-        """
+        "Return one number per batch. For a batch without this loss, the number is nan, or the previous number if `smooth` is set"
         values, last = dict(zip(self.steps, self.losses if smooth else self.series.read())), math.nan
         return [last := values.get(step, last if smooth else math.nan) for step in range(n)]

@@ -70,19 +70,7 @@ def read_manifest(
     path: str | Path,      # folder of a checkpoint
     needs: Iterable[str] = (),   # names that the caller reads, beside those of `write_checkpoint`
 ) -> dict[str, Any]:       # `files`, `saved`, `number`, `format`, and the keyword arguments of `write_checkpoint`
-    """Return the manifest of a checkpoint. If the manifest is missing, damaged, or of another format, raise `ValueError`
-
-    Args:
-        path: folder of a checkpoint
-        needs: names that the caller reads, beside those of `write_checkpoint`
-
-    Returns:
-        `files`, `saved`, `number`, `format`, and the keyword arguments of `write_checkpoint`
-
-    Raises:
-        ValueError: {path} has format {format}, and this cbnb reads format {FORMAT}: install the version
-            that wrote it
-    """
+    "Return the manifest of a checkpoint. If the manifest is missing, damaged, or of another format, raise `ValueError`"
     file = Path(path)/'manifest.json'
     if not file.is_file(): raise _damaged(path, 'it has no manifest.json')
     try:
@@ -106,17 +94,7 @@ def write_checkpoint(
     state: Any,                  # plain data: numbers, strings, lists, dicts and tensors
     **info: Any,                 # numbers and strings that the manifest should also contain
 ) -> Path:                       # folder of the new checkpoint
-    """Write a checkpoint atomically. If the state is not plain data, raise `TypeError`
-
-    Args:
-        folder: folder for all checkpoints; created if it is missing
-        name: name of the new checkpoint, without the number in front
-        state: plain data: numbers, strings, lists, dicts and tensors
-        **info: numbers and strings that the manifest should also contain
-
-    Returns:
-        folder of the new checkpoint
-    """
+    "Write a checkpoint atomically. If the state is not plain data, raise `TypeError`"
     return write_encoded(folder, name, *to_json(state), **info)
 
 def write_encoded(
@@ -126,18 +104,7 @@ def write_encoded(
     tensors: list[Tensor],       # tensors of the state, from `to_json`
     **info: Any,                 # numbers and strings that the manifest should also contain
 ) -> Path:                       # folder of the new checkpoint
-    """Write a checkpoint of a state that `to_json` has already encoded
-
-    Args:
-        folder: folder for all checkpoints; created if it is missing
-        name: name of the new checkpoint, without the number in front
-        text: structure of the state, from `to_json`
-        tensors: tensors of the state, from `to_json`
-        **info: numbers and strings that the manifest should also contain
-
-    Returns:
-        folder of the new checkpoint
-    """
+    "Write a checkpoint of a state that `to_json` has already encoded"
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     sweep_drafts(folder, 'checkpoint')
@@ -174,14 +141,7 @@ def _named(draft: Path, folder: Path, number: int, name: str) -> Path:
 def checkpoints(
     folder: str | Path,      # folder with checkpoints
 ) -> list[Path]:             # folders of the checkpoints, oldest first; damaged ones are included
-    """Return the checkpoints in a folder, without checking them
-
-    Args:
-        folder: folder with checkpoints
-
-    Returns:
-        folders of the checkpoints, oldest first; damaged ones are included
-    """
+    "Return the checkpoints in a folder, without checking them"
     found = (f for f in Path(folder).glob('[0-9]*_*') if f.is_dir())
     return sorted(found, key=lambda f: (_number(f), f.name))
 
@@ -192,11 +152,7 @@ def _number(path: Path) -> int:
 def remove_checkpoint(
     path: Path,              # folder of a checkpoint
 ) -> None:
-    """Remove a checkpoint. If the removal is interrupted, the next `write_checkpoint` removes the remaining files
-
-    Args:
-        path: folder of a checkpoint
-    """
+    "Remove a checkpoint. If the removal is interrupted, the next `write_checkpoint` removes the remaining files"
     with contextlib.suppress(OSError), tempfile.TemporaryDirectory(
             prefix='.checkpoint.', suffix='.part', dir=path.parent, ignore_cleanup_errors=True) as trash:
         os.rename(path, Path(trash)/path.name)
@@ -205,14 +161,7 @@ def remove_checkpoint(
 def read_checkpoint(
     path: str | Path,      # folder of a checkpoint
 ) -> Any:                  # the state that was passed to `write_checkpoint`
-    """Return the state in a checkpoint. If a file is missing or damaged, raise `ValueError`
-
-    Args:
-        path: folder of a checkpoint
-
-    Returns:
-        the state that was passed to `write_checkpoint`
-    """
+    "Return the state in a checkpoint. If a file is missing or damaged, raise `ValueError`"
     path, manifest = Path(path), read_manifest(path)
     for name, there in manifest['files'].items():
         file = path/name
@@ -227,13 +176,7 @@ def read_checkpoint(
 
 # %% ../../nbs/files/checkpoints.ipynb #2a1367d2
 class Due:
-    """Computes when the next checkpoint is due
-
-    Args:
-        every_steps: number of training batches between checkpoints; None: do not count batches
-        every_seconds: seconds between checkpoints; None: ignore the time
-        every_epochs: number of epochs between checkpoints; None: do not count epochs
-    """
+    "Computes when the next checkpoint is due"
     def __init__(self,
         every_steps: int | None,       # number of training batches between checkpoints; None: do not count batches
         every_seconds: float | None,   # seconds between checkpoints; None: ignore the time
@@ -243,28 +186,16 @@ class Due:
         self.step, self.time = math.inf, math.inf
 
     def begin(self, step: int) -> None:
-        """Start counting at training batch `step` and at the current time
-
-        Args:
-            step
-        """
+        "Start counting at training batch `step` and at the current time"
         if self.every_steps: self.step = step + self.every_steps - step % self.every_steps
         if self.every_seconds: self.time = time.perf_counter() + self.every_seconds
 
     def now(self, step: int) -> bool:
-        """Return whether a checkpoint is due after training batch `step`
-
-        Args:
-            step
-        """
+        "Return whether a checkpoint is due after training batch `step`"
         return step >= self.step or self.every_seconds is not None and time.perf_counter() >= self.time
 
     def after_epoch(self, epoch: int) -> bool:
-        """Return whether a checkpoint is due after epoch `epoch`
-
-        Args:
-            epoch
-        """
+        "Return whether a checkpoint is due after epoch `epoch`"
         return bool(self.every_epochs) and (epoch + 1) % self.every_epochs == 0 or self.now(-1)
 
 # %% ../../nbs/files/checkpoints.ipynb #a69bef46
@@ -357,18 +288,10 @@ class Resume:
     Args:
         path: a checkpoint, or a folder of checkpoints; None: the folder of this fit
         allow: settings that may differ: model, loss, optimizer, data, n_epoch, schedule
-
     Raises:
         ValueError: allow={allow}: ... is none of ...
-
-    Example:
-        assert as_resume('models/checkpoints').path == Path('models/checkpoints')
-        with raises(ValueError, 'is none of model, loss'): Resume(allow='epochs')
     """
-    def __init__(self,
-        path: str | Path | None = None,   # a checkpoint, or a folder of checkpoints; None: the folder of this fit
-        allow: str | Iterable[str] = (),  # settings that may differ: model, loss, optimizer, data, n_epoch, schedule
-    ):
+    def __init__(self, path: str | Path | None = None, allow: str | Iterable[str] = ()):
         self.path = None if path is None else Path(path)
         self.allow = {allow} if isinstance(allow, str) else set(allow)
         if unknown := self.allow - set(_MAY_DIFFER): raise ValueError(
@@ -379,14 +302,7 @@ _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 def as_resume(
     resume: Any,           # the argument of `fit`: True, a path, or `Resume`
 ) -> Resume:
-    """Convert the argument `resume` of a fit to a `Resume`. If `resume` is not True, a path or a `Resume`, raise `TypeError`
-
-    Args:
-        resume: the argument of `fit`: True, a path, or `Resume`
-
-    Raises:
-        TypeError: resume={resume} should be True, False, the path of a checkpoint, or Resume(...)
-    """
+    "Convert the argument `resume` of a fit to a `Resume`. If `resume` is not True, a path or a `Resume`, raise `TypeError`"
     if isinstance(resume, Resume): return resume
     if resume is True: return Resume()
     if isinstance(resume, (str, Path)): return Resume(resume)
@@ -454,9 +370,6 @@ class Checkpoint(Callback):
         path: folder for the checkpoints; None: `checkpoints` in the learner's model folder
         monitor: column of the table of epochs that decides which is best; None: keep no best
         background: write in a thread, with a copy of the state in CPU memory
-
-    Example:
-        learn = new_learner('epochs', cbs=Checkpoint(every_epochs=3))
     """
     order, run_valid, run_in = math.inf, False, ('fit',)     # runs last, because its files lack later changes
     due: Due
@@ -469,15 +382,8 @@ class Checkpoint(Callback):
     resume: Any = False       # argument `resume` of the next fit
 
     @hinted
-    def __init__(self,
-        every_steps: int | None = None,       # number of training batches between checkpoints; None: do not count batches
-        every_seconds: float | None = None,   # seconds between checkpoints; None: ignore the time
-        every_epochs: int | None = None,      # number of epochs between checkpoints; None: 1 if the other two are None, too
-        keep: int = 3,                        # number of newest checkpoints to keep, in addition to the best one
-        path: str | Path | None = None,       # folder for the checkpoints; None: `checkpoints` in the learner's model folder
-        monitor: str | None = 'valid_loss',   # column of the table of epochs that decides which is best; None: keep no best
-        background: bool = False,             # write in a thread, with a copy of the state in CPU memory
-    ):
+    def __init__(self, every_steps: int | None = None, every_seconds: float | None = None, every_epochs: int | None = None, keep: int = 3,
+            path: str | Path | None = None, monitor: str | None = 'valid_loss', background: bool = False):
         if every_steps is every_seconds is every_epochs is None: every_epochs = 1
         self.every_steps = None if every_steps is None else as_count(every_steps, 'every_steps', 1)
         self.every_seconds = None if every_seconds is None else as_positive(every_seconds, 'every_seconds')
@@ -487,42 +393,27 @@ class Checkpoint(Callback):
 
     @property
     def folder(self) -> Path:
-        """The folder for the checkpoints of this fit
-
-        Example:
-            learn = new_learner('named', cbs=Checkpoint(every_steps=3, every_epochs=2, keep=9))
-            with learn.no_bar(), learn.no_logging(): learn.fit(2)
-            assert learn.checkpoint.folder == Path('named/models/checkpoints/fit_0')
-            assert [f.name for f in learn.checkpoint.saved()] == [
-                '00001_epoch_0_batch_3', '00002_epoch_1_batch_2', '00003_epoch_2']
-        """
+        "The folder for the checkpoints of this fit"
         top = Path(self.learn.path)/self.learn.model_dir/'checkpoints' if self.path is None else self.path
         recorder = getattr(self.learn, 'recorder', None)
         return top/f'fit_{recorder.history[-1].number if recorder and len(recorder.history) else 0}'
 
-    def saved(self) -> list[Path]:  # folders of the checkpoints
+    def saved(self) -> list[Path]:
         """Return the checkpoints of the last fit, oldest first
 
         Returns:
             folders of the checkpoints
-
-        Example:
-            assert [f.name for f in learn.checkpoint.saved()] == ['00001_epoch_3', '00002_epoch_4']   # the last one always
-            assert learn.checkpoint.best() in learn.checkpoint.saved()
         """
         return checkpoints(self.folder)
 
     def state_dict(self) -> dict[str, Any]: return {}           # a checkpoint does not contain this callback
     def load_state_dict(self, state: dict[str, Any]) -> None: pass
 
-    def best(self) -> Path | None:  # folder of the checkpoint, or None
+    def best(self) -> Path | None:
         """Return the best checkpoint of the last fit, or None if no checkpoint has a value of `monitor`
 
         Returns:
             folder of the checkpoint, or None
-
-        Example:
-            assert learn.checkpoint.best() in learn.checkpoint.saved()
         """
         return _best(self.saved())
 
