@@ -29,7 +29,7 @@ from .length import MidEpochValidation, as_valid_every, set_length
 from .loop import Loop, TrainEvalCallback, splitter_of
 from .metrics import as_metrics
 from .optim import (
-    belongs_to, check_opt_func, checked_lr, count_updates, hold_hypers, lacks_params, make_opt, needs_closure, one_group, shares_params)
+    belongs_to, check_opt_func, checked_lr, count_updates, hold_hypers, lacks_params, make_opt, needs_closure, one_group, own_rates, shares_params)
 from .basics.notices import warn_user
 from .basics.trained_modules import params_outside, trained_modules
 from .step import CallStep, ModelLossStep, Step, as_step, computes_loss
@@ -333,6 +333,11 @@ class Learner(Loop):
             assert learn.model.a.grad is None
         """
         self._opt, self._opt_is_old = self.new_opt(), False
+        one = self.opt is not self.opt_func and not isinstance(self.lr, (list, tuple, slice))      # you chose one rate for all groups
+        if not one or (own := own_rates(self.opt, self.lr)) is None: return
+        print(f'{type(self.opt).__name__} gave its parameter groups rates of its own, so learn.lr is {own} now and not {self.lr}. '
+              'If you pass one rate to a fit or a schedule, all groups get it')
+        self._lr = own
 
     def prepare_opt(self,
         lr: Any = None,             # learning rate of this run; None: `learn.lr`

@@ -30,7 +30,7 @@ from .events import CancelException as CancelException, event as event, not_hono
 from .length import MidEpochValidation as MidEpochValidation, as_valid_every as as_valid_every, set_length as set_length
 from .loop import Loop as Loop, TrainEvalCallback as TrainEvalCallback, splitter_of as splitter_of
 from .metrics import as_metrics as as_metrics
-from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, count_updates as count_updates, hold_hypers as hold_hypers, lacks_params as lacks_params, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
+from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, count_updates as count_updates, hold_hypers as hold_hypers, lacks_params as lacks_params, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, own_rates as own_rates, shares_params as shares_params
 from .basics.notices import warn_user as warn_user
 from .basics.trained_modules import params_outside as params_outside, trained_modules as trained_modules
 from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, as_step as as_step, computes_loss as computes_loss
