@@ -57,16 +57,7 @@ def task_of(
     yb: tuple,         # the targets of the batch
     loss_func: Any,    # the learner's loss function
 ) -> str:              # one of `TASKS`
-    """Return the task of a model, inferred from its outputs, the targets and the loss function
-
-    Args:
-        pred: the model's output for a batch
-        yb: the targets of the batch
-        loss_func: the learner's loss function
-
-    Returns:
-        one of `TASKS`
-    """
+    "Return the task of a model, inferred from its outputs, the targets and the loss function"
     if not isinstance(pred, Tensor) or len(yb) > 1 or not pred.ndim or any(not isinstance(y, Tensor) for y in yb): return 'other'
     if not yb: return _task_without_target(pred, loss_func)
     y, n = yb[0], len(pred)
@@ -142,16 +133,7 @@ def nth_item(
     i: int,        # index of the item in the batch
     n: int,        # number of items in the batch
 ) -> Any:          # the item, with the nesting of the batch
-    """Return one item of a batch
-
-    Args:
-        batch: nested tensors, arrays and lists
-        i: index of the item in the batch
-        n: number of items in the batch
-
-    Returns:
-        the item, with the nesting of the batch
-    """
+    "Return one item of a batch"
     if isinstance(batch, Tensor) or hasattr(batch, 'shape'): return batch[i] if len(batch.shape) and batch.shape[0] == n else batch
     if (held := entries(batch)) is not None: return {k: nth_item(v, i, n) for k, v in held.items()}
     if isinstance(batch, list) and len(batch) == n and not all(isinstance(v, Tensor) for v in batch): return batch[i]
@@ -236,13 +218,7 @@ def _order(dl: Any) -> Sequence[int] | None:
 
 # %% ../../nbs/callbacks/interpret.ipynb #3e81fccc
 class Items:
-    """The inputs of a loader's items, in order. Indexing fetches an item, or returns its kept inputs
-
-    Args:
-        dl: the loader, `in_order`
-        split: function that returns the inputs of an item
-        kept: kept inputs, for a loader that cannot return items again
-    """
+    "The inputs of a loader's items, in order. Indexing fetches an item, or returns its kept inputs"
     def __init__(self,
         dl: Any,                                         # the loader, `in_order`
         split: Callable[[Any], Any],                     # function that returns the inputs of an item
@@ -265,11 +241,7 @@ class Items:
         finally: restore()
 
     def has(self, i: int) -> bool:
-        """Return whether item `i` can be shown
-
-        Args:
-            i
-        """
+        "Return whether item `i` can be shown"
         return self.can_fetch or i < len(self.kept)
 
     @property
@@ -305,22 +277,7 @@ def class_names(
     n: int,           # number of classes of the model
     classes: Any,     # class names, a list, or a dict from numbers to names; None: found in the datasets, else numbers
 ) -> list[str]:       # one name for each class
-    """Return the names of the classes. Raise `ValueError` if `classes` does not have `n` names
-
-    Args:
-        learn: the learner whose datasets may hold names
-        dl: the loader that is shown
-        n: number of classes of the model
-        classes: class names, a list, or a dict from numbers to names; None: found in the datasets, else
-            numbers
-
-    Returns:
-        one name for each class
-
-    Raises:
-        ValueError: classes has ... names, and the model has {n} outputs: one name for each, in their
-            order
-    """
+    "Return the names of the classes. Raise `ValueError` if `classes` does not have `n` names"
     if classes is None:
         found = (_as_names(names, n) for names in _names_found(learn, dl))
         return next(filter(None, found), None) or [str(i) for i in range(n)]
@@ -355,88 +312,49 @@ class Predictions:
         items: the inputs of the items, by index
         names: names of classes, labels or values
         numbers: indices of the items in the dataset; None: 0, 1, 2 and so on
-
-    Example:
-        found = Predictions('labels', torch.tensor([[0.2, 0.7]]), None, None, '', None)
-        assert found.decoded.tolist() == [[False, True]] and len(found) == 1
-        found = Predictions('classes', torch.tensor([[0.2, 0.7]]), torch.tensor([0]), None, '', None)
-        assert found.is_wrong(0)
     """
     looks: dict[str, Any] = {}       # arguments of `shown_parts`, which control how an item is shown
     loss_weights: Tensor | None = None    # how much the loss of each item counts in the mean of all; None: equally
     counts: Tensor | None = None     # for 'maps': the confusion matrix of all positions; None: they are no classes
 
-    def __init__(self,
-        task: str,                      # task of the model, one of `TASKS`
-        preds: Any,                     # predictions, a tensor with a row for each item; a list of texts for 'maps' and 'other'
-        targets: Any,                   # targets in the same form; None: the loader has no targets
-        losses: Tensor | None,          # a loss for each item; None: no such losses are available
-        note: str,                      # the reason why there are no losses; else empty
-        items: Any,                     # the inputs of the items, by index
-        names: Sequence[str] = (),      # names of classes, labels or values
-        numbers: Sequence[int] | None = None,    # indices of the items in the dataset; None: 0, 1, 2 and so on
-    ):
+    def __init__(self, task: str, preds: Any, targets: Any, losses: Tensor | None, note: str, items: Any, names: Sequence[str] = (),
+            numbers: Sequence[int] | None = None):
         self.task, self.preds, self.targets, self.losses, self.note = task, preds, targets, losses, note
         self.items, self.names, self.numbers = items, list(names), numbers
         self.decoded = _decisions(task, preds)       # class numbers, labels as True and False, or the values
 
     def __len__(self) -> int: return len(self.preds)
 
-    def parts(self,
-        i: int,            # number of the item
-    ) -> list[Shown]:      # the inputs, each as text, an image or a curve
+    def parts(self, i: int) -> list[Shown]:
         """Return the inputs of an item in a form that can be displayed
 
         Args:
             i: number of the item
-
         Returns:
             the inputs, each as text, an image or a curve
-
-        Example:
-            loop = _Loop(lambda event_name: [])
-            loop.box(STEP, 0, 320)
-            red, = [part for part in loop.parts if 'lp-rail' in part]
-            assert 'data-cancel="CancelStepException" data-to="after_cancel_step"' in red
         """
         if not self.items.has(i): return [Shown('plain', 'not kept')]
         return shown_parts(self.items[i], **self.looks)
 
-    def is_wrong(self,
-        i: int,            # number of the item
-    ) -> bool | None:      # None: not known
+    def is_wrong(self, i: int) -> bool | None:
         """Return whether the prediction for item `i` is wrong. If the target is missing or below 0, or the task has no classes or labels, return None
 
         Args:
             i: number of the item
-
         Returns:
             None: not known
-
-        Example:
-            found = Predictions('labels', torch.tensor([[0.2, 0.7]]), None, None, '', None)
-            assert found.decoded.tolist() == [[False, True]] and len(found) == 1
-            found = Predictions('classes', torch.tensor([[0.2, 0.7]]), torch.tensor([0]), None, '', None)
-            assert found.is_wrong(0)
         """
         if self.targets is None or self.task not in ('classes', 'labels'): return None
         if self.task == 'classes' and self.targets[i] < 0: return None        # a target that the loss ignores
         return not torch.equal(self.decoded[i], self.targets[i])
 
-    def card(self,
-        i: int,                      # index of the item, from 0, in the order of the loader
-    ) -> Card:                       # the card, with inputs, prediction, target and loss
+    def card(self, i: int) -> Card:
         """Return the card of an item with its prediction
 
         Args:
             i: index of the item, from 0, in the order of the loader
-
         Returns:
             the card, with inputs, prediction, target and loss
-
-        Example:
-            found = Predictions('values', torch.tensor([[2.5]]), torch.tensor([[3.]]), None, '', Items(batches, learn.dls.split))
-            assert found.card(0).predicted == '2.5' and found.card(0).actual == '3' and found.card(0).wrong is None
         """
         sure = float(self.preds[i].max()) if self.task == 'classes' and _are_probabilities(self.preds[i:i + 1]) else None
         actual = None if self.targets is None else _words(self.task, self.targets[i], self.names)
@@ -449,20 +367,7 @@ def loader_of(
     learn: Learner,   # the learner with the loaders
     dl: Any,          # 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
 ) -> Any:             # the loader
-    """Return the loader for `dl`. Raise `ValueError` for an unknown name, or if there is no validation loader
-
-    Args:
-        learn: the learner with the loaders
-        dl: 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
-
-    Returns:
-        the loader
-
-    Raises:
-        ValueError: there is no validation data to show: give the learner some, or pass dl='train' or a
-            loader
-        ValueError: dl={dl} should be 'valid', 'train' or a loader
-    """
+    "Return the loader for `dl`. Raise `ValueError` for an unknown name, or if there is no validation loader"
     if dl is None or isinstance(dl, str) and dl == 'valid':
         if learn.dls.valid is None: raise ValueError("there is no validation data to show: give the learner some, or pass dl='train' or a loader")
         return learn.dls.valid
@@ -499,20 +404,7 @@ def predictions(
     numbers: Sequence[int] | None = None,       # indices of the items to predict, for loaders with a dataset; None: all items
     **looks: Any,                # options for showing an item: `how`, `decode`, `columns` as in `shown`
 ) -> Predictions:                  # the predictions, whose items can be shown as cards
-    """Return predictions, targets and losses for each item of a loader
-
-    Args:
-        learn: the learner that predicts
-        dl: 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
-        classes: class names, a list or a dict; None: found in the dataset, else numbers
-        act: turns model output into probabilities or values; None: inferred from the loss
-        task: one of `TASKS`; None: inferred from the loss and the shapes
-        numbers: indices of the items to predict, for loaders with a dataset; None: all items
-        **looks: options for showing an item: `how`, `decode`, `columns` as in `shown`
-
-    Returns:
-        the predictions, whose items can be shown as cards
-    """
+    "Return predictions, targets and losses for each item of a loader"
     _check_task(task)
     source = loader_of(learn, dl)
     gather, items = _run(learn, in_order(source) if numbers is None else _only(in_order(source), numbers), act, task)
@@ -545,15 +437,7 @@ def spread(
     n: int,     # number of items
     k: int,     # number of indices to choose
 ) -> list[int]:    # the chosen indices, in ascending order
-    """Choose up to `k` evenly spaced indices below `n`
-
-    Args:
-        n: number of items
-        k: number of indices to choose
-
-    Returns:
-        the chosen indices, in ascending order
-    """
+    "Choose up to `k` evenly spaced indices below `n`"
     return [i*n//k for i in range(k)] if n > k else list(range(n))
 
 # %% ../../nbs/callbacks/interpret.ipynb #5dc5c1d2
@@ -562,16 +446,7 @@ def show_cards(
     title: str,                          # alternative text of the figure
     return_fig: bool | None = None,      # return a matplotlib figure instead of showing the cards
 ) -> Any:                                # the figure with `return_fig=True`, else None
-    """Show cards as HTML in a notebook, and as text elsewhere. With `return_fig=True`, return a figure instead
-
-    Args:
-        cards: the cards to show
-        title: alternative text of the figure
-        return_fig: return a matplotlib figure instead of showing the cards
-
-    Returns:
-        the figure with `return_fig=True`, else None
-    """
+    "Show cards as HTML in a notebook, and as text elsewhere. With `return_fig=True`, return a figure instead"
     if return_fig: return show_figure(cards_figure(cards), title, True)
     if shell():
         from IPython.display import display
@@ -581,36 +456,25 @@ def show_cards(
 # %% ../../nbs/callbacks/interpret.ipynb #4bab89e5
 @patch
 @hinted
-def show_results(self: Learner,
-    max_n: int = 9,              # number of items to show
-    dl: Any = None,              # 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
-    show: Any = None,            # form of an item: 'image', 'text', 'row', 'plain', or a function; None: inferred from its shape
-    classes: Any = None,         # class names, a list or a dict; None: found in the dataset, else numbers
-    decode: Any = None,          # decoder of token ids: a function, an object with `decode`, or a list of tokens; None: the dataset's
-    columns: Sequence[str] | None = None,       # names of the numbers in a row; None: found in the dataset
-    act: Callable[[Any], Any] | None = None,    # turns model output into probabilities or values; None: inferred from the loss
-    task: str | None = None,     # one of 'classes', 'labels', 'values', 'maps', 'other'; None: inferred from loss and shapes
-    return_fig: bool | None = None,             # return a matplotlib figure instead of showing the items
-) -> Any:                        # the figure with `return_fig=True`, else None
+def show_results(self: Learner, max_n: int = 9, dl: Any = None, show: Any = None, classes: Any = None, decode: Any = None,
+        columns: Sequence[str] | None = None, act: Callable[[Any], Any] | None = None, task: str | None = None,
+        return_fig: bool | None = None) -> Any:
     """Show up to `max_n` items with their predictions and targets
 
     Args:
         max_n: number of items to show
         dl: 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
-        show: form of an item: 'image', 'text', 'row', 'plain', or a function; None: inferred from its
-            shape
+        show: form of an item: 'image', 'text', 'row', 'plain', or a function; None: inferred from its shape
         classes: class names, a list or a dict; None: found in the dataset, else numbers
-        decode: decoder of token ids: a function, an object with `decode`, or a list of tokens; None:
-            the dataset's
+        decode: decoder of token ids: a function, an object with `decode`, or a list of tokens; None: the dataset's
         columns: names of the numbers in a row; None: found in the dataset
         act: turns model output into probabilities or values; None: inferred from the loss
         task: one of 'classes', 'labels', 'values', 'maps', 'other'; None: inferred from loss and shapes
         return_fig: return a matplotlib figure instead of showing the items
-
     Returns:
         the figure with `return_fig=True`, else None
-
     Example:
+        from cbnb.toy import wave_learner
         wave = wave_learner()
         wave.fit(2)
         wave.show_results(max_n=4)
@@ -624,12 +488,7 @@ def show_results(self: Learner,
 
 # %% ../../nbs/callbacks/interpret.ipynb #874481d3
 class TopLosses(NamedTuple):
-    """Highest or lowest losses with the indices of their items
-
-    Args:
-        values: losses, in order
-        indices: indices of the items in the loader
-    """
+    "Highest or lowest losses with the indices of their items"
     values: Tensor     # losses, in order
     indices: Tensor    # indices of the items in the loader
 
@@ -656,17 +515,7 @@ def items_for_page(
     losses: Tensor | None,    # loss of each item; None: unknown
     n: int,                   # largest number of items to choose
 ) -> list[int]:               # indices of the chosen items, the most informative first
-    """Choose up to `n` items for the interactive page, in rounds over the cells of the confusion matrix
-
-    Args:
-        cells: number of the matrix cell of each item
-        wrong: whether the prediction of each item is wrong
-        losses: loss of each item; None: unknown
-        n: largest number of items to choose
-
-    Returns:
-        indices of the chosen items, the most informative first
-    """
+    "Choose up to `n` items for the interactive page, in rounds over the cells of the confusion matrix"
     losses = torch.zeros(len(cells)) if losses is None else losses.nan_to_num(float('inf'))
     order = (~wrong).long().argsort(stable=True)
     return order[_ranks(cells, losses)[order].argsort(stable=True)][:n].tolist()
@@ -706,22 +555,11 @@ class Interpretation:
 
     Args:
         found: the result of `predictions`
-
     Raises:
-        ValueError: an interpretation compares predictions with targets, and this loader has none:
-            learn.show_results() needs none
-
-    Example:
-        import torch
-        from torch import nn
-        from torch.utils.data import TensorDataset
-        from cbnb.all import DataLoaders, Learner
-        from cbnb.callbacks.interpret import Interpretation, predictions
-        from cbnb.toy import close, digits_learner, line_learner, raises, wave_learner
+        ValueError: an interpretation compares predictions with targets, and this loader has none: learn.show_results()
+            needs none
     """
-    def __init__(self,
-        found: Predictions,      # the result of `predictions`
-    ):
+    def __init__(self, found: Predictions):
         if found.targets is None: raise ValueError(
             'an interpretation compares predictions with targets, and this loader has none: learn.show_results() needs none')
         self.found, self.task = found, found.task               # 'classes', 'labels', 'values', 'maps' or 'other'
@@ -732,28 +570,16 @@ class Interpretation:
 
     def __len__(self) -> int: return len(self.found)
 
-    def top_losses(self,
-        k: int | None = None,       # number of items; None: all
-        largest: bool = True,       # return the highest losses; False: the lowest
-    ) -> TopLosses:                 # losses, and the indices of their items
+    def top_losses(self, k: int | None = None, largest: bool = True) -> TopLosses:
         """Return the `k` highest or lowest losses, in order, with the indices of their items
 
         Args:
             k: number of items; None: all
             largest: return the highest losses; False: the lowest
-
         Returns:
             losses, and the indices of their items
-
         Raises:
             ValueError: there is no loss for each item: {found.note}
-
-        Example:
-            values_, indices = interp.top_losses(3)
-            assert close(values_[0], interp.losses.max()) and close(interp.losses[indices], values_)
-            image, digit = learn.dls.valid_ds[int(indices[0])]
-            assert digit == interp.targets[indices[0]]
-            assert close(interp.mean_loss(), learn.validate()[0])
         """
         if self.losses is None: raise ValueError(f'there is no loss for each item: {self.found.note}')
         n = len(self) if k is None else min(as_count(k, 'k', 1), len(self))
@@ -761,195 +587,118 @@ class Interpretation:
         indices = losses.argsort(descending=largest, stable=True)[:n]
         return TopLosses(self.losses[indices], indices)
 
-    def mean_loss(self) -> float | None:    # None: there are no losses of items
+    def mean_loss(self) -> float | None:
         """Return the mean of the losses of the items by their weights, which is the loss that `learn.validate()` returns
 
         Returns:
             None: there are no losses of items
-
-        Example:
-            values_, indices = interp.top_losses(3)
-            assert close(values_[0], interp.losses.max()) and close(interp.losses[indices], values_)
-            image, digit = learn.dls.valid_ds[int(indices[0])]
-            assert digit == interp.targets[indices[0]]
-            assert close(interp.mean_loss(), learn.validate()[0])
         """
         if self.losses is None: return None
         weights = self.found.loss_weights
         if weights is None: return float(self.losses.mean())
         return float((self.losses*weights).double().sum()/weights.double().sum())
 
-    def plot_top_losses(self,
-        k: int = 9,                         # number of items to show
-        largest: bool = True,               # show the highest losses; False: the lowest
-        return_fig: bool | None = None,     # True: return a matplotlib figure instead of showing the items
-    ) -> Any:                               # the figure with `return_fig=True`, otherwise None
+    def plot_top_losses(self, k: int = 9, largest: bool = True, return_fig: bool | None = None) -> Any:
         """Show the items with the highest or lowest losses
 
         Args:
             k: number of items to show
             largest: show the highest losses; False: the lowest
             return_fig: True: return a matplotlib figure instead of showing the items
-
         Returns:
             the figure with `return_fig=True`, otherwise None
-
-        Example:
-            interp.plot_top_losses(6)
         """
         cards = [self.found.card(i) for i in self.top_losses(k, largest).indices.tolist()]
         return show_cards(cards, f'the {len(cards)} items with the {"highest" if largest else "lowest"} losses', return_fig)
 
-    def show_items(self,
-        indices: Sequence[int],             # indices of the items in the loader
-        return_fig: bool | None = None,     # True: return a matplotlib figure instead of showing the items
-    ) -> Any:                               # the figure with `return_fig=True`, otherwise None
+    def show_items(self, indices: Sequence[int], return_fig: bool | None = None) -> Any:
         """Show the items with the given indices, with their predictions and targets
 
         Args:
             indices: indices of the items in the loader
             return_fig: True: return a matplotlib figure instead of showing the items
-
         Returns:
             the figure with `return_fig=True`, otherwise None
-
-        Example:
-            pair = (interp.targets == 8) & (interp.decoded == 1)
-            interp.show_items(pair.nonzero().flatten()[:4])
         """
         return show_cards([self.found.card(int(i)) for i in indices], f'{len(indices)} items', return_fig)
 
-    def confusion_matrix(self) -> Tensor:  # counts, one row for each actual class
+    def confusion_matrix(self) -> Tensor:
         """Return the number of items for each actual class (row) and each predicted class (column). For sequences and images of classes, count positions
 
         Returns:
             counts, one row for each actual class
-
-        Example:
-            wave = wave_learner()
-            wave.fit(4)
-            values = wave.interpret()
-            with raises(ValueError, 'confusion_matrix is for models that predict classes, and this one predicts values'): values.confusion_matrix()
-            with raises(ValueError, 'this loader has none'): learn.interpret(dl=[(torch.zeros(4, 1, 8, 8),)])
         """
         self._need('confusion_matrix', 'classes', 'maps')
         if self.task == 'maps': return self.found.counts
         return confusion_matrix(self.targets, self.decoded, len(self.classes))
 
-    def most_confused(self,
-        min_val: int = 1,                     # smallest count to include
-    ) -> list[tuple[str, str, int]]:          # (actual, predicted, count), the most frequent first
+    def most_confused(self, min_val: int = 1) -> list[tuple[str, str, int]]:
         """Return the pairs of classes that the model has confused at least `min_val` times, the most frequent first
 
         Args:
             min_val: smallest count to include
-
         Returns:
             (actual, predicted, count), the most frequent first
-
-        Example:
-            assert interp.confusion_matrix().shape == (10, 10) and int(interp.confusion_matrix().sum()) == 360
-            interp.most_confused(min_val=2)
         """
         self._need('most_confused', 'classes', 'maps')
         return confused_pairs(self.confusion_matrix(), self.classes, min_val)
 
-    def report(self) -> Scores:  # one row for each class, label or value; for classes and labels also their means
+    def report(self) -> Scores:
         """Return precision, recall and F1 of each class or label. For predicted values, return errors and R²
 
         Returns:
             one row for each class, label or value; for classes and labels also their means
-
-        Example:
-            from sklearn import metrics as sk
-
-            theirs = sk.confusion_matrix(interp.targets, interp.decoded)
-            assert interp.confusion_matrix().tolist() == theirs.tolist()
-            assert close(interp.report()['accuracy']['f1'], sk.accuracy_score(interp.targets, interp.decoded))
-            interp.report()
         """
         self._need('report', 'classes', 'labels', 'values', 'maps')
         if self.task in ('classes', 'maps'): return class_scores(self.confusion_matrix(), self.classes)
         return (label_scores if self.task == 'labels' else value_scores)(self.targets, self.decoded, self.classes)
 
-    def residuals(self) -> Tensor:    # residuals, one row per item
+    def residuals(self) -> Tensor:
         """Return the predicted minus the actual values
 
         Returns:
             residuals, one row per item
-
-        Example:
-            assert close(values.residuals()[0], values.preds[0] - values.targets[0])
-            assert close(values.report()['value']['mean abs. error'], values.residuals().abs().mean())
-            values.report()
         """
         self._need('residuals', 'values')
         return self.preds - self.targets
 
-    def plot_predictions(self,
-        output: int = 0,                    # index of the predicted value, from 0
-        ax: Any = None,                     # axes to draw into; None: a new figure
-        return_fig: bool | None = None,     # True: return the figure instead of showing it
-    ) -> Any:                               # the figure with `return_fig=True` or `ax`, otherwise None
+    def plot_predictions(self, output: int = 0, ax: Any = None, return_fig: bool | None = None) -> Any:
         """Plot predicted against actual values
 
         Args:
             output: index of the predicted value, from 0
             ax: axes to draw into; None: a new figure
             return_fig: True: return the figure instead of showing it
-
         Returns:
             the figure with `return_fig=True` or `ax`, otherwise None
-
-        Example:
-            values.plot_predictions()
-            values.plot_residuals()
         """
         fig = predictions_figure(*self._column('plot_predictions', output), ax)
         return show_figure(fig, 'predicted against actual values', return_fig) if ax is None else fig
 
-    def plot_residuals(self,
-        output: int = 0,                    # index of the predicted value, from 0
-        ax: Any = None,                     # axes to draw into; None: a new figure
-        return_fig: bool | None = None,     # True: return the figure instead of showing it
-    ) -> Any:                               # the figure with `return_fig=True` or `ax`, otherwise None
+    def plot_residuals(self, output: int = 0, ax: Any = None, return_fig: bool | None = None) -> Any:
         """Plot residuals over predicted values
 
         Args:
             output: index of the predicted value, from 0
             ax: axes to draw into; None: a new figure
             return_fig: True: return the figure instead of showing it
-
         Returns:
             the figure with `return_fig=True` or `ax`, otherwise None
-
-        Example:
-            values.plot_predictions()
-            values.plot_residuals()
         """
         fig = residuals_figure(*self._column('plot_residuals', output), ax)
         return show_figure(fig, 'residuals over predicted values', return_fig) if ax is None else fig
 
-    def calibration(self,
-        n_bins: int = 10,        # number of bins of equal width
-        of: Any = None,          # class name or number; None: the predicted class, or the second of two classes
-    ) -> Calibration:  # for each bin: mean probability, share that is right, number of items
+    def calibration(self, n_bins: int = 10, of: Any = None) -> Calibration:
         """Return the calibration curve. If the predictions are not probabilities, raise `ValueError`
 
         Args:
             n_bins: number of bins of equal width
             of: class name or number; None: the predicted class, or the second of two classes
-
         Returns:
             for each bin: mean probability, share that is right, number of items
-
         Raises:
-            ValueError: the predictions are no probabilities, because the loss does not say how to make
-                them: pass act=..., such as learn.interpret(act=lambda x: x.softmax(1))
-
-        Example:
-            for ours, theirs in zip(interp.calibration(5, of='3'), calibration_curve(interp.targets == 3, interp.preds[:, 3], n_bins=5)):
-                assert close(ours, theirs)
+            ValueError: the predictions are no probabilities, because the loss does not say how to make them: pass act=..., such
+                as learn.interpret(act=lambda x: x.softmax(1))
         """
         self._need('calibration', 'classes')
         if not _are_probabilities(self.preds): raise ValueError(
@@ -958,12 +707,7 @@ class Interpretation:
         true, prob = self._true_and_prob(of)
         return calibration(true[known], prob[known], as_count(n_bins, 'n_bins', 1))
 
-    def plot_calibration(self,
-        n_bins: int = 10,                   # number of bins of equal width
-        of: Any = None,                     # class name or number; None: the predicted class, or the second of two classes
-        ax: Any = None,                     # axes to draw into; None: a new figure
-        return_fig: bool | None = None,     # True: return the figure instead of showing it
-    ) -> Any:                               # the figure with `return_fig=True` or `ax`, otherwise None
+    def plot_calibration(self, n_bins: int = 10, of: Any = None, ax: Any = None, return_fig: bool | None = None) -> Any:
         """Plot observed frequencies against predicted probabilities
 
         Args:
@@ -971,25 +715,16 @@ class Interpretation:
             of: class name or number; None: the predicted class, or the second of two classes
             ax: axes to draw into; None: a new figure
             return_fig: True: return the figure instead of showing it
-
         Returns:
             the figure with `return_fig=True` or `ax`, otherwise None
-
-        Example:
-            interp.plot_calibration()
         """
         curve, two = self.calibration(n_bins, of), len(self.classes) == 2
         what = 'prediction' if of is None and not two else f'class {self.classes[self._class_number(1 if of is None else of)]}'
         fig = calibration_figure(curve, what, ax)
         return show_figure(fig, f'calibration, error {number(curve.error)}', return_fig) if ax is None else fig
 
-    def plot_confusion_matrix(self,
-        normalize: bool = False,            # show each row as fractions of its sum
-        max_classes: int = 40,              # largest number of classes to show; beyond it, those with the most errors
-        title: str = 'Confusion matrix',    # title of the figure
-        ax: Any = None,                     # axes to draw into; None: a new figure
-        return_fig: bool | None = None,     # True: return the figure instead of showing it
-    ) -> Any:                               # the figure with `return_fig=True` or `ax`, otherwise None
+    def plot_confusion_matrix(self, normalize: bool = False, max_classes: int = 40, title: str = 'Confusion matrix', ax: Any = None,
+            return_fig: bool | None = None) -> Any:
         """Plot how often each class is predicted for each actual class
 
         Args:
@@ -998,49 +733,32 @@ class Interpretation:
             title: title of the figure
             ax: axes to draw into; None: a new figure
             return_fig: True: return the figure instead of showing it
-
         Returns:
             the figure with `return_fig=True` or `ax`, otherwise None
-
-        Example:
-            interp.plot_confusion_matrix()
         """
         matrix, kept = _most(self.confusion_matrix(), max_classes)
         if len(kept) < len(self.classes): title = f'{title}\n{len(kept)} of {len(self.classes)} classes, those with most errors'
         fig = confusion_figure(matrix, [self.classes[i] for i in kept], normalize, title, ax)
         return show_figure(fig, title, return_fig) if ax is None else fig
 
-    def summary(self) -> str:  # such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
+    def summary(self) -> str:
         """Return one line with the number of items, the most important scores and, if there are losses, their mean
 
         Returns:
             such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
-
-        Example:
-            assert Interpretation(interp.found).summary().startswith('360 items, 10 classes, ')
-            assert Interpretation(values.found).summary().startswith('128 items, mean abs. error ')
         """
         words = [plural(len(self), 'item'), *self._task_words()]
         if self.losses is not None: words.append(f'mean loss {number(self.mean_loss())}')
         return ', '.join(words)
 
-    def page(self,
-        max_items: int = 200,         # largest number of items on the page
-        live: bool | None = None,     # include the script; None: unless the notebook runs headless
-    ) -> str:                         # HTML of the page
+    def page(self, max_items: int = 200, live: bool | None = None) -> str:
         """Return the interactive page as HTML. With `live=False`, return the version for viewers that run no scripts
 
         Args:
             max_items: largest number of items on the page
             live: include the script; None: unless the notebook runs headless
-
         Returns:
             HTML of the page
-
-        Example:
-            page = interp.page(live=True)
-            assert '<script>' in page and '<script>' not in interp.page()
-            assert len(page) < 150_000
         """
         matrix, kept = _most(self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
         still = self._still(matrix, kept)
@@ -1048,12 +766,7 @@ class Interpretation:
         return scripted(still, asset('results.js'), self._page_data(matrix, kept, max_items), live=True)
 
     @classmethod
-    def from_learner(cls,
-        learn: Learner,        # learner whose model predicts
-        ds_idx: int = 1,       # index of the loader in `learn.dls`; 0: training, 1: validation
-        dl: Any = None,        # loader to use instead; None: the one with index `ds_idx`
-        **kwargs: Any,         # other arguments of `predictions`, such as `classes`
-    ) -> Self:  # the interpretation
+    def from_learner(cls, learn: Learner, ds_idx: int = 1, dl: Any = None, **kwargs: Any) -> Self:
         """Create an interpretation, as `learn.interpret()` does. fastai has a method of the same name
 
         Args:
@@ -1061,12 +774,8 @@ class Interpretation:
             ds_idx: index of the loader in `learn.dls`; 0: training, 1: validation
             dl: loader to use instead; None: the one with index `ds_idx`
             **kwargs: other arguments of `predictions`, such as `classes`
-
         Returns:
             the interpretation
-
-        Example:
-            interp = ClassificationInterpretation.from_learner(learn)
         """
         return cls(predictions(learn, (ds_idx if ds_idx != 1 else None) if dl is None else dl, **kwargs))
 
@@ -1176,34 +885,25 @@ class Interpretation:
 # %% ../../nbs/callbacks/interpret.ipynb #4577028a
 @patch
 @hinted
-def interpret(self: Learner,
-    dl: Any = None,              # a loader, 'train' or 'valid'; None: the validation loader
-    classes: Any = None,         # names of the classes, a list or a dict; None: names from the dataset, or numbers
-    show: Any = None,            # how to show an item: 'image', 'text', 'row', 'plain', or a function; None: detect it
-    decode: Any = None,          # for token ids: a function, an object with `decode`, or the list of tokens; None: from the dataset
-    columns: Sequence[str] | None = None,       # names of the numbers in a row; None: names from the dataset
-    act: Callable[[Any], Any] | None = None,    # function from model outputs to probabilities or values; None: chosen by the loss
-    task: str | None = None,     # 'classes', 'labels' or 'values'; None: infer the task from the loss and the shapes
-) -> Interpretation:  # predictions, targets, losses and items, with their tables and plots
+def interpret(self: Learner, dl: Any = None, classes: Any = None, show: Any = None, decode: Any = None,
+        columns: Sequence[str] | None = None, act: Callable[[Any], Any] | None = None, task: str | None = None) -> Interpretation:
     """Compare the predictions for a loader with the targets, item by item
 
     Args:
         dl: a loader, 'train' or 'valid'; None: the validation loader
         classes: names of the classes, a list or a dict; None: names from the dataset, or numbers
         show: how to show an item: 'image', 'text', 'row', 'plain', or a function; None: detect it
-        decode: for token ids: a function, an object with `decode`, or the list of tokens; None: from
-            the dataset
+        decode: for token ids: a function, an object with `decode`, or the list of tokens; None: from the dataset
         columns: names of the numbers in a row; None: names from the dataset
         act: function from model outputs to probabilities or values; None: chosen by the loss
         task: 'classes', 'labels' or 'values'; None: infer the task from the loss and the shapes
-
     Returns:
         predictions, targets, losses and items, with their tables and plots
-
     Example:
-        before, rows = torch.get_rng_state(), len(learn.recorder.history)
-        learn.model.train()
-        learn.interpret(dl='train')
-        assert torch.equal(torch.get_rng_state(), before) and len(learn.recorder.history) == rows and learn.model.training
+        from cbnb.toy import digits_learner
+        learn = digits_learner()
+        learn.fit_one_cycle(3)
+        interp = learn.interpret()
+        interp
     """
     return Interpretation(predictions(self, dl, classes, act, task, how=show, decode=decode, columns=columns))

@@ -335,13 +335,7 @@ def note_loaded(
     lr: Any,              # not used
     start_epoch: int,     # first epoch of the fit
 ) -> None:
-    """Say that a fit with `start_epoch` continues from the file of `load`, and what is not in the file
-
-    Args:
-        learn: the learner, before a fit
-        lr: not used
-        start_epoch: first epoch of the fit
-    """
+    "Say that a fit with `start_epoch` continues from the file of `load`, and what is not in the file"
     file = vars(learn).pop('loaded_from', None)
     if file and start_epoch: print(
         f'going on from epoch {start_epoch} with {file}: random state and data order are not in the file, so '
