@@ -35,15 +35,7 @@ def keep_modes(
     learn: Loop,                 # the learner
     batches: Iterator[Any],      # the batches of the phase that begins
 ) -> Iterator[Any]:              # the same batches
-    """Restore the modes of the modules before the next batch if a callback or the model has changed them, and warn
-
-    Args:
-        learn: the learner
-        batches: the batches of the phase that begins
-
-    Returns:
-        the same batches
-    """
+    "Restore the modes of the modules before the next batch if a callback or the model has changed them, and warn"
     __tracebackhide__ = True
     model = learn.model if isinstance(learn.model, nn.Module) else nn.Identity()
     at_start, modes = model.training, [(m, m.training) for m in model.modules()]
@@ -64,15 +56,7 @@ def check_length(
     learn: Loop,                 # the learner
     batches: Iterator[Any],      # the batches of the phase that begins
 ) -> Iterator[Any]:              # the same batches
-    """Warn at the end of a phase if the loader has not yielded as many batches as its length says, or batches without targets
-
-    Args:
-        learn: the learner
-        batches: the batches of the phase that begins
-
-    Returns:
-        the same batches
-    """
+    "Warn at the end of a phase if the loader has not yielded as many batches as its length says, or batches without targets"
     __tracebackhide__ = True
     n, gave = learn.n_iter, 0          # `n_iter` becomes None once there are more
     while True:
@@ -95,11 +79,7 @@ def _warn_of_length(learn: Loop, said: int, gave: int) -> None:
 def warn_of_pct_train(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if a callback of yours reads `pct_train`, which changes only between epochs if the training loader has no length
-
-    Args:
-        learn: the learner
-    """
+    "Warn if a callback of yours reads `pct_train`, which changes only between epochs if the training loader has no length"
     if learn.purpose != 'fit' or learn.fit_length is not None or n_batches(learn.dls.train) is not None: return
     for cb in learn.cbs:
         events = [] if type(cb).__module__.startswith('cbnb.') else filter(None, map(cb.method, EVENTS))
@@ -110,11 +90,7 @@ def warn_of_pct_train(
 def warn_of_processes(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if several processes were started, and this learner trains a model of its own in each
-
-    Args:
-        learn: the learner
-    """
+    "Warn if several processes were started, and this learner trains a model of its own in each"
     n = os.environ.get('WORLD_SIZE')
     if n_processes() == 1 and int(n or 1) > 1: warn_user(
         f'{n} processes were started, and each trains a model of its own: '
@@ -123,11 +99,7 @@ def warn_of_processes(
 def warn_of_no_rate(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if the learning rate is 0 in all groups and no callback sets it
-
-    Args:
-        learn: the learner
-    """
+    "Warn if the learning rate is 0 in all groups and no callback sets it"
     if learn.purpose != 'fit' or any(as_number(g.get('lr', 1)) for g in learn.opt.param_groups): return
     may_set = (sets_lr(cb) or type(cb) is Callback or not type(cb).__module__.startswith('cbnb.') for cb in learn.cbs)
     if not any(may_set): warn_user('the learning rate is 0, so this fit will train nothing')
@@ -140,11 +112,7 @@ def _rates(groups: list[dict[str, Any]]) -> list[Any]: return [as_number(g.get('
 def note_rates(
     learn: Any,      # the learner
 ) -> None:
-    """Note the rates that the optimizer had before this fit, for `warn_of_written`
-
-    Args:
-        learn: the learner
-    """
+    "Note the rates that the optimizer had before this fit, for `warn_of_written`"
     opt = learn.opt
     if learn.purpose != 'fit' or not isinstance(opt, torch.optim.Optimizer): return
     rates, (state, noted) = _rates(learn.own_hypers), _noted.get(opt, (0, []))
@@ -156,13 +124,7 @@ def warn_of_written(
     lr: Any,         # the rate that was passed to the fit, or None
     start_epoch: int,     # not used
 ) -> None:
-    """Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the fit that begins replaces them
-
-    Args:
-        learn: the learner
-        lr: the rate that was passed to the fit, or None
-        start_epoch: not used
-    """
+    "Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the fit that begins replaces them"
     opt = learn.opt
     if not isinstance(opt, torch.optim.Optimizer): return
     rates, (state, noted) = _rates(opt.param_groups), _noted.get(opt, (id(opt.state), []))
@@ -180,13 +142,7 @@ def note_mistake(
     e: Exception,        # the error, to which notes are added
     batch: Any,          # the batch as the loader returned it; None: there was none
 ) -> None:
-    """Add notes to an error that is raised in a batch, if the mistake is known
-
-    Args:
-        learn: the learner
-        e: the error, to which notes are added
-        batch: the batch as the loader returned it; None: there was none
-    """
+    "Add notes to an error that is raised in a batch, if the mistake is known"
     for name in ('xb', 'yb'):
         if isinstance(getattr(learn, name), Tensor): e.add_note(
             f'learn.{name} is a tensor: assign a tuple, learn.{name} = ({name[0]},)')
@@ -197,12 +153,7 @@ def note_mistake(
 
 # %% ../nbs/hints.ipynb #99d47b6f
 class Elsewhere:
-    """An attribute that a learner does not have. Reading it raises `AttributeError`, with the name to use instead
-
-    Args:
-        name: the name
-        instead: what to use instead
-    """
+    "An attribute that a learner does not have. Reading it raises `AttributeError`, with the name to use instead"
     def __init__(self,
         name: str,        # the name
         instead: str,     # what to use instead
@@ -237,11 +188,7 @@ def say_instead(
     cls: type,                    # the class, such as `Learner`
     names: dict[str, str],        # a name that the class lacks -> what to use instead
 ) -> None:
-    """Let each read of a missing attribute raise an `AttributeError` that says what to use instead
-
-    Args:
-        names: a name that the class lacks -> what to use instead
-    """
+    "Let each read of a missing attribute raise an `AttributeError` that says what to use instead"
     for name, instead in names.items(): setattr(cls, name, Elsewhere(name, instead))
 
 # %% ../nbs/hints.ipynb #a7fb65af
@@ -258,14 +205,7 @@ def __dir__(self: Learner) -> list[str]:
 def library_of(
     model: Any,    # what was passed as a model
 ) -> str:          # such as '. An estimator has its own training, model.fit(X, y)'
-    """Return a remark about an object of another library that looks like a model, or an empty string
-
-    Args:
-        model: what was passed as a model
-
-    Returns:
-        such as '. An estimator has its own training, model.fit(X, y)'
-    """
+    "Return a remark about an object of another library that looks like a model, or an empty string"
     if any(cls.__name__ == 'LightningModule' for cls in type(model).__mro__): return _IS_LIGHTNING.format(type(model).__name__)
     of = {cls.__module__.partition('.')[0] for cls in type(model).__mro__}
     if of & {'keras', 'tf_keras', 'tensorflow'}: return '. A model of Keras has to be written in torch'

@@ -77,25 +77,14 @@ def _is_observed(learn: Any) -> bool:
 
 # %% ../nbs/06_step.ipynb #739fb3a6
 class Step:
-    """The work on one batch, in five methods that you can override
-
-    Example:
-        Step().predict(loop)
-        assert loop.pred.tolist() == [0, 0]                    # a = b = 0
-    """
+    "The work on one batch, in five methods that you can override"
     observes = False      # whether it observes which losses of torch the loss function calls; see `seen`
 
-    def predict(self,
-        learn: Any,    # the learner, with the batch in `xb` and `yb`
-    ) -> None:
+    def predict(self, learn: Any) -> None:
         """Call the model on the inputs and set `learn.pred`
 
         Args:
             learn: the learner, with the batch in `xb` and `yb`
-
-        Example:
-            Step().predict(loop)
-            assert loop.pred.tolist() == [0, 0]                    # a = b = 0
         """
         __tracebackhide__ = True
         xb = learn.xb
@@ -109,14 +98,8 @@ class Step:
 
         Args:
             learn: the learner
-
         Raises:
             ValueError: loss_func is missing: assign learn.loss_func, or pass a step that computes the loss
-
-        Example:
-            Step().loss(loop)
-            assert loop.loss == loop.loss_grad == (1**2 + 5**2)/2 == 13
-            assert loop.loss_grad.requires_grad and not loop.loss.requires_grad
         """
         if not learn.yb: return
         if learn.loss_func is None: raise ValueError(
@@ -133,23 +116,12 @@ class Step:
             raise
         self.set_loss(learn, found)
 
-    def set_loss(self,
-        learn: Any,     # the learner
-        found: Any,     # a loss, or a loss with parts
-    ) -> None:
+    def set_loss(self, learn: Any, found: Any) -> None:
         """Set `learn.loss_grad`, `learn.loss` and `learn.loss_parts`. Call this method in a `loss` of your own
 
         Args:
             learn: the learner
             found: a loss, or a loss with parts
-
-        Example:
-            class Penalized(Step):
-                def loss(self, learn):
-                    error, size = (learn.pred - learn.y).square().mean(), learn.model.a**2
-                    self.set_loss(learn, dict(loss=error + size, size=size))
-            learn = line_learner(loss_func=None, train_step=Penalized())
-            learn.fit(1)
         """
         if type(found) is not Tensor or found.ndim: found, learn.loss_parts = loss_and_parts(found, learn.training)
         if learn.training and getattr(learn, 'divisor', UNKNOWN) is UNKNOWN: learn.divisor = divisor(found)
@@ -157,22 +129,13 @@ class Step:
         on = learn.callbacks.table
         if on['after_loss'] or on['before_backward']: learn.loss = learn.loss.clone()  # a callback may scale `loss_grad`
 
-    def outputs(self, learn: Any) -> tuple:  # predictions and targets, each nested as the model and the loader make them
+    def outputs(self, learn: Any) -> tuple:
         """Return the outputs for metrics: the predictions, then the targets
 
         Args:
             learn: the learner
-
         Returns:
             predictions and targets, each nested as the model and the loader make them
-
-        Example:
-            class Look(Callback):
-                def after_pred(self): seen.append((len(self.xb), self.x.shape, [o.shape for o in self.outputs]))
-
-            seen.clear()
-            line_learner(cbs=Look).validate()
-            assert seen == [(1, (8,), [(8,), (8,)])]              # one input; a prediction and a target for each of 8 items
         """
         pred = learn.pred
         return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
@@ -195,64 +158,36 @@ class Step:
 
         Args:
             learn: the learner
-
-        Example:
-            for argument, way in ways.items():
-                print(f'{argument:12}', ' -> '.join(f'{f.__qualname__} ({n_lines(f)})' for f in way))
-                for f, then in zip(way, way[1:]): assert f'{then.__name__}(' in inspect.getsource(inspect.unwrap(f))
         """
         theirs = set(modules_of(learn.model))
         self.own, self.observes = [m for m in modules_of(self.model) if m not in theirs], False
-    def evaluator(self) -> 'Step':  # the step for evaluation
+    def evaluator(self) -> 'Step':
         """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
 
         Returns:
             the step for evaluation
-
-        Example:
-            loop, step = line_loop(), Step()
-            for part in (step.predict, step.loss, step.backward, step.step, step.zero_grad): part(loop)
-            assert close(loop.model.a.item(), 0.4)
-            assert loop.model.a.grad is None
-            assert step.evaluator() is step                        # the same step evaluates
         """
         return self
 
-    def batch_weight(self,
-        learn: Any,       # the learner, after the loss of the batch
-    ) -> Any:             # a number or a scalar tensor; None: the losses of batches add up
+    def batch_weight(self, learn: Any) -> Any:
         """Return how much the loss of the batch counts in averages and in accumulated gradients
 
         Args:
             learn: the learner, after the loss of the batch
-
         Returns:
             a number or a scalar tensor; None: the losses of batches add up
-
-        Example:
-            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, step.batch_weight(learn), step.derived_weight(learn))))
-            learn.validate(dl=batches, cbs=note)
-            assert weights == [(3, 3, UNKNOWN), (2, 2, UNKNOWN)]                     # tokens of the two batches
         """
         if learn.batch_weight is not None: return _given_weight(learn)
         weight = self.derived_weight(learn)
         return n_items(learn) if weight is UNKNOWN else weight
 
-    def derived_weight(self,
-        learn: Any,       # the learner, after the loss of the batch
-    ) -> Any:             # as for `batch_weight`; `UNKNOWN`: it cannot be derived
+    def derived_weight(self, learn: Any) -> Any:
         """Derive the weight of the batch from the loss
 
         Args:
             learn: the learner, after the loss of the batch
-
         Returns:
             as for `batch_weight`; `UNKNOWN`: it cannot be derived
-
-        Example:
-            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, step.batch_weight(learn), step.derived_weight(learn))))
-            learn.validate(dl=batches, cbs=note)
-            assert weights == [(3, 3, UNKNOWN), (2, 2, UNKNOWN)]                     # tokens of the two batches
         """
         if learn.divisor is not UNKNOWN: return learn.divisor
         if learn.loss.ndim: return learn.loss.numel()
@@ -277,11 +212,7 @@ def _given_weight(learn: Any) -> Any:
         f'batch_weight returned {said}, and the weight of a batch is one number, 0 or more, such as the number of its tokens: (y != pad).sum()')
 
 def n_items(learn: Any) -> int:
-    """Return the number of items of the current batch, or 1 if its values have no length
-
-    Args:
-        learn: the learner
-    """
+    "Return the number of items of the current batch, or 1 if its values have no length"
     try: return find_bs((learn.yb, learn.xb))
     except ValueError: return 1
 
@@ -317,12 +248,7 @@ def call_on_batch(
     f: Callable[..., Any],    # called with the inputs and targets
     learn: Any,               # a learner, whose `xb` and `yb` are the batch
 ) -> Any:
-    """Call `f` with inputs and targets, as keyword arguments if the batch is a dict with targets
-
-    Args:
-        f: called with the inputs and targets
-        learn: a learner, whose `xb` and `yb` are the batch
-    """
+    "Call `f` with inputs and targets, as keyword arguments if the batch is a dict with targets"
     if not isinstance(learn.xb, dict): return f(*learn.xb, *learn.yb)
     return f(**learn.xb, **dict(zip(learn.dls.targets, learn.yb)))
 
@@ -331,15 +257,7 @@ def noting_gradients(
     params: Iterable[Tensor],    # parameters of an optimizer
     f: Callable[[], Any],        # called without arguments
 ) -> tuple[Any, list[Tensor], list[Tensor]]:   # the result of `f`; the parameters whose gradient it computed; those to whose `grad` it added
-    """Call `f` and record the parameters whose gradients it computes. `backward` adds gradients to `grad`, and `torch.autograd.grad` only returns them
-
-    Args:
-        params: parameters of an optimizer
-        f: called without arguments
-
-    Returns:
-        the result of `f`; the parameters whose gradient it computed; those to whose `grad` it added
-    """
+    "Call `f` and record the parameters whose gradients it computes. `backward` adds gradients to `grad`, and `torch.autograd.grad` only returns them"
     computed: list[Tensor] = []
     added: list[Tensor] = []
     with interrupts_wait(), UndoStack() as undo:
@@ -354,12 +272,7 @@ def depends_on(
     loss: Tensor,                # with or without its graph
     params: Iterable[Tensor],    # parameters of an optimizer
 ) -> bool:
-    """Return whether the graph of a loss contains one of the parameters
-
-    Args:
-        loss: with or without its graph
-        params: parameters of an optimizer
-    """
+    "Return whether the graph of a loss contains one of the parameters"
     wanted, seen, waiting = set(map(id, params)), set(), [loss.grad_fn]
     while waiting:
         if (node := waiting.pop()) is None or node in seen: continue
@@ -380,12 +293,7 @@ def _state_of(params: list[Tensor]) -> list[Any]:
     return [(p._version, p.grad is None, float(n)) for p, n in zip(params, norms)]
 
 class CallStep(Step):
-    """Step that calls a function. The function computes the loss, and may also update the weights
-
-    Args:
-        func: called with inputs and targets; may be a method of an object with optimizers in `opt` or
-            `opts`
-    """
+    "Step that calls a function. The function computes the loss, and may also update the weights"
     own_loss, shares_opt = True, False
     by_learner: bool | None = None     # whether the learner does the update; None: not known yet
     steps: list | None = None    # grows with each step of `learn.opt`, if gradients are computed
@@ -417,11 +325,7 @@ class CallStep(Step):
         elif self.by_learner is None and learn.opt is not None: self.read(learn, self._first_call(learn), needs_loss=True)
         else: self.read(learn, call_on_batch(self.func, learn), needs_loss=True)
 
-    def read(self,
-        learn: Any,          # the learner
-        out: Any,            # what the function returned
-        needs_loss: bool,    # raise `TypeError` if there is no loss
-    ) -> None:
+    def read(self, learn: Any, out: Any, needs_loss: bool) -> None:
         """Set the loss, its parts, the prediction and the targets of the learner
 
         Args:
@@ -503,11 +407,7 @@ class PredictStep(Step):
 
 # %% ../nbs/06_step.ipynb #1ff0830b
 class EvalCall(Step):
-    """Evaluates a batch with a training function that only computes the loss. If the function updates the weights, `EvalCall` only predicts
-
-    Args:
-        trains: the step for training
-    """
+    "Evaluates a batch with a training function that only computes the loss. If the function updates the weights, `EvalCall` only predicts"
     own_loss, told = True, False
     pure: bool | None = None       # whether a trial found that the function only computes the loss; None: not tried
 
@@ -532,11 +432,7 @@ class EvalCall(Step):
     def is_pure(self,
         learn: Any,    # the learner, with a batch
     ) -> bool:
-        """Return whether the training function only computes the loss. Before the first training batch, try it on the current batch and restore the learner
-
-        Args:
-            learn: the learner, with a batch
-        """
+        "Return whether the training function only computes the loss. Before the first training batch, try it on the current batch and restore the learner"
         if (known := self.trains.by_learner) is not None: return known
         if self.pure is None: self.pure = self._try(learn)
         return self.pure
@@ -593,11 +489,7 @@ def _is_shifted(model: Any) -> bool:
 
 # %% ../nbs/06_step.ipynb #7b022799
 def computes_loss(model: Any) -> bool:
-    """Return whether the `forward` method of a model takes `labels`, as in Hugging Face Transformers
-
-    Args:
-        model
-    """
+    "Return whether the `forward` method of a model takes `labels`, as in Hugging Face Transformers"
     try: return 'labels' in inspect.signature(model.forward).parameters
     except (AttributeError, TypeError, ValueError): return False
 
@@ -605,20 +497,7 @@ def as_step(
     step: Any,    # a `Step`, or a function of the whole batch
     name: str,    # name of the argument, for errors
 ) -> Step:        # `step` itself, or a `CallStep` of the function
-    """Convert an argument to a step. Raise `TypeError` for a class, and for an object that is neither a step nor callable
-
-    Args:
-        step: a `Step`, or a function of the whole batch
-        name: name of the argument, for errors
-
-    Returns:
-        `step` itself, or a `CallStep` of the function
-
-    Raises:
-        TypeError: {name} is the class {step}: pass an instance, {step}(...)
-        TypeError: {name}={step} has the parts of a step: make its class a subclass of Step
-        TypeError: {name}={step} is no step: pass a Step, or a function of the whole batch
-    """
+    "Convert an argument to a step. Raise `TypeError` for a class, and for an object that is neither a step nor callable"
     if isinstance(step, Step): return step
     if isinstance(step, type): raise TypeError(
         f'{name} is the class {step.__name__}: pass an instance, {step.__name__}(...)')

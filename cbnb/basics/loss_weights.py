@@ -86,16 +86,7 @@ def weight_of_call(
     args: tuple,                 # its positional arguments
     kwargs: dict[str, Any],      # its keyword arguments
 ) -> Any:                        # a number, a scalar tensor, None: the losses add up, or `UNKNOWN`
-    """Return how much the loss of a call of a loss function of torch counts
-
-    Args:
-        f: a loss function of torch
-        args: its positional arguments
-        kwargs: its keyword arguments
-
-    Returns:
-        a number, a scalar tensor, None: the losses add up, or `UNKNOWN`
-    """
+    "Return how much the loss of a call of a loss function of torch counts"
     rule, o, data = _parts(f, args, kwargs)
     return _weight(rule, o, *data)
 
@@ -113,14 +104,7 @@ def _parts(f: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> tuple[
 def weigher(
     loss_func: Any,                  # a loss, a function or a module
 ) -> Callable[..., Any] | None:      # called as `f(pred, *yb)`; None: the loss is not one of torch, or has been changed
-    """Return the function that computes how much the loss of a batch counts
-
-    Args:
-        loss_func: a loss, a function or a module
-
-    Returns:
-        called as `f(pred, *yb)`; None: the loss is not one of torch, or has been changed
-    """
+    "Return the function that computes how much the loss of a batch counts"
     f, keywords = getattr(loss_func, '_torchdynamo_orig_callable', None) or getattr(loss_func, '_orig_mod', loss_func), {}
     if isinstance(f, functools.partial):
         f, args, keywords = f.func, f.args, f.keywords
@@ -146,19 +130,7 @@ def per_item(
     *yb: Any,           # the targets of the batch
     call: Any = None,   # the call of a loss of torch that made `losses`: function, positional and keyword arguments; None: unknown
 ) -> tuple[Tensor, Tensor]:     # a loss for each item, and how much it counts in the mean of all
-    """Return the loss of each item, and its weight. An item of padding has the loss 0 and the weight 0
-
-    Args:
-        loss_func: a loss, a function or a module
-        losses: its result with `reduction='none'`
-        pred: the prediction of a batch
-        *yb: the targets of the batch
-        call: the call of a loss of torch that made `losses`: function, positional and keyword
-            arguments; None: unknown
-
-    Returns:
-        a loss for each item, and how much it counts in the mean of all
-    """
+    "Return the loss of each item, and its weight. An item of padding has the loss 0 and the weight 0"
     weigh, values = weigher(loss_func), losses.flatten(1) if losses.ndim > 1 else losses[:, None]
     if weigh is None: return _sums_of_items(values, torch.ones_like(values) if call is None else _weights_of_call(call, values), find_bs(yb))
     if weigh.func is _weight_of_function: rule, o, data = _parts(weigh.args[0], (pred, *yb), weigh.args[1])
@@ -192,14 +164,7 @@ _COUNTS = 'NllLossBackward0', 'NllLoss2DBackward0'
 def divisor(
     loss: Tensor,    # a loss with its graph
 ) -> Any:            # a scalar tensor, or `UNKNOWN`
-    """Return the number that `F.nll_loss` has divided by, if this was the last operation of a loss
-
-    Args:
-        loss: a loss with its graph
-
-    Returns:
-        a scalar tensor, or `UNKNOWN`
-    """
+    "Return the number that `F.nll_loss` has divided by, if this was the last operation of a loss"
     if type(node := loss.grad_fn).__name__ not in _COUNTS or node._saved_reduction != 1: return UNKNOWN       # 1: the mean
     total = node._saved_total_weight
     return total if total.dtype in (torch.float32, torch.float64) else UNKNOWN
@@ -221,16 +186,7 @@ def seen(
     *data: Any,                       # its arguments
     loss_of: Callable[[Any], Any] = lambda found: found,    # picks the loss from what the function returned
 ) -> tuple[Any, Any]:                 # what the function returned, and the weight of the loss, which may be `UNKNOWN`
-    """Call a loss function. If its loss is the result of a loss of torch, return the weight of the loss, too
-
-    Args:
-        loss_func: a function that may call a loss of torch
-        *data: its arguments
-        loss_of: picks the loss from what the function returned
-
-    Returns:
-        what the function returned, and the weight of the loss, which may be `UNKNOWN`
-    """
+    "Call a loss function. If its loss is the result of a loss of torch, return the weight of the loss, too"
     if hasattr(loss_func, '_torchdynamo_orig_callable'): return loss_func(*data), UNKNOWN       # compiled code is not observed
     loss, call = with_call(loss_func, *data, loss_of=loss_of)
     return loss, UNKNOWN if call is None else weight_of_call(*call)
@@ -240,16 +196,7 @@ def with_call(
     *data: Any,                       # its arguments
     loss_of: Callable[[Any], Any] = lambda found: found,    # picks the loss from what the function returned
 ) -> tuple[Any, Any]:                 # what the function returned, and the call of torch that made the loss; None: there was none
-    """Call a loss function, and find the call of a loss of torch whose result is the loss: function, positional and keyword arguments
-
-    Args:
-        loss_func: a function that may call a loss of torch
-        *data: its arguments
-        loss_of: picks the loss from what the function returned
-
-    Returns:
-        what the function returned, and the call of torch that made the loss; None: there was none
-    """
+    "Call a loss function, and find the call of a loss of torch whose result is the loss: function, positional and keyword arguments"
     with _Calls() as calls: loss = loss_func(*data)
     picked = loss_of(loss)
     return loss, next((call for out, *call in reversed(calls.noted) if out is picked), None)
@@ -258,11 +205,7 @@ def with_call(
 def exact_dtype(
     device: torch.device,    # where a sum is accumulated
 ) -> torch.dtype:
-    """Return the most precise floating-point type of a device. Apple's `mps` has no double precision
-
-    Args:
-        device: where a sum is accumulated
-    """
+    "Return the most precise floating-point type of a device. Apple's `mps` has no double precision"
     return torch.float32 if device.type == 'mps' else torch.float64
 
 class MeanLoss:
@@ -275,12 +218,7 @@ class MeanLoss:
         loss: Tensor,             # the loss of a batch; several values: their mean
         weight: Any,              # how much it counts, a number or a scalar tensor; None: the losses add up
     ) -> None:
-        """Add the loss of a batch
-
-        Args:
-            loss: the loss of a batch; several values: their mean
-            weight: how much it counts, a number or a scalar tensor; None: the losses add up
-        """
+        "Add the loss of a batch"
         self.weights.append(weight)              # first: an interrupt may come between these two lines
         self.losses.append(loss if loss.ndim == 0 else loss.mean())
         self.n += 1
@@ -301,14 +239,7 @@ class MeanLoss:
     def value(self,
         everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
     ) -> float | None:              # None without batches
-        """Return the loss. The call waits for the device
-
-        Args:
-            everywhere: over the batches of all processes, each of which must then call this method
-
-        Returns:
-            None without batches
-        """
+        "Return the loss. The call waits for the device"
         if self.losses: self._sum_up()
         numbers = self.total, self.weight, self.n, self.adds
         total, weight, n, adds = map(as_number, sum_over_processes(*numbers) if everywhere else numbers)
@@ -326,11 +257,7 @@ class MeanLoss:
         return {k: v.cpu() if isinstance(v, Tensor) else v for k, v in vars(self).items()} | lists
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the numbers of `state_dict`
-
-        Args:
-            state
-        """
+        "Continue with the numbers of `state_dict`"
         vars(self).update(state, losses=list(state['losses']), weights=list(state['weights']))
 
 def _on_cpu(values: list[Any]) -> Any:
