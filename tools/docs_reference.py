@@ -86,7 +86,7 @@ TOPICS = {
 PUBLIC = {name.rpartition(".")[2] for _, _, names in TOPICS.values() for name in names.split()}  # their own methods are listed once
 LEARNER = {
     "Train": "fit fit_one_cycle fine_tune fit_flat_cos fit_sgdr fit_distributed distributed rewind keep_restore_points stopped_where",
-    "Find good settings": "lr_find find_batch_size plot_schedule planned_schedule show_training_loop summary profile profiling",
+    "Find good settings": "check lr_find find_batch_size plot_schedule planned_schedule show_training_loop summary profile profiling",
     "Evaluate and predict": "validate get_preds predict show_results interpret loss_not_reduced validation_context",
     "Callbacks": "add_cb add_cbs remove_cb remove_cbs added_cbs removed_cbs cbs ordered_cbs no_bar no_logging no_mbar",
     "Layers, optimizer, precision": "freeze unfreeze freeze_to create_opt to_fp16 to_bf16 to_fp32 to_dls_device",

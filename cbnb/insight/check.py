@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['Check', 'run_checks']
 
-# %% ../../nbs/insight/check.ipynb #9a0526ef
+# %% ../../nbs/insight/check.ipynb #6c9aae28
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from typing import Any
 
 # %% ../../nbs/insight/check.ipynb #83f711b3
@@ -20,22 +21,14 @@ from .plan_faults import PLAN_CHECKS
 from .small_trainings import can_train, overfit, rate
 from ..learner import Learner
 
-# %% ../../nbs/insight/check.ipynb #ab63eeea
+# %% ../../nbs/insight/check.ipynb #78ffa8a1
 Check = Callable[[Evidence], Iterator[Finding]]
 
 def run_checks(
     e: Evidence,
     checks: tuple[Check, ...],
 ) -> tuple[list[Finding], list[str]]:    # findings; the checks that failed, and why
-    """Run checks on the same evidence
-
-    Args:
-        e
-        checks
-
-    Returns:
-        findings; the checks that failed, and why
-    """
+    "Run checks on the same evidence"
     found: list[Finding] = []
     failed: list[str] = []
     for check in checks:
@@ -43,10 +36,15 @@ def run_checks(
         except Exception as error: failed.append(f'{check.__name__}: {type(error).__name__}: {error}')
     return found, failed
 
+def _decided(found: list[Finding], trained: list[Finding]) -> list[Finding]:
+    "Join findings. A small training decides about some weights without gradient, and not about all of them"
+    if any(f.code == 'M6' and f.level == 'error' for f in found): return found + [f for f in trained if f.code != 'M6']
+    return [f for f in found if f.code != 'M6'] + trained
+
 def _of_failure(e: Evidence) -> Finding:
     return Finding('X1', 'error', 'the first batch', type(e.failed).__name__, 'no error', str(e.failed), 'learn.fit(1) shows where it is raised')
 
-# %% ../../nbs/insight/check.ipynb #aa461159
+# %% ../../nbs/insight/check.ipynb #19b640e2
 _ALL_FROZEN = Finding('M4', 'error', 'all parameters', 'frozen', 'parameters to train', 'requires_grad is False for each of them, so nothing can be trained', 'learn.unfreeze()')
 
 def _skipped_codes(skip: Any) -> set[str]:
@@ -54,33 +52,22 @@ def _skipped_codes(skip: Any) -> set[str]:
     wanted = [skip] if isinstance(skip, str) else list(skip)
     by_name = {name: code for code, name in FAULTS.items()}
     for name in wanted:
-        if name not in FAULTS and name not in by_name: raise ValueError(f'skip={name!r} is no fault; there are {", ".join(by_name)}')
+        if name in FAULTS or name in by_name: continue
+        close = get_close_matches(str(name), by_name, 1)
+        raise ValueError(f'skip={name!r} is no fault' + (f': did you mean {close[0]!r}?' if close else '; cbnb.insight.findings.FAULTS lists them'))
     return {by_name.get(name, name) for name in wanted}
 
 @patch
-def check(
-    self: Learner,
-    fast: bool = False,    # True: one forward and backward pass, and no small trainings
-    skip: Any = (),        # faults that are not reported, by code or name, such as 'imbalance'
-) -> Findings:             # in a notebook, shown as a list; `ok`, `errors` and `raise_if_wrong()` are for scripts
+def check(self: Learner, fast: bool = False, skip: Any = ()) -> Findings:
     """Look for faults of data, model, loss and optimizer before a fit. The learner, its random states and its data stay as they are
 
     Args:
         fast: True: one forward and backward pass, and no small trainings
         skip: faults that are not reported, by code or name, such as 'imbalance'
-
     Returns:
         in a notebook, shown as a list; `ok`, `errors` and `raise_if_wrong()` are for scripts
-
     Raises:
         RuntimeError: this learner is running (...): check it before or after the fit
-
-    Example:
-        rare = (torch.arange(500) % 25 == 0).long()
-        dls = DataLoaders(DataLoader(TensorDataset(prices[:500]/20_000 - 2.5, rare), 32, shuffle=True), device='cpu')
-        learn = Learner(dls, nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2)), nn.CrossEntropyLoss(), lr=0.003)
-        assert learn.check(fast=True).codes == ['D9'] and learn.check(fast=True, skip='imbalance').codes == []
-        learn.check(fast=True)
     """
     left_out = _skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
@@ -93,8 +80,7 @@ def check(
         if e.failed and not any(f.level == 'error' for f in found): found.append(_of_failure(e))
         if not fast and can_train(e):
             trained, more = run_checks(e, (overfit, rate))
-            found = [f for f in found if f.code != 'M6' or f.level == 'error'] + trained       # the training decides about weights without gradient
-            failed += more
+            found, failed = _decided(found, trained), failed + more
     if not fast and not e.failed and not can_train(e) and self.train_step.own_update: failed.append('small trainings: train_step updates the weights itself')
     about = plural(len(e.numbers), 'item') if e.numbers else '1 batch'
     return Findings([f for f in found if f.code not in left_out], about, failed)

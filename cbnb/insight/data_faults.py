@@ -23,28 +23,15 @@ from .findings import Finding
 
 # %% ../../nbs/insight/data_faults.ipynb #ede2980d
 def digits(value: Any) -> str:
-    """Format a number with four significant digits
-
-    Args:
-        value
-    """
+    "Format a number with four significant digits"
     return f'{float(value.detach() if isinstance(value, Tensor) else value):.4g}'
 
 def percent(share: Any) -> str:
-    """Format a share in percent
-
-    Args:
-        share
-    """
+    "Format a share in percent"
     return f'{100*float(share):.0f}%'
 
 def listed(names: Any, most: int = 4) -> str:
-    """List names, and count those after the first four
-
-    Args:
-        names
-        most
-    """
+    "List names, and count those after the first four"
     names = [str(name) for name in names]
     return ', '.join(names[:most]) + (f' and {len(names) - most} more' if len(names) > most else '')
 
@@ -60,11 +47,7 @@ _STANDARDIZE = 'x = (x - x_train.mean(0))/x_train.std(0)'
 
 # %% ../../nbs/insight/data_faults.ipynb #9f91143f
 def nonfinite(e: Evidence) -> Iterator[Finding]:
-    """D1: nan or inf in inputs or targets
-
-    Args:
-        e
-    """
+    "D1: nan or inf in inputs or targets"
     for kind, part in zip(('input', 'target'), e.items):
         for _, t in leaves(part):
             if not t.is_floating_point() or t.ndim == 0 or (bad := ~torch.isfinite(t)).sum() == 0: continue
@@ -76,11 +59,7 @@ def nonfinite(e: Evidence) -> Iterator[Finding]:
                           'the loss becomes nan, and one update later all weights are', 'leave these items out, or fill in: x = torch.nan_to_num(x)')
 
 def input_scale(e: Evidence) -> Iterator[Finding]:
-    """D2: inputs that are far from mean 0 and standard deviation 1
-
-    Args:
-        e
-    """
+    "D2: inputs that are far from mean 0 and standard deviation 1"
     for name, t in _floats(e):
         top, mean, std = t.abs().max(), t.mean(), t.std()
         if 0.05 <= top <= 100 and mean.abs() <= 10*std or std < 1e-8: continue
@@ -89,11 +68,7 @@ def input_scale(e: Evidence) -> Iterator[Finding]:
                       _STANDARDIZE)
 
 def constant_input(e: Evidence) -> Iterator[Finding]:
-    """D3: all items are equal, or some columns are
-
-    Args:
-        e
-    """
+    "D3: all items are equal, or some columns are"
     for name, t in _floats(e):
         constant = t.reshape(len(t), -1).std(0) < 1e-8
         if constant.all(): yield Finding('D3', 'error', name, 'all items are equal', 'items that differ', 'the model can only learn the mean of the targets', 'look at the code that loads the items')
@@ -102,11 +77,7 @@ def constant_input(e: Evidence) -> Iterator[Finding]:
             'a constant column tells nothing about an item', 'leave these columns out')
 
 def column_scales(e: Evidence) -> Iterator[Finding]:
-    """D4: columns whose sizes differ by more than a factor of 1,000. Columns with few values, such as flags, do not count
-
-    Args:
-        e
-    """
+    "D4: columns whose sizes differ by more than a factor of 1,000. Columns with few values, such as flags, do not count"
     for _, t in _floats(e):
         if t.ndim != 2: continue
         columns = [i for i in range(t.shape[1]) if len(t[:, i].unique()) > 10]
@@ -117,22 +88,14 @@ def column_scales(e: Evidence) -> Iterator[Finding]:
             'within a factor of 1,000', 'the gradient of a weight grows with its input, so no rate suits both columns', _STANDARDIZE)
 
 def integer_input(e: Evidence) -> Iterator[Finding]:
-    """D5: whole numbers for a layer with float weights
-
-    Args:
-        e
-    """
+    "D5: whole numbers for a layer with float weights"
     if e.failed is None or not any(word in str(e.failed) for word in ('dtype', 'scalar type', 'Long', 'Byte', 'Int', 'Char')): return
     for name, t in _inputs(e):
         if not t.is_floating_point() and not t.is_complex(): yield Finding(
             'D5', 'error', name, str(t.dtype), 'a float type', 'a layer with float weights takes no integers', 'x = x.float()' + '/255'*(t.dtype == torch.uint8))
 
 def channels(e: Evidence) -> Iterator[Finding]:
-    """D6: images with the channels last
-
-    Args:
-        e
-    """
+    "D6: images with the channels last"
     conv = next((m for m in e.learn.model.modules() if isinstance(m, nn.Conv2d)), None)
     for name, t in _inputs(e):
         if conv is not None and t.ndim == 4 and t.shape[-1] in (1, 3, 4) and t.shape[1] not in (1, 3, 4): yield Finding(
@@ -141,11 +104,7 @@ def channels(e: Evidence) -> Iterator[Finding]:
 
 # %% ../../nbs/insight/data_faults.ipynb #61e6f39b
 def target_scale(e: Evidence) -> Iterator[Finding]:
-    """D7: targets for a regression that are far from the outputs of a new model
-
-    Args:
-        e
-    """
+    "D7: targets for a regression that are far from the outputs of a new model"
     if (call := e.call) is None or e.kind != 'numbers' or (y := e.targets) is None or not y.is_floating_point(): return
     std, mean, out = y.std(), y.mean(), call.pred.float().cpu()
     if std <= 20 and mean.abs() <= 20*std or std == 0: return
@@ -154,36 +113,21 @@ def target_scale(e: Evidence) -> Iterator[Finding]:
                   'targets of the size of the outputs', 'the last layer needs many updates to reach targets of this size', 'y = (y - y_train.mean())/y_train.std()')
 
 def constant_target(e: Evidence) -> Iterator[Finding]:
-    """D8: all targets are equal
-
-    Args:
-        e
-    """
+    "D8: all targets are equal"
     if (y := e.targets) is None or not e.kind or y.ndim > 2 or len(y) < 16 or (y != y.flatten()[0]).any(): return
     yield Finding('D8', 'error', 'targets', f'all of {len(y)} are {digits(y.flatten()[0])}', 'two values or more', 'a model that ignores its inputs is perfect', 'look at the code that makes the targets')
 
 def labels(
     e: Evidence,
 ) -> Tensor | None:    # None: the targets are no labels
-    """Return the labels of the items
-
-    Args:
-        e
-
-    Returns:
-        None: the targets are no labels
-    """
+    "Return the labels of the items"
     y = e.targets
     if y is None or y.numel() == 0: return None
     if e.kind == 'classes': return y
     return y.long() if e.kind == 'binary' and len(y.unique()) <= 2 else None
 
 def imbalance(e: Evidence) -> Iterator[Finding]:
-    """D9: one label has nearly all items
-
-    Args:
-        e
-    """
+    "D9: one label has nearly all items"
     if (y := labels(e)) is None or y.ndim > 1 or len(y) < 50 or y.min() < 0: return
     shares = y.bincount()/len(y)
     present = shares[shares > 0]
@@ -193,11 +137,7 @@ def imbalance(e: Evidence) -> Iterator[Finding]:
                   f'always answering {most} is right for {percent(shares.max())} of the items, so accuracy says little', 'a metric such as RocAucBinary, or weights in the loss')
 
 def label_range(e: Evidence) -> Iterator[Finding]:
-    """D11: labels below 0, or without an output of the model
-
-    Args:
-        e
-    """
+    "D11: labels below 0, or without an output of the model"
     out = e.call.pred if e.call and e.call.name in ('cross_entropy', 'nll_loss') else e.pred if e.failed else None
     if not isinstance(out, Tensor) or out.ndim < 2 or (y := e.targets) is None or y.is_floating_point() or not y.numel(): return
     n, low, high = out.shape[1], int(y.min()), int(y.max())
@@ -206,22 +146,14 @@ def label_range(e: Evidence) -> Iterator[Finding]:
                   f'y = y - {low}' if high - low < n else f'give the last layer {high + 1} outputs')
 
 def ignored_targets(e: Evidence) -> Iterator[Finding]:
-    """D21: nearly all targets are ignored by the loss
-
-    Args:
-        e
-    """
+    "D21: nearly all targets are ignored by the loss"
     y = next((t for _, t in leaves(e.items[1])), None)
     if y is None or e.ignored is None or y.numel() < 16 or y.is_floating_point() or (share := (y == e.ignored).float().mean()) <= 0.9: return
     yield Finding('D21', 'warning', 'targets', f'{percent(share)} are {e.ignored}, which the loss ignores', 'at most 90%', 'few targets train the model, and a batch without any has the loss nan', 'pad less, or choose another ignore_index')
 
 # %% ../../nbs/insight/data_faults.ipynb #ff51a94c
 def sorted_batches(e: Evidence) -> Iterator[Finding]:
-    """D10: the loader does not shuffle, and the items are in the order of their labels
-
-    Args:
-        e
-    """
+    "D10: the loader does not shuffle, and the items are in the order of their labels"
     dl = e.learn.dls.train
     if e.in_order is None or e.kind not in ('classes', 'binary') or not (bs := dl.batch_size): return
     first, drawn = (next((t for _, t in leaves(part[1])), None) for part in (e.in_order, e.items))
@@ -239,11 +171,7 @@ def _rows_of(items: Any) -> Tensor | None:
 def _hashes(t: Tensor) -> list[int]: return [hash(row.numpy().tobytes()) for row in t.cpu().reshape(len(t), -1)]
 
 def leak(e: Evidence) -> Iterator[Finding]:
-    """D12: items of the validation set are in the training set. Rows with few values, which are equal by chance, do not count
-
-    Args:
-        e
-    """
+    "D12: items of the validation set are in the training set. Rows with few values, which are equal by chance, do not count"
     x, v = _rows_of(e.items), _rows_of(e.valid)
     if x is None or v is None or e.numbers is None or x.shape[1:] != v.shape[1:] or x[0].numel() < (2 if x.is_floating_point() else 9): return
     if len(x[:200].unique()) < 30 and x[0].numel() < 30 or len(known := set(_hashes(x))) < 0.5*len(x): return
@@ -254,11 +182,7 @@ def leak(e: Evidence) -> Iterator[Finding]:
         'the loss of an item that was trained says nothing about new items', 'split the items once, before all else: train, valid = random_split(items, [0.8, 0.2])')
 
 def shift(e: Evidence) -> Iterator[Finding]:
-    """D15: inputs of validation have another mean or spread
-
-    Args:
-        e
-    """
+    "D15: inputs of validation have another mean or spread"
     for (name, t), (_, v) in zip(leaves(e.items[0]), leaves(e.valid[0]) if e.valid else ()):
         if not t.is_floating_point() or t.ndim < 2 or t.shape[1] != v.shape[1] or min(len(t), len(v)) < 30: continue
         axes = (0, *range(2, t.ndim))
@@ -274,11 +198,7 @@ def shift(e: Evidence) -> Iterator[Finding]:
         return
 
 def random_validation(e: Evidence) -> Iterator[Finding]:
-    """D16: an item of validation is another one each time
-
-    Args:
-        e
-    """
+    "D16: an item of validation is another one each time"
     dl = e.learn.dls.valid
     if not numbered(dl) or not len(dl.dataset): return
     first, again = (dl.collate_fn([dl.dataset[0]]) for _ in range(2))
@@ -286,11 +206,7 @@ def random_validation(e: Evidence) -> Iterator[Finding]:
     yield Finding('D16', 'warning', 'item 0 of validation', 'two readings differ', 'the same values', 'a random transform makes valid_loss noise', 'leave random transforms out of the validation set')
 
 def tiny_batch(e: Evidence) -> Iterator[Finding]:
-    """D19: a batch of one item in a model with batch norm
-
-    Args:
-        e
-    """
+    "D19: a batch of one item in a model with batch norm"
     dl, norm = e.learn.dls.train, next((name for name, m in e.learn.model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
     if norm is None or not numbered(dl) or not (bs := dl.batch_size): return
     n, last = len(dl.dataset), not dl.drop_last
@@ -299,11 +215,7 @@ def tiny_batch(e: Evidence) -> Iterator[Finding]:
         'D19', 'error', norm, f'the last batch of {n} items in batches of {bs} has one item', 'two or more', 'batch norm cannot take the statistics of one item', 'DataLoader(train_set, batch_size, shuffle=True, drop_last=True)')
 
 def copies(e: Evidence) -> Iterator[Finding]:
-    """D20: many items are equal
-
-    Args:
-        e
-    """
+    "D20: many items are equal"
     x = _rows_of(e.items)
     if x is None or len(x) < 50 or x[0].numel() < 9 or len(x[:200].unique()) < 10: return
     n = len(x) - len(set(_hashes(x)))

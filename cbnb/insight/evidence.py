@@ -29,11 +29,7 @@ from ..learner import Learner
 def numbered(
     dl: Any,    # a loader
 ) -> bool:
-    """Return whether a loader reads a dataset with numbered items
-
-    Args:
-        dl: a loader
-    """
+    "Return whether a loader reads a dataset with numbered items"
     return (isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset)
             and hasattr(dl.dataset, '__getitem__') and hasattr(dl.dataset, '__len__'))
 
@@ -42,16 +38,7 @@ def read_items(
     numbers: list[int],      # which items
     seconds: float = 0.3,    # stop after this time, but not before 32 items
 ) -> tuple[Any, int]:        # a batch, and the number of its items
-    """Read items of a dataset and collate them
-
-    Args:
-        dl: a loader with numbered items
-        numbers: which items
-        seconds: stop after this time, but not before 32 items
-
-    Returns:
-        a batch, and the number of its items
-    """
+    "Read items of a dataset and collate them"
     several = getattr(dl.dataset, '__getitems__', None)
     if several is not None: return dl.collate_fn(several(numbers)), len(numbers)
     items, start = [], time.perf_counter()
@@ -64,15 +51,7 @@ def sample(
     dl: Any,           # a loader
     n: int = 512,      # maximum number of items
 ) -> tuple[Any, list[int] | None]:    # a batch, or None; the numbers of its items, None: unknown
-    """Read items drawn at random, in an order that is the same each time
-
-    Args:
-        dl: a loader
-        n: maximum number of items
-
-    Returns:
-        a batch, or None; the numbers of its items, None: unknown
-    """
+    "Read items drawn at random, in an order that is the same each time"
     if numbered(dl) and len(dl.dataset):
         order = torch.randperm(len(dl.dataset), generator=torch.Generator().manual_seed(0))[:n].tolist()
         batch, read = read_items(dl, order)
@@ -84,15 +63,7 @@ def leaves(
     values: Any,       # nested tensors
     name: str = '',    # name of the whole
 ) -> Iterator[tuple[str, Tensor]]:    # name of the place, such as 'image' or '0.mask', and tensor
-    """Yield the tensors of a nested batch
-
-    Args:
-        values: nested tensors
-        name: name of the whole
-
-    Returns:
-        name of the place, such as 'image' or '0.mask', and tensor
-    """
+    "Yield the tensors of a nested batch"
     if isinstance(values, Tensor): yield name, values
     elif isinstance(values, (list, tuple)):
         for i, v in enumerate(values): yield from leaves(v, f'{name}.{i}' if name else str(i))
@@ -104,26 +75,13 @@ def rows(
     of: Any,              # the items to take: a slice, or a list of numbers
     n: int,               # number of items; tensors of another length stay as they are
 ) -> Any:
-    """Return a batch with some of its items
-
-    Args:
-        batch: nested tensors
-        of: the items to take: a slice, or a list of numbers
-        n: number of items; tensors of another length stay as they are
-    """
+    "Return a batch with some of its items"
     return map_tensors(lambda t: t[of] if t.ndim and len(t) == n else t, batch)
 
 # %% ../../nbs/insight/evidence.ipynb #fa46c6d7
 @dataclass
 class LossCall:
-    """A call of a loss function of torch
-
-    Args:
-        name: name of the function, such as 'cross_entropy'
-        pred: what the loss compares
-        target
-        options: all arguments, by name
-    """
+    "A call of a loss function of torch"
     name: str                  # name of the function, such as 'cross_entropy'
     pred: Tensor               # what the loss compares
     target: Tensor
@@ -149,14 +107,7 @@ class LossCalls(TorchFunctionMode):
 # %% ../../nbs/insight/evidence.ipynb #43849485
 @dataclass
 class Layer:
-    """One call of a module without submodules
-
-    Args:
-        name: as in `named_modules`
-        module
-        x: its first input
-        out: its output
-    """
+    "One call of a module without submodules"
     name: str             # as in `named_modules`
     module: nn.Module
     x: Tensor | None      # its first input
@@ -164,25 +115,7 @@ class Layer:
 
 @dataclass
 class Evidence:
-    """What the checks look at
-
-    Args:
-        learn
-        drawn: a batch of items drawn at random
-        items: its inputs and targets, as `(xb, yb)`
-        numbers: their numbers in the dataset; None: unknown
-        valid: items of the validation set, as `items`
-        in_order: the first items, as `items`, if the loader does not shuffle; else None
-        batch: the batch of the pass
-        n: number of its items
-        pred: the prediction
-        loss: the loss with its graph; None: there is none
-        failed: the error of the pass
-        calls
-        layers
-        grads: parameter -> gradient; None: it got none
-        losses: name of a small training -> its losses
-    """
+    "What the checks look at"
     learn: Learner
     drawn: Any = None                      # a batch of items drawn at random
     items: Any = None                      # its inputs and targets, as `(xb, yb)`
@@ -235,11 +168,7 @@ class Evidence:
 def without_dropout(
     model: nn.Module,
 ) -> Iterator[None]:
-    """Switch dropout layers to evaluation for the length of a `with` block
-
-    Args:
-        model
-    """
+    "Switch dropout layers to evaluation for the length of a `with` block"
     off = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.training]
     for m in off: m.training = False
     try: yield
@@ -250,12 +179,7 @@ def compute_loss(
     learn: Learner,
     batch: Any,      # a batch on the device
 ) -> Tensor | None:
-    """Compute prediction and loss of a batch as in training. Return the loss with its graph
-
-    Args:
-        learn: the learner
-        batch: a batch on the device
-    """
+    "Compute prediction and loss of a batch as in training. Return the loss with its graph"
     learn.iter, learn.training = 1, True              # the checks of the first batch belong to a fit
     learn.pred = learn.loss = learn.loss_grad = learn.step_result = None
     learn.xb, learn.yb = learn.split_batch(batch)
@@ -268,12 +192,7 @@ def probe(
     learn: Learner,     # a learner; call this function in `learn.without_trace()`
     batch: Any,         # a batch of the training loader
 ) -> Evidence:
-    """Pass a batch forward and backward, and note the values of each layer and the gradients
-
-    Args:
-        learn: a learner; call this function in `learn.without_trace()`
-        batch: a batch of the training loader
-    """
+    "Pass a batch forward and backward, and note the values of each layer and the gradients"
     model = learn.model
     e = Evidence(learn, batch=to_device(batch, learn.dls.device), n=find_bs(batch) or 0)
     names = {m: name for name, m in model.named_modules()}
@@ -301,14 +220,7 @@ def _split(learn: Learner, batch: Any) -> Any: return None if batch is None else
 def collect(
     learn: Learner,    # a learner; call this function in `learn.without_trace()`
 ) -> Evidence | None:  # None: there is no batch
-    """Collect what the checks look at
-
-    Args:
-        learn: a learner; call this function in `learn.without_trace()`
-
-    Returns:
-        None: there is no batch
-    """
+    "Collect what the checks look at"
     dl, valid = learn.dls.train, getattr(learn.dls, 'valid', None)
     drawn, numbers = sample(dl)
     if drawn is None: return None

@@ -41,17 +41,7 @@ LEVELS: tuple[Level, ...] = ('error', 'warning', 'note')
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault of a training
-
-    Args:
-        code: a key of `FAULTS`
-        level: 'error': the model cannot train; 'warning': it trains badly; 'note': worth a look
-        where: the layer, column, items or parameters
-        measured: what was measured
-        limit: what it should be
-        why: why this is a fault, in one sentence
-        fix: a line of code, or an instruction
-    """
+    "A fault of a training"
     code: str          # a key of `FAULTS`
     level: Level       # 'error': the model cannot train; 'warning': it trains badly; 'note': worth a look
     where: str         # the layer, column, items or parameters
@@ -72,8 +62,8 @@ def _sentence(text: str) -> str:
     begins_with_word = text.split(' ')[0].isalpha()      # and not with a name such as `cross_entropy`
     return f'{text[:1].upper() if begins_with_word else text[:1]}{text[1:]}.'
 
-# %% ../../nbs/insight/findings.ipynb #324bd235
-_RAISED = 'D2', 'D4', 'D7', 'M8', 'M9'      # a size alone is a note
+# %% ../../nbs/insight/findings.ipynb #4713d1cf
+_RAISED = 'D2', 'D4', 'D7', 'M8', 'M9', 'M17'      # a size alone is a note
 
 def _raise_level(f: Finding, codes: set[str]) -> Finding:
     doubtful = f.level == 'note' and f.code in _RAISED and codes & (EFFECTS[f.code] - {*_RAISED, 'D15', 'L7'})
@@ -82,14 +72,7 @@ def _raise_level(f: Finding, codes: set[str]) -> Finding:
 def in_groups(
     found: Iterable[Finding],    # in any order
 ) -> list[list[Finding]]:        # each group begins with a cause, and its effects follow
-    """Group findings by cause, the most important group first
-
-    Args:
-        found: in any order
-
-    Returns:
-        each group begins with a cause, and its effects follow
-    """
+    "Group findings by cause, the most important group first"
     found = list(found)
     certain = {f.code for f in found if f.level != 'note'}
     certain |= {f.code for f in found if _raise_level(f, certain).level != 'note'}
@@ -105,14 +88,7 @@ def in_groups(
 
 # %% ../../nbs/insight/findings.ipynb #93b3d0db
 class Findings:
-    """The findings of a check, each cause before its effects
-
-    Args:
-        found: in any order
-        about: what was checked
-        skipped: what was not checked, and why
-        figure: SVG below the list
-    """
+    "The findings of a check, each cause before its effects"
     def __init__(self,
         found: Iterable[Finding] = (),    # in any order
         about: str = '',                  # what was checked

@@ -23,11 +23,7 @@ from .findings import Finding
 
 # %% ../../nbs/insight/model_faults.ipynb #fa12215c
 def ignores_input(e: Evidence) -> Iterator[Finding]:
-    """M1: the prediction is the same for all items
-
-    Args:
-        e
-    """
+    "M1: the prediction is the same for all items"
     p = e.pred
     if not isinstance(p, Tensor) or not p.is_floating_point() or p.ndim == 0 or len(p) != e.n or e.n < 4: return
     out = p.detach().float().reshape(e.n, -1)
@@ -43,11 +39,7 @@ def _evaluated(e: Evidence, batch: Any) -> Any:
     return learn.pred
 
 def mixes_items(e: Evidence) -> Iterator[Finding]:
-    """M2 and T5: in evaluation mode, an item has another prediction among other items, or each time
-
-    Args:
-        e
-    """
+    "M2 and T5: in evaluation mode, an item has another prediction among other items, or each time"
     model = e.learn.model
     if e.failed or not isinstance(e.pred, Tensor) or e.n < 3 or e.pred.ndim == 0 or len(e.pred) != e.n: return
     if any(isinstance(m, (nn.RNNBase, nn.MultiheadAttention)) and not m.batch_first for m in model.modules()): return    # items may not come first
@@ -70,21 +62,13 @@ _SHAPES = ('View', 'UnsafeView', 'Reshape', 'ReshapeAlias', 'Squeeze', 'Unsqueez
 _BOUNDS = dict(Relu=(0., math.inf), Sigmoid=(0., 1.), Tanh=(-1., 1.), Hardtanh=(-1., 1.), Softmax=(0., 1.))
 
 def last_operation(t: Any) -> str:
-    """Return the last operation that made a tensor, without changes of shape and type, such as 'Relu'
-
-    Args:
-        t
-    """
+    "Return the last operation that made a tensor, without changes of shape and type, such as 'Relu'"
     node = t.grad_fn if isinstance(t, Tensor) else None
     while node is not None and node.name().removesuffix('Backward0') in _SHAPES: node = node.next_functions[0][0]
     return '' if node is None else node.name().removesuffix('Backward0')
 
 def output_activation(e: Evidence) -> Iterator[Finding]:
-    """M12: the model ends with an activation that the targets, or the loss, do not allow
-
-    Args:
-        e
-    """
+    "M12: the model ends with an activation that the targets, or the loss, do not allow"
     if (call := e.call) is None or (act := last_operation(e.pred)) not in _BOUNDS: return
     low, high = _BOUNDS[act]
     if call.name == 'cross_entropy' and act != 'Softmax' or call.name.endswith('with_logits') and act in ('Relu', 'Tanh'): yield Finding(
@@ -97,23 +81,15 @@ def output_activation(e: Evidence) -> Iterator[Finding]:
             'no weights reach these targets', 'leave the last activation out of the model')
 
 def width(e: Evidence) -> Iterator[Finding]:
-    """M13: more outputs than labels
-
-    Args:
-        e
-    """
+    "M13: more outputs than labels"
     if e.kind != 'classes' or e.call is None or e.call.pred.ndim < 2 or (y := labels(e)) is None: return
     n, seen = e.call.pred.shape[1], int(y.max()) + 1
     if seen < n and len(y) >= max(50, 5*n): yield Finding(
         'M13', 'note', 'the last layer', f'{n} outputs', f'{seen}, the number of labels', 'an output without a label is never right', f'give the last layer {seen} outputs')
 
-# %% ../../nbs/insight/model_faults.ipynb #16f819f0
+# %% ../../nbs/insight/model_faults.ipynb #a46882c2
 def no_gradient(e: Evidence) -> Iterator[Finding]:
-    """M4: the loss has no gradient, or no parameter gets one
-
-    Args:
-        e
-    """
+    "M4: the loss has no gradient, or no parameter gets one"
     params = list(e.learn.model.parameters())
     if e.loss is None or not params: return
     cut = not e.loss.requires_grad
@@ -122,11 +98,7 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
                   'compute the loss from the prediction with operations of torch only')
 
 def untrained(e: Evidence) -> Iterator[Finding]:
-    """M5: parameters that are frozen or get no gradient
-
-    Args:
-        e
-    """
+    "M5: parameters that are frozen or get no gradient"
     if not e.grads or all(g is None for g in e.grads.values()): return
     without = [name for name, g in e.grads.items() if g is None]
     frozen = [name for name, p in e.learn.model.named_parameters() if not p.requires_grad]
@@ -135,11 +107,7 @@ def untrained(e: Evidence) -> Iterator[Finding]:
     if frozen: yield Finding('M5', 'note', listed(frozen), f'{len(frozen)} parameters are frozen', 'none', 'requires_grad is False, so these parameters keep their values', 'learn.unfreeze()')
 
 def zero_gradient(e: Evidence) -> Iterator[Finding]:
-    """M6: weights whose gradient is exactly 0 in the first batch. A small training decides whether it stays so, as it does not behind layers that begin with zeros
-
-    Args:
-        e
-    """
+    "M6: weights whose gradient is exactly 0 in the first batch. A small training decides whether it stays so, as it does not behind layers that begin with zeros"
     weights = {name: g for name, g in e.grads.items() if g is not None and g.ndim > 1}
     zero = [name for name, g in weights.items() if not g.is_sparse and not g.any()]
     if zero: yield Finding('M6', 'error' if len(zero) == len(weights) else 'note', listed(zero), f'{len(zero)} of {len(weights)} weights have a gradient of exactly 0', 'none',
@@ -151,11 +119,7 @@ def _gradients(e: Evidence) -> list[tuple[str, float]]:
     return [(name.removesuffix('.weight'), float(g.norm())) for name in names if (g := e.grads.get(name)) is not None]
 
 def vanishing(e: Evidence) -> Iterator[Finding]:
-    """M16 and M17: the first layers get hardly any gradient, or a layer gets a huge one
-
-    Args:
-        e
-    """
+    "M16 and M17: the first layers get hardly any gradient, or a layer gets a huge one"
     norms = _gradients(e)
     if not norms: return
     (first, begin), (last, end) = norms[0], norms[-1]
@@ -163,7 +127,7 @@ def vanishing(e: Evidence) -> Iterator[Finding]:
     if len(norms) > 2 and 0 < begin < 1e-3*end and begin < 1e-4: yield Finding(
         'M16', 'warning', first, f'gradient {digits(begin)}, against {digits(end)} in {last}', 'a thousandth of the last one or more', 'the first layers hardly learn',
         'ReLU instead of sigmoid or tanh, a norm, skip connections, or kaiming initialization')
-    elif norm > 1e3: yield Finding('M17', 'warning', largest, f'gradient {digits(norm)}', 'at most 1,000', 'one update of this size destroys the weights', 'learn.fit(n_epoch, cbs=GradientClip(1.0))')
+    elif norm > 1e3: yield Finding('M17', 'note', largest, f'gradient {digits(norm)}', 'at most 1,000', 'one update of this size destroys the weights', 'learn.fit(n_epoch, cbs=GradientClip(1.0))')
 
 # %% ../../nbs/insight/model_faults.ipynb #a34909a8
 def _path(layer: Layer) -> str:
@@ -172,11 +136,7 @@ def _path(layer: Layer) -> str:
     return 'learn.model' + ''.join(f'[{part}]' if part.isdigit() else f'.{part}' for part in parts)
 
 def equal_rows(e: Evidence) -> Iterator[Finding]:
-    """M7: units that start with the same weights
-
-    Args:
-        e
-    """
+    "M7: units that start with the same weights"
     equal = {}
     for layer in e.matrices:
         w = layer.module.weight.detach()
@@ -186,11 +146,7 @@ def equal_rows(e: Evidence) -> Iterator[Finding]:
     if equal: yield Finding('M7', 'error', listed(f'{name}.weight' for name in equal), 'all rows are equal', 'rows that differ', 'units that start equal stay equal', f'{_path(next(iter(equal.values())))}.reset_parameters()')
 
 def dead_units(e: Evidence) -> Iterator[Finding]:
-    """M9: units of ReLU that are 0 for all items
-
-    Args:
-        e
-    """
+    "M9: units of ReLU that are 0 for all items"
     worst = 0.5, '', 0
     for layer in e.layers:
         out = layer.out
@@ -202,22 +158,14 @@ def dead_units(e: Evidence) -> Iterator[Finding]:
                         'a unit that is 0 for all items gets no gradient', "the layer's default initialization, inputs around 0, or nn.LeakyReLU")
 
 def saturated(e: Evidence) -> Iterator[Finding]:
-    """M10: inputs of sigmoid or tanh where they are flat
-
-    Args:
-        e
-    """
+    "M10: inputs of sigmoid or tanh where they are flat"
     for layer in e.layers:
         if not isinstance(layer.module, (nn.Sigmoid, nn.Tanh)) or layer.x is None or (share := (layer.x.detach().abs() > 5).float().mean()) <= 0.5: continue
         yield Finding('M10', 'warning', layer.name, f'{percent(share)} of its inputs are beyond -5 and 5', 'at most 50%', 'the slope is nearly 0 there, so the gradient vanishes', 'smaller initial weights, or a norm before this layer')
         return
 
 def init_scale(e: Evidence) -> Iterator[Finding]:
-    """M8: weights that make values much larger or smaller. For inputs with mean 0, the factor is the norm of a row: 0.58 for a new linear layer
-
-    Args:
-        e
-    """
+    "M8: weights that make values much larger or smaller. For inputs with mean 0, the factor is the norm of a row: 0.58 for a new linear layer"
     for layer in e.matrices:
         w = layer.module.weight.detach().float()
         growth = float(w.flatten(1).norm(dim=1).mean())
@@ -227,11 +175,7 @@ def init_scale(e: Evidence) -> Iterator[Finding]:
         return
 
 def linear_linear(e: Evidence) -> Iterator[Finding]:
-    """M11: two layers of the same kind without an activation between them. Bottlenecks, and convolutions in groups or of size 1, are meant
-
-    Args:
-        e
-    """
+    "M11: two layers of the same kind without an activation between them. Bottlenecks, and convolutions in groups or of size 1, are meant"
     made = {layer.out.grad_fn: layer for layer in e.matrices if layer.out is not None and layer.out.grad_fn is not None}
     for layer in e.matrices:
         node = layer.x.grad_fn if layer.x is not None else None
@@ -246,11 +190,7 @@ def _is_meant(first: Any, second: Any) -> bool:
     return first.groups > 1 or second.groups > 1 or 1 in (*first.kernel_size, *second.kernel_size)
 
 def dropout(e: Evidence) -> Iterator[Finding]:
-    """M14: dropout that leaves few values
-
-    Args:
-        e
-    """
+    "M14: dropout that leaves few values"
     for name, m in e.learn.model.named_modules():
         if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0.5: yield Finding(
             'M14', 'warning' if m.p >= 0.9 else 'note', name, f'p={m.p:g}', 'at most 0.5', f'{percent(1 - m.p)} of the values remain', 'nn.Dropout(0.2)')

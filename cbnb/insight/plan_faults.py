@@ -23,11 +23,7 @@ from ..snapshot import owned_by_steps
 
 # %% ../../nbs/insight/plan_faults.ipynb #fbc0029a
 def first_loss(e: Evidence) -> Iterator[Finding]:
-    """L1: a first loss that is much larger than that of a guess
-
-    Args:
-        e
-    """
+    "L1: a first loss that is much larger than that of a guess"
     if (call := e.call) is None or e.loss is None or call.options.get('reduction') != 'mean': return
     if call.options.get('weight') is not None or call.options.get('pos_weight') is not None: return
     if call.name == 'cross_entropy' and call.pred.ndim > 1: n = call.pred.shape[1]
@@ -38,11 +34,7 @@ def first_loss(e: Evidence) -> Iterator[Finding]:
                                                     'standardize the inputs, or initialize the last layer with smaller weights')
 
 def wrong_activation(e: Evidence) -> Iterator[Finding]:
-    """L2, L3, L4: probabilities where the loss expects any numbers, or numbers where it expects logarithms of probabilities
-
-    Args:
-        e
-    """
+    "L2, L3, L4: probabilities where the loss expects any numbers, or numbers where it expects logarithms of probabilities"
     if (call := e.call) is None: return
     p, act = call.pred.float(), last_operation(e.pred)
     rows = p.ndim > 1 and p.shape[1] > 1
@@ -56,11 +48,7 @@ def wrong_activation(e: Evidence) -> Iterator[Finding]:
         'L3', 'error', 'the prediction', f'exp of a row sums to {digits(total.exp().max())}', '1', 'nll_loss expects logarithms of probabilities, and falls without limit for other numbers', 'nn.CrossEntropyLoss()')
 
 def wrong_loss(e: Evidence) -> Iterator[Finding]:
-    """L5: a loss that does not suit the targets
-
-    Args:
-        e
-    """
+    "L5: a loss that does not suit the targets"
     if (call := e.call) is None: return
     y, p = call.target, call.pred
     if call.name.startswith('binary') and (y.min() < 0 or y.max() > 1): yield Finding(
@@ -75,41 +63,25 @@ def wrong_loss(e: Evidence) -> Iterator[Finding]:
                       'nn.BCEWithLogitsLoss()' if len(values) == 2 else 'nn.CrossEntropyLoss()')
 
 def broadcast(e: Evidence) -> Iterator[Finding]:
-    """L6: each prediction is compared with every target
-
-    Args:
-        e
-    """
+    "L6: each prediction is compared with every target"
     if (call := e.call) is None or call.name in ('cross_entropy', 'nll_loss'): return
     p, y = call.pred.shape, call.target.shape
     if p != y and torch.broadcast_shapes(p, y) not in (p, y): yield Finding(
         'L6', 'error', 'prediction and target', f'{tuple(p)} and {tuple(y)}', 'the same shape', 'each prediction is compared with every target', 'pred.squeeze(1)')
 
 def sum_of_losses(e: Evidence) -> Iterator[Finding]:
-    """L7: a loss that grows with the number of items
-
-    Args:
-        e
-    """
+    "L7: a loss that grows with the number of items"
     if (call := e.call) is not None and call.options.get('reduction') == 'sum' and last_operation(e.loss) not in ('Div', 'Mul'): yield Finding(
         'L7', 'warning', 'the loss', "reduction='sum'", "'mean'", 'the gradient grows with the number of items, so the best rate depends on the batch size', "reduction='mean'")
 
 def negative_loss(e: Evidence) -> Iterator[Finding]:
-    """L8: a minus before the loss
-
-    Args:
-        e
-    """
+    "L8: a minus before the loss"
     if e.loss is not None and e.call is not None and e.loss.item() < 0 and last_operation(e.loss) in ('Neg', 'Mul'): yield Finding(
         'L8', 'error', 'the loss', digits(e.loss), '0 or more', f'the loss is minus {e.call.name}, so training makes the model worse', 'leave the minus out')
 
 # %% ../../nbs/insight/plan_faults.ipynb #4fb49dc7
 def missing_parameters(e: Evidence) -> Iterator[Finding]:
-    """O1 and O2: parameters that no optimizer has, or an optimizer of another model
-
-    Args:
-        e
-    """
+    "O1 and O2: parameters that no optimizer has, or an optimizer of another model"
     if e.learn.opt is None: return
     opts = [e.learn.opt, *owned_by_steps(e.learn)[2]]
     held = {id(p) for opt in opts for group in opt.param_groups for p in group['params']}
@@ -121,11 +93,7 @@ def missing_parameters(e: Evidence) -> Iterator[Finding]:
                   'the optimizer has the parameters of another model' if stale else 'these parameters are not trained', 'learn.create_opt()')
 
 def settings(e: Evidence) -> Iterator[Finding]:
-    """O4, O5: settings that shrink or smear updates, or pull all weights to 0
-
-    Args:
-        e
-    """
+    "O4, O5: settings that shrink or smear updates, or pull all weights to 0"
     if e.learn.opt is None: return
     for group in e.learn.opt.param_groups:
         eps, betas, momentum, wd = (group.get(name) for name in ('eps', 'betas', 'momentum', 'weight_decay'))
@@ -138,21 +106,13 @@ def settings(e: Evidence) -> Iterator[Finding]:
         return
 
 def batch_size(e: Evidence) -> Iterator[Finding]:
-    """O8: batches that are a large part of the data
-
-    Args:
-        e
-    """
+    "O8: batches that are a large part of the data"
     dl = e.learn.dls.train
     n, bs = len(dl.dataset) if e.numbers else 0, getattr(dl, 'batch_size', None)
     if n > 1 and bs and bs > n/4: yield Finding('O8', 'note', 'the training loader', f'{math.ceil(n/bs)} updates in an epoch', 'four or more', f'a batch has {bs} of {n} items', f'batch_size={max(1, n//20)}')
 
 def half_precision(e: Evidence) -> Iterator[Finding]:
-    """O9: parameters in half precision, whose updates round to 0
-
-    Args:
-        e
-    """
+    "O9: parameters in half precision, whose updates round to 0"
     names = [name for name, p in e.learn.model.named_parameters() if p.dtype == torch.float16]
     if names: yield Finding('O9', 'warning', listed(names), f'{percent(len(names)/max(1, len(list(e.learn.model.parameters()))))} of the parameters are float16', 'float32', 'small updates round to 0', 'learn.to_fp16()')
 

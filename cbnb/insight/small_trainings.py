@@ -36,17 +36,7 @@ def train_on(
     opt: Any,             # an optimizer
     n: int,               # number of updates
 ) -> list[float]:         # the losses; the last one is not finite if the training diverged
-    """Train without callbacks
-
-    Args:
-        learn: the learner
-        batches: used in turn
-        opt: an optimizer
-        n: number of updates
-
-    Returns:
-        the losses; the last one is not finite if the training diverged
-    """
+    "Train without callbacks"
     losses: list[float] = []
     with torch.enable_grad():
         for i in range(n):
@@ -59,11 +49,7 @@ def train_on(
     return losses
 
 def can_train(e: Evidence) -> bool:
-    """Return whether the small trainings make sense: the step computes a loss with a gradient, and does not update by itself
-
-    Args:
-        e
-    """
+    "Return whether the small trainings make sense: the step computes a loss with a gradient, and does not update by itself"
     step = e.learn.train_step
     return e.loss is not None and e.loss.requires_grad and math.isfinite(e.loss.item()) and not step.own_update and bool(_trained(e.learn))
 
@@ -89,11 +75,7 @@ def _tensors(values: Any) -> list[Tensor]:
     return found
 
 def overfit(e: Evidence) -> Iterator[Finding]:
-    """T1 and T2: 16 items cannot be learned by heart, or as well without inputs. M6: weights that this training does not change
-
-    Args:
-        e
-    """
+    "T1 and T2: 16 items cannot be learned by heart, or as well without inputs. M6: weights that this training does not change"
     learn = e.learn
     if not can_train(e) or e.n < 2: return
     batch, restart = rows(e.batch, slice(0, 16), e.n), _restarting(learn)
@@ -123,11 +105,7 @@ def _judge(losses: list[float], blind: list[float], n: int) -> Iterator[Finding]
 
 # %% ../../nbs/insight/small_trainings.ipynb #d30a59a2
 def rate(e: Evidence) -> Iterator[Finding]:
-    """O3: at the rate of the learner, the first updates destroy the weights or change nothing
-
-    Args:
-        e
-    """
+    "O3: at the rate of the learner, the first updates destroy the weights or change nothing"
     learn, n, bs = e.learn, len(e.numbers or ()), e.n
     if not can_train(e) or learn.opt is None: return
     drawn = to_device(e.drawn, learn.dls.device)

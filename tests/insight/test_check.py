@@ -375,7 +375,7 @@ def test_findings_for_scripts():
     learner().check().raise_if_wrong()
     assert found.rows()[0]["code"] == "D2" and found.rows()[0]["name"] == "input-scale"
     assert "D2" not in learn.check(skip="input-scale").codes and "D2" not in learn.check(skip=["D2"]).codes
-    with pytest.raises(ValueError, match="skip='input scale' is no fault"):
+    with pytest.raises(ValueError, match="did you mean 'input-scale'"):
         learn.check(skip="input scale")
     assert all(code in FAULTS for code in PREPARED)
 
