@@ -44,6 +44,12 @@ from .undo import interrupts_wait
 _all_ = ['History', 'Run']
 
 # %% ../nbs/08_recorder.ipynb #72acdd44
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .lr import finder as _in_finder
+    from .display import plots as _in_plots
+
 class PhaseMetrics:
     "Accumulates the loss, its parts, and the metrics of one pass over a loader"
     def __init__(self,
@@ -182,6 +188,13 @@ class Recorder(Callback):
         valid_metrics: whether to record the validation loss and the metrics of validation
         beta: weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        plot_losses = _in_plots.plot_losses
+        plot_lr = _in_plots.plot_lr
+        plot_metrics = _in_plots.plot_metrics
+        plot_loss = _in_plots.plot_loss
+        plot_sched = _in_plots.plot_sched
+        plot = _in_finder.plot
     order, run_in = 50, ('fit', 'validate')
     no_state = ('series', 'places', 'rates', 'phases', 'start', 'history', 'train')
     learn: Learner
@@ -576,4 +589,4 @@ def _smooth_loss(learn: Learner) -> Tensor:
     return torch.tensor(losses[-1])
 
 setattr(Learner, 'smooth_loss', property(_smooth_loss))
-Learner.recorder: Recorder  # type: ignore[attr-defined, misc]    # declared for editors and type checkers
+Learner.recorder: Recorder  # type: ignore[misc]    # declared for editors and type checkers

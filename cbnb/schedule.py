@@ -24,6 +24,11 @@ from .learner import Learner, as_one_fit
 from .basics.param_groups import hyper_key, no_such_hyper, spread_lrs, write_hyper
 
 # %% ../nbs/09_schedule.ipynb #2948ec89
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .display import schedules as _in_schedules
+
 class ParamScheduler(Callback):
     """Sets hyper-parameters from schedules before each training batch
 
@@ -36,6 +41,8 @@ class ParamScheduler(Callback):
         learn.fit(3, cbs=ParamScheduler({'lr': SchedExp(0.05, 0.0005)}))
         learn.recorder.plot_lr(show_moms=True)
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        plot = _in_schedules.plot
     order, run_valid, run_in = 60, False, ('fit',)
 
     def __init__(self, scheds: Mapping[str, Callable[[float], Any]]): self.scheds = dict(scheds)
@@ -78,6 +85,8 @@ class Sched:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        plot = _in_schedules.plot
     def __init__(self, start: Any, end: Any):
         self.start, self.end = start, end
         self.n_groups = next((len(v) for v in (start, end) if hasattr(v, '__len__')), None)
@@ -191,6 +200,8 @@ class SchedPoly(Sched):
 # %% ../nbs/09_schedule.ipynb #020b8977
 class SchedCombined:
     "Runs several schedules one after another, each for a share of the training"
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        plot = _in_schedules.plot
     def __init__(self,
         pcts: Sequence[float],                      # share of the training for each schedule; they add up to 1
         scheds: Sequence[Callable[[float], Any]],   # schedules, one per share
@@ -278,6 +289,8 @@ class OneCycle(ParamScheduler):
         pct_start: share of the training for the warm-up, from 0 to 1
         mom: momentum at start, peak and end; None: `learn.moms`
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        plot = _in_schedules.plot
     def __init__(self, lr_max: Any = None, div: float = 25., div_final: float = 1e5, pct_start: float = 0.25,
             mom: Sequence[float] | None = None):
         _check_cycle(div, div_final, pct_start, mom)
