@@ -34,7 +34,7 @@ from .optim import (
     belongs_to, check_opt_func, checked_lr, count_updates, hold_hypers, lacks_params, make_opt, needs_closure, one_group, shares_params)
 from .basics.notices import warn_user
 from .basics.trained_modules import modules_of, params_outside, trained_modules
-from .step import CallStep, ModelLossStep, Step, as_step, computes_loss
+from .step import CallStep, Step, as_step
 from .undo import UndoStack
 
 # %% ../nbs/04_learner.ipynb #b2056392
@@ -101,6 +101,7 @@ class Learner(Loop):
     fit_method: str | None = None       # the training method that you called, such as 'fit_one_cycle', while it runs
     # What other pages add. `cbnb.all` installs what the library has
     default_callbacks: ClassVar[tuple[type[Callback], ...]] = (TrainEvalCallback,)
+    default_steps: ClassVar[tuple[Callable[[Any], Step | None], ...]] = ()      # each may return the step for a model that computes its loss
     before_fits: ClassVar[tuple[Callable[[Any, Any], None], ...]] = ()      # called with the learner and the rate passed to `fit`
     around_fits: ClassVar[tuple[Callable[..., AbstractContextManager[Any]], ...]] = ()      # around each training method
 
@@ -536,12 +537,10 @@ class Learner(Loop):
         """The step for training batches
 
         Example:
-            def trained_by(f):
-                learn = line_learner(model=model, train_step=f)
-                learn.fit(1)
-                return learn.train_step
-            assert trained_by(lambda x, y: nn.functional.mse_loss(model(x), y)).by_learner
-            assert trained_by(lambda x, y: nn.functional.mse_loss(model(x), y).detach()).own_update     # no graph: the learner does no update
+            learn = line_learner(model=other.model)
+            learn.train_step = UpdateStep(step, opt=hidden)
+            learn.fit(1, lr=0.05)
+            assert learn.opt is hidden and learn.recorder.last().hyper('lr') == [0.05]*2
         """
         return self._train_step
     @train_step.setter
@@ -562,7 +561,7 @@ class Learner(Loop):
         """The step for validation batches
 
         Example:
-            assert type(learn.eval_step) is EvalCall            # it calls the function, without an update
+            assert type(learn.eval_step) is LossStep            # it calls the function, without an update
             learn.loss_func = nn.MSELoss()
             learn.eval_step = None                                 # choose again
             assert type(learn.eval_step) is type(line_learner().eval_step)
@@ -573,7 +572,7 @@ class Learner(Loop):
         self._eval_by_default = given is None
         if given is not None: self._eval_step = as_step(given, 'eval_step')
         elif self.loss_func is not None: self._eval_step = Step()
-        elif isinstance(self._train_step, CallStep) and computes_loss(self.model): self._eval_step = ModelLossStep()
+        elif isinstance(self._train_step, CallStep) and (step := self._step_of_model()) is not None: self._eval_step = step
         else: self._eval_step = self._train_step.evaluator()
         self._eval_step.join(self)
 
@@ -594,10 +593,12 @@ class Learner(Loop):
         "Return the step of a learner that got none: a model may compute its loss"
         if self.loss_func is not None: return None
         if is_lightning(self.model): raise ValueError(IS_LIGHTNING.format(type(self.model).__name__))
-        if not computes_loss(self.model): raise ValueError(
-            'loss_func is missing, and the training dataset has none either. If the model '
-            'returns its loss: Learner(dls, model, train_step=ModelLossStep())')
-        return ModelLossStep()
+        if (step := self._step_of_model()) is not None: return step
+        raise ValueError('loss_func is missing, and the training dataset has none either. If the model '
+                         'returns its loss: Learner(dls, model, train_step=ModelLossStep())')
+
+    def _step_of_model(self) -> Step | None:
+        return next((step for make in self.default_steps if (step := make(self)) is not None), None)
 
     # Callbacks
 

@@ -35,13 +35,14 @@ from .metrics import as_metrics as as_metrics
 from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, count_updates as count_updates, hold_hypers as hold_hypers, lacks_params as lacks_params, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
 from .basics.notices import warn_user as warn_user
 from .basics.trained_modules import modules_of as modules_of, params_outside as params_outside, trained_modules as trained_modules
-from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, as_step as as_step, computes_loss as computes_loss
+from .step import CallStep as CallStep, Step as Step, as_step as as_step
 from .undo import UndoStack as UndoStack
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 def as_one_fit(method: _Method) -> _Method: ...
 class Learner(Loop):
     fit_method: str | None
     default_callbacks: Any
+    default_steps: Any
     before_fits: Any
     around_fits: Any
     def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: Any=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None, batch_weight: Callable[..., Any] | None=None, sanity_check: bool=True) -> None: ...

@@ -90,7 +90,7 @@ class AllPairsWarning(UserWarning): "A function compares each prediction with ev
 
 class AllPairs:
     "Calls functions, and warns once if one of them compares each prediction with every target"
-    def __init__(self): self.said = False
+    def __init__(self) -> None: self.said = False
 
     def call(self,
         what: str,                 # what the function is, for the warning

@@ -163,7 +163,7 @@ def check_fp16(learn: Learner) -> None:
             in float32, model.float(), and casts them for each product
     """
     step, opt = learn.train_step, learn.opt
-    if step.own_update and getattr(step, 'by_learner', False) is not None: raise _no_scale(step)
+    if step.own_update: raise _no_scale(step)
     ours = [opt, *getattr(opt, 'optimizers', [])]
     if any(not any(o is mine for mine in ours) for o in owned_by_steps(learn)[2]): raise TypeError(
         f'{type(step).__name__} has an optimizer besides learn.opt, whose gradients would stay scaled: '
@@ -309,7 +309,6 @@ class MixedPrecision(Callback):
 
     def _backward(self, backward: Callable[[Any], None], learn: Any) -> None:
         "Call `backward`, the original method of the step, with a scaled loss"
-        if learn.train_step.own_update: raise _no_scale(learn.train_step)
         scaler, loss = self.scaler, learn.loss_grad
         if self.checked: scaler.update(self.scale)         # the scaler may unscale only once between two updates
         learn.loss_grad = map_tensors(scaler.scale, loss)

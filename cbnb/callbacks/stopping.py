@@ -27,7 +27,7 @@ from ..basics.notices import user_level, say
 from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
 from ..basics.nested import map_tensors, to_detach
-from ..step import CallStep, Step
+from ..step import CallStep, Step, UpdateStep
 from ..learner import Learner
 from ..basics.param_groups import total_norm
 
@@ -95,7 +95,7 @@ def has_updated(learn: Learner) -> bool:
     Args:
         learn: the learner
     """
-    return isinstance(learn.train_step, CallStep) and learn.train_step.own_update
+    return isinstance(learn.train_step, UpdateStep)
 
 # %% ../../nbs/callbacks/stopping.ipynb #d0e766d0
 def _where(batch: Any) -> str:

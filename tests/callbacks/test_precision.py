@@ -12,9 +12,10 @@ from torch.optim.lr_scheduler import StepLR
 
 import cbnb.all as cbnb
 from cbnb.callbacks import precision
+from cbnb.callbacks.model_loss import ModelLossStep
 from cbnb.callbacks.precision import AutocastState, ChannelsLast, MixedPrecision, check_autocast, to_float
 from cbnb.callbacks.steps import ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
-from cbnb.step import ModelLossStep, Step
+from cbnb.step import Step
 from helpers import CANCELS, IN_BATCH, RUN_EVENTS, Line, ab, line_batches, line_learner
 from resumed import PowerFailed, fails_before, whole_and_resumed
 

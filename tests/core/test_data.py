@@ -517,7 +517,7 @@ def test_a_display_does_without_the_number_of_items():
     """It asked each batch for it, and an object that does not say ended the fit."""
     silent = type("Silent", (), dict(to=lambda self, device: self, x=torch.ones(4)))
     learn = line_learner(dls=on_cpu([silent()] * 3), model=nn.Linear(4, 1), train_step=lambda b: None, progress=True)
-    learn.train_step = lambda b: learn.model(b.x).sum().detach()
+    learn.train_step = cbnb.UpdateStep(lambda b: learn.model(b.x).sum().detach())
     shown = []
     look = cbnb.Callback(after_batch=lambda self: shown.append(self.learn.progress._progress(math.inf)))
     look.order = 100

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.display.summary import layer_rows
-from cbnb.step import noting_gradients
+from cbnb.step import LossStep
 from cbnb.undo import UndoStack, interrupts_act, interrupts_wait
 from helpers import Line, line_learner
 from interrupts import CALLS, At, at_each, at_random, interrupted, make, quiet
@@ -539,21 +540,23 @@ def test_ctrl_c_while_parameters_are_watched_leaves_no_hook():
     """It comes when the hook is there, and nobody yet knows how to take it off."""
 
     class Watched:
-        requires_grad, hooked = True, False
+        requires_grad, hooked, grad = True, False, None
+
+        def detach(self):
+            return torch.zeros(())
 
         def register_hook(self, hook):
             self.hooked = True
             press()
             return self
 
-        register_post_accumulate_grad_hook = register_hook
-
         def remove(self):
             self.hooked = False
 
     watched = Watched()
+    opt = types.SimpleNamespace(param_groups=[dict(params=[watched])])
     with pytest.raises(KeyboardInterrupt):
-        noting_gradients([watched], list)
+        LossStep(list).predict(types.SimpleNamespace(training=True, opt=opt, xb=(), yb=()))
     assert not watched.hooked
 
 
