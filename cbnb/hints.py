@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['keep_modes', 'check_length', 'warn_of_pct_train', 'warn_of_processes', 'warn_of_no_rate', 'note_rates',
-           'warn_of_written', 'check_broadcast', 'warn_of_activation', 'warn_of_update_step', 'note_outputs',
-           'note_dict']
+           'warn_of_written', 'note_mistake', 'check_broadcast', 'warn_of_activation', 'warn_of_update_step',
+           'note_outputs', 'note_dict']
 
 # %% ../nbs/hints.ipynb #a52446d2
 import functools
@@ -23,15 +23,17 @@ from torch import Tensor, nn
 # %% ../nbs/hints.ipynb #9a949b0b
 from .basics.all_pairs import AllPairs, check_shapes, is_column_and_row, title_of
 from .basics.arguments import as_number, without_partial
+from .basics.failures import note_batch, note_fix
 from .basics.loaders import n_batches
 from .basics.nested import kind_of, part_of
-from .basics.notices import warn_user
 from .basics.processes import n_processes
 from .callback import Callback, as_list
+from .callbacks.model_loss import computes_loss
 from .callbacks.trackers import sets_lr
 from .events import EVENTS, event
-from .callbacks.model_loss import computes_loss
-from .loop import Loop, is_over
+from .length import is_over
+from .loop import Loop
+from .basics.notices import warn_user
 from .step import PredictStep, Step, UpdateStep
 
 # %% ../nbs/hints.ipynb #4154531d
@@ -175,6 +177,27 @@ def warn_of_written(
     own = rates[0] if len(set(rates)) == 1 else rates
     warn_user(f'learn.opt.param_groups has the learning rate {own}, which was written after the last fit, and this fit uses '
           f'learn.lr={learn.lr} instead: set learn.lr = {own}, or pass the rate to the fit')
+
+# %% ../nbs/hints.ipynb #9b20043d
+def note_mistake(
+    learn: Loop,         # the learner
+    e: Exception,        # the error, to which notes are added
+    batch: Any,          # the batch as the loader returned it; None: there was none
+) -> None:
+    """Add notes to an error that is raised in a batch, if the mistake is known
+
+    Args:
+        learn: the learner
+        e: the error, to which notes are added
+        batch: the batch as the loader returned it; None: there was none
+    """
+    for name in ('xb', 'yb'):
+        if isinstance(getattr(learn, name), Tensor): e.add_note(
+            f'learn.{name} is a tensor: assign a tuple, learn.{name} = ({name[0]},)')
+    if type(e) is RuntimeError and not learn.training and 'does not require grad' in str(e): e.add_note(
+        'gradients are switched off in validation: put the lines that compute them into `with torch.enable_grad():`')
+    note_batch(e, batch)
+    note_fix(e, batch)
 
 # %% ../nbs/hints.ipynb #79d4a980
 def check_broadcast(

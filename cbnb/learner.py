@@ -28,7 +28,8 @@ from .basics.text import html_row, number, plural
 from .callback import Callback, CallbackList, CbList, as_list, is_a
 from .data import as_dls
 from .events import CancelException, event, not_honoured
-from .loop import Loop, MidEpochValidation, TrainEvalCallback, as_valid_every, log_nothing, set_length, splitter_of
+from .length import MidEpochValidation, as_valid_every, set_length
+from .loop import Loop, TrainEvalCallback, log_nothing, splitter_of
 from .metrics import as_metrics
 from .optim import (
     belongs_to, check_opt_func, checked_lr, count_updates, hold_hypers, lacks_params, make_opt, needs_closure, one_group, shares_params)
@@ -198,7 +199,7 @@ class Learner(Loop):
         if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={length.n}')
         every = as_valid_every(valid_every)
         if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
-        if resume: cbs = self._resuming(resume, cbs)      # defined in `callbacks/checkpoints`
+        if resume: cbs = self._resuming(resume, cbs)      # defined in `files/checkpoints`
         file = vars(self).pop('loaded_from', None)
         if file and start_epoch: print(
             f'going on from epoch {start_epoch} with {file}: random state and data order are not in the file, so '
@@ -376,7 +377,7 @@ class Learner(Loop):
                                                       self.wd if wd is None else wd, has_lr=lr is not None))
         step = self.train_step
         usual = type(step).step is Step.step and 'step' not in vars(step)
-        if not usual and count_updates(self, getattr(self.opt, 'optimizers', [self.opt]), self.undo): self._per_step = 0
+        if not usual and count_updates(self, getattr(self.opt, 'optimizers', [self.opt]), self.undo): self.updates_per_step = 0
 
     def _fit_opt_to_model(self, reset_opt: bool) -> None:
         if self._opt_is_old:

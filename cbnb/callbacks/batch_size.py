@@ -29,7 +29,7 @@ from ..basics.patch import patch
 from ..basics.text import escape, html_table, number, text_table
 from ..callback import Callback
 from .gradients import GradientAccumulation
-from .rewind import free_memory, size_words
+from ..files.rewind import free_memory, size_words
 from ..display.figures import COLORS, figure, show
 from ..events import CancelFitException
 from ..learner import Learner
@@ -152,7 +152,7 @@ def _run(learn: Learner, batch: Any, watch: _Watch) -> None:
         dls = copy.copy(learn.dls)
         dls.loaders = [Batches(lambda: itertools.repeat(batch, watch.most), watch.most)]
         undo.set(learn, 'dls', dls)
-        undo.set(learn, '_called', 'find_batch_size')
+        undo.set(learn, 'called', 'find_batch_size')
         with learn.removed_cbs(GradientAccumulation), learn.no_logging(), learn.run_as('lr_find'), learn.added_cbs(watch):
             learn.n_epoch, learn.start_epoch, learn.valid_every = 1, 0, []
             learn.prepare_opt(None, None, reset_opt=False)

@@ -18,7 +18,7 @@ from typing import Any
 from ..basics.notices import user_level
 from ..basics.processes import process_number
 from ..callback import Callback
-from .files import check_writable
+from ..files.atomic import check_writable
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #0ce561c4
 def _columns(file: Path) -> list[str]:

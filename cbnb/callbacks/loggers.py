@@ -34,7 +34,8 @@ from ..basics.text import distinct
 from ..callback import Callback
 from .csv_logger import _ends_line
 from ..display import plots  # noqa: F401 (adds `plot_losses` to the recorder)
-from ..history import Run, ScalarBuffer
+from ..basics.buffers import ScalarBuffer
+from ..history import Run
 from ..recorder import how_it_ends
 from ..undo import interrupts_wait
 

@@ -30,8 +30,8 @@ from torch.utils.data import (
 from ..callback import Callback
 from ..basics.arguments import as_count, hinted
 from ..basics.patch import patch
-from .files import sweep_drafts, write_whole
-from .saving import read_file
+from ..files.atomic import sweep_drafts, write_whole
+from ..files.saving import read_file
 from ..basics.loaders import as_loader
 from ..basics.loss_weights import per_item, with_call
 from ..basics.nested import entries, map_tensors, rebuild, to_detach as detached
@@ -661,7 +661,7 @@ def predict(self: Learner,
     if (inputs := _collated(self, item)) is None: inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
     _check_item(usual, inputs)
     dl = [(inputs,)]
-    with self.for_now('_called', 'predict'):
+    with self.for_now('called', 'predict'):
         preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_Unwrap(dl))
     return (*([item] if with_input else []), _first(decoded), _first(preds))
 

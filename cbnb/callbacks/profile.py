@@ -29,8 +29,8 @@ from ..basics.loaders import batch_size
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
 from ..callback import Callback, as_list, class_of, wrapped
-from .checkpoints import Checkpoint
-from .rewind import RestorePoints
+from ..files.checkpoints import Checkpoint
+from ..files.rewind import RestorePoints
 from ..display.profile import LIMITS, Profile, Row
 from ..events import BATCH_EVENTS, event
 from ..learner import Learner
@@ -136,7 +136,7 @@ class Stopwatch:
         return call
 
 # %% ../../nbs/callbacks/profile.ipynb #9383e090
-_ROOMS = {'cbnb.display': 'display', 'cbnb.callbacks.saving': 'saving', 'cbnb.callbacks.checkpoint': 'saving',
+_ROOMS = {'cbnb.display': 'display', 'cbnb.callbacks.save_model': 'saving', 'cbnb.files.checkpoints': 'saving',
           'cbnb.callbacks.csv_logger': 'saving'}
 
 def _group_and_name(cb: Callback, method: Callable[[], Any], event_name: str) -> tuple[str, str]:

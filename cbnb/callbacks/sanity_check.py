@@ -21,7 +21,6 @@ from torch.utils.data import (
 # %% ../../nbs/callbacks/sanity_check.ipynb #ef48819b
 from ..basics.all_pairs import AllPairsWarning, is_column_and_row, title_of
 from ..basics.arguments import as_number
-from ..basics.failures import note_batch, note_fix
 from ..basics.loss_weights import UNKNOWN
 from ..basics.nested import entries, is_empty, rebuild
 from ..basics.processes import n_processes
@@ -31,7 +30,9 @@ from ..basics.text import plural
 from ..events import CancelException
 from ..learner import Learner
 from ..loop import note_place
-from ..metrics import MeanMetric, SklearnMetric, ValueMetric, view_for_metric
+from .more_metrics import ValueMetric
+from .sklearn_metrics import SklearnMetric
+from ..metrics import MeanMetric, view_for_metric
 from ..recorder import Recorder, fresh
 from ..snapshot import owned_by_steps
 from ..basics.notices import warn_user
@@ -148,7 +149,7 @@ def _try_metric(metric: Any, learn: Learner) -> None:
 
 def _has_every_class(metric: SklearnMetric) -> bool:
     "Return whether the targets of a batch have as many classes as there are scores for an item"
-    targets = torch.cat(metric.targs).flatten()
+    targets = torch.cat([targ for _, targ, *_ in metric.batches]).flatten()
     if metric.ignored is not None: targets = targets[targets != metric.ignored]
     return len(targets.unique()) >= max(2, metric.layout.n_classes or 2)
 
@@ -258,8 +259,6 @@ def sanity_check(
         except CancelException: return
         except Exception as e:
             note_place(learn, e, 0)
-            note_batch(e, batch)
-            note_fix(e, batch)
             for note in learn.error_notes: note(learn, e, batch)
             e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
             raise

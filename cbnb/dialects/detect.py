@@ -148,11 +148,5 @@ def adapt_metric(
 
     Returns:
         the adapter; None: not a metric of fastai v1
-
-    Example:
-        CallbackList.adapt = staticmethod(wrap)               # `import cbnb` does this in your code
-
-        def ab(learn): return [learn.model.a.item(), learn.model.b.item()]
-        def temporary(n=2, **kwargs): return line_learner(n, path=tempfile.mkdtemp(), **kwargs)
     """
     return _module_of('fastai_v1').V1Metric(m) if dialect_of(m) == 'fastai_v1' else None

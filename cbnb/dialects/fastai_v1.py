@@ -28,13 +28,13 @@ import torch
 from torch import nn
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b058d9b6
-from ..callbacks import saving        # gives learners `save` and `load`
+from ..files import saving            # gives learners `save` and `load`
 from ..basics.notices import user_level, shell
 from ..basics.nested import find_bs
 from ..basics.processes import any_over_processes, process_number
 from ..callback import made_by
 from ..callbacks.csv_logger import append_rows, check_rows
-from ..callbacks.files import check_writable
+from ..files.atomic import check_writable
 from .fastai_v1_loop import Data, V1Metric, recorders, wrap
 from .fastai_v1_schedules import (
     GeneralScheduler, LRFinder, OneCycleScheduler, TrainingPhase, annealing_cos, annealing_exp,

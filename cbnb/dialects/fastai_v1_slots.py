@@ -24,7 +24,8 @@ from ..basics.notices import user_level
 from ..callback import warn_shadow
 from ..basics.nested import find_bs
 from ..callback import as_list
-from ..metrics import RunningMean, name_of
+from ..basics.metric_functions import name_of
+from ..metrics import RunningMean
 from ..basics.arguments import as_number
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #6018ba7c

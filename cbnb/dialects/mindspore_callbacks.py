@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #58377a36
-from ..callbacks.saving import as_loadable, read_file, write_whole
+from ..files.atomic import write_whole
+from ..files.saving import as_loadable, read_file
 from ..callbacks.stopping import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
 from ..basics.arguments import as_count, as_positive

@@ -22,7 +22,7 @@ from .figures import as_doubles, envelope, envelope_places, epoch_ticks
 from .live_curve import listed
 from .look import COLORS, FONT, WIDEST, css_variables, in_page
 from .page_script import asset, runs_scripts, scripted, still_image
-from ..history import SmoothedBuffer
+from ..basics.buffers import SmoothedBuffer
 
 # %% ../../nbs/display/chart.ipynb #9872880f
 def _latest(xs: Sequence[float], x: float) -> int: return bisect_right(xs, x) - 1

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 from ..basics.arguments import columns_hint
 from ..basics.notices import variable_name
 from ..basics.patch import patch
-from ..basics.text import clock, distinct, escape, plural, text_table
+from ..basics.text import clock, distinct, escape, lower_is_better, plural, text_table
 from .chart import Chart, Line, chart_spec, charts_html, still_svg
 from .figures import figure, legend, show
-from .front_end import by_name
 from .look import COLORS, RUN_COLORS, count_text, css_variables, in_page, lr_text, value_text
 from .page_script import asset, runs_scripts, scripted, still_image
 from ..history import History, Run, as_dataframe, differences
@@ -204,12 +203,10 @@ def _metrics(runs: Iterable[Run]) -> list[str]:
     names = dict.fromkeys(name for run in runs for name in run.metric_names)
     return [name for name in names if name not in ('epoch', 'step', 'time')]
 
-def _lower(metric: str) -> bool: return by_name('cbnb.callbacks.trackers:lower_is_better')(metric)
-
 def _best(values: Iterable[Any], metric: str) -> float | None:
     "Return the best finite value of a metric, which is the lowest or the highest. If no value is finite, return None"
     finite = [v for v in values if isinstance(v, (int, float)) and math.isfinite(v)]
-    return (min if _lower(metric) else max)(finite, default=None)
+    return (min if lower_is_better(metric) else max)(finite, default=None)
 
 # %% ../../nbs/display/compare.ipynb #c2b1178d
 def _row(name: str, run: Run, metrics: Iterable[str]) -> dict[str, Any]:
@@ -246,7 +243,7 @@ def runs_rows(
 def _largest_first(column: str, columns: Iterable[str]) -> bool:
     "Return whether larger values are better in this column, which is False for columns that are not metrics"
     name = column.removeprefix('best ')
-    return f'best {name}' in columns and not _lower(name)
+    return f'best {name}' in columns and not lower_is_better(name)
 
 def _key(value: Any) -> tuple:
     "Return a sort key that orders numbers by size and puts them before strings"

@@ -30,7 +30,7 @@ from ..basics.text import escape
 from ..callback import Callback
 from ..callback import as_list
 from ..learner import Learner
-from ..loop import is_over, set_length
+from ..length import is_over, set_length
 from ..schedule import OneCycle, ParamScheduler, Sched, SchedCombined
 from ..undo import UndoStack
 from .chart import WIDTH, Chart, Line, Mark, charts_html, described, still_svg

@@ -32,7 +32,7 @@ from ..basics.loaders import n_batches
 from ..basics.patch import patch
 from ..basics.random_state import rng_state
 from ..basics.text import plural
-from ..callbacks.state import loaders_of
+from ..files.state import loaders_of
 from ..learner import Learner, as_one_fit
 from ..loop import FitInterrupted
 from ..undo import interrupts_act, interrupts_wait

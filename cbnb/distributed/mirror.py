@@ -15,7 +15,8 @@ from typing import Any
 from ..display.progress import DISPLAYS, LogDisplay, Progress, ProgressCallback
 from ..display.front_end import set_display
 from ..display.steering import Steering
-from ..history import NamedLoss, Run
+from ..basics.buffers import NamedLoss
+from ..history import Run
 from ..learner import Learner
 
 # %% ../../nbs/distributed/mirror.ipynb #5532b9e6

@@ -25,8 +25,8 @@ from ..basics.processes import n_processes
 from ..callback import wrapped
 from ..callbacks.compile import Compile
 from ..callbacks.precision import ChannelsLast
-from ..callbacks.saving import plain_name
-from ..callbacks.state import bare_model, callback_states
+from ..files.saving import plain_name
+from ..files.state import bare_model, callback_states
 from ..learner import Learner
 from ..optim import needs_closure
 from ..snapshot import owned_by_steps

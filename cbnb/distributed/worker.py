@@ -28,7 +28,7 @@ import torch
 from ..basics.plain import put_state, state_of
 from ..basics.random_state import set_rng_state
 from ..callback import Callback
-from ..callbacks.state import loaders_of
+from ..files.state import loaders_of
 from ..display.steering import Steering
 from .data_parallel import Distributed
 from .mirror import send_displays

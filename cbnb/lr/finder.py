@@ -39,7 +39,9 @@ from ..callback import as_list
 from ..learner import Learner
 from .rules import BAND, REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
 from .trials import Plan, Trial, choose, next_rate, plan_trials
-from ..metrics import RunningMean, Smoother, name_of
+from ..basics.buffers import Smoother
+from ..basics.metric_functions import name_of
+from ..metrics import RunningMean
 from ..basics.text import distinct
 from cbnb.display.figures import (
     COLORS, figure, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show,

@@ -19,9 +19,10 @@ from torch import nn
 import cbnb
 from cbnb import recorder
 from cbnb.basics import arguments, text
+from cbnb.basics.buffers import ScalarBuffer, SmoothedBuffer
+from cbnb.callbacks.more_metrics import AvgSmoothLoss
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
 from cbnb.display.look import PALETTE, RUN_SHADES
-from cbnb.history import ScalarBuffer, SmoothedBuffer
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
 
 
@@ -368,7 +369,7 @@ def test_nothing_waits_for_the_device_in_a_batch(waits, kind):
 def test_metrics_shipped():
     """Exact on ragged batches; AvgSmoothLoss corrects its start; D36: zero is a value."""
     learn = line_learner()
-    avg, smooth = cbnb.metrics.AvgLoss(), cbnb.metrics.AvgSmoothLoss()
+    avg, smooth = cbnb.metrics.AvgLoss(), AvgSmoothLoss()
     for m in (avg, smooth):
         m.reset()
     for n, loss in ((16, 25.0), (8, 1.0)):

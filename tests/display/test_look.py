@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from cbnb.basics.buffers import Smoother
 from cbnb.basics.text import number
 from cbnb.display import figures
 from cbnb.display.axes import linear_ticks, log_ticks, tick_labels
@@ -31,7 +32,6 @@ from cbnb.display.look import (
     value_text,
 )
 from cbnb.display.page_script import asset
-from cbnb.metrics import Smoother
 
 EYES = ("normal", "protan", "deutan", "tritan")
 TEXTS = ("text", "quiet", "good", "bad")

@@ -17,7 +17,7 @@ CLASSES = (cbnb.Learner, cbnb.Recorder, cbnb.DataLoaders, cbnb.Callback)
 def public() -> dict[str, object]:
     """What `cbnb.all`, the metrics, and the rooms of users have and can be called; the members of the classes that a user meets first."""
     modules = ["all", "metrics", "names.fastai"]
-    modules += [f"{folder}.{path.stem}" for folder in ("callbacks", "lr") for path in sorted((LIB / folder).glob("[!_]*.py"))]
+    modules += [f"{folder}.{path.stem}" for folder in ("callbacks", "files", "lr") for path in sorted((LIB / folder).glob("[!_]*.py"))]
     found = {}
     for module in (importlib.import_module(f"cbnb.{name}") for name in modules):
         found |= {name: member for name in module.__all__ if inspect.isroutine(member := getattr(module, name)) or inspect.isclass(member)}
