@@ -278,9 +278,9 @@ def warn_of_update_step(
                   'pass loss_func=..., or eval_step=... (PredictStep() if you want none)')
     n_updates, n_batches = learn.train_updates, learn.train_iter
     def look_back(failed: Any, *_: Any) -> None:
-        if failed or learn.train_updates > n_updates or learn.train_iter == n_batches: return
+        if failed or learn.train_iter == n_batches: return
         _with_update_step.add(learn)
-        warn_user('train_step updates the weights without learn.opt, so the rates of this learner had no effect: '
+        if learn.train_updates == n_updates: warn_user('train_step updates the weights without learn.opt, so the rates of this learner had no effect: '
                   'pass its optimizer, UpdateStep(f, opt=...)')
     learn.undo.push(look_back)
 
