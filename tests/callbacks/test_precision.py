@@ -450,7 +450,7 @@ def by_itself(learn):
         learn.opt.step()
         return loss
 
-    return step
+    return cbnb.UpdateStep(step)
 
 
 def test_a_function_that_updates_by_itself():
@@ -489,7 +489,7 @@ class Turns:
 def test_two_networks_in_turn_see_new_weights():
     turns = Turns()
     model = nn.Sequential(turns.first, turns.second)
-    learn = line_learner(model=model, loss_func=None, train_step=turns.__call__, valid=False, opt_func=torch.optim.AdamW, lr=1e-3)
+    learn = line_learner(model=model, loss_func=None, train_step=cbnb.UpdateStep(turns.__call__), valid=False, opt_func=torch.optim.AdamW, lr=1e-3)
     learn.to_bf16().fit(3, 0.05)
     other = Turns()
     for x, y in line_batches() * 3:
