@@ -347,12 +347,14 @@ def _mock_run(self: Learner,
 
 def _try_again(learn: Learner, batch: tuple[Any, Any], error: Exception) -> None:
     "Raise the error of a loss function again, unless the loss of this batch can be computed with the restored weights. Then the rate was too high"
-    with learn.without_trace(), torch.no_grad():
+    restore = snapshot(learn, exclude=learn.cbs)
+    try:
         learn.iter, learn.training, (learn.xb, learn.yb) = 0, True, batch
-        try:
+        with torch.no_grad():
             learn.train_step.predict(learn)
             learn.train_step.loss(learn)
-        except Exception: raise error from None
+    except Exception: raise error from None
+    finally: restore()
 
 # %% ../../nbs/lr/finder.ipynb #4262f991
 def in_words(
