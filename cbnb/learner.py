@@ -528,10 +528,12 @@ class Learner(Loop):
         "Return the step of a learner that got none: a model may compute its loss"
         if self.loss_func is not None: return None
         remark = self.remark_on(self.model)
-        if remark or not computes_loss(self.model): raise ValueError(
-            'loss_func is missing, and the training dataset has none either' + (
-                remark or '. If the model returns its loss: Learner(dls, model, train_step=ModelLossStep())'))
-        return ModelLossStep()
+        if not remark and (step := self._step_of_model()) is not None: return step
+        raise ValueError('loss_func is missing, and the training dataset has none either' + (
+            remark or '. If the model returns its loss: Learner(dls, model, train_step=ModelLossStep())'))
+
+    def _step_of_model(self) -> Step | None:
+        return next((step for make in self.default_steps if (step := make(self)) is not None), None)
 
     # Callbacks
 
