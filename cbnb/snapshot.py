@@ -66,7 +66,7 @@ def _save_tensors(model: nn.Module, on_cpu: bool = False) -> Callable[[], None]:
             t.requires_grad_(requires_grad)
         for p, grad, value in grads:
             p.grad = grad
-            if grad is not None: grad.copy_(value)
+            if grad is not None and value is not None: grad.copy_(value)
     return torch.no_grad()(restore)
 
 # %% ../nbs/12_snapshot.ipynb #034cbded

@@ -489,7 +489,9 @@ class Turns:
 def test_two_networks_in_turn_see_new_weights():
     turns = Turns()
     model = nn.Sequential(turns.first, turns.second)
-    learn = line_learner(model=model, loss_func=None, train_step=cbnb.UpdateStep(turns.__call__), valid=False, opt_func=torch.optim.AdamW, lr=1e-3)
+    learn = line_learner(
+        model=model, loss_func=None, train_step=cbnb.UpdateStep(turns.__call__), valid=False, opt_func=torch.optim.AdamW, lr=1e-3
+    )
     learn.to_bf16().fit(3, 0.05)
     other = Turns()
     for x, y in line_batches() * 3:
