@@ -43,15 +43,7 @@ def keep_modes(
     learn: Loop,                 # the learner
     batches: Iterator[Any],      # the batches of the phase that begins
 ) -> Iterator[Any]:              # the same batches
-    """Restore the modes of the modules before the next batch if a callback or the model has changed them, and warn
-
-    Args:
-        learn: the learner
-        batches: the batches of the phase that begins
-
-    Returns:
-        the same batches
-    """
+    "Restore the modes of the modules before the next batch if a callback or the model has changed them, and warn"
     __tracebackhide__ = True
     model = learn.model if isinstance(learn.model, nn.Module) else nn.Identity()
     at_start, modes = model.training, [(m, m.training) for m in model.modules()]
@@ -72,15 +64,7 @@ def check_length(
     learn: Loop,                 # the learner
     batches: Iterator[Any],      # the batches of the phase that begins
 ) -> Iterator[Any]:              # the same batches
-    """Warn at the end of a phase if the loader has not yielded as many batches as its length says, or batches without targets
-
-    Args:
-        learn: the learner
-        batches: the batches of the phase that begins
-
-    Returns:
-        the same batches
-    """
+    "Warn at the end of a phase if the loader has not yielded as many batches as its length says, or batches without targets"
     __tracebackhide__ = True
     n, gave = learn.n_iter, 0          # `n_iter` becomes None once there are more
     while True:
@@ -103,11 +87,7 @@ def _warn_of_length(learn: Loop, said: int, gave: int) -> None:
 def warn_of_pct_train(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if a callback of yours reads `pct_train`, which changes only between epochs if the training loader has no length
-
-    Args:
-        learn: the learner
-    """
+    "Warn if a callback of yours reads `pct_train`, which changes only between epochs if the training loader has no length"
     if learn.purpose != 'fit' or learn.fit_length is not None or n_batches(learn.dls.train) is not None: return
     for cb in learn.cbs:
         events = [] if type(cb).__module__.startswith('cbnb.') else filter(None, map(cb.method, EVENTS))
@@ -118,11 +98,7 @@ def warn_of_pct_train(
 def warn_of_processes(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if several processes were started, and this learner trains a model of its own in each
-
-    Args:
-        learn: the learner
-    """
+    "Warn if several processes were started, and this learner trains a model of its own in each"
     n = os.environ.get('WORLD_SIZE')
     if n_processes() == 1 and int(n or 1) > 1: warn_user(
         f'{n} processes were started, and each trains a model of its own: '
@@ -131,11 +107,7 @@ def warn_of_processes(
 def warn_of_no_rate(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if the learning rate is 0 in all groups and no callback sets it
-
-    Args:
-        learn: the learner
-    """
+    "Warn if the learning rate is 0 in all groups and no callback sets it"
     if learn.purpose != 'fit' or any(as_number(g.get('lr', 1)) for g in learn.opt.param_groups): return
     may_set = (sets_lr(cb) or type(cb) is Callback or not type(cb).__module__.startswith('cbnb.') for cb in learn.cbs)
     if not any(may_set): warn_user('the learning rate is 0, so this fit will train nothing')
@@ -148,11 +120,7 @@ def _rates(groups: list[dict[str, Any]]) -> list[Any]: return [as_number(g.get('
 def note_rates(
     learn: Any,      # the learner
 ) -> None:
-    """Note the rates that the optimizer had before this fit, for `warn_of_written`
-
-    Args:
-        learn: the learner
-    """
+    "Note the rates that the optimizer had before this fit, for `warn_of_written`"
     opt = learn.opt
     if learn.purpose != 'fit' or not isinstance(opt, torch.optim.Optimizer): return
     rates, (state, noted) = _rates(learn.own_hypers), _noted.get(opt, (0, []))
@@ -164,13 +132,7 @@ def warn_of_written(
     lr: Any,         # the rate that was passed to the fit, or None
     start_epoch: int,     # not used
 ) -> None:
-    """Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the fit that begins replaces them
-
-    Args:
-        learn: the learner
-        lr: the rate that was passed to the fit, or None
-        start_epoch: not used
-    """
+    "Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the fit that begins replaces them"
     opt = learn.opt
     if not isinstance(opt, torch.optim.Optimizer): return
     rates, (state, noted) = _rates(opt.param_groups), _noted.get(opt, (id(opt.state), []))
@@ -188,13 +150,7 @@ def note_mistake(
     e: Exception,        # the error, to which notes are added
     batch: Any,          # the batch as the loader returned it; None: there was none
 ) -> None:
-    """Add notes to an error that is raised in a batch, if the mistake is known
-
-    Args:
-        learn: the learner
-        e: the error, to which notes are added
-        batch: the batch as the loader returned it; None: there was none
-    """
+    "Add notes to an error that is raised in a batch, if the mistake is known"
     for name in ('xb', 'yb'):
         if isinstance(getattr(learn, name), Tensor): e.add_note(
             f'learn.{name} is a tensor: assign a tuple, learn.{name} = ({name[0]},)')
@@ -205,12 +161,7 @@ def note_mistake(
 
 # %% ../nbs/hints.ipynb #99d47b6f
 class Elsewhere:
-    """An attribute that a learner does not have. Reading it raises `AttributeError`, with the name to use instead
-
-    Args:
-        name: the name
-        instead: what to use instead
-    """
+    "An attribute that a learner does not have. Reading it raises `AttributeError`, with the name to use instead"
     def __init__(self,
         name: str,        # the name
         instead: str,     # what to use instead
@@ -245,11 +196,7 @@ def say_instead(
     cls: type,                    # the class, such as `Learner`
     names: dict[str, str],        # a name that the class lacks -> what to use instead
 ) -> None:
-    """Let each read of a missing attribute raise an `AttributeError` that says what to use instead
-
-    Args:
-        names: a name that the class lacks -> what to use instead
-    """
+    "Let each read of a missing attribute raise an `AttributeError` that says what to use instead"
     for name, instead in names.items(): setattr(cls, name, Elsewhere(name, instead))
 
 # %% ../nbs/hints.ipynb #a7fb65af
@@ -266,14 +213,7 @@ def __dir__(self: Learner) -> list[str]:
 def library_of(
     model: Any,    # what was passed as a model
 ) -> str:          # such as '. An estimator has its own training, model.fit(X, y)'
-    """Return a remark about an object of another library that looks like a model, or an empty string
-
-    Args:
-        model: what was passed as a model
-
-    Returns:
-        such as '. An estimator has its own training, model.fit(X, y)'
-    """
+    "Return a remark about an object of another library that looks like a model, or an empty string"
     if any(cls.__name__ == 'LightningModule' for cls in type(model).__mro__): return _IS_LIGHTNING.format(type(model).__name__)
     of = {cls.__module__.partition('.')[0] for cls in type(model).__mro__}
     if of & {'keras', 'tf_keras', 'tensorflow'}: return '. A model of Keras has to be written in torch'
@@ -290,15 +230,7 @@ def check_broadcast(
     learn: Any,        # the learner, with the predictions of the first batch of a phase
     loss_func: Any,    # the loss function
 ) -> Any:              # the loss function, which warns in training if it compares all pairs
-    """Look for a column of predictions beside a row of targets. Raise `ValueError` if an element-wise loss of torch would compare all pairs
-
-    Args:
-        learn: the learner, with the predictions of the first batch of a phase
-        loss_func: the loss function
-
-    Returns:
-        the loss function, which warns in training if it compares all pairs
-    """
+    "Look for a column of predictions beside a row of targets. Raise `ValueError` if an element-wise loss of torch would compare all pairs"
     pred, y = learn.pred, learn.yb[0]
     check_shapes(loss_func, pred, y)
     if not learn.training or learn.train_iter or not is_column_and_row(pred, y): return loss_func
@@ -326,15 +258,7 @@ def warn_of_activation(
     learn: Any,        # the learner, with the predictions of the first batch of a phase
     loss_func: Any,    # the loss function
 ) -> Any:              # the same loss function
-    """Warn if the model ends with the activation function that the loss applies itself
-
-    Args:
-        learn: the learner, with the predictions of the first batch of a phase
-        loss_func: the loss function
-
-    Returns:
-        the same loss function
-    """
+    "Warn if the model ends with the activation function that the loss applies itself"
     model, pred, f = learn.model, learn.pred, without_partial(loss_func)
     if not learn.training or learn.train_iter or not isinstance(pred, Tensor): return loss_func
     for cls, func, activation, node in _APPLIED_BY_LOSS:
@@ -352,11 +276,7 @@ _with_update_step: WeakSet[Any] = WeakSet()       # learners that were warned
 def warn_of_update_step(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if an `UpdateStep` leaves validation without a loss, and at the end of the fit if it did not use `learn.opt`
-
-    Args:
-        learn: the learner
-    """
+    "Warn if an `UpdateStep` leaves validation without a loss, and at the end of the fit if it did not use `learn.opt`"
     if learn.purpose != 'fit' or not isinstance(learn.train_step, UpdateStep) or learn in _with_update_step: return
     if type(learn.eval_step) is PredictStep and learn.chooses_eval_step and getattr(learn.dls, 'valid', None) is not None:
         _with_update_step.add(learn)
@@ -380,13 +300,7 @@ def note_outputs(
     e: Exception,    # the error, which may get a note
     batch: Any,      # the batch
 ) -> None:
-    """Add a note to an error of a loss function that received several outputs of the model
-
-    Args:
-        learn: the learner, whose `pred` the loss function received
-        e: the error, which may get a note
-        batch: the batch
-    """
+    "Add a note to an error of a loss function that received several outputs of the model"
     if not isinstance(e, (TypeError, AttributeError)) or not _passed(e, Step.loss) or _passed(e, Step.set_loss): return
     if (which := part_of(learn.pred)) is None: return
     f, got = learn.loss_func, kind_of(learn.pred)
@@ -402,13 +316,7 @@ def note_dict(
     e: Exception,    # the error, which may get a note
     batch: Any,      # the batch
 ) -> None:
-    """Add a note to an error of a model that received a dict as one argument
-
-    Args:
-        learn: the learner, whose `xb` the model received
-        e: the error, which may get a note
-        batch: the batch
-    """
+    "Add a note to an error of a model that received a dict as one argument"
     if not _passed(e, Step.predict) or not isinstance(learn.xb, tuple) or len(learn.xb) != 1: return
     if not isinstance(batch := learn.xb[0], Mapping) or not batch: return
     names = list(map(str, batch))

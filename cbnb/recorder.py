@@ -45,12 +45,7 @@ _all_ = ['History', 'Run']
 
 # %% ../nbs/08_recorder.ipynb #72acdd44
 class PhaseMetrics:
-    """Accumulates the loss, its parts, and the metrics of one pass over a loader
-
-    Args:
-        metrics: objects with `reset`, `accumulate(learn)` and `value`
-        run: the undo stack of the run, which identifies the run
-    """
+    "Accumulates the loss, its parts, and the metrics of one pass over a loader"
     def __init__(self,
         metrics: Sequence[Any] = (),   # objects with `reset`, `accumulate(learn)` and `value`
         run: Any = None,               # the undo stack of the run, which identifies the run
@@ -65,22 +60,14 @@ class PhaseMetrics:
     def add(self,
         learn: Any,    # the learner, after a batch
     ) -> None:
-        """Add the current batch
-
-        Args:
-            learn: the learner, after a batch
-        """
+        "Add the current batch"
         if learn.loss is not None and find_bs((learn.yb, learn.xb)): self.loss.add(learn.loss, learn.loss_weight)
         self.add_others(learn)
 
     def add_others(self,
         learn: Any,    # the learner, after a batch
     ) -> None:
-        """Add the parts of the loss and the metrics of the current batch
-
-        Args:
-            learn: the learner, after a batch
-        """
+        "Add the parts of the loss and the metrics of the current batch"
         for name, value in (getattr(learn, 'loss_parts', None) or {}).items():
             weight = find_bs((learn.yb, learn.xb)) if learn.loss is None else learn.loss_weight
             self.parts.setdefault(name, MeanLoss()).add(value, weight)
@@ -97,14 +84,7 @@ class PhaseMetrics:
     def part_values(self,
         everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
     ) -> dict[str, float | None]:   # name of a part -> its mean
-        """Return the means of the parts of the loss. The call waits for the device
-
-        Args:
-            everywhere: over the batches of all processes, each of which must then call this method
-
-        Returns:
-            name of a part -> its mean
-        """
+        "Return the means of the parts of the loss. The call waits for the device"
         names = list(self.parts)
         if everywhere and n_processes() > 1: names = list(dict.fromkeys(itertools.chain(*gather_over_processes(names))))
         return {name: self.parts.get(name, MeanLoss()).value(everywhere) for name in names}
@@ -117,11 +97,7 @@ class PhaseMetrics:
     def load_state_dict(self,
         state: Mapping[str, Any],    # the result of `state_dict`
     ) -> None:
-        """Restore the accumulated loss, parts and metrics from a saved state
-
-        Args:
-            state: the result of `state_dict`
-        """
+        "Restore the accumulated loss, parts and metrics from a saved state"
         self.parts = {name: MeanLoss() for name in state['parts']}
         for mean, values in zip([self.loss, *self.parts.values()], [state['loss'], *state['parts'].values()]): mean.load_state_dict(values)
         for m, values in zip(self.metrics, state['metrics']): put_state(m, values)
@@ -130,14 +106,7 @@ class PhaseMetrics:
 def fresh(
     metric: Any,    # an object with `reset`, `accumulate` and `value`
 ) -> Any:           # the copy
-    """Copy a metric and reset the copy, which has its own accumulator
-
-    Args:
-        metric: an object with `reset`, `accumulate` and `value`
-
-    Returns:
-        the copy
-    """
+    "Copy a metric and reset the copy, which has its own accumulator"
     own = hasattr(type(metric), '__copy__')       # otherwise two copies could share a list
     new = copy.copy(metric) if own else copy.deepcopy(metric)
     new.reset()
@@ -173,14 +142,7 @@ _NO_SEED = 67280421310721       # torch's default seed
 def settings_of(
     learn: Any,            # the learner, at the beginning of a fit
 ) -> dict[str, Any]:       # plain data, without None
-    """Return the settings of a fit: its arguments, and a description of model, data and optimizer
-
-    Args:
-        learn: the learner, at the beginning of a fit
-
-    Returns:
-        plain data, without None
-    """
+    "Return the settings of a fit: its arguments, and a description of model, data and optimizer"
     loss, seed = learn.loss_func, torch.initial_seed()
     found = dict(
         method=learn.fit_method or 'fit', n_epoch=learn.n_epoch, length=str(learn.fit_length or '') or None,
@@ -197,16 +159,7 @@ def how_it_ends(
     exc: BaseException | None,     # the exception that ended the fit; None: no exception
     start_epoch: int = 0,          # the first epoch of the fit
 ) -> tuple[str, str]:              # the status, and the reason if it is 'interrupted' or 'failed'
-    """Return the status of a run at the end of its fit. If the fit was interrupted or failed, also return the reason
-
-    Args:
-        run: the run whose fit ends
-        exc: the exception that ended the fit; None: no exception
-        start_epoch: the first epoch of the fit
-
-    Returns:
-        the status, and the reason if it is 'interrupted' or 'failed'
-    """
+    "Return the status of a run at the end of its fit. If the fit was interrupted or failed, also return the reason"
     if isinstance(exc, (KeyboardInterrupt, SystemExit)):
         return 'interrupted', (str(exc) or type(exc).__name__).removesuffix('; learn is usable')
     if exc is not None: return 'failed', f'{type(exc).__name__}: {exc}'.split('\n')[0].removesuffix(': ')[:200]
@@ -228,24 +181,12 @@ class Recorder(Callback):
         train_metrics: whether to compute the metrics on training batches
         valid_metrics: whether to record the validation loss and the metrics of validation
         beta: weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
-
-    Example:
-        weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
-        opt = torch.optim.SGD([{'params': weights[:1], 'lr': 0.1}, {'params': weights[1:]}], lr=0.2, weight_decay=0.5)
-        assert _hyper_values(opt, 'lr') == [0.1, 0.2] and _hyper_values(opt, 'wd') == 0.5
-        assert _hyper_values(opt, 'eps') is None
-        assert _described([Recorder(), GradientClip(1.)]) == ['GradientClip(max_norm=1.0)']
     """
     order, run_in = 50, ('fit', 'validate')
     no_state = ('series', 'places', 'rates', 'phases', 'start', 'history', 'train')
     learn: Learner
 
-    def __init__(self,
-        add_time: bool = True,         # whether to add a column with the duration of each epoch
-        train_metrics: bool = False,   # whether to compute the metrics on training batches
-        valid_metrics: bool = True,    # whether to record the validation loss and the metrics of validation
-        beta: float = 0.98,            # weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
-    ) -> None:
+    def __init__(self, add_time: bool = True, train_metrics: bool = False, valid_metrics: bool = True, beta: float = 0.98) -> None:
         self.add_time, self.train_metrics, self.valid_metrics, self.beta = add_time, train_metrics, valid_metrics, beta
         self.history = History()
         # of the current fit
@@ -370,21 +311,11 @@ class Recorder(Callback):
 
     # -- a batch
 
-    def track(self,
-        name: str,   # common name of a hyper-parameter
-    ) -> None:
+    def track(self, name: str) -> None:
         """Record a hyper-parameter in the current run. Do nothing if the optimizer does not have it
 
         Args:
             name: common name of a hyper-parameter
-
-        Example:
-            class WatchWeightDecay(Callback):
-                order = 51                                       # after the recorder, which begins the run
-                def before_fit(self): self.recorder.track('wd')
-            learn = line_learner(cbs=WatchWeightDecay)
-            learn.fit(1)
-            assert learn.recorder.history[0].steps['wd'] == [0, 0]
         """
         run, opt = self.history[-1], self.learn.opt
         if name in run.hypers or (place := hyper_key(opt, name)) is None: return
@@ -502,15 +433,13 @@ class Recorder(Callback):
         no_values = row is None or all(row[name] is None for name in self.valid_columns)
         return bool(last.get('mid_epoch')) and no_values and (last['epoch'], last['step']) == (self.learn.epoch, run.n_steps)
 
-    def look_for_nan(self,
-        wait: bool = True,    # whether to wait for the device; False: check only the losses that have reached the CPU
-    ) -> None:
+    def look_for_nan(self, wait: bool = True) -> None:
         """If the latest losses are not finite, print this and the step at which it began, once per fit
 
         Args:
             wait: whether to wait for the device; False: check only the losses that have reached the CPU
-
         Example:
+            from cbnb.toy import line_learner
             learn = line_learner(lr=1e30)
             learn.fit(2)
             learn.recorder.look_for_nan()           # prints no second line for the same fit
@@ -548,133 +477,66 @@ class Recorder(Callback):
 
     # -- what you read, of the last run
 
-    def last(self) -> Run:  # the latest run, the one under way included
+    def last(self) -> Run:
         """Return the latest run. Raise `AttributeError` before the first fit
 
         Returns:
             the latest run, the one under way included
-
         Raises:
             AttributeError: nothing has been recorded yet: fit first
-
-        Example:
-            assert learn.recorder.last().settings == dict(
-                method='fit', n_epoch=2, lr=0.05, wd=0.0, mom=0.0, moms=[0.95, 0.85, 0.95], batches=2, optimizer='SGD',
-                loss='MSELoss', model='Line', parameters=2, callbacks=['GradientClip(max_norm=1.0)'], seed=7)
-            learn.fit_one_cycle(1)
-            assert learn.recorder.last().settings['method'] == 'fit_one_cycle'              # not `fit`, which it calls
         """
         if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
         return self.history.runs[-1]
 
-    def log_rows(self) -> list[list[Any]]:  # one list for each epoch, with a value for each column
+    def log_rows(self) -> list[list[Any]]:
         """Return the rows of the last run, in the form that `learn.logger` receives
 
         Returns:
             one list for each epoch, with a value for each column
-
-        Example:
-            other = line_learner()
-            other.recorder.load_state_dict(learn.recorder.state_dict())
-            assert other.recorder.losses == learn.recorder.losses
-            assert [row[:2] for row in other.recorder.log_rows()] == [[i, values[0]] for i, values in enumerate(learn.recorder.values)]
         """
         run = self.history[-1]
         return [[row[run.metric_names[0]], *values, *[clock(row['time'])]*self.add_time] for row, values in zip(run.epochs, run.values)]
 
     @property
     def losses(self) -> list[float]:
-        """Smoothed training losses of the last run
-
-        Example:
-            assert close(run.losses, (13, (0.98*13 + 8.32)/1.98))
-            assert close(run['valid_loss'], [1.28**2 + 1.92**2])
-            assert run.steps['lr'] == [0.1, 0.1]
-            assert learn.validate() == run['valid_loss']
-            assert len(learn.recorder.history) == 1
-        """
+        "Smoothed training losses of the last run"
         return list(self.last().losses)
 
     @property
     def lrs(self) -> list[float]:
-        """Learning rate of the last group, for each training batch of the last run
-
-        Example:
-            assert learn.recorder.lrs == [0.1, 0.05]     # the rates that the updates used
-        """
+        "Learning rate of the last group, for each training batch of the last run"
         return self.last().hyper('lr')
 
     @property
     def moms(self) -> list[float]:
-        """Momentum of the last group, for each training batch of the last run
-
-        Example:
-            lrs, moms = learn.recorder.lrs, learn.recorder.moms
-            assert close([lrs[0], max(lrs)], [0.1/25, 0.1]) and close([moms[0], min(moms)], [0.95, 0.85])
-        """
+        "Momentum of the last group, for each training batch of the last run"
         return self.last().hyper('mom')
 
     @property
     def hps(self) -> dict[str, list[float]]:
-        """All recorded hyper-parameters of the last run
-
-        Example:
-            learn = line_learner()
-            with raises(AttributeError, 'nothing has been recorded yet'): learn.recorder.losses
-            learn.fit(1)
-            assert close(learn.recorder.losses, (13, (0.98*13 + 8.32)/1.98))
-            assert learn.recorder.lrs == [0.1, 0.1]
-            assert learn.recorder.hps == dict(lr=[0.1, 0.1], mom=[0, 0])
-        """
+        "All recorded hyper-parameters of the last run"
         return {name: self.last().hyper(name) for name in self.last().hypers}
 
     @property
     def iters(self) -> list[int]:
-        """Number of training batches at the end of each epoch of the last run
-
-        Example:
-            learn.fit(2)
-            assert learn.recorder.iters == [2, 4]
-            assert learn.recorder.log[:-1] == [1, *learn.recorder.values[1]]         # the last entry is the time
-        """
+        "Number of training batches at the end of each epoch of the last run"
         return [row['step'] for row in self.last().epochs]
 
     @property
     def metric_names(self) -> list[str]:
-        """Headings of the table of epochs of the last run
-
-        Example:
-            assert learn.recorder.metric_names == ['epoch', 'train_loss', 'bias', 'valid_loss', 'valid_bias', 'time']
-            assert close(learn.recorder.history[0].steps['bias'], [3**2, 2.4**2])     # b = 0, then b = 0.6
-            assert close(learn.recorder.history[0]['bias'], [(3**2 + 2.4**2)/2])
-            assert close(learn.validate(), [(0.72 - 2)**2 + (1.08 - 3)**2, (1.08 - 3)**2])
-        """
+        "Headings of the table of epochs of the last run"
         return self.last().metric_names
 
     names = metric_names                  # the name in fastai v1
 
     @property
     def values(self) -> list[list[float | None]]:
-        """Losses and metrics of each epoch of the last run
-
-        Example:
-            columns = [run.raw_losses, run.losses, *run.hypers.values()]
-            assert sum(column.itemsize for column in columns) == 4 + 4 + 8 + 8
-        """
+        "Losses and metrics of each epoch of the last run"
         return self.last().values
 
     @property
     def log(self) -> list[Any]:
-        """The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended
-
-        Example:
-            class LossLog(Callback):
-                def before_fit(self): self.log = []
-                def after_batch(self):
-                    if self.training: self.log.append(self.loss.item())
-            learn = line_learner(cbs=LossLog)
-            learn.fit(1)
-        """
+        "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
         run = self.last()
         if self.row is None: return self.last_log
         place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
@@ -684,28 +546,12 @@ class Recorder(Callback):
 
     @property
     def val_losses(self) -> list[float | None]:
-        """Validation loss of each complete epoch of the last run, or None without validation
-
-        Example:
-            recorder = learn.recorder
-            assert recorder.nb_batches == [2, 2]
-            assert recorder.metrics == []                    # the learner has no metrics
-            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
-            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
-        """
+        "Validation loss of each complete epoch of the last run, or None without validation"
         return [row.get('valid_loss') for row in self._whole()]
 
     @property
     def metrics(self) -> list[list[float | None]]:
-        """Metrics of each epoch of the last run that is complete and was validated
-
-        Example:
-            recorder = learn.recorder
-            assert recorder.nb_batches == [2, 2]
-            assert recorder.metrics == []                    # the learner has no metrics
-            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
-            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
-        """
+        "Metrics of each epoch of the last run that is complete and was validated"
         n, sets = len(self.learn.metrics) + 1, getattr(self.learn.dls, 'valid_sets', ())
         parts = self.headings.values()           # parts of the loss are no metrics; columns added by callbacks are
         names = [*self.valid_columns[1:n], *(c for c in self.valid_columns[n*max(len(sets), 1):] if c not in parts)]
@@ -713,15 +559,7 @@ class Recorder(Callback):
 
     @property
     def nb_batches(self) -> list[int]:
-        """Number of training batches in each complete epoch of the last run
-
-        Example:
-            recorder = learn.recorder
-            assert recorder.nb_batches == [2, 2]
-            assert recorder.metrics == []                    # the learner has no metrics
-            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
-            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
-        """
+        "Number of training batches in each complete epoch of the last run"
         ends = [row['step'] for row in self._whole()]
         return [end - start for start, end in zip([0, *ends], ends)]
 
@@ -732,19 +570,7 @@ class Recorder(Callback):
 
 # %% ../nbs/08_recorder.ipynb #f8837664
 def _smooth_loss(learn: Learner) -> Tensor:
-    """The current smoothed training loss. Reading the property waits for the device
-
-    Args:
-        learn: the learner
-
-    Raises:
-        AttributeError: smooth_loss is known after the first training batch
-
-    Example:
-        learn = line_learner()
-        learn.fit(1)
-        assert close(learn.smooth_loss, 10.63636)
-    """
+    "The current smoothed training loss. Reading the property waits for the device"
     losses = learn.recorder.last().losses
     if not len(losses): raise AttributeError('smooth_loss is known after the first training batch')
     return torch.tensor(losses[-1])

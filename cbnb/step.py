@@ -23,11 +23,7 @@ from .undo import UndoStack
 
 # %% ../nbs/06_step.ipynb #5ba57aff
 class Step:
-    """The work on one batch, in five methods that you can override
-
-    Example:
-        loop, step = line_loop(), Step()
-    """
+    "The work on one batch, in five methods that you can override"
     model: Any = None        # its own model; None: the learner's
     loss_func: Any = None    # its own loss function, which becomes the learner's; None: the learner's
     opt: Any = None          # its own optimizer, which becomes the learner's; None: the learner's
@@ -37,17 +33,11 @@ class Step:
     observes = False         # whether it observes which losses of torch the loss function calls; see `seen`
     loss_checks: ClassVar[tuple[Callable[[Any, Any], Any], ...]] = ()    # in the first batch of a phase, called with the learner and the loss function, which each returns
 
-    def predict(self,
-        learn: Any,    # the learner, with the batch in `xb` and `yb`
-    ) -> None:
+    def predict(self, learn: Any) -> None:
         """Call the model on the inputs and set `learn.pred`
 
         Args:
             learn: the learner, with the batch in `xb` and `yb`
-
-        Example:
-            step.predict(loop)
-            assert loop.pred.tolist() == [0, 0]                    # a = b = 0
         """
         __tracebackhide__ = True
         learn.pred = learn.model(**learn.xb) if isinstance(learn.xb, dict) else learn.model(*learn.xb)
@@ -57,14 +47,8 @@ class Step:
 
         Args:
             learn: the learner
-
         Raises:
             ValueError: loss_func is missing: assign learn.loss_func, or pass a step that computes the loss
-
-        Example:
-            step.loss(loop)
-            assert loop.loss == loop.loss_grad == (1**2 + 5**2)/2 == 13
-            assert loop.loss_grad.requires_grad and not loop.loss.requires_grad
         """
         __tracebackhide__ = True
         if not learn.yb: return
@@ -79,23 +63,12 @@ class Step:
             self.observes = learn.divisor is not UNKNOWN
         self.set_loss(learn, found)
 
-    def set_loss(self,
-        learn: Any,     # the learner
-        found: Any,     # a loss, or a loss with parts
-    ) -> None:
+    def set_loss(self, learn: Any, found: Any) -> None:
         """Set `learn.loss_grad`, `learn.loss` and `learn.loss_parts`. Call this method in a `loss` of your own
 
         Args:
             learn: the learner
             found: a loss, or a loss with parts
-
-        Example:
-            class Penalized(Step):
-                def loss(self, learn):
-                    error, size = (learn.pred - learn.y).square().mean(), learn.model.a**2
-                    self.set_loss(learn, dict(loss=error + size, size=size))
-            learn = line_learner(loss_func=None, train_step=Penalized())
-            learn.fit(1)
         """
         if type(found) is not Tensor or found.ndim: found, learn.loss_parts = loss_and_parts(found, learn.training)
         if learn.training and learn.divisor is UNKNOWN: learn.divisor = divisor(found)
@@ -115,33 +88,21 @@ class Step:
 
     def join(self, learn: Any) -> None: "Prepare this step for a learner, which calls this method when you assign the step"
 
-    def evaluator(self) -> 'Step':  # the step for evaluation
+    def evaluator(self) -> 'Step':
         """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
 
         Returns:
             the step for evaluation
-
-        Example:
-            assert step.evaluator() is step                        # the same step evaluates
         """
         return self
 
-    def outputs(self, learn: Any) -> tuple[Any, ...]:  # predictions and targets, each nested as the model and the loader make them
+    def outputs(self, learn: Any) -> tuple[Any, ...]:
         """Return the outputs for metrics: the predictions, then the targets
 
         Args:
             learn: the learner
-
         Returns:
             predictions and targets, each nested as the model and the loader make them
-
-        Example:
-            class Look(Callback):
-                def after_pred(self): seen.append((len(self.xb), self.x.shape, [o.shape for o in self.outputs]))
-
-            seen.clear()
-            line_learner(cbs=Look).validate()
-            assert seen == [(1, (8,), [(8,), (8,)])]              # one input; a prediction and a target for each of 8 items
         """
         pred = learn.pred
         return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
@@ -151,41 +112,25 @@ class Step:
         "Whether the loss is that of the loss function. False if you have overridden `loss`"
         return not self.own_loss and type(self).loss.__module__.startswith('cbnb.')
 
-    def batch_weight(self,
-        learn: Any,       # the learner, after the loss of the batch
-    ) -> Any:             # a number or a scalar tensor; None: the losses of batches add up
+    def batch_weight(self, learn: Any) -> Any:
         """Return how much the loss of the batch counts in averages and in accumulated gradients
 
         Args:
             learn: the learner, after the loss of the batch
-
         Returns:
             a number or a scalar tensor; None: the losses of batches add up
-
-        Example:
-            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, step.batch_weight(learn), step.derived_weight(learn))))
-            learn.validate(dl=batches, cbs=note)
-            assert weights == [(3, 3, UNKNOWN), (2, 2, UNKNOWN)]                     # tokens of the two batches
         """
         if learn.batch_weight is not None: return given_weight(learn.batch_weight, learn.pred, *learn.yb, look=not learn.iter)
         weight = self.derived_weight(learn)
         return n_items(learn) if weight is UNKNOWN else weight
 
-    def derived_weight(self,
-        learn: Any,       # the learner, after the loss of the batch
-    ) -> Any:             # as for `batch_weight`; `UNKNOWN`: it cannot be derived
+    def derived_weight(self, learn: Any) -> Any:
         """Derive the weight of the batch from the loss
 
         Args:
             learn: the learner, after the loss of the batch
-
         Returns:
             as for `batch_weight`; `UNKNOWN`: it cannot be derived
-
-        Example:
-            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, step.batch_weight(learn), step.derived_weight(learn))))
-            learn.validate(dl=batches, cbs=note)
-            assert weights == [(3, 3, UNKNOWN), (2, 2, UNKNOWN)]                     # tokens of the two batches
         """
         if learn.divisor is not UNKNOWN: return learn.divisor
         if learn.loss.ndim: return learn.loss.numel()
@@ -198,23 +143,13 @@ def call_on_batch(
     f: Callable[..., Any],    # called with the inputs and targets
     learn: Any,               # a learner, whose `xb` and `yb` are the batch
 ) -> Any:
-    """Call `f` with inputs and targets, as keyword arguments if the batch is a dict with targets
-
-    Args:
-        f: called with the inputs and targets
-        learn: a learner, whose `xb` and `yb` are the batch
-    """
+    "Call `f` with inputs and targets, as keyword arguments if the batch is a dict with targets"
     if not isinstance(learn.xb, dict): return f(*learn.xb, *learn.yb)
     return f(**learn.xb, **dict(zip(learn.dls.targets, learn.yb)))
 
 # %% ../nbs/06_step.ipynb #26dc8143
 class CallStep(Step):
-    """Calls a function of the batch. As `eval_step`, the function returns `(loss, pred, *targets)`, or these without a loss
-
-    Args:
-        func: called with inputs and targets; may be a method of an object with optimizers in `opt` or
-            `opts`
-    """
+    "Calls a function of the batch. As `eval_step`, the function returns `(loss, pred, *targets)`, or these without a loss"
     own_loss, shares_opt = True, False
     needs_loss = False       # whether the function has to return a loss
 
@@ -229,20 +164,12 @@ class CallStep(Step):
         __tracebackhide__ = True
         self.read(learn, call_on_batch(self.func, learn))
 
-    def read(self,
-        learn: Any,          # the learner
-        out: Any,            # what the function returned
-    ) -> None:
+    def read(self, learn: Any, out: Any) -> None:
         """Set the loss, its parts, the prediction and the targets of the learner
 
         Args:
             learn: the learner
             out: what the function returned
-
-        Example:
-            assert list(buffer.read()) == [i/4 for i in range(1000)]
-            assert buffer.read().itemsize == 4               # bytes per number
-            assert buffer.arrived() is buffer.read()         # nothing to copy on the CPU
         """
         learn.step_result = out
         loss, learn.loss_parts, rest = split_result(out, self.needs_loss)
@@ -272,14 +199,7 @@ class LossStep(CallStep):
     """Calls a function that computes the loss of a batch. The learner updates the weights
 
     Args:
-        func: called with inputs and targets; may be a method of an object with optimizers in `opt` or
-            `opts`
-
-    Example:
-        assert type(as_step(lambda x, y: 0., 'train_step')) is LossStep
-        assert type(as_step(lambda x, y: 0., 'eval_step')) is CallStep
-        with raises(TypeError, 'is no step'): as_step(3, 'train_step')
-        with raises(TypeError, 'pass an instance, Step(...)'): as_step(Step, 'train_step')
+        func: called with inputs and targets; may be a method of an object with optimizers in `opt` or `opts`
     """
     needs_loss = True
     checked = False          # whether the function was checked in this run
@@ -318,12 +238,7 @@ def depends_on(
     loss: Tensor,                # with or without its graph
     params: Iterable[Tensor],    # parameters of an optimizer
 ) -> bool:
-    """Return whether the graph of a loss contains one of the parameters
-
-    Args:
-        loss: with or without its graph
-        params: parameters of an optimizer
-    """
+    "Return whether the graph of a loss contains one of the parameters"
     wanted, seen, waiting = set(map(id, params)), set(), [loss.grad_fn]
     while waiting:
         if (node := waiting.pop()) is None or node in seen: continue
@@ -338,20 +253,11 @@ class UpdateStep(CallStep):
 
     Args:
         func: called with inputs and targets
-        opt: the optimizer that `func` uses, or several; None: those of the object of which `func` is a
-            method
-
-    Example:
-        learn.train_step = UpdateStep(train, opt=own)
-        learn.fit(1)
-        assert close(model.a.item(), 0.72) and learn.opt is own
+        opt: the optimizer that `func` uses, or several; None: those of the object of which `func` is a method
     """
     needs_loss = own_update = True
 
-    def __init__(self,
-        func: Callable[..., Any],   # called with inputs and targets
-        opt: Any = None,            # the optimizer that `func` uses, or several; None: those of the object of which `func` is a method
-    ):
+    def __init__(self, func: Callable[..., Any], opt: Any = None):
         super().__init__(func)
         if opt is not None: self.opt = _as_one(opt)
 
@@ -370,20 +276,7 @@ def as_step(
     step: Any,    # a `Step`, or a function of the whole batch
     name: str,    # name of the argument, 'train_step' or 'eval_step'
 ) -> Step:        # `step` itself, or a step that calls the function
-    """Convert an argument to a step. Raise `TypeError` for a class, and for an object that is neither a step nor callable
-
-    Args:
-        step: a `Step`, or a function of the whole batch
-        name: name of the argument, 'train_step' or 'eval_step'
-
-    Returns:
-        `step` itself, or a step that calls the function
-
-    Raises:
-        TypeError: {name} is the class {step}: pass an instance, {step}(...)
-        TypeError: {name}={step} has the parts of a step: make its class a subclass of Step
-        TypeError: {name}={step} is no step: pass a Step, or a function of the whole batch
-    """
+    "Convert an argument to a step. Raise `TypeError` for a class, and for an object that is neither a step nor callable"
     if isinstance(step, Step): return step
     if isinstance(step, type): raise TypeError(
         f'{name} is the class {step.__name__}: pass an instance, {step.__name__}(...)')

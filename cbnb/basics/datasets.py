@@ -22,17 +22,7 @@ def check_datasets(
     others: list[Any],          # datasets for validation; None among them are left out
     kwargs: dict[str, Any],     # further arguments of torch's `DataLoader`
 ) -> None:
-    """Raise `TypeError` for a dataset or an argument that `DataLoaders.from_datasets` cannot take
-
-    Args:
-        train_ds: dataset for training
-        others: datasets for validation; None among them are left out
-        kwargs: further arguments of torch's `DataLoader`
-
-    Raises:
-        TypeError: from_datasets takes a dataset for training and one for validation, and these arrays
-            have items of shapes ... and .... For inputs x and targets y, pass TensorDataset(x, y)
-    """
+    "Raise `TypeError` for a dataset or an argument that `DataLoaders.from_datasets` cannot take"
     _check_arguments(kwargs)
     train, valid = (getattr(ds, 'shape', None) for ds in (train_ds, (others or [None])[0]))
     if train is not None and valid is not None and train[1:] != valid[1:]: raise TypeError(

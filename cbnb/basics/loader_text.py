@@ -18,12 +18,7 @@ from .text import escape, plural
 
 # %% ../../nbs/basics/loader_text.ipynb #5a2f0ffe
 def shapes_of(xb: Any, yb: tuple[Any, ...]) -> str:
-    """Describe the shapes and types of inputs and targets
-
-    Args:
-        xb
-        yb
-    """
+    "Describe the shapes and types of inputs and targets"
     parts = [('xb', xb), *([('yb', yb)] if yb else [])]
     return ', '.join(f'{name} {_shape(v[0] if type(v) is tuple and len(v) == 1 else v)}' for name, v in parts)
 
@@ -34,11 +29,7 @@ def _shape(value: Any) -> str:
 
 # %% ../../nbs/basics/loader_text.ipynb #1d483d39
 def counts_of(loaders: list[Any]) -> str:
-    """Describe the number and size of the batches, such as `20 and 5 batches of 64`
-
-    Args:
-        loaders
-    """
+    "Describe the number and size of the batches, such as `20 and 5 batches of 64`"
     numbers, sizes = [n_batches(dl) for dl in loaders], [batch_size(dl) for dl in loaders]
     if len(loaders) == 1 or len(set(sizes)) > 1: return ', '.join(map(_batches, numbers, sizes))
     *first, last = ['?' if n is None else f'{n:,}' for n in numbers]
@@ -50,23 +41,14 @@ def _batches(n: int | None, size: int | None) -> str:
 def _of(size: int | None) -> str: return '' if size is None else f' of {size:,}'
 
 def workers_of(loaders: list[Any]) -> str:
-    """Describe the number of worker processes, such as `3 and 1 workers`. Without workers, return an empty string
-
-    Args:
-        loaders
-    """
+    "Describe the number of worker processes, such as `3 and 1 workers`. Without workers, return an empty string"
     n = [getattr(dl, 'num_workers', 0) for dl in loaders]
     if not any(n): return ''
     return plural(n[0], 'worker') if len(set(n)) == 1 else f'{" and ".join(map(str, n))} workers'
 
 # %% ../../nbs/basics/loader_text.ipynb #c61b27db
 def table_of(loaders: list[Any], below: str) -> str:
-    """Return an HTML table of the loaders. The table sets no colors, so it is readable on light and dark backgrounds
-
-    Args:
-        loaders
-        below
-    """
+    "Return an HTML table of the loaders. The table sets no colors, so it is readable on light and dark backgrounds"
     def row(tag: str, cells: list[Any]) -> str:
         return f'<tr>{"".join(f"<{tag}>{escape(str(c))}</{tag}>" for c in cells)}</tr>'
     body = ''.join(row('td', _cells(i, dl)) for i, dl in enumerate(loaders))

@@ -89,16 +89,7 @@ def weight_of_call(
     args: tuple,                 # its positional arguments
     kwargs: dict[str, Any],      # its keyword arguments
 ) -> Any:                        # a number, a scalar tensor, None: the losses add up, or `UNKNOWN`
-    """Return how much the loss of a call of a loss function of torch counts
-
-    Args:
-        f: a loss function of torch
-        args: its positional arguments
-        kwargs: its keyword arguments
-
-    Returns:
-        a number, a scalar tensor, None: the losses add up, or `UNKNOWN`
-    """
+    "Return how much the loss of a call of a loss function of torch counts"
     rule, o, data = _parts(f, args, kwargs)
     return _weight(rule, o, *data)
 
@@ -116,14 +107,7 @@ def _parts(f: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> tuple[
 def weigher(
     loss_func: Any,                  # a loss, a function or a module
 ) -> Callable[..., Any] | None:      # called as `f(pred, *yb)`; None: the loss is not one of torch, or has been changed
-    """Return the function that computes how much the loss of a batch counts
-
-    Args:
-        loss_func: a loss, a function or a module
-
-    Returns:
-        called as `f(pred, *yb)`; None: the loss is not one of torch, or has been changed
-    """
+    "Return the function that computes how much the loss of a batch counts"
     f, keywords = getattr(loss_func, '_torchdynamo_orig_callable', None) or getattr(loss_func, '_orig_mod', loss_func), {}
     if isinstance(f, functools.partial):
         f, args, keywords = f.func, f.args, f.keywords
@@ -149,19 +133,7 @@ def per_item(
     *yb: Any,           # the targets of the batch
     call: Any = None,   # the call of a loss of torch that made `losses`: function, positional and keyword arguments; None: unknown
 ) -> tuple[Tensor, Tensor]:     # a loss for each item, and how much it counts in the mean of all
-    """Return the loss of each item, and its weight. An item of padding has the loss 0 and the weight 0
-
-    Args:
-        loss_func: a loss, a function or a module
-        losses: its result with `reduction='none'`
-        pred: the prediction of a batch
-        *yb: the targets of the batch
-        call: the call of a loss of torch that made `losses`: function, positional and keyword
-            arguments; None: unknown
-
-    Returns:
-        a loss for each item, and how much it counts in the mean of all
-    """
+    "Return the loss of each item, and its weight. An item of padding has the loss 0 and the weight 0"
     weigh, values = weigher(loss_func), losses.flatten(1) if losses.ndim > 1 else losses[:, None]
     if weigh is None: return _sums_of_items(values, torch.ones_like(values) if call is None else _weights_of_call(call, values), find_bs(yb))
     if weigh.func is _weight_of_function: rule, o, data = _parts(weigh.args[0], (pred, *yb), weigh.args[1])
@@ -195,14 +167,7 @@ _COUNTS = 'NllLossBackward0', 'NllLoss2DBackward0'
 def divisor(
     loss: Tensor,    # a loss with its graph
 ) -> Any:            # a scalar tensor, or `UNKNOWN`
-    """Return the number that `F.nll_loss` has divided by, if this was the last operation of a loss
-
-    Args:
-        loss: a loss with its graph
-
-    Returns:
-        a scalar tensor, or `UNKNOWN`
-    """
+    "Return the number that `F.nll_loss` has divided by, if this was the last operation of a loss"
     if type(node := loss.grad_fn).__name__ not in _COUNTS or node._saved_reduction != 1: return UNKNOWN       # 1: the mean
     total = node._saved_total_weight
     return total if total.dtype in (torch.float32, torch.float64) else UNKNOWN
@@ -224,16 +189,7 @@ def seen(
     *data: Any,                       # its arguments
     loss_of: Callable[[Any], Any] = lambda found: found,    # picks the loss from what the function returned
 ) -> tuple[Any, Any]:                 # what the function returned, and the weight of the loss, which may be `UNKNOWN`
-    """Call a loss function. If its loss is the result of a loss of torch, return the weight of the loss, too
-
-    Args:
-        loss_func: a function that may call a loss of torch
-        *data: its arguments
-        loss_of: picks the loss from what the function returned
-
-    Returns:
-        what the function returned, and the weight of the loss, which may be `UNKNOWN`
-    """
+    "Call a loss function. If its loss is the result of a loss of torch, return the weight of the loss, too"
     if hasattr(loss_func, '_torchdynamo_orig_callable'): return loss_func(*data), UNKNOWN       # compiled code is not observed
     loss, call = with_call(loss_func, *data, loss_of=loss_of)
     return loss, UNKNOWN if call is None else weight_of_call(*call)
@@ -243,16 +199,7 @@ def with_call(
     *data: Any,                       # its arguments
     loss_of: Callable[[Any], Any] = lambda found: found,    # picks the loss from what the function returned
 ) -> tuple[Any, Any]:                 # what the function returned, and the call of torch that made the loss; None: there was none
-    """Call a loss function, and find the call of a loss of torch whose result is the loss: function, positional and keyword arguments
-
-    Args:
-        loss_func: a function that may call a loss of torch
-        *data: its arguments
-        loss_of: picks the loss from what the function returned
-
-    Returns:
-        what the function returned, and the call of torch that made the loss; None: there was none
-    """
+    "Call a loss function, and find the call of a loss of torch whose result is the loss: function, positional and keyword arguments"
     with _Calls() as calls: loss = loss_func(*data)
     picked = loss_of(loss)
     return loss, next((call for out, *call in reversed(calls.noted) if out is picked), None)
@@ -261,11 +208,7 @@ def with_call(
 def exact_dtype(
     device: torch.device,    # where a sum is accumulated
 ) -> torch.dtype:
-    """Return the most precise floating-point type of a device. Apple's `mps` has no double precision
-
-    Args:
-        device: where a sum is accumulated
-    """
+    "Return the most precise floating-point type of a device. Apple's `mps` has no double precision"
     return torch.float32 if device.type == 'mps' else torch.float64
 
 class MeanLoss:
@@ -278,12 +221,7 @@ class MeanLoss:
         loss: Tensor,             # the loss of a batch; several values: their mean
         weight: Any,              # how much it counts, a number or a scalar tensor; None: the losses add up
     ) -> None:
-        """Add the loss of a batch
-
-        Args:
-            loss: the loss of a batch; several values: their mean
-            weight: how much it counts, a number or a scalar tensor; None: the losses add up
-        """
+        "Add the loss of a batch"
         self.weights.append(weight)              # first: an interrupt may come between these two lines
         self.losses.append(loss if loss.ndim == 0 else loss.mean())
         self.n += 1
@@ -304,14 +242,7 @@ class MeanLoss:
     def value(self,
         everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
     ) -> float | None:              # None without batches
-        """Return the loss. The call waits for the device
-
-        Args:
-            everywhere: over the batches of all processes, each of which must then call this method
-
-        Returns:
-            None without batches
-        """
+        "Return the loss. The call waits for the device"
         if self.losses: self._sum_up()
         numbers = self.total, self.weight, self.n, self.adds
         total, weight, n, adds = map(as_number, sum_over_processes(*numbers) if everywhere else numbers)
@@ -329,11 +260,7 @@ class MeanLoss:
         return {k: v.cpu() if isinstance(v, Tensor) else v for k, v in vars(self).items()} | lists
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the numbers of `state_dict`
-
-        Args:
-            state
-        """
+        "Continue with the numbers of `state_dict`"
         vars(self).update(state, losses=list(state['losses']), weights=list(state['weights']))
 
 def _on_cpu(values: list[Any]) -> Any:
@@ -353,23 +280,7 @@ def given_weight(
     *yb: Any,            # the targets of the batch
     look: bool = True,   # whether to check the value of a tensor, which waits for the device
 ) -> Any:                # a number or a scalar tensor
-    """Return what a function of yours gives as the weight of a batch. Raise `TypeError` or `ValueError` unless it can be a weight
-
-    Args:
-        f: the argument `batch_weight` of a learner
-        pred: the prediction of a batch
-        *yb: the targets of the batch
-        look: whether to check the value of a tensor, which waits for the device
-
-    Returns:
-        a number or a scalar tensor
-
-    Raises:
-        TypeError: batch_weight={f} should be a function, such as lambda pred, y: (y != pad).sum()
-        ValueError if isinstance(weight, (Tensor, Real)) else TypeError: batch_weight returned {said},
-            and the weight of a batch is one number, 0 or more, such as the number of its tokens: (y !=
-            pad).sum()
-    """
+    "Return what a function of yours gives as the weight of a batch. Raise `TypeError` or `ValueError` unless it can be a weight"
     if not callable(f): raise TypeError(f'batch_weight={f!r} should be a function, such as lambda pred, y: (y != pad).sum()')
     weight = f(pred, *yb)
     if isinstance(weight, Tensor) and weight.numel() == 1:
@@ -383,10 +294,6 @@ def given_weight(
 def n_items(
     learn: Any,     # a learner
 ) -> int:
-    """Return the number of items of the current batch, or 1 if its values have no length
-
-    Args:
-        learn: a learner
-    """
+    "Return the number of items of the current batch, or 1 if its values have no length"
     try: return find_bs((learn.yb, learn.xb))
     except ValueError: return 1

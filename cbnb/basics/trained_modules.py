@@ -19,25 +19,14 @@ from .arguments import without_partial
 
 # %% ../../nbs/basics/trained_modules.ipynb #526f7854
 def modules_of(model: Any) -> list[nn.Module]:
-    """Return a model and all its submodules, or an empty list for a plain function
-
-    Args:
-        model
-    """
+    "Return a model and all its submodules, or an empty list for a plain function"
     return list(model.modules()) if isinstance(model, nn.Module) else []
 
 # %% ../../nbs/basics/trained_modules.ipynb #fb1e7e99
 def held_by(
     owner: Any,    # an object with attributes
 ) -> dict[str, Any]:    # attribute -> value; 'name.0' or 'name.key' for values in a list, tuple or dict
-    """Return the attributes of an object. A list, tuple or dict among them is replaced by its values
-
-    Args:
-        owner: an object with attributes
-
-    Returns:
-        attribute -> value; 'name.0' or 'name.key' for values in a list, tuple or dict
-    """
+    "Return the attributes of an object. A list, tuple or dict among them is replaced by its values"
     found = {}
     for name, v in getattr(owner, '__dict__', {}).items():
         several = v.items() if isinstance(v, dict) else enumerate(v) if isinstance(v, (list, tuple)) else None
@@ -59,14 +48,7 @@ def _modules_in(
 def trained_modules(
     learn: Any,    # a learner
 ) -> dict[str, nn.Module]:    # 'model', 'loss_func', 'train_step.proj' and the like -> module
-    """Return everything that is trained and saved: the model, the loss function and the modules of the steps. Leave out modules inside another one of the list
-
-    Args:
-        learn: a learner
-
-    Returns:
-        'model', 'loss_func', 'train_step.proj' and the like -> module
-    """
+    "Return everything that is trained and saved: the model, the loss function and the modules of the steps. Leave out modules inside another one of the list"
     parts = [('model', learn.model), ('loss_func', learn.loss_func)]
     for name in 'train_step', 'eval_step':
         step = getattr(learn, name)
@@ -82,14 +64,7 @@ def trained_modules(
 def params_outside(
     learn: Any,    # a learner
 ) -> dict[str, nn.Parameter]:    # 'loss_func.s' and the like -> parameter, frozen ones included
-    """Return the parameters of the loss function and the training step that are not in the model and not in another optimizer
-
-    Args:
-        learn: a learner
-
-    Returns:
-        'loss_func.s' and the like -> parameter, frozen ones included
-    """
+    "Return the parameters of the loss function and the training step that are not in the model and not in another optimizer"
     step, found = learn.train_step, {}
     names = ('loss_func', 'train_step') if step.shares_opt and step.opt is None else ('loss_func',)
     modules = {name: m for name, m in trained_modules(learn).items() if name.partition('.')[0] in names}
@@ -108,11 +83,7 @@ def params_outside(
 def in_eval_mode(
     learn: Any,    # a learner
 ) -> Iterator[None]:
-    """Switch the modules of the loss function and the steps to evaluation mode for the duration of a `with` block
-
-    Args:
-        learn: a learner
-    """
+    "Switch the modules of the loss function and the steps to evaluation mode for the duration of a `with` block"
     own = set(modules_of(learn.model))
     others = [m for part in trained_modules(learn).values() if part is not learn.model for m in part.modules()]
     training = [m for m in others if m.training and m not in own]
@@ -130,14 +101,7 @@ def _prefixes(part: nn.Module, model: Any) -> tuple[str, ...]:
 def module_states(
     learn: Any,     # a learner
 ) -> dict[str, dict[str, Any]]:    # name in `trained_modules` -> state dict; tensors are not copied
-    """Return the states of the model, the loss function and the modules of the steps. Leave out modules without a state, and losses of torch
-
-    Args:
-        learn: a learner
-
-    Returns:
-        name in `trained_modules` -> state dict; tensors are not copied
-    """
+    "Return the states of the model, the loss function and the modules of the steps. Leave out modules without a state, and losses of torch"
     found = {}
     for name, m in trained_modules(learn).items():
         state, not_its = m.state_dict(), _prefixes(m, learn.model)
@@ -150,16 +114,7 @@ def load_module_states(
     states: Mapping[str, dict[str, Any]],    # states from `module_states`; those of other modules are ignored
     strict: bool = True,                  # as in `load_state_dict`
 ) -> dict[str, Any]:                      # name -> the result of `load_state_dict`
-    """Load states into the modules of a learner
-
-    Args:
-        learn: a learner
-        states: states from `module_states`; those of other modules are ignored
-        strict: as in `load_state_dict`
-
-    Returns:
-        name -> the result of `load_state_dict`
-    """
+    "Load states into the modules of a learner"
     found = {}
     for name, m in trained_modules(learn).items():
         if name not in states: continue

@@ -48,25 +48,14 @@ class ModelLossStep(Step):
 
 # %% ../../nbs/callbacks/model_loss.ipynb #7c981024
 def computes_loss(model: Any) -> bool:
-    """Return whether the `forward` method of a model takes `labels`, as in Hugging Face Transformers
-
-    Args:
-        model
-    """
+    "Return whether the `forward` method of a model takes `labels`, as in Hugging Face Transformers"
     try: return 'labels' in inspect.signature(model.forward).parameters
     except (AttributeError, TypeError, ValueError): return False
 
 def model_loss_step(
     learn: Any,      # a learner without a loss function
 ) -> Step | None:    # None: the model does not compute its loss
-    """Return the step for a model that computes its loss
-
-    Args:
-        learn: a learner without a loss function
-
-    Returns:
-        None: the model does not compute its loss
-    """
+    "Return the step for a model that computes its loss"
     return ModelLossStep() if computes_loss(learn.model) else None
 
 # %% ../../nbs/callbacks/model_loss.ipynb #712211b8

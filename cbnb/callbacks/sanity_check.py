@@ -25,7 +25,7 @@ from ..basics.loss_weights import UNKNOWN
 from ..basics.nested import entries, is_empty, rebuild
 from ..basics.processes import n_processes
 from ..basics.random_state import save_rng
-from ..basics.tensor_batches import TensorLoader
+from ..basics.loaders import TensorLoader
 from ..basics.text import plural
 from ..events import CancelException
 from ..learner import Learner
@@ -60,14 +60,7 @@ def _is_usual(dl: Any) -> bool:
 def sample_batch(
     dl: Any,     # a loader
 ) -> Any:        # None: there is no batch without an iterator of the loader
-    """Return one batch of a loader, without iterating over it
-
-    Args:
-        dl: a loader
-
-    Returns:
-        None: there is no batch without an iterator of the loader
-    """
+    "Return one batch of a loader, without iterating over it"
     if type(dl) in (list, tuple): return next((batch for batch in dl if not is_empty(batch)), None)
     if not _is_usual(dl) or (numbers := _numbers(dl)) is None: return None
     if dl.num_workers: return _by_worker(dl, numbers)
@@ -243,11 +236,7 @@ def _can_be_tried(learn: Learner) -> bool:
 def sanity_check(
     learn: Learner,    # a learner whose fit has begun
 ) -> None:
-    """Try one validation batch and its metrics, without trace, unless `learn.sanity_check` is False. An error there is raised
-
-    Args:
-        learn: a learner whose fit has begun
-    """
+    "Try one validation batch and its metrics, without trace, unless `learn.sanity_check` is False. An error there is raised"
     __tracebackhide__ = True
     if not (learn.sanity_check and (learn.metrics or _is_new(learn)) and _validates(learn) and _can_be_tried(learn)): return
     batch, said = None, None

@@ -61,10 +61,7 @@ HookFunc = Callable[[nn.Module, Tensors, Tensors], Any]
 AnnealFunc = Callable[[float, float, float], float]         # start, end, position
 
 # %% ../../nbs/dialects/fastai_v1_names.ipynb #bfbaa513
-def ifnone(
-    a: Any,
-    b: Any,    # the value if `a` is None
-) -> Any:
+def ifnone(a: Any, b: Any) -> Any:
     """Return `a`, or `b` if `a` is None
 
     Args:
@@ -74,32 +71,20 @@ def ifnone(
     return b if a is None else a
 
 def is_listy(x: Any) -> bool:
-    """Return whether `x` is a list or a tuple
-
-    Args:
-        x
-    """
+    "Return whether `x` is a list or a tuple"
     return isinstance(x, (list, tuple))
 
 def is_tuple(x: Any) -> bool:
-    """Return whether `x` is a tuple
-
-    Args:
-        x
-    """
+    "Return whether `x` is a tuple"
     return isinstance(x, tuple)
 
 # %% ../../nbs/dialects/fastai_v1_names.ipynb #e325dd1d
-def listify(
-    p: Any = None,    # one item or several; None: no item
-    q: Any = None,    # the length of the list, as a number or as another list; None: any length
-) -> list[Any]:
+def listify(p: Any = None, q: Any = None) -> list[Any]:
     """Return `p` as a list. A single item is repeated if `q` asks for several
 
     Args:
         p: one item or several; None: no item
         q: the length of the list, as a number or as another list; None: any length
-
     Raises:
         ValueError: listify: p={p} has ... items, and q={q} asks for {n}: give 1 or {n}
     """

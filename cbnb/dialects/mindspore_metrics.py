@@ -25,9 +25,7 @@ from ..metrics import Metric as NativeMetric
 from ..basics.arguments import as_number
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #c46795b7
-def rearrange_inputs(
-    update: Function[..., None],    # the `update` method of a metric
-) -> Function[..., None]:
+def rearrange_inputs(update: Function[..., None]) -> Function[..., None]:
     """Make `update` select the inputs that were chosen with `set_indexes`
 
     Args:
@@ -44,12 +42,7 @@ def feed(
     metric: Any,      # a metric with `update`, and optionally `indexes`
     inputs: tuple,    # the outputs of a batch
 ) -> None:
-    """Update a metric with its selected inputs
-
-    Args:
-        metric: a metric with `update`, and optionally `indexes`
-        inputs: the outputs of a batch
-    """
+    "Update a metric with its selected inputs"
     indexes = getattr(metric, 'indexes', None)
     if indexes and not getattr(metric.update, 'chooses', False):
         inputs = tuple(inputs[i] for i in indexes)
@@ -60,19 +53,7 @@ def one_number(
     value: Any,      # the result of `eval`
     name: str,       # the name of the metric
 ) -> Any:            # `value` unchanged
-    """Return the result of a metric. If the result is not a single number, raise `TypeError`
-
-    Args:
-        value: the result of `eval`
-        name: the name of the metric
-
-    Returns:
-        `value` unchanged
-
-    Raises:
-        TypeError: metric {name} gave {value}: its eval should return one number, such as the mean of
-            these
-    """
+    "Return the result of a metric. If the result is not a single number, raise `TypeError`"
     try: as_number(value)
     except (TypeError, ValueError): raise TypeError(
         f'metric {name!r} gave {value!r}: its eval should return one number, '
@@ -84,15 +65,7 @@ def as_tensor(
     value: Any,     # a tensor, a list or an array
     where: str,     # the name of the method, for the error message
 ) -> Tensor:
-    """Convert a value to a tensor without a graph
-
-    Args:
-        value: a tensor, a list or an array
-        where: the name of the method, for the error message
-
-    Raises:
-        TypeError: For '{where}', inputs should be tensors, lists or arrays, but got a {type(value)}.
-    """
+    "Convert a value to a tensor without a graph"
     if isinstance(value, Tensor): return value.detach().as_subclass(Tensor)
     is_array = isinstance(value, (list, tuple)) or hasattr(value, '__array__')
     if is_array: return torch.as_tensor(value)
@@ -108,27 +81,19 @@ class Metric(NativeMetric):
         "Reset the metric"
         raise NotImplementedError
     def update(self, *inputs: Any) -> None:
-        """Update the metric with one batch
-
-        Args:
-            *inputs
-        """
+        "Update the metric with one batch"
         raise NotImplementedError
     def eval(self) -> Any:
         "Return the result for the batches since `clear`"
         raise NotImplementedError
 
-    def set_indexes(self,
-        indexes: list[int],   # positions in the outputs; an empty list: all outputs
-    ) -> Self:                # the metric itself
+    def set_indexes(self, indexes: list[int]) -> Self:
         """Select the inputs of `update`
 
         Args:
             indexes: positions in the outputs; an empty list: all outputs
-
         Returns:
             the metric itself
-
         Raises:
             ValueError: indexes={indexes} should be a list of whole numbers
         """
@@ -165,18 +130,7 @@ def pair_of(
     inputs: tuple,     # the inputs of `update`
     where: str,        # the name of the method, for the error message
 ) -> list[Tensor]:     # prediction and label
-    """Convert two inputs to tensors. If there are more or fewer inputs, raise `ValueError`
-
-    Args:
-        inputs: the inputs of `update`
-        where: the name of the method, for the error message
-
-    Returns:
-        prediction and label
-
-    Raises:
-        ValueError: For '{where}', it needs 2 inputs (predicted value, true value), but got ....
-    """
+    "Convert two inputs to tensors. If there are more or fewer inputs, raise `ValueError`"
     if len(inputs) == 2: return [as_tensor(v, where) for v in inputs]
     raise ValueError(f"For '{where}', it needs 2 inputs (predicted value, true value), "
                      f'but got {len(inputs)}.')
@@ -185,28 +139,14 @@ def pair_of(
 def mean_of(
     metric: Any,    # a metric with `total` and `count`
 ) -> float:
-    """Return `total` divided by `count`. If there was no `update`, raise `RuntimeError`
-
-    Args:
-        metric: a metric with `total` and `count`
-
-    Raises:
-        RuntimeError: For '{type(metric)}.eval', there is nothing to average: update was not called.
-    """
+    "Return `total` divided by `count`. If there was no `update`, raise `RuntimeError`"
     if metric.count: return float(metric.total)/metric.count
     raise RuntimeError(f"For '{type(metric).__name__}.eval', there is nothing to average: "
                        'update was not called.')
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #fbe245ef
 class ErrorMetric(Metric):
-    """Base class of MAE and MSE: the sum of errors divided by the number of rows or elements
-
-    Args:
-        average: divide by the number of 'rows', as MindSpore, or 'elements'
-
-    Raises:
-        ValueError: average={average} should be 'rows' or 'elements'
-    """
+    "Base class of MAE and MSE: the sum of errors divided by the number of rows or elements"
     total: Any         # a tensor after the first batch
     count: int
 
@@ -222,11 +162,7 @@ class ErrorMetric(Metric):
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
-        """Update the metric with predictions and targets
-
-        Args:
-            *inputs
-        """
+        "Update the metric with predictions and targets"
         pred, y = pair_of(inputs, f'{type(self).__name__}.update')
         difference = (y.reshape(pred.shape) - pred).double()
         self.total = self.total + self.error(difference).sum()
@@ -257,16 +193,13 @@ class Loss(Metric):
 
     Args:
         average: average over 'batches', as MindSpore, or 'items'
-
     Raises:
         ValueError: average={average} should be 'batches' or 'items'
     """
     total: Any         # a tensor after the first batch
     count: int
 
-    def __init__(self,
-        average: str = 'batches',    # average over 'batches', as MindSpore, or 'items'
-    ):
+    def __init__(self, average: str = 'batches'):
         if average not in ('batches', 'items'):
             raise ValueError(f"average={average!r} should be 'batches' or 'items'")
         self.average = average
@@ -277,9 +210,6 @@ class Loss(Metric):
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
         """Update the metric with the loss of a batch
-
-        Args:
-            *inputs
 
         Raises:
             ValueError: For 'Loss.update', it needs 1 input (the loss), but got ....
@@ -308,16 +238,13 @@ class Accuracy(Metric):
 
     Args:
         eval_type: 'classification', or 'multilabel': all labels of an item must be correct
-
     Raises:
         ValueError: eval_type={eval_type} should be 'classification' or 'multilabel'
     """
     total: Any         # a tensor after the first batch
     count: int
 
-    def __init__(self,
-        eval_type: str = 'classification',   # 'classification', or 'multilabel': all labels of an item must be correct
-    ):
+    def __init__(self, eval_type: str = 'classification'):
         if eval_type not in ('classification', 'multilabel'):
             raise ValueError(f"eval_type={eval_type!r} should be 'classification' or 'multilabel'")
         self.eval_type = eval_type
@@ -326,11 +253,7 @@ class Accuracy(Metric):
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
-        """Update with scores of shape (items, classes, ...) and labels, as class numbers or one-hot rows
-
-        Args:
-            *inputs
-        """
+        "Update with scores of shape (items, classes, ...) and labels, as class numbers or one-hot rows"
         pred, y = pair_of(inputs, 'Accuracy.update')
         if self.eval_type == 'multilabel':
             right = (pred == y.reshape(pred.shape)).flatten(1).all(1)
@@ -345,17 +268,13 @@ class Accuracy(Metric):
 METRICS = dict(mae=MAE, MAE=MAE, mse=MSE, MSE=MSE, loss=Loss, accuracy=Accuracy, acc=Accuracy,
                Accuracy=Accuracy)
 
-def get_metrics(
-    metrics: Any,         # None, a set of names, or a dict of metrics
-) -> dict[str, Any]:      # metrics by name; those of a set in alphabetical order
+def get_metrics(metrics: Any) -> dict[str, Any]:
     """Convert the `metrics` argument of a `Model` to metrics by name
 
     Args:
         metrics: None, a set of names, or a dict of metrics
-
     Returns:
         metrics by name; those of a set in alphabetical order
-
     Raises:
         TypeError: metric {name} is {m}: it should have clear, update and eval
         TypeError: metrics={metrics} should be a set of names, or a dict of metrics

@@ -21,11 +21,7 @@ from ..learner import Learner
 
 # %% ../../nbs/distributed/mirror.ipynb #5532b9e6
 class RunFeed:
-    """Callable that returns the entries added to a run since the previous call
-
-    Args:
-        run: the record of the fit; None: nothing is recorded
-    """
+    "Callable that returns the entries added to a run since the previous call"
     def __init__(self,
         run: Run | None,     # the record of the fit; None: nothing is recorded
     ):
@@ -51,12 +47,7 @@ def add_news(
     run: Run | None,          # run to extend; None: do nothing
     news: dict[str, Any],     # new entries from a `RunFeed`
 ) -> None:
-    """Append the entries from a `RunFeed` to a run
-
-    Args:
-        run: run to extend; None: do nothing
-        news: new entries from a `RunFeed`
-    """
+    "Append the entries from a `RunFeed` to a run"
     if run is None or not news: return
     run.series.numbers.extend(news['losses'])
     run.epochs += news['rows']
@@ -68,11 +59,7 @@ def add_news(
 
 # %% ../../nbs/distributed/mirror.ipynb #f6ab5e6a
 class MessageDisplay(LogDisplay):
-    """A display that sends messages to another process in place of drawing
-
-    Args:
-        send: called with the kind of a message, and its contents as keyword arguments
-    """
+    "A display that sends messages to another process in place of drawing"
     live = True
 
     def __init__(self,
@@ -98,12 +85,7 @@ def send_displays(
     learn: Learner,
     send: Callable[..., None],    # called with the kind of a message, and its contents as keyword arguments
 ) -> None:
-    """Send the progress and the table of all further runs as messages. The display mode of the whole process changes
-
-    Args:
-        learn: the learner
-        send: called with the kind of a message, and its contents as keyword arguments
-    """
+    "Send the progress and the table of all further runs as messages. The display mode of the whole process changes"
     DISPLAYS['lines'] = lambda: MessageDisplay(send)
     set_display('lines')
     for progress in learn.callbacks.find(ProgressCallback): progress.every = 0.1
@@ -113,12 +95,7 @@ def send_displays(
 ASKED = dict(stopping=False, paused=False, lr_scale=1.)      # settings of `Steering` at the start of a fit
 
 class Mirror:
-    """Show the fit of another process, and send the settings of the controls to that process
-
-    Args:
-        learn: learner in a run
-        send: sends commands to the other process
-    """
+    "Show the fit of another process, and send the settings of the controls to that process"
     def __init__(self,
         learn: Learner,               # learner in a run
         send: Callable[..., None],    # sends commands to the other process
@@ -130,12 +107,7 @@ class Mirror:
         self.asked: dict[str, Any] = ASKED      # the settings that were sent last
 
     def start(self, names: list[str], run: dict[str, Any] | None) -> None:
-        """Start the display when a fit begins. If the fit is recorded, append a run to the history of the learner
-
-        Args:
-            names
-            run
-        """
+        "Start the display when a fit begins. If the fit is recorded, append a run to the history of the learner"
         self.names, self.at, self.run = names, None, None
         if run:
             self.run = Run(metric_names=names, **run)
@@ -150,54 +122,28 @@ class Mirror:
         self.asked = ASKED
 
     def progress(self, at: Progress, news: dict[str, Any]) -> None:
-        """Store the progress, and append the new entries to the run
-
-        Args:
-            at
-            news
-        """
+        "Store the progress, and append the new entries to the run"
         self.at = at
         add_news(self.run, news)
 
     def row(self, values: list[Any], names: list[str], news: dict[str, Any]) -> None:
-        """Show the table row of an epoch that has ended
-
-        Args:
-            values
-            names
-            news
-        """
+        "Show the table row of an epoch that has ended"
         self.names[:] = names
         add_news(self.run, news)
         self.shown.row(values)
 
     def finish(self, word: str, as_planned: bool, news: dict[str, Any]) -> None:
-        """When the fit has ended, append the last entries to the run, and close the display
-
-        Args:
-            word
-            as_planned
-            news
-        """
+        "When the fit has ended, append the last entries to the run, and close the display"
         add_news(self.run, news)
         shown, self.shown = self.shown, None
         shown.finish(word, as_planned)
 
     def log(self, row: list[Any]) -> None:
-        """Pass a row to the logger of the learner
-
-        Args:
-            row
-        """
+        "Pass a row to the logger of the learner"
         self.learn.logger(row)
 
     def write(self, text: str, to: str) -> None:
-        """Write printed text to `sys.stdout` or `sys.stderr`
-
-        Args:
-            text
-            to
-        """
+        "Write printed text to `sys.stdout` or `sys.stderr`"
         getattr(sys, to).write(text)
 
     def draw(self) -> None:

@@ -47,12 +47,7 @@ def dump(
     obj: Any,        # object to write, such as a learner or a dict
     path: Path,      # path of the file to write
 ) -> None:
-    """Write an object to a file for another process. Raises `TypeError` with the name of the part that cannot be pickled
-
-    Args:
-        obj: object to write, such as a learner or a dict
-        path: path of the file to write
-    """
+    "Write an object to a file for another process. Raises `TypeError` with the name of the part that cannot be pickled"
     try: torch.save(obj, path, pickle_module=_pickling(), pickle_protocol=5)
     except (OSError, ImportError): raise
     except Exception as e: raise _refused(obj, e) from e
@@ -62,12 +57,7 @@ def load(
     path: Path,                # path of a file that `dump` wrote
     gpu: int | None = None,    # number of the GPU for all tensors that were on a GPU; None: the same GPU as before
 ) -> Any:
-    """Read an object from a file that `dump` wrote
-
-    Args:
-        path: path of a file that `dump` wrote
-        gpu: number of the GPU for all tensors that were on a GPU; None: the same GPU as before
-    """
+    "Read an object from a file that `dump` wrote"
     place = None if gpu is None else {f'cuda:{i}': f'cuda:{gpu}' for i in range(torch.cuda.device_count())}
     return torch.load(path, map_location=place, weights_only=False, mmap=True)
 

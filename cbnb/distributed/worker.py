@@ -40,11 +40,7 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/distributed/worker.ipynb #9c75fa24
 class Messages:
-    """Send messages to the notebook
-
-    Args:
-        out: stream to write the messages to
-    """
+    "Send messages to the notebook"
     def __init__(self,
         out: BinaryIO,     # stream to write the messages to
     ): self.out, self.lock, self.pid = out, threading.Lock(), os.getpid()
@@ -59,12 +55,7 @@ class Messages:
 
 # %% ../../nbs/distributed/worker.ipynb #db5d905d
 class Printed(io.TextIOBase):
-    """A replacement for `sys.stdout` or `sys.stderr` that sends the printed text as messages, at each newline
-
-    Args:
-        tell: sends the messages
-        to: stream of the notebook to print to: 'stdout' or 'stderr'
-    """
+    "A replacement for `sys.stdout` or `sys.stderr` that sends the printed text as messages, at each newline"
     def __init__(self,
         tell: Messages,    # sends the messages
         to: str,           # stream of the notebook to print to: 'stdout' or 'stderr'
@@ -94,11 +85,7 @@ def _take_over(rank: int) -> tuple[BinaryIO, Messages]:
 
 # %% ../../nbs/distributed/worker.ipynb #4d13f926
 class Begins(Callback):
-    """Send the message `began` before the first batch of a fit
-
-    Args:
-        tell
-    """
+    "Send the message `began` before the first batch of a fit"
     order, run_in, no_state = math.inf, ('fit',), ('tell',)
     def __init__(self, tell: Callable[..., None]): self.tell, self.told = tell, False
 
@@ -108,12 +95,7 @@ class Begins(Callback):
 
 # %% ../../nbs/distributed/worker.ipynb #f0861b0c
 class Orders:
-    """Execute the commands of the notebook
-
-    Args:
-        source: stream with the commands
-        folder: folder to remove when the notebook has ended
-    """
+    "Execute the commands of the notebook"
     def __init__(self,
         source: BinaryIO,     # stream with the commands
         folder: Path,         # folder to remove when the notebook has ended
@@ -156,15 +138,7 @@ def do_job(
     job: dict[str, Any],               # dict with the keys `learn`, `method`, `n_epoch`, `kwargs` and `rng`
     tell: Callable[..., None],         # sends a message to the notebook
 ) -> str | None:                       # where the fit was interrupted; None: it was not interrupted
-    """Call the training method of a job
-
-    Args:
-        job: dict with the keys `learn`, `method`, `n_epoch`, `kwargs` and `rng`
-        tell: sends a message to the notebook
-
-    Returns:
-        where the fit was interrupted; None: it was not interrupted
-    """
+    "Call the training method of a job"
     learn = job['learn']
     learn.keep_restore_points = 0
     set_rng_state(job['rng'], loaders_of(learn))
@@ -185,15 +159,7 @@ def result_of(
     learn: Learner,            # learner that has been trained
     kwargs: dict[str, Any],    # keyword arguments of the fit
 ) -> dict[str, Any]:           # dict with the keys `state`, `fitted`, `trained` and `cbs`
-    """Collect the state of a trained learner and the states of the callbacks in `kwargs`, for `take_result`
-
-    Args:
-        learn: learner that has been trained
-        kwargs: keyword arguments of the fit
-
-    Returns:
-        dict with the keys `state`, `fitted`, `trained` and `cbs`
-    """
+    "Collect the state of a trained learner and the states of the callbacks in `kwargs`, for `take_result`"
     params = [p for m in owned_by_steps(learn)[1] for p in m.parameters()]
     return dict(state=learn.state_dict(), fitted={name: getattr(learn, name) for name in FITTED},
                 trained=[p.requires_grad for p in params], cbs=[_state(cb) for cb in as_list(kwargs.get('cbs'))])
@@ -204,13 +170,7 @@ def take_result(
     kwargs: dict[str, Any],     # keyword arguments of the fit
     result: dict[str, Any],     # result from `result_of`
 ) -> None:
-    """Load the result of a fit into a learner. The `Run` objects of earlier fits stay in its history
-
-    Args:
-        learn: learner in the notebook, whose copy was trained
-        kwargs: keyword arguments of the fit
-        result: result from `result_of`
-    """
+    "Load the result of a fit into a learner. The `Run` objects of earlier fits stay in its history"
     runs = learn.recorded_runs()
     earlier = list(runs)
     learn.load_state_dict(result['state'])
@@ -224,11 +184,7 @@ def take_result(
 
 # %% ../../nbs/distributed/worker.ipynb #1b371de7
 def error_report(e: BaseException) -> dict[str, Any]:
-    """Return a dict that describes an exception, with the keys `words`, `exception` and `time`
-
-    Args:
-        e
-    """
+    "Return a dict that describes an exception, with the keys `words`, `exception` and `time`"
     words = ''.join(traceback.format_exception(e))
     try: data = _cloudpickle().dumps(e.with_traceback(None))
     except Exception: data = None
@@ -239,12 +195,7 @@ def main(
     folder: Path,     # folder with the job file, where the result is written
     rank: int,        # rank of this process; process 0 sends the progress and writes the result
 ) -> None:
-    """Run the job of a notebook in this process, then exit
-
-    Args:
-        folder: folder with the job file, where the result is written
-        rank: rank of this process; process 0 sends the progress and writes the result
-    """
+    "Run the job of a notebook in this process, then exit"
     source, tell = _take_over(rank)
     orders = Orders(source, folder)
     threading.Thread(target=orders.listen, daemon=True).start()
