@@ -66,6 +66,12 @@ def _power(value: float) -> str:
     digits, exponent = f'{value:.3e}'.split('e')
     return f'{trim_zeros(digits)}e{int(exponent)}'
 
+def _shortened(ticks: Sequence[float], labels: list[str], widest: int) -> list[str]:
+    "If a label has more than `widest` characters, write large values with exponents, unless labels would be equal or no shorter"
+    short = [_power(v) if abs(v) >= 1e4 else label for v, label in zip(ticks, labels)]
+    longest, shorter = (max(map(len, texts), default=0) for texts in (labels, short))
+    return short if longest > widest and shorter < longest and len(set(short)) == len(short) else labels
+
 # %% ../../nbs/display/axes.ipynb #992f73f6
 class Axis:
     "An axis that converts values to positions from 0 to 1, and chooses ticks"
@@ -110,14 +116,13 @@ class Axis:
 
     def ticks(self,
         n: int,    # approximate limit on the number of ticks
-        widest: int | None = None,    # if a label has more characters, write values of 10,000 and above with exponents; None: never
+        widest: int | None = None,    # if a label has more characters, write values of 10,000 and above with exponents if that is shorter; None: never
     ) -> list[tuple[float, str]]:   # (position from 0 to 1, label)
         "Return the positions of the ticks and their labels"
         if self.log: values = log_ticks(10**self.lo, 10**self.hi, n)
         else: values = linear_ticks(self.lo, self.hi, n, self.whole)
         labels = tick_labels(values, self.log)
-        if widest and max(map(len, labels), default=0) > widest:
-            labels = [_power(v) if abs(v) >= 1e4 else label for v, label in zip(values, labels)]
+        if widest: labels = _shortened(values, labels, widest)
         return [(self.place(v), label) for v, label in zip(values, labels)]
 
 # %% ../../nbs/display/axes.ipynb #bf9b3f0d

@@ -21,7 +21,7 @@ from .axes import Axis, free_place, path, spread
 from .figures import as_doubles, envelope, envelope_places, epoch_ticks
 from .live_curve import listed
 from .look import COLORS, FONT, WIDEST, css_variables, in_page
-from .page_script import asset, runs_scripts, scripted, still_image
+from .page_script import asset, runs_scripts, script, scripted, still_image
 from ..basics.buffers import SmoothedBuffer
 
 # %% ../../nbs/display/chart.ipynb #9872880f
@@ -297,7 +297,7 @@ def _smoothed(values: Sequence[float], beta: float) -> array:
 
 
 # %% ../../nbs/display/chart.ipynb #fcd12262
-_STILL_WIDTH, _LEFT, _TOP = 760, 52, 34     # pixels
+_STILL_WIDTH, _LEFT, _TOP = 760, 52, 34     # pixels: width, least room for labels at the left, and room for the title
 
 class _Plane:
     "Convert values to pixel positions in the static picture"
@@ -308,13 +308,15 @@ class _Plane:
         longest = max((len(line.name) for line in chart.lines), default=0)
         self.right = self.width - min(max(130, 6.4*longest + 100), self.width*0.4)
         self.x, self.y = _axes(chart, shown)
+        self.rows = self.y.ticks(max(2, int((self.bottom - _TOP)/36)), widest=8)     # labels of the y axis
+        self.left = max([_LEFT, *(12 + 6.8*len(label) for _, label in self.rows)])
 
     @property
-    def size(self) -> tuple[float, float]: return self.right - _LEFT, self.bottom - _TOP
+    def size(self) -> tuple[float, float]: return self.right - self.left, self.bottom - _TOP
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         "Return the pixel position of a point"
-        return _LEFT + self.size[0]*self.x.place(x), self.down(y)
+        return self.left + self.size[0]*self.x.place(x), self.down(y)
 
     def down(self, y: float) -> float:
         "Return the vertical pixel position of a value, clipped for values far outside the plot"
@@ -371,14 +373,14 @@ def _grouped(anchor: str, texts: Sequence[str]) -> str: return f'<g text-anchor=
 def _grid(plane: _Plane) -> str:
     "Return SVG with the ticks, their labels and the grid"
     chart, (w, h) = plane.chart, plane.size
-    rows = [(_TOP + h*(1 - place), label) for place, label in plane.y.ticks(max(2, int(h/36)), widest=8) if -1e-9 <= place <= 1 + 1e-9]
-    columns = [(_LEFT + w*place, label) for place, label in plane.x.ticks(max(2, int(w/90)))]
-    parts = [_stroke(''.join(f'M{_LEFT},{_short(y)}h{_short(w)}' for y, _ in rows), more=' opacity=".12"'),
+    rows = [(_TOP + h*(1 - place), label) for place, label in plane.rows if -1e-9 <= place <= 1 + 1e-9]
+    columns = [(plane.left + w*place, label) for place, label in plane.x.ticks(max(2, int(w/90)))]
+    parts = [_stroke(''.join(f'M{plane.left},{_short(y)}h{_short(w)}' for y, _ in rows), more=' opacity=".12"'),
              _stroke(''.join(f'M{_short(x)},{plane.bottom}v4' for x, _ in columns)),
-             _stroke(f'M{_LEFT},{plane.bottom}h{_short(w)}', more=' opacity=".6"'),
-             _grouped('end', [_words(_LEFT - 8, y + 4, label) for y, label in rows]),
+             _stroke(f'M{plane.left},{plane.bottom}h{_short(w)}', more=' opacity=".6"'),
+             _grouped('end', [_words(plane.left - 8, y + 4, label) for y, label in rows]),
              _grouped('middle', [_words(x, plane.bottom + 17, label) for x, label in columns])]
-    if chart.xlabel == 'step': parts.append(_words(_LEFT - 8, plane.bottom + 17, 'step', 'end'))
+    if chart.xlabel == 'step': parts.append(_words(plane.left - 8, plane.bottom + 17, 'step', 'end'))
     else: parts.append(_words(plane.right + 10, plane.bottom + 17, chart.xlabel))
     return ''.join(parts) + _epoch_row(plane)
 
@@ -386,8 +388,8 @@ def _epoch_row(plane: _Plane) -> str:
     ends = [(step, n) for step, n in plane.chart.epochs if plane.has(step)]
     if not ends or plane.chart.log_x: return ''
     row = plane.bottom + 34
-    return _words(_LEFT - 8, row, 'epoch', 'end') + _grouped('middle', [
-        _words(_LEFT + plane.size[0]*plane.x.place(step), row, label) for step, label in epoch_ticks(ends)])
+    return _words(plane.left - 8, row, 'epoch', 'end') + _grouped('middle', [
+        _words(plane.left + plane.size[0]*plane.x.place(step), row, label) for step, label in epoch_ticks(ends)])
 
 # %% ../../nbs/display/chart.ipynb #43353aae
 _DASHES = {True: ' stroke-dasharray="6 4"', 'dash': ' stroke-dasharray="6 4"', 'dot': ' stroke-dasharray="1.5 4"'}
@@ -451,7 +453,7 @@ def _drawn(plane: _Plane) -> list[tuple[float, float]]:
     found = [plane.at(x, y) for line, (xs, ys) in zip(plane.chart.lines, plane.shown) if not line.faint
              for x, y in zip(xs, ys) if plane.has(x) and plane.y.has(y)]
     strong = [mark.x for mark in plane.chart.marks if mark.strong and plane.has(mark.x)]
-    return found + [(_LEFT + plane.size[0]*plane.x.place(x), y) for x in strong for y in range(_TOP, int(plane.bottom), 8)]
+    return found + [(plane.left + plane.size[0]*plane.x.place(x), y) for x in strong for y in range(_TOP, int(plane.bottom), 8)]
 
 def _named_points(plane: _Plane) -> str:
     "Return SVG with the marks, their names, and the signs of events"
@@ -460,13 +462,13 @@ def _named_points(plane: _Plane) -> str:
         if not plane.has(mark.x) or not plane.y.has(mark.y): continue
         x, y = plane.at(mark.x, mark.y)
         color = _QUIET if mark.faint else mark.color
-        left, dy = free_place((x, y), 6.6*len(mark.name) + 14, (_LEFT, _TOP, plane.right, plane.bottom), taken, drawn)
+        left, dy = free_place((x, y), 6.6*len(mark.name) + 14, (plane.left, _TOP, plane.right, plane.bottom), taken, drawn)
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{5.5 if mark.strong else 4.5}" fill="{escape(color)}" stroke="#fff"/>')
         bold = _HALO + ' font-weight="700"'*mark.strong
         parts.append(_words(x - 9 if left else x + 9, y + dy + 4, mark.name, 'end' if left else 'start', _QUIET if mark.faint else _INK, bold))
     for event in plane.chart.events:
         if not plane.has(event.x): continue
-        x = _LEFT + plane.size[0]*plane.x.place(event.x)
+        x = plane.left + plane.size[0]*plane.x.place(event.x)
         parts.append(f'<circle cx="{x:.1f}" cy="{_TOP - 9}" r="8" fill="#fff" stroke="{_QUIET}"/>'
                      + _words(x, _TOP - 5, _GLYPHS.get(event.kind, '•'), 'middle', _INK, ' font-size="10"'))
     return ''.join(parts)
@@ -482,12 +484,12 @@ def still_svg(
     height = plane.bottom + (44 if chart.epochs and not chart.log_x else 26)
     empty = plane.x.empty or plane.y.empty
     inner = '' if empty else _verticals(plane) + _curves(plane)
-    over = _words(_LEFT + w/2, _TOP + h/2, 'no values yet', 'middle') if empty else _end_names(plane) + _named_points(plane)
+    over = _words(plane.left + w/2, _TOP + h/2, 'no values yet', 'middle') if empty else _end_names(plane) + _named_points(plane)
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{plane.width}" height="{height}" '
             f'viewBox="0 0 {plane.width} {height}" font-family="{escape(FONT)}" font-size="12" fill="{_QUIET}">'
             f'<rect width="100%" height="100%" rx="6" fill="#fff"/>'
             + _words(_LEFT, 17, chart.title, color=_INK, more=' font-size="13.5" font-weight="600"') + _grid(plane)
-            + f'<svg x="{_LEFT - 5}" y="{_TOP - 5}" width="{w + 10:.1f}" height="{h + 10}" viewBox="-5 -5 {w + 10:.1f} {h + 10}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
+            + f'<svg x="{plane.left - 5}" y="{_TOP - 5}" width="{w + 10:.1f}" height="{h + 10}" viewBox="-5 -5 {w + 10:.1f} {h + 10}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
             + over + '</svg>')
 
 # %% ../../nbs/display/chart.ipynb #b3198df7
@@ -507,7 +509,7 @@ def charts_html(
     still = ''.join(still_image(still_svg(chart, still_points), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
     specs = [chart_spec(chart) | dict(epochs=even_ends(chart.epochs)) for chart in charts]
-    return scripted(still, asset('chart.js'), dict(css=chart_css(), charts=specs, columns=columns) | more, True)
+    return scripted(still, script('chart.js'), dict(kind='charts', css=chart_css(), charts=specs, columns=columns) | more, True)
 
 def even_ends(
     ends: Sequence[tuple[int, int]],    # (last step, number) of each epoch

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 # %% ../../nbs/display/live_chart.ipynb #60fbccb1
 from .chart import Chart, Line, as_float32, chart_css, chart_spec, even_ends, steps_between, still_svg
-from .page_script import asset, still_image
+from .page_script import script, still_image
 
 # %% ../../nbs/display/live_chart.ipynb #040d2b1f
 def extreme_places(
@@ -89,7 +89,7 @@ async render(it){(await ready).render(it)}}}'''
 def _code() -> bytes:
     "Return the JavaScript and CSS of the charts, compressed"
     style = f'\nexport const css={json.dumps(chart_css())}'
-    return gzip.compress((asset('chart.js') + asset('live_chart.js') + style).encode(), 9, mtime=0)
+    return gzip.compress((script('chart.js', 'live_chart.js') + style).encode(), 9, mtime=0)
 
 def _module() -> str:
     "Return the JavaScript of the loader"

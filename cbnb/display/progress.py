@@ -556,20 +556,16 @@ class LogDisplay:
         names: Sequence[str],      # headings of the table; empty: no table
         run: Run | None = None,    # record of the running fit
     ) -> None:
-        "Show the headings before the first row"
-        self.names = names               # further names may be added in the first epoch
-        self._head()
-
-    def _head(self) -> None:
-        self.said = list(self.names)
-        if self.said: self.say(as_line(self.said, self.said))
+        "Begin a run. The headings come with the first row, because the first epoch may add parts of the loss to them"
+        self.names, self.said = names, []
 
     def row(self,
         values: Sequence[Any],     # a value for each heading
     ) -> None:
-        "Show another row of the table"
-        if list(self.names) != self.said: self._head()
-        self.say(as_line(values, self.names))
+        "Show another row of the table, with the headings above it if they are new"
+        names, new = list(self.names), list(self.names) != self.said
+        self.said = names
+        self.say('\n'.join(as_line(line, names) for line in ([names]*new + [values])))
 
     def finish(self,
         word: str,                 # sentence about how the fit ended

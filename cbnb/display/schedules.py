@@ -31,12 +31,12 @@ from ..callback import Callback
 from ..callback import as_list
 from ..learner import Learner
 from ..length import is_over, set_length
-from ..schedule import OneCycle, ParamScheduler, Sched, SchedCombined
+from ..schedule import OneCycle, ParamScheduler, Sched, SchedCombined, one_cycle_scheds
 from ..undo import UndoStack
 from .chart import WIDTH, Chart, Line, Mark, charts_html, described, still_svg
 from .figures import envelope, figure, legend, show, view_for
 from .look import COLORS, RUN_COLORS, css_variables, lr_text
-from .page_script import Html, asset, scripted, still_image
+from .page_script import Html, asset, script, scripted, still_image
 
 # %% ../../nbs/display/schedules.ipynb #a9f29470
 class SchedulePlan(NamedTuple):
@@ -159,6 +159,38 @@ def _called(
     rows = [row.tolist() if hasattr(row, 'tolist') else row for row in (sched(i/n) for i in range(n))]
     rows = [list(row) if isinstance(row, (list, tuple)) else [row] for row in rows]
     return [[float(v) for v in group] for group in zip(*rows, strict=True)]
+
+# %% ../../nbs/display/schedules.ipynb #aca58d82
+@patch
+def top(self: OneCycle) -> float:
+    """Return the highest rate of the last group. Raise `ValueError` if you did not pass `lr_max`
+
+    Returns:
+        the rate at the top of the cycle
+    Raises:
+        ValueError: lr_max is not known before training: OneCycle(lr_max=...).plot()
+    Example:
+        from cbnb.toy import raises
+        assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+        assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+        with raises(ValueError, 'not known before training'): OneCycle().planned()
+    """
+    if self.lr_max is None: raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
+    return list(self.lr_max)[-1] if isinstance(self.lr_max, (list, tuple)) else spread_lrs(self.lr_max, 1)[-1]
+
+@patch
+def planned(self: OneCycle) -> dict[str, Any]:
+    """Return the schedules of the last group. Raise `ValueError` if you did not pass `lr_max`
+
+    Returns:
+        schedules of the rate and of the momentum, by their names
+    Example:
+        from cbnb.toy import raises
+        assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+        assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+        with raises(ValueError, 'not known before training'): OneCycle().planned()
+    """
+    return one_cycle_scheds([self.top()], self.mom or (0.95, 0.85, 0.95), self.div, self.div_final, self.pct_start)
 
 # %% ../../nbs/display/schedules.ipynb #a458bdaf
 def _scheds_of(what: Any) -> dict[str, Callable[[float], Any]]:
@@ -526,12 +558,12 @@ def cycle_page(
     "Return HTML for a one-cycle schedule with points to drag, and the call that trains with it"
     now = {name: getattr(cycle, name) for name in ('div', 'div_final', 'pct_start')}
     moms = cycle.mom or [0.95, 0.85, 0.95]
-    data = dict(css=css_variables('.cbnb-lc') + asset('chart.css') + asset('schedule.css'), slot=slot,
+    data = dict(css=css_variables('.cbnb-lc') + asset('chart.css') + asset('schedule.css'), kind='cycle', slot=slot,
                 cycle=dict(now, lr_max=cycle.top(), moms=cycle.mom), moms=moms,
                 steps=steps and dict(n=steps[0], n_epoch=steps[1]))
     call = escape(_cycle_call(cycle, steps[1] if steps else 'n_epoch'))
     still = f'{_cycle_still(cycle)}<div><code>{call}</code></div>'
-    return scripted(still, asset('schedule.js'), data)
+    return scripted(still, script('schedule.js'), data)
 
 # %% ../../nbs/display/schedules.ipynb #91bc910d
 _RELAY = """export default () => ({ initialize({ model }) {

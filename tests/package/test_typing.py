@@ -15,7 +15,7 @@ from later import write_later
 from notebooks import INDEX, LIB, NBS, ROOT, read, without_directives
 
 CALLS = ROOT / "tests" / "typing" / "calls.py"
-STRICT = ["loop", "events", "callback", "undo", "learner", "optim", "history", "recorder", "metrics", "hints"]
+STRICT = ["loop", "events", "callback", "undo", "learner", "optim", "history", "recorder", "metrics", "schedule", "hints"]
 FOR_PYRIGHT = ["loop", "events", "undo", "history", "hints"]
 PAGES = [INDEX, *sorted((NBS / "tutorials").glob("*.ipynb"))]
 
