@@ -71,6 +71,7 @@ def test_the_code_of_a_page_is_right(said, page):
 
 
 def test_the_core_is_typed_strictly(tmp_path):
+    assert not list(LIB.rglob("*.pyi"))
     modules = [LIB / f"{name}.py" for name in STRICT]
     assert checked(*modules, cache=tmp_path / "cache", more=("--strict",)) == ""
 
