@@ -198,6 +198,8 @@ class CancelTrainException(CancelException):
     """Skip the rest of the training batches. `after_train` follows, and then the validation, if any
 
     Example:
+        from unittest import mock
+
         from cbnb.events import CancelStepException, CancelTrainException, CancelValidException
         from cbnb.loop import FitInterrupted
         from cbnb.toy import close, line_learner, mae, raises
@@ -208,6 +210,8 @@ class CancelValidException(CancelException):
     """Skip the rest of the validation batches. `after_validate` follows
 
     Example:
+        from unittest import mock
+
         from cbnb.events import CancelStepException, CancelTrainException, CancelValidException
         from cbnb.loop import FitInterrupted
         from cbnb.toy import close, line_learner, mae, raises

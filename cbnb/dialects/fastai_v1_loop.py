@@ -37,7 +37,8 @@ from ..basics.text import distinct
 from ..basics.notices import user_level
 from ..basics.lent_names import LentNames, lend_names
 from ..basics.param_groups import get_hyper, set_hyper
-from ..recorder import PhaseMetrics, Recorder
+from ..phase import PhaseMetrics
+from ..recorder import Recorder
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #ab6485fa
 class Data:

@@ -36,7 +36,8 @@ from ..basics.text import distinct
 from ..basics.lent_names import LentNames, lend_names
 from ..basics.multi_optimizer import MultiOptimizer
 from ..basics.param_groups import get_hyper, set_hyper
-from ..recorder import PhaseMetrics, Recorder
+from ..phase import PhaseMetrics
+from ..recorder import Recorder
 from ..undo import UndoStack
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #fe3519db
