@@ -33,10 +33,10 @@ import numpy as np
 FOLDER = Path(__file__).with_suffix("")
 sys.path.insert(0, str(FOLDER))  # lr_tasks and lr_training
 
+from cbnb.basics.buffers import Smoother
 from cbnb.lr.finder import diverged, for_few_items
 from cbnb.lr.rules import Rate, minimum, recommend_rate, slide, steep, valley
 from cbnb.lr.trials import Trial, choose, next_rate, plan_trials
-from cbnb.metrics import Smoother
 
 RECORDED = FOLDER / "recorded.npz"
 OTHERS = FOLDER / "others.npz"  # what other libraries suggest for the sweeps in `RECORDED`

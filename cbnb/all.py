@@ -40,8 +40,9 @@ _all_ = ['Callback', 'event', 'TrainEvalCallback', 'CancelBackwardException', 'C
          'CancelValidException']
 
 # %% ../nbs/all.ipynb #c312dda5
-from .metrics import (
-    AccumMetric, AvgMetric, MAE, Metric, SklearnMetric, ValueMetric, accuracy, error_rate, metric_on)
+from .callbacks.more_metrics import MAE, ValueMetric
+from .callbacks.sklearn_metrics import SklearnMetric, adapt_sklearn
+from .metrics import AccumMetric, AvgMetric, Metric, accuracy, error_rate, metric_on
 
 # %% ../nbs/all.ipynb #b835c89a
 _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', 'MAE', 'accuracy',
@@ -75,12 +76,13 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
-from .callbacks import batch_size, interpret, profile, results, rewind       # add `learn.profile` and others
+from .callbacks import batch_size, interpret, profile, results       # add `learn.profile` and others
+from .files import rewind                                           # adds `learn.rewind`
 from .callbacks.averaging import EMA
-from .callbacks.checkpoints import Checkpoint, Resume
+from .files.checkpoints import Checkpoint, Resume
 from .callbacks.compile import Compile
 from .callbacks.csv_logger import CSVLogger
-from .callbacks.export import load_learner
+from .files.export import load_learner
 from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
 from .callbacks.hooks import (
     ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs)
@@ -88,7 +90,7 @@ from .callbacks.mixup import CutMix, MixUp
 from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback
 from .callbacks.precision import ChannelsLast, MixedPrecision
 from .callbacks.sanity_check import sanity_check
-from .callbacks.saving import SaveModel
+from .callbacks.save_model import SaveModel
 from .callbacks.stopping import ShortEpoch, StopAfter, TerminateOnNaN
 from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
 
@@ -124,8 +126,8 @@ Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
 Learner.before_fits = (hints.warn_of_written,)
 Learner.before_epochs = (hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_no_rate, sanity_check)
 Learner.batch_filters = (hints.check_length, hints.keep_modes)
-Learner.error_notes = (batch_size.note_memory,)
+Learner.error_notes = (hints.note_mistake, batch_size.note_memory)
 Learner.around_fits = (rewind.restore_point,)
 say_instead(Learner, ELSEWHERE)
 CallbackList.adapt = staticmethod(adapt)      # for callbacks of other libraries
-Metric.adapt = staticmethod(adapt_metric)
+Metric.adapters = (adapt_sklearn, adapt_metric)     # for metrics of other libraries

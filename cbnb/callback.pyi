@@ -103,6 +103,8 @@ class CallbackList:
     names: dict[str, Callback]
     shown: dict[str, Any]
     blocks: list[Any]
+    wrappers: list[Callable[..., Callable[[], Any]]]
+    on_select: list[Callable[[], None]]
     training: Any
     purpose: Any
     table: Any

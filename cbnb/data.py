@@ -34,16 +34,7 @@ def split_batch(
     n_inp: int | None = None,        # number of inputs; None: all elements but the last, or the only element
     targets: tuple[str, ...] = (),   # names of the targets in dicts, dataclasses and objects
 ) -> tuple[Any, tuple]:              # the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-    """Split a batch into inputs and targets. Raise `KeyError` if a target is missing
-
-    Args:
-        batch: one batch from a loader
-        n_inp: number of inputs; None: all elements but the last, or the only element
-        targets: names of the targets in dicts, dataclasses and objects
-
-    Returns:
-        the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-    """
+    "Split a batch into inputs and targets. Raise `KeyError` if a target is missing"
     if isinstance(batch, (tuple, list)):
         n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
         return tuple(batch[:n]), tuple(batch[n:])
@@ -63,13 +54,13 @@ def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple:
     return tuple(getattr(batch, k) for k in targets)
 
 # %% ../nbs/10_data.ipynb #286e22cb
-def default_device() -> torch.device:  # such as torch.device('cuda')
+def default_device() -> torch.device:
     """Return the CUDA device of this process. Without CUDA, return the MPS device, or the CPU if there is none
 
     Returns:
         such as torch.device('cuda')
-
     Example:
+        import torch
         has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
         assert (default_device().type == 'cpu') == (not has_gpu)
     """
@@ -188,25 +179,12 @@ class DataLoaders:
         targets: names of the targets in batches that are dicts, dataclasses or objects
         device: device for the batches and the model; None: `default_device()`
         path: folder for files that the learner saves
-
-    Example:
-        batches = [(torch.ones(4), torch.ones(4))]
-        sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
-        assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
-        with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
     """
     valid_names: tuple[str, ...] = ()      # names of the validation sets; empty: only the second loader is validated in a fit
     _shapes = ''                           # description of the first batch that was split
 
-    def __init__(self,
-        train: Any,                                # loader for training
-        valid: Any = None,                         # loader for validation, or a dict of several with their names; None: no validation
-        *more: Any,                                # further loaders, for `ds_idx=2` and up
-        n_inp: int | None = None,                  # number of inputs in a tuple; None: all elements but the last, or the only element
-        targets: str | tuple[str, ...] = (),       # names of the targets in batches that are dicts, dataclasses or objects
-        device: torch.device | str | None = None,  # device for the batches and the model; None: `default_device()`
-        path: str = '.',                           # folder for files that the learner saves
-    ):
+    def __init__(self, train: Any, valid: Any = None, *more: Any, n_inp: int | None = None, targets: str | tuple[str, ...] = (),
+            device: torch.device | str | None = None, path: str = '.'):
         named = _named(valid)
         self.valid_names = tuple(named)
         self.loaders = [as_loader(dl) for dl in (train, *(named.values() if named else [valid]), *more) if dl is not None]
@@ -215,21 +193,9 @@ class DataLoaders:
         self.device = default_device() if device is None else torch.device(device)
 
     @classmethod
-    def from_datasets(cls,
-        train_ds: Any,               # dataset for training
-        valid_ds: Any = None,        # dataset for validation, or a dict of several with their names; None: no validation
-        *more: Any,                  # further datasets, not shuffled
-        bs: int = 64,                # batch size of the training loader
-        shuffle: bool = True,        # shuffle the training set in each epoch
-        drop_last: bool = False,     # drop the last training batch if it is incomplete; other loaders keep theirs
-        val_bs: int | None = None,   # batch size of the other loaders; None: twice `bs`
-        num_workers: int | None = None,   # worker processes of each loader; None: chosen, if necessary by a trial
-        n_inp: int | None = None,    # number of inputs; None: all but the last element
-        targets: str | tuple[str, ...] = (),         # names of the targets, for batches that are dicts
-        device: torch.device | str | None = None,    # where to train; None: `default_device()`
-        path: str = '.',             # folder for files
-        **kwargs: Any,               # further arguments of torch's `DataLoader`
-    ) -> Self:  # the loaders, for training first
+    def from_datasets(cls, train_ds: Any, valid_ds: Any = None, *more: Any, bs: int = 64, shuffle: bool = True, drop_last: bool = False,
+            val_bs: int | None = None, num_workers: int | None = None, n_inp: int | None = None, targets: str | tuple[str, ...] = (),
+            device: torch.device | str | None = None, path: str = '.', **kwargs: Any) -> Self:
         """Make a torch `DataLoader` for each dataset
 
         Args:
@@ -246,17 +212,8 @@ class DataLoaders:
             device: where to train; None: `default_device()`
             path: folder for files
             **kwargs: further arguments of torch's `DataLoader`
-
         Returns:
             the loaders, for training first
-
-        Example:
-            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
-            assert tens.train_ds is tens.valid_ds is ds
-            assert tens.bs == 4
-            for name in ('bs', 'train_ds'):
-                with raises(AttributeError, 'the training loader'): getattr(dls, name)
-            with raises(TypeError, 'did you mean bs=?'): DataLoaders.from_datasets(ds, ds, batch_size=4)
         """
         from cbnb.basics.workers import make_loader
         named = _named(valid_ds)
@@ -273,19 +230,13 @@ class DataLoaders:
         return cls(train, *others, n_inp=n_inp, targets=targets, device=device, path=path)
     from_dsets = from_datasets
 
-    def split(self,
-        batch: Any,              # one batch from a loader
-    ) -> tuple[Any, tuple]:      # the inputs (a tuple, or a dict passed as keyword arguments) and the targets
+    def split(self, batch: Any) -> tuple[Any, tuple]:
         """Split a batch into inputs and targets, according to `n_inp` and `targets`
 
         Args:
             batch: one batch from a loader
-
         Returns:
             the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-
-        Example:
-            columns = zip(base.split(16), height.split(16), (base*height/2).split(16))
         """
         if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2:
             xb, yb = (batch[0],), (batch[1],)      # the most common case, without function calls
@@ -293,41 +244,25 @@ class DataLoaders:
         if not self._shapes: self._shapes = _shapes_of(xb, yb)
         return xb, yb
 
-    def one_batch(self) -> Any:  # the batch, as the loader makes it
+    def one_batch(self) -> Any:
         """Return the first batch of the next training epoch, on the device
 
         Returns:
             the batch, as the loader makes it
-
-        Example:
-            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
-            assert dls.cpu().device == torch.device('cpu')
         """
         batch = first_batch(self.train)
         with contextlib.suppress(KeyError): self.split(batch)
         return to_device(batch, self.device)
 
-    def test_dl(self,
-        items: Any,                # a dataset, a tensor or a list of items
-        bs: int | None = None,     # batch size; None: that of the validation loader, or 64
-        **kwargs: Any,             # further arguments of torch's `DataLoader`
-    ) -> DataLoader:  # a loader that does not shuffle
+    def test_dl(self, items: Any, bs: int | None = None, **kwargs: Any) -> DataLoader:
         """Make a loader for other items with the settings of the validation loader. Without a validation loader, use those of the training loader
 
         Args:
             items: a dataset, a tensor or a list of items
             bs: batch size; None: that of the validation loader, or 64
             **kwargs: further arguments of torch's `DataLoader`
-
         Returns:
             a loader that does not shuffle
-
-        Example:
-            ds.classes = ['small', 'large']
-            assert tens.vocab == ['small', 'large']
-            assert tens.c == 2
-            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
-            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
         """
         like = self.train if self.valid is None else self.valid
         same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
@@ -336,85 +271,46 @@ class DataLoaders:
         if getattr(like, 'chosen', None) and 'num_workers' not in kwargs: settings['num_workers'] = None
         return make_loader(items, batch_size=bs or getattr(like, 'batch_size', None) or 64, **settings)
 
-    def to(self,
-        device: torch.device | str,    # device for the batches and the model
-    ) -> Self:                         # the same object
+    def to(self, device: torch.device | str) -> Self:
         """Change the device of the batches
 
         Args:
             device: device for the batches and the model
-
         Returns:
             the same object
-
-        Example:
-            def mean_error(model, batches, device='cpu'):
-                errors = []
-                for xb, yb in batches:
-                    errors.append((model(xb.to(device)) - yb.to(device)).abs().mean())
-                return torch.stack(errors).mean()
         """
         self.device = torch.device(device)
         return self
 
-    def cuda(self) -> Self:  # the loaders themselves
+    def cuda(self) -> Self:
         """Change the device to the current CUDA device
 
         Returns:
             the loaders themselves
-
-        Example:
-            has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
-            assert (default_device().type == 'cpu') == (not has_gpu)
         """
         return self.to(torch.device('cuda', torch.cuda.current_device()))
 
-    def cpu(self) -> Self:  # the loaders themselves
+    def cpu(self) -> Self:
         """Change the device to the CPU
 
         Returns:
             the loaders themselves
-
-        Example:
-            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
-            assert dls.cpu().device == torch.device('cpu')
         """
         return self.to('cpu')
 
     @property
     def train(self) -> Iterable:
-        """The loader for training
-
-        Example:
-            assert dls.train is dls.valid is triangles
-            assert len(dls) == 2
-            with raises(IndexError, 'there is no loader 2'): dls[2]
-            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
-        """
+        "The loader for training"
         return self.loaders[0]
 
     @property
     def valid(self) -> Iterable | None:
-        """The loader for validation, or None
-
-        Example:
-            assert dls.train is dls.valid is triangles
-            assert len(dls) == 2
-            with raises(IndexError, 'there is no loader 2'): dls[2]
-            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
-        """
+        "The loader for validation, or None"
         return self.loaders[1] if len(self) > 1 else None
 
     @property
     def valid_sets(self) -> dict[str, Iterable]:
-        """The loaders that a fit validates, by their names
-
-        Example:
-            batches = [(torch.ones(4), torch.ones(4))]
-            sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
-            assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
-            with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
-        """
+        "The loaders that a fit validates, by their names"
         return dict(zip(self.valid_names or ('valid',), self.loaders[1:]))
 
     def __len__(self) -> int: return len(self.loaders)
@@ -432,30 +328,12 @@ class DataLoaders:
 
     @property
     def train_ds(self) -> Any:
-        """The dataset for training
-
-        Example:
-            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
-            assert tens.train_ds is tens.valid_ds is ds
-            assert tens.bs == 4
-            for name in ('bs', 'train_ds'):
-                with raises(AttributeError, 'the training loader'): getattr(dls, name)
-            with raises(TypeError, 'did you mean bs=?'): DataLoaders.from_datasets(ds, ds, batch_size=4)
-        """
+        "The dataset for training"
         return _dataset(self.train, 'training')
 
     @property
     def valid_ds(self) -> Any:
-        """The dataset for validation
-
-        Example:
-            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
-            assert tens.train_ds is tens.valid_ds is ds
-            assert tens.bs == 4
-            for name in ('bs', 'train_ds'):
-                with raises(AttributeError, 'the training loader'): getattr(dls, name)
-            with raises(TypeError, 'did you mean bs=?'): DataLoaders.from_datasets(ds, ds, batch_size=4)
-        """
+        "The dataset for validation"
         return _dataset(self.valid, 'validation')
 
     @property
@@ -463,16 +341,7 @@ class DataLoaders:
         """The batch size of the training loader
 
         Raises:
-            AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) is that
-                of its first batch
-
-        Example:
-            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
-            assert tens.train_ds is tens.valid_ds is ds
-            assert tens.bs == 4
-            for name in ('bs', 'train_ds'):
-                with raises(AttributeError, 'the training loader'): getattr(dls, name)
-            with raises(TypeError, 'did you mean bs=?'): DataLoaders.from_datasets(ds, ds, batch_size=4)
+            AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) is that of its first batch
         """
         if (n := batch_size(self.train)) is not None: return n
         raise AttributeError(f'the training loader, a {type(self.train).__name__}, has no batch size: '
@@ -484,13 +353,6 @@ class DataLoaders:
 
         Raises:
             AttributeError: a ... has no vocab and no classes
-
-        Example:
-            ds.classes = ['small', 'large']
-            assert tens.vocab == ['small', 'large']
-            assert tens.c == 2
-            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
-            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
         """
         for name in ('vocab', 'classes'):
             if (names := getattr(self.train_ds, name, None)) is not None: return names
@@ -498,15 +360,7 @@ class DataLoaders:
 
     @property
     def c(self) -> int:
-        """The number of classes: the attribute `c` of the training dataset, or the length of `vocab`
-
-        Example:
-            ds.classes = ['small', 'large']
-            assert tens.vocab == ['small', 'large']
-            assert tens.c == 2
-            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
-            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
-        """
+        "The number of classes: the attribute `c` of the training dataset, or the length of `vocab`"
         return self.train_ds.c if hasattr(self.train_ds, 'c') else len(self.vocab)
 
     def _below(self) -> str: return '; '.join(filter(None, [self._shapes, str(self.device)]))
@@ -520,18 +374,7 @@ class DataLoaders:
 def as_dls(
     dls: Any,    # `DataLoaders`, an object with a `train` loader, or one loader
 ) -> Any:        # `dls` itself if it has a `train` loader
-    """Return `dls` if it has a `train` loader. Otherwise return `DataLoaders` that train with `dls`. Raise `TypeError` if `dls` is not a loader
-
-    Args:
-        dls: `DataLoaders`, an object with a `train` loader, or one loader
-
-    Returns:
-        `dls` itself if it has a `train` loader
-
-    Raises:
-        TypeError: dls is None: pass DataLoaders(train, valid), or one loader
-        TypeError: a {type(dls)} of loaders is not a loader: DataLoaders(train, valid)
-    """
+    "Return `dls` if it has a `train` loader. Otherwise return `DataLoaders` that train with `dls`. Raise `TypeError` if `dls` is not a loader"
     if not isinstance(dls, Dataset) and hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
     if dls is None: raise TypeError('dls is None: pass DataLoaders(train, valid), or one loader')
     if isinstance(dls, (tuple, list)) and any(isinstance(dl, DataLoader) for dl in dls):

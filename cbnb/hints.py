@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['keep_modes', 'check_length', 'warn_of_pct_train', 'warn_of_processes', 'warn_of_no_rate', 'note_rates',
-           'warn_of_written']
+           'warn_of_written', 'note_mistake']
 
 # %% ../nbs/hints.ipynb #a52446d2
 import os
@@ -14,32 +14,26 @@ from weakref import WeakKeyDictionary
 
 # %% ../nbs/hints.ipynb #f047a9ee
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 # %% ../nbs/hints.ipynb #9a949b0b
 from .basics.arguments import as_number
+from .basics.failures import note_batch, note_fix
 from .basics.loaders import n_batches
 from .basics.processes import n_processes
 from .callback import Callback, as_list
 from .callbacks.trackers import sets_lr
 from .events import EVENTS, event
-from .loop import Loop, is_over
-from .step import _warn
+from .length import is_over
+from .loop import Loop
+from .basics.notices import warn_user
 
 # %% ../nbs/hints.ipynb #4154531d
 def keep_modes(
     learn: Loop,                 # the learner
     batches: Iterator[Any],      # the batches of the phase that begins
 ) -> Iterator[Any]:              # the same batches
-    """Restore the modes of the modules before the next batch if a callback or the model has changed them, and warn
-
-    Args:
-        learn: the learner
-        batches: the batches of the phase that begins
-
-    Returns:
-        the same batches
-    """
+    "Restore the modes of the modules before the next batch if a callback or the model has changed them, and warn"
     __tracebackhide__ = True
     model = learn.model if isinstance(learn.model, nn.Module) else nn.Identity()
     at_start, modes = model.training, [(m, m.training) for m in model.modules()]
@@ -49,7 +43,7 @@ def keep_modes(
         if model.training is not at_start:
             for m, training in modes: m.training = training
             made, call = ('eval', 'train') if at_start else ('train', 'eval')
-            _warn(f'a callback, or the model itself, called model.{made}() in the middle of {learn.where(event.before_train)}, and not '
+            warn_user(f'a callback, or the model itself, called model.{made}() in the middle of {learn.where(event.before_train)}, and not '
                   f'model.{call}() after it: the model was switched back before the next batch')
         yield batch.pop()
 
@@ -60,15 +54,7 @@ def check_length(
     learn: Loop,                 # the learner
     batches: Iterator[Any],      # the batches of the phase that begins
 ) -> Iterator[Any]:              # the same batches
-    """Warn at the end of a phase if the loader has not yielded as many batches as its length says, or batches without targets
-
-    Args:
-        learn: the learner
-        batches: the batches of the phase that begins
-
-    Returns:
-        the same batches
-    """
+    "Warn at the end of a phase if the loader has not yielded as many batches as its length says, or batches without targets"
     __tracebackhide__ = True
     n, gave = learn.n_iter, 0          # `n_iter` becomes None once there are more
     while True:
@@ -76,7 +62,7 @@ def check_length(
         except StopIteration: break
         gave += 1
     if n is not None and n != gave and not is_over(learn): _warn_of_length(learn, n, gave)
-    if gave and learn.training and not learn.yb and learn.loss_grad is None: _warn(
+    if gave and learn.training and not learn.yb and learn.loss_grad is None: warn_user(
         'the last batch had no targets, so nothing was learnt from it: see n_inp and targets of DataLoaders, or override Step.loss')
 
 def _warn_of_length(learn: Loop, said: int, gave: int) -> None:
@@ -84,49 +70,37 @@ def _warn_of_length(learn: Loop, said: int, gave: int) -> None:
     if any(dl is learn.dl for dl in named): return
     named.append(learn.dl)
     why = 'its __len__ is wrong' if gave > said else 'a StopIteration in the dataset ends it early, or its __len__ is wrong'
-    _warn(f'the {"training" if learn.training else "validation"} loader has a length of {said}, and '
+    warn_user(f'the {"training" if learn.training else "validation"} loader has a length of {said}, and '
           f'gave {gave} batches: {why}; schedules go by that length')
 
 # %% ../nbs/hints.ipynb #115b3ec3
 def warn_of_pct_train(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if a callback of yours reads `pct_train`, which changes only between epochs if the training loader has no length
-
-    Args:
-        learn: the learner
-    """
+    "Warn if a callback of yours reads `pct_train`, which changes only between epochs if the training loader has no length"
     if learn.purpose != 'fit' or learn.fit_length is not None or n_batches(learn.dls.train) is not None: return
     for cb in learn.cbs:
         events = [] if type(cb).__module__.startswith('cbnb.') else filter(None, map(cb.method, EVENTS))
-        if any('pct_train' in getattr(getattr(f, '__code__', None), 'co_names', ()) for f in events): _warn(
+        if any('pct_train' in getattr(getattr(f, '__code__', None), 'co_names', ()) for f in events): warn_user(
             f'{cb} reads pct_train, and the training loader has no length, so pct_train changes only between epochs: '
             'wrap the loader in Batches(make, n_iter=...), or count learn.train_iter')
 
 def warn_of_processes(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if several processes were started, and this learner trains a model of its own in each
-
-    Args:
-        learn: the learner
-    """
+    "Warn if several processes were started, and this learner trains a model of its own in each"
     n = os.environ.get('WORLD_SIZE')
-    if n_processes() == 1 and int(n or 1) > 1: _warn(
+    if n_processes() == 1 and int(n or 1) > 1: warn_user(
         f'{n} processes were started, and each trains a model of its own: '
         'to train one together, put the fit into `with learn.distributed():`')
 
 def warn_of_no_rate(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if the learning rate is 0 in all groups and no callback sets it
-
-    Args:
-        learn: the learner
-    """
+    "Warn if the learning rate is 0 in all groups and no callback sets it"
     if learn.purpose != 'fit' or any(as_number(g.get('lr', 1)) for g in learn.opt.param_groups): return
     may_set = (sets_lr(cb) or type(cb) is Callback or not type(cb).__module__.startswith('cbnb.') for cb in learn.cbs)
-    if not any(may_set): _warn('the learning rate is 0, so this fit will train nothing')
+    if not any(may_set): warn_user('the learning rate is 0, so this fit will train nothing')
 
 # %% ../nbs/hints.ipynb #201dbe1d
 _noted: WeakKeyDictionary[Any, tuple[int, list[Any]]] = WeakKeyDictionary()      # optimizer -> id of its state, rates at the start of fits
@@ -136,11 +110,7 @@ def _rates(groups: list[dict[str, Any]]) -> list[Any]: return [as_number(g.get('
 def note_rates(
     learn: Any,      # the learner
 ) -> None:
-    """Note the rates that the optimizer had before this fit, for `warn_of_written`
-
-    Args:
-        learn: the learner
-    """
+    "Note the rates that the optimizer had before this fit, for `warn_of_written`"
     opt = learn.opt
     if learn.purpose != 'fit' or not isinstance(opt, torch.optim.Optimizer): return
     rates, (state, noted) = _rates(learn.own_hypers), _noted.get(opt, (0, []))
@@ -151,12 +121,7 @@ def warn_of_written(
     learn: Any,      # the learner
     lr: Any,         # the rate that was passed to the fit, or None
 ) -> None:
-    """Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the fit that begins replaces them
-
-    Args:
-        learn: the learner
-        lr: the rate that was passed to the fit, or None
-    """
+    "Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the fit that begins replaces them"
     opt = learn.opt
     if not isinstance(opt, torch.optim.Optimizer): return
     rates, (state, noted) = _rates(opt.param_groups), _noted.get(opt, (id(opt.state), []))
@@ -165,5 +130,20 @@ def warn_of_written(
     scheduled = any('initial_lr' in g for g in opt.param_groups)     # written by a scheduler of torch
     if lr is not None or scheduled or not known or rates in known: return
     own = rates[0] if len(set(rates)) == 1 else rates
-    _warn(f'learn.opt.param_groups has the learning rate {own}, which was written after the last fit, and this fit uses '
+    warn_user(f'learn.opt.param_groups has the learning rate {own}, which was written after the last fit, and this fit uses '
           f'learn.lr={learn.lr} instead: set learn.lr = {own}, or pass the rate to the fit')
+
+# %% ../nbs/hints.ipynb #9b20043d
+def note_mistake(
+    learn: Loop,         # the learner
+    e: Exception,        # the error, to which notes are added
+    batch: Any,          # the batch as the loader returned it; None: there was none
+) -> None:
+    "Add notes to an error that is raised in a batch, if the mistake is known"
+    for name in ('xb', 'yb'):
+        if isinstance(getattr(learn, name), Tensor): e.add_note(
+            f'learn.{name} is a tensor: assign a tuple, learn.{name} = ({name[0]},)')
+    if type(e) is RuntimeError and not learn.training and 'does not require grad' in str(e): e.add_note(
+        'gradients are switched off in validation: put the lines that compute them into `with torch.enable_grad():`')
+    note_batch(e, batch)
+    note_fix(e, batch)

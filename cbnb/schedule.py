@@ -29,19 +29,16 @@ class ParamScheduler(Callback):
 
     Args:
         scheds: common name -> schedule, a function of the share of training done, from 0 to 1
-
     Example:
-        learn = wave_learner(n=5, bs=8, opt_func=torch.optim.SGD)
-        learn.fit(2, lr=0.1, cbs=ParamScheduler({'lr': half_way_down, 'wd': lambda pos: 0.01*pos}))
-        assert close(learn.recorder.lrs, [0.1 - i*0.005 for i in range(10)])
-        assert close(learn.recorder.hps['wd'], [0.001*i for i in range(10)])
-        assert learn.opt.param_groups[0]['weight_decay'] == 0            # restored after the fit
+        from cbnb.toy import wave_learner
+        learn = wave_learner()
+        learn.fit_one_cycle(3, lr_max=0.05)
+        learn.fit(3, cbs=ParamScheduler({'lr': SchedExp(0.05, 0.0005)}))
+        learn.recorder.plot_lr(show_moms=True)
     """
     order, run_valid, run_in = 60, False, ('fit',)
 
-    def __init__(self,
-        scheds: Mapping[str, Callable[[float], Any]],   # common name -> schedule, a function of the share of training done, from 0 to 1
-    ): self.scheds = dict(scheds)
+    def __init__(self, scheds: Mapping[str, Callable[[float], Any]]): self.scheds = dict(scheds)
 
     def before_fit(self):
         if n_batches(self.learn.dls.train) is None and self.learn.fit_length is None: raise ValueError(
@@ -80,42 +77,20 @@ class Sched:
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
-
-    Example:
-        class SchedSquare(Sched):
-            def between(self, start, end, pos): return start + (end - start)*pos**2
-        assert SchedSquare(0., 1.)(.5) == SchedSquare(0., 1.).between(0., 1., .5) == .25
-        assert SchedSquare([0., 1.], [1., 5.])(.5) == [.25, 2.]         # two parameter groups
-        assert SchedSquare(0., [1., 8.])(.5) == [.25, 2.]               # two groups with the same start
-        assert repr(SchedSquare(0.1, 0.01)) == 'SchedSquare(0.1, 0.01)'
     """
-    def __init__(self,
-        start: Any,   # value at position 0: a number, or a list with one per parameter group
-        end: Any,     # value at position 1: a number, or a list with one per parameter group
-    ):
+    def __init__(self, start: Any, end: Any):
         self.start, self.end = start, end
         self.n_groups = next((len(v) for v in (start, end) if hasattr(v, '__len__')), None)
 
-    def between(self,
-        start: float,    # value at position 0
-        end: float,      # value at position 1
-        pos: float,      # position, from 0 to 1
-    ) -> float:  # the value at `pos`
+    def between(self, start: float, end: float, pos: float) -> float:
         """Return the value at `pos` for one parameter group
 
         Args:
             start: value at position 0
             end: value at position 1
             pos: position, from 0 to 1
-
         Returns:
             the value at `pos`
-
-        Example:
-            assert SchedSquare(0., 1.)(.5) == SchedSquare(0., 1.).between(0., 1., .5) == .25
-            assert SchedSquare([0., 1.], [1., 5.])(.5) == [.25, 2.]         # two parameter groups
-            assert SchedSquare(0., [1., 8.])(.5) == [.25, 2.]               # two groups with the same start
-            assert repr(SchedSquare(0.1, 0.01)) == 'SchedSquare(0.1, 0.01)'
         """
         raise NotImplementedError
 
@@ -139,7 +114,6 @@ class SchedNo(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
-
     Example:
         scheds = [SchedNo(2, 1), SchedLin(2, 1), SchedCos(2, 1), SchedExp(2, 1), SchedPoly(2, 1, 3)]
     """
@@ -151,8 +125,8 @@ class SchedLin(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
-
     Example:
+        from cbnb.toy import close
         assert [SchedLin(2, 1)(p) for p in (0, .25, .5, 1)] == [2, 1.75, 1.5, 1]
         assert close([SchedCos(2, 1)(p) for p in (0, .5, 1)], [2, 1.5, 1])
         assert close(SchedCos(2, 1)(.25), 1.5 + 0.5**0.5/2)             # the cosine of 45 degrees
@@ -165,8 +139,8 @@ class SchedCos(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
-
     Example:
+        from cbnb.toy import close
         assert [SchedLin(2, 1)(p) for p in (0, .25, .5, 1)] == [2, 1.75, 1.5, 1]
         assert close([SchedCos(2, 1)(p) for p in (0, .5, 1)], [2, 1.5, 1])
         assert close(SchedCos(2, 1)(.25), 1.5 + 0.5**0.5/2)             # the cosine of 45 degrees
@@ -181,8 +155,8 @@ class SchedExp(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
-
     Example:
+        from cbnb.toy import close, raises
         assert close([SchedExp(16, 1)(p) for p in (0, .25, .5, .75, 1)], [16, 8, 4, 2, 1])
         assert SchedPoly(2, 1, 3)(.5) == 2 - 0.5**3
         assert repr(SchedPoly(2, 1, 3)) == 'SchedPoly(2, 1, power=3)'
@@ -201,18 +175,14 @@ class SchedPoly(Sched):
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
         power: 1: linear; above 1: slower at first
-
     Example:
+        from cbnb.toy import close, raises
         assert close([SchedExp(16, 1)(p) for p in (0, .25, .5, .75, 1)], [16, 8, 4, 2, 1])
         assert SchedPoly(2, 1, 3)(.5) == 2 - 0.5**3
         assert repr(SchedPoly(2, 1, 3)) == 'SchedPoly(2, 1, power=3)'
         with raises(ValueError, 'cannot go from 0 to 1'): SchedExp(0, 1)(.5)
     """
-    def __init__(self,
-        start: Any,     # value at position 0: a number, or a list with one per parameter group
-        end: Any,       # value at position 1: a number, or a list with one per parameter group
-        power: float,   # 1: linear; above 1: slower at first
-    ):
+    def __init__(self, start: Any, end: Any, power: float):
         super().__init__(start, end)
         self.power = power
 
@@ -220,16 +190,7 @@ class SchedPoly(Sched):
 
 # %% ../nbs/09_schedule.ipynb #020b8977
 class SchedCombined:
-    """Runs several schedules one after another, each for a share of the training
-
-    Args:
-        pcts: share of the training for each schedule; they add up to 1
-        scheds: schedules, one per share
-
-    Raises:
-        ValueError: ... shares for ... schedules
-        ValueError: the shares {pcts} should be 0 or more and add up to 1, not ...
-    """
+    "Runs several schedules one after another, each for a share of the training"
     def __init__(self,
         pcts: Sequence[float],                      # share of the training for each schedule; they add up to 1
         scheds: Sequence[Callable[[float], Any]],   # schedules, one per share
@@ -257,32 +218,18 @@ class SchedCombined:
         return f'SchedCombined({list(pcts)}, [{names}])'
 
 # %% ../nbs/09_schedule.ipynb #34f35dd8
-def combine_scheds(
-    pcts: Sequence[float],                      # share of the training for each schedule; they add up to 1
-    scheds: Sequence[Callable[[float], Any]],   # schedules, one per share
-) -> SchedCombined:  # one schedule, a function of the position from 0 to 1
+def combine_scheds(pcts: Sequence[float], scheds: Sequence[Callable[[float], Any]]) -> SchedCombined:
     """Join schedules that run one after another
 
     Args:
         pcts: share of the training for each schedule; they add up to 1
         scheds: schedules, one per share
-
     Returns:
         one schedule, a function of the position from 0 to 1
-
-    Example:
-        warm_cosine = combine_scheds([0.1, 0.9], [SchedLin(0., 0.01), SchedCos(0.01, 0.)])
-        assert warm_cosine(0.05) == 0.005 and close(warm_cosine(0.55), 0.005)
-        ParamScheduler({'lr': warm_cosine}).plot()
     """
     return SchedCombined(pcts, scheds)
 
-def combined_cos(
-    pct: float,    # position of the middle, between 0 and 1
-    start: Any,    # value at position 0: a number, or a list with one per parameter group
-    middle: Any,   # value at position `pct`, in the same form
-    end: Any,      # value at position 1, in the same form
-) -> SchedCombined:  # one schedule, a function of the position from 0 to 1
+def combined_cos(pct: float, start: Any, middle: Any, end: Any) -> SchedCombined:
     """Make a cosine schedule from `start` to `middle`, followed by one from `middle` to `end`
 
     Args:
@@ -290,11 +237,10 @@ def combined_cos(
         start: value at position 0: a number, or a list with one per parameter group
         middle: value at position `pct`, in the same form
         end: value at position 1, in the same form
-
     Returns:
         one schedule, a function of the position from 0 to 1
-
     Example:
+        from cbnb.toy import close
         up_down = combined_cos(.3, .3, .6, .2)
         assert close([up_down(p) for p in (0, .15, .3, .65, 1)], [.3, .45, .6, .4, .2])
     """
@@ -308,18 +254,7 @@ def one_cycle_scheds(
     div_final: float = 1e5,     # the rate ends at `lr_max/div_final`
     pct_start: float = 0.25,    # share of the training for the warm-up, from 0 to 1
 ) -> dict[str, SchedCombined]:  # common name -> schedule
-    """Return the one-cycle schedules of learning rate and momentum
-
-    Args:
-        lr_max: highest rate of each parameter group
-        mom: momentum at the start, the peak and the end
-        div: the rate begins at `lr_max/div`
-        div_final: the rate ends at `lr_max/div_final`
-        pct_start: share of the training for the warm-up, from 0 to 1
-
-    Returns:
-        common name -> schedule
-    """
+    "Return the one-cycle schedules of learning rate and momentum"
     ends = [lr/div for lr in lr_max], list(lr_max), [lr/div_final for lr in lr_max]
     if len(lr_max) == 1: ends = [lrs[0] for lrs in ends]       # plain numbers are faster
     return dict(lr=combined_cos(pct_start, *ends), mom=combined_cos(pct_start, *mom))
@@ -342,21 +277,9 @@ class OneCycle(ParamScheduler):
         div_final: the rate ends at `lr_max/div_final`
         pct_start: share of the training for the warm-up, from 0 to 1
         mom: momentum at start, peak and end; None: `learn.moms`
-
-    Example:
-        assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
-        assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
-        assert OneCycle().make([0.4], (0.95, 0.85, 0.95))['lr'](0.25) == 0.4    # the peak
-        with raises(ValueError, 'not known before training'): OneCycle().planned()
-        with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
     """
-    def __init__(self,
-        lr_max: Any = None,         # highest rate: number, list or slice; None: `learn.lr`
-        div: float = 25.,           # the rate begins at `lr_max/div`
-        div_final: float = 1e5,     # the rate ends at `lr_max/div_final`
-        pct_start: float = 0.25,    # share of the training for the warm-up, from 0 to 1
-        mom: Sequence[float] | None = None,   # momentum at start, peak and end; None: `learn.moms`
-    ):
+    def __init__(self, lr_max: Any = None, div: float = 25., div_final: float = 1e5, pct_start: float = 0.25,
+            mom: Sequence[float] | None = None):
         _check_cycle(div, div_final, pct_start, mom)
         self.lr_max, self.div, self.div_final = lr_max, div, div_final
         self.pct_start = pct_start
@@ -372,61 +295,35 @@ class OneCycle(ParamScheduler):
             del self.scheds['mom']
         super().before_fit()
 
-    def top(self) -> float:  # the rate at the top of the cycle
+    def top(self) -> float:
         """Return the highest rate of the last group. Raise `ValueError` if you did not pass `lr_max`
 
         Returns:
             the rate at the top of the cycle
-
         Raises:
             ValueError: lr_max is not known before training: OneCycle(lr_max=...).plot()
-
-        Example:
-            assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
-            assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
-            assert OneCycle().make([0.4], (0.95, 0.85, 0.95))['lr'](0.25) == 0.4    # the peak
-            with raises(ValueError, 'not known before training'): OneCycle().planned()
-            with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
         """
         if self.lr_max is None:
             raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
         listed = isinstance(self.lr_max, (list, tuple))
         return (list(self.lr_max) if listed else spread_lrs(self.lr_max, 1))[-1]
 
-    def planned(self) -> dict[str, Callable[[float], float]]:  # schedules of the rate and of the momentum, by their names
+    def planned(self) -> dict[str, Callable[[float], float]]:
         """Return the schedules of the last group. Raise `ValueError` if you did not pass `lr_max`
 
         Returns:
             schedules of the rate and of the momentum, by their names
-
-        Example:
-            assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
-            assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
-            assert OneCycle().make([0.4], (0.95, 0.85, 0.95))['lr'](0.25) == 0.4    # the peak
-            with raises(ValueError, 'not known before training'): OneCycle().planned()
-            with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
         """
         return self.make([self.top()], self.mom or (0.95, 0.85, 0.95))
 
-    def make(self,
-        lr_max: Sequence[float],      # highest rate of each parameter group
-        mom: Sequence[float],         # momentum at the start, the peak and the end
-    ) -> dict[str, SchedCombined]:    # common name -> schedule
+    def make(self, lr_max: Sequence[float], mom: Sequence[float]) -> dict[str, SchedCombined]:
         """Return the schedules of learning rate and momentum
 
         Args:
             lr_max: highest rate of each parameter group
             mom: momentum at the start, the peak and the end
-
         Returns:
             common name -> schedule
-
-        Example:
-            assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
-            assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
-            assert OneCycle().make([0.4], (0.95, 0.85, 0.95))['lr'](0.25) == 0.4    # the peak
-            with raises(ValueError, 'not known before training'): OneCycle().planned()
-            with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
         """
         return one_cycle_scheds(lr_max, mom, self.div, self.div_final, self.pct_start)
 
@@ -434,19 +331,9 @@ class OneCycle(ParamScheduler):
 @patch
 @as_one_fit
 @hinted
-def fit_one_cycle(self: Learner,
-    n_epoch: int | str,                    # number of epochs, or such as '2000 steps'
-    lr_max: Any = None,                   # highest learning rate; None: `learn.lr`
-    div: float = 25.,                     # the rate begins at `lr_max/div`
-    div_final: float = 1e5,               # the rate ends at `lr_max/div_final`
-    pct_start: float = 0.25,              # share of the training for the warm-up, from 0 to 1
-    wd: Any = None,                       # weight decay, as in `fit`; None: `learn.wd`
-    moms: Sequence[float] | None = None,  # momentum at start, peak and end; None: `learn.moms`
-    cbs: Any = None,                      # callbacks for this fit only
-    reset_opt: bool = False,              # whether to start with a new optimizer
-    start_epoch: int = 0,                 # first epoch to train; the schedule continues from there
-    resume: Any = False,                  # True or the path of a checkpoint to continue from, as in `fit`
-) -> None:
+def fit_one_cycle(self: Learner, n_epoch: int | str, lr_max: Any = None, div: float = 25., div_final: float = 1e5, pct_start: float = 0.25,
+        wd: Any = None, moms: Sequence[float] | None = None, cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0,
+        resume: Any = False) -> None:
     """Train with the one-cycle schedule of learning rate and momentum
 
     Args:
@@ -461,9 +348,12 @@ def fit_one_cycle(self: Learner,
         reset_opt: whether to start with a new optimizer
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
-
     Example:
-        learn.fit_one_cycle(4, lr_max=0.1)
+        from cbnb.toy import wave_learner
+        learn = wave_learner()
+        learn.fit_one_cycle(3, lr_max=0.05)
+        learn.fit(3, cbs=ParamScheduler({'lr': SchedExp(0.05, 0.0005)}))
+        learn.recorder.plot_lr(show_moms=True)
     """
     found = getattr(self, 'lr_finder_result', None)
     if lr_max is None and found is not None and found.lr is None:      # the caller may have passed `found.lr`
@@ -476,17 +366,8 @@ def fit_one_cycle(self: Learner,
 @patch
 @as_one_fit
 @hinted
-def fit_flat_cos(self: Learner,
-    n_epoch: int | str,          # number of epochs, or such as '2000 steps'
-    lr: Any = None,             # learning rate of the constant part; None: `learn.lr`
-    div_final: float = 1e5,     # the rate ends at `lr/div_final`
-    pct_start: float = 0.75,    # share of the training at the constant rate, from 0 to 1
-    wd: Any = None,             # weight decay, as in `fit`; None: `learn.wd`
-    cbs: Any = None,            # callbacks for this fit only
-    reset_opt: bool = False,    # whether to start with a new optimizer
-    start_epoch: int = 0,       # first epoch to train; the schedule continues from there
-    resume: Any = False,        # True or the path of a checkpoint to continue from, as in `fit`
-) -> None:
+def fit_flat_cos(self: Learner, n_epoch: int | str, lr: Any = None, div_final: float = 1e5, pct_start: float = 0.75, wd: Any = None,
+        cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0, resume: Any = False) -> None:
     """Train at a constant rate first, and then at a rate that falls along a cosine to almost 0
 
     Args:
@@ -499,12 +380,6 @@ def fit_flat_cos(self: Learner,
         reset_opt: whether to start with a new optimizer
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
-
-    Example:
-        learn.fit_flat_cos(4, lr=0.1)
-        flat = learn.recorder.lrs
-        assert flat[:16] == [0.1]*16                                    # three quarters of 20 batches
-        assert close(flat[16:], [SchedCos(0.1, 1e-6)(i/5) for i in range(1, 5)])
     """
     lrs = _lrs(self, lr)
     sched = combined_cos(pct_start, lrs, lrs, [lr/div_final for lr in lrs])
@@ -520,17 +395,8 @@ def _lrs(learn: Learner, lr: Any) -> list[float]:
 @patch
 @as_one_fit
 @hinted
-def fit_sgdr(self: Learner,
-    n_cycles: int,              # number of cycles
-    cycle_len: int | str,       # epochs in the first cycle, or its length such as '500 steps'
-    lr_max: Any = None,         # learning rate at the start of each cycle; None: `learn.lr`
-    cycle_mult: int = 2,        # factor by which each cycle is longer than the previous one
-    cbs: Any = None,            # callbacks for this fit only
-    reset_opt: bool = False,    # whether to start with a new optimizer
-    wd: Any = None,             # weight decay, as in `fit`; None: `learn.wd`
-    start_epoch: int = 0,       # first epoch to train; the schedule continues from there
-    resume: Any = False,        # True or the path of a checkpoint to continue from, as in `fit`
-) -> None:
+def fit_sgdr(self: Learner, n_cycles: int, cycle_len: int | str, lr_max: Any = None, cycle_mult: int = 2, cbs: Any = None,
+        reset_opt: bool = False, wd: Any = None, start_epoch: int = 0, resume: Any = False) -> None:
     """Train in cycles. In each cycle, the rate falls along a cosine from `lr_max` to 0
 
     Args:
@@ -543,9 +409,6 @@ def fit_sgdr(self: Learner,
         wd: weight decay, as in `fit`; None: `learn.wd`
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
-
-    Example:
-        learn.fit_sgdr(2, 1, lr_max=0.1)                                # one epoch, then two
     """
     n_cycles = as_count(n_cycles, 'n_cycles', 1)
     first, mult = as_duration(cycle_len, 'cycle_len'), as_count(cycle_mult, 'cycle_mult', 1)
@@ -560,17 +423,8 @@ def fit_sgdr(self: Learner,
 @patch
 @as_one_fit
 @hinted
-def fine_tune(self: Learner,
-    epochs: int | str,         # epochs of the second phase, with all groups unfrozen, or such as '500 steps'
-    base_lr: Any = 2e-3,       # learning rate of the head in the first phase; the second phase uses half of it
-    freeze_epochs: int | str = 1,    # epochs of the first phase, with the body frozen, or such as '100 steps'
-    lr_mult: float = 100,      # ratio of the head's rate to that of the first group in the second phase
-    pct_start: float = 0.3,    # share of the second phase for the warm-up
-    div: float = 5.0,          # the second phase begins at its highest rate divided by `div`
-    cbs: Any = None,           # callbacks for the second phase
-    freeze_cbs: Any = None,    # callbacks for the first phase; add a tracker of the best value to one phase only
-    **kwargs: Any,             # passed to `fit_one_cycle` in both phases
-) -> None:
+def fine_tune(self: Learner, epochs: int | str, base_lr: Any = 2e-3, freeze_epochs: int | str = 1, lr_mult: float = 100,
+        pct_start: float = 0.3, div: float = 5.0, cbs: Any = None, freeze_cbs: Any = None, **kwargs: Any) -> None:
     """Train the last group for `freeze_epochs` epochs, then all groups for `epochs` epochs
 
     Args:
@@ -583,13 +437,6 @@ def fine_tune(self: Learner,
         cbs: callbacks for the second phase
         freeze_cbs: callbacks for the first phase; add a tracker of the best value to one phase only
         **kwargs: passed to `fit_one_cycle` in both phases
-
-    Example:
-        learn = wave_learner(splitter=lambda m: [m[0], m[2]])
-        learn.fine_tune(2)
-        assert [run.n_epoch for run in learn.recorder.history] == [1, 2]
-        assert close(max(learn.recorder.lrs), 2e-3/2)
-        learn.recorder.plot_lr()
     """
     base_lr = spread_lrs(base_lr, 1, 'base_lr')[0]
     self.freeze()

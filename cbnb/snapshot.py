@@ -24,7 +24,7 @@ from .callback import Callback, wrapped
 from .basics.patch import patch
 from .basics.random_state import save_rng
 from .learner import Learner
-from .step import held_by, modules_of, trained_modules
+from .basics.trained_modules import held_by, modules_of, trained_modules
 
 # %% ../nbs/12_snapshot.ipynb #5cbb240b
 class _Copy:
@@ -93,19 +93,7 @@ def save_model(
     model: nn.Module,            # the model, including its submodules
     on_cpu: bool = False,        # whether to keep the copies in main memory; False: on the device
 ) -> Callable[[], None]:         # a function that restores the state in place
-    """Copy the state of a model, and return a function that restores it
-
-    Args:
-        model: the model, including its submodules
-        on_cpu: whether to keep the copies in main memory; False: on the device
-
-    Returns:
-        a function that restores the state in place
-
-    Raises:
-        ValueError: the model has lazy layers whose shapes are not known yet: pass one batch through it
-            first
-    """
+    "Copy the state of a model, and return a function that restores it"
     if any(nn.parameter.is_lazy(t) for t in (*model.parameters(), *model.buffers())):
         raise ValueError('the model has lazy layers whose shapes are not known yet: '
                          'pass one batch through it first')
@@ -119,15 +107,7 @@ def save_opt(
     opt: torch.optim.Optimizer,    # an optimizer, or another object with `state` and `param_groups`
     on_cpu: bool = False,          # whether to keep the copies in main memory; False: on the device
 ) -> Callable[[], None]:           # a function that restores the optimizer in place
-    """Copy the state and the hyper-parameters of an optimizer, and return a function that restores them
-
-    Args:
-        opt: an optimizer, or another object with `state` and `param_groups`
-        on_cpu: whether to keep the copies in main memory; False: on the device
-
-    Returns:
-        a function that restores the optimizer in place
-    """
+    "Copy the state and the hyper-parameters of an optimizer, and return a function that restores them"
     state = {p: _own_state(s, on_cpu) for p, s in opt.state.items()}
     groups = [(group, _own_group(group)) for group in opt.param_groups]
     def restore() -> None:
@@ -159,15 +139,7 @@ def save_attributes(
     obj: Any,                      # an object with attributes
     shared: Iterable[Any] = (),    # objects that `obj` refers to but does not own; they are not copied
 ) -> Callable[[], None]:           # a function that restores the attributes, containers in place
-    """Copy the attributes of an object, and return a function that restores them
-
-    Args:
-        obj: an object with attributes
-        shared: objects that `obj` refers to but does not own; they are not copied
-
-    Returns:
-        a function that restores the attributes, containers in place
-    """
+    "Copy the attributes of an object, and return a function that restores them"
     memo = {id(s): s for s in shared}
     saved = {k: (v, _copy(v, memo)) for k, v in vars(obj).items()}
     def restore() -> None:
@@ -192,14 +164,7 @@ def _prefixes(part: nn.Module, model: Any) -> tuple[str, ...]:
 def module_states(
     learn: Any,     # a learner
 ) -> dict[str, dict[str, Any]]:    # name in `trained_modules` -> state dict; tensors are not copied
-    """Return the states of the model, the loss function and the modules of the steps. Leave out modules without a state, and losses of torch
-
-    Args:
-        learn: a learner
-
-    Returns:
-        name in `trained_modules` -> state dict; tensors are not copied
-    """
+    "Return the states of the model, the loss function and the modules of the steps. Leave out modules without a state, and losses of torch"
     found = {}
     for name, m in trained_modules(learn).items():
         state, not_its = m.state_dict(), _prefixes(m, learn.model)
@@ -212,16 +177,7 @@ def load_module_states(
     states: Mapping[str, dict[str, Any]],    # states from `module_states`; those of other modules are ignored
     strict: bool = True,                  # as in `load_state_dict`
 ) -> dict[str, Any]:                      # name -> the result of `load_state_dict`
-    """Load states into the modules of a learner
-
-    Args:
-        learn: a learner
-        states: states from `module_states`; those of other modules are ignored
-        strict: as in `load_state_dict`
-
-    Returns:
-        name -> the result of `load_state_dict`
-    """
+    "Load states into the modules of a learner"
     found = {}
     for name, m in trained_modules(learn).items():
         if name not in states: continue
@@ -242,14 +198,7 @@ def _held_by(owner: Any) -> list[Any]:
 def owned_by_steps(
     learn: Learner,    # a learner
 ) -> tuple[list[Any], list[nn.Module], list[Any]]:    # the steps and their owners; networks; optimizers
-    """Return three lists: the steps of a learner with their owners, the networks, and the optimizers. If you passed a bound method as a step, its owner is the object of the method. The networks and optimizers are those of the learner, of the steps and of the owners
-
-    Args:
-        learn: a learner
-
-    Returns:
-        the steps and their owners; networks; optimizers
-    """
+    "Return three lists: the steps of a learner with their owners, the networks, and the optimizers. If you passed a bound method as a step, its owner is the object of the method. The networks and optimizers are those of the learner, of the steps and of the owners"
     steps = [learn.train_step, learn.eval_step]
     owners = [o for s in steps for o in (s, getattr(s, 'owner', None)) if hasattr(o, '__dict__')]
     held = [learn.loss_func, learn.opt, learn.opt_func, *(v for o in owners for v in _held_by(o))]
@@ -284,12 +233,7 @@ def _not_state(cbs: Iterable[Callback]) -> list[Any]:
     return [vars(cb)[name] for cb in cbs for name in cb.no_state if name in vars(cb)]
 
 # %% ../nbs/12_snapshot.ipynb #0d432703
-def snapshot(
-    learn: Learner,                # the learner; if it is running, its callbacks are to be excluded
-    exclude: Iterable[Any] = (),   # callbacks that are neither saved nor restored
-    purpose: str | None = 'lr_find',   # save only callbacks that run for this purpose; None: all callbacks
-    on_cpu: bool = False,          # keep the tensors of models and optimizers in main memory
-) -> Callable[[], None]:           # a function that restores the state; you can call it more than once
+def snapshot(learn: Learner, exclude: Iterable[Any] = (), purpose: str | None = 'lr_find', on_cpu: bool = False) -> Callable[[], None]:
     """Copy the state of a learner and of its callbacks, and return a function that restores it
 
     Args:
@@ -297,15 +241,8 @@ def snapshot(
         exclude: callbacks that are neither saved nor restored
         purpose: save only callbacks that run for this purpose; None: all callbacks
         on_cpu: keep the tensors of models and optimizers in main memory
-
     Returns:
         a function that restores the state; you can call it more than once
-
-    Example:
-        restore = snapshot(learn)
-        learn.fit(1)
-        learn.add_cb(CountBatches)
-        assert learn.opt is not None
     """
     parts, kept = _save_parts(learn, exclude, purpose, on_cpu), ('callbacks', 'undo')
     attributes = {k: v for k, v in vars(learn).items() if k not in kept}
@@ -327,13 +264,13 @@ def snapshot(
 # %% ../nbs/12_snapshot.ipynb #ba97fd38
 @patch
 @contextmanager
-def without_trace(self: Learner) -> Iterator[None]:  # a context manager without a value
+def without_trace(self: Learner) -> Iterator[None]:
     """Restore models, optimizers, steps and the random state at the end of a `with` block
 
     Returns:
         a context manager without a value
-
     Example:
+        from cbnb.toy import line_learner
         learn = line_learner()
         with learn.without_trace(): learn.one_batch(0, next(iter(learn.dls.train)))
         assert learn.opt is None and learn.pred is None

@@ -21,7 +21,7 @@ from cbnb.callback import Callback
 from cbnb.callbacks.averaging import EMA
 from cbnb.callbacks.gradients import GradientAccumulation, GradientClip
 from cbnb.callbacks.precision import MixedPrecision
-from cbnb.callbacks.saving import SaveModel
+from cbnb.callbacks.save_model import SaveModel
 from cbnb.data import DataLoaders
 from cbnb.distributed.data_parallel import Distributed  # noqa: F401  adds `learn.distributed`
 from cbnb.distributed.sharded import ShardedModels, full_state, is_sharded, sharded_state

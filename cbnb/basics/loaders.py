@@ -24,15 +24,8 @@ class Batches:
     Args:
         make: called at the start of each epoch
         n_iter: number of batches per epoch, which schedules need; None: unknown
-
-    Example:
-        assert len(Batches(stream, n_iter=3)) == 3
-        with raises(TypeError, 'does not know its length'): len(Batches(stream))
     """
-    def __init__(self,
-        make: Callable[[], Iterable],   # called at the start of each epoch
-        n_iter: int | None = None,      # number of batches per epoch, which schedules need; None: unknown
-    ):
+    def __init__(self, make: Callable[[], Iterable], n_iter: int | None = None):
         self.make, self.n_iter = make, n_iter
 
     def __iter__(self) -> Iterator: return iter(self.make())
@@ -44,21 +37,7 @@ class Batches:
 def n_batches(
     dl: Any,         # a loader
 ) -> int | None:     # None if the loader has no length
-    """Return the number of batches of a loader, or None if the loader has no length
-
-    Args:
-        dl: a loader
-
-    Returns:
-        None if the loader has no length
-
-    Example:
-        learn = line_learner()
-        assert learn.batches_in(learn.dls.train) == len(list(learn.load_batches(learn.dls.train))) == 2
-        learn.xb = torch.ones(3),
-        learn.forget_batch()
-        assert learn.xb == (None,)
-    """
+    "Return the number of batches of a loader, or None if the loader has no length"
     try: return len(dl)
     except TypeError: return None
 
@@ -66,14 +45,7 @@ def n_batches(
 def batch_size(
     dl: Any,         # a loader
 ) -> int | None:     # None if the loader has no `batch_size`
-    """Return the `batch_size` of a loader or of its batch sampler, or None if neither has one
-
-    Args:
-        dl: a loader
-
-    Returns:
-        None if the loader has no `batch_size`
-    """
+    "Return the `batch_size` of a loader or of its batch sampler, or None if neither has one"
     for holder in (dl, getattr(dl, 'batch_sampler', None)):
         if isinstance(n := getattr(holder, 'batch_size', None), int): return n
     return None
@@ -122,21 +94,7 @@ def as_loader(
     dl: Any,                # a loader, or a function that returns an iterator over batches
     single: bool = False,   # one loader is wanted, as for `get_preds(dl=...)`; two unrelated tensors are then an error, too
 ) -> Iterable:              # `dl` itself, or `Batches` of the function
-    """Return `dl` as a loader that can be iterated in each epoch, or raise `TypeError` if it cannot
-
-    Args:
-        dl: a loader, or a function that returns an iterator over batches
-        single: one loader is wanted, as for `get_preds(dl=...)`; two unrelated tensors are then an
-            error, too
-
-    Returns:
-        `dl` itself, or `Batches` of the function
-
-    Raises:
-        TypeError: a {kind} can be iterated only once, and an epoch needs it anew: pass a list, a
-            DataLoader, or a function that returns a fresh iterator
-        TypeError: a {kind} is no data loader: pass something that can be iterated over batches
-    """
+    "Return `dl` as a loader that can be iterated in each epoch, or raise `TypeError` if it cannot"
     kind, iterable = type(dl).__name__, hasattr(dl, '__iter__') or hasattr(dl, '__getitem__')
     if (remedy := _items_remedy(dl, single)) is not None: raise TypeError(remedy)
     if callable(dl) and not iterable: return Batches(dl)
@@ -151,14 +109,7 @@ def as_loader(
 def independent_loader(
     dl: Any,    # a loader, perhaps in the middle of an iteration
 ) -> Any:       # `dl` itself, if it can be iterated twice at the same time
-    """Return a loader over the same batches that can be iterated independently of `dl`
-
-    Args:
-        dl: a loader, perhaps in the middle of an iteration
-
-    Returns:
-        `dl` itself, if it can be iterated twice at the same time
-    """
+    "Return a loader over the same batches that can be iterated independently of `dl`"
     running = getattr(dl, '_iterator', None)          # torch keeps the iterator if workers are persistent
     if not isinstance(dl, DataLoader) or running is None: return dl
     waiting = getattr(running, '_tasks_outstanding', 1) or getattr(running, '_task_info', None)   # requested, or arrived early
@@ -171,17 +122,7 @@ def independent_loader(
 def first_batch(
     dl: Any,       # a loader
 ) -> Any:          # the batch that the next epoch begins with
-    """Return the first batch of a loader, and restore the random state
-
-    Args:
-        dl: a loader
-
-    Returns:
-        the batch that the next epoch begins with
-
-    Raises:
-        ValueError: the loader gave no batches
-    """
+    "Return the first batch of a loader, and restore the random state"
     restore = save_rng([dl])
     try:
         for batch in independent_loader(dl): return batch
@@ -193,12 +134,7 @@ def set_epoch(
     dl: Any,       # a loader
     epoch: int,    # the number of the epoch that begins
 ) -> None:
-    """Call `set_epoch` of a loader, its samplers and its datasets, however they are nested
-
-    Args:
-        dl: a loader
-        epoch: the number of the epoch that begins
-    """
+    "Call `set_epoch` of a loader, its samplers and its datasets, however they are nested"
     waiting, seen = [dl], set()
     while waiting:
         if (o := waiting.pop()) is None or id(o) in seen: continue

@@ -13,12 +13,7 @@ from torch import nn
 
 # %% ../../nbs/basics/other_libraries.ipynb #99d47b6f
 class Elsewhere:
-    """An attribute that a learner does not have. Reading it raises `AttributeError`, with the name to use instead
-
-    Args:
-        name: the name
-        instead: what to use instead
-    """
+    "An attribute that a learner does not have. Reading it raises `AttributeError`, with the name to use instead"
     def __init__(self,
         name: str,        # the name
         instead: str,     # what to use instead
@@ -53,25 +48,14 @@ def say_instead(
     cls: type,                    # the class, such as `Learner`
     names: dict[str, str],        # a name that the class lacks -> what to use instead
 ) -> None:
-    """Let each read of a missing attribute raise an `AttributeError` that says what to use instead
-
-    Args:
-        names: a name that the class lacks -> what to use instead
-    """
+    "Let each read of a missing attribute raise an `AttributeError` that says what to use instead"
     for name, instead in names.items(): setattr(cls, name, Elsewhere(name, instead))
 
 # %% ../../nbs/basics/other_libraries.ipynb #34f15c82
 def library_of(
     model: Any,    # what was passed as a model
 ) -> str:          # such as '. An estimator has its own training, model.fit(X, y)'
-    """Return a remark about an object of another library that looks like a model, or an empty string
-
-    Args:
-        model: what was passed as a model
-
-    Returns:
-        such as '. An estimator has its own training, model.fit(X, y)'
-    """
+    "Return a remark about an object of another library that looks like a model, or an empty string"
     of = {cls.__module__.partition('.')[0] for cls in type(model).__mro__}
     if of & {'keras', 'tf_keras', 'tensorflow'}: return '. A model of Keras has to be written in torch'
     if hasattr(model, 'get_params') and hasattr(model, 'fit'): return '. An estimator has its own training, model.fit(X, y)'
@@ -82,14 +66,7 @@ def library_of(
 def is_lightning(
     model: Any,    # the model
 ) -> bool:         # whether its class extends `LightningModule`
-    """Return whether a model is a `LightningModule`, without importing Lightning
-
-    Args:
-        model: the model
-
-    Returns:
-        whether its class extends `LightningModule`
-    """
+    "Return whether a model is a `LightningModule`, without importing Lightning"
     return any(cls.__name__ == 'LightningModule' for cls in type(model).__mro__)
 
 IS_LIGHTNING = ('loss_func is missing, and {} is a LightningModule, whose training_step and configure_optimizers a learner does not call. '

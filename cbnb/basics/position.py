@@ -49,12 +49,7 @@ def iterator_over(
     dl: DataLoader,                    # the loader to iterate over
     replaced: Callable[[Any], Any],    # takes the loader's sampler, returns a sampler with a method `start`
 ) -> Iterator[Any]:
-    """Return an iterator over the batches of a loader, with another sampler for this iteration
-
-    Args:
-        dl: the loader to iterate over
-        replaced: takes the loader's sampler, returns a sampler with a method `start`
-    """
+    "Return an iterator over the batches of a loader, with another sampler for this iteration"
     name = 'batch_sampler' if dl.batch_sampler is not None else 'sampler'
     whole = getattr(dl, name)
     sampler = vars(dl)[name] = replaced(whole)
@@ -69,23 +64,14 @@ def skipping(
     sampler: Iterable[Any],  # a sampler of indices or of batches
     n: int,                  # number of entries to skip
 ) -> Any:
-    """Create a sampler for `iterator_over` that skips the first `n` entries of `sampler`
-
-    Args:
-        sampler: a sampler of indices or of batches
-        n: number of entries to skip
-    """
+    "Create a sampler for `iterator_over` that skips the first `n` entries of `sampler`"
     return _Skipping(sampler, n)
 
 # %% ../../nbs/basics/position.ipynb #9c23f993
 def draws(
     dl: DataLoader,    # the loader, whose first item is loaded
 ) -> bool:
-    """Return whether the items of a loader may depend on random numbers
-
-    Args:
-        dl: the loader, whose first item is loaded
-    """
+    "Return whether the items of a loader may depend on random numbers"
     from cbnb.basics.workers import WorkerLoader, next_numbers
     if isinstance(dl.dataset, IterableDataset): return True
     if isinstance(dl, WorkerLoader) and getattr(dl, 'chosen', True): return False       # `choose_workers` has checked it
@@ -101,12 +87,7 @@ def batches_from(
     dl: Any,     # a loader; set the random state of the beginning of the epoch first
     n: int,      # number of batches to skip
 ) -> Iterator[Any]:
-    """Return an iterator over the batches of an epoch, starting with batch `n`
-
-    Args:
-        dl: a loader; set the random state of the beginning of the epoch first
-        n: number of batches to skip
-    """
+    "Return an iterator over the batches of an epoch, starting with batch `n`"
     if hasattr(dl, 'batches_from'): return dl.batches_from(n)      # of several processes
     if not n: return iter(batches_of(dl))
     from cbnb.basics.workers import WorkerLoader
@@ -120,14 +101,7 @@ def batches_from(
 def position_of(
     dl: Any,                     # a loader
 ) -> dict[str, Any] | None:      # its `state_dict()`; None: it has none
-    """Return the position of a loader with the methods `state_dict` and `load_state_dict`
-
-    Args:
-        dl: a loader
-
-    Returns:
-        its `state_dict()`; None: it has none
-    """
+    "Return the position of a loader with the methods `state_dict` and `load_state_dict`"
     if hasattr(dl, 'batches_from'): return None             # of several processes
     both = all(callable(getattr(dl, name, None)) for name in ('state_dict', 'load_state_dict'))
     return dl.state_dict() if both else None
@@ -137,13 +111,7 @@ def continued(
     position: dict[str, Any],    # from `position_of`
     anew: bool = False,          # the position is the end of an epoch: return the batches of the next one
 ) -> Iterator[Any]:
-    """Return an iterator over the batches after a saved position
-
-    Args:
-        dl: a loader of the same kind
-        position: from `position_of`
-        anew: the position is the end of an epoch: return the batches of the next one
-    """
+    "Return an iterator over the batches after a saved position"
     dl.load_state_dict(position)
     if not anew: return iter(dl)
     batches = iter(dl)
@@ -154,21 +122,13 @@ def continued(
 def has_workers(
     dl: Any,     # a loader
 ) -> bool:
-    """Return whether a loader has persistent workers that have been started
-
-    Args:
-        dl: a loader
-    """
+    "Return whether a loader has persistent workers that have been started"
     return getattr(dl, '_iterator', None) is not None
 
 def start_workers(
     dl: Any,     # a loader; without persistent workers, nothing happens
 ) -> None:
-    """Start the persistent workers of a loader without changing the random state
-
-    Args:
-        dl: a loader; without persistent workers, nothing happens
-    """
+    "Start the persistent workers of a loader without changing the random state"
     if has_workers(dl) or not getattr(dl, 'persistent_workers', False): return
     restore = save_rng([dl])
     name = 'batch_sampler' if dl.batch_sampler is not None else 'sampler'

@@ -30,11 +30,7 @@ def _reads_like(base: type, dataset: Any) -> bool:
 def holds_tensors(
     dataset: Any,    # any dataset
 ) -> bool:
-    """Return whether the items of a dataset are rows of tensors: a `TensorDataset`, or a `Subset` of one
-
-    Args:
-        dataset: any dataset
-    """
+    "Return whether the items of a dataset are rows of tensors: a `TensorDataset`, or a `Subset` of one"
     while _reads_like(Subset, dataset): dataset = dataset.dataset
     return _reads_like(TensorDataset, dataset)
 
@@ -64,15 +60,7 @@ def batch_by_index(
     dataset: Any,       # a dataset that passes `holds_tensors`
     chosen: Any,        # a batch of item numbers from a sampler
 ) -> list[Tensor] | None:    # None: torch must load this batch
-    """Load the batch of the chosen items with one indexing call per tensor, or return None if torch must load the batch
-
-    Args:
-        dataset: a dataset that passes `holds_tensors`
-        chosen: a batch of item numbers from a sampler
-
-    Returns:
-        None: torch must load this batch
-    """
+    "Load the batch of the chosen items with one indexing call per tensor, or return None if torch must load the batch"
     if type(chosen) is not list or not chosen: return None
     try:
         dataset, chosen = _rows(dataset, chosen)
@@ -96,11 +84,7 @@ class TensorBatches(_SingleProcessDataLoaderIter):
 def can_index(
     dl: DataLoader,    # the loader to check
 ) -> bool:
-    """Return whether the next iteration of a loader can index tensors by batch
-
-    Args:
-        dl: the loader to check
-    """
+    "Return whether the next iteration of a loader can index tensors by batch"
     usual = dl.collate_fn is default_collate and default_collate_fn_map.get(Tensor) is collate_tensor_fn
     return usual and not dl.num_workers and not dl.timeout and dl.batch_sampler is not None and holds_tensors(dl.dataset)
 
@@ -115,34 +99,13 @@ class TensorLoader(DataLoader):
 def batches_of(
     dl: Iterable,     # a loader
 ) -> Iterable:        # `dl` itself, or an iterator over the same batches
-    """Return an iterable over the batches of a loader that indexes in-memory tensors by batch where possible
-
-    Args:
-        dl: a loader
-
-    Returns:
-        `dl` itself, or an iterator over the same batches
-
-    Example:
-        learn = line_learner()
-        assert learn.batches_in(learn.dls.train) == len(list(learn.load_batches(learn.dls.train))) == 2
-        learn.xb = torch.ones(3),
-        learn.forget_batch()
-        assert learn.xb == (None,)
-    """
+    "Return an iterable over the batches of a loader that indexes in-memory tensors by batch where possible"
     return TensorBatches(dl) if type(dl) is DataLoader and can_index(dl) else dl
 
 def quiet_batches_of(
     dl: Iterable,     # a loader
 ) -> Iterable:        # `dl` itself, or an iterator over the same batches
-    """Return an iterable like `batches_of`. If the loader neither shuffles nor has workers, restore the random state after torch has drawn its seed
-
-    Args:
-        dl: a loader
-
-    Returns:
-        `dl` itself, or an iterator over the same batches
-    """
+    "Return an iterable like `batches_of`. If the loader neither shuffles nor has workers, restore the random state after torch has drawn its seed"
     if not _is_sequential(dl): return batches_of(dl)
     generator = dl.generator or torch.default_generator
     state = generator.get_state()

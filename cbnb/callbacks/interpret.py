@@ -30,12 +30,7 @@ from ..learner import Learner
 
 # %% ../../nbs/callbacks/interpret.ipynb #874481d3
 class TopLosses(NamedTuple):
-    """Highest or lowest losses with the indices of their items
-
-    Args:
-        values: losses, in order
-        indices: indices of the items in the loader
-    """
+    "Highest or lowest losses with the indices of their items"
     values: Tensor     # losses, in order
     indices: Tensor    # indices of the items in the loader
 
@@ -62,17 +57,7 @@ def items_for_page(
     losses: Tensor | None,    # loss of each item; None: unknown
     n: int,                   # largest number of items to choose
 ) -> list[int]:               # indices of the chosen items, the most informative first
-    """Choose up to `n` items for the interactive page, in rounds over the cells of the confusion matrix
-
-    Args:
-        cells: number of the matrix cell of each item
-        wrong: whether the prediction of each item is wrong
-        losses: loss of each item; None: unknown
-        n: largest number of items to choose
-
-    Returns:
-        indices of the chosen items, the most informative first
-    """
+    "Choose up to `n` items for the interactive page, in rounds over the cells of the confusion matrix"
     losses = torch.zeros(len(cells)) if losses is None else losses.nan_to_num(float('inf'))
     order = (~wrong).long().argsort(stable=True)
     return order[_ranks(cells, losses)[order].argsort(stable=True)][:n].tolist()
@@ -112,22 +97,11 @@ class Interpretation:
 
     Args:
         found: the result of `predictions`
-
     Raises:
-        ValueError: an interpretation compares predictions with targets, and this loader has none:
-            learn.show_results() needs none
-
-    Example:
-        import torch
-        from torch import nn
-        from torch.utils.data import TensorDataset
-        from cbnb.all import DataLoaders, Learner
-        from cbnb.callbacks.interpret import Interpretation
-        from cbnb.toy import close, digits_learner, raises, wave_learner
+        ValueError: an interpretation compares predictions with targets, and this loader has none: learn.show_results()
+            needs none
     """
-    def __init__(self,
-        found: Predictions,      # the result of `predictions`
-    ):
+    def __init__(self, found: Predictions):
         if found.targets is None: raise ValueError(
             'an interpretation compares predictions with targets, and this loader has none: learn.show_results() needs none')
         self.found, self.task = found, found.task               # 'classes', 'labels', 'values', 'maps' or 'other'
@@ -138,28 +112,16 @@ class Interpretation:
 
     def __len__(self) -> int: return len(self.found)
 
-    def top_losses(self,
-        k: int | None = None,       # number of items; None: all
-        largest: bool = True,       # return the highest losses; False: the lowest
-    ) -> TopLosses:                 # losses, and the indices of their items
+    def top_losses(self, k: int | None = None, largest: bool = True) -> TopLosses:
         """Return the `k` highest or lowest losses, in order, with the indices of their items
 
         Args:
             k: number of items; None: all
             largest: return the highest losses; False: the lowest
-
         Returns:
             losses, and the indices of their items
-
         Raises:
             ValueError: there is no loss for each item: {found.note}
-
-        Example:
-            values_, indices = interp.top_losses(3)
-            assert close(values_[0], interp.losses.max()) and close(interp.losses[indices], values_)
-            image, digit = learn.dls.valid_ds[int(indices[0])]
-            assert digit == interp.targets[indices[0]]
-            assert close(interp.mean_loss(), learn.validate()[0])
         """
         if self.losses is None: raise ValueError(f'there is no loss for each item: {self.found.note}')
         n = len(self) if k is None else min(as_count(k, 'k', 1), len(self))
@@ -167,195 +129,118 @@ class Interpretation:
         indices = losses.argsort(descending=largest, stable=True)[:n]
         return TopLosses(self.losses[indices], indices)
 
-    def mean_loss(self) -> float | None:    # None: there are no losses of items
+    def mean_loss(self) -> float | None:
         """Return the mean of the losses of the items by their weights, which is the loss that `learn.validate()` returns
 
         Returns:
             None: there are no losses of items
-
-        Example:
-            values_, indices = interp.top_losses(3)
-            assert close(values_[0], interp.losses.max()) and close(interp.losses[indices], values_)
-            image, digit = learn.dls.valid_ds[int(indices[0])]
-            assert digit == interp.targets[indices[0]]
-            assert close(interp.mean_loss(), learn.validate()[0])
         """
         if self.losses is None: return None
         weights = self.found.loss_weights
         if weights is None: return float(self.losses.mean())
         return float((self.losses*weights).double().sum()/weights.double().sum())
 
-    def plot_top_losses(self,
-        k: int = 9,                         # number of items to show
-        largest: bool = True,               # show the highest losses; False: the lowest
-        return_fig: bool | None = None,     # True: return a matplotlib figure instead of showing the items
-    ) -> Any:                               # the figure with `return_fig=True`, otherwise None
+    def plot_top_losses(self, k: int = 9, largest: bool = True, return_fig: bool | None = None) -> Any:
         """Show the items with the highest or lowest losses
 
         Args:
             k: number of items to show
             largest: show the highest losses; False: the lowest
             return_fig: True: return a matplotlib figure instead of showing the items
-
         Returns:
             the figure with `return_fig=True`, otherwise None
-
-        Example:
-            interp.plot_top_losses(6)
         """
         cards = [self.found.card(i) for i in self.top_losses(k, largest).indices.tolist()]
         return show_cards(cards, f'the {len(cards)} items with the {"highest" if largest else "lowest"} losses', return_fig)
 
-    def show_items(self,
-        indices: Sequence[int],             # indices of the items in the loader
-        return_fig: bool | None = None,     # True: return a matplotlib figure instead of showing the items
-    ) -> Any:                               # the figure with `return_fig=True`, otherwise None
+    def show_items(self, indices: Sequence[int], return_fig: bool | None = None) -> Any:
         """Show the items with the given indices, with their predictions and targets
 
         Args:
             indices: indices of the items in the loader
             return_fig: True: return a matplotlib figure instead of showing the items
-
         Returns:
             the figure with `return_fig=True`, otherwise None
-
-        Example:
-            pair = (interp.targets == 8) & (interp.decoded == 1)
-            interp.show_items(pair.nonzero().flatten()[:4])
         """
         return show_cards([self.found.card(int(i)) for i in indices], f'{len(indices)} items', return_fig)
 
-    def confusion_matrix(self) -> Tensor:  # counts, one row for each actual class
+    def confusion_matrix(self) -> Tensor:
         """Return the number of items for each actual class (row) and each predicted class (column). For sequences and images of classes, count positions
 
         Returns:
             counts, one row for each actual class
-
-        Example:
-            wave = wave_learner()
-            wave.fit(4)
-            values = wave.interpret()
-            with raises(ValueError, 'confusion_matrix is for models that predict classes, and this one predicts values'): values.confusion_matrix()
-            with raises(ValueError, 'this loader has none'): learn.interpret(dl=[(torch.zeros(4, 1, 8, 8),)])
         """
         self._need('confusion_matrix', 'classes', 'maps')
         if self.task == 'maps': return self.found.counts
         return confusion_matrix(self.targets, self.decoded, len(self.classes))
 
-    def most_confused(self,
-        min_val: int = 1,                     # smallest count to include
-    ) -> list[tuple[str, str, int]]:          # (actual, predicted, count), the most frequent first
+    def most_confused(self, min_val: int = 1) -> list[tuple[str, str, int]]:
         """Return the pairs of classes that the model has confused at least `min_val` times, the most frequent first
 
         Args:
             min_val: smallest count to include
-
         Returns:
             (actual, predicted, count), the most frequent first
-
-        Example:
-            assert interp.confusion_matrix().shape == (10, 10) and int(interp.confusion_matrix().sum()) == 360
-            interp.most_confused(min_val=2)
         """
         self._need('most_confused', 'classes', 'maps')
         return confused_pairs(self.confusion_matrix(), self.classes, min_val)
 
-    def report(self) -> Scores:  # one row for each class, label or value; for classes and labels also their means
+    def report(self) -> Scores:
         """Return precision, recall and F1 of each class or label. For predicted values, return errors and R²
 
         Returns:
             one row for each class, label or value; for classes and labels also their means
-
-        Example:
-            from sklearn import metrics as sk
-
-            theirs = sk.confusion_matrix(interp.targets, interp.decoded)
-            assert interp.confusion_matrix().tolist() == theirs.tolist()
-            assert close(interp.report()['accuracy']['f1'], sk.accuracy_score(interp.targets, interp.decoded))
-            interp.report()
         """
         self._need('report', 'classes', 'labels', 'values', 'maps')
         if self.task in ('classes', 'maps'): return class_scores(self.confusion_matrix(), self.classes)
         return (label_scores if self.task == 'labels' else value_scores)(self.targets, self.decoded, self.classes)
 
-    def residuals(self) -> Tensor:    # residuals, one row per item
+    def residuals(self) -> Tensor:
         """Return the predicted minus the actual values
 
         Returns:
             residuals, one row per item
-
-        Example:
-            assert close(values.residuals()[0], values.preds[0] - values.targets[0])
-            assert close(values.report()['value']['mean abs. error'], values.residuals().abs().mean())
-            values.report()
         """
         self._need('residuals', 'values')
         return self.preds - self.targets
 
-    def plot_predictions(self,
-        output: int = 0,                    # index of the predicted value, from 0
-        ax: Any = None,                     # axes to draw into; None: a new figure
-        return_fig: bool | None = None,     # True: return the figure instead of showing it
-    ) -> Any:                               # the figure with `return_fig=True` or `ax`, otherwise None
+    def plot_predictions(self, output: int = 0, ax: Any = None, return_fig: bool | None = None) -> Any:
         """Plot predicted against actual values
 
         Args:
             output: index of the predicted value, from 0
             ax: axes to draw into; None: a new figure
             return_fig: True: return the figure instead of showing it
-
         Returns:
             the figure with `return_fig=True` or `ax`, otherwise None
-
-        Example:
-            values.plot_predictions()
-            values.plot_residuals()
         """
         fig = predictions_figure(*self._column('plot_predictions', output), ax)
         return show(fig, 'predicted against actual values', return_fig) if ax is None else fig
 
-    def plot_residuals(self,
-        output: int = 0,                    # index of the predicted value, from 0
-        ax: Any = None,                     # axes to draw into; None: a new figure
-        return_fig: bool | None = None,     # True: return the figure instead of showing it
-    ) -> Any:                               # the figure with `return_fig=True` or `ax`, otherwise None
+    def plot_residuals(self, output: int = 0, ax: Any = None, return_fig: bool | None = None) -> Any:
         """Plot residuals over predicted values
 
         Args:
             output: index of the predicted value, from 0
             ax: axes to draw into; None: a new figure
             return_fig: True: return the figure instead of showing it
-
         Returns:
             the figure with `return_fig=True` or `ax`, otherwise None
-
-        Example:
-            values.plot_predictions()
-            values.plot_residuals()
         """
         fig = residuals_figure(*self._column('plot_residuals', output), ax)
         return show(fig, 'residuals over predicted values', return_fig) if ax is None else fig
 
-    def calibration(self,
-        n_bins: int = 10,        # number of bins of equal width
-        of: Any = None,          # class name or number; None: the predicted class, or the second of two classes
-    ) -> Calibration:  # for each bin: mean probability, share that is right, number of items
+    def calibration(self, n_bins: int = 10, of: Any = None) -> Calibration:
         """Return the calibration curve. If the predictions are not probabilities, raise `ValueError`
 
         Args:
             n_bins: number of bins of equal width
             of: class name or number; None: the predicted class, or the second of two classes
-
         Returns:
             for each bin: mean probability, share that is right, number of items
-
         Raises:
-            ValueError: the predictions are no probabilities, because the loss does not say how to make
-                them: pass act=..., such as learn.interpret(act=lambda x: x.softmax(1))
-
-        Example:
-            for ours, theirs in zip(interp.calibration(5, of='3'), calibration_curve(interp.targets == 3, interp.preds[:, 3], n_bins=5)):
-                assert close(ours, theirs)
+            ValueError: the predictions are no probabilities, because the loss does not say how to make them: pass act=..., such
+                as learn.interpret(act=lambda x: x.softmax(1))
         """
         self._need('calibration', 'classes')
         if not _are_probabilities(self.preds): raise ValueError(
@@ -364,12 +249,7 @@ class Interpretation:
         true, prob = self._true_and_prob(of)
         return calibration(true[known], prob[known], as_count(n_bins, 'n_bins', 1))
 
-    def plot_calibration(self,
-        n_bins: int = 10,                   # number of bins of equal width
-        of: Any = None,                     # class name or number; None: the predicted class, or the second of two classes
-        ax: Any = None,                     # axes to draw into; None: a new figure
-        return_fig: bool | None = None,     # True: return the figure instead of showing it
-    ) -> Any:                               # the figure with `return_fig=True` or `ax`, otherwise None
+    def plot_calibration(self, n_bins: int = 10, of: Any = None, ax: Any = None, return_fig: bool | None = None) -> Any:
         """Plot observed frequencies against predicted probabilities
 
         Args:
@@ -377,25 +257,16 @@ class Interpretation:
             of: class name or number; None: the predicted class, or the second of two classes
             ax: axes to draw into; None: a new figure
             return_fig: True: return the figure instead of showing it
-
         Returns:
             the figure with `return_fig=True` or `ax`, otherwise None
-
-        Example:
-            interp.plot_calibration()
         """
         curve, two = self.calibration(n_bins, of), len(self.classes) == 2
         what = 'prediction' if of is None and not two else f'class {self.classes[self._class_number(1 if of is None else of)]}'
         fig = calibration_figure(curve, what, ax)
         return show(fig, f'calibration, error {number(curve.error)}', return_fig) if ax is None else fig
 
-    def plot_confusion_matrix(self,
-        normalize: bool = False,            # show each row as fractions of its sum
-        max_classes: int = 40,              # largest number of classes to show; beyond it, those with the most errors
-        title: str = 'Confusion matrix',    # title of the figure
-        ax: Any = None,                     # axes to draw into; None: a new figure
-        return_fig: bool | None = None,     # True: return the figure instead of showing it
-    ) -> Any:                               # the figure with `return_fig=True` or `ax`, otherwise None
+    def plot_confusion_matrix(self, normalize: bool = False, max_classes: int = 40, title: str = 'Confusion matrix', ax: Any = None,
+            return_fig: bool | None = None) -> Any:
         """Plot how often each class is predicted for each actual class
 
         Args:
@@ -404,49 +275,32 @@ class Interpretation:
             title: title of the figure
             ax: axes to draw into; None: a new figure
             return_fig: True: return the figure instead of showing it
-
         Returns:
             the figure with `return_fig=True` or `ax`, otherwise None
-
-        Example:
-            interp.plot_confusion_matrix()
         """
         matrix, kept = _most(self.confusion_matrix(), max_classes)
         if len(kept) < len(self.classes): title = f'{title}\n{len(kept)} of {len(self.classes)} classes, those with most errors'
         fig = confusion_figure(matrix, [self.classes[i] for i in kept], normalize, title, ax)
         return show(fig, title, return_fig) if ax is None else fig
 
-    def summary(self) -> str:  # such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
+    def summary(self) -> str:
         """Return one line with the number of items, the most important scores and, if there are losses, their mean
 
         Returns:
             such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
-
-        Example:
-            assert Interpretation(interp.found).summary().startswith('360 items, 10 classes, ')
-            assert Interpretation(values.found).summary().startswith('128 items, mean abs. error ')
         """
         words = [plural(len(self), 'item'), *self._task_words()]
         if self.losses is not None: words.append(f'mean loss {number(self.mean_loss())}')
         return ', '.join(words)
 
-    def page(self,
-        max_items: int = 200,         # largest number of items on the page
-        live: bool | None = None,     # include the script; None: unless the notebook runs headless
-    ) -> str:                         # HTML of the page
+    def page(self, max_items: int = 200, live: bool | None = None) -> str:
         """Return the interactive page as HTML. With `live=False`, return the version for viewers that run no scripts
 
         Args:
             max_items: largest number of items on the page
             live: include the script; None: unless the notebook runs headless
-
         Returns:
             HTML of the page
-
-        Example:
-            page = interp.page(live=True)
-            assert '<script>' in page and '<script>' not in interp.page()
-            assert len(page) < 150_000
         """
         matrix, kept = _most(self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
         still = self._still(matrix, kept)
@@ -454,12 +308,7 @@ class Interpretation:
         return scripted(still, asset('results.js'), self._page_data(matrix, kept, max_items), live=True)
 
     @classmethod
-    def from_learner(cls,
-        learn: Learner,        # learner whose model predicts
-        ds_idx: int = 1,       # index of the loader in `learn.dls`; 0: training, 1: validation
-        dl: Any = None,        # loader to use instead; None: the one with index `ds_idx`
-        **kwargs: Any,         # other arguments of `predictions`, such as `classes`
-    ) -> Self:  # the interpretation
+    def from_learner(cls, learn: Learner, ds_idx: int = 1, dl: Any = None, **kwargs: Any) -> Self:
         """Create an interpretation, as `learn.interpret()` does. fastai has a method of the same name
 
         Args:
@@ -467,12 +316,8 @@ class Interpretation:
             ds_idx: index of the loader in `learn.dls`; 0: training, 1: validation
             dl: loader to use instead; None: the one with index `ds_idx`
             **kwargs: other arguments of `predictions`, such as `classes`
-
         Returns:
             the interpretation
-
-        Example:
-            interp = ClassificationInterpretation.from_learner(learn)
         """
         return cls(predictions(learn, (ds_idx if ds_idx != 1 else None) if dl is None else dl, **kwargs))
 
@@ -582,34 +427,25 @@ class Interpretation:
 # %% ../../nbs/callbacks/interpret.ipynb #4577028a
 @patch
 @hinted
-def interpret(self: Learner,
-    dl: Any = None,              # a loader, 'train' or 'valid'; None: the validation loader
-    classes: Any = None,         # names of the classes, a list or a dict; None: names from the dataset, or numbers
-    show: Any = None,            # how to show an item: 'image', 'text', 'row', 'plain', or a function; None: detect it
-    decode: Any = None,          # for token ids: a function, an object with `decode`, or the list of tokens; None: from the dataset
-    columns: Sequence[str] | None = None,       # names of the numbers in a row; None: names from the dataset
-    act: Callable[[Any], Any] | None = None,    # function from model outputs to probabilities or values; None: chosen by the loss
-    task: str | None = None,     # 'classes', 'labels' or 'values'; None: infer the task from the loss and the shapes
-) -> Interpretation:  # predictions, targets, losses and items, with their tables and plots
+def interpret(self: Learner, dl: Any = None, classes: Any = None, show: Any = None, decode: Any = None,
+        columns: Sequence[str] | None = None, act: Callable[[Any], Any] | None = None, task: str | None = None) -> Interpretation:
     """Compare the predictions for a loader with the targets, item by item
 
     Args:
         dl: a loader, 'train' or 'valid'; None: the validation loader
         classes: names of the classes, a list or a dict; None: names from the dataset, or numbers
         show: how to show an item: 'image', 'text', 'row', 'plain', or a function; None: detect it
-        decode: for token ids: a function, an object with `decode`, or the list of tokens; None: from
-            the dataset
+        decode: for token ids: a function, an object with `decode`, or the list of tokens; None: from the dataset
         columns: names of the numbers in a row; None: names from the dataset
         act: function from model outputs to probabilities or values; None: chosen by the loss
         task: 'classes', 'labels' or 'values'; None: infer the task from the loss and the shapes
-
     Returns:
         predictions, targets, losses and items, with their tables and plots
-
     Example:
-        before, rows = torch.get_rng_state(), len(learn.recorder.history)
-        learn.model.train()
-        learn.interpret(dl='train')
-        assert torch.equal(torch.get_rng_state(), before) and len(learn.recorder.history) == rows and learn.model.training
+        from cbnb.toy import digits_learner
+        learn = digits_learner()
+        learn.fit_one_cycle(3)
+        interp = learn.interpret()
+        interp
     """
     return Interpretation(predictions(self, dl, classes, act, task, how=show, decode=decode, columns=columns))

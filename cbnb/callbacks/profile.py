@@ -8,11 +8,12 @@ __all__ = ['STEP_PARTS', 'SLOW_START', 'Part', 'Stopwatch', 'DeviceTimes', 'meas
 # %% ../../nbs/callbacks/profile.ipynb #2e8952fc
 import copy
 import functools
+import itertools
 import tempfile
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,12 +28,11 @@ from ..basics.arguments import as_count
 from ..basics.loaders import batch_size
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
-from ..callback import Callback, class_of, wrapped
-from .checkpoints import Checkpoint
-from .rewind import RestorePoints
+from ..callback import Callback, as_list, class_of, wrapped
+from ..files.checkpoints import Checkpoint
+from ..files.rewind import RestorePoints
 from ..display.profile import LIMITS, Profile, Row
-from ..events import BATCH_EVENTS, CancelTrainException, CancelValidException
-from ..callback import as_list
+from ..events import BATCH_EVENTS, event
 from ..learner import Learner
 from ..recorder import fresh
 from ..step import Step
@@ -40,15 +40,7 @@ from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/profile.ipynb #ff61a206
 class Part:
-    """The measurements of one part of a fit
-
-    Args:
-        name: name of the part, as in `Row`
-        group: group of the part, as in `Row`
-        phase: 'train', 'valid', or '' for neither phase
-    """
-    __slots__ = ('name', 'group', 'phase', 'seconds', 'count', 'device', 'syncs')
-
+    "The measurements of one part of a fit"
     def __init__(self,
         name: str,           # name of the part, as in `Row`
         group: str,          # group of the part, as in `Row`
@@ -60,15 +52,11 @@ class Part:
 
     def row(self) -> Row:
         "Return the measurements as a row of a profile"
-        return Row(*(getattr(self, name) for name in self.__slots__))
+        return Row(**vars(self))
 
 # %% ../../nbs/callbacks/profile.ipynb #3f475ec9
 class Stopwatch:
-    """A stopwatch that divides the elapsed time among the parts of a fit
-
-    Args:
-        clock: function that returns the time in seconds
-    """
+    "A stopwatch that divides the elapsed time among the parts of a fit"
     def __init__(self,
         clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
     ):
@@ -78,32 +66,17 @@ class Stopwatch:
         self.since = clock()
 
     def part(self, name: str, group: str, phase: str = '') -> Part:
-        """Return the part with this name and phase, and create it if necessary
-
-        Args:
-            name
-            group
-            phase
-        """
+        "Return the part with this name and phase, and create it if necessary"
         key = name, phase
         if key not in self.parts: self.parts[key] = Part(name, group, phase)
         return self.parts[key]
 
     def both(self, name: str, group: str) -> tuple[Part, Part]:
-        """Return the two parts with this name, for validation and for training
-
-        Args:
-            name
-            group
-        """
+        "Return the two parts with this name, for validation and for training"
         return self.part(name, group, 'valid'), self.part(name, group, 'train')
 
     def switch(self, part: Part) -> None:
-        """Count the time from now on for `part`
-
-        Args:
-            part
-        """
+        "Count the time from now on for `part`"
         now = self.clock()
         self.now.seconds += now - self.since
         self.now, self.since = part, now
@@ -113,16 +86,7 @@ class Stopwatch:
         parts: Sequence[Part],    # the parts for validation and for training
         loop: Any,                # object whose attribute `training` chooses the part
     ) -> Callable[..., Any]:      # a timed function that does the same
-        """Wrap a function so that its time counts for a part of the fit
-
-        Args:
-            f: the function to time
-            parts: the parts for validation and for training
-            loop: object whose attribute `training` chooses the part
-
-        Returns:
-            a timed function that does the same
-        """
+        "Wrap a function so that its time counts for a part of the fit"
         clock = self.clock
         def call(*args: Any, **kwargs: Any) -> Any:      # inlined instead of calling `switch`, as it runs a dozen times per batch
             __tracebackhide__ = True
@@ -137,57 +101,18 @@ class Stopwatch:
                 self.now, self.since = before, now
         return call
 
-    @contextmanager
-    def during(self, part: Part) -> Iterator[None]:
-        """Count the time of a `with` block for a part of the fit
-
-        Args:
-            part
-        """
-        before = self.now
-        self.switch(part)
-        part.count += 1
-        try: yield
-        finally: self.switch(before)
-
-# %% ../../nbs/callbacks/profile.ipynb #2a839641
-class _TimedTables(dict):
-    "Dispatch tables whose callback methods are timed"
-    def __init__(self,
-        time: Callable[..., Any],    # function that times a method: (callback, method, event, training) -> timed method
-        begin: Callable[[], None],   # called at each lookup, when a run or a phase begins
-    ): self.time, self.begin = time, begin
-
-    def __setitem__(self, key: tuple[bool, str], table: Any) -> None:
-        training, find = key[0], table.find
-        table.find = lambda event: [(cb, self.time(cb, method, event, training)) for cb, method in find(event)]
-        super().__setitem__(key, table)
-
-    def __getitem__(self, key: tuple[bool, str]) -> Any:
-        self.begin()
-        return super().__getitem__(key)
-
 # %% ../../nbs/callbacks/profile.ipynb #9383e090
-_ROOMS = {'cbnb.display': 'display', 'cbnb.callbacks.saving': 'saving', 'cbnb.callbacks.checkpoint': 'saving',
+_ROOMS = {'cbnb.display': 'display', 'cbnb.callbacks.save_model': 'saving', 'cbnb.files.checkpoints': 'saving',
           'cbnb.callbacks.csv_logger': 'saving'}
 
-def _group_of(cb: Callback) -> str:
-    "Return the group of a callback: 'display', 'saving', 'builtin' for other cbnb callbacks, or 'callbacks' for yours"
-    for base in type(cb).__mro__:
-        for room, group in _ROOMS.items():
-            if base.__module__.startswith(room): return group
-    ours = class_of(wrapped(cb)).__module__.startswith('cbnb.') and type(cb) is not Callback
-    return 'builtin' if ours and not _calls_foreign(cb) else 'callbacks'
-
-def _calls_foreign(cb: Callback) -> bool:
-    "Return whether this cbnb callback calls all callbacks of another library"
-    return wrapped(cb) is cb and type(cb).__module__.startswith('cbnb.dialects.')
-
-def _name_of(cb: Callback, method: Callable, event: str) -> str:
-    "Return the row name of a callback method, such as 'Recorder.after_fit', 'greet, after_fit' or 'foreign callbacks, after_fit'"
-    given = getattr(method, '__func__', method)
-    if type(cb) is Callback and event in vars(cb): return f'{getattr(given, "__name__", "function")}, {event}'
-    return f'foreign callbacks, {event}' if _calls_foreign(cb) else f'{class_of(wrapped(cb)).__name__}.{event}'
+def _group_and_name(cb: Callback, method: Callable[[], Any], event_name: str) -> tuple[str, str]:
+    "Return the group and the name of a row, such as 'Recorder.after_fit', 'greet, after_fit' or 'foreign callbacks, after_fit'"
+    func, cls = getattr(method, '__func__', method), class_of(wrapped(cb))
+    if type(cb) is Callback and event_name in vars(cb): return 'callbacks', f'{getattr(func, "__name__", "function")}, {event_name}'
+    if wrapped(cb) is cb and type(cb).__module__.startswith('cbnb.dialects.'): return 'callbacks', f'foreign callbacks, {event_name}'
+    groups = [group for base in type(cb).__mro__ for room, group in _ROOMS.items() if base.__module__.startswith(room)]
+    ours = cls.__module__.startswith('cbnb.') and type(cb) is not Callback
+    return [*groups, 'builtin' if ours else 'callbacks'][0], f'{cls.__name__}.{event_name}'
 
 # %% ../../nbs/callbacks/profile.ipynb #b6f553bf
 STEP_PARTS = dict(predict='forward', loss='loss', backward='backward', step='optimizer step', zero_grad='zero_grad')
@@ -223,28 +148,9 @@ def _untimed(metrics: list[Any]) -> list[Any]:
     "Return the metrics themselves instead of their stand-ins"
     return [m._metric if isinstance(m, _TimedMetric) else m for m in metrics]
 
-# %% ../../nbs/callbacks/profile.ipynb #3397284c
-class _FirstBatches(Callback):
-    "End each phase of a fit after `n` batches"
-    order, run_in = 99, ('fit',)
-
-    def __init__(self,
-        n: int,    # number of batches in each phase
-    ): self.n = n
-
-    def after_batch(self):
-        learn = self.learn
-        if learn.iter + 1 < self.n or learn.iter + 1 == learn.n_iter: return
-        raise CancelTrainException() if learn.training else CancelValidException()
-
 # %% ../../nbs/callbacks/profile.ipynb #f7b31ac1
 class DeviceTimes:
-    """Measure seconds on the device with pairs of events
-
-    Args:
-        event: function that creates an event with the methods of `torch.cuda.Event`
-        stream: function that returns the stream to record in, or None for the current stream
-    """
+    "Measure seconds on the device with pairs of events"
     def __init__(self,
         event: Callable[[], Any],    # function that creates an event with the methods of `torch.cuda.Event`
         stream: Callable[[], Any] = lambda: None,    # function that returns the stream to record in, or None for the current stream
@@ -261,11 +167,7 @@ class DeviceTimes:
     def drain(self,
         wait: bool = False,    # wait for all events; False: read only the events that have passed
     ) -> None:
-        """Read events and add their times to the parts, without the time of nested parts
-
-        Args:
-            wait: wait for all events; False: read only the events that have passed
-        """
+        "Read events and add their times to the parts, without the time of nested parts"
         while self.waiting and (wait or self.waiting[0][-1].query()):
             part, outer, start, end = self.waiting.popleft()
             if wait: end.synchronize()
@@ -275,13 +177,7 @@ class DeviceTimes:
             self.free += [start, end]
 
     def timed(self, f: Callable[..., Any], parts: Sequence[Part], loop: Any) -> Callable[..., Any]:
-        """Wrap a function so that an event is recorded before and after each call
-
-        Args:
-            f
-            parts
-            loop
-        """
+        "Wrap a function so that an event is recorded before and after each call"
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             outer, part = self.now, parts[loop.training]
@@ -321,7 +217,6 @@ class _Profiler:
         self.device: DeviceTimes | None = None             # None: GPU time is not measured
         part, both = self.watch.part, self.watch.both
         self.setup, self.opt = part('set-up', 'loop'), part('prepare the optimizer', 'start')
-        self.point = part('restore point', 'loop')
         self.loops, self.waits = both('loop', 'loop'), both('wait for data', 'data')
         self.starts = both('wait for the first batch', 'data')
         self.batches = [0, 0]                              # number of validation and of training batches
@@ -329,21 +224,24 @@ class _Profiler:
         self.runs: list[UndoStack] = []                    # undo stacks of the runs that have begun
         self.steps: dict[int, tuple[Step, dict[str, tuple[Any, Any]]]] = {}     # id of a step -> the step, and its methods
 
-    def time(self, f: Callable, name: str, group: str) -> Callable:
+    def time(self, f: Callable[..., Any], name: str, group: str) -> Callable[..., Any]:
         "Return a timed function. Its time counts for the phase in which it is called. If GPU time is measured, it is also timed on the GPU"
         parts = self.watch.both(name, group)
         f = self.watch.timed(f, parts, self.loop)
         return self.device.timed(f, parts, self.loop) if self.device else f
 
-    def within(self, part: Part, f: Callable) -> Callable:
-        "Return a function that counts for one part, in any phase"
-        return self.watch.timed(f, (part, part), self.loop)
-
-    def handler(self, cb: Callback, method: Callable, event: str, training: bool) -> Callable:
+    def handler(self, cb: Callback, method: Callable[[], Any], event_name: str, training: bool) -> Callable[[], Any]:
         "Return a timed callback method. Training and validation batches have separate rows"
-        if isinstance(cb, _FirstBatches): return method
-        phase = ('valid', 'train')[training] if event in BATCH_EVENTS else _PHASE.get(event.split('_')[-1], '')
-        return self.within(self.watch.part(_name_of(cb, method, event), _group_of(cb), phase), method)
+        phase = ('valid', 'train')[training] if event_name in BATCH_EVENTS else _PHASE.get(event_name.split('_')[-1], '')
+        group, name = _group_and_name(cb, method, event_name)
+        part = self.watch.part(name, group, phase)
+        timed = self.watch.timed(method, (part, part), self.loop)
+        return functools.partial(self.start, timed) if event_name == event.before_fit else timed
+
+    def start(self, timed: Callable[[], Any]) -> None:
+        "Call a method for `before_fit`, before which the optimizer was prepared"
+        if self.watch.now is self.opt: self.watch.switch(self.setup)
+        timed()
 
     def begin(self) -> None:
         "If a run begins, time its set-up, and put the wrappers in place until the run ends"
@@ -351,12 +249,11 @@ class _Profiler:
         if undo is None or any(undo is run for run in self.runs): return
         undo.callback(self.end, self.watch.now)
         self.runs.append(undo)
-        self.watch.switch(self.setup)
-        self.setup.count += 1
+        part = self.opt if learn.purpose in ('fit', 'lr_find') else self.setup
+        self.watch.switch(part)
+        part.count += 1
         if len(self.runs) > 1: return                      # a nested run
-        undo.set(learn, 'one_batch', functools.partial(self.batch, learn, learn.one_batch))
-        undo.set(learn, 'run_batches', functools.partial(self.phase, learn.run_batches))
-        undo.set(learn, 'prepare_opt', self.within(self.opt, learn.prepare_opt))
+        undo.set(learn, 'batch_filters', (*learn.batch_filters, self.timed_batches))
         metrics = learn.metrics
         undo.callback(self.release_metrics, metrics)
         metrics[:] = [_TimedMetric(m, self.time) if hasattr(m, '__dict__') else m for m in metrics]
@@ -368,50 +265,43 @@ class _Profiler:
     def release_metrics(self, metrics: list[Any]) -> None:
         for some in (metrics, self.learn.metrics): some[:] = _untimed(some)     # a callback may have set other metrics
 
-    def phase(self, all_batches: Callable[[], None]) -> None:
-        "Time a pass over a loader, beginning with the wait for its first batch"
-        __tracebackhide__ = True
-        device = torch.device(getattr(self.learn.dls, 'device', None) or 'cpu').type
-        with self.watch.during(self.starts[self.loop.training]):
-            self.replace('split_batch', lambda f: self.time(f, *(('split', 'loop') if device == 'cpu' else ('to device', 'device'))))
-            self.replace('logger', functools.partial(self.within, self.watch.part('table of epochs', 'display')))
-            all_batches()
-
-    def replace(self, name: str, timed: Callable[[Callable], Callable]) -> None:
-        "Replace a function of the learner by its timed form until the run ends, unless a callback replaces it before"
-        f = getattr(self.learn, name)
-        if f is print or hasattr(f, 'is_timed'): return    # displays check for `print`
-        call = timed(f)
-        vars(call)['is_timed'] = True
-        self.learn.undo.callback(self.put_back, name, call, f)
-        setattr(self.learn, name, call)
-
-    def put_back(self, name: str, call: Callable, f: Callable) -> None:
-        if getattr(self.learn, name) is call: setattr(self.learn, name, f)
-
-    def batch(self, learn: Any, one_batch: Callable, i: int, batch: Any) -> None:
-        """Time a batch, and switch the clock to the wait for the next batch
-
-        Args:
-            learn: the learner
-        """
-        __tracebackhide__ = True
-        watch, training, noted = self.watch, self.loop.training, None
-        before, step = watch.now, learn.train_step if training else learn.eval_step
-        then = self.waits[training] if before is self.starts[training] else before
-        methods, own = self.methods(step), vars(step)
-        watch.switch(self.loops[training])
-        if self.first[training] is None: noted = {part: part.seconds for part in watch.parts.values()}
-        try:
-            for name, (_, timed) in methods.items(): own[name] = timed
-            one_batch(i, batch)
-        finally:
-            _release(own, methods)
-            for count in (self.loops[training], then): count.count += 1
-            self.batches[training] += 1
-            watch.switch(then)
+    def timed_batches(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
+        "Time the batches of a phase and the waits for them, beginning with the wait for the first batch"
+        watch, training, part = self.watch, self.loop.training, self.starts[self.loop.training]
+        before, loop, wait = watch.now, self.loops[training], self.waits[training]
+        watch.switch(part)
+        part.count += 1
+        self.replace_functions()
+        for batch in batches:
+            step = learn.train_step if training else learn.eval_step
+            methods, own = self.methods(step), vars(step)
+            loop.count, wait.count, self.batches[training] = loop.count + 1, wait.count + 1, self.batches[training] + 1
+            watch.switch(loop)
+            noted = {part: part.seconds for part in watch.parts.values()} if self.first[training] is None else None
+            try:
+                own.update((name, timed) for name, (_, timed) in methods.items())
+                yield batch
+            finally: _release(own, methods)
+            del batch                                       # free it before the next one is loaded
+            watch.switch(wait)
             if noted is not None: self.note_first(training, noted)
             if self.device: self.device.drain()
+        watch.switch(before)
+
+    def replace_functions(self) -> None:
+        "Replace the functions that split a batch and write a row by timed ones until the run ends, unless a callback replaces them before"
+        device, table = torch.device(getattr(self.learn.dls, 'device', None) or 'cpu').type, self.watch.part('table of epochs', 'display')
+        for name in ('split_batch', 'logger'):
+            f = getattr(self.learn, name)
+            if f is print or hasattr(f, 'is_timed'): continue    # displays check for `print`
+            if name == 'logger': call = self.watch.timed(f, (table, table), self.loop)
+            else: call = self.time(f, *(('split', 'loop') if device == 'cpu' else ('to device', 'device')))
+            vars(call)['is_timed'] = True
+            self.learn.undo.callback(self.put_back, name, call, f)
+            setattr(self.learn, name, call)
+
+    def put_back(self, name: str, call: Callable[..., Any], f: Callable[..., Any]) -> None:
+        if getattr(self.learn, name) is call: setattr(self.learn, name, f)
 
     def methods(self, step: Step) -> dict[str, tuple[Any, Any]]:
         "Return the methods of a step to time in a batch: name -> what the step itself has under this name, and the timed method"
@@ -452,15 +342,7 @@ def measuring_cost(
     clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
     n: int = 1000,                 # number of calls to measure
 ) -> tuple[float, float]:          # overhead of a call in seconds, inside its part and around it
-    """Measure the overhead of timing a call
-
-    Args:
-        clock: function that returns the time in seconds
-        n: number of calls to measure
-
-    Returns:
-        overhead of a call in seconds, inside its part and around it
-    """
+    "Measure the overhead of timing a call"
     watch, times = Stopwatch(clock), []
     part = watch.part('nothing', 'loop')
     f = watch.timed(_nothing, (part, part), _Training)
@@ -481,15 +363,13 @@ def _batch_cost(
     n: int = 300,        # number of batches to measure
 ) -> float:              # overhead of a batch in seconds
     "Measure the overhead of timing a batch, without the overhead of the calls in it"
-    learn: Any = SimpleNamespace(callbacks=_Training, train_step=Step())
+    learn: Any = SimpleNamespace(callbacks=_Training, train_step=Step(), dls=None, split_batch=print, logger=print)
     times, found = _Profiler(learn, clock), []
     for _ in range(3):
         start = clock()
-        for i in range(n): times.batch(learn, _no_batch, i, None)
+        for _ in times.timed_batches(learn, itertools.repeat(None, n)): pass
         found.append((clock() - start)/n)
     return min(found)
-
-def _no_batch(i: int, batch: Any) -> None: pass
 
 # %% ../../nbs/callbacks/profile.ipynb #405d65fd
 def _without_cost(
@@ -565,17 +445,7 @@ def waiting_with(
     rest: float,           # seconds that the fit takes for a batch, without the wait for data
     limit: float = 3.,     # seconds after which the trial stops
 ) -> float | None:         # mean wait for a batch in seconds; None: too few batches before the limit
-    """Measure the wait for a batch with a different number of workers
-
-    Args:
-        dl: the loader to copy
-        n: number of workers to try
-        rest: seconds that the fit takes for a batch, without the wait for data
-        limit: seconds after which the trial stops
-
-    Returns:
-        mean wait for a batch in seconds; None: too few batches before the limit
-    """
+    "Measure the wait for a batch with a different number of workers"
     trial, restore, begun = _with_workers(dl, n), save_rng([dl]), time.perf_counter()
     waits: list[float] = []
     ready = n*(trial.prefetch_factor or 0) + 1                 # batches that may be prefetched before the first request
@@ -622,17 +492,11 @@ def _install(
     "Instrument a learner for a profiler"
     callbacks = learn.callbacks
     undo.set(learn, 'sanity_check', False)       # the batch that is tried before a fit is not part of it
-    undo.set(learn.runs, 'take', times.within(times.point, learn.runs.take))
     undo.callback(times.release_steps)           # an interrupt may have cut a batch short
-    undo.callback(_put_tables, callbacks, callbacks._tables)
-    callbacks._tables = _TimedTables(times.handler, times.begin)
-    callbacks.select(callbacks.training, callbacks.purpose)
-
-def _put_tables(callbacks: Any, tables: dict) -> None:
-    "Restore the dispatch tables"
-    callbacks._tables = tables
-    callbacks.changed()                  # callbacks may have come and gone
-    callbacks.select(callbacks.training, callbacks.purpose)
+    undo.callback(callbacks.changed)
+    undo.set(callbacks, 'wrappers', [*callbacks.wrappers, times.handler])
+    undo.set(callbacks, 'on_select', [*callbacks.on_select, times.begin])
+    callbacks.changed()
 
 # %% ../../nbs/callbacks/profile.ipynb #28996a75
 def _about(learn: Learner) -> dict[str, Any]:
@@ -659,33 +523,24 @@ def _finish(
 # %% ../../nbs/callbacks/profile.ipynb #372ee91a
 @patch
 @contextmanager
-def profiling(self: Learner,
-    workers: Sequence[int] = (2, 4),       # numbers of workers to try if fits wait for a DataLoader; (): do not try
-    device: bool | None = None,            # also measure GPU time; None: only if the loaders use a GPU
-    clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
-) -> Iterator[Profile]:                    # the profile, complete when the block ends
+def profiling(self: Learner, workers: Sequence[int] = (2, 4), device: bool | None = None, clock: Callable[[], float] = time.perf_counter,
+        ) -> Iterator[Profile]:
     """Measure where the time of a `with` block goes, and keep the results of the fits in the block
 
     Args:
         workers: numbers of workers to try if fits wait for a DataLoader; (): do not try
         device: also measure GPU time; None: only if the loaders use a GPU
         clock: function that returns the time in seconds
-
     Returns:
         the profile, complete when the block ends
-
-    Raises:
-        RuntimeError: this learner is being profiled already
-        RuntimeError: this learner is running (...): profile it from outside
-
     Example:
+        from cbnb.toy import line_learner, mae
         learn = line_learner(n=20, metrics=mae)
         with learn.profiling() as p: learn.fit(3)
         assert p.batches == dict(train=60, valid=3) and {'forward', 'metric mae', 'Recorder.after_batch'} <= set(p.names())
         assert len(learn.recorder.history) == 1
     """
-    if isinstance(self.callbacks._tables, _TimedTables): raise RuntimeError('this learner is being profiled already')
-    if self.running: raise RuntimeError(f'this learner is running ({self.where()}): profile it from outside')
+    _check_free(self)
     p, on = Profile(), torch.device(getattr(self.dls, 'device', None) or 'cpu')
     with interrupts_wait() as waiting, UndoStack() as undo:
         times = _Profiler(self, clock)
@@ -695,6 +550,12 @@ def profiling(self: Learner,
         undo.callback(times.watch.switch, times.watch.now)        # the time from here on is outside the block
         with waiting.lifted(): yield p
     _try_workers(p, self.dls.train, workers)
+
+def _check_free(learn: Learner) -> None:
+    "Raise `RuntimeError` if a learner is running or being profiled"
+    if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): profile it from outside')
+    if any(isinstance(getattr(f, '__self__', None), _Profiler) for f in learn.callbacks.wrappers): raise RuntimeError(
+        'this learner is being profiled already')
 
 # %% ../../nbs/callbacks/profile.ipynb #30b0664f
 def _apart(
@@ -709,15 +570,8 @@ def _apart(
 
 # %% ../../nbs/callbacks/profile.ipynb #f8b34492
 @patch
-def profile(self: Learner,
-    n_epoch: int = 1,                      # number of epochs to fit
-    n_batch: int | None = None,            # number of batches in each phase; None: all batches
-    lr: Any = None,                        # learning rate; None: the learner's default applies
-    cbs: Any = None,                       # callbacks for this fit only; None: no further callbacks
-    workers: Sequence[int] = (2, 4),       # numbers of workers to try if the fit waits for a DataLoader; (): do not try
-    device: bool | None = None,            # also measure GPU time; None: only if the loaders use a GPU
-    clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
-) -> Profile:                              # the profile of the fit
+def profile(self: Learner, n_epoch: int = 1, n_batch: int | None = None, lr: Any = None, cbs: Any = None, workers: Sequence[int] = (2, 4),
+        device: bool | None = None, clock: Callable[[], float] = time.perf_counter) -> Profile:
     """Fit, undo the fit, and return a profile of where the time went. To keep a measured fit, use `profiling`
 
     Args:
@@ -728,32 +582,32 @@ def profile(self: Learner,
         workers: numbers of workers to try if the fit waits for a DataLoader; (): do not try
         device: also measure GPU time; None: only if the loaders use a GPU
         clock: function that returns the time in seconds
-
     Returns:
         the profile of the fit
-
     Raises:
-        RuntimeError: this learner is running (...): profile it from outside
-        RuntimeError: the profiled fit could not be taken back: {point.why}. To measure one that you
-            keep, put it into a block, with learn.profiling() as p:
-
+        RuntimeError: the profiled fit could not be taken back: {point.why}. To measure one that you keep, put it into a
+            block, with learn.profiling() as p:
     Example:
+        from cbnb.toy import line_learner
         learn = line_learner(n=100)
         p = learn.profile(n_batch=10)
         assert p.batches == dict(train=10, valid=1) and learn.model.a == 0
     """
-    if self.running: raise RuntimeError(f'this learner is running ({self.where()}): profile it from outside')
-    ends = [] if n_batch is None else [_FirstBatches(as_count(n_batch, 'n_batch', 1))]
+    _check_free(self)
+    if n_batch is not None: as_count(n_batch, 'n_batch', 1)
     point = RestorePoints(self).take(self, 'profile()')
     if point.restore is None: raise RuntimeError(
         f'the profiled fit could not be taken back: {point.why}. To measure one that you keep, '
         'put it into a block, with learn.profiling() as p:')
     torch.optim.SGD([torch.zeros(1)])                    # the first optimizer of a process imports parts of torch
+    def first(learn: Any, batches: Iterable[Any]) -> Iterable[Any]:
+        return itertools.islice(batches, n_batch if learn.purpose == 'fit' else None)
     with tempfile.TemporaryDirectory() as folder, interrupts_wait(), UndoStack() as undo:
         undo.callback(point.restore)
         undo.set(self.runs, 'is_open', True)             # the fit needs no restore point of its own
+        undo.set(self, 'batch_filters', (*self.batch_filters, first))
         _apart(self, Path(folder), undo)
         p = undo.enter_context(self.profiling((), device, clock))
-        with interrupts_act(): self.fit(n_epoch, lr, cbs=[*as_list(cbs), *ends])
+        with interrupts_act(): self.fit(n_epoch, lr, cbs=as_list(cbs))
     _try_workers(p, self.dls.train, workers)
     return p

@@ -51,16 +51,7 @@ def task_of(
     yb: tuple,         # the targets of the batch
     loss_func: Any,    # the learner's loss function
 ) -> str:              # one of `TASKS`
-    """Return the task of a model, inferred from its outputs, the targets and the loss function
-
-    Args:
-        pred: the model's output for a batch
-        yb: the targets of the batch
-        loss_func: the learner's loss function
-
-    Returns:
-        one of `TASKS`
-    """
+    "Return the task of a model, inferred from its outputs, the targets and the loss function"
     if not isinstance(pred, Tensor) or len(yb) > 1 or not pred.ndim or any(not isinstance(y, Tensor) for y in yb): return 'other'
     if not yb: return _task_without_target(pred, loss_func)
     y, n = yb[0], len(pred)
@@ -136,16 +127,7 @@ def nth_item(
     i: int,        # index of the item in the batch
     n: int,        # number of items in the batch
 ) -> Any:          # the item, with the nesting of the batch
-    """Return one item of a batch
-
-    Args:
-        batch: nested tensors, arrays and lists
-        i: index of the item in the batch
-        n: number of items in the batch
-
-    Returns:
-        the item, with the nesting of the batch
-    """
+    "Return one item of a batch"
     if isinstance(batch, Tensor) or hasattr(batch, 'shape'): return batch[i] if len(batch.shape) and batch.shape[0] == n else batch
     if (held := entries(batch)) is not None: return {k: nth_item(v, i, n) for k, v in held.items()}
     if isinstance(batch, list) and len(batch) == n and not all(isinstance(v, Tensor) for v in batch): return batch[i]
@@ -230,13 +212,7 @@ def _order(dl: Any) -> Sequence[int] | None:
 
 # %% ../../nbs/callbacks/results.ipynb #3e81fccc
 class Items:
-    """The inputs of a loader's items, in order. Indexing fetches an item, or returns its kept inputs
-
-    Args:
-        dl: the loader, `in_order`
-        split: function that returns the inputs of an item
-        kept: kept inputs, for a loader that cannot return items again
-    """
+    "The inputs of a loader's items, in order. Indexing fetches an item, or returns its kept inputs"
     def __init__(self,
         dl: Any,                                         # the loader, `in_order`
         split: Callable[[Any], Any],                     # function that returns the inputs of an item
@@ -259,11 +235,7 @@ class Items:
         finally: restore()
 
     def has(self, i: int) -> bool:
-        """Return whether item `i` can be shown
-
-        Args:
-            i
-        """
+        "Return whether item `i` can be shown"
         return self.can_fetch or i < len(self.kept)
 
     @property
@@ -299,22 +271,7 @@ def class_names(
     n: int,           # number of classes of the model
     classes: Any,     # class names, a list, or a dict from numbers to names; None: found in the datasets, else numbers
 ) -> list[str]:       # one name for each class
-    """Return the names of the classes. Raise `ValueError` if `classes` does not have `n` names
-
-    Args:
-        learn: the learner whose datasets may hold names
-        dl: the loader that is shown
-        n: number of classes of the model
-        classes: class names, a list, or a dict from numbers to names; None: found in the datasets, else
-            numbers
-
-    Returns:
-        one name for each class
-
-    Raises:
-        ValueError: classes has ... names, and the model has {n} outputs: one name for each, in their
-            order
-    """
+    "Return the names of the classes. Raise `ValueError` if `classes` does not have `n` names"
     if classes is None:
         found = (_as_names(names, n) for names in _names_found(learn, dl))
         return next(filter(None, found), None) or [str(i) for i in range(n)]
@@ -349,88 +306,49 @@ class Predictions:
         items: the inputs of the items, by index
         names: names of classes, labels or values
         numbers: indices of the items in the dataset; None: 0, 1, 2 and so on
-
-    Example:
-        found = Predictions('labels', torch.tensor([[0.2, 0.7]]), None, None, '', None)
-        assert found.decoded.tolist() == [[False, True]] and len(found) == 1
-        found = Predictions('classes', torch.tensor([[0.2, 0.7]]), torch.tensor([0]), None, '', None)
-        assert found.is_wrong(0)
     """
     looks: dict[str, Any] = {}       # arguments of `shown_parts`, which control how an item is shown
     loss_weights: Tensor | None = None    # how much the loss of each item counts in the mean of all; None: equally
     counts: Tensor | None = None     # for 'maps': the confusion matrix of all positions; None: they are no classes
 
-    def __init__(self,
-        task: str,                      # task of the model, one of `TASKS`
-        preds: Any,                     # predictions, a tensor with a row for each item; a list of texts for 'maps' and 'other'
-        targets: Any,                   # targets in the same form; None: the loader has no targets
-        losses: Tensor | None,          # a loss for each item; None: no such losses are available
-        note: str,                      # the reason why there are no losses; else empty
-        items: Any,                     # the inputs of the items, by index
-        names: Sequence[str] = (),      # names of classes, labels or values
-        numbers: Sequence[int] | None = None,    # indices of the items in the dataset; None: 0, 1, 2 and so on
-    ):
+    def __init__(self, task: str, preds: Any, targets: Any, losses: Tensor | None, note: str, items: Any, names: Sequence[str] = (),
+            numbers: Sequence[int] | None = None):
         self.task, self.preds, self.targets, self.losses, self.note = task, preds, targets, losses, note
         self.items, self.names, self.numbers = items, list(names), numbers
         self.decoded = _decisions(task, preds)       # class numbers, labels as True and False, or the values
 
     def __len__(self) -> int: return len(self.preds)
 
-    def parts(self,
-        i: int,            # number of the item
-    ) -> list[Shown]:      # the inputs, each as text, an image or a curve
+    def parts(self, i: int) -> list[Shown]:
         """Return the inputs of an item in a form that can be displayed
 
         Args:
             i: number of the item
-
         Returns:
             the inputs, each as text, an image or a curve
-
-        Example:
-            loop = _Loop(lambda event_name: [])
-            loop.box(STEP, 0, 320)
-            red, = [part for part in loop.parts if 'lp-rail' in part]
-            assert 'data-cancel="CancelStepException" data-to="after_cancel_step"' in red
         """
         if not self.items.has(i): return [Shown('plain', 'not kept')]
         return shown_parts(self.items[i], **self.looks)
 
-    def is_wrong(self,
-        i: int,            # number of the item
-    ) -> bool | None:      # None: not known
+    def is_wrong(self, i: int) -> bool | None:
         """Return whether the prediction for item `i` is wrong. If the target is missing or below 0, or the task has no classes or labels, return None
 
         Args:
             i: number of the item
-
         Returns:
             None: not known
-
-        Example:
-            found = Predictions('labels', torch.tensor([[0.2, 0.7]]), None, None, '', None)
-            assert found.decoded.tolist() == [[False, True]] and len(found) == 1
-            found = Predictions('classes', torch.tensor([[0.2, 0.7]]), torch.tensor([0]), None, '', None)
-            assert found.is_wrong(0)
         """
         if self.targets is None or self.task not in ('classes', 'labels'): return None
         if self.task == 'classes' and self.targets[i] < 0: return None        # a target that the loss ignores
         return not torch.equal(self.decoded[i], self.targets[i])
 
-    def card(self,
-        i: int,                      # index of the item, from 0, in the order of the loader
-    ) -> Card:                       # the card, with inputs, prediction, target and loss
+    def card(self, i: int) -> Card:
         """Return the card of an item with its prediction
 
         Args:
             i: index of the item, from 0, in the order of the loader
-
         Returns:
             the card, with inputs, prediction, target and loss
-
-        Example:
-            found = Predictions('values', torch.tensor([[2.5]]), torch.tensor([[3.]]), None, '', Items(batches, learn.dls.split))
-            assert found.card(0).predicted == '2.5' and found.card(0).actual == '3' and found.card(0).wrong is None
         """
         sure = float(self.preds[i].max()) if self.task == 'classes' and _are_probabilities(self.preds[i:i + 1]) else None
         actual = None if self.targets is None else _words(self.task, self.targets[i], self.names)
@@ -443,20 +361,7 @@ def loader_of(
     learn: Learner,   # the learner with the loaders
     dl: Any,          # 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
 ) -> Any:             # the loader
-    """Return the loader for `dl`. Raise `ValueError` for an unknown name, or if there is no validation loader
-
-    Args:
-        learn: the learner with the loaders
-        dl: 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
-
-    Returns:
-        the loader
-
-    Raises:
-        ValueError: there is no validation data to show: give the learner some, or pass dl='train' or a
-            loader
-        ValueError: dl={dl} should be 'valid', 'train' or a loader
-    """
+    "Return the loader for `dl`. Raise `ValueError` for an unknown name, or if there is no validation loader"
     if dl is None or isinstance(dl, str) and dl == 'valid':
         if learn.dls.valid is None: raise ValueError("there is no validation data to show: give the learner some, or pass dl='train' or a loader")
         return learn.dls.valid
@@ -493,20 +398,7 @@ def predictions(
     numbers: Sequence[int] | None = None,       # indices of the items to predict, for loaders with a dataset; None: all items
     **looks: Any,                # options for showing an item: `how`, `decode`, `columns` as in `shown`
 ) -> Predictions:                  # the predictions, whose items can be shown as cards
-    """Return predictions, targets and losses for each item of a loader
-
-    Args:
-        learn: the learner that predicts
-        dl: 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
-        classes: class names, a list or a dict; None: found in the dataset, else numbers
-        act: turns model output into probabilities or values; None: inferred from the loss
-        task: one of `TASKS`; None: inferred from the loss and the shapes
-        numbers: indices of the items to predict, for loaders with a dataset; None: all items
-        **looks: options for showing an item: `how`, `decode`, `columns` as in `shown`
-
-    Returns:
-        the predictions, whose items can be shown as cards
-    """
+    "Return predictions, targets and losses for each item of a loader"
     _check_task(task)
     source = loader_of(learn, dl)
     gather, items = _run(learn, in_order(source) if numbers is None else _only(in_order(source), numbers), act, task)
@@ -539,15 +431,7 @@ def spread(
     n: int,     # number of items
     k: int,     # number of indices to choose
 ) -> list[int]:    # the chosen indices, in ascending order
-    """Choose up to `k` evenly spaced indices below `n`
-
-    Args:
-        n: number of items
-        k: number of indices to choose
-
-    Returns:
-        the chosen indices, in ascending order
-    """
+    "Choose up to `k` evenly spaced indices below `n`"
     return [i*n//k for i in range(k)] if n > k else list(range(n))
 
 # %% ../../nbs/callbacks/results.ipynb #5dc5c1d2
@@ -556,16 +440,7 @@ def show_cards(
     title: str,                          # alternative text of the figure
     return_fig: bool | None = None,      # return a matplotlib figure instead of showing the cards
 ) -> Any:                                # the figure with `return_fig=True`, else None
-    """Show cards as HTML in a notebook, and as text elsewhere. With `return_fig=True`, return a figure instead
-
-    Args:
-        cards: the cards to show
-        title: alternative text of the figure
-        return_fig: return a matplotlib figure instead of showing the cards
-
-    Returns:
-        the figure with `return_fig=True`, else None
-    """
+    "Show cards as HTML in a notebook, and as text elsewhere. With `return_fig=True`, return a figure instead"
     if return_fig: return show_figure(cards_figure(cards), title, True)
     if shell():
         from IPython.display import display
@@ -575,36 +450,25 @@ def show_cards(
 # %% ../../nbs/callbacks/results.ipynb #4bab89e5
 @patch
 @hinted
-def show_results(self: Learner,
-    max_n: int = 9,              # number of items to show
-    dl: Any = None,              # 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
-    show: Any = None,            # form of an item: 'image', 'text', 'row', 'plain', or a function; None: inferred from its shape
-    classes: Any = None,         # class names, a list or a dict; None: found in the dataset, else numbers
-    decode: Any = None,          # decoder of token ids: a function, an object with `decode`, or a list of tokens; None: the dataset's
-    columns: Sequence[str] | None = None,       # names of the numbers in a row; None: found in the dataset
-    act: Callable[[Any], Any] | None = None,    # turns model output into probabilities or values; None: inferred from the loss
-    task: str | None = None,     # one of 'classes', 'labels', 'values', 'maps', 'other'; None: inferred from loss and shapes
-    return_fig: bool | None = None,             # return a matplotlib figure instead of showing the items
-) -> Any:                        # the figure with `return_fig=True`, else None
+def show_results(self: Learner, max_n: int = 9, dl: Any = None, show: Any = None, classes: Any = None, decode: Any = None,
+        columns: Sequence[str] | None = None, act: Callable[[Any], Any] | None = None, task: str | None = None,
+        return_fig: bool | None = None) -> Any:
     """Show up to `max_n` items with their predictions and targets
 
     Args:
         max_n: number of items to show
         dl: 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
-        show: form of an item: 'image', 'text', 'row', 'plain', or a function; None: inferred from its
-            shape
+        show: form of an item: 'image', 'text', 'row', 'plain', or a function; None: inferred from its shape
         classes: class names, a list or a dict; None: found in the dataset, else numbers
-        decode: decoder of token ids: a function, an object with `decode`, or a list of tokens; None:
-            the dataset's
+        decode: decoder of token ids: a function, an object with `decode`, or a list of tokens; None: the dataset's
         columns: names of the numbers in a row; None: found in the dataset
         act: turns model output into probabilities or values; None: inferred from the loss
         task: one of 'classes', 'labels', 'values', 'maps', 'other'; None: inferred from loss and shapes
         return_fig: return a matplotlib figure instead of showing the items
-
     Returns:
         the figure with `return_fig=True`, else None
-
     Example:
+        from cbnb.toy import wave_learner
         wave = wave_learner()
         wave.fit(2)
         wave.show_results(max_n=4)

@@ -21,7 +21,6 @@ from torch.utils.data import (
 # %% ../../nbs/callbacks/sanity_check.ipynb #ef48819b
 from ..basics.all_pairs import AllPairsWarning, is_column_and_row, title_of
 from ..basics.arguments import as_number
-from ..basics.failures import note_batch, note_fix
 from ..basics.loss_weights import UNKNOWN
 from ..basics.nested import entries, is_empty, rebuild
 from ..basics.processes import n_processes
@@ -31,10 +30,13 @@ from ..basics.text import plural
 from ..events import CancelException
 from ..learner import Learner
 from ..loop import note_place
-from ..metrics import MeanMetric, SklearnMetric, ValueMetric, view_for_metric
+from .more_metrics import ValueMetric
+from .sklearn_metrics import SklearnMetric
+from ..metrics import MeanMetric, view_for_metric
 from ..recorder import Recorder, fresh
 from ..snapshot import owned_by_steps
-from ..step import CallStep, Step, _warn, n_items
+from ..basics.notices import warn_user
+from ..step import CallStep, Step, n_items
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473
@@ -57,14 +59,7 @@ def _is_usual(dl: Any) -> bool:
 def sample_batch(
     dl: Any,     # a loader
 ) -> Any:        # None: there is no batch without an iterator of the loader
-    """Return one batch of a loader, without iterating over it
-
-    Args:
-        dl: a loader
-
-    Returns:
-        None: there is no batch without an iterator of the loader
-    """
+    "Return one batch of a loader, without iterating over it"
     if type(dl) in (list, tuple): return next((batch for batch in dl if not is_empty(batch)), None)
     if not _is_usual(dl) or (numbers := _numbers(dl)) is None: return None
     if dl.num_workers: return _by_worker(dl, numbers)
@@ -122,7 +117,7 @@ def _put(obj: Any, attributes: dict[str, Any]) -> None:
 def _try_batch(learn: Learner, batch: Any) -> None:
     "Evaluate a batch, its metrics and the values that go into the row of the table"
     learn.iter, learn.pred, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result = 0, None, None, None, None, None
-    learn.divisor = learn._weight = UNKNOWN
+    learn.divisor = learn.weight = UNKNOWN
     learn.xb, learn.yb = learn.split_batch(batch)
     learn.eval_step.predict(learn)
     learn.eval_step.loss(learn)
@@ -146,7 +141,7 @@ def _try_metric(metric: Any, learn: Learner) -> None:
 
 def _has_every_class(metric: SklearnMetric) -> bool:
     "Return whether the targets of a batch have as many classes as there are scores for an item"
-    targets = torch.cat(metric.targs).flatten()
+    targets = torch.cat([targ for _, targ, *_ in metric.batches]).flatten()
     if metric.ignored is not None: targets = targets[targets != metric.ignored]
     return len(targets.unique()) >= max(2, metric.layout.n_classes or 2)
 
@@ -157,7 +152,7 @@ def _computes(learn: Learner) -> Any:
 
 def _is_new(learn: Learner) -> bool:
     "Return whether the weights of batches may be unknown, and the loss was not yet compared with the losses of halves"
-    if learn.batch_weight is not None or learn._weigh is not None or learn.eval_step is None: return False
+    if learn.batch_weight is not None or learn.weigh is not None or learn.eval_step is None: return False
     return type(learn.eval_step).batch_weight is Step.batch_weight and getattr(learn, '_compared_loss', None) is not _computes(learn)
 
 def _map_rows(f: Any, values: Any, n: int) -> Any:
@@ -240,11 +235,7 @@ def _can_be_tried(learn: Learner) -> bool:
 def sanity_check(
     learn: Learner,    # a learner whose fit has begun
 ) -> None:
-    """Try one validation batch and its metrics, without trace, unless `learn.sanity_check` is False. An error there is raised
-
-    Args:
-        learn: a learner whose fit has begun
-    """
+    "Try one validation batch and its metrics, without trace, unless `learn.sanity_check` is False. An error there is raised"
     __tracebackhide__ = True
     if not (learn.sanity_check and (learn.metrics or _is_new(learn)) and _validates(learn) and _can_be_tried(learn)): return
     batch, said = None, None
@@ -256,10 +247,8 @@ def sanity_check(
         except CancelException: return
         except Exception as e:
             note_place(learn, e, 0)
-            note_batch(e, batch)
-            note_fix(e, batch)
             for note in learn.error_notes: note(learn, e, batch)
             e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
             raise
     learn._compared_loss = _computes(learn)
-    if said: _warn(said)
+    if said: warn_user(said)

@@ -32,13 +32,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b058d9b6
-from ..callbacks import saving        # gives learners `save` and `load`
+from ..files import saving            # gives learners `save` and `load`
 from ..basics.notices import user_level, shell
 from ..basics.nested import find_bs
 from ..basics.processes import any_over_processes, process_number
 from ..callback import made_by
 from ..callbacks.csv_logger import append_rows, check_rows
-from ..callbacks.files import check_writable
+from ..files.atomic import check_writable
 from .fastai_v2 import set_bn_eval
 from .fastai_v1_loop import Data, V1Metric, recorders, wrap
 from .fastai_v1_schedules import (
@@ -62,10 +62,7 @@ class GradientClipping(LearnerCallback):
     """
     run_in = ('fit', 'lr_find')
 
-    def __init__(self,
-        learn: NativeLearner,
-        clip: float | None = 0.,    # maximum norm; 0 or None: no clipping
-    ):
+    def __init__(self, learn: NativeLearner, clip: float | None = 0.):
         super().__init__(learn)
         self.clip = as_positive(clip or 0., 'clip')
 
@@ -83,11 +80,7 @@ class AccumulateScheduler(LearnerCallback):
     """
     run_in = ('fit', 'lr_find')
 
-    def __init__(self,
-        learn: NativeLearner,
-        n_step: int = 1,            # number of batches per update
-        drop_last: bool = False,    # True: discard the remaining gradients at the end of an epoch
-    ):
+    def __init__(self, learn: NativeLearner, n_step: int = 1, drop_last: bool = False):
         super().__init__(learn)
         self.n_step, self.drop_last = as_count(n_step, 'n_step', 1), drop_last
         self.acc_samples = self.acc_batches = 0
@@ -150,9 +143,7 @@ class StopAfterNBatches(Callback):
     """
     run_in = ('fit',)
 
-    def __init__(self,
-        n_batches: int = 2,    # number of training batches
-    ): self.n_batches = as_count(n_batches, 'n_batches', 1)
+    def __init__(self, n_batches: int = 2): self.n_batches = as_count(n_batches, 'n_batches', 1)
 
     def on_batch_end(self, iteration, train, **kwargs):
         if not train or iteration + 1 < self.n_batches: return
@@ -166,17 +157,12 @@ class TrackerCallback(LearnerCallback):
         learn: the learner, which gets this callback as an attribute
         monitor: column of the recorder's table to monitor
         mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
-
     Raises:
         ValueError: mode={mode} should be 'auto', 'min' or 'max'
     """
     run_in = ('fit',)
 
-    def __init__(self,
-        learn: NativeLearner,
-        monitor: str = 'valid_loss',    # column of the recorder's table to monitor
-        mode: str = 'auto',             # 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
-    ):
+    def __init__(self, learn: NativeLearner, monitor: str = 'valid_loss', mode: str = 'auto'):
         super().__init__(learn)
         if mode not in ('auto', 'min', 'max'):
             raise ValueError(f"mode={mode!r} should be 'auto', 'min' or 'max'")
@@ -187,10 +173,7 @@ class TrackerCallback(LearnerCallback):
 
     def on_train_begin(self, **kwargs): self.best = self.worst
 
-    def is_better(self,
-        value: float | None,      # the value of this epoch; None: no value
-        min_delta: float = 0.,    # difference from the best value that an improvement has to exceed
-    ) -> bool:
+    def is_better(self, value: float | None, min_delta: float = 0.) -> bool:
         """Return whether `value` is better than `best` by more than `min_delta`. If it is, store it in `best`
 
         Args:
@@ -249,13 +232,8 @@ class EarlyStoppingCallback(PatientCallback):
         min_delta: difference from the best value that an improvement has to exceed
         patience: number of epochs in a row that may bring no improvement
     """
-    def __init__(self,
-        learn: NativeLearner,
-        monitor: str = 'valid_loss',    # column of the recorder's table to monitor
-        mode: str = 'auto',
-        min_delta: float = 0.,          # difference from the best value that an improvement has to exceed
-        patience: int = 0,              # number of epochs in a row that may bring no improvement
-    ): super().__init__(learn, monitor, mode, min_delta, patience)
+    def __init__(self, learn: NativeLearner, monitor: str = 'valid_loss', mode: str = 'auto', min_delta: float = 0., patience: int = 0,
+            ): super().__init__(learn, monitor, mode, min_delta, patience)
 
     def act(self) -> dict[str, Any]: return {'stop_training': True}
 
@@ -272,15 +250,8 @@ class ReduceLROnPlateauCallback(PatientCallback):
         min_delta: difference from the best value that an improvement has to exceed
         min_lr: lower limit of the learning rates
     """
-    def __init__(self,
-        learn: NativeLearner,
-        monitor: str = 'valid_loss',    # column of the recorder's table to monitor
-        mode: str = 'auto',
-        patience: int = 0,              # number of epochs in a row that may bring no improvement
-        factor: float = 0.2,            # multiplies the learning rates
-        min_delta: float = 0.,          # difference from the best value that an improvement has to exceed
-        min_lr: float = 0.001,          # lower limit of the learning rates
-    ):
+    def __init__(self, learn: NativeLearner, monitor: str = 'valid_loss', mode: str = 'auto', patience: int = 0, factor: float = 0.2,
+            min_delta: float = 0., min_lr: float = 0.001):
         super().__init__(learn, monitor, mode, min_delta, patience)
         self.factor, self.min_lr = as_positive(factor, 'factor'), as_positive(min_lr, 'min_lr')
 
@@ -299,17 +270,11 @@ class SaveModelCallback(TrackerCallback):
         mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
         every: when to save: 'improvement' or 'epoch'
         name: file name; with 'epoch', the epoch number is added
-
     Raises:
         ValueError: every={every} should be 'improvement' or 'epoch'
     """
-    def __init__(self,
-        learn: NativeLearner,
-        monitor: str = 'valid_loss',    # column of the recorder's table to monitor
-        mode: str = 'auto',
-        every: str = 'improvement',     # when to save: 'improvement' or 'epoch'
-        name: str = 'bestmodel',        # file name; with 'epoch', the epoch number is added
-    ):
+    def __init__(self, learn: NativeLearner, monitor: str = 'valid_loss', mode: str = 'auto', every: str = 'improvement',
+            name: str = 'bestmodel'):
         super().__init__(learn, monitor, mode)
         if every not in ('improvement', 'epoch'):
             raise ValueError(f"every={every!r} should be 'improvement' or 'epoch'")
@@ -354,11 +319,7 @@ class CSVLogger(LearnerCallback):
     """
     run_in = ('fit',)
 
-    def __init__(self,
-        learn: NativeLearner,
-        filename: str = 'history',    # file name without .csv, relative to the learner's path
-        append: bool = False,         # True: continue an existing file
-    ):
+    def __init__(self, learn: NativeLearner, filename: str = 'history', append: bool = False):
         super().__init__(learn)
         self.filename, self.append = filename, append
         self.path = learn.path/f'{filename}.csv'
@@ -425,11 +386,7 @@ class Recorder(LearnerCallback):
     """
     _order = -10
 
-    def __init__(self,
-        learn: NativeLearner,
-        add_time: bool = True,     # ignored: pass it to the learner's recorder instead
-        silent: bool = False,      # ignored: use `learn.no_logging()` instead
-    ): super().__init__(learn)
+    def __init__(self, learn: NativeLearner, add_time: bool = True, silent: bool = False): super().__init__(learn)
 
     def __getattr__(self, name: str) -> Any:
         learn = self.__dict__.get('_learn')
@@ -445,9 +402,7 @@ class Factories(MutableSequence):
     Args:
         learn: the learner
     """
-    def __init__(self,
-        learn: NativeLearner,
-    ): self.learn = learn
+    def __init__(self, learn: NativeLearner): self.learn = learn
 
     def _all(self) -> list[Any]: return [made_by(cb) for cb in self.learn.cbs if vars(cb).get('factory')]
     def __len__(self) -> int: return len(self._all())
@@ -461,10 +416,7 @@ class Factories(MutableSequence):
 
     def __delitem__(self, i: Any) -> None: self.learn.remove_cbs(as_list(self[i]))
 
-    def insert(self,
-        index: int,
-        value: Any,    # a class, or a partial of one
-    ) -> None:
+    def insert(self, index: int, value: Any) -> None:
         """Add a factory before the factory at an index
 
         Args:
@@ -495,31 +447,15 @@ class Learner(NativeLearner):
         add_time: True: the table has a column with the time of each epoch
         silent: True: print no table of epochs
         **others: more arguments for cbnb's learner
-
     Raises:
         ValueError: true_wd=False: that is torch.optim.Adam, as opt_func; AdamW has true decay
-        ValueError: bn_wd=False: give batch norm layers a group of their own, by layer_groups, and wd=0
-            for it in the optimizer
+        ValueError: bn_wd=False: give batch norm layers a group of their own, by layer_groups, and wd=0 for it in the
+            optimizer
     """
-    def __init__(self,
-        data: Any,                             # `DataLoaders`, or one training loader
-        model: nn.Module,
-        opt_func: Any = torch.optim.AdamW,     # optimizer class or function; comes before `loss_func`, as in fastai v1
-        loss_func: Any = None,                 # loss function; None: the one of the dataset
-        metrics: Any = None,                   # metric functions, or callbacks that compute a metric
-        true_wd: bool = True,                  # must be True: for False, choose another optimizer
-        bn_wd: bool = True,                    # must be True: for False, create a separate parameter group
-        wd: float | None = None,               # weight decay; None: the optimizer's
-        train_bn: bool = True,                 # keep batch norm layers of frozen groups trainable
-        path: Any = None,                      # folder for files; None: the current folder
-        model_dir: str = 'models',             # folder for models, below `path`
-        callback_fns: Any = None,              # classes and partials, called at the start of each run
-        callbacks: Any = None,                 # callback objects
-        layer_groups: Any = None,              # modules, or lists of parameters; None: a single group
-        add_time: bool = True,                 # True: the table has a column with the time of each epoch
-        silent: bool | None = None,            # True: print no table of epochs
-        **others: Any,                         # more arguments for cbnb's learner
-    ):
+    def __init__(self, data: Any, model: nn.Module, opt_func: Any = torch.optim.AdamW, loss_func: Any = None, metrics: Any = None,
+            true_wd: bool = True, bn_wd: bool = True, wd: float | None = None, train_bn: bool = True, path: Any = None,
+            model_dir: str = 'models', callback_fns: Any = None, callbacks: Any = None, layer_groups: Any = None, add_time: bool = True,
+            silent: bool | None = None, **others: Any):
         if not true_wd: raise ValueError('true_wd=False: that is torch.optim.Adam, as opt_func; AdamW has true decay')
         if not bn_wd: raise ValueError('bn_wd=False: give batch norm layers a group of their own, '
                                        'by layer_groups, and wd=0 for it in the optimizer')
@@ -543,13 +479,7 @@ class Learner(NativeLearner):
     @callback_fns.setter
     def callback_fns(self, fns: Any) -> None: Factories(self)[:] = as_list(fns)
 
-    def fit(self,
-        epochs: int,                    # number of epochs
-        lr: Any = slice(0.003),         # learning rate: a number, or a slice or list for parameter groups
-        wd: float | None = None,        # weight decay; None: the learner's
-        callbacks: Any = None,          # callbacks for this fit only
-        *args: Any, **kwargs: Any,      # more arguments for cbnb's `fit`
-    ) -> None:
+    def fit(self, epochs: int, lr: Any = slice(0.003), wd: float | None = None, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
         """Train for `epochs` epochs with the arguments of fastai v1
 
         Args:
@@ -563,18 +493,13 @@ class Learner(NativeLearner):
         cbs = [*as_list(callbacks), *as_list(kwargs.pop('cbs', None))]
         NativeLearner.fit(self, epochs, lr, wd, cbs, *args, **kwargs)
 
-    def validate(self,
-        dl: Any = None,           # a loader; None: the validation set
-        callbacks: Any = None,    # callbacks for this validation only
-        metrics: Any = None,      # metrics; None: the learner's
-    ) -> list[float] | None:      # the loss and the metrics
+    def validate(self, dl: Any = None, callbacks: Any = None, metrics: Any = None) -> list[float] | None:
         """Compute the loss and the metrics on a loader
 
         Args:
             dl: a loader; None: the validation set
             callbacks: callbacks for this validation only
             metrics: metrics; None: the learner's
-
         Returns:
             the loss and the metrics
         """
@@ -584,12 +509,7 @@ class Learner(NativeLearner):
             return NativeLearner.validate(self, dl=dl, cbs=callbacks)
         finally: self.metrics = own
 
-    def load(self,
-        *args: Any,
-        purge: bool = True,             # ignored, because loading copies into the model
-        remove_module: bool = False,    # must be False: the file must use the parameter names of the model
-        **kwargs: Any,                  # arguments for cbnb's `load`, like `args`
-    ) -> 'Learner':
+    def load(self, *args: Any, purge: bool = True, remove_module: bool = False, **kwargs: Any) -> 'Learner':
         """Load a file that `save` has written
 
         Args:
@@ -597,10 +517,8 @@ class Learner(NativeLearner):
             purge: ignored, because loading copies into the model
             remove_module: must be False: the file must use the parameter names of the model
             **kwargs: arguments for cbnb's `load`, like `args`
-
         Raises:
-            ValueError: remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v},
-                with torch.load
+            ValueError: remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v}, with torch.load
         """
         if remove_module: raise ValueError(
             "remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v}, with torch.load")
@@ -609,10 +527,7 @@ class Learner(NativeLearner):
 
     fit_one_cycle, lr_find = fit_one_cycle, lr_find          # the functions above
 
-    def freeze_to(self,
-        n: int,                          # index of the first group to train
-        train_bn: bool | None = None,    # None: the `train_bn` of the constructor
-    ) -> None:
+    def freeze_to(self, n: int, train_bn: bool | None = None) -> None:
         """Freeze the parameter groups before group `n`
 
         Args:
@@ -621,9 +536,7 @@ class Learner(NativeLearner):
         """
         super().freeze_to(n, self.train_bn if train_bn is None else train_bn)
 
-    def clip_grad(self,
-        clip: float = 0.1,    # maximum norm
-    ) -> 'Learner':
+    def clip_grad(self, clip: float = 0.1) -> 'Learner':
         """Add a callback that clips the norm of all gradients
 
         Args:
@@ -670,10 +583,7 @@ HookFunc = Callable[[nn.Module, Tensors, Tensors], Any]
 AnnealFunc = Callable[[float, float, float], float]         # start, end, position
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #bfbaa513
-def ifnone(
-    a: Any,
-    b: Any,    # the value if `a` is None
-) -> Any:
+def ifnone(a: Any, b: Any) -> Any:
     """Return `a`, or `b` if `a` is None
 
     Args:
@@ -683,32 +593,20 @@ def ifnone(
     return b if a is None else a
 
 def is_listy(x: Any) -> bool:
-    """Return whether `x` is a list or a tuple
-
-    Args:
-        x
-    """
+    "Return whether `x` is a list or a tuple"
     return isinstance(x, (list, tuple))
 
 def is_tuple(x: Any) -> bool:
-    """Return whether `x` is a tuple
-
-    Args:
-        x
-    """
+    "Return whether `x` is a tuple"
     return isinstance(x, tuple)
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #e325dd1d
-def listify(
-    p: Any = None,    # one item or several; None: no item
-    q: Any = None,    # the length of the list, as a number or as another list; None: any length
-) -> list[Any]:
+def listify(p: Any = None, q: Any = None) -> list[Any]:
     """Return `p` as a list. A single item is repeated if `q` asks for several
 
     Args:
         p: one item or several; None: no item
         q: the length of the list, as a number or as another list; None: any length
-
     Raises:
         ValueError: listify: p={p} has ... items, and q={q} asks for {n}: give 1 or {n}
     """

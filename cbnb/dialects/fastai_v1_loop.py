@@ -31,7 +31,7 @@ from .detect import Adapter
 from .fastai_v1_slots import CallbackHandler, LearnerCallback, v1_name
 from ..callback import as_list
 from ..learner import Learner
-from ..step import as_loss
+from ..basics.loss_parts import as_loss
 from ..metrics import Metric
 from ..basics.arguments import as_number
 from ..basics.text import distinct
@@ -45,11 +45,7 @@ _DATA = dict(dls='dls', path='path', train_dl='dls.train', valid_dl='dls.valid',
              valid_ds='dls.valid.dataset', batch_size='dls.train.batch_size')
 
 class Data:
-    """The loaders of a learner under their fastai v1 names
-
-    Args:
-        learn: the learner
-    """
+    "The loaders of a learner under their fastai v1 names"
     def __init__(self,
         learn: Learner,
     ): self.learn = learn
@@ -62,11 +58,7 @@ class Data:
 def lend_data(
     learn: Learner,    # the learner, after a fastai v1 callback was added or removed
 ) -> None:
-    """Add `learn.data` if the learner has fastai v1 callbacks, else remove it
-
-    Args:
-        learn: the learner, after a fastai v1 callback was added or removed
-    """
+    "Add `learn.data` if the learner has fastai v1 callbacks, else remove it"
     vars(learn).pop('data', None)
     if any(type(cb) is V1Callback for cb in learn.cbs): vars(learn)['data'] = Data(learn)
 
@@ -89,12 +81,7 @@ class OptNames(LentNames):
         name: str,     # lr, mom, beta or wd, or the name in torch
         value: Any,    # a number for all groups, or a list with one number per group
     ) -> None:
-        """Set a hyper-parameter in each parameter group
-
-        Args:
-            name: lr, mom, beta or wd, or the name in torch
-            value: a number for all groups, or a list with one number per group
-        """
+        "Set a hyper-parameter in each parameter group"
         own = dict(beta='sqr_mom', momentum='mom', weight_decay='wd')
         set_hyper(self, own.get(name, name), value.tolist() if hasattr(value, 'tolist') else value)
 
@@ -112,11 +99,7 @@ class RecorderNames(LentNames):
     def add_metric_names(self: Any,
         names: Any,    # one column name or several
     ) -> None:
-        """Add columns to the table of epochs of this fit. In a run that is not a fit, do nothing
-
-        Args:
-            names: one column name or several
-        """
+        "Add columns to the table of epochs of this fit. In a run that is not a fit, do nothing"
         if self.learn.purpose != 'fit': return                     # only a fit has a table
         run = self.history[-1]
         if not self.valid_columns: self.valid_columns = ['valid_loss']
@@ -131,15 +114,7 @@ class RecorderNames(LentNames):
     def add_metrics(self: Any,
         metrics: Any,    # one value or several, in the order of the added columns
     ) -> None:
-        """Set values of the added columns for the row of this epoch. In a run that is not a fit, do nothing
-
-        Args:
-            metrics: one value or several, in the order of the added columns
-
-        Raises:
-            ValueError: recorder.add_metrics({metrics}): the table has no column for it; call
-                recorder.add_metric_names(['name']) in on_train_begin
-        """
+        "Set values of the added columns for the row of this epoch. In a run that is not a fit, do nothing"
         if self.learn.purpose != 'fit': return
         if self.added_values is None: raise ValueError(
             f'recorder.add_metrics({metrics!r}): the table has no column for it; '
@@ -151,15 +126,7 @@ def make(
     factory: Any,      # a class, or a partial of one
     learn: Learner,
 ) -> Any:              # `factory(learn)`, or `factory()` if it takes no argument
-    """Call a factory for a learner, and return the callback
-
-    Args:
-        factory: a class, or a partial of one
-        learn: the learner
-
-    Returns:
-        `factory(learn)`, or `factory()` if it takes no argument
-    """
+    "Call a factory for a learner, and return the callback"
     def takes(*args: Any) -> bool:
         try: inspect.signature(factory).bind(*args)
         except TypeError: return False
@@ -175,9 +142,7 @@ class V1Callback(Adapter):
     """
     order = 55           # after the recorder, as in v1
 
-    def __init__(self,
-        given: Any,      # a callback, or a class or partial that creates one for each run
-    ):
+    def __init__(self, given: Any):
         super().__init__(given)
         self.factory = given if isinstance(given, (type, functools.partial)) else None
         self.run_in = tuple(getattr(class_of(given), 'run_in', PURPOSES))
@@ -211,22 +176,14 @@ wrap = V1Callback      # `cbnb.dialects.detect.adapt` calls it with a callback, 
 def listeners(
     learn: Learner,
 ) -> list[V1Callback]:
-    """List the adapters of fastai v1 callbacks that are active in the current kind of run
-
-    Args:
-        learn: the learner
-    """
+    "List the adapters of fastai v1 callbacks that are active in the current kind of run"
     return [cb for cb in learn.cbs if type(cb) is V1Callback
             and Callback.wants(cb, 'before_fit', False, learn.purpose)]
 
 def recorders(
     learn: Learner,
 ) -> list[Recorder]:
-    """List the recorders of a learner, which usually has one
-
-    Args:
-        learn: the learner
-    """
+    "List the recorders of a learner, which usually has one"
     return [cb for cb in learn.cbs if isinstance(cb, Recorder)]
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #1ee425e2
@@ -236,23 +193,14 @@ class Pbar:
         line: Any,              # text, or a row of a table
         table: bool = False,    # a row of a table
     ) -> None:
-        """Print a line
-
-        Args:
-            line: text, or a row of a table
-            table: a row of a table
-        """
+        "Print a line"
         print(*line, sep='\t') if table else print(line)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #63cc4130
 def begin_run(
     learn: Learner,    # the learner, in `before_fit`
 ) -> None:
-    """Set up the learner so that the slots are called until the run ends
-
-    Args:
-        learn: the learner, in `before_fit`
-    """
+    "Set up the learner so that the slots are called until the run ends"
     slots, columns, cancels, undo = V1Slots(), V1Columns(), V1Cancels(), learn.undo
     if learn.opt is not None: lend_names(learn.opt, OptNames, undo)
     for recorder in recorders(learn): lend_names(recorder, RecorderNames, undo)
@@ -265,18 +213,7 @@ def begin_run(
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #a6035cf9
 @dataclass
 class Now:
-    """The current position in a run, with the handler that keeps the state of the callbacks
-
-    Args:
-        handler
-        in_epoch: an epoch has begun
-        in_batch: a batch has begun
-        step_due: the update of this batch has begun
-        stop_batches: a callback has set `stop_epoch` in this batch
-        last_loss: the loss of this batch; None: none so far
-        values: loss and metrics of the validation; None: there was none
-        phase: computes `values` if no recorder does
-    """
+    "The current position in a run, with the handler that keeps the state of the callbacks"
     handler: CallbackHandler
     in_epoch: bool = False               # an epoch has begun
     in_batch: bool = False               # a batch has begun
@@ -288,11 +225,7 @@ class Now:
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #3ff07934
 class V1Slots(Callback):
-    """Calls the slots of fastai v1 callbacks, and applies the values that they return
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Calls the slots of fastai v1 callbacks, and applies the values that they return"
     order = 55
     nested: tuple[Now, ...] = ()       # this run, and evaluations inside it
     listening: list[V1Callback]        # adapters of the active callbacks
@@ -409,13 +342,7 @@ class V1Slots(Callback):
         for recorder in recorders(self.learn): _warn_of_late_values(recorder)
 
     def end(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-        """Call `on_train_end`, even after an error or an interrupt
-
-        Args:
-            exc_type
-            exc
-            tb
-        """
+        "Call `on_train_end`, even after an error or an interrupt"
         if self.nested: self.handler.on_train_end(exc or False)
 
     def state_dict(self) -> dict[str, Any]:
@@ -425,11 +352,7 @@ class V1Slots(Callback):
         return dict(counts=counts, smooth=handler.smooth, past=handler.past)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the counters, the flags and the smoothed loss from a checkpoint
-
-        Args:
-            state: from `state_dict` of a callback of this class, perhaps in another process
-        """
+        "Restore the counters, the flags and the smoothed loss from a checkpoint"
         handler, smooth = self.handler, state['smooth']
         handler.state_dict.update(state['counts'])
         device = next((p.device for p in self.learn.parameters()), 'cpu')
@@ -459,11 +382,7 @@ def _as_tuple(values: Any) -> tuple: return tuple(values) if isinstance(values, 
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #f0566264
 class V1Columns(Callback):
-    """Fills the columns that fastai v1 callbacks have added, before the recorder shows its row
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Fills the columns that fastai v1 callbacks have added, before the recorder shows its row"
     order = 45
     slots: V1Slots
 
@@ -478,11 +397,7 @@ class V1Columns(Callback):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #d7f40d6e
 class V1Cancels(Callback):
-    """Raises the cancel exceptions for the flags in the state
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Raises the cancel exceptions for the flags in the state"
     order = 2000         # after all other callbacks, including those of MindSpore
     slots: V1Slots
 
@@ -528,9 +443,7 @@ class V1Metric(Metric):
     Args:
         cb: a metric with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
     """
-    def __init__(self,
-        cb: Any,    # a metric with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
-    ):
+    def __init__(self, cb: Any):
         name = getattr(cb, 'name', None)
         self.wraps, self._name = cb, name if isinstance(name, str) else v1_name(type(cb))
         self.handler, self.run = CallbackHandler(metrics=[cb]), None

@@ -28,11 +28,7 @@ from ..snapshot import snapshot
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #6406d098
 def annealing_poly(degree: float) -> Callable[[Any, Any, float], Any]:
-    """Create a function that interpolates along `1 - (1 - pct)**degree`
-
-    Args:
-        degree
-    """
+    "Create a function that interpolates along `1 - (1 - pct)**degree`"
     return lambda start, end, pct: SchedPoly(end, start, degree)(1 - pct)
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #3647fa3c
@@ -42,24 +38,17 @@ class TrainingPhase:
     Args:
         length: number of batches; 0: the phase is skipped
     """
-    def __init__(self,
-        length: int,    # number of batches; 0: the phase is skipped
-    ):
+    def __init__(self, length: int):
         self.length = as_count(length, 'length', 0)
         self.scheds: dict[str, Callable[[float], Any]] = {}      # hyper-parameter -> its value at a position
 
-    def schedule_hp(self,
-        name: str,    # lr, mom, wd, beta, ...
-        vals: Any,    # a value or a tuple (start, end); a value may be a list with one number per group
-        anneal: Callable[[Any, Any, float], Any] | None = None,    # None: linear for a tuple, constant for a value
-    ) -> 'TrainingPhase':    # the phase itself
+    def schedule_hp(self, name: str, vals: Any, anneal: Callable[[Any, Any, float], Any] | None = None) -> 'TrainingPhase':
         """Add the schedule of a hyper-parameter
 
         Args:
             name: lr, mom, wd, beta, ...
             vals: a value or a tuple (start, end); a value may be a list with one number per group
             anneal: None: linear for a tuple, constant for a value
-
         Returns:
             the phase itself
         """
@@ -77,17 +66,12 @@ class GeneralScheduler(LearnerCallback):
         learn: the learner, which gets this callback as an attribute
         phases: phases that follow one another
         start_epoch: epoch to continue from; None: the first
-
     Raises:
         ValueError: phases: there is none with a length above 0
     """
     run_in = ('fit',)
 
-    def __init__(self,
-        learn: Learner,
-        phases: Sequence[TrainingPhase],     # phases that follow one another
-        start_epoch: int | None = None,      # epoch to continue from; None: the first
-    ):
+    def __init__(self, learn: Learner, phases: Sequence[TrainingPhase], start_epoch: int | None = None):
         super().__init__(learn)
         self.phases, self.start_epoch = [p for p in phases if p.length], start_epoch
         if not self.phases: raise ValueError('phases: there is none with a length above 0')
@@ -136,21 +120,12 @@ class OneCycleScheduler(GeneralScheduler):
         final_div: the last rate is `lr_max/final_div`; None: `div_factor*1e4`
         tot_epochs: number of epochs in the schedule; None: as many as in the fit
         start_epoch: epoch to continue from; None: the first
-
     Raises:
         ValueError: moms={moms} should be two numbers: ends and top
         ValueError: pct_start={pct_start} should be from 0 to 1
     """
-    def __init__(self,
-        learn: Learner,
-        lr_max: Any,                         # highest rate: a number, or a slice or list for parameter groups
-        moms: Sequence[float] = (0.95, 0.85),    # momentum at both ends, and at the highest rate
-        div_factor: float = 25.,             # the first rate is `lr_max/div_factor`
-        pct_start: float = 0.3,              # fraction of the batches in which the rate rises
-        final_div: float | None = None,      # the last rate is `lr_max/final_div`; None: `div_factor*1e4`
-        tot_epochs: int | None = None,       # number of epochs in the schedule; None: as many as in the fit
-        start_epoch: int | None = None,      # epoch to continue from; None: the first
-    ):
+    def __init__(self, learn: Learner, lr_max: Any, moms: Sequence[float] = (0.95, 0.85), div_factor: float = 25., pct_start: float = 0.3,
+            final_div: float | None = None, tot_epochs: int | None = None, start_epoch: int | None = None):
         LearnerCallback.__init__(self, learn)            # the phases are known when the fit begins
         if len(moms) != 2: raise ValueError(f'moms={moms!r} should be two numbers: ends and top')
         if not 0 <= pct_start <= 1: raise ValueError(f'pct_start={pct_start} should be from 0 to 1')
@@ -176,19 +151,9 @@ class OneCycleScheduler(GeneralScheduler):
         return super().on_train_begin(**kwargs)
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #4c200719
-def fit_one_cycle(
-    learn: Learner,
-    cyc_len: int,                        # number of epochs
-    max_lr: Any = 0.003,                 # highest rate: a number, or a slice or list for parameter groups
-    moms: Sequence[float] = (0.95, 0.85),    # momentum at both ends, and at the highest rate
-    div_factor: float = 25.,             # the first rate is `max_lr/div_factor`
-    pct_start: float = 0.3,              # fraction of the batches in which the rate rises
-    final_div: float | None = None,      # the last rate is `max_lr/final_div`; None: `div_factor*1e4`
-    wd: float | None = None,             # weight decay; None: the learner's default
-    callbacks: Any = None,               # callbacks for this fit only
-    tot_epochs: int | None = None,       # number of epochs in the schedule; None: `cyc_len`
-    start_epoch: int | None = None,      # epoch to continue from; None: the first
-) -> None:
+def fit_one_cycle(learn: Learner, cyc_len: int, max_lr: Any = 0.003, moms: Sequence[float] = (0.95, 0.85), div_factor: float = 25.,
+        pct_start: float = 0.3, final_div: float | None = None, wd: float | None = None, callbacks: Any = None,
+        tot_epochs: int | None = None, start_epoch: int | None = None) -> None:
     """Train with the one-cycle schedule of fastai v1
 
     Args:
@@ -212,11 +177,7 @@ def fit_one_cycle(
 def diverges(
     losses: Sequence[float],    # smoothed losses
 ) -> bool:
-    """Return whether the last loss is so far above the best loss that the sweep should end
-
-    Args:
-        losses: smoothed losses
-    """
+    "Return whether the last loss is so far above the best loss that the sweep should end"
     best = min(losses)
     return losses[-1] > best + 3*(best if best > 0 else max(abs(best), losses[0] - best))
 
@@ -233,13 +194,7 @@ class LRFinder(LearnerCallback):
     """
     run_in = ('fit',)
 
-    def __init__(self,
-        learn: Learner,
-        start_lr: float = 1e-7,    # first rate
-        end_lr: float = 10,        # last rate
-        num_it: int = 100,         # number of batches
-        stop_div: bool = True,     # stop when the loss diverges
-    ):
+    def __init__(self, learn: Learner, start_lr: float = 1e-7, end_lr: float = 10, num_it: int = 100, stop_div: bool = True):
         super().__init__(learn)
         self.num_it, self.stop_div = as_count(num_it, 'num_it', 2), stop_div
         self.lrs = geometric(start_lr, end_lr, self.num_it)
@@ -266,14 +221,8 @@ class LRFinder(LearnerCallback):
         self.learn.lr_finder_result = LRFind(lrs, self.losses, self.raw_losses, self.num_it)
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #13a8b1b4
-def lr_find(
-    learn: Learner,
-    start_lr: float = 1e-7,      # first rate
-    end_lr: float = 10,          # last rate
-    num_it: int = 100,           # number of batches
-    stop_div: bool = True,       # stop when the loss diverges
-    wd: float | None = None,     # weight decay; None: the learner's default
-) -> None:                       # `learn.recorder.plot()` plots the sweep
+def lr_find(learn: Learner, start_lr: float = 1e-7, end_lr: float = 10, num_it: int = 100, stop_div: bool = True, wd: float | None = None,
+        ) -> None:
     """Sweep the learning rate as in fastai v1. The native `learn.lr_find()` has more options
 
     Args:
@@ -283,7 +232,6 @@ def lr_find(
         num_it: number of batches
         stop_div: stop when the loss diverges
         wd: weight decay; None: the learner's default
-
     Returns:
         `learn.recorder.plot()` plots the sweep
     """

@@ -63,9 +63,7 @@ class Cell(nn.Module):
     Args:
         inner: the network to wrap
     """
-    def __init__(self,
-        inner: nn.Module,    # the network to wrap
-    ):
+    def __init__(self, inner: nn.Module):
         super().__init__()
         self.inner = inner
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -75,12 +73,7 @@ class Cell(nn.Module):
 
 # %% ../../nbs/dialects/mindspore.ipynb #6179a759
 class WithLossCell(Cell):
-    """Module that computes the loss of a network from data and label
-
-    Args:
-        backbone
-        loss_fn
-    """
+    "Module that computes the loss of a network from data and label"
     def __init__(self, backbone: nn.Module, loss_fn: Any):
         super().__init__(backbone)
         self.loss_fn = loss_fn
@@ -89,13 +82,7 @@ class WithLossCell(Cell):
 
 # %% ../../nbs/dialects/mindspore.ipynb #27493b2b
 class SensStep(TrainStep):
-    """Training step that multiplies the gradients by `sens` and does not divide them again
-
-    Args:
-        network
-        optimizer
-        sens
-    """
+    "Training step that multiplies the gradients by `sens` and does not divide them again"
     reducer: DistributedGradReducer | None = None      # for calls without a learner
 
     def __init__(self, network: nn.Module, optimizer: Optimizer, sens: Any):
@@ -120,11 +107,7 @@ class TrainOneStepCell(Cell):
         optimizer: optimizer of the parameters to update
         sens: factor for the gradients; None: 1
     """
-    def __init__(self,
-        network: nn.Module,          # computes the loss from all inputs
-        optimizer: Optimizer,        # optimizer of the parameters to update
-        sens: float | None = None,   # factor for the gradients; None: 1
-    ):
+    def __init__(self, network: nn.Module, optimizer: Optimizer, sens: float | None = None):
         super().__init__(network)
         self.optimizer, self.step = optimizer, SensStep(network, optimizer, sens)
         parallel = get_auto_parallel_context('parallel_mode') == ParallelMode.DATA_PARALLEL
@@ -141,15 +124,10 @@ class WithEvalCell(Cell):
         network
         loss_fn
         add_cast_fp32: True: convert prediction and label to float32
-
     Raises:
         TypeError: add_cast_fp32={add_cast_fp32} should be True or False
     """
-    def __init__(self,
-        network: nn.Module,
-        loss_fn: Any,
-        add_cast_fp32: bool = False,    # True: convert prediction and label to float32
-    ):
+    def __init__(self, network: nn.Module, loss_fn: Any, add_cast_fp32: bool = False):
         super().__init__(network)
         if not isinstance(add_cast_fp32, bool):
             raise TypeError(f'add_cast_fp32={add_cast_fp32!r} should be True or False')
@@ -170,12 +148,7 @@ class ModelMetric(NativeMetric):
         whole: True: the metric gets all outputs of an evaluation network
     """
     name: Any = None                # set per object
-    def __init__(self,
-        name: str,                            # the name of the metric
-        metric: Any,                          # a metric with clear, update and eval
-        indexes: list[int] | None = None,     # positions of loss, prediction and label in the outputs
-        whole: bool = False,                  # True: the metric gets all outputs of an evaluation network
-    ):
+    def __init__(self, name: str, metric: Any, indexes: list[int] | None = None, whole: bool = False):
         self.name, self.metric, self.indexes = name, metric, indexes
         self.whole, self.seen = whole, False
         self.kept: list[tuple] = []     # with several processes: the inputs of this one
@@ -208,10 +181,7 @@ class EvalNetwork(CallStep):
         network
         indexes: positions of loss, prediction and label; None: no loss
     """
-    def __init__(self,
-        network: nn.Module,
-        indexes: list[int] | None,    # positions of loss, prediction and label; None: no loss
-    ):
+    def __init__(self, network: nn.Module, indexes: list[int] | None):
         super().__init__(network)
         self.indexes = indexes
     def predict(self, learn: Learner) -> None:
@@ -246,24 +216,18 @@ class Columns(DataLoaders):
         return super().split(batch)
 
 # %% ../../nbs/dialects/mindspore.ipynb #602d6bf9
-def joined_optimizers(
-    network: nn.Module,      # a network that performs the whole training step
-) -> MultiOptimizer | None:    # None: the network has no optimizer
+def joined_optimizers(network: nn.Module) -> MultiOptimizer | None:
     """Combine the optimizers that a network has as attributes
 
     Args:
         network: a network that performs the whole training step
-
     Returns:
         None: the network has no optimizer
     """
     found = [v for v in vars(network).values() if isinstance(v, Optimizer)]
     return MultiOptimizer(found) if found else None
 
-def groups_of(
-    opt: Optimizer,       # the optimizer
-    model: nn.Module,     # ignored; a learner passes it to its splitter
-) -> list[list[Tensor]]:
+def groups_of(opt: Optimizer, model: nn.Module) -> list[list[Tensor]]:
     """Return the parameters of an optimizer by parameter group
 
     Args:
@@ -273,10 +237,7 @@ def groups_of(
     return [group['params'] for group in opt.param_groups]
 
 # %% ../../nbs/dialects/mindspore.ipynb #c58c548c
-def check_sink(
-    wanted: bool,      # whether sink mode was requested
-    sink_size: int,    # -1, or above 0
-) -> None:
+def check_sink(wanted: bool, sink_size: int) -> None:
     """Check `sink_size`, and issue a warning if sink mode was requested
 
     Args:
@@ -287,14 +248,11 @@ def check_sink(
     if wanted: warnings.warn('there is no sink mode here: each batch is a step, and callbacks see '
                              'each of them', stacklevel=user_level())
 
-def as_valid_every(
-    frequency: Any,         # the `valid_frequency` of `Model.fit`
-) -> int | list[int]:       # for `Learner.fit`, which counts epochs from 0
+def as_valid_every(frequency: Any) -> int | list[int]:
     """Convert `valid_frequency`, a number of epochs or a list of epochs, for a learner
 
     Args:
         frequency: the `valid_frequency` of `Model.fit`
-
     Returns:
         for `Learner.fit`, which counts epochs from 0
     """
@@ -314,27 +272,17 @@ class Model:
         eval_indexes: positions of loss, prediction and label in the outputs of `eval_network`
         amp_level: only 'O0' is supported
         boost_level: only 'O0' is supported
-
     Raises:
-        ValueError: {name}={level}: the only level here is 'O0', in float32. For bfloat16, pass
-            train(..., callbacks=[MixedPrecision('bf16')]) of cbnb.all, call learn.to_bf16() of this
-            Model after its first training, or decorate the network's forward with
-            torch.autocast(device_type, torch.bfloat16)
+        ValueError: {name}={level}: the only level here is 'O0', in float32. For bfloat16, pass train(...,
+            callbacks=[MixedPrecision('bf16')]) of cbnb.all, call learn.to_bf16() of this Model after its first training, or
+            decorate the network's forward with torch.autocast(device_type, torch.bfloat16)
         TypeError: optimizer={optimizer} is no torch optimizer
         ValueError: metrics need a loss_fn or an eval_network: without them there is no evaluation
-        ValueError: eval_indexes={eval_indexes} should be a list of three whole numbers: where loss,
-            prediction and label are
+        ValueError: eval_indexes={eval_indexes} should be a list of three whole numbers: where loss, prediction and label
+            are
     """
-    def __init__(self,
-        network: nn.Module,                       # the network to train, or a whole training step
-        loss_fn: Any = None,                      # loss function of prediction and label
-        optimizer: Optimizer | None = None,       # optimizer of the network's parameters
-        metrics: set | dict | None = None,        # a set of names, or a dict of metrics by name
-        eval_network: nn.Module | None = None,    # called with all columns; None: `network` and `loss_fn`
-        eval_indexes: list[int] | None = None,    # positions of loss, prediction and label in the outputs of `eval_network`
-        amp_level: str = 'O0',                    # only 'O0' is supported
-        boost_level: str = 'O0',                  # only 'O0' is supported
-    ):
+    def __init__(self, network: nn.Module, loss_fn: Any = None, optimizer: Optimizer | None = None, metrics: set | dict | None = None,
+            eval_network: nn.Module | None = None, eval_indexes: list[int] | None = None, amp_level: str = 'O0', boost_level: str = 'O0'):
         for name, level in dict(amp_level=amp_level, boost_level=boost_level).items():
             if level != 'O0': raise ValueError(
                 f"{name}={level!r}: the only level here is 'O0', in float32. For bfloat16, pass "
@@ -352,14 +300,8 @@ class Model:
         self.eval_network, self.eval_indexes = eval_network, eval_indexes
         self.learn: Learner | None = None     # created when you first pass data
 
-    def train(self,
-        epoch: int,                        # number of the last epoch, counted from 1
-        train_dataset: Any,                # any iterable of batches
-        callbacks: Any = None,             # one callback or several, of any kind
-        dataset_sink_mode: bool = False,   # True only warns: each batch is a step
-        sink_size: int = -1,               # checked, but without effect, as there is no sink mode
-        initial_epoch: int = 0,            # number of epochs done before
-    ) -> RunHistory:                       # the history of all runs of this model's learner
+    def train(self, epoch: int, train_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False, sink_size: int = -1,
+            initial_epoch: int = 0) -> RunHistory:
         """Train without evaluation
 
         Args:
@@ -369,24 +311,15 @@ class Model:
             dataset_sink_mode: True only warns: each batch is a step
             sink_size: checked, but without effect, as there is no sink mode
             initial_epoch: number of epochs done before
-
         Returns:
             the history of all runs of this model's learner
         """
         return self.fit(epoch, train_dataset, None, 1, callbacks, dataset_sink_mode, False, sink_size,
                         initial_epoch)
 
-    def fit(self,
-        epoch: int,                        # number of the last epoch, counted from 1
-        train_dataset: Any,                # any iterable of batches
-        valid_dataset: Any = None,         # iterable of batches to evaluate on; None: no evaluation
-        valid_frequency: int | list[int] = 1,   # evaluate every so many epochs, or after the listed epochs
-        callbacks: Any = None,             # one callback or several, of any kind
-        dataset_sink_mode: bool = False,   # True only warns: each batch is a step
-        valid_dataset_sink_mode: bool = False,  # True only warns: each batch is a step
-        sink_size: int = -1,               # checked, but without effect, as there is no sink mode
-        initial_epoch: int = 0,            # number of epochs done before
-    ) -> RunHistory:                       # the history of all runs of this model's learner
+    def fit(self, epoch: int, train_dataset: Any, valid_dataset: Any = None, valid_frequency: int | list[int] = 1, callbacks: Any = None,
+            dataset_sink_mode: bool = False, valid_dataset_sink_mode: bool = False, sink_size: int = -1, initial_epoch: int = 0,
+            ) -> RunHistory:
         """Train, and evaluate after the epochs that `valid_frequency` selects
 
         Args:
@@ -399,10 +332,8 @@ class Model:
             valid_dataset_sink_mode: True only warns: each batch is a step
             sink_size: checked, but without effect, as there is no sink mode
             initial_epoch: number of epochs done before
-
         Returns:
             the history of all runs of this model's learner
-
         Raises:
             ValueError: initial_epoch={initial_epoch} should be less than epoch={epoch}
             ValueError: valid_dataset is given, and there are no metrics: Model(..., metrics={"loss"})
@@ -425,21 +356,15 @@ class Model:
                       start_epoch=initial_epoch, valid_every=every)
         return learn.recorder.history
 
-    def eval(self,
-        valid_dataset: Any,                # any iterable of batches
-        callbacks: Any = None,             # one callback or several, of any kind
-        dataset_sink_mode: bool = False,   # True only warns: each batch is a step
-    ) -> dict[str, float]:                 # the metrics by name
+    def eval(self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False) -> dict[str, float]:
         """Evaluate the model on a dataset
 
         Args:
             valid_dataset: any iterable of batches
             callbacks: one callback or several, of any kind
             dataset_sink_mode: True only warns: each batch is a step
-
         Returns:
             the metrics by name
-
         Raises:
             ValueError: there are no metrics: Model(..., metrics={"loss"})
         """

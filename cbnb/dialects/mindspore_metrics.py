@@ -25,9 +25,7 @@ from ..metrics import Metric as NativeMetric
 from ..basics.arguments import as_number
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #c46795b7
-def rearrange_inputs(
-    update: Function[..., None],    # the `update` method of a metric
-) -> Function[..., None]:
+def rearrange_inputs(update: Function[..., None]) -> Function[..., None]:
     """Make `update` select the inputs that were chosen with `set_indexes`
 
     Args:
@@ -44,12 +42,7 @@ def feed(
     metric: Any,      # a metric with `update`, and optionally `indexes`
     inputs: tuple,    # the outputs of a batch
 ) -> None:
-    """Update a metric with its selected inputs
-
-    Args:
-        metric: a metric with `update`, and optionally `indexes`
-        inputs: the outputs of a batch
-    """
+    "Update a metric with its selected inputs"
     indexes = getattr(metric, 'indexes', None)
     if indexes and not getattr(metric.update, 'chooses', False):
         inputs = tuple(inputs[i] for i in indexes)
@@ -60,19 +53,7 @@ def one_number(
     value: Any,      # the result of `eval`
     name: str,       # the name of the metric
 ) -> Any:            # `value` unchanged
-    """Return the result of a metric. If the result is not a single number, raise `TypeError`
-
-    Args:
-        value: the result of `eval`
-        name: the name of the metric
-
-    Returns:
-        `value` unchanged
-
-    Raises:
-        TypeError: metric {name} gave {value}: its eval should return one number, such as the mean of
-            these
-    """
+    "Return the result of a metric. If the result is not a single number, raise `TypeError`"
     try: as_number(value)
     except (TypeError, ValueError): raise TypeError(
         f'metric {name!r} gave {value!r}: its eval should return one number, '
@@ -84,15 +65,7 @@ def as_tensor(
     value: Any,     # a tensor, a list or an array
     where: str,     # the name of the method, for the error message
 ) -> Tensor:
-    """Convert a value to a tensor without a graph
-
-    Args:
-        value: a tensor, a list or an array
-        where: the name of the method, for the error message
-
-    Raises:
-        TypeError: For '{where}', inputs should be tensors, lists or arrays, but got a {type(value)}.
-    """
+    "Convert a value to a tensor without a graph"
     if isinstance(value, Tensor): return value.detach().as_subclass(Tensor)
     is_array = isinstance(value, (list, tuple)) or hasattr(value, '__array__')
     if is_array: return torch.as_tensor(value)
@@ -108,27 +81,19 @@ class Metric(NativeMetric):
         "Reset the metric"
         raise NotImplementedError
     def update(self, *inputs: Any) -> None:
-        """Update the metric with one batch
-
-        Args:
-            *inputs
-        """
+        "Update the metric with one batch"
         raise NotImplementedError
     def eval(self) -> Any:
         "Return the result for the batches since `clear`"
         raise NotImplementedError
 
-    def set_indexes(self,
-        indexes: list[int],   # positions in the outputs; an empty list: all outputs
-    ) -> Self:                # the metric itself
+    def set_indexes(self, indexes: list[int]) -> Self:
         """Select the inputs of `update`
 
         Args:
             indexes: positions in the outputs; an empty list: all outputs
-
         Returns:
             the metric itself
-
         Raises:
             ValueError: indexes={indexes} should be a list of whole numbers
         """
@@ -162,14 +127,7 @@ class Metric(NativeMetric):
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #fbe245ef
 class MeanMetric(Metric):
-    """Base class of metrics that divide a total by a count
-
-    Args:
-        average: one of the `choices`; '': the first, as in MindSpore
-
-    Raises:
-        ValueError: {argument}={average} should be ... or ...
-    """
+    "Base class of metrics that divide a total by a count"
     argument = 'average'                 # name of the constructor's argument
     choices: tuple[str, str]             # the values of this argument; the first is the default
     total: Any                           # a tensor after the first batch
@@ -187,9 +145,6 @@ class MeanMetric(Metric):
     def pair(self, inputs: tuple) -> list[Tensor]:
         """Return prediction and label as tensors. If there are more or fewer inputs, raise `ValueError`
 
-        Args:
-            inputs
-
         Raises:
             ValueError: For '{where}', it needs 2 inputs (predicted value, true value), but got ....
         """
@@ -203,21 +158,13 @@ class MeanMetric(Metric):
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #39c367a5
 class ErrorMetric(MeanMetric):
-    """Base class of MAE and MSE: the sum of errors divided by the number of rows or elements
-
-    Args:
-        average: one of the `choices`; '': the first, as in MindSpore
-    """
+    "Base class of MAE and MSE: the sum of errors divided by the number of rows or elements"
     choices = 'rows', 'elements'
     def error(self, difference: Tensor) -> Tensor: raise NotImplementedError
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
-        """Update the metric with predictions and targets
-
-        Args:
-            *inputs
-        """
+        "Update the metric with predictions and targets"
         pred, y = self.pair(inputs)
         difference = (y.reshape(pred.shape) - pred).double()
         self.total = self.total + self.error(difference).sum()
@@ -247,14 +194,11 @@ class Loss(MeanMetric):
         average: one of the `choices`; '': the first, as in MindSpore
     """
     choices = 'batches', 'items'
-    _items: int | None = None        # items of the batch, if a learner says so
+    _items: int | None = None
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
         """Update the metric with the loss of a batch
-
-        Args:
-            *inputs
 
         Raises:
             ValueError: For 'Loss.update', it needs 1 input (the loss), but got ....
@@ -283,17 +227,11 @@ class Accuracy(MeanMetric):
         eval_type: 'classification', or 'multilabel': all labels of an item must be correct
     """
     argument, choices = 'eval_type', ('classification', 'multilabel')
-    def __init__(self,
-        eval_type: str = 'classification',   # 'classification', or 'multilabel': all labels of an item must be correct
-    ): super().__init__(eval_type)
+    def __init__(self, eval_type: str = 'classification'): super().__init__(eval_type)
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
-        """Update with scores of shape (items, classes, ...) and labels, as class numbers or one-hot rows
-
-        Args:
-            *inputs
-        """
+        "Update with scores of shape (items, classes, ...) and labels, as class numbers or one-hot rows"
         pred, y = self.pair(inputs)
         if self.average == 'multilabel':
             right = (pred == y.reshape(pred.shape)).flatten(1).all(1)
@@ -306,17 +244,13 @@ class Accuracy(MeanMetric):
 METRICS = dict(mae=MAE, MAE=MAE, mse=MSE, MSE=MSE, loss=Loss, accuracy=Accuracy, acc=Accuracy,
                Accuracy=Accuracy)
 
-def get_metrics(
-    metrics: Any,         # None, a set of names, or a dict of metrics
-) -> dict[str, Any]:      # metrics by name; those of a set in alphabetical order
+def get_metrics(metrics: Any) -> dict[str, Any]:
     """Convert the `metrics` argument of a `Model` to metrics by name
 
     Args:
         metrics: None, a set of names, or a dict of metrics
-
     Returns:
         metrics by name; those of a set in alphabetical order
-
     Raises:
         TypeError: metric {name} is {m}: it should have clear, update and eval
         TypeError: metrics={metrics} should be a set of names, or a dict of metrics

@@ -27,9 +27,7 @@ from ..distributed.data_parallel import Distributed
 from ..learner import Learner
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #bb0276e0
-def init(
-    backend_name: str | None = None,     # 'nccl' or 'gloo'; None: 'nccl' for GPUs, else 'gloo'
-) -> None:
+def init(backend_name: str | None = None) -> None:
     """Connect the processes that torchrun has started. Without torchrun, do nothing
 
     Args:
@@ -58,23 +56,16 @@ def reset_auto_parallel_context() -> None:
 reset_auto_parallel_context()
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #9a738622
-def set_auto_parallel_context(*,
-    parallel_mode: str | None = None,       # 'stand_alone' or 'data_parallel'; None: unchanged
-    gradients_mean: bool | None = None,     # True: the mean of the gradients of all devices; False: their sum; None: unchanged
-    device_num: int | None = None,          # must be the number of processes, which torchrun decides
-    global_rank: int | None = None,         # must be the rank of this process, which torchrun decides
-    parameter_broadcast: bool = True,       # ignored: training always begins with the weights of process 0
-) -> None:
+def set_auto_parallel_context(*, parallel_mode: str | None = None, gradients_mean: bool | None = None, device_num: int | None = None,
+        global_rank: int | None = None, parameter_broadcast: bool = True) -> None:
     """Set the parallel mode and `gradients_mean` for all models. If a setting is not supported, raise `ValueError`
 
     Args:
         parallel_mode: 'stand_alone' or 'data_parallel'; None: unchanged
-        gradients_mean: True: the mean of the gradients of all devices; False: their sum; None:
-            unchanged
+        gradients_mean: True: the mean of the gradients of all devices; False: their sum; None: unchanged
         device_num: must be the number of processes, which torchrun decides
         global_rank: must be the rank of this process, which torchrun decides
         parameter_broadcast: ignored: training always begins with the weights of process 0
-
     Raises:
         ValueError: parallel_mode={parallel_mode} is not one of ...
         ValueError: {name}={given}, and it is {is_so}: torchrun decides
@@ -86,14 +77,11 @@ def set_auto_parallel_context(*,
     new = dict(parallel_mode=parallel_mode, gradients_mean=gradients_mean)
     _settings.update({name: value for name, value in new.items() if value is not None})
 
-def get_auto_parallel_context(
-    name: str,     # 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank' or 'parameter_broadcast'
-) -> Any:
+def get_auto_parallel_context(name: str) -> Any:
     """Return the value of a setting. If the name is unknown, raise `ValueError`
 
     Args:
         name: 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank' or 'parameter_broadcast'
-
     Raises:
         ValueError: {name} is not a setting here: there are ...
     """
@@ -115,11 +103,7 @@ class DistributedGradReducer:
         mean: True: mean, False: sum, None: the `gradients_mean` of the context
         degree: divisor of the sum for the mean; None: the number of processes
     """
-    def __init__(self,
-        parameters: Iterable[Tensor],     # parameters of the optimizer; ignored
-        mean: bool | None = None,         # True: mean, False: sum, None: the `gradients_mean` of the context
-        degree: int | None = None,        # divisor of the sum for the mean; None: the number of processes
-    ):
+    def __init__(self, parameters: Iterable[Tensor], mean: bool | None = None, degree: int | None = None):
         self.mean = get_auto_parallel_context('gradients_mean') if mean is None else mean
         self.degree = degree
 
@@ -135,25 +119,14 @@ class DistributedGradReducer:
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #304fea2b
 class SumOfGradients(Callback):
-    """Multiplies the training loss by the number of processes, so that the averaged gradient becomes the sum
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Multiplies the training loss by the number of processes, so that the averaged gradient becomes the sum"
     def after_loss(self):
         if self.training and self.learn.loss_grad is not None: self.learn.loss_grad = self.learn.loss_grad*n_processes()
 
 def in_parallel(
     learn: Learner,       # the learner of a model
 ) -> AbstractContextManager:    # for a `with` block
-    """Return a context manager that applies the parallel mode to a learner
-
-    Args:
-        learn: the learner of a model
-
-    Returns:
-        for a `with` block
-    """
+    "Return a context manager that applies the parallel mode to a learner"
     if _settings['parallel_mode'] != ParallelMode.DATA_PARALLEL: return contextlib.nullcontext()
     cbs = [Distributed()] + ([] if _settings['gradients_mean'] else [SumOfGradients()])
     return learn.added_cbs(cbs)

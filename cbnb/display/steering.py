@@ -49,14 +49,7 @@ class Steering(Callback):
     def scale_lr(self,
         by: float,    # factor on the planned rate: 1 for the planned rate, 0.5 for half the planned rate
     ) -> None:
-        """Multiply the learning rate of the next batches. If `by` is not above 0, raise `ValueError`
-
-        Args:
-            by: factor on the planned rate: 1 for the planned rate, 0.5 for half the planned rate
-
-        Raises:
-            ValueError: by=0 would train nothing: use pause()
-        """
+        "Multiply the learning rate of the next batches. If `by` is not above 0, raise `ValueError`"
         if as_positive(by, 'by') == 0: raise ValueError('by=0 would train nothing: use pause()')
         self.lr_scale = float(by)
 

@@ -60,12 +60,7 @@ def share_tensors(
     models: Iterable[nn.Module],
     params: bool = True,      # False: only the buffers
 ) -> None:
-    """Copy the parameters and buffers of process 0 into the models of all processes, in place
-
-    Args:
-        models
-        params: False: only the buffers
-    """
+    "Copy the parameters and buffers of process 0 into the models of all processes, in place"
     for t in (t for m in models for t in itertools.chain(m.parameters() if params else (), m.buffers())):
         flat = t.detach().contiguous()
         dist.broadcast(flat, 0)
@@ -78,11 +73,7 @@ def shared_store() -> Any:
 
 # %% ../../nbs/distributed/agreement.ipynb #68477c16
 class Group:
-    """A group of processes that train one model together, exchange values, and agree on the batch at which to stop
-
-    Args:
-        run
-    """
+    "A group of processes that train one model together, exchange values, and agree on the batch at which to stop"
     told = Request.GO_ON      # the request received from another process, until this process has carried it out
     lr_scale = 1.             # factor on the planned learning rate; all processes use the factor of process 0
     flag = flagged = False    # `flag` is set in this process; `flagged`: any process had it set at the last exchange
@@ -96,15 +87,7 @@ class Group:
         request: Request = Request.GO_ON,    # the part of the fit that this process asks all to leave
         items: int = 0,                      # items in the next batch of this process
     ) -> int:                                # total number of items in the next batches of all processes
-        """Exchange requests and item counts. If the highest request is higher than `request`, raise the exception of the highest request
-
-        Args:
-            request: the part of the fit that this process asks all to leave
-            items: items in the next batch of this process
-
-        Returns:
-            total number of items in the next batches of all processes
-        """
+        "Exchange requests and item counts. If the highest request is higher than `request`, raise the exception of the highest request"
         wish = max(request, Request.INTERRUPT if self.interrupted else Request.GO_ON)
         rows = self.rows(wish, items, self.lr_scale, self.flag)
         self.flagged = any(row[3] for row in rows)
@@ -115,21 +98,12 @@ class Group:
         return int(sum(row[1] for row in rows))
 
     def left(self, request: Request) -> None:
-        """Tell the other processes that this process has left a part of the fit, unless one of them requested it
-
-        Args:
-            request
-        """
+        "Tell the other processes that this process has left a part of the fit, unless one of them requested it"
         told, self.told = self.told, Request.GO_ON
         if told < request: self.agree(request)
 
     def note_interrupt(self, signum: int, frame: Any) -> None:
-        """Handle SIGINT: stop all processes before the next batch. A further SIGINT more than two seconds later stops this process immediately
-
-        Args:
-            signum
-            frame
-        """
+        "Handle SIGINT: stop all processes before the next batch. A further SIGINT more than two seconds later stops this process immediately"
         now = time.monotonic()
         if self.interrupted and now - self.interrupted > 2: raise KeyboardInterrupt
         self.interrupted = self.interrupted or now         # a launcher may send SIGINT twice in quick succession
@@ -137,11 +111,7 @@ class Group:
     def tell_failure(self,
         e: BaseException,    # the exception that ended the run of this process
     ) -> None:
-        """Store an error message for the other processes. Only the first message of a run is kept
-
-        Args:
-            e: the exception that ended the run of this process
-        """
+        "Store an error message for the other processes. Only the first message of a run is kept"
         with contextlib.suppress(Exception):               # the store may be gone
             shared_store().compare_set(f'cbnb/failed/{self.run}', '', f'process {self.number} failed first: {type(e).__name__}: {e}')
 
@@ -154,11 +124,7 @@ class Group:
     def from_main(self,
         value: Any,       # the value to send; only the value of process 0 is used
     ) -> Any:
-        """Return the value of process 0 in every process
-
-        Args:
-            value: the value to send; only the value of process 0 is used
-        """
+        "Return the value of process 0 in every process"
         if self.n == 1: return value
         values = [value]
         with self._naming_failures(): dist.broadcast_object_list(values, 0, group=self.control)
@@ -167,11 +133,7 @@ class Group:
     def dealt(self,
         values: list[Any],     # values of process 0, at most one for each process
     ) -> tuple[tuple | None, tuple | None]:
-        """Send each process its value from the list `values` of process 0. Return two tuples of one element: the value of this process, and the value to use. If `values` is too short for this process, the first result is None, and the value to use is that of process 0
-
-        Args:
-            values: values of process 0, at most one for each process
-        """
+        "Send each process its value from the list `values` of process 0. Return two tuples of one element: the value of this process, and the value to use. If `values` is too short for this process, the first result is None, and the value to use is that of process 0"
         if self.n == 1: return ((values[0],),)*2 if values else (None, None)
         each = [(v,) for v in values] + [None]*(self.n - len(values))
         mine: list[Any] = [None]
@@ -180,11 +142,7 @@ class Group:
         return mine[0]
 
     def rows(self, *numbers: float) -> list[list[float]]:
-        """Return one list for each process, with the numbers that were passed in that process
-
-        Args:
-            *numbers
-        """
+        "Return one list for each process, with the numbers that were passed in that process"
         if self.n == 1: return [list(numbers)]
         mine = torch.tensor(numbers, dtype=torch.float64)
         each = [torch.empty_like(mine) for _ in range(self.n)]

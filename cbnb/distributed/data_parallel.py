@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/distributed/data_parallel.ipynb #bb520d8a
 from ..basics.arguments import hinted
+from ..basics.interrupts import interrupts_call
 from ..basics.loaders import n_batches
 from ..basics.nested import map_tensors
 from ..basics.patch import patch
@@ -36,7 +37,7 @@ from ..learner import Learner
 from ..optim import needs_closure
 from ..snapshot import owned_by_steps
 from ..step import Step
-from ..undo import UndoStack, interrupts_call
+from ..undo import UndoStack
 
 # %% ../../nbs/distributed/data_parallel.ipynb #2efe9a64
 @torch.no_grad()
@@ -44,12 +45,7 @@ def average_gradients(
     params: Sequence[Tensor],     # parameters of the model, the same in all processes
     weight: float = 1.,       # weight of this process's gradients; the weights of all processes have a mean of 1
 ) -> None:
-    """Replace gradients by their weighted mean over all processes, with one `all_reduce` for each dtype
-
-    Args:
-        params: parameters of the model, the same in all processes
-        weight: weight of this process's gradients; the weights of all processes have a mean of 1
-    """
+    "Replace gradients by their weighted mean over all processes, with one `all_reduce` for each dtype"
     held = [p for p in params if p.requires_grad]
     n = dist.get_world_size()
     for dtype in {p.dtype for p in held}:
@@ -61,11 +57,7 @@ def average_gradients(
 
 # %% ../../nbs/distributed/data_parallel.ipynb #bbabb17d
 class Wrapped(nn.Module):
-    """A module that holds the models of a step, and whose `forward` calls the function passed to it
-
-    Args:
-        models
-    """
+    "A module that holds the models of a step, and whose `forward` calls the function passed to it"
     def __init__(self, models: list[nn.Module]):
         super().__init__()
         self.models = nn.ModuleList(models)
@@ -78,13 +70,7 @@ def wrap_step(
     wrapped: nn.Module,            # module that calls a function, and averages gradients in the following backward pass
     undo: UndoStack,               # undo stack that restores `predict`
 ) -> None:
-    """Send the training predictions of a step through a wrapper module
-
-    Args:
-        step: step whose `predict` is replaced
-        wrapped: module that calls a function, and averages gradients in the following backward pass
-        undo: undo stack that restores `predict`
-    """
+    "Send the training predictions of a step through a wrapper module"
     predict = step.predict
     def call(learn: Learner) -> None:
         __tracebackhide__ = True
@@ -99,14 +85,7 @@ def average_after(
     undo: UndoStack,
     weight: Callable[[], float],   # returns the weight of this batch; used only if the step updates by itself
 ) -> None:
-    """Average the gradients of a step after its backward pass. If the step updates the weights itself, average them before each update instead
-
-    Args:
-        step: step whose `backward` is replaced
-        learn: the learner
-        undo
-        weight: returns the weight of this batch; used only if the step updates by itself
-    """
+    "Average the gradients of a step after its backward pass. If the step updates the weights itself, average them before each update instead"
     _, models, opts = owned_by_steps(learn)
     params, backward = [p for m in models for p in m.parameters()], step.backward
     def call(learn: Learner) -> None:
@@ -120,11 +99,7 @@ def average_after(
 
 # %% ../../nbs/distributed/data_parallel.ipynb #ac30bbd7
 def own_random_state(group: Group) -> None:
-    """Seed each process except process 0 differently, with seeds derived from the random state of process 0
-
-    Args:
-        group
-    """
+    "Seed each process except process 0 differently, with seeds derived from the random state of process 0"
     seed = group.from_main(zlib.crc32(torch.get_rng_state().numpy().tobytes()))
     if group.number == 0: return
     torch.manual_seed(seed + group.number)
@@ -133,11 +108,7 @@ def own_random_state(group: Group) -> None:
 
 # %% ../../nbs/distributed/data_parallel.ipynb #e7415709
 class Agrees(Callback):
-    """Tell the other processes which part of the fit this process has left
-
-    Args:
-        group
-    """
+    "Tell the other processes which part of the fit this process has left"
     order, no_state = math.inf, ('group',)      # process 0 writes the checkpoint, but a group holds the number of its own process
 
     def __init__(self, group: Group): self.group = group
@@ -163,15 +134,7 @@ def make_accelerator(
     device: Any,               # device of the loaders; only 'cpu' is kept, otherwise accelerate chooses
     options: dict[str, Any],   # keyword arguments for `DistributedDataParallel`
 ) -> Any:
-    """Create an `Accelerator` from accelerate, which connects to the other processes. Raises `ImportError` if accelerate is not installed
-
-    Args:
-        device: device of the loaders; only 'cpu' is kept, otherwise accelerate chooses
-        options: keyword arguments for `DistributedDataParallel`
-
-    Raises:
-        ImportError: training in several processes needs accelerate: pip install "cbnb[distributed]"
-    """
+    "Create an `Accelerator` from accelerate, which connects to the other processes. Raises `ImportError` if accelerate is not installed"
     try: from accelerate import Accelerator, DistributedDataParallelKwargs
     except ImportError as e: raise ImportError('training in several processes needs accelerate: pip install "cbnb[distributed]"') from e
     on_cpu = device is not None and torch.device(device).type == 'cpu'
@@ -184,16 +147,7 @@ def mean_losses(
     weight: Any,          # how much the batch of this process counts; None: the losses of the processes add up
     left_out: bool = False,    # the batch of this process does not count
 ) -> Any:                 # the weight of the batches of all processes; None: the losses add up
-    """Replace the loss of a batch and its parts by their mean over all processes, by weight, or by their sum
-
-    Args:
-        learn: learner with a loss, which may have parts
-        weight: how much the batch of this process counts; None: the losses of the processes add up
-        left_out: the batch of this process does not count
-
-    Returns:
-        the weight of the batches of all processes; None: the losses add up
-    """
+    "Replace the loss of a batch and its parts by their mean over all processes, by weight, or by their sum"
     parts, like = learn.loss_parts or {}, learn.loss
     values = [v.detach().to(like.device, torch.float64).reshape(()) for v in (like, *parts.values())]
     mine = torch.as_tensor(float(not left_out) if weight is None else weight, dtype=torch.float64, device=like.device).detach()
@@ -214,10 +168,10 @@ class Distributed(Callback):
     Args:
         sharded: each process holds a part of the weights; a tuple names the module classes to shard
         quiet: all processes except process 0 print nothing in a run
-        **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if
-            sharded, for `fully_shard`
-
+        **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for
+            `fully_shard`
     Example:
+        from cbnb.toy import line_learner
         alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
         for each in alone, learn: each.fit(2)
         assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
@@ -230,11 +184,7 @@ class Distributed(Callback):
     name = 'data_parallel'               # not `distributed`, which is the method of the learner
 
     @hinted
-    def __init__(self,
-        sharded: bool | tuple[type[nn.Module], ...] = False,    # each process holds a part of the weights; a tuple names the module classes to shard
-        quiet: bool = True,     # all processes except process 0 print nothing in a run
-        **options: Any,         # options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for `fully_shard`
-    ):
+    def __init__(self, sharded: bool | tuple[type[nn.Module], ...] = False, quiet: bool = True, **options: Any):
         self.sharded, self.quiet, self.options, self.seeded = sharded, quiet, options, False
 
     @property
@@ -242,6 +192,7 @@ class Distributed(Callback):
         """Whether a run with several processes is under way
 
         Example:
+            from cbnb.toy import line_learner
             alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
             for each in alone, learn: each.fit(2)
             assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
@@ -251,50 +202,31 @@ class Distributed(Callback):
 
     @property
     def share(self) -> Share | None:
-        """The `Share` of the current phase. `None` if the batches of this phase are not divided, as in a single process
-
-        Example:
-            assert p.share(group='data') > 0.3
-            assert p.share('LogImages.after_batch') > 0.1
-            assert len(p.findings) >= 2
-            assert not learn.recorder.history.runs               # nothing of this epoch is left
-        """
+        "The `Share` of the current phase. `None` if the batches of this phase are not divided, as in a single process"
         dl = self.learn.dl
         while dl is not None and not isinstance(dl, Share): dl = vars(dl).get('dl') if hasattr(dl, '__dict__') else None
         return dl
 
-    def flagged(self,
-        flag: bool,    # the decision of this process
-    ) -> bool:         # True on all processes, or False on all
+    def flagged(self, flag: bool) -> bool:
         """Return whether any process passed True before the latest exchange between the processes. The result is the same in all processes
 
         Args:
             flag: the decision of this process
-
         Returns:
             True on all processes, or False on all
-
-        Example:
-            class StopAtNoon(Callback):
-                run_valid = False
-                def before_batch(self):
-                    if self.learn.data_parallel.flagged(datetime.now().hour >= 12): raise CancelFitException()
         """
         found, self.group.flag = self.group.flagged, flag and not self.group.flagged
         return found
 
-    def whole(self,
-        state: dict[str, Any],    # a state of the learner, which may hold parts of tensors
-    ) -> dict[str, Any]:          # the whole state, the same on all processes
+    def whole(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return a state of the learner with sharded tensors gathered. All processes must call this method together
 
         Args:
             state: a state of the learner, which may hold parts of tensors
-
         Returns:
             the whole state, the same on all processes
-
         Example:
+            from cbnb.toy import line_learner
             alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
             for each in alone, learn: each.fit(2)
             assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
@@ -304,18 +236,15 @@ class Distributed(Callback):
         from cbnb.distributed.sharded import full_state
         return full_state(state)
 
-    def parted(self,
-        state: Mapping[str, Any],    # a whole state
-    ) -> Mapping[str, Any]:          # the state of this process
+    def parted(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the state for this process. If the learner is sharded, each whole tensor of a sharded parameter or optimizer state is replaced by the part of this process
 
         Args:
             state: a whole state
-
         Returns:
             the state of this process
-
         Example:
+            from cbnb.toy import line_learner
             alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
             for each in alone, learn: each.fit(2)
             assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
@@ -412,25 +341,16 @@ class Distributed(Callback):
 
 # %% ../../nbs/distributed/data_parallel.ipynb #5000ca82
 @patch
-def distributed(self: Learner,
-    sharded: bool | tuple[type[nn.Module], ...] = False,    # each process holds a part of the weights; a tuple names the module classes to shard
-    quiet: bool = True,     # all processes except process 0 print nothing in a run
-    **options: Any,         # options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for `fully_shard`
-) -> AbstractContextManager[Learner]:  # a context manager that gives the learner
+def distributed(self: Learner, sharded: bool | tuple[type[nn.Module], ...] = False, quiet: bool = True, **options: Any,
+        ) -> AbstractContextManager[Learner]:
     """Train together with the other processes inside a `with` block
 
     Args:
         sharded: each process holds a part of the weights; a tuple names the module classes to shard
         quiet: all processes except process 0 print nothing in a run
-        **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if
-            sharded, for `fully_shard`
-
+        **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for
+            `fully_shard`
     Returns:
         a context manager that gives the learner
-
-    Example:
-        script = digits_learner()
-        with script.distributed(): script.fit(1)       # no torchrun here: one process
-        assert script.recorder.last().n_steps == 23
     """
     return self.added_cbs(Distributed(sharded, quiet, **options))

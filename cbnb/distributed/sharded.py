@@ -25,8 +25,8 @@ from ..basics.processes import n_processes
 from ..callback import wrapped
 from ..callbacks.compile import Compile
 from ..callbacks.precision import ChannelsLast
-from ..callbacks.saving import plain_name
-from ..callbacks.state import bare_model, callback_states
+from ..files.saving import plain_name
+from ..files.state import bare_model, callback_states
 from .agreement import share_tensors, shared_store
 from ..learner import Learner
 from ..optim import needs_closure
@@ -37,11 +37,7 @@ from ..undo import UndoStack
 def is_sharded(
     value: Any,    # any object
 ) -> bool:
-    """Return whether `value` is a tensor of which each process holds a part
-
-    Args:
-        value: any object
-    """
+    "Return whether `value` is a tensor of which each process holds a part"
     return isinstance(value, Tensor) and hasattr(value, 'full_tensor')
 
 # %% ../../nbs/distributed/sharded.ipynb #c900e083
@@ -49,12 +45,7 @@ def shard_like(
     value: Tensor,    # whole tensor, the same in each process
     like: Any,        # sharded tensor with the shape of `value`
 ) -> Tensor:
-    """Return a copy of `value` that is sharded like another tensor
-
-    Args:
-        value: whole tensor, the same in each process
-        like: sharded tensor with the shape of `value`
-    """
+    "Return a copy of `value` that is sharded like another tensor"
     from torch.distributed.tensor import DTensor
     mesh, part = like.device_mesh, value.detach()
     for i, placement in enumerate(like.placements):
@@ -70,16 +61,7 @@ def full_state(
     on_cpu: bool = False,       # copy the gathered tensors to the CPU
     only_main: bool = False,    # only process 0 keeps the whole tensors; the other processes keep their parts
 ) -> Any:                       # the same nesting; tensors that were not sharded are not copied
-    """Return a state with all sharded tensors gathered. All processes must call this function together
-
-    Args:
-        state: nested lists, tuples and dicts with tensors
-        on_cpu: copy the gathered tensors to the CPU
-        only_main: only process 0 keeps the whole tensors; the other processes keep their parts
-
-    Returns:
-        the same nesting; tensors that were not sharded are not copied
-    """
+    "Return a state with all sharded tensors gathered. All processes must call this function together"
     keep = not only_main or not dist.is_initialized() or dist.get_rank() == 0
     def gathered(t: Tensor) -> Tensor:
         if not is_sharded(t): return t
@@ -102,17 +84,7 @@ def blocks_of(
     classes: Iterable[type[nn.Module]] | None = None,   # classes of the blocks; None: use large elements of containers
     least: int = 1_000_000,    # minimum number of parameters of a block, without those of inner blocks; unused with `classes`
 ) -> list[nn.Module]:          # the blocks, inner blocks first
-    """Find the parts of a model whose parameters are gathered together
-
-    Args:
-        model: model to divide into blocks
-        classes: classes of the blocks; None: use large elements of containers
-        least: minimum number of parameters of a block, without those of inner blocks; unused with
-            `classes`
-
-    Returns:
-        the blocks, inner blocks first
-    """
+    "Find the parts of a model whose parameters are gathered together"
     if classes is None: found = list(_elements(model))
     else: found = [m for m in reversed(list(model.modules())) if m is not model and isinstance(m, tuple(classes))]
     taken, blocks = set[nn.Parameter](), []
@@ -230,19 +202,7 @@ def _check_params(models: list[nn.Module], held: set[Tensor]) -> None:
 def check_sharding(
     learn: Learner,    # learner during a fit
 ) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:    # the models that are trained, and the optimizers
-    """Return the models to shard and their optimizers. Raises `TypeError` or `ValueError` if the learner cannot be sharded
-
-    Args:
-        learn: learner during a fit
-
-    Returns:
-        the models that are trained, and the optimizers
-
-    Raises:
-        TypeError: {type(step)} computes gradients by itself, where sharded weights have none: train
-            with learn.distributed(), where each process holds the whole model
-        TypeError: {type(opt)} needs all parameters in one piece, and they are sharded
-    """
+    "Return the models to shard and their optimizers. Raises `TypeError` or `ValueError` if the learner cannot be sharded"
     step, (_, models, opts) = learn.train_step, owned_by_steps(learn)
     opts = list({id(o): o for opt in opts for o in getattr(opt, 'optimizers', [opt])}.values())
     held = {p for opt in opts for group in opt.param_groups for p in group['params']}
@@ -320,17 +280,7 @@ class _Meeting:
 
 # %% ../../nbs/distributed/sharded.ipynb #81fecce4
 class ShardedModels:
-    """Shard the models of a learner over all processes until the run ends
-
-    Args:
-        learn: learner in `before_fit` of a run that trains; all processes must create this object
-            together
-        blocks: module classes that become blocks; None: large elements of containers
-        least: minimum number of parameters of a block
-        mesh: a `DeviceMesh` with one dimension, or with two: replicated, then sharded; None: all
-            processes
-        **options: options for torch's `fully_shard`: `mp_policy`, `offload_policy`, ...
-    """
+    "Shard the models of a learner over all processes until the run ends"
     seconds = 5.          # seconds to wait for the other processes after an error
 
     def __init__(self,
@@ -426,15 +376,7 @@ def sharded_state(
     learn: Learner,               # learner whose models may be sharded
     state: Mapping[str, Any],     # state from `Learner.state_dict` with whole tensors, the same in each process
 ) -> Mapping[str, Any]:           # state for `Learner.load_state_dict`
-    """Return a state whose tensors are sharded like those of `learn`. If `learn` is not sharded, return `state` unchanged
-
-    Args:
-        learn: learner whose models may be sharded
-        state: state from `Learner.state_dict` with whole tensors, the same in each process
-
-    Returns:
-        state for `Learner.load_state_dict`
-    """
+    "Return a state whose tensors are sharded like those of `learn`. If `learn` is not sharded, return `state` unchanged"
     _, models, opts = owned_by_steps(learn)
     if not any(is_sharded(p) for m in models for p in m.parameters()): return state
     def opt_like(s: Mapping[str, Any], opt: Any) -> dict[str, Any]:

@@ -36,12 +36,13 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from ..basics.plain import put_state, state_of
 from ..basics.random_state import set_rng_state
 from ..callback import Callback, as_list, is_a
-from ..callbacks.state import loaders_of
+from ..files.state import loaders_of
 from ..display.front_end import set_display
 from ..display.progress import DISPLAYS, LogDisplay, Progress, ProgressCallback
 from ..display.steering import Steering
 from .data_parallel import Distributed
-from ..history import NamedLoss, Run
+from ..basics.buffers import NamedLoss
+from ..history import Run
 from ..learner import Learner
 from ..snapshot import owned_by_steps
 from ..undo import interrupts_wait
@@ -71,12 +72,7 @@ def dump(
     obj: Any,        # object to write, such as a learner or a dict
     path: Path,      # path of the file to write
 ) -> None:
-    """Write an object to a file for another process. Raises `TypeError` with the name of the part that cannot be pickled
-
-    Args:
-        obj: object to write, such as a learner or a dict
-        path: path of the file to write
-    """
+    "Write an object to a file for another process. Raises `TypeError` with the name of the part that cannot be pickled"
     try: torch.save(obj, path, pickle_module=_pickling(), pickle_protocol=5)
     except (OSError, ImportError): raise
     except Exception as e: raise _refused(obj, e) from e
@@ -86,12 +82,7 @@ def load(
     path: Path,                # path of a file that `dump` wrote
     gpu: int | None = None,    # number of the GPU for all tensors that were on a GPU; None: the same GPU as before
 ) -> Any:
-    """Read an object from a file that `dump` wrote
-
-    Args:
-        path: path of a file that `dump` wrote
-        gpu: number of the GPU for all tensors that were on a GPU; None: the same GPU as before
-    """
+    "Read an object from a file that `dump` wrote"
     place = None if gpu is None else {f'cuda:{i}': f'cuda:{gpu}' for i in range(torch.cuda.device_count())}
     return torch.load(path, map_location=place, weights_only=False, mmap=True)
 
@@ -154,11 +145,7 @@ def _refused(obj: Any, error: Exception) -> TypeError:
 
 # %% ../../nbs/distributed/worker.ipynb #9c75fa24
 class Messages:
-    """Send messages to the notebook
-
-    Args:
-        out: stream to write the messages to
-    """
+    "Send messages to the notebook"
     def __init__(self,
         out: BinaryIO,     # stream to write the messages to
     ): self.out, self.lock, self.pid = out, threading.Lock(), os.getpid()
@@ -173,12 +160,7 @@ class Messages:
 
 # %% ../../nbs/distributed/worker.ipynb #db5d905d
 class Printed(io.TextIOBase):
-    """A replacement for `sys.stdout` or `sys.stderr` that sends the printed text as messages, at each newline
-
-    Args:
-        tell: sends the messages
-        to: stream of the notebook to print to: 'stdout' or 'stderr'
-    """
+    "A replacement for `sys.stdout` or `sys.stderr` that sends the printed text as messages, at each newline"
     def __init__(self,
         tell: Messages,    # sends the messages
         to: str,           # stream of the notebook to print to: 'stdout' or 'stderr'
@@ -208,11 +190,7 @@ def _take_over(rank: int) -> tuple[BinaryIO, Messages]:
 
 # %% ../../nbs/distributed/worker.ipynb #4d13f926
 class Begins(Callback):
-    """Send the message `began` before the first batch of a fit
-
-    Args:
-        tell
-    """
+    "Send the message `began` before the first batch of a fit"
     order, run_in, no_state = math.inf, ('fit',), ('tell',)
     def __init__(self, tell: Callable[..., None]): self.tell, self.told = tell, False
 
@@ -222,12 +200,7 @@ class Begins(Callback):
 
 # %% ../../nbs/distributed/worker.ipynb #f0861b0c
 class Orders:
-    """Execute the commands of the notebook
-
-    Args:
-        source: stream with the commands
-        folder: folder to remove when the notebook has ended
-    """
+    "Execute the commands of the notebook"
     def __init__(self,
         source: BinaryIO,     # stream with the commands
         folder: Path,         # folder to remove when the notebook has ended
@@ -254,11 +227,7 @@ class Orders:
 
 # %% ../../nbs/distributed/worker.ipynb #5532b9e6
 class RunFeed:
-    """Callable that returns the entries added to a run since the previous call
-
-    Args:
-        run: the record of the fit; None: nothing is recorded
-    """
+    "Callable that returns the entries added to a run since the previous call"
     def __init__(self,
         run: Run | None,     # the record of the fit; None: nothing is recorded
     ):
@@ -282,12 +251,7 @@ def add_news(
     run: Run | None,          # run to extend; None: do nothing
     news: dict[str, Any],     # new entries from a `RunFeed`
 ) -> None:
-    """Append the entries from a `RunFeed` to a run
-
-    Args:
-        run: run to extend; None: do nothing
-        news: new entries from a `RunFeed`
-    """
+    "Append the entries from a `RunFeed` to a run"
     if run is None or not news: return
     run.raw_losses.extend(news['losses'])
     run.epochs += news['rows']
@@ -299,11 +263,7 @@ def add_news(
 
 # %% ../../nbs/distributed/worker.ipynb #f6ab5e6a
 class MessageDisplay(LogDisplay):
-    """A display that sends messages to another process in place of drawing
-
-    Args:
-        send: called with the kind of a message, and its contents as keyword arguments
-    """
+    "A display that sends messages to another process in place of drawing"
     live = True
 
     def __init__(self,
@@ -329,12 +289,7 @@ def send_displays(
     learn: Learner,
     send: Callable[..., None],    # called with the kind of a message, and its contents as keyword arguments
 ) -> None:
-    """Send the progress and the table of all further runs as messages. The display mode of the whole process changes
-
-    Args:
-        learn: the learner
-        send: called with the kind of a message, and its contents as keyword arguments
-    """
+    "Send the progress and the table of all further runs as messages. The display mode of the whole process changes"
     DISPLAYS['lines'] = lambda: MessageDisplay(send)
     set_display('lines')
     for progress in learn.callbacks.find(ProgressCallback): progress.every = 0.1
@@ -344,12 +299,7 @@ def send_displays(
 ASKED = dict(stopping=False, paused=False, lr_scale=1.)      # settings of `Steering` at the start of a fit
 
 class Mirror:
-    """Show the fit of another process, and send the settings of the controls to that process
-
-    Args:
-        learn: learner in a run
-        send: sends commands to the other process
-    """
+    "Show the fit of another process, and send the settings of the controls to that process"
     def __init__(self,
         learn: Learner,               # learner in a run
         send: Callable[..., None],    # sends commands to the other process
@@ -361,12 +311,7 @@ class Mirror:
         self.asked: dict[str, Any] = ASKED      # the settings that were sent last
 
     def start(self, names: list[str], run: dict[str, Any] | None) -> None:
-        """Start the display when a fit begins. If the fit is recorded, append a run to the history of the learner
-
-        Args:
-            names
-            run
-        """
+        "Start the display when a fit begins. If the fit is recorded, append a run to the history of the learner"
         self.names, self.at, self.run = names, None, None
         if run:
             self.run = Run(metric_names=names, **run)
@@ -382,54 +327,28 @@ class Mirror:
         self.asked = ASKED
 
     def progress(self, at: Progress, news: dict[str, Any]) -> None:
-        """Store the progress, and append the new entries to the run
-
-        Args:
-            at
-            news
-        """
+        "Store the progress, and append the new entries to the run"
         self.at = at
         add_news(self.run, news)
 
     def row(self, values: list[Any], names: list[str], news: dict[str, Any]) -> None:
-        """Show the table row of an epoch that has ended
-
-        Args:
-            values
-            names
-            news
-        """
+        "Show the table row of an epoch that has ended"
         self.names[:] = names
         add_news(self.run, news)
         self.shown.row(values)
 
     def finish(self, word: str, as_planned: bool, news: dict[str, Any]) -> None:
-        """When the fit has ended, append the last entries to the run, and close the display
-
-        Args:
-            word
-            as_planned
-            news
-        """
+        "When the fit has ended, append the last entries to the run, and close the display"
         add_news(self.run, news)
         shown, self.shown = self.shown, None
         shown.finish(word, as_planned)
 
     def log(self, row: list[Any]) -> None:
-        """Pass a row to the logger of the learner
-
-        Args:
-            row
-        """
+        "Pass a row to the logger of the learner"
         self.learn.logger(row)
 
     def write(self, text: str, to: str) -> None:
-        """Write printed text to `sys.stdout` or `sys.stderr`
-
-        Args:
-            text
-            to
-        """
+        "Write printed text to `sys.stdout` or `sys.stderr`"
         getattr(sys, to).write(text)
 
     def draw(self) -> None:
@@ -470,15 +389,7 @@ def do_job(
     job: dict[str, Any],               # dict with the keys `learn`, `method`, `n_epoch`, `kwargs` and `rng`
     tell: Callable[..., None],         # sends a message to the notebook
 ) -> str | None:                       # where the fit was interrupted; None: it was not interrupted
-    """Call the training method of a job
-
-    Args:
-        job: dict with the keys `learn`, `method`, `n_epoch`, `kwargs` and `rng`
-        tell: sends a message to the notebook
-
-    Returns:
-        where the fit was interrupted; None: it was not interrupted
-    """
+    "Call the training method of a job"
     learn = job['learn']
     learn.keep_restore_points = 0
     set_rng_state(job['rng'], loaders_of(learn))
@@ -499,15 +410,7 @@ def result_of(
     learn: Learner,            # learner that has been trained
     kwargs: dict[str, Any],    # keyword arguments of the fit
 ) -> dict[str, Any]:           # dict with the keys `state`, `fitted`, `trained` and `cbs`
-    """Collect the state of a trained learner and the states of the callbacks in `kwargs`, for `take_result`
-
-    Args:
-        learn: learner that has been trained
-        kwargs: keyword arguments of the fit
-
-    Returns:
-        dict with the keys `state`, `fitted`, `trained` and `cbs`
-    """
+    "Collect the state of a trained learner and the states of the callbacks in `kwargs`, for `take_result`"
     params = [p for m in owned_by_steps(learn)[1] for p in m.parameters()]
     return dict(state=learn.state_dict(), fitted={name: getattr(learn, name) for name in FITTED},
                 trained=[p.requires_grad for p in params], cbs=[_state(cb) for cb in as_list(kwargs.get('cbs'))])
@@ -518,13 +421,7 @@ def take_result(
     kwargs: dict[str, Any],     # keyword arguments of the fit
     result: dict[str, Any],     # result from `result_of`
 ) -> None:
-    """Load the result of a fit into a learner. The `Run` objects of earlier fits stay in its history
-
-    Args:
-        learn: learner in the notebook, whose copy was trained
-        kwargs: keyword arguments of the fit
-        result: result from `result_of`
-    """
+    "Load the result of a fit into a learner. The `Run` objects of earlier fits stay in its history"
     runs = learn.recorded_runs()
     earlier = list(runs)
     learn.load_state_dict(result['state'])
@@ -538,11 +435,7 @@ def take_result(
 
 # %% ../../nbs/distributed/worker.ipynb #1b371de7
 def error_report(e: BaseException) -> dict[str, Any]:
-    """Return a dict that describes an exception, with the keys `words`, `exception` and `time`
-
-    Args:
-        e
-    """
+    "Return a dict that describes an exception, with the keys `words`, `exception` and `time`"
     words = ''.join(traceback.format_exception(e))
     try: data = _cloudpickle().dumps(e.with_traceback(None))
     except Exception: data = None
@@ -553,12 +446,7 @@ def main(
     folder: Path,     # folder with the job file, where the result is written
     rank: int,        # rank of this process; process 0 sends the progress and writes the result
 ) -> None:
-    """Run the job of a notebook in this process, then exit
-
-    Args:
-        folder: folder with the job file, where the result is written
-        rank: rank of this process; process 0 sends the progress and writes the result
-    """
+    "Run the job of a notebook in this process, then exit"
     source, tell = _take_over(rank)
     orders = Orders(source, folder)
     threading.Thread(target=orders.listen, daemon=True).start()

@@ -40,14 +40,7 @@ from .trials import choose
 def choices(
     found: LRFind,          # result of `lr_find`
 ) -> dict[str, float]:      # rule -> rate, only valid rates
-    """Return the recommended rate and the valid suggestions of the rules
-
-    Args:
-        found: result of `lr_find`
-
-    Returns:
-        rule -> rate, only valid rates
-    """
+    "Return the recommended rate and the valid suggestions of the rules"
     best = {} if found.recommended is None else {found.rule or 'recommended': found.recommended}
     rates = {**best, **found.suggestions, **best}         # the recommended rate comes first
     return {name: float(lr) for name, lr in rates.items() if _is_rate(lr)}
@@ -61,15 +54,7 @@ def slider_range(
     found: LRFind,            # result of `lr_find`
     lr: Any = None,           # rate of the learner; ignored unless it is a number
 ) -> tuple[float, float]:     # lowest and highest exponent of ten
-    """Compute the limits of a log slider that covers the sweep and all rates to choose from
-
-    Args:
-        found: result of `lr_find`
-        lr: rate of the learner; ignored unless it is a number
-
-    Returns:
-        lowest and highest exponent of ten
-    """
+    "Compute the limits of a log slider that covers the sweep and all rates to choose from"
     rates = [*found.lrs, *choices(found).values(), *([lr] if _is_rate(lr) else [])]
     rates = rates or [1e-7, 10.]
     low, high = math.log10(min(rates)), math.log10(max(rates))
@@ -80,15 +65,7 @@ def first_choice(
     found: LRFind,     # result of `lr_find`
     lr: Any = None,    # rate of the learner; ignored unless it is a number
 ) -> float:            # `found.lr`, otherwise the learner's rate, otherwise the middle of the slider
-    """Return the rate at which the slider starts
-
-    Args:
-        found: result of `lr_find`
-        lr: rate of the learner; ignored unless it is a number
-
-    Returns:
-        `found.lr`, otherwise the learner's rate, otherwise the middle of the slider
-    """
+    "Return the rate at which the slider starts"
     if _is_rate(found.lr): return float(found.lr)
     if _is_rate(lr): return float(lr)
     return 10**(sum(slider_range(found))/2)
@@ -109,15 +86,7 @@ def recommend_for(
     found: LRFind,      # result of `lr_find`, which is updated
     n_epoch: float,     # number of planned epochs
 ) -> bool:              # False: no change, because the sweep gave no rate or `found.n_epoch` is unknown
-    """Update the recommendation for a different number of epochs
-
-    Args:
-        found: result of `lr_find`, which is updated
-        n_epoch: number of planned epochs
-
-    Returns:
-        False: no change, because the sweep gave no rate or `found.n_epoch` is unknown
-    """
+    "Update the recommendation for a different number of epochs"
     old, chosen = found.planned, found.lr if found.lr != found.recommended else None
     if not old.n_epoch or found.first is None: return False
     new = planned_run(n_epoch, None, old.steps/old.n_epoch)
@@ -172,27 +141,14 @@ def picker_curve(
     found: LRFind,             # result of `lr_find`
     lr: float | None = None,   # chosen rate; None: no line
 ) -> Chart:
-    """Return a chart with the curve, a mark for each suggestion, and a line at the chosen rate
-
-    Args:
-        found: result of `lr_find`
-        lr: chosen rate; None: no line
-    """
+    "Return a chart with the curve, a mark for each suggestion, and a line at the chosen rate"
     return Chart(_lines(found), **_layout(found, lr))
 
 def picker_chart(
     found: LRFind,    # result of `lr_find`
     lr: float,        # chosen rate
 ) -> str:             # HTML of the image
-    """Return HTML with the chart of the picker as a static image
-
-    Args:
-        found: result of `lr_find`
-        lr: chosen rate
-
-    Returns:
-        HTML of the image
-    """
+    "Return HTML with the chart of the picker as a static image"
     curve = picker_curve(found, lr)
     return still_image(still_svg(curve, curve.points), curve.text)
 
@@ -215,12 +171,7 @@ def picker_text(
     found: LRFind,             # result of `lr_find`
     lr: float | None = None,   # chosen rate; None: do not mention it
 ) -> str:
-    """Describe the chart in words, for screen readers
-
-    Args:
-        found: result of `lr_find`
-        lr: chosen rate; None: do not mention it
-    """
+    "Describe the chart in words, for screen readers"
     words = ['Loss over learning rate']
     if found.lrs: words[0] += f' from {as_rate(found.lrs[0])} to {as_rate(found.lrs[-1])}'
     if found.recommended is None: words.append(f'no suggestion: {found.reason}')
@@ -234,14 +185,7 @@ def picker_text(
 def advice_html(
     found: LRFind,    # result of `lr_find`
 ) -> str:             # HTML
-    """Return HTML with the recommended rate and its reason, or with the reason why there is no rate
-
-    Args:
-        found: result of `lr_find`
-
-    Returns:
-        HTML
-    """
+    "Return HTML with the recommended rate and its reason, or with the reason why there is no rate"
     reason = escape(str(found.reason))
     if found.recommended is not None:
         rate = f'<b>{as_rate(found.recommended)}</b>{_band_words(found)}'
@@ -253,26 +197,13 @@ def boxed(
     page: str,     # HTML of the content
     color: str,    # color of the bar at the left, a key of `COLORS`
 ) -> str:          # HTML
-    """Return HTML that puts `page` into a box with a colored bar at its left
-
-    Args:
-        page: HTML of the content
-        color: color of the bar at the left, a key of `COLORS`
-
-    Returns:
-        HTML
-    """
+    "Return HTML that puts `page` into a box with a colored bar at its left"
     look = f'border-left:4px solid var(--cbnb-{color},{COLORS[color]});padding:.15em .8em;line-height:1.45;margin:.2em 0'
     return f'<div style="{look};overflow-wrap:anywhere">{page}</div>'
 
 # %% ../../nbs/lr/picker.ipynb #96e24757
 class Tee:
-    """A stream that passes the text of the thread that created it to `take`, and the text of other threads to the original stream
-
-    Args:
-        stream: original stream
-        take: function that receives the text
-    """
+    "A stream that passes the text of the thread that created it to `take`, and the text of other threads to the original stream"
     def __init__(self,
         stream: Any,                   # original stream
         take: Callable[[str], None],   # function that receives the text
@@ -282,11 +213,7 @@ class Tee:
     def end(self,
         name: str,                     # name of the stream in `sys`: 'stdout' or 'stderr'
     ) -> None:
-        """Stop passing text to `take`. If `sys` still has this stream, restore the original stream there
-
-        Args:
-            name: name of the stream in `sys`: 'stdout' or 'stderr'
-        """
+        "Stop passing text to `take`. If `sys` still has this stream, restore the original stream there"
         self._thread = None                      # other code may still hold and use this stream
         if getattr(sys, name) is self: setattr(sys, name, self._stream)
 
@@ -307,11 +234,7 @@ def _printed_html(text: str) -> str:
 
 # %% ../../nbs/lr/picker.ipynb #5001edc0
 class Printed:
-    """Collect what the current thread prints in a `with` block, and show it at most five times a second
-
-    Args:
-        show: function that displays HTML
-    """
+    "Collect what the current thread prints in a `with` block, and show it at most five times a second"
     limit, every = 4000, 0.2             # number of characters to keep; seconds between updates
 
     def __init__(self,
@@ -319,11 +242,7 @@ class Printed:
     ): self.show, self.text, self.cut, self.shown = show, '', False, 0.
 
     def take(self, text: str) -> None:
-        """Append text, and show the result if the last update is more than 0.2 seconds old
-
-        Args:
-            text
-        """
+        "Append text, and show the result if the last update is more than 0.2 seconds old"
         self.text += text
         if len(self.text) > self.limit: self.text, self.cut = self.text[-self.limit:], True
         if time.monotonic() - self.shown > self.every: self.update()
@@ -348,14 +267,7 @@ class Printed:
 def problem_html(
     e: BaseException,   # the exception to show
 ) -> str:               # HTML
-    """Format an exception with its notes and traceback as HTML
-
-    Args:
-        e: the exception to show
-
-    Returns:
-        HTML
-    """
+    "Format an exception with its notes and traceback as HTML"
     first = f'<b>{escape(type(e).__name__)}</b>: {escape(str(e)[:2000])}'
     notes = ''.join(f'<br>{escape(note)}' for note in getattr(e, '__notes__', ()))
     lines = escape(''.join(traceback.format_exception(e))[-6000:])
@@ -370,13 +282,7 @@ def placed(
     put: Callable[[Any], None],   # function that places the widget of the progress display
     keep: Callable[[dict[str, str]], None] | None = None,    # function that stores the page of the fit so far, for a saved notebook
 ) -> Iterator[None]:
-    """Call `put` with the progress widget of each fit in a `with` block. If `learn.progress` has no attribute `place`, do nothing
-
-    Args:
-        learn: learner whose fit shows its progress
-        put: function that places the widget of the progress display
-        keep: function that stores the page of the fit so far, for a saved notebook
-    """
+    "Call `put` with the progress widget of each fit in a `with` block. If `learn.progress` has no attribute `place`, do nothing"
     progress = getattr(learn, 'progress', None)
     if not hasattr(progress, 'place'):
         yield
@@ -414,15 +320,7 @@ def rule_button(
     found: LRFind,    # result of `lr_find`
     name: str,        # name of the rule
 ) -> Any:             # an ipywidgets button
-    """Create the button of a rule, without a click handler. The button is disabled if the suggestion is not a valid rate
-
-    Args:
-        found: result of `lr_find`
-        name: name of the rule
-
-    Returns:
-        an ipywidgets button
-    """
+    "Create the button of a rule, without a click handler. The button is disabled if the suggestion is not a valid rate"
     from ipywidgets import Button
     button = Button(disabled=name not in choices(found))
     _dress(button, found, name)
@@ -437,15 +335,7 @@ def lr_slider(
     found: LRFind,    # result of `lr_find`
     lr: Any = None,   # rate of the learner; ignored unless it is a number
 ) -> Any:             # a `FloatLogSlider` of ipywidgets
-    """Create a slider for the learning rate with a log scale
-
-    Args:
-        found: result of `lr_find`
-        lr: rate of the learner; ignored unless it is a number
-
-    Returns:
-        a `FloatLogSlider` of ipywidgets
-    """
+    "Create a slider for the learning rate with a log scale"
     from ipywidgets import FloatLogSlider
     low, high = slider_range(found, lr)
     slider = FloatLogSlider(value=first_choice(found, lr), base=10, min=low, max=high, step=_STEP,
@@ -459,12 +349,7 @@ def nearby(
     value: float,           # value of the slider
     exact: list[float],     # exact rates to choose from, above 0
 ) -> float:
-    """Return the rate in `exact` nearest to the slider if it is within half a step. Otherwise return the value of the slider
-
-    Args:
-        value: value of the slider
-        exact: exact rates to choose from, above 0
-    """
+    "Return the rate in `exact` nearest to the slider if it is within half a step. Otherwise return the value of the slider"
     def steps(lr: float) -> float: return abs(math.log10(lr/value))/_STEP
     nearest = min(exact, key=steps, default=value)
     return nearest if steps(nearest) < 0.51 else value
@@ -474,12 +359,7 @@ def clicked(
     x: float,               # rate at the position of the mouse, above 0
     exact: list[float],     # exact rates to choose from, above 0
 ) -> float:
-    """Return the rate that a click on the curve chooses
-
-    Args:
-        x: rate at the position of the mouse, above 0
-        exact: exact rates to choose from, above 0
-    """
+    "Return the rate that a click on the curve chooses"
     def factor(lr: float) -> float: return abs(math.log(lr/x))
     nearest = min(exact, key=factor, default=0.)
     return nearest if nearest and factor(nearest) < 0.08 else float(f'{x:.1e}')
@@ -491,17 +371,7 @@ def action_button(
     icon: str,       # name of a Font Awesome icon
     tooltip: str,    # text of the tooltip
 ) -> Any:            # an ipywidgets button
-    """Create a button with an icon, a tooltip and a CSS class
-
-    Args:
-        name: name for the CSS class `cbnb-<name>`
-        text: text on the button
-        icon: name of a Font Awesome icon
-        tooltip: text of the tooltip
-
-    Returns:
-        an ipywidgets button
-    """
+    "Create a button with an icon, a tooltip and a CSS class"
     from ipywidgets import Button
     button = Button(description=text, icon=icon, tooltip=tooltip)
     button.add_class(f'cbnb-{name}')
@@ -511,14 +381,7 @@ def action_button(
 def epochs_box(
     n: float | None = None,   # initial number of epochs; None: 5
 ) -> Any:                     # a `BoundedIntText` of ipywidgets
-    """Create a box for the number of epochs
-
-    Args:
-        n: initial number of epochs; None: 5
-
-    Returns:
-        a `BoundedIntText` of ipywidgets
-    """
+    "Create a box for the number of epochs"
     from ipywidgets import BoundedIntText
     box = BoundedIntText(value=max(round(n or 5), 1), min=1, max=100_000, description='epochs',
                          tooltip='number of epochs to train')
@@ -531,14 +394,7 @@ def epochs_box(
 def row(
     *parts: Any,    # widgets for the row
 ) -> Any:           # an `HBox` of ipywidgets
-    """Arrange widgets in a row that wraps if it does not fit into the width of the output
-
-    Args:
-        *parts: widgets for the row
-
-    Returns:
-        an `HBox` of ipywidgets
-    """
+    "Arrange widgets in a row that wraps if it does not fit into the width of the output"
     from ipywidgets import HBox
     box = HBox(parts)
     box.layout.flex_flow, box.layout.align_items = 'row wrap', 'center'
@@ -607,12 +463,7 @@ def _close_all() -> None:
 
 # %% ../../nbs/lr/picker.ipynb #c2d34ce8
 class LRPicker:
-    """Widgets to choose a learning rate on the curve of a sweep, to set it for the learner, and to train with it
-
-    Args:
-        learn: learner whose rate is set
-        found: result of `lr_find` for this learner
-    """
+    "Widgets to choose a learning rate on the curve of a sweep, to set it for the learner, and to train with it"
     found: LRFind                # result of `lr_find`
     rates: dict[str, float]      # rule -> suggested rate
     exact: list[float]           # exact rates to choose from
@@ -648,11 +499,7 @@ class LRPicker:
 
     @property
     def learn(self) -> Learner:
-        """The learner of the picker. Raises `RuntimeError` if the learner was deleted
-
-        Raises:
-            RuntimeError: the learner of this picker is gone: sweep again
-        """
+        "The learner of the picker. Raises `RuntimeError` if the learner was deleted"
         learn = self._learn()
         if learn is None: raise RuntimeError('the learner of this picker is gone: sweep again')
         return learn
@@ -700,14 +547,7 @@ class LRPicker:
     def choose(self,
         name: str,    # name of a rule that has made a suggestion
     ) -> None:
-        """Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate
-
-        Args:
-            name: name of a rule that has made a suggestion
-
-        Raises:
-            ValueError: {name} has suggested no rate; there are ...
-        """
+        "Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate"
         if name not in self.rates:
             raise ValueError(f'{name!r} has suggested no rate; there are {", ".join(self.rates)}')
         self._take(self.rates[name])
@@ -848,16 +688,7 @@ def as_picker(
     found: LRFind,                  # result of `lr_find`
     learn: Learner | None = None,   # learner whose rate the picker sets; None: the learner of the sweep
 ) -> LRPicker:
-    """Create the picker for a result. Raises `ValueError` if the learner is not known
-
-    Args:
-        found: result of `lr_find`
-        learn: learner whose rate the picker sets; None: the learner of the sweep
-
-    Raises:
-        ValueError: this result does not know its learner, which is gone, or it is a copy or was loaded:
-            pass one, found.widget(learn)
-    """
+    "Create the picker for a result. Raises `ValueError` if the learner is not known"
     learn = learn if learn is not None else found.learn
     if learn is None:
         raise ValueError('this result does not know its learner, which is gone, or it is a copy '

@@ -11,7 +11,7 @@ __all__ = ['CollectDataCallback', 'EarlyStoppingCallback', 'SaveModelCallback', 
 # %% ../../nbs/names/fastai.ipynb #42d830dc
 from ..callbacks.interpret import Interpretation
 from ..callbacks.predictions import CollectData
-from ..callbacks.saving import SaveModel
+from ..callbacks.save_model import SaveModel
 from ..callbacks.stopping import ShortEpoch, TerminateOnNaN
 from ..callbacks.trackers import EarlyStopping, Tracker
 from ..display.show_graph import ShowGraph
@@ -46,7 +46,8 @@ from ..basics.nested import find_bs, to_detach
 from ..callbacks.predictions import GatherPredsCallback, before_batch_cb
 from ..callbacks.stopping import SkipToEpoch
 from ..lr.finder import LRFinder
-from ..metrics import AvgLoss, AvgSmoothLoss
+from ..callbacks.more_metrics import AvgSmoothLoss
+from ..metrics import AvgLoss
 
 # %% ../../nbs/names/fastai.ipynb #35c28079
 _all_ = ['Interpretation', 'SkipToEpoch', 'GatherPredsCallback', 'before_batch_cb', 'find_bs', 'to_detach', 'LRFinder',

@@ -13,8 +13,9 @@ from torch import nn
 
 import cbnb
 import cbnb.names.fastai as names
-from cbnb.callbacks.saving import read_note
-from cbnb.callbacks.trackers import RateFactor, as_comparison, direction, lower_is_better, sets_lr
+from cbnb.basics.text import lower_is_better
+from cbnb.callbacks.trackers import RateFactor, as_comparison, direction, sets_lr
+from cbnb.files.saving import read_note
 from helpers import CANCELS, RaiseIn, ab, line_batches, line_learner, same_bits
 
 LOSSES = [5, 4, 3, 3.5, 3.4, 2]

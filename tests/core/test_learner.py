@@ -14,10 +14,11 @@ from torch import nn
 import cbnb
 from cbnb import callback as base
 from cbnb.basics.arguments import as_count
+from cbnb.basics.loss_parts import as_loss, pred_of, split_result
 from cbnb.callback import as_list, is_a
-from cbnb.loop import as_valid_every
+from cbnb.length import as_valid_every
 from cbnb.optim import checked_lr
-from cbnb.step import as_loss, as_step, computes_loss, depends_on, pred_of, split_result
+from cbnb.step import as_step, computes_loss, depends_on
 from helpers import Line, ab, line_batches, line_learner
 
 

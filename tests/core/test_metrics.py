@@ -26,10 +26,13 @@ from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, Multiclass
 
 import cbnb
 from cbnb import metrics
-from cbnb.basics import processes
-from cbnb.basics.sklearn_functions import takes_of
+from cbnb.basics import arguments, processes
+from cbnb.basics.buffers import Smoother
+from cbnb.basics.metric_functions import name_of, noting, one_number
 from cbnb.basics.text import distinct
-from cbnb.metrics import RunningMean, as_metrics, one_number, view_for_metric
+from cbnb.callbacks.more_metrics import MSE, Accuracy, AvgSmoothLoss, ErrorMetric
+from cbnb.callbacks.sklearn_metrics import takes_of
+from cbnb.metrics import RunningMean, as_metrics, view_for_metric
 from cbnb.step import Step
 from helpers import line_learner, seed
 from processes import python
@@ -78,12 +81,12 @@ def test_every_kind_equals_one_pass_in_training_and_validation():
     """A learning rate of 0, so that both phases see the same weights."""
     metrics = [
         cbnb.accuracy,
-        cbnb.metrics.Accuracy(),
+        Accuracy(),
         cbnb.SklearnMetric(f1_score, average="macro"),
         cbnb.SklearnMetric("roc_auc_score", "probabilities", multi_class="ovr"),
         MulticlassF1Score(3),
         MetricCollection({"f1": MulticlassF1Score(3), "auc": MulticlassAUROC(3)}, prefix="t_"),
-        cbnb.metrics.Loss(),
+        cbnb.metrics.AvgLoss(),
     ]
     learn = classifier(metrics, cbs=cbnb.Recorder(train_metrics=True))
     learn.fit(2)
@@ -252,9 +255,9 @@ def test_wrong_choices_say_what_there_is(case):
 def test_a_loss_among_the_outputs():
     """An evaluation step of one's own may return (loss, pred, y)."""
     learn = outputs_of((torch.tensor(3.0), ONE), Y)
-    assert value(cbnb.metrics.Loss().set_indexes([0]), learn) == 3
+    assert value(cbnb.metrics.AvgLoss().set_indexes([0]), learn) == 3
     with pytest.raises(ValueError, match="no loss in this step"):
-        value(cbnb.metrics.Loss(), learn)
+        value(cbnb.metrics.AvgLoss(), learn)
 
 
 def test_dict_targets_reach_functions():
@@ -285,7 +288,7 @@ class Waits(TorchDispatchMode):
 
 def test_no_batch_waits_for_the_device():
     metrics = as_metrics([
-        cbnb.accuracy, cbnb.metrics.Accuracy(), cbnb.metrics.Loss(), cbnb.SklearnMetric(f1_score), cbnb.AccumMetric(f1_score, activation="softmax"),
+        cbnb.accuracy, Accuracy(), cbnb.metrics.AvgLoss(), cbnb.SklearnMetric(f1_score), cbnb.AccumMetric(f1_score, activation="softmax"),
         cbnb.SklearnMetric(roc_auc_score, "probabilities"), cbnb.metric_on(cbnb.accuracy, 0, 1), MulticlassF1Score(3, validate_args=False),
     ])  # fmt: skip
     for m in metrics:
@@ -306,8 +309,8 @@ def test_no_batch_waits_for_the_device():
 
 def test_averages_are_explicit():
     learn = outputs_of(torch.zeros(2, 2), torch.ones(2, 2))
-    assert value(cbnb.MAE(), learn) == value(cbnb.metrics.MSE(), learn) == 1
-    assert value(cbnb.MAE("rows"), learn) == value(cbnb.metrics.MSE(average="rows"), learn) == 2
+    assert value(cbnb.MAE(), learn) == value(MSE(), learn) == 1
+    assert value(cbnb.MAE("rows"), learn) == value(MSE(average="rows"), learn) == 2
     with pytest.raises(ValueError, match="average='batch' should be 'elements' or 'rows'"):
         cbnb.MAE("batch")
     with pytest.raises(ValueError, match="MAE compares element by element.*\\(4, 1\\).*\\(4,\\)"):
@@ -321,7 +324,7 @@ def test_a_missing_scikit_learn_is_named_with_the_extra(monkeypatch):
 
 
 def test_nothing_to_say_without_batches():
-    for m in as_metrics([mae, cbnb.MAE(), cbnb.SklearnMetric(f1_score), BinaryAUROC(), cbnb.metrics.Accuracy(), cbnb.metrics.Loss()]):
+    for m in as_metrics([mae, cbnb.MAE(), cbnb.SklearnMetric(f1_score), BinaryAUROC(), Accuracy(), cbnb.metrics.AvgLoss()]):
         m.reset()
         assert m.value is None, m
 
@@ -415,7 +418,7 @@ def test_errors_of_small_numbers_are_not_small():
 
     assert value(cbnb.MAE(), outputs_of(bytes_of(5), bytes_of(7))) == 2
     many = torch.ones(70_000).half()
-    assert value(cbnb.metrics.MSE(), outputs_of(many, 0 * many)) == 1
+    assert value(MSE(), outputs_of(many, 0 * many)) == 1
 
 
 def test_a_copy_has_a_mean_of_its_own():
@@ -490,10 +493,10 @@ dist.destroy_process_group()
 def metrics_for_processes() -> list:
     return [
         cbnb.accuracy,
-        cbnb.metrics.Accuracy(),
+        Accuracy(),
         cbnb.SklearnMetric(f1_score, average="macro"),
         cbnb.SklearnMetric(roc_auc_score, "probabilities", multi_class="ovr"),
-        cbnb.metrics.Loss(),
+        cbnb.metrics.AvgLoss(),
         MulticlassF1Score(3),
         MulticlassAUROC(3),
     ]
@@ -868,7 +871,7 @@ def test_an_error_in_all_processes_is_that_error_and_in_one_is_a_disagreement(sa
     "given, number", [(None, None), (True, True), (3, 3), (2.5, 2.5), (torch.tensor([2.0]), 2.0), (np.float32(0.5), 0.5), ("1.5", 1.5)]
 )
 def test_whatever_holds_one_number_is_that_number(given, number):
-    found = metrics.as_number(given)
+    found = arguments.as_number(given)
     assert found == number and type(found) is type(number)
 
 
@@ -935,28 +938,29 @@ def test_one_number_is_kept_as_it_is():
 )
 def test_the_note_of_a_metric_that_failed(given, note):
     error = ValueError()
-    metrics._note_inputs(error, "m", *given)
+    with pytest.raises(ValueError), noting("m", *given):
+        raise error
     assert error.__notes__ == [note]
 
 
 def test_the_mean_of_vector_losses_and_of_numbers():
     learn = outputs_of(torch.zeros(2), torch.zeros(2))
     learn.loss = torch.tensor([1.0, 4.0])
-    assert value(cbnb.metrics.AvgLoss(), learn) == 2.5 == value(cbnb.metrics.AvgSmoothLoss(), learn)
+    assert value(cbnb.metrics.AvgLoss(), learn) == 2.5 == value(AvgSmoothLoss(), learn)
     learn.loss = 3.0
     assert value(cbnb.metrics.AvgLoss(), learn) == 3
     learn.loss = None
-    smooth = cbnb.metrics.AvgSmoothLoss()
+    smooth = AvgSmoothLoss()
     smooth.reset(), smooth.accumulate(learn)
     assert smooth.value is None
 
 
 def test_smoothing_is_corrected_for_its_start():
     """Of 1, 3 and 5 with a weight of a half: 1, (1 + 2*3)/3, (1 + 2*3 + 4*5)/7."""
-    smoother = metrics.Smoother(0.5)
+    smoother = Smoother(0.5)
     assert smoother.value is None
     assert [smoother.add(x) for x in (1.0, 3.0, 5.0)] == pytest.approx([1, 7 / 3, 27 / 7]) and smoother.value == pytest.approx(27 / 7)
-    metric = cbnb.metrics.AvgSmoothLoss(0.5)
+    metric = AvgSmoothLoss(0.5)
     learn = SimpleNamespace(loss=torch.tensor(1.0, requires_grad=True))
     metric.accumulate(learn)
     assert not metric.value.requires_grad
@@ -981,10 +985,10 @@ def two_named(pred, targ, alpha=1, *, beta=2):
 )
 def test_arguments_are_checked_by_name(func, kwargs, error):
     if error is None:
-        assert metrics.check_arguments(func, kwargs) is None
+        assert arguments.check_arguments(func, kwargs) is None
     else:
         with pytest.raises(TypeError) as caught:
-            metrics.check_arguments(func, kwargs)
+            arguments.check_arguments(func, kwargs)
         assert str(caught.value).startswith(error)
 
 
@@ -1062,13 +1066,13 @@ def test_an_accumulated_metric_over_processes(monkeypatch):
     assert metric.value == 4
     metric.add(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.0]))
     assert metric.value == 7
-    monkeypatch.setattr(metrics, "gather_over_processes", lambda mine: [(None, None)] * 3)
+    monkeypatch.setattr(metrics, "gather_over_processes", lambda mine: [()] * 3)
     assert metric.value is None
 
 
 @pytest.mark.parametrize("pred, yb", [((ONE, TWO), (Y,)), (ONE, ()), (ONE, (Y, Y)), ({"a": ONE}, (Y,)), (ONE, ("words",))])
 def test_a_metric_of_a_pair_refuses_others(pred, yb):
-    for metric in (cbnb.MAE(), cbnb.metrics.Accuracy(), cbnb.AccumMetric(mae)):
+    for metric in (cbnb.MAE(), Accuracy(), cbnb.AccumMetric(mae)):
         with pytest.raises(TypeError, match=f"metric '{metric.name}' compares one prediction and one target, and got"):
             metric.accumulate(SimpleNamespace(pred=pred, yb=yb))
     assert metrics.a_pair("m", SimpleNamespace(pred=(ONE, TWO), yb=())) == (ONE, TWO)
@@ -1336,7 +1340,7 @@ def test_accuracy_along_an_axis():
     with pytest.raises(ValueError, match=r"\(axis=1\), or classes in dimension 2 \(axis=2\)"):
         cbnb.accuracy(scores, y)
     assert cbnb.error_rate(torch.eye(4), torch.tensor([0, 1, 2, 2])) == 0.25
-    assert value(cbnb.metrics.Accuracy(axis=1), outputs_of(scores, torch.tensor([[1, 1]]))) == 0.5
+    assert value(Accuracy(axis=1), outputs_of(scores, torch.tensor([[1, 1]]))) == 0.5
     with pytest.raises(
         ValueError, match=r"scores of shape \(1, 2, 2\) have classes in dimension 0, so targets should be \(2, 2\), not \(1, 2\)"
     ):
@@ -1345,14 +1349,14 @@ def test_accuracy_along_an_axis():
 
 def test_averages_weigh_ragged_batches():
     """Three items with an error of 1, and one with an error of 5; a batch without items counts for nothing."""
-    for make, want in ((cbnb.MAE, 2), (cbnb.metrics.MSE, 7), (lambda: cbnb.MAE("rows"), 4), (cbnb.metrics.Accuracy, 0.75)):
+    for make, want in ((cbnb.MAE, 2), (MSE, 7), (lambda: cbnb.MAE("rows"), 4), (Accuracy, 0.75)):
         metric = make()
         for n, error in ((3, 1.0), (0, 0.0), (1, 5.0)):
             pred = torch.full((n, 2), error) if want != 0.75 else torch.eye(2)[[1] * n]
             y = torch.zeros(n, 2) if want != 0.75 else torch.full((n,), int(error == 1))
             metric.accumulate(outputs_of(pred, y))
         assert float(metric.value) == want, metric
-    assert (cbnb.MAE().name, cbnb.metrics.MSE(name="mine").name, cbnb.metrics.Accuracy().name, cbnb.metrics.Accuracy(name="mine").name) == (
+    assert (cbnb.MAE().name, MSE(name="mine").name, Accuracy().name, Accuracy(name="mine").name) == (
         "mae",
         "mine",
         "accuracy",
@@ -1379,7 +1383,7 @@ def test_the_name_of_a_metric():
     assert FirstBestMetric().name == "first_best" and Metric().name == "metric" and repr(FirstBestMetric()) == "FirstBestMetric(first_best)"
     named = FirstBestMetric()
     named.name = "mine"
-    assert named.name == "mine" and metrics.name_of(functools.partial(functools.partial(mae, pred=1), y=2)) == "mae"
+    assert named.name == "mine" and name_of(functools.partial(functools.partial(mae, pred=1), y=2)) == "mae"
 
 
 def test_a_base_metric_does_nothing():
@@ -1388,7 +1392,7 @@ def test_a_base_metric_does_nothing():
         with pytest.raises(NotImplementedError):
             ask()
     with pytest.raises(NotImplementedError):
-        metrics.ErrorMetric().error(ONE, TWO)
+        ErrorMetric().error(ONE, TWO)
 
 
 def test_a_value_of_ones_own():
@@ -1408,7 +1412,7 @@ def test_scores_of_scikit_learn_go_by_the_loss():
         (is_one, nn.Sequential(nn.Linear(5, 1), nn.Sigmoid()), nn.BCELoss(), ["log_loss", "brier_score_loss"]),
     ):
         data = [(x[:16], y[:16]), (x[16:], y[16:])]
-        learn = cbnb.Learner(cbnb.DataLoaders(data, data, device="cpu"), net, loss, metrics=[metrics.SklearnMetric(name) for name in names])
+        learn = cbnb.Learner(cbnb.DataLoaders(data, data, device="cpu"), net, loss, metrics=[cbnb.SklearnMetric(name) for name in names])
         valid_loss, *found = learn.validate()
         assert found[0] == pytest.approx(valid_loss, rel=1e-5)
         if len(found) == 2:
@@ -1450,7 +1454,7 @@ def every_metric() -> list:
     return [
         cbnb.accuracy,
         cbnb.error_rate,
-        metrics.Accuracy(name="object"),
+        Accuracy(name="object"),
         cbnb.AvgMetric(cbnb.accuracy, name="wrapped"),
         cbnb.SklearnMetric("accuracy_score"),
         cbnb.SklearnMetric("f1_score", average="macro"),
@@ -1507,7 +1511,7 @@ def test_as_many_words_as_classes():
     assert values_of(cbnb.accuracy, first, functools.partial(nn.functional.cross_entropy, label_smoothing=0.1)) == pytest.approx(
         by_hand(first, False)[:1]
     )
-    ways = [functools.partial(cbnb.accuracy, axis=-1), metrics.Accuracy(axis=-1), cbnb.SklearnMetric("accuracy_score", axis=2)]
+    ways = [functools.partial(cbnb.accuracy, axis=-1), Accuracy(axis=-1), cbnb.SklearnMetric("accuracy_score", axis=2)]
     ways += [cbnb.AccumMetric(lambda p, y: (p == y).float().mean(), dim_argmax=-1, name="argmax")]
     assert values_of(ways, last, by_token) == pytest.approx(by_hand(last, True)[:1] * 4)
     for metric in every_metric():
@@ -1518,7 +1522,7 @@ def test_as_many_words_as_classes():
 
 def test_a_batch_that_could_be_read_in_two_ways_is_read_as_the_one_before():
     batches = [batch for length in (4, 5, 7) for batch in sentences(5, length, last=True)]
-    assert values_of([cbnb.accuracy, metrics.Accuracy(name="object")], batches, by_token) == pytest.approx(by_hand(batches, True)[:1] * 2)
+    assert values_of([cbnb.accuracy, Accuracy(name="object")], batches, by_token) == pytest.approx(by_hand(batches, True)[:1] * 2)
 
 
 def test_segmentation_is_scored_pixel_by_pixel():
@@ -1556,7 +1560,7 @@ def test_a_batch_that_is_all_padding_counts_for_nothing():
     empty = (batches[0][0], torch.full_like(batches[0][1], -100))
     kinds = every_metric()
     assert values_of(kinds, [empty, *batches, empty], by_token) == pytest.approx(by_hand(batches, True, -100), abs=1e-6)
-    assert values_of([cbnb.accuracy, metrics.Accuracy(name="object")], [empty], by_token) == [None, None]
+    assert values_of([cbnb.accuracy, Accuracy(name="object")], [empty], by_token) == [None, None]
 
 
 def test_numbers_that_are_no_classes_are_not_left_out():

@@ -19,9 +19,10 @@ from torch import nn
 import cbnb
 from cbnb import recorder
 from cbnb.basics import arguments, text
+from cbnb.basics.buffers import ScalarBuffer, SmoothedBuffer
+from cbnb.callbacks.more_metrics import AvgSmoothLoss
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
 from cbnb.display.look import PALETTE, RUN_SHADES
-from cbnb.history import ScalarBuffer, SmoothedBuffer
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
 
 
@@ -368,7 +369,7 @@ def test_nothing_waits_for_the_device_in_a_batch(waits, kind):
 def test_metrics_shipped():
     """Exact on ragged batches; AvgSmoothLoss corrects its start; D36: zero is a value."""
     learn = line_learner()
-    avg, smooth = cbnb.metrics.AvgLoss(), cbnb.metrics.AvgSmoothLoss()
+    avg, smooth = cbnb.metrics.AvgLoss(), AvgSmoothLoss()
     for m in (avg, smooth):
         m.reset()
     for n, loss in ((16, 25.0), (8, 1.0)):
@@ -1086,6 +1087,24 @@ def test_points_and_ends_of_a_run():
     assert [row["step"] for row in run.epochs] == [0, 3, 6]
     assert run.points("valid_loss") == [(2, run.epochs[1]["valid_loss"])] and run.points("nothing") == []
     assert run.points("epoch") == [(0, 0), (2, 1), (5, 2)] and run.ends() == [(2, 1), (5, 2)]
+
+
+def test_parts_of_the_loss_have_columns_if_a_later_epoch_is_the_first_validated():
+    """Twice the error is a part of the loss, so its columns are twice the columns of the loss."""
+
+    def loss(pred, y):
+        error = (pred - y).square().mean()
+        return dict(loss=error, double=2 * error)
+
+    learn = line_learner(loss_func=loss, valid=False)
+    learn.dls = cbnb.DataLoaders(learn.dls.train, {"iid": line_batches(1), "ood": line_batches(2)})
+    learn.fit(3, valid_every=2)
+    run = learn.recorder.last()
+    sets = ["valid_loss", "ood_loss", "valid_double", "ood_double"]
+    assert run.metric_names == ["epoch", "train_loss", "double", *sets, "time"]
+    assert [run.epochs[0][name] for name in sets] == [None] * 4
+    row = run.epochs[1]
+    assert row["valid_double"] == pytest.approx(2 * row["valid_loss"]) and row["ood_double"] == pytest.approx(2 * row["ood_loss"])
 
 
 @pytest.mark.parametrize(

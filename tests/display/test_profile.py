@@ -638,7 +638,7 @@ def test_only_between_runs_and_once():
 
 
 def test_no_room_to_take_back(monkeypatch):
-    from cbnb.callbacks import rewind
+    from cbnb.files import rewind
 
     monkeypatch.setattr(rewind, "point_size", lambda learn: 2**60)
     learn = line_learner()

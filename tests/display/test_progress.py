@@ -962,6 +962,14 @@ def test_headings_are_said_again_when_there_are_more(capsys):
     assert capsys.readouterr().out == "stopped\n"
 
 
+def test_parts_of_the_loss_that_the_first_epoch_names_are_under_one_line_of_headings(capsys):
+    learn = line_learner(2, valid=False, progress=True)
+    learn.train_step = lambda x, y: dict(loss=learn.model(x).sum(), low=2.0)
+    learn.fit(2)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:1]] == [["epoch", "train_loss", "low", "time"]] and len(lines) == 3
+
+
 def test_a_bar_in_a_terminal(monkeypatch, capsys):
     bars = []
 

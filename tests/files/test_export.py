@@ -15,8 +15,8 @@ from torch import nn
 import cbnb.all as cbnb
 import processes
 from cbnb.basics.plain import Held, from_json, to_json
-from cbnb.callbacks import export
-from cbnb.metrics import Accuracy
+from cbnb.callbacks.more_metrics import Accuracy
+from cbnb.files import export
 from cbnb.step import Step
 from helpers import Line, line_batches, line_learner, same_bits
 

@@ -32,8 +32,8 @@ import cbnb.all as cbnb
 import notebooks
 import resumed
 import training
-from cbnb.callbacks import checkpoint_files as files
-from cbnb.callbacks import files as whole_files
+from cbnb.files import atomic
+from cbnb.files import checkpoints as files
 from helpers import ab, line_learner
 from test_kernel import Kernel
 
@@ -224,7 +224,7 @@ def check_big(path, least=1):
 class At:
     """Dies at the k-th line of the pages that write; counts them if `k` is None."""
 
-    watched = (files.__file__, whole_files.__file__, tempfile.__file__, shutil.__file__)
+    watched = (files.__file__, atomic.__file__, tempfile.__file__, shutil.__file__)
 
     def __init__(self, k=None):
         self.k, self.n = k, 0
@@ -329,7 +329,7 @@ def test_two_processes_write_to_one_folder(tmp_path):
 
 def test_a_draft_of_another_process_stays_until_that_is_dead(tmp_path):
     def hold():
-        with whole_files.draft_of(tmp_path / "checkpoint") as draft:
+        with atomic.draft_of(tmp_path / "checkpoint") as draft:
             draft.mkdir(exist_ok=True)
             (draft / "tensors.pt").write_text("half")
             (tmp_path / "held").touch()

@@ -26,9 +26,9 @@ from torch import nn
 
 import cbnb
 import processes
-from cbnb.callbacks.files import write_whole
 from cbnb.callbacks.predictions import SavedBatches, forget_batches, save_batch
 from cbnb.dialects import mindspore as ms
+from cbnb.files.atomic import write_whole
 from helpers import Line, ab, exact, line_batches, line_learner, same_bits
 
 
@@ -732,7 +732,7 @@ def test_an_interrupt_in_the_middle_of_a_save_is_one_afterwards(tmp_path, monkey
         save(state, file)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("cbnb.callbacks.saving.torch.save", slow)
+    monkeypatch.setattr("cbnb.files.saving.torch.save", slow)
     learn = line_learner(path=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         learn.save("by hand")
@@ -753,7 +753,7 @@ def test_ctrl_c_while_the_best_weights_are_written_leaves_them_the_best(tmp_path
         save(state, file)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("cbnb.callbacks.saving.torch.save", slow)
+    monkeypatch.setattr("cbnb.files.saving.torch.save", slow)
     learn = line_learner(path=tmp_path, cbs=cbnb.SaveModel())
     with pytest.raises(cbnb.FitInterrupted):
         learn.fit(3)
@@ -798,7 +798,7 @@ def test_a_killed_save_leaves_a_draft_until_the_next_save(tmp_path):
     """Each killed process left a file as large as the model, for good."""
     code = """
         import os, signal
-        import cbnb.callbacks.saving as ck
+        import cbnb.files.saving as ck
         save = ck.torch.save
         def killed(state, file):
             save(state, file)
@@ -856,14 +856,14 @@ def test_a_draft_that_was_swept_before_it_was_locked_is_made_again(tmp_path, mon
         if len(made) == 2:
             shutil.rmtree(made[1])
 
-    monkeypatch.setattr("cbnb.callbacks.files.tempfile.mkdtemp", mkdtemp)
-    monkeypatch.setattr("cbnb.callbacks.files.fcntl.flock", flock)
+    monkeypatch.setattr("cbnb.files.atomic.tempfile.mkdtemp", mkdtemp)
+    monkeypatch.setattr("cbnb.files.atomic.fcntl.flock", flock)
     write_whole(tmp_path / "a", lambda draft: draft.write_bytes(b"x"))
     assert len(made) == 3 and os.listdir(tmp_path) == ["a"]
 
 
 def test_without_locks_drafts_stay_and_files_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("cbnb.callbacks.files.fcntl", None)
+    monkeypatch.setattr("cbnb.files.atomic.fcntl", None)
     draft = tmp_path / ".a.k1ll3d_p.part"
     draft.mkdir()
     write_whole(tmp_path / "a", lambda draft: draft.write_bytes(b"x"))
@@ -948,7 +948,7 @@ def test_a_note_that_cannot_be_saved_is_a_type_error(value, tmp_path):
 
 
 def test_a_note_is_read_by_a_name_of_the_package(tmp_path):
-    assert cbnb.callbacks.saving.read_note(line_learner(path=tmp_path).save("a", note=dict(epoch=3))) == dict(epoch=3)
+    assert cbnb.files.saving.read_note(line_learner(path=tmp_path).save("a", note=dict(epoch=3))) == dict(epoch=3)
 
 
 def test_an_error_of_the_writer_is_not_hidden_by_what_it_did_to_the_draft(tmp_path):
@@ -1127,7 +1127,7 @@ def test_entries_that_share_their_bytes_are_refused(tmp_path):
             new.NameToInfo[twin.filename] = twin
         new._didModify = True
     with pytest.raises(ValueError, match="its entries are larger than the file"):
-        cbnb.callbacks.saving.read_file(tmp_path / "a.pth")
+        cbnb.files.saving.read_file(tmp_path / "a.pth")
 
 
 def test_load_takes_weights_only_as_fastai_passes_it(tmp_path):

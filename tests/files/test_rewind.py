@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import cbnb.all as cbnb
 from cbnb.basics.random_state import rng_state
-from cbnb.callbacks import rewind
-from cbnb.callbacks.rewind import RestorePoint, RestorePoints, point_size
-from cbnb.callbacks.state import loaders_of
+from cbnb.files import rewind
+from cbnb.files.rewind import RestorePoint, RestorePoints, point_size
+from cbnb.files.state import loaders_of
 from helpers import Line, ab, line_batches, line_learner
 
 
