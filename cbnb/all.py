@@ -49,7 +49,7 @@ _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', '
          'error_rate', 'metric_on']
 
 # %% ../nbs/all.ipynb #55579880
-from .display import loop, plots, schedules, steering, summary  # add `learn.recorder.plot_losses`, `learn.summary` and others
+from .display import learner, loop, plots, schedules, steering, summary  # add `learn.recorder.plot_losses`, `learn.summary` and others
 from .display.compare import compare
 from .display.front_end import display_as, set_display
 from .display.progress import ProgressCallback
@@ -76,8 +76,8 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
-from .callbacks import batch_size, interpret, profile, results       # add `learn.profile` and others
-from .files import rewind                                           # adds `learn.rewind`
+from .callbacks import batch_size, fit_methods, freezing, interpret, profile       # add `learn.profile` and others
+from .files import rewind, saving       # add `learn.rewind`, `learn.save` and others
 from .callbacks.averaging import EMA
 from .files.checkpoints import Checkpoint, Resume
 from .callbacks.compile import Compile
@@ -118,16 +118,16 @@ _all_ = ['Distributed']
 
 # %% ../nbs/all.ipynb #cbcc64ff
 from . import hints
-from .basics.other_libraries import ELSEWHERE, say_instead
 from .dialects.detect import adapt, adapt_metric
 
 # %% ../nbs/all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
-Learner.before_fits = (hints.warn_of_written,)
+Learner.before_fits = (hints.warn_of_written, saving.note_loaded)
 Learner.before_epochs = (hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_no_rate, sanity_check)
 Learner.batch_filters = (hints.check_length, hints.keep_modes)
 Learner.error_notes = (hints.note_mistake, batch_size.note_memory)
 Learner.around_fits = (rewind.restore_point,)
-say_instead(Learner, ELSEWHERE)
+Learner.remark_on = staticmethod(hints.library_of)
+hints.say_instead(Learner, hints.ELSEWHERE)
 CallbackList.adapt = staticmethod(adapt)      # for callbacks of other libraries
 Metric.adapters = (adapt_sklearn, adapt_metric)     # for metrics of other libraries

@@ -18,23 +18,20 @@ from torch import Tensor, nn
 
 # %% ../nbs/04_learner.ipynb #02713ab8
 from .basics.arguments import as_count, as_positive, hinted
-from .basics.configured import brief
 from .basics.durations import Every, as_duration
 from .basics.loaders import as_loader, n_batches
 from .basics.loss_weights import weigher
-from .basics.other_libraries import ELSEWHERE, IS_LIGHTNING, is_lightning, library_of
-from .basics.param_groups import freeze_groups, norm_params, spread_lrs
-from .basics.text import html_row, number, plural
+from .basics.param_groups import spread_lrs
 from .callback import Callback, CallbackList, CbList, as_list, is_a
 from .data import as_dls
 from .events import CancelException, event, not_honoured
 from .length import MidEpochValidation, as_valid_every, set_length
-from .loop import Loop, TrainEvalCallback, log_nothing, splitter_of
+from .loop import Loop, TrainEvalCallback, splitter_of
 from .metrics import as_metrics
 from .optim import (
-    belongs_to, check_opt_func, checked_lr, count_updates, hold_hypers, lacks_params, make_opt, needs_closure, one_group, shares_params)
+    belongs_to, check_opt_func, checked_lr, count_updates, hold_hypers, lacks_params, make_opt, needs_closure, one_group, own_rates, shares_params)
 from .basics.notices import warn_user
-from .basics.trained_modules import modules_of, params_outside, trained_modules
+from .basics.trained_modules import params_outside, trained_modules
 from .step import CallStep, ModelLossStep, Step, as_step, computes_loss
 from .undo import UndoStack
 
@@ -93,8 +90,9 @@ class Learner(Loop):
     fit_method: str | None = None       # the training method that you called, such as 'fit_one_cycle', while it runs
     # What other pages add. `cbnb.all` installs what the library has
     default_callbacks: ClassVar[tuple[type[Callback], ...]] = (TrainEvalCallback,)
-    before_fits: ClassVar[tuple[Callable[[Any, Any], None], ...]] = ()      # called with the learner and the rate passed to `fit`
+    before_fits: ClassVar[tuple[Callable[[Any, Any, int], None], ...]] = ()      # called with the learner, and with `lr` and `start_epoch` of `fit`
     around_fits: ClassVar[tuple[Callable[..., AbstractContextManager[Any]], ...]] = ()      # around each training method
+    remark_on: Callable[[Any], str] = staticmethod(lambda model: '')      # a remark for errors about a model of another library
 
     @hinted
     def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None = None, opt_func: Any = torch.optim.AdamW,
@@ -103,14 +101,14 @@ class Learner(Loop):
             default_cbs: bool = True, train_step: Any = None, eval_step: Any = None, batch_weight: Callable[..., Any] | None = None,
             sanity_check: bool = True):
         self.callbacks, self.undo, self.logger, self.create_mbar = CallbackList(self), None, print, True
-        if isinstance(model, type) or not isinstance(model, nn.Module) and (not callable(model) or library_of(model)):
-            raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module{library_of(model)}')
+        if isinstance(model, type) or not isinstance(model, nn.Module) and (not callable(model) or self.remark_on(model)):
+            raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module{self.remark_on(model)}')
         self.model, self.dls, self.splitter, self.batch_weight = model, dls, splitter, batch_weight
         self.path, self.model_dir = Path(path if path is not None else getattr(self.dls, 'path', '.')), model_dir
         check_opt_func(opt_func)
         self._opt, self._opt_is_old, self._opt_func, self._lr = None, False, opt_func, lr
         self.loss_func = loss_func or getattr(getattr(self.dls.train, 'dataset', None), 'loss_func', None)
-        self._eval_by_default = eval_step is None
+        self.chooses_eval_step = eval_step is None
         self.train_step = self._default_step() if train_step is None else train_step      # it may have an optimizer and a loss function
         self.eval_step = eval_step
         if opt_func not in (torch.optim.AdamW, self.opt_func):
@@ -121,7 +119,6 @@ class Learner(Loop):
         self.final_record: Any = None
         self.own_hypers: list[dict[str, Any]] | None = None      # the hyper-parameters to which the run returns
         self._points: Any = None                                 # restore points, made by the first fit
-        self.forget_batch()
         self.metrics, self.sanity_check = metrics, sanity_check
         self._add_first_callbacks(as_list(cbs), default_cbs)
 
@@ -158,7 +155,6 @@ class Learner(Loop):
             learn
         """
         __tracebackhide__ = True
-        _check_no_data(n_epoch)
         length, start_epoch = as_duration(n_epoch, 'n_epoch'), as_count(start_epoch, 'start_epoch', 0)
         if length.unit != 'epoch' and start_epoch: raise ValueError(
             f'start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True continues such a fit')
@@ -166,11 +162,7 @@ class Learner(Loop):
         every = as_valid_every(valid_every)
         if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
         if resume: cbs = self._resuming(resume, cbs)      # defined in `files/checkpoints`
-        file = vars(self).pop('loaded_from', None)
-        if file and start_epoch: print(
-            f'going on from epoch {start_epoch} with {file}: random state and data order are not in the file, so '
-            'the numbers will differ slightly from those of a fit without a break. resume=True continues exactly')
-        for hint in self.before_fits: hint(self, lr)
+        for hint in self.before_fits: hint(self, lr, start_epoch)
         with self.run_as('fit', cbs):
             set_length(self, length)
             self.start_epoch, self.epoch, self.valid_every = start_epoch, start_epoch, every
@@ -251,6 +243,11 @@ class Learner(Loop):
     def create_opt(self) -> None:
         "Make a new optimizer with `opt_func`, and assign it to `learn.opt`"
         self._opt, self._opt_is_old = self.new_opt(), False
+        one = self.opt is not self.opt_func and not isinstance(self.lr, (list, tuple, slice))      # you chose one rate for all groups
+        if not one or (own := own_rates(self.opt, self.lr)) is None: return
+        print(f'{type(self.opt).__name__} gave its parameter groups rates of its own, so learn.lr is {own} now and not {self.lr}. '
+              'If you pass one rate to a fit or a schedule, all groups get it')
+        self._lr = own
 
     def prepare_opt(self, lr: Any = None, wd: Any = None, reset_opt: bool = False) -> None:
         """Prepare the optimizer for a run that trains: it holds the parameters of the model, and the hyper-parameters of the run
@@ -323,28 +320,6 @@ class Learner(Loop):
         """
         return self.model.parameters()
 
-    def freeze_to(self, n: int, train_bn: bool = True) -> None:
-        """Freeze the parameter groups before group `n`, and unfreeze all others. With one group, warn and do nothing, unless `n` is 0
-
-        Args:
-            n: index of the first group to train; negative indices count from the end
-            train_bn: whether to keep training batch norm layers in frozen groups
-        """
-        if self.opt is None: self.create_opt()
-        if len(self.opt.param_groups) == 1 and n != 0:
-            warn_user('freezing has no effect with one parameter group: pass a `splitter` to the learner')
-            return
-        if n == len(self.opt.param_groups): warn_user('all parameter groups are frozen now')
-        freeze_groups(self.opt, n, norm_params(self.model) if train_bn else ())
-
-    def freeze(self) -> None:
-        "Freeze all parameter groups except the last. Batch norm layers stay trainable"
-        self.freeze_to(-1)
-
-    def unfreeze(self) -> None:
-        "Unfreeze all parameter groups, with the parameters that you froze yourself by `requires_grad=False`. To keep a part frozen, leave it out of the groups: `Learner(..., splitter=lambda model: [model.head])`"
-        self.freeze_to(0)
-
     # Data, loss, metrics and steps
 
     @property
@@ -389,7 +364,7 @@ class Learner(Loop):
         if step.loss_func is not None: self.loss_func = step.loss_func
         self._train_step = step
         step.join(self)
-        if self._eval_by_default: self.eval_step = None
+        if self.chooses_eval_step: self.eval_step = None
 
     @property
     def eval_step(self) -> Any:
@@ -397,25 +372,20 @@ class Learner(Loop):
         return self._eval_step
     @eval_step.setter
     def eval_step(self, given: Any) -> None:
-        self._eval_by_default = given is None
+        self.chooses_eval_step = given is None
         if given is not None: self._eval_step = as_step(given, 'eval_step')
         elif self.loss_func is not None: self._eval_step = Step()
         elif isinstance(self._train_step, CallStep) and computes_loss(self.model): self._eval_step = ModelLossStep()
         else: self._eval_step = self._train_step.evaluator()
         self._eval_step.join(self)
 
-    @property
-    def chooses_eval_step(self) -> bool:
-        "Whether the learner has chosen `eval_step` itself"
-        return self._eval_by_default
-
     def _default_step(self) -> Step | None:
         "Return the step of a learner that got none: a model may compute its loss"
         if self.loss_func is not None: return None
-        if is_lightning(self.model): raise ValueError(IS_LIGHTNING.format(type(self.model).__name__))
-        if not computes_loss(self.model): raise ValueError(
-            'loss_func is missing, and the training dataset has none either. If the model '
-            'returns its loss: Learner(dls, model, train_step=ModelLossStep())')
+        remark = self.remark_on(self.model)
+        if remark or not computes_loss(self.model): raise ValueError(
+            'loss_func is missing, and the training dataset has none either' + (
+                remark or '. If the model returns its loss: Learner(dls, model, train_step=ModelLossStep())'))
         return ModelLossStep()
 
     # Callbacks
@@ -520,8 +490,6 @@ class Learner(Loop):
         """
         return self.callbacks.ordered(event_name)
 
-    # Display
-
     @contextmanager
     def for_now(self, name: str, value: Any) -> Iterator[Self]:
         """Context manager that sets an attribute for the duration of a `with` block
@@ -535,22 +503,6 @@ class Learner(Loop):
         with UndoStack() as undo:
             undo.set(self, name, value)
             yield self
-
-    def no_logging(self) -> AbstractContextManager[Self]:
-        """Show no table of epochs for the duration of a `with` block
-
-        Returns:
-            a context manager that gives the learner
-        """
-        return self.for_now('logger', log_nothing)
-
-    def no_mbar(self) -> AbstractContextManager[Self]:
-        """Show no progress bar over epochs for the duration of a `with` block
-
-        Returns:
-            a context manager that gives the learner
-        """
-        return self.for_now('create_mbar', False)
 
     def recorded_runs(self) -> list[Any]:
         """Return the runs in the history
@@ -568,43 +520,3 @@ class Learner(Loop):
             epochs that were cut short do not count
         """
         return sum(row['complete'] for run in self.recorded_runs() for row in run.epochs)
-
-    def _words(self) -> list[str]:
-        count = sum(p.numel() for p in self.model.parameters()) if modules_of(self.model) else 0
-        return [type(self.model).__name__, f'{count:,} parameters']
-
-    def __repr__(self) -> str:
-        device = getattr(self.dls, 'device', None)
-        words = [*self._words(), brief(self.opt_func if self.opt is None else self.opt), *([] if device is None else [str(device)])]
-        return f'{type(self).__name__}({", ".join(words)}; {plural(self.n_trained(), "epoch")} trained)'
-
-    def _repr_html_(self) -> str:
-        last = [row for run in self.recorded_runs()[-1:] for row in run.epochs[-1:]]
-        values = [f'{k} {number(v) if isinstance(v, (int, float)) else brief(v)}' for row in last
-                  for k, v in row.items() if k not in ('epoch', 'step', 'time', 'complete')]
-        loss = [] if self.loss_func is None else [brief(self.loss_func)]
-        wd = [] if self.wd is None else [f'wd={self.wd}']
-        rows = dict(model=self._words(), data=[repr(self.dls)], loss=loss, optimizer=[
-            brief(self.opt_func if self.opt is None else self.opt), f'lr={self.lr}', *wd], metrics=[m.name for m in self.metrics],
-            callbacks=map(repr, self.cbs), trained=[plural(self.n_trained(), 'epoch'), *values])
-        lines = ((name, ', '.join(words)) for name, words in rows.items())
-        body = ''.join(html_row('td', line, ('left', 'left')) for line in lines if line[1])
-        return f'<table><tbody>{body}</tbody></table>'
-
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name[:1] != '_' and name not in _INNER
-                and (name not in ELSEWHERE or hasattr(self, name))]
-
-_INNER = frozenset('callbacks cbs_changed default_callbacks stopped_where where to_dls_device undo level run_epochs run_batches run_as evaluating '
-                   'validate_sets validate_within update_weights forget_batch forget_grads prepare_opt put_opt new_opt split_batch load_batches '
-                   'batches_in before_epochs before_fits around_fits batch_filters error_notes for_now recorded_runs n_trained '
-                   'chooses_eval_step own_hypers'.split())
-
-# %% ../nbs/04_learner.ipynb #16720600
-def _check_no_data(
-    n_epoch: Any,     # the first argument of `fit`
-) -> None:
-    "Raise `TypeError` if data were passed as the number of epochs"
-    if isinstance(n_epoch, str) or not hasattr(n_epoch, '__getitem__') or getattr(n_epoch, 'ndim', 1) == 0: return
-    raise TypeError(f'n_epoch is a {type(n_epoch).__name__}, and a fit takes a number of epochs, as learn.fit(3). The data are passed to '
-                    'Learner(dls, model, loss_func), with dls = DataLoaders.from_datasets(TensorDataset(x, y), bs=64)')

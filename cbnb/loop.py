@@ -22,12 +22,11 @@ from torch.nn.parameter import is_lazy
 from .basics.device_copies import on_device
 from .basics.durations import Duration
 from .basics.failures import releases_batches
-from .basics.loaders import independent_loader, n_batches, set_epoch
+from .basics.loaders import batches_of, independent_loader, n_batches, quiet_batches_of, set_epoch
 from .basics.loss_weights import UNKNOWN
 from .basics.nested import is_empty
 from .basics.notices import warn_user
 from .basics.patch import patch
-from .basics.tensor_batches import batches_of, quiet_batches_of
 from .basics.trained_modules import in_eval_mode, modules_of, trained_modules
 from .callback import Callback, CallbackList
 from .data import split_batch

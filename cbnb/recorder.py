@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 
 # %% ../nbs/08_recorder.ipynb #e476aab1
 from .basics.arguments import as_number
-from .basics.buffers import NamedLoss, ScalarBuffer
+from .basics.buffers import NamedLoss, ScalarBuffer, nan_since
 from .basics.configured import brief
 from .basics.durations import Every
 from .basics.loaders import batch_size, n_batches
@@ -36,7 +36,7 @@ from .basics.processes import gather_over_processes, n_processes, process_number
 from .basics.text import clock, distinct
 from .callback import Callback
 from .events import EVENTS, CancelFitException
-from .history import History, Run, nan_since
+from .history import History, Run
 from .learner import Learner
 from .metrics import view_for_metric
 from .undo import interrupts_wait
@@ -218,7 +218,7 @@ class Recorder(Callback):
         names = ['step' if isinstance(learn.valid_every, Every) else 'epoch', *self.train_columns, *self.valid_columns]
         run = Run(len(self.history), names + ['time']*self.add_time, learn.n_epoch, self.beta)
         run.settings = settings_of(learn)
-        self.headings, self.series, self.places, self.row, self.told_of_nan = {}, run._raw, [], None, False
+        self.headings, self.series, self.places, self.row, self.told_of_nan = {}, run.series, [], None, False
         with interrupts_wait():                     # no interrupt between these two lines
             self.history.runs.append(run)
             learn.undo.push(self._close)

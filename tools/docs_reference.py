@@ -66,7 +66,7 @@ TOPICS = {
     "predictions": (
         "Predictions and results",
         "Collect predictions, and see where a model is wrong",
-        "FetchPredsCallback MCDropoutCallback callbacks.interpret.Interpretation callbacks.results.Predictions",
+        "FetchPredsCallback MCDropoutCallback callbacks.interpret.Interpretation callbacks.interpret.Predictions",
     ),
     "steps": ("Training steps", "Steps with several losses, models or optimizers", "Step TrainStep EvalStep MultiLossStep"),
     "distributed": ("Several processes", "Train on several GPUs or processes", "Distributed"),

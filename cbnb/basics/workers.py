@@ -34,9 +34,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 # %% ../../nbs/basics/workers.ipynb #8dc0bde2
-from .loaders import n_batches
+from .loaders import TensorLoader, holds_tensors, n_batches
 from .random_state import save_rng
-from .tensor_batches import TensorLoader, holds_tensors
 
 # %% ../../nbs/basics/workers.ipynb #e72aa5ef
 class Workers(NamedTuple):

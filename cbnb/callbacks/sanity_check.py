@@ -25,7 +25,7 @@ from ..basics.loss_weights import UNKNOWN
 from ..basics.nested import entries, is_empty, rebuild
 from ..basics.processes import n_processes
 from ..basics.random_state import save_rng
-from ..basics.tensor_batches import TensorLoader
+from ..basics.loaders import TensorLoader
 from ..basics.text import plural
 from ..events import CancelException
 from ..learner import Learner

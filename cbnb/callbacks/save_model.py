@@ -119,7 +119,7 @@ class SaveModel(Tracker):
         if _mark(path) != mark: return warn_user(
             f'{path} was written or removed by something else since it got the best weights: {kept}')
         self.learn.load(path, with_opt=self.with_opt)
-        print(f'weights are those of {self._best_place()}, with {self.monitor} {self.best:.6g}; '
+        print(f'weights are those of {self.place(best=True)}, with {self.monitor} {self.best:.6g}; '
               f'learn.load({self.fname!r}) gets them again')
 
     def _go_on(self) -> None:

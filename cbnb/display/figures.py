@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['RULE_COLORS', 'STYLE', 'NAMED_COLORS', 'WIDE', 'VIEWS', 'figure', 'png_bundle', 'png_metadata', 'show', 'legend',
            'as_doubles', 'envelope', 'envelope_places', 'epoch_ticks', 'losses_figure', 'lr_figure', 'metrics_figure',
-           'sched_figure', 'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'answers_mouse', 'view_for']
+           'sched_figure', 'loss_range', 'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'answers_mouse',
+           'view_for']
 
 # %% ../../nbs/display/figures.ipynb #d53ef3a8
 import base64
@@ -340,9 +341,14 @@ def sched_figure(
         return fig
 
 # %% ../../nbs/display/figures.ipynb #9f5f756c
-def _loss_limits(losses: Sequence[float]) -> tuple[float, float]:
+def loss_range(
+    losses: Sequence[float],         # losses of a sweep
+    more: Sequence[float] = (),      # further losses to include, such as those of trials
+) -> tuple[float, float] | None:     # None: no loss is finite
+    "Return the limits of the loss axis of a sweep: below the lowest loss, and above the first and the median loss"
     finite = sorted(filter(math.isfinite, losses))
-    low, median = finite[0], finite[len(finite)//2]
+    if not finite: return None
+    low, median = min([finite[0], *more]), finite[len(finite)//2]
     high = max(median, losses[0] if math.isfinite(losses[0]) else finite[-1])
     pad = 0.12*(high - low) or 0.1
     return low - pad, min(finite[-1], high + 4*pad) + pad
@@ -417,7 +423,7 @@ def lr_find_figure(
         for name, (lr, loss) in marks.items():
             color = COLORS['quiet'] if name in faint else colors[name]
             ax.plot([lr], [loss], 'o', ms=7, color=color, mec='white', label=f'{name}: {lr_text(lr)}')
-        if any(map(math.isfinite, losses)): ax.set_ylim(*_loss_limits(losses))
+        if limits := loss_range(losses): ax.set_ylim(*limits)
         _name_points(ax, {text: point for text, point in named.items() if all(map(math.isfinite, point))},
                      [f'{name} {lr_text(marks[name][0])}' for name in faint if name in marks], strong, recommended)
         ax.set(xlabel='learning rate', ylabel='loss')
@@ -481,7 +487,7 @@ def answers_mouse(
 
 # %% ../../nbs/display/figures.ipynb #b4b3e479
 VIEWS: dict[str, str | Callable[..., Any]] = {    # name of a plot -> function that makes its view, or 'module:name'
-    'one_cycle': 'cbnb.display.schedules:OneCycleView', 'lr_find': 'cbnb.lr.picker:as_picker'}
+    'one_cycle': 'cbnb.display.schedules:OneCycleView', 'lr_find': 'cbnb.display.lr_picker:as_picker'}
 
 def view_for(
     name: str,                  # name of a plot: a key of `VIEWS`

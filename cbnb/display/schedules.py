@@ -31,7 +31,7 @@ from ..callback import Callback
 from ..callback import as_list
 from ..learner import Learner
 from ..length import is_over, set_length
-from ..schedule import OneCycle, ParamScheduler, Sched, SchedCombined
+from ..schedule import OneCycle, ParamScheduler, Sched, SchedCombined, one_cycle_scheds
 from ..undo import UndoStack
 from .chart import WIDTH, Chart, Line, Mark, charts_html, described, still_svg
 from .figures import envelope, figure, legend, show, view_for
@@ -159,6 +159,38 @@ def _called(
     rows = [row.tolist() if hasattr(row, 'tolist') else row for row in (sched(i/n) for i in range(n))]
     rows = [list(row) if isinstance(row, (list, tuple)) else [row] for row in rows]
     return [[float(v) for v in group] for group in zip(*rows, strict=True)]
+
+# %% ../../nbs/display/schedules.ipynb #aca58d82
+@patch
+def top(self: OneCycle) -> float:
+    """Return the highest rate of the last group. Raise `ValueError` if you did not pass `lr_max`
+
+    Returns:
+        the rate at the top of the cycle
+    Raises:
+        ValueError: lr_max is not known before training: OneCycle(lr_max=...).plot()
+    Example:
+        from cbnb.toy import raises
+        assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+        assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+        with raises(ValueError, 'not known before training'): OneCycle().planned()
+    """
+    if self.lr_max is None: raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
+    return list(self.lr_max)[-1] if isinstance(self.lr_max, (list, tuple)) else spread_lrs(self.lr_max, 1)[-1]
+
+@patch
+def planned(self: OneCycle) -> dict[str, Any]:
+    """Return the schedules of the last group. Raise `ValueError` if you did not pass `lr_max`
+
+    Returns:
+        schedules of the rate and of the momentum, by their names
+    Example:
+        from cbnb.toy import raises
+        assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+        assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+        with raises(ValueError, 'not known before training'): OneCycle().planned()
+    """
+    return one_cycle_scheds([self.top()], self.mom or (0.95, 0.85, 0.95), self.div, self.div_final, self.pct_start)
 
 # %% ../../nbs/display/schedules.ipynb #a458bdaf
 def _scheds_of(what: Any) -> dict[str, Callable[[float], Any]]:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 # %% ../../nbs/distributed/shares.ipynb #716f2799
 from ..basics.loaders import n_batches
 from ..basics.nested import find_bs
-from ..basics.position import iterator_over, skipping
+from ..files.position import iterator_over, skipping
 from ..basics.processes import gather_over_processes
 from .agreement import Group
 

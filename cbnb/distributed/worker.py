@@ -253,7 +253,7 @@ def add_news(
 ) -> None:
     "Append the entries from a `RunFeed` to a run"
     if run is None or not news: return
-    run.raw_losses.extend(news['losses'])
+    run.series.numbers.extend(news['losses'])
     run.epochs += news['rows']
     run.start_epoch, run.metric_names[:] = news['start_epoch'], news['names']
     for name, (steps, values) in news['named'].items():

@@ -37,7 +37,7 @@ from ..basics.notices import user_level
 from ..basics.param_groups import save_hypers
 from ..basics.patch import patch
 from ..basics.plain import from_json, left_out, to_json
-from ..basics.position import batches_from, continued, draws, has_workers, position_of, start_workers
+from .position import batches_from, continued, draws, has_workers, position_of, start_workers
 from ..basics.processes import any_over_processes, n_processes, process_number
 from ..callback import Callback
 from .atomic import draft_of, explains_refusal, sweep_drafts, sync, sync_name

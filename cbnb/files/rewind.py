@@ -21,7 +21,7 @@ from torch import Tensor, nn
 # %% ../../nbs/files/rewind.ipynb #bff18dd4
 from ..basics.arguments import as_count
 from ..basics.patch import patch
-from ..basics.position import has_workers
+from .position import has_workers
 from ..basics.text import escape, html_table, number, plural, text_table
 from .state import loaders_of
 from ..display.progress import ProgressCallback

@@ -27,7 +27,7 @@ from torch.utils.data import Subset, TensorDataset
 from ..basics.loaders import batch_size, n_batches
 from ..basics.patch import patch
 from ..basics.plain import Held, put_state, state_of
-from ..basics.position import has_workers, start_workers
+from .position import has_workers, start_workers
 from ..basics.processes import gather_over_processes, process_number
 from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback, wrapped

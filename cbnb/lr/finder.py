@@ -373,6 +373,12 @@ class Sweep:
         part = slice(self.num_it//10, infinite[0] if infinite else len(self.losses) - 5)
         return self.lrs[part], self.losses[part]
 
+    def loss_at(self,
+        lr: float,
+    ) -> float:
+        "Return the smoothed loss at a rate, also between the points of the curve"
+        return loss_at(self.lrs, self.losses, lr)
+
     def recommend(self, steps: float) -> Rate:
         """Recommend a rate with `recommend_rate`. Raises `ValueError` if the curve supports no rate
 
@@ -469,8 +475,7 @@ def for_few_items(
 # %% ../../nbs/lr/finder.ipynb #8bcb9a75
 def _curve(found: 'LRFind', ax: Any = None) -> Any:
     "Plot the sweep with its suggestions in a new figure or in `ax`"
-    def place(lr: float) -> tuple[float, float]: return lr, loss_at(found.lrs, found.losses, lr)
-    marks = {name: place(lr) for name, lr in found.suggestions.items()}
+    marks = {name: (lr, found.loss_at(lr)) for name, lr in found.suggestions.items()}
     return lr_find_figure(found.lrs, found.losses, marks, found.recommended, _in_lines(_title(found)), ax,
                           found.band, found.outside)
 
@@ -577,6 +582,36 @@ class LRFind(Sweep):
         self.lr = self.recommended = rate.lr
         self.estimates = rate.estimates or self.estimates
         self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
+
+    def best_rate(self, steps: float) -> tuple[str, Rate]:
+        """Return the rate of the trials for a run of this length, or that of the sweep without trials. Raises `ValueError` if the curve supports no rate
+
+        Args:
+            steps: number of updates of the planned run
+        Returns:
+            source of the rate, 'balanced' or 'trials', and the rate
+        """
+        first = self.recommend(steps)
+        if not self.trials: return 'balanced', first
+        rate = choose(self.trial_plan._replace(planned_steps=steps), self.trials, self.start_loss)
+        return 'trials', rate._replace(doubt=rate.doubt if first.doubt else '')
+
+    def plan_for(self, n_epoch: float) -> bool:
+        """Update the recommendation for a different number of epochs, without a new sweep. A rate that you chose stays
+
+        Args:
+            n_epoch: number of planned epochs
+        Returns:
+            False: no change, because the sweep gave no rate or `n_epoch` of this result is unknown
+        """
+        old, chosen = self.planned, self.lr if self.lr != self.recommended else None
+        if not old.n_epoch or self.first is None: return False
+        new = planned_run(n_epoch, None, old.steps/old.n_epoch)
+        supposed = old.hint[old.hint.index('; the loader'):] if '; the loader' in old.hint else ''
+        self.planned = new._replace(hint=supposed)
+        self.take(*self.best_rate(new.steps))
+        if chosen is not None: self.lr = chosen
+        return True
 
     def choose(self, lr: Any) -> None:
         """Set `lr` to a different rate. `recommended` does not change
@@ -806,8 +841,7 @@ def _try_rates(self: Learner,
         found.trials.append(run(plan.steps, lr, f'trial {len(found.trials) + 1} of {plan.most}'))
     found.trial_plan = plan
     found.n_batches += sum(r.n_seen for r in runs)
-    rate = choose(plan, found.trials, found.start_loss)
-    found.take('trials', rate._replace(doubt=rate.doubt if found.first.doubt else ''))
+    found.take(*found.best_rate(found.planned_steps))
 
 # %% ../../nbs/lr/finder.ipynb #fac86524
 def _remark(learn: Learner, finder: LRFinder) -> str:

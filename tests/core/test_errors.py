@@ -1135,7 +1135,7 @@ def test_columns_are_no_dataset(kind):
 
 
 def test_names_of_other_libraries_say_what_to_use():
-    from cbnb.basics.other_libraries import ELSEWHERE
+    from cbnb.hints import ELSEWHERE
 
     learn = line_learner()
     for name in ELSEWHERE:

@@ -1073,7 +1073,7 @@ def test_the_smoothed_loss_is_known_after_the_first_batch():
 
 def test_a_run_made_by_hand_begins_with_epoch_0():
     run = recorder.Run(3, [], n_epoch=1)
-    run._raw.append(torch.tensor(2.0))
+    run.series.append(torch.tensor(2.0))
     history = cbnb.Recorder().history
     history.runs.append(run)
     assert list(history.rows("steps")) == [dict(run=3, epoch=0, step=0, loss=2.0, smooth_loss=2.0)]
@@ -1378,7 +1378,7 @@ class SlowCopy:
 
 
 def test_a_display_sees_what_has_arrived_and_waits_for_nothing(monkeypatch):
-    monkeypatch.setattr("cbnb.history.Copy", SlowCopy)
+    monkeypatch.setattr("cbnb.basics.buffers.Copy", SlowCopy)
     monkeypatch.setattr(SlowCopy, "made", 0, raising=False)
     buffer = SmoothedBuffer()
 
