@@ -32,7 +32,7 @@ from .optim import (
     belongs_to, check_opt_func, checked_lr, count_updates, hold_hypers, lacks_params, make_opt, needs_closure, one_group, own_rates, shares_params)
 from .basics.notices import warn_user
 from .basics.trained_modules import params_outside, trained_modules
-from .step import CallStep, ModelLossStep, Step, as_step, computes_loss
+from .step import CallStep, Step, as_step
 from .undo import UndoStack
 
 # %% ../nbs/04_learner.ipynb #b2056392
@@ -90,6 +90,7 @@ class Learner(Loop):
     fit_method: str | None = None       # the training method that you called, such as 'fit_one_cycle', while it runs
     # What other pages add. `cbnb.all` installs what the library has
     default_callbacks: ClassVar[tuple[type[Callback], ...]] = (TrainEvalCallback,)
+    default_steps: ClassVar[tuple[Callable[[Any], Step | None], ...]] = ()      # each may return the step for a model that computes its loss
     before_fits: ClassVar[tuple[Callable[[Any, Any, int], None], ...]] = ()      # called with the learner, and with `lr` and `start_epoch` of `fit`
     around_fits: ClassVar[tuple[Callable[..., AbstractContextManager[Any]], ...]] = ()      # around each training method
     remark_on: Callable[[Any], str] = staticmethod(lambda model: '')      # a remark for errors about a model of another library
@@ -375,7 +376,7 @@ class Learner(Loop):
         self.chooses_eval_step = given is None
         if given is not None: self._eval_step = as_step(given, 'eval_step')
         elif self.loss_func is not None: self._eval_step = Step()
-        elif isinstance(self._train_step, CallStep) and computes_loss(self.model): self._eval_step = ModelLossStep()
+        elif isinstance(self._train_step, CallStep) and (step := self._step_of_model()) is not None: self._eval_step = step
         else: self._eval_step = self._train_step.evaluator()
         self._eval_step.join(self)
 
@@ -383,10 +384,12 @@ class Learner(Loop):
         "Return the step of a learner that got none: a model may compute its loss"
         if self.loss_func is not None: return None
         remark = self.remark_on(self.model)
-        if remark or not computes_loss(self.model): raise ValueError(
-            'loss_func is missing, and the training dataset has none either' + (
-                remark or '. If the model returns its loss: Learner(dls, model, train_step=ModelLossStep())'))
-        return ModelLossStep()
+        if not remark and (step := self._step_of_model()) is not None: return step
+        raise ValueError('loss_func is missing, and the training dataset has none either' + (
+            remark or '. If the model returns its loss: Learner(dls, model, train_step=ModelLossStep())'))
+
+    def _step_of_model(self) -> Step | None:
+        return next((step for make in self.default_steps if (step := make(self)) is not None), None)
 
     # Callbacks
 

@@ -33,13 +33,14 @@ from .metrics import as_metrics as as_metrics
 from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, count_updates as count_updates, hold_hypers as hold_hypers, lacks_params as lacks_params, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, own_rates as own_rates, shares_params as shares_params
 from .basics.notices import warn_user as warn_user
 from .basics.trained_modules import params_outside as params_outside, trained_modules as trained_modules
-from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, as_step as as_step, computes_loss as computes_loss
+from .step import CallStep as CallStep, Step as Step, as_step as as_step
 from .undo import UndoStack as UndoStack
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 def as_one_fit(method: _Method) -> _Method: ...
 class Learner(Loop):
     fit_method: str | None
     default_callbacks: Any
+    default_steps: Any
     before_fits: Any
     around_fits: Any
     remark_on: Any
@@ -150,8 +151,6 @@ class Learner(Loop):
     def lr_find(self, start_lr: Any=1e-07, end_lr: Any=10, num_it: int=100, stop_div: bool=True, show_plot: bool=True, suggest_funcs: Any=..., cbs: Any=None, n_epoch: float | None=None, trials: bool | float | int=False) -> LRFind: ...
     recorder: Recorder
     def fit_one_cycle(self, n_epoch: int | str, lr_max: Any=None, div: float=25.0, div_final: float=100000.0, pct_start: float=0.25, wd: Any=None, moms: Sequence[float] | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
-    @contextmanager
-    def without_trace(self) -> Iterator[None]: ...
     callbacks: Any
     undo: Any
     logger: Any

@@ -68,7 +68,11 @@ TOPICS = {
         "Collect predictions, and see where a model is wrong",
         "FetchPredsCallback MCDropoutCallback callbacks.interpret.Interpretation callbacks.interpret.Predictions",
     ),
-    "steps": ("Training steps", "Steps with several losses, models or optimizers", "Step TrainStep EvalStep MultiLossStep"),
+    "steps": (
+        "Training steps",
+        "Steps with several losses, models or optimizers",
+        "Step LossStep UpdateStep TrainStep EvalStep MultiLossStep",
+    ),
     "distributed": ("Several processes", "Train on several GPUs or processes", "Distributed"),
     "loggers": (
         "Loggers",

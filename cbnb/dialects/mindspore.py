@@ -39,7 +39,7 @@ from .mindspore_metrics import (
 from .mindspore_parallel import (
     DistributedGradReducer, ParallelMode, context, get_auto_parallel_context, get_group_size, get_rank, in_parallel, init,
     reset_auto_parallel_context, set_auto_parallel_context)
-from ..step import CallStep
+from ..step import CallStep, UpdateStep
 from ..learner import Learner
 from ..basics.arguments import as_count
 from ..metrics import Metric as NativeMetric
@@ -392,7 +392,7 @@ class Model:
         elif getattr(type(network), 'forward', None) is TrainOneStepCell.forward:
             step, opt = network.step, network.optimizer       # callbacks see a NaN before the update
         elif self.loss_fn is None:
-            step = CallStep(network)
+            step = UpdateStep(network)
             opt = step.opt = step.opt or joined_optimizers(network)
         eval_step = None if self.eval_network is None else EvalNetwork(self.eval_network, self.eval_indexes)
         metrics = [ModelMetric(name, m, self.eval_indexes, eval_step is not None) for name, m in self.metrics.items()]

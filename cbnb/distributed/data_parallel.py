@@ -36,7 +36,7 @@ from .shares import Share
 from ..learner import Learner
 from ..optim import needs_closure
 from ..snapshot import owned_by_steps
-from ..step import Step
+from ..step import CallStep, Step
 from ..undo import UndoStack
 
 # %% ../../nbs/distributed/data_parallel.ipynb #2efe9a64
@@ -328,7 +328,7 @@ class Distributed(Callback):
             from cbnb.distributed.sharded import ShardedModels      # imported here because it loads much of torch
             blocks = None if self.sharded is True else self.sharded
             return undo.set(self, 'models', ShardedModels(learn, blocks, **self.options))
-        if type(step).backward is not Step.backward or step.own_update:
+        if type(step).backward is not Step.backward or isinstance(step, CallStep):
             return average_after(step, learn, undo, lambda: self.share.weight)
         trained = [m for m in owned_by_steps(learn)[1] if any(p.requires_grad for p in m.parameters())]
         wrap_step(step, self.accelerator.prepare_model(Wrapped(trained)), undo)

@@ -31,6 +31,7 @@ from .agreement import share_tensors, shared_store
 from ..learner import Learner
 from ..optim import needs_closure
 from ..snapshot import owned_by_steps
+from ..step import CallStep
 from ..undo import UndoStack
 
 # %% ../../nbs/distributed/sharded.ipynb #53593373
@@ -207,8 +208,8 @@ def check_sharding(
     opts = list({id(o): o for opt in opts for o in getattr(opt, 'optimizers', [opt])}.values())
     held = {p for opt in opts for group in opt.param_groups for p in group['params']}
     models = [m for m in models if any(p in held for p in m.parameters())]
-    if step.own_update: raise TypeError(
-        f'{type(step).__name__} computes gradients by itself, where sharded weights have none: '
+    if step.own_update or isinstance(step, CallStep): raise TypeError(
+        f'{type(step).__name__} calls a function of yours or computes gradients by itself, where sharded weights have none: '
         'train with learn.distributed(), where each process holds the whole model')
     for opt in opts:
         if needs_closure(opt): raise TypeError(f'{type(opt).__name__} needs all parameters in one piece, and they are sharded')
