@@ -21,12 +21,7 @@ from .metrics import view_for_metric
 
 # %% ../nbs/14_phase.ipynb #a629ed0b
 class PhaseMetrics:
-    """Accumulates the loss, its parts, and the metrics of one pass over a loader
-
-    Args:
-        metrics: objects with `reset`, `accumulate(learn)` and `value`
-        run: the undo stack of the run, which identifies the run
-    """
+    "Accumulates the loss, its parts, and the metrics of one pass over a loader"
     def __init__(self,
         metrics: Sequence[Any] = (),   # objects with `reset`, `accumulate(learn)` and `value`
         run: Any = None,               # the undo stack of the run, which identifies the run
@@ -41,22 +36,14 @@ class PhaseMetrics:
     def add(self,
         learn: Any,    # the learner, after a batch
     ) -> None:
-        """Add the current batch
-
-        Args:
-            learn: the learner, after a batch
-        """
+        "Add the current batch"
         if learn.loss is not None and find_bs((learn.yb, learn.xb)): self.loss.add(learn.loss, learn.loss_weight)
         self.add_others(learn)
 
     def add_others(self,
         learn: Any,    # the learner, after a batch
     ) -> None:
-        """Add the parts of the loss and the metrics of the current batch
-
-        Args:
-            learn: the learner, after a batch
-        """
+        "Add the parts of the loss and the metrics of the current batch"
         for name, value in (getattr(learn, 'loss_parts', None) or {}).items():
             weight = find_bs((learn.yb, learn.xb)) if learn.loss is None else learn.loss_weight
             self.parts.setdefault(name, MeanLoss()).add(value, weight)
@@ -73,14 +60,7 @@ class PhaseMetrics:
     def part_values(self,
         everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
     ) -> dict[str, float | None]:   # name of a part -> its mean
-        """Return the means of the parts of the loss. The call waits for the device
-
-        Args:
-            everywhere: over the batches of all processes, each of which must then call this method
-
-        Returns:
-            name of a part -> its mean
-        """
+        "Return the means of the parts of the loss. The call waits for the device"
         names = list(self.parts)
         if everywhere and n_processes() > 1: names = list(dict.fromkeys(itertools.chain(*gather_over_processes(names))))
         return {name: self.parts.get(name, MeanLoss()).value(everywhere) for name in names}
@@ -93,11 +73,7 @@ class PhaseMetrics:
     def load_state_dict(self,
         state: Mapping[str, Any],    # the result of `state_dict`
     ) -> None:
-        """Restore the accumulated loss, parts and metrics from a saved state
-
-        Args:
-            state: the result of `state_dict`
-        """
+        "Restore the accumulated loss, parts and metrics from a saved state"
         self.parts = {name: MeanLoss() for name in state['parts']}
         for mean, values in zip([self.loss, *self.parts.values()], [state['loss'], *state['parts'].values()]): mean.load_state_dict(values)
         for m, values in zip(self.metrics, state['metrics']): put_state(m, values)
@@ -106,14 +82,7 @@ class PhaseMetrics:
 def fresh(
     metric: Any,    # an object with `reset`, `accumulate` and `value`
 ) -> Any:           # the copy
-    """Copy a metric and reset the copy, which has its own accumulator
-
-    Args:
-        metric: an object with `reset`, `accumulate` and `value`
-
-    Returns:
-        the copy
-    """
+    "Copy a metric and reset the copy, which has its own accumulator"
     own = hasattr(type(metric), '__copy__')       # otherwise two copies could share a list
     new = copy.copy(metric) if own else copy.deepcopy(metric)
     new.reset()

@@ -51,16 +51,7 @@ def how_it_ends(
     exc: BaseException | None,     # the exception that ended the fit; None: no exception
     start_epoch: int = 0,          # the first epoch of the fit
 ) -> tuple[str, str]:              # the status, and the reason if it is 'interrupted' or 'failed'
-    """Return the status of a run at the end of its fit. If the fit was interrupted or failed, also return the reason
-
-    Args:
-        run: the run whose fit ends
-        exc: the exception that ended the fit; None: no exception
-        start_epoch: the first epoch of the fit
-
-    Returns:
-        the status, and the reason if it is 'interrupted' or 'failed'
-    """
+    "Return the status of a run at the end of its fit. If the fit was interrupted or failed, also return the reason"
     if isinstance(exc, (KeyboardInterrupt, SystemExit)):
         return 'interrupted', (str(exc) or type(exc).__name__).removesuffix('; learn is usable')
     if exc is not None: return 'failed', f'{type(exc).__name__}: {exc}'.split('\n')[0].removesuffix(': ')[:200]
@@ -82,21 +73,12 @@ class Recorder(Callback):
         train_metrics: whether to compute the metrics on training batches
         valid_metrics: whether to record the validation loss and the metrics of validation
         beta: weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
-
-    Example:
-        with learn.removed_cbs(learn.recorder), raises(ValueError, 'this learner has none: cbs=Recorder()'):
-            learn.fit(1, cbs=JSONLLogger)
     """
     order, run_in = 50, ('fit', 'validate')
     no_state = ('series', 'places', 'values_now', 'phases', 'start', 'history', 'train')
     learn: Learner
 
-    def __init__(self,
-        add_time: bool = True,         # whether to add a column with the duration of each epoch
-        train_metrics: bool = False,   # whether to compute the metrics on training batches
-        valid_metrics: bool = True,    # whether to record the validation loss and the metrics of validation
-        beta: float = 0.98,            # weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
-    ) -> None:
+    def __init__(self, add_time: bool = True, train_metrics: bool = False, valid_metrics: bool = True, beta: float = 0.98) -> None:
         self.add_time, self.train_metrics, self.valid_metrics, self.beta = add_time, train_metrics, valid_metrics, beta
         self.history = History()
         # of the current fit
@@ -224,21 +206,11 @@ class Recorder(Callback):
 
     # -- a batch
 
-    def track(self,
-        name: str,   # common name of a hyper-parameter
-    ) -> None:
+    def track(self, name: str) -> None:
         """Record a hyper-parameter in the current run. Do nothing if the optimizer does not have it
 
         Args:
             name: common name of a hyper-parameter
-
-        Example:
-            class WatchWeightDecay(Callback):
-                order = 51                                       # after the recorder, which begins the run
-                def before_fit(self): self.recorder.track('wd')
-            learn = line_learner(cbs=WatchWeightDecay)
-            learn.fit(1)
-            assert learn.recorder.history[0].steps['wd'] == [0, 0]
         """
         run, opt = self.history[-1], self.learn.opt
         if name in run.hypers or (place := hyper_key(opt, name)) is None: return
@@ -343,15 +315,13 @@ class Recorder(Callback):
         no_values = row is None or all(row[name] is None for name in self.valid_columns)
         return bool(last.get('mid_epoch')) and no_values and (last['epoch'], last['step']) == (self.learn.epoch, run.n_steps)
 
-    def look_for_nan(self,
-        wait: bool = True,    # whether to wait for the device; False: check only the losses that have reached the CPU
-    ) -> None:
+    def look_for_nan(self, wait: bool = True) -> None:
         """If the latest losses are not finite, print this and the step at which it began, once per fit
 
         Args:
             wait: whether to wait for the device; False: check only the losses that have reached the CPU
-
         Example:
+            from cbnb.toy import line_learner
             learn = line_learner(lr=1e30)
             learn.fit(2)
             learn.recorder.look_for_nan()           # prints no second line for the same fit
@@ -389,85 +359,44 @@ class Recorder(Callback):
 
     # -- what you read, of the last run
 
-    def last(self) -> Run:  # the latest run, the one under way included
+    def last(self) -> Run:
         """Return the latest run. Raise `AttributeError` before the first fit
 
         Returns:
             the latest run, the one under way included
-
         Raises:
             AttributeError: nothing has been recorded yet: fit first
-
-        Example:
-            large = digits_learner(n=640, bs=64)
-            large.fit(2)
-            for a, b in zip(small.model.parameters(), large.model.parameters()): assert (a - b).abs().max() < 1e-4
-            for name, learn in dict(small=small, large=large).items():
-                run = learn.recorder.last()
-                print(f'{name}: {run.n_steps} batches, valid_loss {run.epochs[-1]["valid_loss"]:.4f}')
         """
         if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
         return self.history.runs[-1]
 
-    def log_rows(self) -> list[list[Any]]:  # one list for each epoch, with a value for each column
+    def log_rows(self) -> list[list[Any]]:
         """Return the rows of the last run, in the form that `learn.logger` receives
 
         Returns:
             one list for each epoch, with a value for each column
-
-        Example:
-            other = line_learner()
-            other.recorder.load_state_dict(learn.recorder.state_dict())
-            assert other.recorder.losses == learn.recorder.losses
-            assert [row[:2] for row in other.recorder.log_rows()] == [[i, values[0]] for i, values in enumerate(learn.recorder.values)]
         """
         run = self.history[-1]
         return [[row[run.metric_names[0]], *values, *[clock(row['time'])]*self.add_time] for row, values in zip(run.epochs, run.values)]
 
     @property
     def losses(self) -> list[float]:
-        """Smoothed training losses of the last run
-
-        Example:
-            assert close(run.losses, (13, (0.98*13 + 8.32)/1.98))
-            assert close(run['valid_loss'], [1.28**2 + 1.92**2])
-            assert run.steps['lr'] == [0.1, 0.1]
-            assert learn.validate() == run['valid_loss']
-            assert len(learn.recorder.history) == 1
-        """
+        "Smoothed training losses of the last run"
         return list(self.last().losses)
 
     @property
     def lrs(self) -> list[float]:
-        """Learning rate of the last group, for each training batch of the last run
-
-        Example:
-            assert learn.recorder.lrs == [0.1, 0.05]     # the rates that the updates used
-        """
+        "Learning rate of the last group, for each training batch of the last run"
         return self.last().hyper('lr')
 
     @property
     def values(self) -> list[list[float | None]]:
-        """Losses and metrics of each epoch of the last run
-
-        Example:
-            columns = [run.raw_losses, run.losses, *run.hypers.values()]
-            assert sum(column.itemsize for column in columns) == 4 + 4 + 8 + 8
-        """
+        "Losses and metrics of each epoch of the last run"
         return self.last().values
 
     @property
     def log(self) -> list[Any]:
-        """The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended
-
-        Example:
-            class LossLog(Callback):
-                def before_fit(self): self.log = []
-                def after_batch(self):
-                    if self.training: self.log.append(self.loss.item())
-            learn = line_learner(cbs=LossLog)
-            learn.fit(1)
-        """
+        "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
         run = self.last()
         if self.row is None: return self.last_log
         place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
@@ -475,19 +404,7 @@ class Recorder(Callback):
 
 # %% ../nbs/08_recorder.ipynb #f8837664
 def _smooth_loss(learn: Learner) -> Tensor:
-    """The current smoothed training loss. Reading the property waits for the device
-
-    Args:
-        learn: the learner
-
-    Raises:
-        AttributeError: smooth_loss is known after the first training batch
-
-    Example:
-        learn = line_learner()
-        learn.fit(1)
-        assert close(learn.smooth_loss, 10.63636)
-    """
+    "The current smoothed training loss. Reading the property waits for the device"
     losses = learn.recorder.last().losses
     if not len(losses): raise AttributeError('smooth_loss is known after the first training batch')
     return torch.tensor(losses[-1])

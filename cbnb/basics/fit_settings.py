@@ -37,14 +37,7 @@ _NO_SEED = 67280421310721       # torch's default seed
 def settings_of(
     learn: Any,            # the learner, at the beginning of a fit
 ) -> dict[str, Any]:       # plain data, without None
-    """Return the settings of a fit: its arguments, and a description of model, data and optimizer
-
-    Args:
-        learn: the learner, at the beginning of a fit
-
-    Returns:
-        plain data, without None
-    """
+    "Return the settings of a fit: its arguments, and a description of model, data and optimizer"
     loss, seed = learn.loss_func, torch.initial_seed()
     found = dict(
         method=learn.fit_method or 'fit', n_epoch=learn.n_epoch, length=str(learn.fit_length or '') or None,

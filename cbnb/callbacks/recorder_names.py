@@ -16,86 +16,36 @@ from ..recorder import Recorder
 
 # %% ../../nbs/callbacks/recorder_names.ipynb #c5a19b90
 def moms(self: Recorder) -> list[float]:
-    """Momentum of the last group, for each training batch of the last run
-
-    Example:
-        assert learn.recorder.hps == dict(lr=[0.1]*4, mom=[0]*4) and learn.recorder.moms == [0]*4
-        assert learn.recorder.iters == [2, 4]
-    """
+    "Momentum of the last group, for each training batch of the last run"
     return self.last().hyper('mom')
 
 def hps(self: Recorder) -> dict[str, list[float]]:
-    """All recorded hyper-parameters of the last run
-
-    Example:
-        assert learn.recorder.hps == dict(lr=[0.1]*4, mom=[0]*4) and learn.recorder.moms == [0]*4
-        assert learn.recorder.iters == [2, 4]
-    """
+    "All recorded hyper-parameters of the last run"
     return {name: self.last().hyper(name) for name in self.last().hypers}
 
 def iters(self: Recorder) -> list[int]:
-    """Number of training batches at the end of each epoch of the last run
-
-    Example:
-        assert learn.recorder.iters == [2, 4]
-    """
+    "Number of training batches at the end of each epoch of the last run"
     return [row['step'] for row in self.last().epochs]
 
 def metric_names(self: Recorder) -> list[str]:
-    """Headings of the table of epochs of the last run
-
-    Example:
-        recorder = learn.recorder
-        assert recorder.nb_batches == [2, 2]
-        assert recorder.metrics == []                    # the learner has no metrics
-        assert recorder.val_losses == recorder.history[-1, 'valid_loss']
-        assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
-        assert {'history', 'lrs', 'plot_losses'} < set(dir(recorder))
-    """
+    "Headings of the table of epochs of the last run"
     return self.last().metric_names
 
 def _whole(recorder: Recorder) -> list[dict[str, Any]]: return [row for row in recorder.last().epochs if row['complete']]
 
 def val_losses(self: Recorder) -> list[float | None]:
-    """Validation loss of each complete epoch of the last run, or None without validation
-
-    Example:
-        recorder = learn.recorder
-        assert recorder.nb_batches == [2, 2]
-        assert recorder.metrics == []                    # the learner has no metrics
-        assert recorder.val_losses == recorder.history[-1, 'valid_loss']
-        assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
-        assert {'history', 'lrs', 'plot_losses'} < set(dir(recorder))
-    """
+    "Validation loss of each complete epoch of the last run, or None without validation"
     return [row.get('valid_loss') for row in _whole(self)]
 
 def metrics(self: Recorder) -> list[list[float | None]]:
-    """Metrics of each epoch of the last run that is complete and was validated
-
-    Example:
-        recorder = learn.recorder
-        assert recorder.nb_batches == [2, 2]
-        assert recorder.metrics == []                    # the learner has no metrics
-        assert recorder.val_losses == recorder.history[-1, 'valid_loss']
-        assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
-        assert {'history', 'lrs', 'plot_losses'} < set(dir(recorder))
-    """
+    "Metrics of each epoch of the last run that is complete and was validated"
     n, sets = len(self.learn.metrics) + 1, getattr(self.learn.dls, 'valid_sets', ())
     parts = self.headings.values()           # parts of the loss are no metrics; columns added by callbacks are
     names = [*self.valid_columns[1:n], *(c for c in self.valid_columns[n*max(len(sets), 1):] if c not in parts)]
     return [[row[name] for name in names] for row in _whole(self) if names and row['valid_loss'] is not None]
 
 def nb_batches(self: Recorder) -> list[int]:
-    """Number of training batches in each complete epoch of the last run
-
-    Example:
-        recorder = learn.recorder
-        assert recorder.nb_batches == [2, 2]
-        assert recorder.metrics == []                    # the learner has no metrics
-        assert recorder.val_losses == recorder.history[-1, 'valid_loss']
-        assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
-        assert {'history', 'lrs', 'plot_losses'} < set(dir(recorder))
-    """
+    "Number of training batches in each complete epoch of the last run"
     ends = [row['step'] for row in _whole(self)]
     return [end - start for start, end in zip([0, *ends], ends)]
 
