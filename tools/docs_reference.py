@@ -68,7 +68,11 @@ TOPICS = {
         "Collect predictions, and see where a model is wrong",
         "FetchPredsCallback MCDropoutCallback callbacks.interpret.Interpretation callbacks.interpret.Predictions",
     ),
-    "steps": ("Training steps", "Steps with several losses, models or optimizers", "Step TrainStep EvalStep MultiLossStep"),
+    "steps": (
+        "Training steps",
+        "Steps with several losses, models or optimizers",
+        "Step LossStep UpdateStep TrainStep EvalStep MultiLossStep",
+    ),
     "distributed": ("Several processes", "Train on several GPUs or processes", "Distributed"),
     "loggers": (
         "Loggers",
@@ -213,7 +217,7 @@ def _members(cls: type) -> Iterator[str]:
         if name.startswith("_") or name in common or name in EVENTS:
             continue
         function = _function(inspect.getattr_static(cls, name))
-        if function and (function.__module__ or "").startswith(LIB.name) and inspect.getdoc(function):
+        if function and "." in function.__qualname__ and (function.__module__ or "").startswith(LIB.name) and inspect.getdoc(function):
             yield name
 
 

@@ -30,7 +30,8 @@ from ..basics.text import escape, html_table, plural, text_table
 from ..callback import Callback
 from .hooks import HookCallback
 from ..learner import Learner
-from ..step import ModelLossStep, Step
+from .model_loss import ModelLossStep
+from ..step import Step
 
 # %% ../../nbs/callbacks/compile.ipynb #8d663346
 def _own_call(f: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -76,7 +76,7 @@ class GradientClip(Callback):
 
     def before_step(self):
         learn = self.learn
-        if not learn.train_iter: warn_own_update(self)      # the first batch shows what the step does
+        if not learn.train_iter: warn_own_update(self)
         params = [p for group in learn.opt.param_groups for p in group['params']]
         try: self.clip(params)
         except NotImplementedError: self.clip([values_of_sparse(p) for p in params])

@@ -116,7 +116,7 @@ def _has_gradients(opt: Any) -> bool:
 def check_fp16(learn: Learner) -> None:
     "Raise `TypeError` if the step, its optimizers or the type of the weights rule out a loss scale"
     step, opt = learn.train_step, learn.opt
-    if step.own_update and getattr(step, 'by_learner', False) is not None: raise _no_scale(step)
+    if step.own_update: raise _no_scale(step)
     ours = [opt, *getattr(opt, 'optimizers', [])]
     if any(not any(o is mine for mine in ours) for o in owned_by_steps(learn)[2]): raise TypeError(
         f'{type(step).__name__} has an optimizer besides learn.opt, whose gradients would stay scaled: '
@@ -256,7 +256,6 @@ class MixedPrecision(Callback):
 
     def _backward(self, backward: Callable[[Any], None], learn: Any) -> None:
         "Call `backward`, the original method of the step, with a scaled loss"
-        if learn.train_step.own_update: raise _no_scale(learn.train_step)
         scaler, loss = self.scaler, learn.loss_grad
         if self.checked: scaler.update(self.scale)         # the scaler may unscale only once between two updates
         learn.loss_grad = map_tensors(scaler.scale, loss)

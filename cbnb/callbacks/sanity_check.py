@@ -33,10 +33,12 @@ from ..loop import note_place
 from .more_metrics import ValueMetric
 from .sklearn_metrics import SklearnMetric
 from ..metrics import MeanMetric, view_for_metric
-from ..recorder import Recorder, fresh
+from ..phase import fresh
+from ..recorder import Recorder
 from ..snapshot import owned_by_steps
 from ..basics.notices import warn_user
-from ..step import CallStep, Step, n_items
+from ..basics.loss_weights import n_items
+from ..step import CallStep, Step
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473
@@ -167,7 +169,7 @@ def _losses(learn: Learner, batch: Any, n: int, *parts: Any) -> list[Tensor]:
     step, yb, pred, found = learn.eval_step, learn.yb, learn.pred, []
     learn.iter = 1                          # the checks of the first batch of a phase are over
     for f in parts:
-        if step._calls_loss_func(learn): learn.yb = _map_rows(f, yb, n)
+        if step.calls_loss_func: learn.yb = _map_rows(f, yb, n)
         else: learn.xb, learn.yb = learn.split_batch(_map_rows(f, batch, n))
         if step.own_loss: step.predict(learn)
         else: learn.pred = _map_rows(f, pred, n)

@@ -24,7 +24,8 @@ from ..data import split_batch
 from ..learner import Learner
 from ..basics.loss_parts import as_loss, loss_and_parts
 from ..basics.trained_modules import modules_of
-from ..step import Step, call_on_batch, n_items
+from ..basics.loss_weights import UNKNOWN, n_items
+from ..step import Step, call_on_batch
 from ..basics.multi_optimizer import MultiOptimizer
 from ..basics.arguments import as_positive
 
@@ -43,12 +44,13 @@ class StepState:
         if len(batch) == 1 and isinstance(batch[0], (tuple, list)): batch = batch[0]
         self.xb, self.yb = split_batch(batch, step.n_inp)
         self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None
-        self.training, self.callbacks = training, SimpleNamespace(table=defaultdict(tuple))
+        self.divisor, self.training, self.callbacks = UNKNOWN, training, SimpleNamespace(table=defaultdict(tuple))
 
 # %% ../../nbs/callbacks/steps.ipynb #808f4b86
 class ModelStep(Step):
     "A step with a model, usually the learner's model"
     follows = True                 # whether the step uses the learner's model
+    own: Any = ()                  # modules outside `learn.model`, which `learn.model.eval()` does not reach
     model: Any = None              # None: the learner's model
     loss_func: Any = None          # None: the learner's loss function, or none
     opt: Any = None                # None: the learner's optimizer
@@ -59,8 +61,8 @@ class ModelStep(Step):
         Args:
             learn: the learner
         """
-        super().join(learn)
-        self.follows = self.model is None or self.model is learn.model
+        self.follows, theirs = self.model is None or self.model is learn.model, set(modules_of(learn.model))
+        self.own = [m for m in modules_of(self.model) if m not in theirs]
 
     def model_for(self, learn: Any) -> Any:
         """Return the model to call, after setting the step's own modules to the training or evaluation mode of the learner

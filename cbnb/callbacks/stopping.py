@@ -27,7 +27,7 @@ from ..basics.notices import user_level, say
 from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
 from ..basics.nested import map_tensors, to_detach
-from ..step import CallStep, Step
+from ..step import CallStep, Step, UpdateStep
 from ..learner import Learner
 from ..basics.param_groups import total_norm
 
@@ -76,7 +76,7 @@ def _look_again(learn: Learner) -> str | None:
 
 def has_updated(learn: Learner) -> bool:
     "Return whether the training step updates the weights before it returns its loss"
-    return isinstance(learn.train_step, CallStep) and learn.train_step.own_update
+    return isinstance(learn.train_step, UpdateStep)
 
 # %% ../../nbs/callbacks/stopping.ipynb #d0e766d0
 def _where(batch: Any) -> str:

@@ -31,7 +31,7 @@ from ..basics.text import lower_is_better, named_direction
 from ..display.figures import COLORS, figure, legend, show
 from ..length import is_validated
 from ..schedule import ParamScheduler
-from ..snapshot import load_module_states, module_states
+from ..basics.trained_modules import load_module_states, module_states
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/trackers.ipynb #8480c97f

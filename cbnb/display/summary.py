@@ -21,7 +21,7 @@ from ..basics.text import escape, html_table, text_table
 from ..learner import Learner
 from ..optim import is_fused
 from ..basics.trained_modules import trained_modules
-from ..step import ModelLossStep
+from ..callbacks.model_loss import ModelLossStep
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/display/summary.ipynb #21a143ce

@@ -27,7 +27,7 @@ from ..basics.patch import patch
 from ..basics.notices import warn_user
 from .atomic import write_whole
 from ..learner import Learner
-from ..snapshot import load_module_states, module_states
+from ..basics.trained_modules import load_module_states, module_states
 from ..basics.trained_modules import trained_modules
 from ..basics.param_groups import SCHEDULER_KEYS, save_hypers, state_keys
 from ..undo import interrupts_wait

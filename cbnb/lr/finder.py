@@ -34,7 +34,7 @@ from ..basics.nested import find_bs, map_tensors
 from ..basics.loaders import n_batches
 from ..basics.loss_weights import MeanLoss
 from ..basics.notices import shell
-from ..step import ALONE, HOW_KNOWN, CallStep
+from ..step import CallStep, UpdateStep
 from ..callback import as_list
 from ..learner import Learner
 from .rules import BAND, REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
@@ -291,18 +291,20 @@ def _mock_run(self: Learner,
             except Exception as e:
                 if not counter.ends_at(e): raise
                 error, batch = e, (self.xb, self.yb)
-            if getattr(self.train_step, 'alone', False): raise ValueError(
-                f'{ALONE}, so there is no rate to sweep: {HOW_KNOWN}')
+            if isinstance(self.train_step, UpdateStep) and not self.train_updates: raise ValueError(
+                'train_step updates the weights without learn.opt, so there is no rate to sweep: pass its optimizer, UpdateStep(f, opt=...)')
     if error is not None: _try_again(self, batch, error)
 
 def _try_again(learn: Learner, batch: tuple[Any, Any], error: Exception) -> None:
     "Raise the error of a loss function again, unless the loss of this batch can be computed with the restored weights. Then the rate was too high"
-    with learn.without_trace(), torch.no_grad():
+    restore = snapshot(learn, exclude=learn.cbs)
+    try:
         learn.iter, learn.training, (learn.xb, learn.yb) = 0, True, batch
-        try:
+        with torch.no_grad():
             learn.train_step.predict(learn)
             learn.train_step.loss(learn)
-        except Exception: raise error from None
+    except Exception: raise error from None
+    finally: restore()
 
 # %% ../../nbs/lr/finder.ipynb #4262f991
 def in_words(
