@@ -36,7 +36,7 @@ from .csv_logger import _ends_line
 from ..display import plots  # noqa: F401 (adds `plot_losses` to the recorder)
 from ..basics.buffers import ScalarBuffer
 from ..history import Run
-from ..recorder import how_it_ends
+from ..basics.fit_settings import how_it_ends
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/loggers.ipynb #3d0fbb4f
