@@ -256,12 +256,12 @@ class Step:
         """
         if learn.divisor is not UNKNOWN: return learn.divisor
         if learn.loss.ndim: return learn.loss.numel()
-        weigh = self._weigher(learn) if self._calls_loss_func(learn) else None
+        weigh = self._weigher(learn) if self.calls_loss_func(learn) else None
         return UNKNOWN if weigh is None else weigh(learn.pred, *learn.yb)
 
     def _weigher(self, learn: Any) -> Any:
         return learn.weigh if self.loss_func in (None, learn.loss_func) else weigher(self.loss_func)
-    def _calls_loss_func(self, learn: Any) -> bool:
+    def calls_loss_func(self, learn: Any) -> bool:
         return not self.own_loss and type(self).loss.__module__.startswith('cbnb.')       # False: you have overridden `loss`
 
 def _given_weight(learn: Any) -> Any:
