@@ -21,11 +21,7 @@ from .basics.text import plural
 
 # %% ../nbs/07_history.ipynb #a85ce031
 class StepColumns(Mapping[str, list[float]]):
-    """A mapping from names to columns with one number per training batch
-
-    Args:
-        run: the run to read
-    """
+    "A mapping from names to columns with one number per training batch"
     def __init__(self,
         run: 'Run',    # the run to read
     ) -> None: self.run = run
@@ -43,11 +39,7 @@ class StepColumns(Mapping[str, list[float]]):
         return list(run.raw_losses if name == 'loss' else run.losses)
 
     def rows(self) -> Iterator[dict[str, Any]]:    # one dict per training batch
-        """Yield the rows of the training batches, each with the number of the run and of its epoch
-
-        Returns:
-            one dict per training batch
-        """
+        "Yield the rows of the training batches, each with the number of the run and of its epoch"
         run, columns = self.run, dict(self)
         ends = [row['step'] for row in run.epochs if row['complete'] or not row.get('mid_epoch')]
         for i in range(run.n_steps):
@@ -62,15 +54,7 @@ def column_of(
     runs: Sequence['Run'],        # the runs, in the order of the rows
     name: str,                    # name of a column of the table of epochs
 ) -> list[Any]:                   # one value per epoch; None where a row has none
-    """Return a column of the epochs of several runs
-
-    Args:
-        runs: the runs, in the order of the rows
-        name: name of a column of the table of epochs
-
-    Returns:
-        one value per epoch; None where a row has none
-    """
+    "Return a column of the epochs of several runs"
     there = list(dict.fromkeys(name for run in runs for name in run.columns))
     if name in there: return [run.number if name == 'run' else row.get(name) for run in runs for row in run.epochs]
     raise _unknown(name, 'epochs', there, f'run.steps[{name!r}] has a value for each batch' if any(name in run.steps for run in runs) else '')
@@ -86,19 +70,8 @@ class Run:
         metric_names: column headings of the table of epochs
         n_epoch: planned epochs
         beta: weight of the past in the smoothed losses
-
-    Example:
-        again = Run.from_dict(run.to_dict())
-        assert again.losses == run.losses
-        assert again.epochs == run.epochs
-        assert again.to_dict() == run.to_dict()
     """
-    def __init__(self,
-        number: int,               # 0 for the first fit of a learner
-        metric_names: list[str],   # column headings of the table of epochs
-        n_epoch: int,              # planned epochs
-        beta: float = 0.98,        # weight of the past in the smoothed losses
-    ) -> None:
+    def __init__(self, number: int, metric_names: list[str], n_epoch: int, beta: float = 0.98) -> None:
         self.number, self.metric_names, self.n_epoch, self.beta = number, metric_names, n_epoch, beta
         self.given_name: str | None = None       # see `name`
         self.status = 'running'                  # then 'done', 'cancelled', 'interrupted', 'failed'
@@ -113,11 +86,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name in tables and plots: 'run 3', or the name that you assign
-
-        Example:
-            assert mine.name == 'run 3'
-        """
+        "The name in tables and plots: 'run 3', or the name that you assign"
         return f'run {self.number}' if self.given_name is None else self.given_name
 
     @name.setter
@@ -125,134 +94,74 @@ class Run:
 
     @property
     def n_steps(self) -> int:
-        """The number of training batches so far
-
-        Example:
-            assert run.n_steps == 2*32
-            assert run.hyper('lr') == [1e-2]*64
-            assert close(run.losses[1], (0.98*run.raw_losses[0] + run.raw_losses[1])/1.98)
-        """
+        "The number of training batches so far"
         return len(self.series)
 
     @property
     def raw_losses(self) -> 'array[float]':
-        """The loss of each training batch. Reading the property waits for the device
-
-        Example:
-            assert run.n_steps == 2*32
-            assert run.hyper('lr') == [1e-2]*64
-            assert close(run.losses[1], (0.98*run.raw_losses[0] + run.raw_losses[1])/1.98)
-        """
+        "The loss of each training batch. Reading the property waits for the device"
         return self.series.read()
 
     @property
     def losses(self) -> 'array[float]':
-        """The smoothed loss of each training batch. Reading the property waits for the device
-
-        Example:
-            assert run.n_steps == 2*32
-            assert run.hyper('lr') == [1e-2]*64
-            assert close(run.losses[1], (0.98*run.raw_losses[0] + run.raw_losses[1])/1.98)
-        """
+        "The smoothed loss of each training batch. Reading the property waits for the device"
         return self.series.smoothed()
 
-    def arrived(self) -> 'tuple[array[float], array[float]]':  # raw losses and smoothed losses, one for each training batch
+    def arrived(self) -> 'tuple[array[float], array[float]]':
         """Return the raw and the smoothed losses that have reached the CPU. The call waits only on devices other than CUDA and the CPU
 
         Returns:
             raw losses and smoothed losses, one for each training batch
-
-        Example:
-            assert buffer.arrived() is buffer.read()         # nothing to copy on the CPU
         """
         smooth = self.series.arrived_smoothed()
         return self.series.numbers, smooth
 
-    def hyper(self,
-        name: str,    # 'lr', 'mom', or another recorded hyper-parameter
-    ) -> list[float]:  # one value for each training batch
+    def hyper(self, name: str) -> list[float]:
         """Return the values of a hyper-parameter, one per training batch. The list is empty if the hyper-parameter was not recorded
 
         Args:
             name: 'lr', 'mom', or another recorded hyper-parameter
-
         Returns:
             one value for each training batch
-
-        Example:
-            assert run.n_steps == 2*32
-            assert run.hyper('lr') == [1e-2]*64
-            assert close(run.losses[1], (0.98*run.raw_losses[0] + run.raw_losses[1])/1.98)
         """
         return list(_numbers(self.hypers.get(name, ())))[:self.n_steps]
 
     @property
     def steps(self) -> StepColumns:
-        """The losses and hyper-parameters as a mapping from names to columns, such as `run.steps['lr']`
-
-        Example:
-            assert len(history['valid_loss']) == 6
-            assert history[-1, 'valid_loss'] == history['valid_loss'][4:]
-            assert history[1]['mae'] == history['mae'][2:4]
-            assert history[1].steps['lr'] == [5e-3]*64       # two epochs of 32 batches
-        """
+        "The losses and hyper-parameters as a mapping from names to columns, such as `run.steps['lr']`"
         return StepColumns(self)
 
     @property
     def columns(self) -> list[str]:
-        """The column names that `run[name]` accepts
-
-        Example:
-            assert run.columns == ['run', 'epoch', 'train_loss', 'valid_loss', 'mae', 'time', 'step', 'complete']
-            assert run['step'] == [32, 64]
-            with raises(KeyError, "did you mean 'valid_loss'?"): run['valid_los']
-        """
+        "The column names that `run[name]` accepts"
         return list(dict.fromkeys(['run', *self.metric_names, *(name for row in self.epochs for name in row)]))
 
     def __getitem__(self, name: str) -> list[Any]: return column_of([self], name)
     def _ipython_key_completions_(self) -> list[str]: return self.columns
 
-    def points(self,
-        name: str,    # name of a column of the table of epochs
-    ) -> list[tuple[int, Any]]:  # (step, value) of each epoch
+    def points(self, name: str) -> list[tuple[int, Any]]:
         """Return `(last step, value)` for each epoch that has a value. Steps are counted from 0
 
         Args:
             name: name of a column of the table of epochs
-
         Returns:
             (step, value) of each epoch
-
-        Example:
-            assert run.points('mae') == [(31, run['mae'][0]), (63, run['mae'][1])]
-            assert run.ends() == [(31, 0), (63, 1)]
-            assert run.extent() == '2 of 2 epochs, 64 steps'
         """
         return [(max(row['step'] - 1, 0), row[name]) for row in self.epochs if row.get(name) is not None]
 
-    def ends(self) -> list[tuple[int, int]]:  # (last step, number) of each epoch
+    def ends(self) -> list[tuple[int, int]]:
         """Return `(last step, epoch number)` for each complete epoch with training batches
 
         Returns:
             (last step, number) of each epoch
-
-        Example:
-            assert run.points('mae') == [(31, run['mae'][0]), (63, run['mae'][1])]
-            assert run.ends() == [(31, 0), (63, 1)]
-            assert run.extent() == '2 of 2 epochs, 64 steps'
         """
         return [(row['step'] - 1, row['epoch']) for row in self.epochs if row['complete'] and row['step']]
 
-    def extent(self) -> str:  # such as '2 of 5 epochs, 46 steps'
+    def extent(self) -> str:
         """Describe the length of the run: complete epochs and steps
 
         Returns:
             such as '2 of 5 epochs, 46 steps'
-
-        Example:
-            assert run.points('mae') == [(31, run['mae'][0]), (63, run['mae'][1])]
-            assert run.ends() == [(31, 0), (63, 1)]
-            assert run.extent() == '2 of 2 epochs, 64 steps'
         """
         whole = [row['step'] for row in self.epochs if row['complete']]
         rest = self.n_steps - max([0, *whole])
@@ -261,70 +170,40 @@ class Run:
 
     @property
     def diverged(self) -> int | None:
-        """Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading the property waits for the device
-
-        Example:
-            for x in (math.nan, math.inf): mine.series.append(torch.tensor(x))
-            assert mine.status == 'running' and mine.diverged == 4
-        """
+        "Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading the property waits for the device"
         return nan_since(self.raw_losses)
 
-    def note(self,
-        kind: str,                  # interrupted, stopped, failed, lr, paused, resumed, restart, best or note
-        text: str,                  # a short description of the event
-        step: int | None = None,    # index of the training batch; None: the latest batch
-    ) -> None:
+    def note(self, kind: str, text: str, step: int | None = None) -> None:
         """Add an event to the run
 
         Args:
             kind: interrupted, stopped, failed, lr, paused, resumed, restart, best or note
             text: a short description of the event
             step: index of the training batch; None: the latest batch
-
-        Example:
-            mine.note('lr', 'lr 0.01, set by hand')
-            mine.note('best', 'lowest loss', step=1)
-            assert mine.events == [{'step': 5, 'kind': 'lr', 'text': 'lr 0.01, set by hand'},
-                                   {'step': 1, 'kind': 'best', 'text': 'lowest loss'}]
         """
         self.events.append(dict(step=max(self.n_steps - 1, 0) if step is None else int(step), kind=kind, text=text))
 
     def __repr__(self) -> str:
         return f'Run({self.number if self.given_name is None else self.given_name}: {self.extent()}, {self.status})'
 
-    def to_dict(self) -> dict[str, Any]:  # the data, for `from_dict`
+    def to_dict(self) -> dict[str, Any]:
         """Return the run as plain data
 
         Returns:
             the data, for `from_dict`
-
-        Example:
-            again = Run.from_dict(run.to_dict())
-            assert again.losses == run.losses
-            assert again.epochs == run.epochs
-            assert again.to_dict() == run.to_dict()
         """
         names = ('status', 'n_epoch', 'start_epoch', 'beta', 'metric_names', 'settings', 'epochs', 'events')
         return dict(run=self.number, name=self.given_name, **copy.deepcopy({name: getattr(self, name) for name in names}),
                     steps=dict(self.steps), named={name: list(loss.steps) for name, loss in self.named.items()})
 
     @classmethod
-    def from_dict(cls,
-        data: Mapping[str, Any],    # the result of `to_dict`
-    ) -> Self:  # the run
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Make a run from the result of `to_dict`
 
         Args:
             data: the result of `to_dict`
-
         Returns:
             the run
-
-        Example:
-            again = Run.from_dict(run.to_dict())
-            assert again.losses == run.losses
-            assert again.epochs == run.epochs
-            assert again.to_dict() == run.to_dict()
         """
         run, steps, named = cls(data['run'], data['metric_names'], data['n_epoch'], data['beta']), data['steps'], data['named']
         names = [name for name in run.metric_names if name not in ('epoch', 'step', 'time')]
@@ -334,33 +213,21 @@ class Run:
             hypers={name: column for name, column in steps.items() if name not in ('loss', 'smooth_loss', *named)}))
         return run
 
-    def state_dict(self) -> dict[str, Any]:  # the state, for `load_state_dict` of a run
+    def state_dict(self) -> dict[str, Any]:
         """Return the run as arrays and plain data. The call waits for the device
 
         Returns:
             the state, for `load_state_dict` of a run
-
-        Example:
-            taken_over = History()
-            taken_over.load_state_dict(history.state_dict())
-            assert taken_over.to_dict() == history.to_dict() and taken_over[0] is not history[0]
         """
         return {name: getattr(self, name) for name in _FIELDS} | dict(
             raw=self.raw_losses, hypers={name: _numbers(values) for name, values in self.hypers.items()},
             named={name: (list(loss.steps), loss.series.read()) for name, loss in self.named.items()})
 
-    def load_state_dict(self,
-        state: Mapping[str, Any],    # the result of `state_dict`
-    ) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Fill the run with the state of another. Settings of this run have priority, because the arguments of a resumed fit may differ
 
         Args:
             state: the result of `state_dict`
-
-        Example:
-            taken_over = History()
-            taken_over.load_state_dict(history.state_dict())
-            assert taken_over.to_dict() == history.to_dict() and taken_over[0] is not history[0]
         """
         state = dict(given_name=None, settings={}, events=[]) | dict(state)      # states of older versions lack these
         for name in _FIELDS:
@@ -379,16 +246,7 @@ def _numbers(values: Any) -> Any: return values.read() if isinstance(values, Sca
 
 # %% ../nbs/07_history.ipynb #6f4bd126
 class History:
-    """The runs of a learner, which you can index, export and save
-
-    Example:
-        print(history)
-        assert repr(History()) == 'History(no runs yet)'
-        assert [run.number for run in history] == [0, 1, 2]
-        assert history['run'] == [0, 0, 1, 1, 2, 2]
-        assert history[1:, 'epoch'] == [0, 1, 0, 1]
-        with raises(KeyError, "did you mean 'train_loss'?"): history[-1, 'trainloss']
-    """
+    "The runs of a learner, which you can index, export and save"
     def __init__(self) -> None: self.runs: list[Run] = []
 
     def __len__(self) -> int: return len(self.runs)
@@ -403,114 +261,68 @@ class History:
     def _ipython_key_completions_(self) -> list[str]: return list(dict.fromkeys(name for run in self.runs for name in run.columns))
     def __repr__(self) -> str: return '\n'.join(map(repr, self.runs)) or 'History(no runs yet)'
 
-    def rows(self,
-        what: str = 'epochs',   # which table: 'epochs' or 'steps'
-    ) -> Iterator[dict[str, Any]]:  # one dict for each epoch or step, with the names of the columns as keys
+    def rows(self, what: str = 'epochs') -> Iterator[dict[str, Any]]:
         """Yield one dict per row of a table
 
         Args:
             what: which table: 'epochs' or 'steps'
-
         Returns:
             one dict for each epoch or step, with the names of the columns as keys
-
         Raises:
             ValueError: there is a table of 'epochs' and one of 'steps', not of {what}
-
-        Example:
-            assert [row['epoch'] for row in history.rows()] == [0, 1]*3
-            assert [row['epoch'] for row in history.rows('steps')][30:34] == [0, 0, 1, 1]
-            with raises(ValueError, "one of 'steps'"): list(history.rows('batches'))
         """
         if what not in ('epochs', 'steps'): raise ValueError(f"there is a table of 'epochs' and one of 'steps', not of {what!r}")
         for run in self.runs: yield from run.steps.rows() if what == 'steps' else ({'run': run.number, **row} for row in run.epochs)
 
-    def to_csv(self,
-        path: str | Path | None = None,   # file to write; None: only return the text
-        what: str = 'epochs',             # which table: 'epochs' or 'steps'
-    ) -> str:                             # the text
+    def to_csv(self, path: str | Path | None = None, what: str = 'epochs') -> str:
         """Return a table as CSV text, and optionally write it to a file
 
         Args:
             path: file to write; None: only return the text
             what: which table: 'epochs' or 'steps'
-
         Returns:
             the text
-
-        Example:
-            print(history.to_csv(what='steps')[:110])
         """
         return write_text(csv_text(self.rows(what)), path)
 
-    def to_df(self,
-        what: str = 'epochs',   # which table: 'epochs' or 'steps'
-    ) -> Any:                   # a pandas `DataFrame`
+    def to_df(self, what: str = 'epochs') -> Any:
         """Return a table as a pandas `DataFrame`
 
         Args:
             what: which table: 'epochs' or 'steps'
-
         Returns:
             a pandas `DataFrame`
-
-        Example:
-            history.to_df('steps').plot(y=['loss', 'smooth_loss'])
         """
         return as_dataframe(list(self.rows(what)))
 
-    def to_dict(self) -> dict[str, Any]:  # the data, for `json.dumps`
+    def to_dict(self) -> dict[str, Any]:
         """Return the history as plain data: dicts, lists, strings and numbers
 
         Returns:
             the data, for `json.dumps`
-
-        Example:
-            taken_over = History()
-            taken_over.load_state_dict(history.state_dict())
-            assert taken_over.to_dict() == history.to_dict() and taken_over[0] is not history[0]
         """
         return dict(runs=[run.to_dict() for run in self.runs])
 
-    def to_json(self,
-        path: str | Path | None = None,   # file to write; None: only return the text
-    ) -> str:                             # the text
+    def to_json(self, path: str | Path | None = None) -> str:
         """Return the history as JSON text, and optionally write it to a file
 
         Args:
             path: file to write; None: only return the text
-
         Returns:
             the text
-
-        Example:
-            text = history.to_json()
-            again = History.from_json(text)
-            assert json.loads(text) == history.to_dict() == again.to_dict()
-            with raises(ValueError, 'not written by History.to_json'): History.from_json('{}')
         """
         return write_text(json_text(self.to_dict()), path)
 
     @classmethod
-    def from_json(cls,
-        source: str | Path,    # JSON text from `to_json`, or the path of a file
-    ) -> Self:  # the history
+    def from_json(cls, source: str | Path) -> Self:
         """Read a history that `to_json` wrote. All numbers are restored exactly
 
         Args:
             source: JSON text from `to_json`, or the path of a file
-
         Returns:
             the history
-
         Raises:
             ValueError: this JSON was not written by History.to_json
-
-        Example:
-            text = history.to_json()
-            again = History.from_json(text)
-            assert json.loads(text) == history.to_dict() == again.to_dict()
-            with raises(ValueError, 'not written by History.to_json'): History.from_json('{}')
         """
         text = source if isinstance(source, str) and source.lstrip()[:1] == '{' else Path(source).read_text()
         data, history = from_json_text(text), cls()
@@ -518,33 +330,20 @@ class History:
         history.runs = [Run.from_dict(run) for run in data['runs']]
         return history
 
-    def state_dict(self) -> dict[str, Any]:  # the state, for `load_state_dict` or `torch.save`
+    def state_dict(self) -> dict[str, Any]:
         """Return all runs as arrays and plain data. The call waits for the device
 
         Returns:
             the state, for `load_state_dict` or `torch.save`
-
-        Example:
-            taken_over = History()
-            taken_over.load_state_dict(history.state_dict())
-            assert taken_over.to_dict() == history.to_dict() and taken_over[0] is not history[0]
         """
         return dict(runs=[run.state_dict() for run in self.runs])
 
-    def load_state_dict(self,
-        state: Mapping[str, Any],      # the result of `state_dict`
-        current: Run | None = None,    # run of the current fit, filled with the last run of `state`; None: a new run
-    ) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], current: Run | None = None) -> None:
         """Replace all runs by those of a saved state
 
         Args:
             state: the result of `state_dict`
             current: run of the current fit, filled with the last run of `state`; None: a new run
-
-        Example:
-            taken_over = History()
-            taken_over.load_state_dict(history.state_dict())
-            assert taken_over.to_dict() == history.to_dict() and taken_over[0] is not history[0]
         """
         runs = [Run(r['number'], [], 0, r['beta']) for r in state['runs']]
         if runs and current: runs[-1] = current

@@ -14,12 +14,11 @@ from torch.nn.parameter import is_lazy
 from .basics.device_copies import on_device as on_device
 from .basics.durations import Duration as Duration
 from .basics.failures import releases_batches as releases_batches
-from .basics.loaders import independent_loader as independent_loader, n_batches as n_batches, set_epoch as set_epoch
+from .basics.loaders import batches_of as batches_of, independent_loader as independent_loader, n_batches as n_batches, quiet_batches_of as quiet_batches_of, set_epoch as set_epoch
 from .basics.loss_weights import UNKNOWN as UNKNOWN
 from .basics.nested import is_empty as is_empty
 from .basics.notices import warn_user as warn_user
 from .basics.patch import patch as patch
-from .basics.tensor_batches import batches_of as batches_of, quiet_batches_of as quiet_batches_of
 from .basics.trained_modules import in_eval_mode as in_eval_mode, modules_of as modules_of, trained_modules as trained_modules
 from .callback import Callback as Callback, CallbackList as CallbackList
 from .data import split_batch as split_batch

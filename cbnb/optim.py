@@ -30,14 +30,7 @@ from .undo import UndoStack
 def one_group(
     model: nn.Module,               # any model
 ) -> list[list[nn.Parameter]]:      # all parameters, as one group
-    """Return all parameters as one group. This is the default splitter
-
-    Args:
-        model: any model
-
-    Returns:
-        all parameters, as one group
-    """
+    "Return all parameters as one group. This is the default splitter"
     return [list(model.parameters())]
 
 def param_groups(
@@ -45,19 +38,7 @@ def param_groups(
     splitter: Callable[[nn.Module], Any] = one_group,   # returns a list of parameters, or a list of groups
     others: Iterable[nn.Parameter] = (),                # parameters outside the model, for the last group unless they are in a group
 ) -> list[list[nn.Parameter]]:                          # groups of parameters, without empty ones
-    """Return the parameters of a model in groups. Raise `ValueError` if no parameter is trainable
-
-    Args:
-        model: any model
-        splitter: returns a list of parameters, or a list of groups
-        others: parameters outside the model, for the last group unless they are in a group
-
-    Returns:
-        groups of parameters, without empty ones
-
-    Raises:
-        ValueError: {type(model)} has no trainable parameters: {why}
-    """
+    "Return the parameters of a model in groups. Raise `ValueError` if no parameter is trainable"
     groups = list(splitter(model))
     if groups and isinstance(groups[0], Tensor): groups = [groups]
     groups = [list(g.parameters() if isinstance(g, nn.Module) else g) for g in groups]
@@ -73,34 +54,21 @@ def param_groups(
 def is_opt(
     value: Any,    # an optimizer, or something that makes one
 ) -> bool:
-    """Return whether a value is an optimizer, and not a class of optimizers
-
-    Args:
-        value: an optimizer, or something that makes one
-    """
+    "Return whether a value is an optimizer, and not a class of optimizers"
     return hasattr(value, 'param_groups') and not isinstance(value, type)
 
 # %% ../nbs/05_optim.ipynb #87f4fb43
 def is_fused(
     opt: Optimizer,    # any optimizer
 ) -> bool:
-    """Return whether the optimizer uses torch's fused form for all groups
-
-    Args:
-        opt: any optimizer
-    """
+    "Return whether the optimizer uses torch's fused form for all groups"
     return all(group.get('fused') for group in opt.param_groups)
 
 def fuse(
     opt: Optimizer,                              # a new optimizer
     device: torch.device | str | None = None,    # device of the training; None: the device of the parameters
 ) -> None:
-    """Choose the fused form of an optimizer of torch. Keep a form that you chose, and the default form where the fused form fails or is not faster
-
-    Args:
-        opt: a new optimizer
-        device: device of the training; None: the device of the parameters
-    """
+    "Choose the fused form of an optimizer of torch. Keep a form that you chose, and the default form where the fused form fails or is not faster"
     own = type(opt).__module__.partition('.')[0] != 'torch'
     if not own and all(map(_leaves_form_open, opt.param_groups)) and _can_fuse(opt, device):
         for group in opt.param_groups: group['fused'] = True
@@ -132,18 +100,7 @@ def _has_sparse(model: nn.Module) -> bool:
 def check_opt_func(
     opt_func: Any,     # a torch optimizer class, a function `(groups, lr=...)`, or an optimizer
 ) -> None:
-    """Raise `TypeError` if `opt_func` is neither an optimizer nor a function that takes parameter groups and `lr`
-
-    Args:
-        opt_func: a torch optimizer class, a function `(groups, lr=...)`, or an optimizer
-
-    Raises:
-        TypeError: opt_func={opt_func} is no optimizer: pass a class, such as
-            torch.optim....{_NO_METRIC}
-        TypeError: opt_func=... is called with parameter groups and lr=..., and {e}: pass a class, such
-            as torch.optim.AdamW, or functools.partial(torch.optim.SGD, momentum=0.9), which may have
-            its own lr=0.1{_NO_METRIC}
-    """
+    "Raise `TypeError` if `opt_func` is neither an optimizer nor a function that takes parameter groups and `lr`"
     if is_opt(opt_func): return
     if not callable(opt_func):
         raise TypeError(f'opt_func={opt_func!r} is no optimizer: pass a class, such as torch.optim.{_class_like(opt_func)}{_NO_METRIC}')
@@ -169,23 +126,7 @@ def make_opt(
     device: torch.device | str | None = None,           # device of the training; None: the device of the model
     others: Iterable[nn.Parameter] = (),                # parameters outside the model, as in `param_groups`
 ) -> Optimizer:        # a new optimizer, or `opt_func` itself if it is an optimizer
-    """Make an optimizer for the groups of a model. Raise `TypeError` if `opt_func` is not an optimizer and does not return one
-
-    Args:
-        opt_func: a torch optimizer class, a function `(groups, lr=...)`, or an optimizer
-        model: the model whose parameters are optimized
-        lr: learning rate of all groups
-        splitter: as in `param_groups`
-        device: device of the training; None: the device of the model
-        others: parameters outside the model, as in `param_groups`
-
-    Returns:
-        a new optimizer, or `opt_func` itself if it is an optimizer
-
-    Raises:
-        TypeError: opt_func returned {opt}, which is no optimizer (it lacks param_groups, state, step or
-            zero_grad)
-    """
+    "Make an optimizer for the groups of a model. Raise `TypeError` if `opt_func` is not an optimizer and does not return one"
     groups = param_groups(model, splitter, others)
     if is_opt(opt_func): return cast(Optimizer, opt_func)
     check_opt_func(opt_func)
@@ -201,15 +142,7 @@ def own_rates(
     opt: Optimizer,           # the optimizer that was made
     lr: float,                # the rate that `opt_func` was called with
 ) -> list[float] | None:      # the rate of each group; None: all groups have the rate `lr`
-    """Return the rates that an optimizer gave its groups, if they differ from the rate that it got
-
-    Args:
-        opt: the optimizer that was made
-        lr: the rate that `opt_func` was called with
-
-    Returns:
-        the rate of each group; None: all groups have the rate `lr`
-    """
+    "Return the rates that an optimizer gave its groups, if they differ from the rate that it got"
     rates = [float(group.get('lr', lr)) for group in opt.param_groups]
     return None if all(math.isclose(rate, lr, rel_tol=1e-6) for rate in rates) else rates
 
@@ -217,11 +150,7 @@ def own_rates(
 def update(
     opt: Optimizer,    # any optimizer with `step`
 ) -> None:
-    """Update the weights like `opt.step()`, but skip the work for profilers and hooks if there are none
-
-    Args:
-        opt: any optimizer with `step`
-    """
+    "Update the weights like `opt.step()`, but skip the work for profilers and hooks if there are none"
     inner = _inside(getattr(type(opt), 'step', None))
     if inner is None or 'step' in vars(opt) or _is_watched(opt): opt.step()
     else: inner(opt)
@@ -242,18 +171,7 @@ def checked_lr(
     lr: Any,         # the learning rate passed to the learner
     opt_func: Any,   # may have a rate: `partial(SGD, lr=0.1)`, or an optimizer
 ) -> Any:            # the rate to use
-    """Return the learning rate to use. Raise `ValueError` if `lr` is not the default, and `opt_func` has a different rate
-
-    Args:
-        lr: the learning rate passed to the learner
-        opt_func: may have a rate: `partial(SGD, lr=0.1)`, or an optimizer
-
-    Returns:
-        the rate to use
-
-    Raises:
-        ValueError: the learning rate is given twice: lr={lr}, and {theirs} in opt_func
-    """
+    "Return the learning rate to use. Raise `ValueError` if `lr` is not the default, and `opt_func` has a different rate"
     if hasattr(lr, 'tolist'): lr = lr.tolist()
     lr = recommended(lr)
     if not isinstance(lr, (slice, list, tuple)): as_positive(lr)
@@ -273,14 +191,7 @@ def belongs_to(
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
     others: Iterable[nn.Parameter] = (),                # parameters outside the model, which it may hold
 ) -> bool:
-    """Return whether an optimizer holds exactly the parameters that the splitter finds in the model, apart from parameters in `others`
-
-    Args:
-        opt: an optimizer of this model or of another
-        model: the current model
-        splitter: as in `param_groups`
-        others: parameters outside the model, which it may hold
-    """
+    "Return whether an optimizer holds exactly the parameters that the splitter finds in the model, apart from parameters in `others`"
     others = list(others)
     may = set(map(id, others))
     return _held(opt) | may == {id(p) for g in param_groups(model, splitter, others) for p in g} | may
@@ -289,15 +200,7 @@ def lacks_params(
     opt: Optimizer,                     # any optimizer
     params: Iterable[nn.Parameter],     # parameters outside the model
 ) -> list[nn.Parameter]:                # the trainable ones that the optimizer does not hold
-    """Return the trainable parameters that an optimizer does not hold
-
-    Args:
-        opt: any optimizer
-        params: parameters outside the model
-
-    Returns:
-        the trainable ones that the optimizer does not hold
-    """
+    "Return the trainable parameters that an optimizer does not hold"
     held = _held(opt)
     return [p for p in params if p.requires_grad and id(p) not in held]
 
@@ -306,13 +209,7 @@ def shares_params(
     model: nn.Module,                   # the current model
     others: Iterable[nn.Parameter] = (),     # parameters outside the model
 ) -> bool:
-    """Return whether an optimizer holds any parameter of the model, or any in `others`
-
-    Args:
-        opt: an optimizer of this model or of another
-        model: the current model
-        others: parameters outside the model
-    """
+    "Return whether an optimizer holds any parameter of the model, or any in `others`"
     return not _held(opt).isdisjoint(map(id, [*model.parameters(), *others]))
 
 def _held(opt: Optimizer) -> set[int]: return {id(p) for g in opt.param_groups for p in g['params']}
@@ -321,11 +218,7 @@ def _held(opt: Optimizer) -> set[int]: return {id(p) for g in opt.param_groups f
 def needs_closure(
     opt: Optimizer,   # any optimizer with `step`
 ) -> bool:
-    """Return whether `opt.step` requires a function that computes the loss, as `LBFGS` does
-
-    Args:
-        opt: any optimizer with `step`
-    """
+    "Return whether `opt.step` requires a function that computes the loss, as `LBFGS` does"
     try: closure = inspect.signature(opt.step).parameters.get('closure')
     except (TypeError, ValueError): return False
     return closure is not None and closure.default is closure.empty
@@ -338,18 +231,7 @@ def hold_hypers(
     wd: Any = None,           # weight decay, for all groups except those at 0; a list for each group; None: as it is
     has_lr: bool = False,     # whether you passed `lr` for this run: an optimizer without rates is then an error
 ) -> list[dict[str, Any]]:    # the hyper-parameters of each group before
-    """Set the learning rate and the weight decay of an optimizer until the end of a run
-
-    Args:
-        opt: the optimizer
-        undo: the undo stack of the run
-        lr: learning rate; a list or a slice for parameter groups
-        wd: weight decay, for all groups except those at 0; a list for each group; None: as it is
-        has_lr: whether you passed `lr` for this run: an optimizer without rates is then an error
-
-    Returns:
-        the hyper-parameters of each group before
-    """
+    "Set the learning rate and the weight decay of an optimizer until the end of a run"
     before = noted_hypers(opt)
     undo.callback(save_hypers(opt))
     lend_hypers(opt, undo)
@@ -364,16 +246,7 @@ def count_updates(
     opts: list[Any],      # the optimizers
     undo: UndoStack,      # undo stack that removes the hooks
 ) -> bool:                # False: an optimizer has no hooks
-    """Count the calls of `opt.step()` with hooks until the end of a run
-
-    Args:
-        learn: the learner, whose `train_updates` is raised
-        opts: the optimizers
-        undo: undo stack that removes the hooks
-
-    Returns:
-        False: an optimizer has no hooks
-    """
+    "Count the calls of `opt.step()` with hooks until the end of a run"
     if not all(hasattr(opt, 'register_step_post_hook') for opt in opts): return False
     counts = dict.fromkeys(map(id, opts), 0)
     def count(opt: Any, *_: Any) -> None:

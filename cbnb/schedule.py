@@ -29,19 +29,16 @@ class ParamScheduler(Callback):
 
     Args:
         scheds: common name -> schedule, a function of the share of training done, from 0 to 1
-
     Example:
-        learn = wave_learner(n=5, bs=8, opt_func=torch.optim.SGD)
-        learn.fit(2, lr=0.1, cbs=ParamScheduler({'lr': half_way_down, 'wd': lambda pos: 0.01*pos}))
-        assert close(learn.recorder.lrs, [0.1 - i*0.005 for i in range(10)])
-        assert close(learn.recorder.hps['wd'], [0.001*i for i in range(10)])
-        assert learn.opt.param_groups[0]['weight_decay'] == 0            # restored after the fit
+        from cbnb.toy import wave_learner
+        learn = wave_learner()
+        learn.fit_one_cycle(3, lr_max=0.05)
+        learn.fit(3, cbs=ParamScheduler({'lr': SchedExp(0.05, 0.0005)}))
+        learn.recorder.plot_lr(show_moms=True)
     """
     order, run_valid, run_in = 60, False, ('fit',)
 
-    def __init__(self,
-        scheds: Mapping[str, Schedule],   # common name -> schedule, a function of the share of training done, from 0 to 1
-    ) -> None: self.scheds = dict(scheds)
+    def __init__(self, scheds: Mapping[str, Schedule]) -> None: self.scheds = dict(scheds)
 
     def before_fit(self) -> None:
         if n_batches(self.learn.dls.train) is None and self.learn.fit_length is None: raise ValueError(
@@ -71,42 +68,20 @@ class Sched:
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
-
-    Example:
-        class SchedSquare(Sched):
-            def between(self, start, end, pos): return start + (end - start)*pos**2
-        assert SchedSquare(0., 1.)(.5) == SchedSquare(0., 1.).between(0., 1., .5) == .25
-        assert SchedSquare([0., 1.], [1., 5.])(.5) == [.25, 2.]         # two parameter groups
-        assert SchedSquare(0., [1., 8.])(.5) == [.25, 2.]               # two groups with the same start
-        assert repr(SchedSquare(0.1, 0.01)) == 'SchedSquare(0.1, 0.01)'
     """
-    def __init__(self,
-        start: Any,   # value at position 0: a number, or a list with one per parameter group
-        end: Any,     # value at position 1: a number, or a list with one per parameter group
-    ) -> None:
+    def __init__(self, start: Any, end: Any) -> None:
         self.start, self.end = start, end
         self.n_groups = next((len(v) for v in (start, end) if hasattr(v, '__len__')), None)
 
-    def between(self,
-        start: float,    # value at position 0
-        end: float,      # value at position 1
-        pos: float,      # position, from 0 to 1
-    ) -> float:  # the value at `pos`
+    def between(self, start: float, end: float, pos: float) -> float:
         """Return the value at `pos` for one parameter group
 
         Args:
             start: value at position 0
             end: value at position 1
             pos: position, from 0 to 1
-
         Returns:
             the value at `pos`
-
-        Example:
-            assert SchedSquare(0., 1.)(.5) == SchedSquare(0., 1.).between(0., 1., .5) == .25
-            assert SchedSquare([0., 1.], [1., 5.])(.5) == [.25, 2.]         # two parameter groups
-            assert SchedSquare(0., [1., 8.])(.5) == [.25, 2.]               # two groups with the same start
-            assert repr(SchedSquare(0.1, 0.01)) == 'SchedSquare(0.1, 0.01)'
         """
         raise NotImplementedError
 
@@ -130,7 +105,6 @@ class SchedNo(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
-
     Example:
         scheds = [SchedNo(2, 1), SchedLin(2, 1), SchedCos(2, 1), SchedExp(2, 1), SchedPoly(2, 1, 3)]
     """
@@ -142,8 +116,8 @@ class SchedLin(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
-
     Example:
+        from cbnb.toy import close
         assert [SchedLin(2, 1)(p) for p in (0, .25, .5, 1)] == [2, 1.75, 1.5, 1]
         assert close([SchedCos(2, 1)(p) for p in (0, .5, 1)], [2, 1.5, 1])
         assert close(SchedCos(2, 1)(.25), 1.5 + 0.5**0.5/2)             # the cosine of 45 degrees
@@ -156,8 +130,8 @@ class SchedCos(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
-
     Example:
+        from cbnb.toy import close
         assert [SchedLin(2, 1)(p) for p in (0, .25, .5, 1)] == [2, 1.75, 1.5, 1]
         assert close([SchedCos(2, 1)(p) for p in (0, .5, 1)], [2, 1.5, 1])
         assert close(SchedCos(2, 1)(.25), 1.5 + 0.5**0.5/2)             # the cosine of 45 degrees
@@ -172,8 +146,8 @@ class SchedExp(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
-
     Example:
+        from cbnb.toy import close, raises
         assert close([SchedExp(16, 1)(p) for p in (0, .25, .5, .75, 1)], [16, 8, 4, 2, 1])
         assert SchedPoly(2, 1, 3)(.5) == 2 - 0.5**3
         assert repr(SchedPoly(2, 1, 3)) == 'SchedPoly(2, 1, power=3)'
@@ -190,18 +164,14 @@ class SchedPoly(Sched):
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
         power: 1: linear; above 1: slower at first
-
     Example:
+        from cbnb.toy import close, raises
         assert close([SchedExp(16, 1)(p) for p in (0, .25, .5, .75, 1)], [16, 8, 4, 2, 1])
         assert SchedPoly(2, 1, 3)(.5) == 2 - 0.5**3
         assert repr(SchedPoly(2, 1, 3)) == 'SchedPoly(2, 1, power=3)'
         with raises(ValueError, 'cannot go from 0 to 1'): SchedExp(0, 1)(.5)
     """
-    def __init__(self,
-        start: Any,     # value at position 0: a number, or a list with one per parameter group
-        end: Any,       # value at position 1: a number, or a list with one per parameter group
-        power: float,   # 1: linear; above 1: slower at first
-    ) -> None:
+    def __init__(self, start: Any, end: Any, power: float) -> None:
         super().__init__(start, end)
         self.power = power
 
@@ -209,16 +179,7 @@ class SchedPoly(Sched):
 
 # %% ../nbs/09_schedule.ipynb #020b8977
 class SchedCombined:
-    """Runs several schedules one after another, each for a share of the training
-
-    Args:
-        pcts: share of the training for each schedule; they add up to 1
-        scheds: schedules, one per share
-
-    Raises:
-        ValueError: ... shares for ... schedules
-        ValueError: the shares {pcts} should be 0 or more and add up to 1, not ...
-    """
+    "Runs several schedules one after another, each for a share of the training"
     def __init__(self,
         pcts: Sequence[float],        # share of the training for each schedule; they add up to 1
         scheds: Sequence[Schedule],   # schedules, one per share
@@ -244,32 +205,18 @@ class SchedCombined:
         return f'SchedCombined({list(pcts)}, [{names}])'
 
 # %% ../nbs/09_schedule.ipynb #34f35dd8
-def combine_scheds(
-    pcts: Sequence[float],        # share of the training for each schedule; they add up to 1
-    scheds: Sequence[Schedule],   # schedules, one per share
-) -> SchedCombined:  # one schedule, a function of the position from 0 to 1
+def combine_scheds(pcts: Sequence[float], scheds: Sequence[Schedule]) -> SchedCombined:
     """Join schedules that run one after another
 
     Args:
         pcts: share of the training for each schedule; they add up to 1
         scheds: schedules, one per share
-
     Returns:
         one schedule, a function of the position from 0 to 1
-
-    Example:
-        warm_cosine = combine_scheds([0.1, 0.9], [SchedLin(0., 0.01), SchedCos(0.01, 0.)])
-        assert warm_cosine(0.05) == 0.005 and close(warm_cosine(0.55), 0.005)
-        ParamScheduler({'lr': warm_cosine}).plot()
     """
     return SchedCombined(pcts, scheds)
 
-def combined_cos(
-    pct: float,    # position of the middle, between 0 and 1
-    start: Any,    # value at position 0: a number, or a list with one per parameter group
-    middle: Any,   # value at position `pct`, in the same form
-    end: Any,      # value at position 1, in the same form
-) -> SchedCombined:  # one schedule, a function of the position from 0 to 1
+def combined_cos(pct: float, start: Any, middle: Any, end: Any) -> SchedCombined:
     """Make a cosine schedule from `start` to `middle`, followed by one from `middle` to `end`
 
     Args:
@@ -277,11 +224,10 @@ def combined_cos(
         start: value at position 0: a number, or a list with one per parameter group
         middle: value at position `pct`, in the same form
         end: value at position 1, in the same form
-
     Returns:
         one schedule, a function of the position from 0 to 1
-
     Example:
+        from cbnb.toy import close
         up_down = combined_cos(.3, .3, .6, .2)
         assert close([up_down(p) for p in (0, .15, .3, .65, 1)], [.3, .45, .6, .4, .2])
     """
@@ -295,18 +241,7 @@ def one_cycle_scheds(
     div_final: float = 1e5,     # the rate ends at `lr_max/div_final`
     pct_start: float = 0.25,    # share of the training for the warm-up, from 0 to 1
 ) -> dict[str, SchedCombined]:  # common name -> schedule
-    """Return the one-cycle schedules of learning rate and momentum
-
-    Args:
-        lr_max: highest rate of each parameter group
-        mom: momentum at the start, the peak and the end
-        div: the rate begins at `lr_max/div`
-        div_final: the rate ends at `lr_max/div_final`
-        pct_start: share of the training for the warm-up, from 0 to 1
-
-    Returns:
-        common name -> schedule
-    """
+    "Return the one-cycle schedules of learning rate and momentum"
     ends: list[Any] = [[lr/div for lr in lr_max], list(lr_max), [lr/div_final for lr in lr_max]]
     if len(lr_max) == 1: ends = [lrs[0] for lrs in ends]       # plain numbers are faster
     return dict(lr=combined_cos(pct_start, *ends), mom=combined_cos(pct_start, *mom))
@@ -321,23 +256,17 @@ class OneCycle(ParamScheduler):
         div_final: the rate ends at `lr_max/div_final`
         pct_start: share of the training for the warm-up, from 0 to 1
         mom: momentum at start, peak and end; None: `learn.moms`
-
     Raises:
         ValueError: pct_start={pct_start} should be between 0 and 1
         ValueError: div={div} and div_final={div_final} should be above 0
         ValueError: mom={mom} should be three numbers: at the start, the top and the end
-
     Example:
+        from cbnb.toy import raises
         with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
         with raises(ValueError, 'pct_start=25'): OneCycle(pct_start=25)
     """
-    def __init__(self,
-        lr_max: Any = None,         # highest rate: number, list or slice; None: `learn.lr`
-        div: float = 25.,           # the rate begins at `lr_max/div`
-        div_final: float = 1e5,     # the rate ends at `lr_max/div_final`
-        pct_start: float = 0.25,    # share of the training for the warm-up, from 0 to 1
-        mom: Sequence[float] | None = None,   # momentum at start, peak and end; None: `learn.moms`
-    ) -> None:
+    def __init__(self, lr_max: Any = None, div: float = 25., div_final: float = 1e5, pct_start: float = 0.25,
+            mom: Sequence[float] | None = None) -> None:
         if not 0 <= pct_start <= 1: raise ValueError(f'pct_start={pct_start} should be between 0 and 1')
         if div <= 0 or div_final <= 0: raise ValueError(f'div={div} and div_final={div_final} should be above 0')
         if mom is not None and len(mom) != 3:
@@ -358,19 +287,9 @@ class OneCycle(ParamScheduler):
 @patch
 @as_one_fit
 @hinted
-def fit_one_cycle(self: Learner,
-    n_epoch: int | str,                    # number of epochs, or such as '2000 steps'
-    lr_max: Any = None,                   # highest learning rate; None: `learn.lr`
-    div: float = 25.,                     # the rate begins at `lr_max/div`
-    div_final: float = 1e5,               # the rate ends at `lr_max/div_final`
-    pct_start: float = 0.25,              # share of the training for the warm-up, from 0 to 1
-    wd: Any = None,                       # weight decay, as in `fit`; None: `learn.wd`
-    moms: Sequence[float] | None = None,  # momentum at start, peak and end; None: `learn.moms`
-    cbs: Any = None,                      # callbacks for this fit only
-    reset_opt: bool = False,              # whether to start with a new optimizer
-    start_epoch: int = 0,                 # first epoch to train; the schedule continues from there
-    resume: Any = False,                  # True or the path of a checkpoint to continue from, as in `fit`
-) -> None:
+def fit_one_cycle(self: Learner, n_epoch: int | str, lr_max: Any = None, div: float = 25., div_final: float = 1e5, pct_start: float = 0.25,
+        wd: Any = None, moms: Sequence[float] | None = None, cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0,
+        resume: Any = False) -> None:
     """Train with the one-cycle schedule of learning rate and momentum
 
     Args:
@@ -385,9 +304,12 @@ def fit_one_cycle(self: Learner,
         reset_opt: whether to start with a new optimizer
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
-
     Example:
-        learn.fit_one_cycle(4, lr_max=0.1)
+        from cbnb.toy import wave_learner
+        learn = wave_learner()
+        learn.fit_one_cycle(3, lr_max=0.05)
+        learn.fit(3, cbs=ParamScheduler({'lr': SchedExp(0.05, 0.0005)}))
+        learn.recorder.plot_lr(show_moms=True)
     """
     found = getattr(self, 'lr_finder_result', None)
     if lr_max is None and found is not None and found.lr is None:      # the caller may have passed `found.lr`

@@ -41,7 +41,7 @@ def export(root: Path) -> dict[Path, bytes]:
             path.unlink()
     nbdev("nbdev_export", root)
     plain = modules_in(lib)
-    write_docs(lib)
+    write_docs(lib, root / NBS.name)
     write_assets(root / NBS.name, lib)
     write_stubs(lib)
     nbdev("nbdev_clean", root)

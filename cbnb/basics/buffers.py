@@ -18,11 +18,7 @@ from torch import Tensor
 
 # %% ../../nbs/basics/buffers.ipynb #fde1331c
 class Copy:
-    """An asynchronous copy of a tensor from a GPU to the CPU
-
-    Args:
-        t: a tensor on the GPU, which the GPU may not have computed yet
-    """
+    "An asynchronous copy of a tensor from a GPU to the CPU"
     def __init__(self,
         t: Tensor,    # a tensor on the GPU, which the GPU may not have computed yet
     ) -> None:
@@ -37,11 +33,7 @@ class Copy:
     def is_here(self,
         wait: bool,    # whether to wait until the copy is complete
     ) -> bool:
-        """Return whether the copy is complete
-
-        Args:
-            wait: whether to wait until the copy is complete
-        """
+        "Return whether the copy is complete"
         if wait: self.event.synchronize()
         return wait or bool(self.event.query())
 
@@ -53,11 +45,7 @@ class ScalarBuffer:
     def fill(self,
         numbers: 'array[float]',    # the new numbers
     ) -> None:
-        """Replace all numbers of the buffer
-
-        Args:
-            numbers: the new numbers
-        """
+        "Replace all numbers of the buffer"
         self.numbers = numbers[:]            # on the CPU; then, from older to newer:
         self.coming: list[Copy] = []         # being copied to the CPU
         self.chunks: list[Tensor] = []       # stacked, on the device
@@ -66,11 +54,7 @@ class ScalarBuffer:
     def append(self,
         t: Tensor,    # a tensor without dimensions
     ) -> None:
-        """Append a scalar tensor without waiting for the device
-
-        Args:
-            t: a tensor without dimensions
-        """
+        "Append a scalar tensor without waiting for the device"
         self.waiting.append(t)
         if len(self.waiting) == 256: self.stack()
 
@@ -109,11 +93,7 @@ class ScalarBuffer:
 
 # %% ../../nbs/basics/buffers.ipynb #9d376944
 class Smoother:
-    """An exponentially weighted mean with bias correction
-
-    Args:
-        beta: weight of the past; 0.98 averages over about 50 numbers
-    """
+    "An exponentially weighted mean with bias correction"
     def __init__(self,
         beta: float = 0.98,   # weight of the past; 0.98 averages over about 50 numbers
     ) -> None:
@@ -122,14 +102,7 @@ class Smoother:
     def add(self,
         x: Any,     # a number or a scalar tensor
     ) -> Any:       # the weighted mean so far
-        """Add a number and return the weighted mean
-
-        Args:
-            x: a number or a scalar tensor
-
-        Returns:
-            the weighted mean so far
-        """
+        "Add a number and return the weighted mean"
         beta = self.beta
         self.v, self.weight = beta*self.v + (1 - beta)*x, beta*self.weight + 1 - beta
         return self.v/self.weight
@@ -140,11 +113,7 @@ class Smoother:
 
 # %% ../../nbs/basics/buffers.ipynb #1a5fa7ba
 class SmoothedBuffer(ScalarBuffer):
-    """A `ScalarBuffer` that can also return smoothed numbers
-
-    Args:
-        beta: weight of the past in the running mean
-    """
+    "A `ScalarBuffer` that can also return smoothed numbers"
     def __init__(self,
         beta: float = 0.98,   # weight of the past in the running mean
     ) -> None:
@@ -171,11 +140,7 @@ class SmoothedBuffer(ScalarBuffer):
 
 # %% ../../nbs/basics/buffers.ipynb #1d196a77
 class NamedLoss:
-    """One of several named losses of a step, with a number for each batch that has this loss
-
-    Args:
-        beta: weight of the past in the smoothed loss
-    """
+    "One of several named losses of a step, with a number for each batch that has this loss"
     def __init__(self,
         beta: float = 0.98,   # weight of the past in the smoothed loss
     ) -> None:
@@ -186,12 +151,7 @@ class NamedLoss:
         step: int,                # index of the training batch
         value: Tensor | float,    # the loss of this batch
     ) -> None:
-        """Add the loss of a batch without waiting for the device
-
-        Args:
-            step: index of the training batch
-            value: the loss of this batch
-        """
+        "Add the loss of a batch without waiting for the device"
         self.steps.append(step)
         self.series.append(torch.as_tensor(value).detach().clone())
 
@@ -204,12 +164,7 @@ class NamedLoss:
         n: int,                   # number of training batches of the run
         smooth: bool = False,     # whether to smooth, and repeat the last value for batches without one
     ) -> list[float]:
-        """Return one number per batch. For a batch without this loss, the number is nan, or the previous number if `smooth` is set
-
-        Args:
-            n: number of training batches of the run
-            smooth: whether to smooth, and repeat the last value for batches without one
-        """
+        "Return one number per batch. For a batch without this loss, the number is nan, or the previous number if `smooth` is set"
         values, last = dict(zip(self.steps, self.losses if smooth else self.series.read())), math.nan
         return [last := values.get(step, last if smooth else math.nan) for step in range(n)]
 
@@ -217,24 +172,13 @@ class NamedLoss:
 def nan_since(
     losses: Sequence[float],    # raw losses, one for each step
 ) -> int | None:                # index of the first step; None if the last loss is finite
-    """Return the step from which on no loss is finite
-
-    Args:
-        losses: raw losses, one for each step
-
-    Returns:
-        index of the first step; None if the last loss is finite
-    """
+    "Return the step from which on no loss is finite"
     n = sum(1 for _ in itertools.takewhile(lambda loss: not math.isfinite(loss), reversed(losses)))
     return len(losses) - n if n else None
 
 def packed(
     values: list[float],    # the numbers
 ) -> 'array[float]':
-    """Return an array of 32-bit numbers if these represent `values` exactly, otherwise of 64-bit numbers
-
-    Args:
-        values: the numbers
-    """
+    "Return an array of 32-bit numbers if these represent `values` exactly, otherwise of 64-bit numbers"
     small = array('f', values)
     return small if all(a == b or math.isnan(b) for a, b in zip(small, values)) else array('d', values)

@@ -12,14 +12,7 @@ from collections.abc import Callable
 def patch(
     f: Callable,   # a function whose first parameter is annotated with a class
 ) -> Callable:     # `f` itself
-    """Add `f` as a method to the class that annotates its first parameter
-
-    Args:
-        f: a function whose first parameter is annotated with a class
-
-    Returns:
-        `f` itself
-    """
+    "Add `f` as a method to the class that annotates its first parameter"
     cls = next(iter(f.__annotations__.values()))
     f.__qualname__ = f'{cls.__name__}.{f.__name__}'
     setattr(cls, f.__name__, f)

@@ -22,11 +22,7 @@ from typing import Any
 def csv_text(
     rows: Iterable[dict[str, Any]],    # one dict per row; a missing value leaves its cell empty
 ) -> str:
-    """Return rows as CSV, with a header that has the columns of all rows
-
-    Args:
-        rows: one dict per row; a missing value leaves its cell empty
-    """
+    "Return rows as CSV, with a header that has the columns of all rows"
     rows, text = list(rows), io.StringIO()
     writer = csv.DictWriter(text, dict.fromkeys(name for row in rows for name in row), lineterminator='\n')
     writer.writeheader()
@@ -36,17 +32,7 @@ def csv_text(
 def as_dataframe(
     rows: list[dict[str, Any]],    # one dict per row
 ) -> Any:                          # a pandas `DataFrame`
-    """Convert rows to a pandas `DataFrame`. Raise `ImportError` if pandas is missing
-
-    Args:
-        rows: one dict per row
-
-    Returns:
-        a pandas `DataFrame`
-
-    Raises:
-        ImportError: to_df needs pandas: pip install "cbnb[data]"
-    """
+    "Convert rows to a pandas `DataFrame`. Raise `ImportError` if pandas is missing"
     try: import pandas  # type: ignore[import-untyped, unused-ignore]
     except ImportError as e: raise ImportError('to_df needs pandas: pip install "cbnb[data]"') from e
     return pandas.DataFrame(rows)
@@ -56,15 +42,7 @@ def write_text(
     text: str,                   # the text
     path: str | Path | None,     # file to write; None: write none
 ) -> str:                        # the text
-    """Write a text to a file, which takes the place of an old one when it is complete
-
-    Args:
-        text: the text
-        path: file to write; None: write none
-
-    Returns:
-        the text
-    """
+    "Write a text to a file, which takes the place of an old one when it is complete"
     if path is None: return text
     file = Path(os.path.realpath(path))
     if file.exists() and not file.is_file(): file.write_text(text)                # a device cannot be replaced
@@ -78,11 +56,7 @@ def write_text(
 def json_text(
     data: dict[str, Any],      # the result of `History.to_dict`
 ) -> str:
-    """Return plain data as JSON text, with `null` for numbers that are not finite
-
-    Args:
-        data: the result of `History.to_dict`
-    """
+    "Return plain data as JSON text, with `null` for numbers that are not finite"
     lost: list[Any] = []
     plain = _finite(data, lost)
     return json.dumps(plain | {'not_finite': lost} if lost else plain, allow_nan=False)
@@ -97,11 +71,7 @@ def _finite(value: Any, lost: list[Any], *at: str | int) -> Any:
 def from_json_text(
     text: str,    # the result of `json_text`
 ) -> Any:
-    """Return the plain data, with the numbers that are not finite
-
-    Args:
-        text: the result of `json_text`
-    """
+    "Return the plain data, with the numbers that are not finite"
     data = json.loads(text)
     for run in data.get('runs', ()):
         run['steps'] = {name: [math.nan if v is None else v for v in column] for name, column in run['steps'].items()}

@@ -21,17 +21,8 @@ from ..schedule import ParamScheduler, SchedCos, combine_scheds, combined_cos
 @patch
 @as_one_fit
 @hinted
-def fit_flat_cos(self: Learner,
-    n_epoch: int | str,          # number of epochs, or such as '2000 steps'
-    lr: Any = None,             # learning rate of the constant part; None: `learn.lr`
-    div_final: float = 1e5,     # the rate ends at `lr/div_final`
-    pct_start: float = 0.75,    # share of the training at the constant rate, from 0 to 1
-    wd: Any = None,             # weight decay, as in `fit`; None: `learn.wd`
-    cbs: Any = None,            # callbacks for this fit only
-    reset_opt: bool = False,    # whether to start with a new optimizer
-    start_epoch: int = 0,       # first epoch to train; the schedule continues from there
-    resume: Any = False,        # True or the path of a checkpoint to continue from, as in `fit`
-) -> None:
+def fit_flat_cos(self: Learner, n_epoch: int | str, lr: Any = None, div_final: float = 1e5, pct_start: float = 0.75, wd: Any = None,
+        cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0, resume: Any = False) -> None:
     """Train at a constant rate first, and then at a rate that falls along a cosine to almost 0
 
     Args:
@@ -44,9 +35,6 @@ def fit_flat_cos(self: Learner,
         reset_opt: whether to start with a new optimizer
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
-
-    Example:
-        learn.fit_flat_cos(4, lr=0.1)
     """
     lrs = _lrs(self, lr)
     sched = combined_cos(pct_start, lrs, lrs, [lr/div_final for lr in lrs])
@@ -62,17 +50,8 @@ def _lrs(learn: Learner, lr: Any) -> list[float]:
 @patch
 @as_one_fit
 @hinted
-def fit_sgdr(self: Learner,
-    n_cycles: int,              # number of cycles
-    cycle_len: int | str,       # epochs in the first cycle, or its length such as '500 steps'
-    lr_max: Any = None,         # learning rate at the start of each cycle; None: `learn.lr`
-    cycle_mult: int = 2,        # factor by which each cycle is longer than the previous one
-    cbs: Any = None,            # callbacks for this fit only
-    reset_opt: bool = False,    # whether to start with a new optimizer
-    wd: Any = None,             # weight decay, as in `fit`; None: `learn.wd`
-    start_epoch: int = 0,       # first epoch to train; the schedule continues from there
-    resume: Any = False,        # True or the path of a checkpoint to continue from, as in `fit`
-) -> None:
+def fit_sgdr(self: Learner, n_cycles: int, cycle_len: int | str, lr_max: Any = None, cycle_mult: int = 2, cbs: Any = None,
+        reset_opt: bool = False, wd: Any = None, start_epoch: int = 0, resume: Any = False) -> None:
     """Train in cycles. In each cycle, the rate falls along a cosine from `lr_max` to 0
 
     Args:
@@ -85,10 +64,6 @@ def fit_sgdr(self: Learner,
         wd: weight decay, as in `fit`; None: `learn.wd`
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
-
-    Example:
-        learn.fit_sgdr(2, 1, lr_max=0.1)
-        assert close(learn.recorder.lrs, [SchedCos(0.1, 0)(i/n) for n in (5, 10) for i in range(n)])
     """
     n_cycles = as_count(n_cycles, 'n_cycles', 1)
     first, mult = as_duration(cycle_len, 'cycle_len'), as_count(cycle_mult, 'cycle_mult', 1)
@@ -104,17 +79,8 @@ def fit_sgdr(self: Learner,
 @patch
 @as_one_fit
 @hinted
-def fine_tune(self: Learner,
-    epochs: int | str,         # epochs of the second phase, with all groups unfrozen, or such as '500 steps'
-    base_lr: Any = 2e-3,       # learning rate of the head in the first phase; the second phase uses half of it
-    freeze_epochs: int | str = 1,    # epochs of the first phase, with the body frozen, or such as '100 steps'
-    lr_mult: float = 100,      # ratio of the head's rate to that of the first group in the second phase
-    pct_start: float = 0.3,    # share of the second phase for the warm-up
-    div: float = 5.0,          # the second phase begins at its highest rate divided by `div`
-    cbs: Any = None,           # callbacks for the second phase
-    freeze_cbs: Any = None,    # callbacks for the first phase; add a tracker of the best value to one phase only
-    **kwargs: Any,             # passed to `fit_one_cycle` in both phases
-) -> None:
+def fine_tune(self: Learner, epochs: int | str, base_lr: Any = 2e-3, freeze_epochs: int | str = 1, lr_mult: float = 100,
+        pct_start: float = 0.3, div: float = 5.0, cbs: Any = None, freeze_cbs: Any = None, **kwargs: Any) -> None:
     """Train the last group for `freeze_epochs` epochs, then all groups for `epochs` epochs
 
     Args:
@@ -127,13 +93,6 @@ def fine_tune(self: Learner,
         cbs: callbacks for the second phase
         freeze_cbs: callbacks for the first phase; add a tracker of the best value to one phase only
         **kwargs: passed to `fit_one_cycle` in both phases
-
-    Example:
-        learn = wave_learner(splitter=lambda m: [m[0], m[2]])
-        learn.fine_tune(2)
-        assert [run.n_epoch for run in learn.recorder.history] == [1, 2]
-        assert close(max(learn.recorder.lrs), 2e-3/2)
-        learn.recorder.plot_lr()
     """
     base_lr = spread_lrs(base_lr, 1, 'base_lr')[0]
     self.freeze()

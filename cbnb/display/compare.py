@@ -12,7 +12,6 @@ __all__ = ['AXES', 'runs_of', 'Curve', 'run_curve', 'knots', 'places', 'leaves_r
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -22,11 +21,11 @@ from ..basics.notices import variable_name
 from ..basics.patch import patch
 from ..basics.tables import as_dataframe
 from ..basics.text import clock, distinct, escape, lower_is_better, plural, text_table
-from .chart import Chart, Line, chart_spec, charts_html, still_svg
+from .chart import Chart, Line, chart_css, chart_spec, charts_html, still_svg
 from .epochs_table import epochs_html
 from .figures import figure, legend, show
 from .look import COLORS, RUN_COLORS, count_text, css_variables, in_page, lr_text, value_text
-from .page_script import asset, runs_scripts, scripted, still_image
+from .page_script import asset, runs_scripts, script, scripted, still_image
 from ..history import History, Run
 
 # %% ../../nbs/display/compare.ipynb #07fdb9af
@@ -57,15 +56,7 @@ def runs_of(
     *sources: Any,     # learners, recorders, histories, runs, lists of them, or dicts from names to them
     **named: Any,      # further sources by name
 ) -> dict[str, Run]:   # unique name -> run
-    """Collect the runs of all sources in order, with a unique name for each run
-
-    Args:
-        *sources: learners, recorders, histories, runs, lists of them, or dicts from names to them
-        **named: further sources by name
-
-    Returns:
-        unique name -> run
-    """
+    "Collect the runs of all sources in order, with a unique name for each run"
     groups, names, runs = _groups(sources, named), [], []
     for i, (given, variable, found) in enumerate(groups, 1):
         other = (variable or f'learner {i}') if len(groups) > 1 else ''
@@ -81,13 +72,7 @@ def _name(run: Run, given: str, other: str, n: int) -> str:
 
 # %% ../../nbs/display/compare.ipynb #4aabc26f
 class Curve(NamedTuple):
-    """A column of a run over its steps
-
-    Args:
-        steps: steps in ascending order
-        values: value at each of the steps
-        dots: whether there is one value for each epoch, drawn as dots
-    """
+    "A column of a run over its steps"
     steps: Sequence[int]       # steps in ascending order
     values: Sequence[float]    # value at each of the steps
     dots: bool                 # whether there is one value for each epoch, drawn as dots
@@ -97,13 +82,7 @@ def run_curve(
     metric: str,          # column of the table of epochs, named loss, 'train_loss', or hyper-parameter
     points: int = 200,    # approximate number of values to keep of a column with a value for each batch
 ) -> Curve:
-    """Copy a column of a run. If the run does not have this column, the curve is empty
-
-    Args:
-        run
-        metric: column of the table of epochs, named loss, 'train_loss', or hyper-parameter
-        points: approximate number of values to keep of a column with a value for each batch
-    """
+    "Copy a column of a run. If the run does not have this column, the curve is empty"
     values = _of_steps(run, metric)
     if values is None:
         found = [(step, float(value)) for step, value in run.points(metric) if isinstance(value, (int, float))]
@@ -124,15 +103,7 @@ def knots(
     run: Run,
     by: str,    # x axis: 'epoch' or 'time'
 ) -> list[tuple[int, float]]:    # (number of finished batches, position on the axis) in ascending order
-    """Return the positions of the start of a run and of the ends of its epochs on the x axis
-
-    Args:
-        run
-        by: x axis: 'epoch' or 'time'
-
-    Returns:
-        (number of finished batches, position on the axis) in ascending order
-    """
+    "Return the positions of the start of a run and of the ends of its epochs on the x axis"
     rows, start = run.epochs, float(run.start_epoch)
     if by == 'time': found = [(0, 0.), *zip((row['step'] for row in rows), accumulate(map(_seconds, rows)))]
     else: found = [(0, start), *((row['step'], _done(run, i)) for i, row in enumerate(rows))]
@@ -159,12 +130,7 @@ def places(
     steps: Iterable[int],
     found: Sequence[tuple[int, float]],    # positions as `knots` returns them
 ) -> list[float]:
-    """Return the positions of steps on the x axis
-
-    Args:
-        steps
-        found: positions as `knots` returns them
-    """
+    "Return the positions of steps on the x axis"
     ends = [done for done, _ in found]
     return [_between(step + 1, found, min(max(bisect_left(ends, step + 1), 1), len(ends) - 1)) for step in steps]
 
@@ -183,11 +149,7 @@ def _late_range(values: Sequence[float]) -> tuple[float, float, float] | None:
 def leaves_range(
     curves: Sequence[Sequence[float]],
 ) -> list[bool]:
-    """Return for each curve whether it goes far beyond the range of the other curves
-
-    Args:
-        curves
-    """
+    "Return for each curve whether it goes far beyond the range of the other curves"
     ranges = [_late_range(values) for values in curves]
     known = [r for r in ranges if r is not None]
     if len(known) < 2: return [False]*len(curves)
@@ -204,14 +166,7 @@ def leaves_range(
 def differences(
     runs: Iterable[Run],    # the runs to compare
 ) -> dict[str, list[Any]]:    # setting -> its value in each run; None where it was not recorded
-    """Return the settings that differ between runs
-
-    Args:
-        runs: the runs to compare
-
-    Returns:
-        setting -> its value in each run; None where it was not recorded
-    """
+    "Return the settings that differ between runs"
     found = [run.settings for run in runs]
     columns = {name: [settings.get(name) for settings in found] for settings in found for name in settings}
     differing = {name: values for name, values in columns.items() if any(value != values[0] for value in values)}
@@ -222,14 +177,7 @@ def differences(
 def outcome_of(
     run: Run,    # the run
 ) -> str:        # such as 'done' or 'interrupted'
-    """Describe how a run ended. The call waits for the device
-
-    Args:
-        run: the run
-
-    Returns:
-        such as 'done' or 'interrupted'
-    """
+    "Describe how a run ended. The call waits for the device"
     word = 'stopped early' if run.status == 'cancelled' else run.status
     return word if run.diverged is None else f'{word}, loss {run.raw_losses[run.diverged]} from step {run.diverged}'
 
@@ -261,14 +209,7 @@ def _lengths(run: Run) -> dict[str, Any]:
 def runs_rows(
     runs: Mapping[str, Run],    # runs as `runs_of` returns them
 ) -> list[dict[str, Any]]:      # a dict for each run, with the same keys in all dicts
-    """Return the table of runs as a list of dicts
-
-    Args:
-        runs: runs as `runs_of` returns them
-
-    Returns:
-        a dict for each run, with the same keys in all dicts
-    """
+    "Return the table of runs as a list of dicts"
     differing, metrics = differences(runs.values()), _metrics(runs.values())
     rows = [_row(name, run, metrics) for name, run in runs.items()]
     for i, (row, run) in enumerate(zip(rows, runs.values())):
@@ -291,15 +232,7 @@ def sorted_rows(
     rows: Sequence[dict[str, Any]],    # rows as `runs_rows` returns them
     sort: str | None,                  # name of a column, with a minus to reverse the order; None: keep the order
 ) -> list[dict[str, Any]]:
-    """Sort rows by a column. If there is no such column, raise `ValueError`
-
-    Args:
-        rows: rows as `runs_rows` returns them
-        sort: name of a column, with a minus to reverse the order; None: keep the order
-
-    Raises:
-        ValueError: sort={sort}: there is no such column: ...
-    """
+    "Sort rows by a column. If there is no such column, raise `ValueError`"
     if sort is None or not rows: return list(rows)
     column = sort.removeprefix('-')
     if column not in rows[0]:
@@ -313,12 +246,7 @@ def cell_text(
     column: str,    # name of the column
     value: Any,     # value in this column
 ) -> str:
-    """Format a value for the table
-
-    Args:
-        column: name of the column
-        value: value in this column
-    """
+    "Format a value for the table"
     if value is None: return ''
     if isinstance(value, (list, tuple)): return ', '.join(cell_text(column, each) for each in value) or 'none'
     if column == 'time': return clock(value)
@@ -339,11 +267,7 @@ def _is_number(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
 def table_html(
     rows: Sequence[Mapping[str, Any]],    # rows as `runs_rows` returns them
 ) -> str:
-    """Return rows as an HTML table without scripts
-
-    Args:
-        rows: rows as `runs_rows` returns them
-    """
+    "Return rows as an HTML table without scripts"
     if not rows: return '<p>no runs yet</p>'
     best = _best_cells(rows)
     looks = {name: f'text-align:{"right" if _is_number(rows, name) else "left"};padding:2px 10px' for name in rows[0]}
@@ -361,13 +285,7 @@ def _cells(row: Mapping[str, Any], looks: Mapping[str, str], best: Mapping[str, 
 
 # %% ../../nbs/display/compare.ipynb #3a88051f
 class RunsTable:
-    """A table of runs, as a list of dicts, text, HTML or a DataFrame
-
-    Args:
-        runs: runs as `runs_of` returns them
-        sort: name of a column, with a minus to reverse the order; None: keep the order
-        metric: metric of the figure; None: the validation loss if there is one
-    """
+    "A table of runs, as a list of dicts, text, HTML or a DataFrame"
     def __init__(self,
         runs: Mapping[str, Run],          # runs as `runs_of` returns them
         sort: str | None = None,          # name of a column, with a minus to reverse the order; None: keep the order
@@ -378,11 +296,7 @@ class RunsTable:
         self.sort_by(sort)
 
     def sort_by(self, sort: str | None) -> None:
-        """Sort the rows by a column, with a minus before its name to reverse the order
-
-        Args:
-            sort
-        """
+        "Sort the rows by a column, with a minus before its name to reverse the order"
         self.sort, self.rows = sort, sorted_rows(self.rows, sort)
 
     def __len__(self) -> int: return len(self.rows)
@@ -394,24 +308,16 @@ class RunsTable:
         return text_table([tuple(self.rows[0]), *(tuple(cell_text(*item) for item in row.items()) for row in self.rows)])
 
     def to_df(self) -> Any:    # a pandas DataFrame
-        """Return the table as a pandas DataFrame
-
-        Returns:
-            a pandas DataFrame
-        """
+        "Return the table as a pandas DataFrame"
         return as_dataframe(self.rows)
 
     def html(self,
         live: bool | None = None,    # whether to include the script that sorts the table; None: include it if `runs_scripts()`
     ) -> str:
-        """Return the table as HTML
-
-        Args:
-            live: whether to include the script that sorts the table; None: include it if `runs_scripts()`
-        """
+        "Return the table as HTML"
         still = table_html(self.rows)
         if not self.rows or not (runs_scripts() if live is None else live): return still
-        return scripted(still, asset('compare.js'), dict(css_runs=_css(), table=table_data(self.rows, self.sort)), True)
+        return scripted(still, script('compare.js'), dict(kind='runs', css=_css(), table=table_data(self.rows, self.sort)), True)
 
     def _repr_html_(self) -> str: return self.html()
 
@@ -429,16 +335,7 @@ def table_data(
     sort: str | None = None,              # name of the column by which the rows are sorted
     looks: Mapping[str, tuple[str, str]] | None = None,    # name of a run -> CSS color, 'dash', 'dot' or ''
 ) -> dict[str, Any]:                      # data that can be written as JSON
-    """Convert rows to the data that `compare.js` shows
-
-    Args:
-        rows: sorted rows as `sorted_rows` returns them
-        sort: name of the column by which the rows are sorted
-        looks: name of a run -> CSS color, 'dash', 'dot' or ''
-
-    Returns:
-        data that can be written as JSON
-    """
+    "Convert rows to the data that `compare.js` shows"
     columns, best = list(rows[0]), _best_cells(rows)
     heads = [dict(text=name, number=_is_number(rows, name), down=_largest_first(name, columns)) for name in columns]
     column = sort.removeprefix('-') if sort else None
@@ -461,19 +358,7 @@ def runs_table(
     ax: Any = None,                   # axes to draw the figure into; None: a new figure
     **named: Any,                     # further sources by name
 ) -> Any:                             # a `RunsTable`; the figure with `return_fig=True`; `ax` if passed
-    """Make a table of runs with their status, their metrics and the settings that differ. With `return_fig=True`, return a figure
-
-    Args:
-        *sources: learners, recorders, histories, runs, lists of them, or dicts from names to them
-        sort: name of a column, with a minus to reverse the order; None: keep the order
-        metric: metric of the figure; None: the validation loss if there is one
-        return_fig: whether to return a figure of the best values instead of the table
-        ax: axes to draw the figure into; None: a new figure
-        **named: further sources by name
-
-    Returns:
-        a `RunsTable`; the figure with `return_fig=True`; `ax` if passed
-    """
+    "Make a table of runs with their status, their metrics and the settings that differ. With `return_fig=True`, return a figure"
     table = RunsTable(runs_of(*sources, **named), sort, metric)
     if not return_fig and ax is None: return table
     fig = best_figure(table.rows, table.metric, ax)
@@ -485,16 +370,7 @@ def best_figure(
     metric: str,                          # name of a loss or metric
     ax: Any = None,                       # axes to draw into; None: a new figure
 ) -> Any:                                 # the figure
-    """Draw the best value of each run as a point, with the first run at the top
-
-    Args:
-        rows: rows as `runs_rows` returns them
-        metric: name of a loss or metric
-        ax: axes to draw into; None: a new figure
-
-    Returns:
-        the figure
-    """
+    "Draw the best value of each run as a point, with the first run at the top"
     values = [row[f'best {metric}'] for row in rows]
     with figure(ax, size=(7.4, 0.9 + 0.28*len(rows))) as (fig, [ax]):
         for i, value in enumerate(values):
@@ -511,14 +387,7 @@ def best_figure(
 def run_looks(
     names: Iterable[str],
 ) -> dict[str, tuple[str, str]]:    # name -> (color, line style), with the style '', 'dash' or 'dot'
-    """Return a color and a line style for each run
-
-    Args:
-        names
-
-    Returns:
-        name -> (color, line style), with the style '', 'dash' or 'dot'
-    """
+    "Return a color and a line style for each run"
     n = len(RUN_COLORS)
     return {name: (RUN_COLORS[i % n], ('', 'dash', 'dot')[i//n % 3]) for i, name in enumerate(names)}
 
@@ -529,14 +398,7 @@ _WORDS = dict(n_epoch='epochs', batch_size='batch size')
 def details_of(
     runs: Mapping[str, Run],    # runs as `runs_of` returns them
 ) -> dict[str, list[tuple[str, str, bool]]]:    # name -> (setting, value, whether it differs) for each setting
-    """List the settings of each run as strings, and note for each setting whether it differs between the runs
-
-    Args:
-        runs: runs as `runs_of` returns them
-
-    Returns:
-        name -> (setting, value, whether it differs) for each setting
-    """
+    "List the settings of each run as strings, and note for each setting whether it differs between the runs"
     differing = differences(runs.values())
     def one(i: int, run: Run) -> list[tuple[str, str, bool]]:
         found = [(name, values[i], True) for name, values in differing.items()]
@@ -552,18 +414,7 @@ def _reason(run: Run) -> str:
 
 # %% ../../nbs/display/compare.ipynb #4bdedc57
 class DrawsRuns:
-    """Curves of runs that can be drawn as a chart of one metric
-
-    Args:
-        runs: runs as `runs_of` returns them
-        metric: metric to draw; None: the validation loss if there is one
-        by: x axis: 'step', 'epoch' or 'time'
-
-    Raises:
-        ValueError: there are no runs to compare: fit first
-        ValueError: by={by} should be one of ...
-        ValueError: these runs have no values yet
-    """
+    "Curves of runs that can be drawn as a chart of one metric"
     def __init__(self,
         runs: Mapping[str, Run],         # runs as `runs_of` returns them
         metric: str | None = None,       # metric to draw; None: the validation loss if there is one
@@ -584,30 +435,16 @@ class DrawsRuns:
         self.diverged = {name: outcome_of(run) for name, run in runs.items() if run.diverged is not None}
 
     def xs(self, name: str, steps: Sequence[int], by: str) -> Sequence[float]:
-        """Convert the steps of the run `name` to positions on the x axis `by`
-
-        Args:
-            name
-            steps
-            by
-        """
+        "Convert the steps of the run `name` to positions on the x axis `by`"
         return steps if by == 'step' else places(steps, self.ends[by][name])
 
     def far(self, metric: str) -> list[str]:
-        """Return the names of the runs whose curves go far beyond the other curves
-
-        Args:
-            metric
-        """
+        "Return the names of the runs whose curves go far beyond the other curves"
         found = self.curves[metric]
         return [name for name, far in zip(found, leaves_range([curve.values for curve in found.values()])) if far]
 
     def notes(self, metric: str) -> list[str]:
-        """Return notes on diverged runs, runs out of range and runs without this metric
-
-        Args:
-            metric
-        """
+        "Return notes on diverged runs, runs out of range and runs without this metric"
         found = self.curves[metric]
         lines = [f'{name}: {words}' for name, words in self.diverged.items()]
         for name in self.far(metric):
@@ -617,12 +454,7 @@ class DrawsRuns:
         return lines + ([f'without {metric}: {", ".join(missing)}'] if missing else [])
 
     def lines(self, metric: str, by: str) -> list[Line]:
-        """Return the curves of a metric as lines of a chart
-
-        Args:
-            metric
-            by
-        """
+        "Return the curves of a metric as lines of a chart"
         far, few = self.far(metric), len(self.looks) < 9       # points would hide dashes
         return [Line(name, self.xs(name, curve.steps, by), curve.values, self.looks[name][0], dots=curve.dots and few,
                      dash=self.looks[name][1], held=True, beyond=name in far) for name, curve in self.curves[metric].items()]
@@ -631,12 +463,7 @@ class DrawsRuns:
         metric: str | None = None,    # metric to draw; None: the metric passed to the constructor
         by: str | None = None,        # x axis; None: the axis passed to the constructor
     ) -> Chart:
-        """Make the chart of a metric
-
-        Args:
-            metric: metric to draw; None: the metric passed to the constructor
-            by: x axis; None: the axis passed to the constructor
-        """
+        "Make the chart of a metric"
         metric, by = metric or self.metric, by or self.by
         label, x_format = AXES[by]
         lines = self.lines(metric, by)
@@ -653,18 +480,7 @@ def runs_figure(
     ax: Any = None,               # axes to draw into; None: a new figure
     notes: Iterable[str] = (),    # lines of text below the x axis
 ) -> Any:                         # the figure
-    """Draw the lines of several runs, with their names at the right
-
-    Args:
-        lines
-        title
-        xlabel
-        ax: axes to draw into; None: a new figure
-        notes: lines of text below the x axis
-
-    Returns:
-        the figure
-    """
+    "Draw the lines of several runs, with their names at the right"
     own = ax is None
     with figure(ax, size=(9.2, max(3.6, 1.2 + 0.21*len(lines)))) as (fig, [ax]):
         for line in lines:
@@ -686,18 +502,7 @@ def runs_chart(
     names: Sequence[str] | None = None,    # names of the runs; None: `run.name` of each run
     live: bool | None = None,              # whether to include the script that makes the chart interactive; None: if `runs_scripts()`
 ) -> str:                                  # HTML of the chart
-    """Return HTML for a chart of several runs
-
-    Args:
-        runs
-        metric: metric to draw; None: the validation loss if there is one
-        by: x axis: 'step', 'epoch' or 'time'
-        names: names of the runs; None: `run.name` of each run
-        live: whether to include the script that makes the chart interactive; None: if `runs_scripts()`
-
-    Returns:
-        HTML of the chart
-    """
+    "Return HTML for a chart of several runs"
     names = distinct([run.name for run in runs]) if names is None else names
     curves = DrawsRuns(dict(zip(names, runs)), metric, by)
     return charts_html([curves.chart()], live=live) + _notes_html(curves.notes(curves.metric))
@@ -706,14 +511,7 @@ def _notes_html(notes: Sequence[str]) -> str: return ''.join(f'<div>{escape(note
 
 # %% ../../nbs/display/compare.ipynb #bddaf0b1
 class Comparison(DrawsRuns):
-    """A comparison of runs, with one chart and one table
-
-    Args:
-        runs: runs as `runs_of` returns them
-        metric: metric to draw; None: the validation loss if there is one
-        by: x axis: 'step', 'epoch' or 'time'
-        sort: column of the table to sort by; None: the best value of `metric`
-    """
+    "A comparison of runs, with one chart and one table"
     def __init__(self,
         runs: Mapping[str, Run],         # runs as `runs_of` returns them
         metric: str | None = None,       # metric to draw; None: the validation loss if there is one
@@ -731,11 +529,7 @@ class Comparison(DrawsRuns):
         return self.table.rows
 
     def to_df(self) -> Any:    # a pandas DataFrame
-        """Return the table as a pandas DataFrame
-
-        Returns:
-            a pandas DataFrame
-        """
+        "Return the table as a pandas DataFrame"
         return self.table.to_df()
 
     def __repr__(self) -> str: return '\n'.join([*self.table.lines(), *self.notes(self.metric)])
@@ -744,46 +538,28 @@ class Comparison(DrawsRuns):
     def html(self,
         live: bool | None = None,    # whether to include the script that makes the output interactive; None: if `runs_scripts()`
     ) -> str:
-        """Return the chart and the table as HTML
-
-        Args:
-            live: whether to include the script that makes the output interactive; None: if `runs_scripts()`
-        """
+        "Return the chart and the table as HTML"
         chart = self.chart()
         still = still_image(still_svg(chart), chart.text) + _notes_html(self.notes(self.metric)) + table_html(self.rows)
         if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
-        return scripted(still, asset('compare.js'), comparison_data(self), True)
+        return scripted(still, script('chart.js', 'compare.js'), comparison_data(self), True)
 
 # %% ../../nbs/display/compare.ipynb #77366f5b
 def comparison_data(
     found: Comparison,
 ) -> dict[str, Any]:    # data that can be written as JSON
-    """Return the data for `compare.js`: a chart of each metric over steps, and the positions of the ends of epochs on the other axes
-
-    Args:
-        found
-
-    Returns:
-        data that can be written as JSON
-    """
-    code, looks = asset('chart.js'), {name: (in_page(color), dash) for name, (color, dash) in found.looks.items()}
+    "Return the data for `compare.js`: a chart of each metric over steps, and the positions of the ends of epochs on the other axes"
+    looks = {name: (in_page(color), dash) for name, (color, dash) in found.looks.items()}
     return dict(
-        css=css_variables('.cbnb-lc') + asset('chart.css'), css_runs=_css(), code=code, hash=sha256(code.encode()).hexdigest()[:12], metric=found.metric, by=found.by,
+        kind='runs', css=chart_css() + _css(), metric=found.metric, by=found.by,
         specs={metric: chart_spec(found.chart(metric, 'step')) | dict(details=None) for metric in found.curves},
         details=found.details, knots=found.ends, labels={axis: label for axis, (label, _) in AXES.items()},
         notes={metric: found.notes(metric) for metric in found.curves},
         table=table_data(found.rows, found.table.sort, looks))
 
 # %% ../../nbs/display/compare.ipynb #34dc7536
-def compare(
-    *sources: Any,                    # learners, recorders, histories, runs, lists of them, or dicts from names to them
-    metric: str | None = None,        # loss, metric or hyper-parameter to draw; None: the validation loss if there is one
-    by: str = 'step',                 # x axis: 'step', 'epoch' or 'time'
-    sort: str | None = None,          # column of the table to sort by, with a minus to reverse; None: the best value of `metric`
-    return_fig: bool | None = None,   # whether to return a figure instead
-    ax: Any = None,                   # axes to draw the figure into; None: a new figure
-    **named: Any,                     # further sources by name
-) -> Any:                             # a `Comparison`; the figure with `return_fig=True`; `ax` if passed
+def compare(*sources: Any, metric: str | None = None, by: str = 'step', sort: str | None = None, return_fig: bool | None = None,
+        ax: Any = None, **named: Any) -> Any:
     """Compare runs of several learners in one chart and one table. With `return_fig=True`, return a figure
 
     Args:
@@ -794,13 +570,8 @@ def compare(
         return_fig: whether to return a figure instead
         ax: axes to draw the figure into; None: a new figure
         **named: further sources by name
-
     Returns:
         a `Comparison`; the figure with `return_fig=True`; `ax` if passed
-
-    Example:
-        fig = compare(low=low, high=high, small_batches=small, metric='train_loss', by='epoch', return_fig=True)
-        assert [text.get_text().split('  ')[0] for text in fig.axes[0].texts[1::2]] == ['low, run 0', 'low, top 0.01', 'high', 'small_batches']
     """
     found = Comparison(runs_of(*sources, **named), metric, by, sort)
     if not return_fig and ax is None: return found

@@ -18,12 +18,7 @@ def epochs_html(
     runs: list[Run],    # the runs whose epochs are shown
     most: int = 20,     # if there are more rows, those in the middle are left out
 ) -> str:
-    """Return an HTML table of the epochs of runs
-
-    Args:
-        runs: the runs whose epochs are shown
-        most: if there are more rows, those in the middle are left out
-    """
+    "Return an HTML table of the epochs of runs"
     names, rows = list(dict.fromkeys(name for run in runs for name in run.metric_names)), []
     for run in runs:
         rows += [[str(run.number), *(_cell(name, row.get(name)) for name in names), ''] for row in run.epochs or [{}]]

@@ -608,7 +608,7 @@ def critic_and_generator(valid=True, **kwargs):
 
     step.opts = opts
     dls = cbnb.DataLoaders([(x,) for x in torch.randn(16, 4).split(2)], device="cpu")
-    learn = cbnb.Learner(dls, net, train_step=step, **kwargs)
+    learn = cbnb.Learner(dls, net, train_step=cbnb.UpdateStep(step), **kwargs)
     return learn.remove_cb(cbnb.ProgressCallback), seen
 
 
@@ -654,7 +654,7 @@ def test_losses_by_names_that_are_taken_or_come_late():
             {"late": torch.tensor(5.0)} if n[0] > 2 else {}
         )
 
-    learn = line_learner(train_step=step)
+    learn = line_learner(train_step=cbnb.UpdateStep(step))
     learn.fit(2)
     run = learn.recorder.last()
     assert run.metric_names == ["epoch", "train_loss", "valid_loss_2", "lr_2", "3", "valid_loss", "time"]
