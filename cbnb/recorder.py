@@ -35,6 +35,12 @@ _all_ = ['History', 'Run']
 # %% ../nbs/08_recorder.ipynb #d65055ba
 _TAKEN = ['run', 'epoch', 'step', 'time', 'complete', 'train_loss', 'valid_loss']
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .lr import finder as _in_finder
+    from .display import plots as _in_plots
+
 def _column_names(learn: Any, train: bool, valid: bool) -> tuple[list[str], list[str]]:
     "Return the columns of training and of validation, each with or without the metrics"
     names, validates = [m.name for m in learn.metrics], valid and getattr(learn.dls, 'valid', None) is not None
@@ -54,6 +60,13 @@ class Recorder(Callback):
         valid_metrics: whether to record the validation loss and the metrics of validation
         beta: weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        plot_losses = _in_plots.plot_losses
+        plot_lr = _in_plots.plot_lr
+        plot_metrics = _in_plots.plot_metrics
+        plot_loss = _in_plots.plot_loss
+        plot_sched = _in_plots.plot_sched
+        plot = _in_finder.plot
     order, run_in = 50, ('fit', 'validate')
     no_state = ('series', 'places', 'values_now', 'phases', 'start', 'history', 'train')
     learn: Learner
