@@ -4,10 +4,13 @@
 
 # %% auto #0
 __all__ = ['ELSEWHERE', 'keep_modes', 'check_length', 'warn_of_pct_train', 'warn_of_processes', 'warn_of_no_rate', 'note_rates',
-           'warn_of_written', 'note_mistake', 'Elsewhere', 'say_instead', 'library_of']
+           'warn_of_written', 'note_mistake', 'Elsewhere', 'say_instead', 'library_of', 'check_method']
 
 # %% ../nbs/hints.ipynb #a52446d2
+import inspect
 import os
+import re
+import types
 from collections.abc import Iterator
 from typing import Any, Never
 from weakref import WeakKeyDictionary
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 # %% ../nbs/hints.ipynb #9a949b0b
-from .basics.arguments import as_number
+from .basics.arguments import as_number, nearest
 from .basics.failures import note_batch, note_fix
 from .basics.loaders import n_batches
 from .basics.patch import patch
@@ -276,3 +279,50 @@ def library_of(
 _IS_LIGHTNING = ('. {} is a LightningModule, whose training_step and configure_optimizers a learner does not call. '
                  'Pass the module inside it: Learner(dls, module.model, loss_func, opt_func, lr=...). Or pass its step: '
                  'train_step=lambda x, y: module.training_step((x, y), 0). See the page Moving from Lightning')
+
+# %% ../nbs/hints.ipynb #70d4ffd0
+def check_method(
+    name: str,     # the name of a method of a callback
+    f: Any,        # the method
+    what: str,     # its name for messages, such as 'Mine.before_fit'
+) -> None:
+    """Raise `TypeError` for a method that would never be called, and for an event method with required arguments
+
+    Args:
+        name: the name of a method of a callback
+        f: the method
+        what: its name for messages, such as 'Mine.before_fit'
+
+    Raises:
+        TypeError: {what} is no event of this Callback, and would never be called. A class written for
+            fastai v1 or MindSpore needs no base class here; or derive it from the Callback of
+            cbnb.dialects.fastai_v1 or .mindspore. One for Keras, Lightning or transformers becomes
+            methods such as before_fit, after_batch and after_epoch, which read the state from self. A
+            training_step is the argument train_step of Learner, and configure_optimizers is opt_func
+        TypeError: {what} is not an event and would never be called: did you mean {near}? (A helper
+            method may keep such a name with a leading underscore.)
+    """
+    if name in EVENTS: return _check_parameters(f, what)
+    if not callable(f) or name.startswith('_'): return
+    if re.fullmatch(_FOREIGN, name): raise TypeError(
+        f'{what} is no event of this Callback, and would never be called. '
+        'A class written for fastai v1 or MindSpore needs no base class here; '
+        'or derive it from the Callback of cbnb.dialects.fastai_v1 or .mindspore. '
+        'One for Keras, Lightning or transformers becomes methods such as before_fit, after_batch and after_epoch, which read the state from self. '
+        'A training_step is the argument train_step of Learner, and configure_optimizers is opt_func')
+    if near := nearest(name, EVENTS, cutoff=0.85): raise TypeError(
+        f'{what} is not an event and would never be called: did you mean {near!r}? '
+        '(A helper method may keep such a name with a leading underscore.)')
+
+def _check_parameters(f: Any, what: str) -> None:
+    if not isinstance(f, types.FunctionType): return
+    needed = [p.name for p in list(inspect.signature(f).parameters.values())[1:]
+              if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if needed: raise TypeError(
+        f'{what}(self, {", ".join(needed)}): an event is called without arguments. '
+        f'Drop {", ".join(needed)}; the learner is self.learn')
+
+_FOREIGN = (r'on_(fit|train|eval|validation|test|predict|sanity_check|epoch|batch|loss|backward|step|substep|init)'
+            r'(_epoch|_batch|_step)?_(begin|start|end)|on_before_(backward|zero_grad|optimizer_step)|on_after_backward|'
+            r'on_(log|evaluate|exception|prediction_step|optimizer_step|pre_optimizer_step|save_checkpoint|load_checkpoint)|'
+            r'training_step|validation_step|test_step|configure_optimizers')

@@ -18,6 +18,8 @@ import cbnb.all as cbnb
 from cbnb import callback as base
 from cbnb.basics import configured
 from cbnb.basics.arguments import hinted, nearest, unknown_argument
+from cbnb.callbacks import twins
+from cbnb.hints import check_method
 from helpers import EVENTS, IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, line_learner, listener, noting
 
 
@@ -1006,7 +1008,7 @@ def test_names_that_a_callback_brings_along():
         def found(self):
             pass
 
-    assert base.early_names(Early()) == ["level", "own"]
+    assert twins.early_names(Early()) == ["level", "own"]
 
 
 def test_callbacks_are_found_by_class_name_and_what_they_stand_for():
@@ -1126,7 +1128,7 @@ def test_arguments_are_those_of_the_class_that_was_called():
 def test_a_copy_has_the_arguments(copied):
     made = Configured([1], second=3)
     again = copied(made)
-    assert base.arguments(again) == base.arguments(made) and base.settings(again) == base.settings(made) and repr(again) == repr(made)
+    assert base.arguments(again) == base.arguments(made) and twins.settings(again) == twins.settings(made) and repr(again) == repr(made)
 
 
 def test_settings_are_the_arguments_and_the_switches():
@@ -1135,11 +1137,11 @@ def test_settings_are_the_arguments_and_the_switches():
             self.every, self.unlike_any_other = every, object()
 
     one, again, later = Timed(), Timed(every=1), Timed(2)
-    assert base.settings(one) == base.settings(again) != base.settings(later)
+    assert twins.settings(one) == twins.settings(again) != twins.settings(later)
     again.order = 5
-    assert base.settings(one) != base.settings(again)
+    assert twins.settings(one) != twins.settings(again)
     again.order, one.every = 0, 2
-    assert base.settings(one) == base.settings(later) != base.settings(again)
+    assert twins.settings(one) == twins.settings(later) != twins.settings(again)
 
 
 def test_callbacks_that_cannot_be_compared_stay_both():
@@ -1155,7 +1157,7 @@ def test_a_lambda_of_a_cell_that_has_grown_is_the_same():
     spaces = [{"Callback": cbnb.Callback, "__name__": "__main__"} for _ in range(3)]
     for space, text in zip(spaces, [cell, "# a line more\n\n" + cell, cell.replace("x + 1", "x + 2")]):
         exec(text, space)
-    one, again, other = (base.settings(space["make"]()) for space in spaces)
+    one, again, other = (twins.settings(space["make"]()) for space in spaces)
     assert one == again != other
 
 
@@ -1168,8 +1170,8 @@ def test_dataclasses_and_classes_with_a_constructor_of_objects():
     class Sized(cbnb.Callback, dict):
         pass
 
-    assert base.settings(Data(1.0)) == base.settings(Data(rate=1.0)) != base.settings(Data(2.0))
-    assert base.settings(Data(1.0, ["a"])) != base.settings(Data(1.0))
+    assert twins.settings(Data(1.0)) == twins.settings(Data(rate=1.0)) != twins.settings(Data(2.0))
+    assert twins.settings(Data(1.0, ["a"])) != twins.settings(Data(1.0))
     assert base.arguments(Sized()) == {} and isinstance(Sized(), dict)
     assert str(inspect.signature(Narrowed)) == "(scale=1.0)"
 
@@ -1186,4 +1188,5 @@ def test_the_methods_of_our_own_callbacks_have_names_that_are_no_misspelt_events
     found = set(own_callbacks())
     assert {cbnb.Recorder, cbnb.SaveModel, cbnb.Checkpoint, cbnb.MixUp} <= found and len(found) > 40
     for cls in found:
-        base._check_method_names(cls)
+        for name, f in vars(cls).items():
+            check_method(name, f, name)
