@@ -945,20 +945,20 @@ OTHER = dict(
 
 @pytest.mark.parametrize("kind", SAME)
 def test_settings_are_compared_by_what_they_hold(kind):
-    one, again, other = base.comparable(SAME[kind]()), base.comparable(SAME[kind]()), base.comparable(OTHER[kind]())
+    one, again, other = configured.comparable(SAME[kind]()), configured.comparable(SAME[kind]()), configured.comparable(OTHER[kind]())
     assert one == again and one != other
 
 
 def test_what_cannot_be_looked_into_is_equal_to_itself_only():
     big, slotted, deep = torch.zeros(5000), Slotted(), [[[[[[1]]]]]]
     for value in (big, slotted, deep, (i for i in ())):
-        assert base.comparable(value) == base.comparable(value)
-    assert base.comparable(torch.zeros(5000)) != base.comparable(big) and base.comparable(torch.zeros(4999)) == base.comparable(
+        assert configured.comparable(value) == configured.comparable(value)
+    assert configured.comparable(torch.zeros(5000)) != configured.comparable(big) and configured.comparable(torch.zeros(4999)) == configured.comparable(
         torch.zeros(4999)
     )
-    assert base.comparable(Slotted()) != base.comparable(slotted)
-    assert base.comparable([[[[[1]]]]]) != base.comparable([[[[[1]]]]]) and base.comparable([[[[1]]]]) == base.comparable([[[[1]]]])
-    assert base.comparable(inner(inner(inner(1)))) == base.comparable(inner(inner(inner(1)))) and base.comparable([1]) != base.comparable(
+    assert configured.comparable(Slotted()) != configured.comparable(slotted)
+    assert configured.comparable([[[[[1]]]]]) != configured.comparable([[[[[1]]]]]) and configured.comparable([[[[1]]]]) == configured.comparable([[[[1]]]])
+    assert configured.comparable(inner(inner(inner(1)))) == configured.comparable(inner(inner(inner(1)))) and configured.comparable([1]) != configured.comparable(
         (1,)
     )
 
@@ -1117,18 +1117,18 @@ class Narrowed(Configured):
 
 def test_arguments_are_those_of_the_class_that_was_called():
     made = Configured("a", "b", after_fit=len)
-    assert base.arguments(made) == dict(first="a", rest=("b",), second=2, after_fit=len)
-    assert base.arguments(Narrowed(3)) == dict(scale=3) and base.arguments(cbnb.Callback()) == {}
+    assert configured.arguments(made) == dict(first="a", rest=("b",), second=2, after_fit=len)
+    assert configured.arguments(Narrowed(3)) == dict(scale=3) and configured.arguments(cbnb.Callback()) == {}
     assert repr(made) == "Configured(first='a', rest=('b',), after_fit=len)" and repr(Narrowed()) == "Narrowed()"
     made.second = 5  # from now on the attribute counts
-    assert base.arguments(made)["second"] == 5 and repr(made) == "Configured(first='a', rest=('b',), second=5, after_fit=len)"
+    assert configured.arguments(made)["second"] == 5 and repr(made) == "Configured(first='a', rest=('b',), second=5, after_fit=len)"
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda cb: pickle.loads(pickle.dumps(cb))])
 def test_a_copy_has_the_arguments(copied):
     made = Configured([1], second=3)
     again = copied(made)
-    assert base.arguments(again) == base.arguments(made) and twins.settings(again) == twins.settings(made) and repr(again) == repr(made)
+    assert configured.arguments(again) == configured.arguments(made) and twins.settings(again) == twins.settings(made) and repr(again) == repr(made)
 
 
 def test_settings_are_the_arguments_and_the_switches():
@@ -1172,7 +1172,7 @@ def test_dataclasses_and_classes_with_a_constructor_of_objects():
 
     assert twins.settings(Data(1.0)) == twins.settings(Data(rate=1.0)) != twins.settings(Data(2.0))
     assert twins.settings(Data(1.0, ["a"])) != twins.settings(Data(1.0))
-    assert base.arguments(Sized()) == {} and isinstance(Sized(), dict)
+    assert configured.arguments(Sized()) == {} and isinstance(Sized(), dict)
     assert str(inspect.signature(Narrowed)) == "(scale=1.0)"
 
 
