@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import cbnb
-from cbnb.basics.tensor_batches import batches_of
+from cbnb.basics.loaders import batches_of
 from loop_overhead import median, quartiles, verdict
 
 ITEMS, BATCH, LIMIT = 1440, 32, 0.15

@@ -14,7 +14,7 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'MixedPrecision', 'ChannelsLast',
            'EMA', 'Compile', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
            'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'Step', 'TrainStep', 'EvalStep',
-           'MultiLossStep', 'MultiOptimizer', 'Distributed']
+           'LossStep', 'UpdateStep', 'MultiLossStep', 'MultiOptimizer', 'Distributed']
 
 # %% ../nbs/all.ipynb #c81c06d7
 from .basics.loaders import Batches
@@ -76,7 +76,7 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
-from .callbacks import batch_size, freezing, interpret, profile, results, twins       # add `learn.profile` and others
+from .callbacks import batch_size, fit_methods, freezing, interpret, profile, recorder_names, twins       # add `learn.profile` and others
 from .files import rewind, saving       # add `learn.rewind`, `learn.save` and others
 from .callbacks.averaging import EMA
 from .files.checkpoints import Checkpoint, Resume
@@ -102,12 +102,13 @@ _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 
          'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback']
 
 # %% ../nbs/all.ipynb #671b2bc9
-from .step import Step
+from .callbacks.model_loss import model_loss_step
+from .step import LossStep, Step, UpdateStep
 from .callbacks.steps import EvalStep, MultiLossStep, TrainStep
 from .basics.multi_optimizer import MultiOptimizer
 
 # %% ../nbs/all.ipynb #1d9e5d65
-_all_ = ['Step', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer']
+_all_ = ['Step', 'TrainStep', 'EvalStep', 'LossStep', 'UpdateStep', 'MultiLossStep', 'MultiOptimizer']
 
 # %% ../nbs/all.ipynb #a9eb63b2
 from .distributed import data_parallel, launch      # add `learn.distributed` and `learn.fit_distributed`
@@ -123,9 +124,11 @@ from .dialects.detect import adapt, adapt_metric
 # %% ../nbs/all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
 Learner.before_fits = (hints.warn_of_written, saving.note_loaded)
-Learner.before_epochs = (hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_no_rate, sanity_check)
+Learner.before_epochs = (hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_no_rate, hints.warn_of_update_step, sanity_check)
 Learner.batch_filters = (hints.check_length, hints.keep_modes)
-Learner.error_notes = (hints.note_mistake, batch_size.note_memory)
+Learner.error_notes = (hints.note_outputs, hints.note_dict, hints.note_mistake, batch_size.note_memory)
+Learner.default_steps = (model_loss_step,)
+Step.loss_checks = (hints.check_broadcast, hints.warn_of_activation)
 Learner.around_fits = (rewind.restore_point,)
 Learner.remark_on = staticmethod(hints.library_of)
 hints.say_instead(Learner, hints.ELSEWHERE)

@@ -40,14 +40,12 @@ class Callback(Configured, Events):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
-
     Raises:
         TypeError: {type(self)}({name}=...): no event is called {name}...
-
     Example:
-        class PerItem(Callback):
-            @property
-            def per_item(self): return self.loss / self.bs
+        names = dict(CSVLogger='csv_logger', LRFinder='lr_finder', MCDropoutCallback='mc_dropout',
+                     ReduceLROnPlateau='reduce_lr_on_plateau', CallbackFoo='callback_foo')
+        for name, snake in names.items(): assert type(name, (Callback,), {})().name == snake
     """
     learn: Any = None                  # the learner
     order: float = 0
@@ -62,9 +60,7 @@ class Callback(Configured, Events):
     _switches = _SWITCHES
     _special = _LISTS                  # assigning to one of these does more than store a value
 
-    def __init__(self,
-        **events: Callable[[Any], Any],   # functions to use as methods: `before_fit=f`
-    ):
+    def __init__(self, **events: Callable[[Any], Any]):
         for name, f in events.items():
             if name not in EVENTS: raise TypeError(f'{type(self).__name__}({name}=...): no event is called {name!r}{did_you_mean(name)}')
             for check in self.method_checks: check(name, f, name)
@@ -98,48 +94,26 @@ class Callback(Configured, Events):
         if name in _LISTS: getattr(self.learn, 'cbs_changed', lambda: None)()
         elif shadows(self, name): warn_shadow(self, name, stacklevel=3)
 
-    def method(self,
-        name: str,           # the name of an event, or of another method
-    ) -> Callable[[], Any] | None:    # the bound method; None if the callback does not define it
+    def method(self, name: str) -> Callable[[], Any] | None:
         """Return the method `name` if this callback defines it. Ignore methods of the learner and of `Events`
 
         Args:
             name: the name of an event, or of another method
-
         Returns:
             the bound method; None if the callback does not define it
-
-        Example:
-            assert clip.method('before_batch') == clip.before_batch
-            assert clip.method('after_batch') is None                      # not overridden
-            assert clip.wants('before_batch', training=True, purpose='fit')
-            assert not clip.wants('before_batch', training=False, purpose='fit')   # `run_valid` is False,
-            assert clip.wants('before_epoch', training=False, purpose='fit')       # but this is no batch event
-            assert not clip.wants('before_epoch', training=True, purpose='preds')
         """
         own = name in self.__dict__ or getattr(type(self), name, None) is not getattr(Events, name, None)
         return getattr(self, name) if own else None
 
-    def wants(self,
-        event_name: str,     # one of `EVENTS`
-        training: bool,      # whether the loop is in the training phase
-        purpose: str,        # one of `PURPOSES`
-    ) -> bool:  # True if the event is dispatched to this callback
+    def wants(self, event_name: str, training: bool, purpose: str) -> bool:
         """Return whether this callback handles an event in the given phase, in a run with the given purpose
 
         Args:
             event_name: one of `EVENTS`
             training: whether the loop is in the training phase
             purpose: one of `PURPOSES`
-
         Returns:
             True if the event is dispatched to this callback
-
-        Example:
-            assert clip.wants('before_batch', training=True, purpose='fit')
-            assert not clip.wants('before_batch', training=False, purpose='fit')   # `run_valid` is False,
-            assert clip.wants('before_epoch', training=False, purpose='fit')       # but this is no batch event
-            assert not clip.wants('before_epoch', training=True, purpose='preds')
         """
         if not self.run or purpose not in self.run_in or self.method(event_name) is None: return False
         return event_name not in BATCH_EVENTS or (self.run_train if training else self.run_valid)
@@ -149,10 +123,9 @@ class Callback(Configured, Events):
         """The preferred name of the learner's attribute for this callback, as in `learn.<name>`
 
         Example:
-            assert cb.name == 'greet'
-            assert cb('call_me') == 'hello world'
-            assert cb('before_fit') == 'off we go'
-            assert cb('after_fit') is None                                 # not defined: nothing happens
+            names = dict(CSVLogger='csv_logger', LRFinder='lr_finder', MCDropoutCallback='mc_dropout',
+                         ReduceLROnPlateau='reduce_lr_on_plateau', CallbackFoo='callback_foo')
+            for name, snake in names.items(): assert type(name, (Callback,), {})().name == snake
         """
         return snake_name(type(self))
 
@@ -168,31 +141,21 @@ class Callback(Configured, Events):
     def __dir__(self) -> Iterable[str]:
         return sorted({*super().__dir__(), *(() if self.learn is None else dir(self.learn))})
 
-    def state_dict(self) -> dict[str, Any]:  # name of an attribute -> value
+    def state_dict(self) -> dict[str, Any]:
         """Return the attributes with plain data or a state of their own, without unchanged constructor arguments. Tensors are not copied
 
         Returns:
             name of an attribute -> value
-
-        Example:
-            second.load_state_dict(first.state_dict())
-            assert first.state_dict() == {'n': 3, 'seen': []} and second.n == 3
         """
         other = 'learn', '_made_with', '_shadows', 'wraps', *unchanged(self), *self.no_state
         held = vars(self.learn).values() if hasattr(self.learn, '__dict__') else ()
         return state_of(self, [self.learn, *held, *getattr(self.learn, 'cbs', ())], other)      # what belongs to the learner is not its state
 
-    def load_state_dict(self,
-        state: dict[str, Any],    # from `state_dict` of a callback of this class, perhaps in another process
-    ) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the attributes that `state_dict` returned
 
         Args:
             state: from `state_dict` of a callback of this class, perhaps in another process
-
-        Example:
-            second.load_state_dict(first.state_dict())
-            assert first.state_dict() == {'n': 3, 'seen': []} and second.n == 3
         """
         put_state(self, state)
 
@@ -213,12 +176,7 @@ def _take_events(cls: type) -> None:
 
 # %% ../nbs/02_callback.ipynb #e204e838
 def shadows(cb: Any, name: str) -> bool:
-    """Return whether the attribute `name` of `cb` hides an attribute of its learner
-
-    Args:
-        cb
-        name
-    """
+    "Return whether the attribute `name` of `cb` hides an attribute of its learner"
     if name in _OWN or name[:2] == '__': return False
     theirs = getattr(cb.learn, '__dict__', {})
     if theirs.get(name) is cb: return False            # the learner's attribute is the callback itself
@@ -228,13 +186,7 @@ def warn_shadow(
     cb: Any, name: str,
     stacklevel: int = 2,   # which caller's line the warning shows; 2: the line that calls this function
 ) -> None:
-    """Warn, once per callback and name, that this attribute of `cb` hides an attribute of the learner. Do nothing if the warning would point at code of cbnb
-
-    Args:
-        cb
-        name
-        stacklevel: which caller's line the warning shows; 2: the line that calls this function
-    """
+    "Warn, once per callback and name, that this attribute of `cb` hides an attribute of the learner. Do nothing if the warning would point at code of cbnb"
     if sys._getframe(stacklevel - 1).f_globals.get('__name__', '').startswith('cbnb.'): return
     if name in cb.__dict__.setdefault('_shadows', set()): return
     cb._shadows.add(name)
@@ -259,28 +211,16 @@ class _Table(dict[str, list[tuple[Any, Callable[[], Any]]]]):
 
 # %% ../nbs/02_callback.ipynb #4821b7c5
 def wrapped(cb: Any) -> Any:
-    """Return the foreign callback behind an adapter. Return any other callback unchanged
-
-    Args:
-        cb
-    """
+    "Return the foreign callback behind an adapter. Return any other callback unchanged"
     return getattr(cb, '__dict__', {}).get('wraps', cb)
 
 def made_by(cb: Any) -> Any:
-    """Return the class or partial that creates the foreign callback for each fit. Without one, return `wrapped(cb)`
-
-    Args:
-        cb
-    """
+    "Return the class or partial that creates the foreign callback for each fit. Without one, return `wrapped(cb)`"
     return vars(cb).get('factory') or wrapped(cb)
 
 # %% ../nbs/02_callback.ipynb #703614a9
 def class_of(given: Any) -> type:
-    """If `given` is a class, return it. For a partial, return the class behind it. Otherwise return the type of `given`
-
-    Args:
-        given
-    """
+    "If `given` is a class, return it. For a partial, return the class behind it. Otherwise return the type of `given`"
     if isinstance(given, functools.partial): return class_of(given.func)
     return given if isinstance(given, type) else type(given)
 
@@ -288,11 +228,7 @@ def class_of(given: Any) -> type:
 def as_list(
     values: Any,   # None, a single value, or any iterable of values
 ) -> list[Any]:
-    """Convert a single value, an iterable of values, or None to a list
-
-    Args:
-        values: None, a single value, or any iterable of values
-    """
+    "Convert a single value, an iterable of values, or None to a list"
     if values is None: return []
     one = isinstance(values, (str, Callback, type)) or not isinstance(values, Iterable)
     if getattr(values, 'ndim', 1) == 0: one = True       # a tensor without dimensions has `__iter__`
@@ -302,21 +238,12 @@ def is_a(
     cb: Any,                # a callback, or a callback class
     cls: type[Callback],    # the class to check for
 ) -> bool:
-    """Return whether `cb` is an instance or a subclass of `cls`
-
-    Args:
-        cb: a callback, or a callback class
-        cls: the class to check for
-    """
+    "Return whether `cb` is an instance or a subclass of `cls`"
     return issubclass(cb, cls) if isinstance(cb, type) else isinstance(cb, cls)
 
 # %% ../nbs/02_callback.ipynb #8cc897d6
 class CallbackList:
-    """The callbacks of a learner, with their order, their names, and the events they handle
-
-    Args:
-        learn: the learner
-    """
+    "The callbacks of a learner, with their order, their names, and the events they handle"
     # set by `cbnb.all`
     adapt: Callable[[Any], Callback | None] | None = None    # returns an adapter for a foreign callback
     settings: Callable[[Any], Any] | None = None             # a value that is equal for callbacks with the same settings
@@ -335,12 +262,7 @@ class CallbackList:
         self.select(False, 'fit')
 
     def select(self, training: bool, purpose: str) -> None:
-        """Select the cached lists for a phase (training or not) and a purpose (one of `PURPOSES`)
-
-        Args:
-            training
-            purpose
-        """
+        "Select the cached lists for a phase (training or not) and a purpose (one of `PURPOSES`)"
         self.training, self.purpose, key = training, purpose, (training, purpose)
         if key not in self._tables:
             self._tables[key] = _Table(functools.partial(self._find, training, purpose))
@@ -353,20 +275,12 @@ class CallbackList:
         for table in self._tables.values(): table.clear()   # the same objects: a loop may keep one
 
     def ordered(self, event_name: str) -> list[Callback]:
-        """Return the callbacks that define this event, sorted by `order`, including those that are switched off
-
-        Args:
-            event_name
-        """
+        "Return the callbacks that define this event, sorted by `order`, including those that are switched off"
         by_order = sorted(self.all, key=lambda cb: cb.order)
         return [cb for cb in by_order if cb.method(event_name) is not None]
 
     def is_shown(self, name: str) -> bool:
-        """Return whether `learn.<name>` is an object that `show` has set, and that nobody has replaced since then
-
-        Args:
-            name
-        """
+        "Return whether `learn.<name>` is an object that `show` has set, and that nobody has replaced since then"
         return name in self.shown and vars(self.learn).get(name) is self.shown[name]
 
     def _find(self, training: bool, purpose: str, event_name: str) -> list[Any]:
@@ -375,11 +289,7 @@ class CallbackList:
         return found
 
     def fire(self, event_name: str) -> None:
-        """Call all callbacks that handle an event, sorted by their `order`
-
-        Args:
-            event_name
-        """
+        "Call all callbacks that handle an event, sorted by their `order`"
         __tracebackhide__ = True                 # IPython leaves this frame out of tracebacks
         version, listeners = self.version, self.table[event_name]
         try:
@@ -395,11 +305,7 @@ class CallbackList:
             raise
 
     def find(self, which: Any) -> list[Callback]:
-        """Return a list of the callbacks that match an object, a name, or a class. A class matches instances of itself, of its subclasses, and of classes with the same module and name
-
-        Args:
-            which
-        """
+        "Return a list of the callbacks that match an object, a name, or a class. A class matches instances of itself, of its subclasses, and of classes with the same module and name"
         if isinstance(which, str): return [self.names[which]] if which in self.names else []
         if not isinstance(which, type):
             return [cb for cb in self.all if which is cb or which is wrapped(cb) or which is made_by(cb)]
@@ -412,17 +318,7 @@ class CallbackList:
     def as_callback(self,
         given: Any,    # a callback, a callback class, or a foreign callback
     ) -> Callback:     # `given` itself, an instance of it, or its adapter
-        """Convert an argument to a callback. Raise `TypeError` for an object that is neither a callback nor a foreign callback
-
-        Args:
-            given: a callback, a callback class, or a foreign callback
-
-        Returns:
-            `given` itself, an instance of it, or its adapter
-
-        Raises:
-            TypeError: {given} is not a callback: pass an instance or a subclass of Callback
-        """
+        "Convert an argument to a callback. Raise `TypeError` for an object that is neither a callback nor a foreign callback"
         if isinstance(given, Callback): return given
         if isinstance(given, type) and issubclass(given, Callback): return given()
         for cb in self.all:
@@ -433,14 +329,7 @@ class CallbackList:
     def remove(self,
         which: Any,                               # a callback, its name, or a callback class
     ) -> list[tuple[Callback, int, str, Any]]:    # the removed callbacks, as arguments of `insert`
-        """Remove the callbacks that `find` returns for `which`, and the shown objects that match `which`
-
-        Args:
-            which: a callback, its name, or a callback class
-
-        Returns:
-            the removed callbacks, as arguments of `insert`
-        """
+        "Remove the callbacks that `find` returns for `which`, and the shown objects that match `which`"
         gone = []
         for cb in self.find(which):
             name = next(n for n, c in self.names.items() if c is cb)
@@ -473,12 +362,7 @@ class CallbackList:
         return next(n for n in candidates if n not in self.names)
 
     def show(self, name: str, obj: Any) -> None:
-        """Set `learn.<name>` to an object until a callback needs the name. Do nothing if the name belongs to a callback or to the learner
-
-        Args:
-            name
-            obj
-        """
+        "Set `learn.<name>` to an object until a callback needs the name. Do nothing if the name belongs to a callback or to the learner"
         if name not in self.names and not self._is_learners(name):
             self.shown[name] = vars(self.learn)[name] = obj
 
@@ -488,17 +372,7 @@ class CallbackList:
         name: str,        # name of the learner's attribute; if it is taken, a free name is used
         mine: Any,        # the `settings` of `cb`
     ) -> Callback:        # `cb`
-        """Insert a callback at an index of the list
-
-        Args:
-            cb: a callback that is not in the list
-            at: index in the list
-            name: name of the learner's attribute; if it is taken, a free name is used
-            mine: the `settings` of `cb`
-
-        Returns:
-            `cb`
-        """
+        "Insert a callback at an index of the list"
         if name in self.names: name = self._free_name(cb)
         self.shown.pop(name, None)
         self.all = [*self.all[:at], cb, *self.all[at:]]
@@ -512,15 +386,7 @@ class CallbackList:
         cb: Any,                  # a callback, a callback class, or a foreign callback
         replace: bool = True,     # whether to replace a callback of the same class with the same settings
     ) -> Callback:                # the callback that is now in the list
-        """Add a callback. If the list has a callback with the same settings, replace that callback, unless `replace` is False
-
-        Args:
-            cb: a callback, a callback class, or a foreign callback
-            replace: whether to replace a callback of the same class with the same settings
-
-        Returns:
-            the callback that is now in the list
-        """
+        "Add a callback. If the list has a callback with the same settings, replace that callback, unless `replace` is False"
         new = self.as_callback(cb)
         if any(new is c for c in self.all): return new
         if new.learn is not None and hasattr(new.learn, 'remove_cb'):
@@ -538,43 +404,27 @@ class CallbackList:
         return new
 
     def append(self, cb: Any) -> None:
-        """Add a callback in the same way as `add`, for code that expects a list
-
-        Args:
-            cb
-        """
+        "Add a callback in the same way as `add`, for code that expects a list"
         self.add(cb)
 
     def add_all(self,
         cbs: list[Any],    # callbacks, callback classes, or foreign callbacks
     ) -> None:
-        """Add callbacks. An interrupt never leaves a callback half added
-
-        Args:
-            cbs: callbacks, callback classes, or foreign callbacks
-        """
+        "Add callbacks. An interrupt never leaves a callback half added"
         with interrupts_wait():
             for cb in cbs: self.add(cb)
 
     def remove_all(self,
         cbs: list[Any],    # callbacks, names, or callback classes
     ) -> None:
-        """Remove callbacks. An interrupt never leaves a callback half removed
-
-        Args:
-            cbs: callbacks, names, or callback classes
-        """
+        "Remove callbacks. An interrupt never leaves a callback half removed"
         with interrupts_wait():
             for cb in cbs: self.remove(cb)
 
     def added(self,
         cbs: Any,                         # one callback or class, or several
     ) -> AbstractContextManager[None]:
-        """Return a context manager that adds callbacks for the duration of a `with` block
-
-        Args:
-            cbs: one callback or class, or several
-        """
+        "Return a context manager that adds callbacks for the duration of a `with` block"
         before, new = list(self.all), [self.as_callback(cb) for cb in as_list(cbs)]
         mine = [cb for cb in new if not any(cb is b for b in before)]
         def begin() -> None:
@@ -584,11 +434,7 @@ class CallbackList:
     def removed(self,
         cbs: Any,                         # one callback, name or class, or several
     ) -> AbstractContextManager[None]:
-        """Return a context manager that removes callbacks for the duration of a `with` block, and then puts them back at their places
-
-        Args:
-            cbs: one callback, name or class, or several
-        """
+        "Return a context manager that removes callbacks for the duration of a `with` block, and then puts them back at their places"
         leaving = [cb for which in as_list(cbs) for cb in self.find(which)]
         gone: list[tuple[Callback, int, str, Any]] = []
         def begin() -> None:
@@ -628,22 +474,13 @@ class CallbackList:
 class CbList(list[Any]):
     "A list of callbacks with the methods `filter` and `sorted`"
     def filter(self, keep: Callable[[Any], Any]) -> 'CbList':
-        """Return a new list of the callbacks for which `keep` returns true
-
-        Args:
-            keep
-        """
+        "Return a new list of the callbacks for which `keep` returns true"
         return CbList(cb for cb in self if keep(cb))
 
     def sorted(self,
         key: str | Callable[[Any], Any] | None = 'order',   # name of an attribute, or a function of a callback; None: compare the callbacks themselves
         reverse: bool = False,    # True: in descending order
     ) -> 'CbList':
-        """Return a new list, sorted by `key`
-
-        Args:
-            key: name of an attribute, or a function of a callback; None: compare the callbacks themselves
-            reverse: True: in descending order
-        """
+        "Return a new list, sorted by `key`"
         by = (lambda cb: getattr(cb, key)) if isinstance(key, str) else key
         return CbList(sorted(self, key=by, reverse=reverse))

@@ -7,8 +7,6 @@ __all__ = ['split_batch', 'default_device', 'DataLoaders', 'as_dls']
 
 # %% ../nbs/10_data.ipynb #a3f9f165
 import contextlib
-import functools
-import inspect
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -19,31 +17,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 # %% ../nbs/10_data.ipynb #07ed69df
-from .basics.arguments import nearest
-from .basics.loaders import (  # noqa: F401
-    Batches, as_loader, batch_size, first_batch, independent_loader, n_batches)
-from .basics.nested import (  # noqa: F401
-    can_move, entries, find_bs, first_tensor, is_empty, map_tensors, named_parts, rebuild, shape_text,
-    to_detach, to_device)
-from .basics.random_state import save_rng  # noqa: F401
-from .basics.text import escape, plural
+from .basics.datasets import check_datasets
+from .basics.loader_text import counts_of, shapes_of, table_of, workers_of
+from .basics.loaders import as_loader, batch_size, first_batch
+from .basics.nested import can_move, entries, to_device
 
 # %% ../nbs/10_data.ipynb #8a89099b
 def split_batch(
     batch: Any,                      # one batch from a loader
     n_inp: int | None = None,        # number of inputs; None: all elements but the last, or the only element
     targets: tuple[str, ...] = (),   # names of the targets in dicts, dataclasses and objects
-) -> tuple[Any, tuple]:              # the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-    """Split a batch into inputs and targets. Raise `KeyError` if a target is missing
-
-    Args:
-        batch: one batch from a loader
-        n_inp: number of inputs; None: all elements but the last, or the only element
-        targets: names of the targets in dicts, dataclasses and objects
-
-    Returns:
-        the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-    """
+) -> tuple[Any, tuple[Any, ...]]:      # the inputs (a tuple, or a dict passed as keyword arguments) and the targets
+    "Split a batch into inputs and targets. Raise `KeyError` if a target is missing"
     if isinstance(batch, (tuple, list)):
         n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
         return tuple(batch[:n]), tuple(batch[n:])
@@ -51,25 +36,25 @@ def split_batch(
     if (held := entries(batch)) is not None: return _split_by_name(held, targets)
     return (batch,), _attributes(batch, targets) if can_move(batch) else ()
 
-def _split_by_name(held: dict[str, Any], targets: tuple[str, ...]) -> tuple[dict, tuple]:
+def _split_by_name(held: dict[str, Any], targets: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Any, ...]]:
     if missing := [k for k in targets if k not in held]: raise KeyError(
         f'the batch has no target {missing[0]!r}; it has {", ".join(map(str, held))}')
     return {k: v for k, v in held.items() if k not in targets}, tuple(held[k] for k in targets)
 
 # %% ../nbs/10_data.ipynb #2c74950c
-def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple:
+def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
     if missing := [k for k in targets if not hasattr(batch, k)]: raise KeyError(
         f'the batch has no target {missing[0]!r}: a {type(batch).__name__} has no such attribute')
     return tuple(getattr(batch, k) for k in targets)
 
 # %% ../nbs/10_data.ipynb #286e22cb
-def default_device() -> torch.device:  # such as torch.device('cuda')
+def default_device() -> torch.device:
     """Return the CUDA device of this process. Without CUDA, return the MPS device, or the CPU if there is none
 
     Returns:
         such as torch.device('cuda')
-
     Example:
+        import torch
         has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
         assert (default_device().type == 'cpu') == (not has_gpu)
     """
@@ -78,87 +63,6 @@ def default_device() -> torch.device:  # such as torch.device('cuda')
         return torch.device('cuda', rank if 0 <= rank < torch.cuda.device_count() else torch.cuda.current_device())
     if torch.backends.mps.is_available(): return torch.device('mps')
     return torch.device('cpu')
-
-# %% ../nbs/10_data.ipynb #06e94a0c
-def _shapes_of(xb: Any, yb: tuple) -> str:
-    "Describe the shapes and types of inputs and targets"
-    parts = [('xb', xb), *([('yb', yb)] if yb else [])]
-    return ', '.join(f'{name} {_shape(v[0] if type(v) is tuple and len(v) == 1 else v)}' for name, v in parts)
-
-def _shape(value: Any) -> str:
-    if isinstance(value, Tensor): return f'{shape_text(value)} {str(value.dtype).removeprefix("torch.")}'
-    if parts := named_parts(value): return ', '.join(f'{name} {_shape(v)}' for name, v in parts.items()).join('{}')
-    return f'({", ".join(map(_shape, value))})' if isinstance(value, tuple) else type(value).__name__
-
-# %% ../nbs/10_data.ipynb #7aaec3e6
-def _counts(loaders: list[Any]) -> str:
-    "Describe the number and size of the batches, such as `20 and 5 batches of 64`"
-    numbers, sizes = [n_batches(dl) for dl in loaders], [batch_size(dl) for dl in loaders]
-    if len(loaders) == 1 or len(set(sizes)) > 1: return ', '.join(map(_batches, numbers, sizes))
-    *first, last = ['?' if n is None else f'{n:,}' for n in numbers]
-    return f'{", ".join(first)} and {last} batches{_of(sizes[0])}'
-
-def _batches(n: int | None, size: int | None) -> str:
-    return ('? batches' if n is None else f'{n:,} batch{"es"*(n != 1)}') + _of(size)
-
-def _of(size: int | None) -> str: return '' if size is None else f' of {size:,}'
-
-def _workers(loaders: list[Any]) -> str:
-    "Describe the number of worker processes, such as `3 and 1 workers`. Without workers, return an empty string"
-    n = [getattr(dl, 'num_workers', 0) for dl in loaders]
-    if not any(n): return ''
-    return plural(n[0], 'worker') if len(set(n)) == 1 else f'{" and ".join(map(str, n))} workers'
-
-# %% ../nbs/10_data.ipynb #82909e51
-def _table(loaders: list[Any], below: str) -> str:
-    "Return an HTML table of the loaders. The table sets no colors, so it is readable on light and dark backgrounds"
-    def row(tag: str, cells: Iterable[Any]) -> str:
-        return f'<tr>{"".join(f"<{tag}>{escape(str(c))}</{tag}>" for c in cells)}</tr>'
-    body = ''.join(row('td', _cells(i, dl)) for i, dl in enumerate(loaders))
-    head = row('th', ('loader', 'batches', 'batch size', 'data'))
-    return f'<table><thead>{head}</thead><tbody>{body}</tbody></table><p>{escape(below)}</p>'
-
-def _cells(i: int, dl: Any) -> list[Any]:
-    data = getattr(dl, 'dataset', dl)
-    items = None if data is dl else n_batches(data)
-    words = type(data).__name__ + (f', {plural(items, "item")}' if items is not None else '')
-    if workers := getattr(dl, 'chosen', None): words += f'; {workers}'
-    n, size = n_batches(dl), batch_size(dl)
-    return ['train' if i == 0 else 'valid' if i == 1 else i, '?' if n is None else f'{n:,}', size or '?', words]
-
-# %% ../nbs/10_data.ipynb #6e9d3187
-def _check_no_pair(train_ds: Any, valid_ds: Any) -> None:
-    "Raise `TypeError` if the items of two arrays differ in shape, as inputs and targets often do"
-    shapes = [getattr(ds, 'shape', None) for ds in (train_ds, valid_ds)]
-    if None not in shapes and shapes[0][1:] != shapes[1][1:]:
-        raise TypeError(f'from_datasets takes a dataset for training and one for validation, and these arrays have items of shapes '
-                        f'{tuple(shapes[0][1:])} and {tuple(shapes[1][1:])}. For inputs x and targets y, pass TensorDataset(x, y)')
-
-def _check_no_columns(ds: Any) -> None:
-    "Raise `TypeError` if a tuple, list or dict holds whole arrays, as `(x, y)` does, and not items"
-    if isinstance(ds, Mapping): parts, kind = list(ds.values()), f'dict with {", ".join(map(str, ds))}'
-    elif isinstance(ds, (tuple, list)): parts, kind = ds, type(ds).__name__
-    else: return
-    if len(parts) < 2 or not all(getattr(part, 'shape', ()) for part in parts): return
-    lengths = {len(part) for part in parts}
-    same = len(lengths) == 1 and max(lengths) > len(parts)       # columns of one table, which has more items than columns
-    differ = len({(str(part.dtype), len(part.shape)) for part in parts}) > 1
-    if not same or isinstance(ds, list) and not differ: return
-    shapes = ' and '.join(str(tuple(part.shape)) for part in parts)
-    raise TypeError(f'a {kind} of arrays of shapes {shapes} holds inputs and targets, and is no dataset of items: '
-                    'pass TensorDataset(x, y), with tensors x and y')
-
-# %% ../nbs/10_data.ipynb #212c3e19
-_SIZES = dict(batch_size='bs', batchsize='bs', train_bs='bs', workers='num_workers', n_workers='num_workers') | dict.fromkeys(
-    ('val_batch_size', 'valid_batch_size', 'eval_batch_size', 'test_batch_size', 'valid_bs', 'eval_bs', 'test_bs'), 'val_bs')
-
-def _check_loader_arguments(kwargs: dict[str, Any]) -> None:
-    "Raise `TypeError` for a size of batches under another name, and for an argument that torch's `DataLoader` does not have"
-    known = inspect.signature(DataLoader.__init__).parameters.keys() - {'self', 'dataset', 'batch_size'}
-    for name in kwargs.keys() - known:
-        near = _SIZES.get(name) or nearest(name, [*known, 'bs', 'val_bs', 'drop_last', 'n_inp', 'targets', 'device', 'path'])
-        hint = f'did you mean {near}=?' if near else 'it is no argument of DataLoader either'
-        raise TypeError(f'from_datasets has no argument {name!r}: {hint}')
 
 # %% ../nbs/10_data.ipynb #ca58dc12
 def _named(valid: Any) -> dict[str, Any]:
@@ -188,25 +92,18 @@ class DataLoaders:
         targets: names of the targets in batches that are dicts, dataclasses or objects
         device: device for the batches and the model; None: `default_device()`
         path: folder for files that the learner saves
-
     Example:
-        batches = [(torch.ones(4), torch.ones(4))]
-        sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
-        assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
-        with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
+        import torch
+        from cbnb.toy import raises
+        columns = torch.ones(10, 3), torch.ones(10)
+        with raises(TypeError, 'pass TensorDataset(x, y)'): DataLoaders.from_datasets(columns)
+        assert len(DataLoaders.from_datasets([torch.ones(10)]*5, bs=2, device='cpu').train) == 3
     """
     valid_names: tuple[str, ...] = ()      # names of the validation sets; empty: only the second loader is validated in a fit
     _shapes = ''                           # description of the first batch that was split
 
-    def __init__(self,
-        train: Any,                                # loader for training
-        valid: Any = None,                         # loader for validation, or a dict of several with their names; None: no validation
-        *more: Any,                                # further loaders, for `ds_idx=2` and up
-        n_inp: int | None = None,                  # number of inputs in a tuple; None: all elements but the last, or the only element
-        targets: str | tuple[str, ...] = (),       # names of the targets in batches that are dicts, dataclasses or objects
-        device: torch.device | str | None = None,  # device for the batches and the model; None: `default_device()`
-        path: str = '.',                           # folder for files that the learner saves
-    ):
+    def __init__(self, train: Any, valid: Any = None, *more: Any, n_inp: int | None = None, targets: str | tuple[str, ...] = (),
+            device: torch.device | str | None = None, path: str = '.'):
         named = _named(valid)
         self.valid_names = tuple(named)
         self.loaders = [as_loader(dl) for dl in (train, *(named.values() if named else [valid]), *more) if dl is not None]
@@ -215,21 +112,9 @@ class DataLoaders:
         self.device = default_device() if device is None else torch.device(device)
 
     @classmethod
-    def from_datasets(cls,
-        train_ds: Any,               # dataset for training
-        valid_ds: Any = None,        # dataset for validation, or a dict of several with their names; None: no validation
-        *more: Any,                  # further datasets, not shuffled
-        bs: int = 64,                # batch size of the training loader
-        shuffle: bool = True,        # shuffle the training set in each epoch
-        drop_last: bool = False,     # drop the last training batch if it is incomplete; other loaders keep theirs
-        val_bs: int | None = None,   # batch size of the other loaders; None: twice `bs`
-        num_workers: int | None = None,   # worker processes of each loader; None: chosen, if necessary by a trial
-        n_inp: int | None = None,    # number of inputs; None: all but the last element
-        targets: str | tuple[str, ...] = (),         # names of the targets, for batches that are dicts
-        device: torch.device | str | None = None,    # where to train; None: `default_device()`
-        path: str = '.',             # folder for files
-        **kwargs: Any,               # further arguments of torch's `DataLoader`
-    ) -> Self:  # the loaders, for training first
+    def from_datasets(cls, train_ds: Any, valid_ds: Any = None, *more: Any, bs: int = 64, shuffle: bool = True, drop_last: bool = False,
+            val_bs: int | None = None, num_workers: int | None = None, n_inp: int | None = None, targets: str | tuple[str, ...] = (),
+            device: torch.device | str | None = None, path: str = '.', **kwargs: Any) -> Self:
         """Make a torch `DataLoader` for each dataset
 
         Args:
@@ -246,88 +131,60 @@ class DataLoaders:
             device: where to train; None: `default_device()`
             path: folder for files
             **kwargs: further arguments of torch's `DataLoader`
-
         Returns:
             the loaders, for training first
-
         Example:
-            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
-            assert tens.train_ds is tens.valid_ds is ds
-            assert tens.bs == 4
-            for name in ('bs', 'train_ds'):
-                with raises(AttributeError, 'the training loader'): getattr(dls, name)
-            with raises(TypeError, 'did you mean bs=?'): DataLoaders.from_datasets(ds, ds, batch_size=4)
+            import torch
+            from cbnb.toy import raises
+            columns = torch.ones(10, 3), torch.ones(10)
+            with raises(TypeError, 'pass TensorDataset(x, y)'): DataLoaders.from_datasets(columns)
+            assert len(DataLoaders.from_datasets([torch.ones(10)]*5, bs=2, device='cpu').train) == 3
         """
         from cbnb.basics.workers import make_loader
         named = _named(valid_ds)
-        if named: valid_ds, *more = *named.values(), *more
-        _check_loader_arguments(kwargs)
-        _check_no_pair(train_ds, valid_ds)
-        for ds in (train_ds, valid_ds, *more): _check_no_columns(ds)
+        others = [*(named.values() if named else [valid_ds]), *more]
+        check_datasets(train_ds, others, kwargs)
         device = default_device() if device is None else torch.device(device)
-        make = functools.partial(make_loader, num_workers=num_workers, device=device, **kwargs)
-        train = make(train_ds, batch_size=bs, shuffle=shuffle, drop_last=drop_last)
-        others = [make(ds, batch_size=val_bs or 2*bs, shuffle=False)
-                  for ds in (valid_ds, *more) if ds is not None]
-        if named: others = [dict(zip(named, others)), *others[len(named):]]
-        return cls(train, *others, n_inp=n_inp, targets=targets, device=device, path=path)
+        settings: Any = dict(kwargs, num_workers=num_workers, device=device)
+        train = make_loader(train_ds, batch_size=bs, shuffle=shuffle, drop_last=drop_last, **settings)
+        made: list[Any] = [make_loader(ds, batch_size=val_bs or 2*bs, shuffle=False, **settings) for ds in others if ds is not None]
+        if named: made = [dict(zip(named, made)), *made[len(named):]]
+        return cls(train, *made, n_inp=n_inp, targets=targets, device=device, path=path)
     from_dsets = from_datasets
 
-    def split(self,
-        batch: Any,              # one batch from a loader
-    ) -> tuple[Any, tuple]:      # the inputs (a tuple, or a dict passed as keyword arguments) and the targets
+    def split(self, batch: Any) -> tuple[Any, tuple[Any, ...]]:
         """Split a batch into inputs and targets, according to `n_inp` and `targets`
 
         Args:
             batch: one batch from a loader
-
         Returns:
             the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-
-        Example:
-            columns = zip(base.split(16), height.split(16), (base*height/2).split(16))
         """
         if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2:
             xb, yb = (batch[0],), (batch[1],)      # the most common case, without function calls
         else: xb, yb = split_batch(batch, self.n_inp, self.targets)
-        if not self._shapes: self._shapes = _shapes_of(xb, yb)
+        if not self._shapes: self._shapes = shapes_of(xb, yb)
         return xb, yb
 
-    def one_batch(self) -> Any:  # the batch, as the loader makes it
+    def one_batch(self) -> Any:
         """Return the first batch of the next training epoch, on the device
 
         Returns:
             the batch, as the loader makes it
-
-        Example:
-            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
-            assert dls.cpu().device == torch.device('cpu')
         """
         batch = first_batch(self.train)
         with contextlib.suppress(KeyError): self.split(batch)
         return to_device(batch, self.device)
 
-    def test_dl(self,
-        items: Any,                # a dataset, a tensor or a list of items
-        bs: int | None = None,     # batch size; None: that of the validation loader, or 64
-        **kwargs: Any,             # further arguments of torch's `DataLoader`
-    ) -> DataLoader:  # a loader that does not shuffle
+    def test_dl(self, items: Any, bs: int | None = None, **kwargs: Any) -> DataLoader[Any]:
         """Make a loader for other items with the settings of the validation loader. Without a validation loader, use those of the training loader
 
         Args:
             items: a dataset, a tensor or a list of items
             bs: batch size; None: that of the validation loader, or 64
             **kwargs: further arguments of torch's `DataLoader`
-
         Returns:
             a loader that does not shuffle
-
-        Example:
-            ds.classes = ['small', 'large']
-            assert tens.vocab == ['small', 'large']
-            assert tens.c == 2
-            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
-            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
         """
         like = self.train if self.valid is None else self.valid
         same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
@@ -336,94 +193,63 @@ class DataLoaders:
         if getattr(like, 'chosen', None) and 'num_workers' not in kwargs: settings['num_workers'] = None
         return make_loader(items, batch_size=bs or getattr(like, 'batch_size', None) or 64, **settings)
 
-    def to(self,
-        device: torch.device | str,    # device for the batches and the model
-    ) -> Self:                         # the same object
+    def to(self, device: torch.device | str) -> Self:
         """Change the device of the batches
 
         Args:
             device: device for the batches and the model
-
         Returns:
             the same object
-
-        Example:
-            def mean_error(model, batches, device='cpu'):
-                errors = []
-                for xb, yb in batches:
-                    errors.append((model(xb.to(device)) - yb.to(device)).abs().mean())
-                return torch.stack(errors).mean()
         """
         self.device = torch.device(device)
         return self
 
-    def cuda(self) -> Self:  # the loaders themselves
+    def cuda(self) -> Self:
         """Change the device to the current CUDA device
 
         Returns:
             the loaders themselves
-
-        Example:
-            has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
-            assert (default_device().type == 'cpu') == (not has_gpu)
         """
         return self.to(torch.device('cuda', torch.cuda.current_device()))
 
-    def cpu(self) -> Self:  # the loaders themselves
+    def cpu(self) -> Self:
         """Change the device to the CPU
 
         Returns:
             the loaders themselves
-
-        Example:
-            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
-            assert dls.cpu().device == torch.device('cpu')
         """
         return self.to('cpu')
 
     @property
-    def train(self) -> Iterable:
+    def train(self) -> Iterable[Any]:
         """The loader for training
 
         Example:
-            assert dls.train is dls.valid is triangles
-            assert len(dls) == 2
-            with raises(IndexError, 'there is no loader 2'): dls[2]
-            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
+            import torch
+            from cbnb.toy import raises
+            columns = torch.ones(10, 3), torch.ones(10)
+            with raises(TypeError, 'pass TensorDataset(x, y)'): DataLoaders.from_datasets(columns)
+            assert len(DataLoaders.from_datasets([torch.ones(10)]*5, bs=2, device='cpu').train) == 3
         """
         return self.loaders[0]
 
     @property
-    def valid(self) -> Iterable | None:
-        """The loader for validation, or None
-
-        Example:
-            assert dls.train is dls.valid is triangles
-            assert len(dls) == 2
-            with raises(IndexError, 'there is no loader 2'): dls[2]
-            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
-        """
+    def valid(self) -> Iterable[Any] | None:
+        "The loader for validation, or None"
         return self.loaders[1] if len(self) > 1 else None
 
     @property
-    def valid_sets(self) -> dict[str, Iterable]:
-        """The loaders that a fit validates, by their names
-
-        Example:
-            batches = [(torch.ones(4), torch.ones(4))]
-            sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
-            assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
-            with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
-        """
+    def valid_sets(self) -> dict[str, Iterable[Any]]:
+        "The loaders that a fit validates, by their names"
         return dict(zip(self.valid_names or ('valid',), self.loaders[1:]))
 
     def __len__(self) -> int: return len(self.loaders)
 
-    def __getitem__(self, i: int | str) -> Iterable:
+    def __getitem__(self, i: int | str) -> Iterable[Any]:
         if isinstance(i, str):
             if i in (there := dict(train=self.train) | self.valid_sets): return there[i]
             raise KeyError(f'there is no loader {i!r}: there are {", ".join(there)}')
-        if not hasattr(i, '__index__') or getattr(i, 'shape', ()) or isinstance(i, Tensor):    # arrays have an `__index__`, too
+        if not hasattr(i, '__index__') or getattr(i, 'shape', None) or isinstance(i, Tensor):    # arrays have an `__index__`, too
             raise TypeError(f'loaders have numbers, 0 for training and 1 for validation, and this is a '
                             f'{type(i).__name__}: data to go through are passed as dl=DataLoader(...)')
         if -len(self) <= i < len(self): return self.loaders[i]
@@ -432,30 +258,12 @@ class DataLoaders:
 
     @property
     def train_ds(self) -> Any:
-        """The dataset for training
-
-        Example:
-            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
-            assert tens.train_ds is tens.valid_ds is ds
-            assert tens.bs == 4
-            for name in ('bs', 'train_ds'):
-                with raises(AttributeError, 'the training loader'): getattr(dls, name)
-            with raises(TypeError, 'did you mean bs=?'): DataLoaders.from_datasets(ds, ds, batch_size=4)
-        """
+        "The dataset for training"
         return _dataset(self.train, 'training')
 
     @property
     def valid_ds(self) -> Any:
-        """The dataset for validation
-
-        Example:
-            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
-            assert tens.train_ds is tens.valid_ds is ds
-            assert tens.bs == 4
-            for name in ('bs', 'train_ds'):
-                with raises(AttributeError, 'the training loader'): getattr(dls, name)
-            with raises(TypeError, 'did you mean bs=?'): DataLoaders.from_datasets(ds, ds, batch_size=4)
-        """
+        "The dataset for validation"
         return _dataset(self.valid, 'validation')
 
     @property
@@ -463,16 +271,7 @@ class DataLoaders:
         """The batch size of the training loader
 
         Raises:
-            AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) is that
-                of its first batch
-
-        Example:
-            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
-            assert tens.train_ds is tens.valid_ds is ds
-            assert tens.bs == 4
-            for name in ('bs', 'train_ds'):
-                with raises(AttributeError, 'the training loader'): getattr(dls, name)
-            with raises(TypeError, 'did you mean bs=?'): DataLoaders.from_datasets(ds, ds, batch_size=4)
+            AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) is that of its first batch
         """
         if (n := batch_size(self.train)) is not None: return n
         raise AttributeError(f'the training loader, a {type(self.train).__name__}, has no batch size: '
@@ -484,13 +283,6 @@ class DataLoaders:
 
         Raises:
             AttributeError: a ... has no vocab and no classes
-
-        Example:
-            ds.classes = ['small', 'large']
-            assert tens.vocab == ['small', 'large']
-            assert tens.c == 2
-            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
-            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
         """
         for name in ('vocab', 'classes'):
             if (names := getattr(self.train_ds, name, None)) is not None: return names
@@ -498,40 +290,21 @@ class DataLoaders:
 
     @property
     def c(self) -> int:
-        """The number of classes: the attribute `c` of the training dataset, or the length of `vocab`
-
-        Example:
-            ds.classes = ['small', 'large']
-            assert tens.vocab == ['small', 'large']
-            assert tens.c == 2
-            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
-            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
-        """
+        "The number of classes: the attribute `c` of the training dataset, or the length of `vocab`"
         return self.train_ds.c if hasattr(self.train_ds, 'c') else len(self.vocab)
 
     def _below(self) -> str: return '; '.join(filter(None, [self._shapes, str(self.device)]))
 
     def __repr__(self) -> str:
-        return f'DataLoaders({"; ".join(filter(None, [_counts(self.loaders), _workers(self.loaders), self._below()]))})'
+        return f'DataLoaders({"; ".join(filter(None, [counts_of(self.loaders), workers_of(self.loaders), self._below()]))})'
 
-    def _repr_html_(self) -> str: return _table(self.loaders, self._below())
+    def _repr_html_(self) -> str: return table_of(self.loaders, self._below())
 
 # %% ../nbs/10_data.ipynb #a65ad9c2
 def as_dls(
     dls: Any,    # `DataLoaders`, an object with a `train` loader, or one loader
 ) -> Any:        # `dls` itself if it has a `train` loader
-    """Return `dls` if it has a `train` loader. Otherwise return `DataLoaders` that train with `dls`. Raise `TypeError` if `dls` is not a loader
-
-    Args:
-        dls: `DataLoaders`, an object with a `train` loader, or one loader
-
-    Returns:
-        `dls` itself if it has a `train` loader
-
-    Raises:
-        TypeError: dls is None: pass DataLoaders(train, valid), or one loader
-        TypeError: a {type(dls)} of loaders is not a loader: DataLoaders(train, valid)
-    """
+    "Return `dls` if it has a `train` loader. Otherwise return `DataLoaders` that train with `dls`. Raise `TypeError` if `dls` is not a loader"
     if not isinstance(dls, Dataset) and hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
     if dls is None: raise TypeError('dls is None: pass DataLoaders(train, valid), or one loader')
     if isinstance(dls, (tuple, list)) and any(isinstance(dl, DataLoader) for dl in dls):

@@ -53,11 +53,7 @@ class EventNames:
         raise AttributeError(f'no event is called {name!r}{did_you_mean(name)}')
 
 def did_you_mean(name: str) -> str:
-    """Return the end of an error message: the event name closest to `name`, or a list of all events
-
-    Args:
-        name
-    """
+    "Return the end of an error message: the event name closest to `name`, or a list of all events"
     near = nearest(name, EVENTS)
     return f'; did you mean {near!r}?' if near else f'; the events are {", ".join(EVENTS)}'
 
@@ -69,13 +65,7 @@ class Action(str):
 
 # %% ../nbs/01_events.ipynb #0bd0a254
 class Level:
-    """A part of the loop, such as an epoch or a batch, that can be cancelled as a whole
-
-    Args:
-        name: the word in `before_<name>`, `after_cancel_<name>`, `after_<name>`
-        *body: inner levels, event names and `Action`s, in the order of the loop
-        head: the `for` line that repeats this level; empty: the level runs once
-    """
+    "A part of the loop, such as an epoch or a batch, that can be cancelled as a whole"
     def __init__(self,
         name: str,              # the word in `before_<name>`, `after_cancel_<name>`, `after_<name>`
         *body: 'Level | str',   # inner levels, event names and `Action`s, in the order of the loop
@@ -115,13 +105,7 @@ def loop_lines(
     who: Callable[[str], Iterable[Any]] = lambda event_name: (),   # returns the callbacks of an event, given its name
     indent: int = 0,                                               # indentation of the first line, in levels of two spaces
 ) -> Iterator[str]:
-    """Yield the lines of the loop, indented, with the callbacks of each event
-
-    Args:
-        level: the outermost level to print
-        who: returns the callbacks of an event, given its name
-        indent: indentation of the first line, in levels of two spaces
-    """
+    "Yield the lines of the loop, indented, with the callbacks of each event"
     def line(event_name: str, note: str = '') -> str:
         cbs = ', '.join(map(str, who(event_name)))
         return f'{pad}{event_name}{note}' + (f'  <- {cbs}' if cbs else '')
@@ -137,114 +121,54 @@ def loop_lines(
 
 # %% ../nbs/01_events.ipynb #521f0ed8
 class CancelException(Exception):
-    """Base class of the seven exceptions that skip part of the loop
-
-    Example:
-        class CancelLunch(CancelException): level = lunch
-        assert CancelLunch.events() == ['before_lunch', 'after_soup', 'before_dish', 'after_cancel_dish', 'after_dish']
-    """
+    "Base class of the seven exceptions that skip part of the loop"
     level: Level                   # the level that this exception cancels
     raised_in: str | None = None   # the event in which it was raised, set by the dispatcher
     raised_by: Any = None          # the callback that raised it, set by the dispatcher
 
     @classmethod
-    def events(cls) -> list[str]:  # names of events, such as 'before_batch'
+    def events(cls) -> list[str]:
         """Return the names of the events in which you can raise this exception
 
         Returns:
             names of events, such as 'before_batch'
-
-        Example:
-            class CancelLunch(CancelException): level = lunch
-            assert CancelLunch.events() == ['before_lunch', 'after_soup', 'before_dish', 'after_cancel_dish', 'after_dish']
         """
         return [name for name in cls.level.events() if name not in (cls.level.cancelled, cls.level.after)]
 
 # %% ../nbs/01_events.ipynb #92171f0c
 class CancelStepException(CancelException):
-    """Skip the update of the weights. `after_step` follows, and the gradients are zeroed
-
-    Example:
-        assert CancelStepException.events() == ['before_step']
-        assert CancelFitException.events() == list(FIT.events())[:-2]
-        assert CancelBackwardException.events() == ['before_backward']
-        print('Cancel a batch in', *CancelBatchException.events())
-    """
+    "Skip the update of the weights. `after_step` follows, and the gradients are zeroed"
     level = STEP
 
 class CancelBackwardException(CancelException):
-    """Skip the backward pass. `after_backward` follows, and the update uses the gradients already stored
-
-    Example:
-        assert CancelStepException.events() == ['before_step']
-        assert CancelFitException.events() == list(FIT.events())[:-2]
-        assert CancelBackwardException.events() == ['before_backward']
-        print('Cancel a batch in', *CancelBatchException.events())
-    """
+    "Skip the backward pass. `after_backward` follows, and the update uses the gradients already stored"
     level = BACKWARD
 
 class CancelBatchException(CancelException):
-    """Skip the rest of this batch. The gradients are not zeroed, and `after_batch` follows
-
-    Example:
-        assert CancelStepException.events() == ['before_step']
-        assert CancelFitException.events() == list(FIT.events())[:-2]
-        assert CancelBackwardException.events() == ['before_backward']
-        print('Cancel a batch in', *CancelBatchException.events())
-    """
+    "Skip the rest of this batch. The gradients are not zeroed, and `after_batch` follows"
     level = BATCH
 
 class CancelTrainException(CancelException):
-    """Skip the rest of the training batches. `after_train` follows, and then the validation, if any
-
-    Example:
-        from cbnb.events import CancelStepException, CancelTrainException, CancelValidException
-        from cbnb.loop import FitInterrupted
-        from cbnb.toy import close, line_learner, mae, raises
-    """
+    "Skip the rest of the training batches. `after_train` follows, and then the validation, if any"
     level = TRAIN
 
 class CancelValidException(CancelException):
-    """Skip the rest of the validation batches. `after_validate` follows
-
-    Example:
-        from cbnb.events import CancelStepException, CancelTrainException, CancelValidException
-        from cbnb.loop import FitInterrupted
-        from cbnb.toy import close, line_learner, mae, raises
-    """
+    "Skip the rest of the validation batches. `after_validate` follows"
     level = VALIDATE
 
 class CancelEpochException(CancelException):
-    """Skip the rest of this epoch. `after_epoch` follows, and then the next epoch, if any
-
-    Example:
-        import torch
-        from torch import nn
-        from cbnb.all import Callback, CancelBatchException, CancelEpochException, GradientClip
-        from cbnb.toy import Line, close, line_learner, raises, wave_learner
-    """
+    "Skip the rest of this epoch. `after_epoch` follows, and then the next epoch, if any"
     level = EPOCH
 
 class CancelFitException(CancelException):
-    """Skip the rest of the fit. `after_fit` follows
-
-    Example:
-        assert CancelStepException.events() == ['before_step']
-        assert CancelFitException.events() == list(FIT.events())[:-2]
-        assert CancelBackwardException.events() == ['before_backward']
-        print('Cancel a batch in', *CancelBatchException.events())
-    """
+    "Skip the rest of the fit. `after_fit` follows"
     level = FIT
 
 # %% ../nbs/01_events.ipynb #34962c56
 def not_honoured(
     cancel: CancelException,   # a cancel exception that no guard caught
 ) -> str:
-    """Return a message that explains why `cancel` had no effect where it was raised
-
-    Args:
-        cancel: a cancel exception that no guard caught
-    """
+    "Return a message that explains why `cancel` had no effect where it was raised"
     level, which = cancel.level, {TRAIN: 'training', VALIDATE: 'validation'}
     where = f'in {cancel.raised_in}' if cancel.raised_in else 'outside an event'
     phase = f' (of the {which[level]} phase)' if level in which else ''

@@ -4,49 +4,49 @@
 
 # %% auto #0
 __all__ = ['ELSEWHERE', 'keep_modes', 'check_length', 'warn_of_pct_train', 'warn_of_processes', 'warn_of_no_rate', 'note_rates',
-           'warn_of_written', 'note_mistake', 'Elsewhere', 'say_instead', 'library_of', 'check_method']
+           'warn_of_written', 'note_mistake', 'Elsewhere', 'say_instead', 'library_of', 'check_broadcast',
+           'warn_of_activation', 'warn_of_update_step', 'note_outputs', 'note_dict', 'check_method']
 
 # %% ../nbs/hints.ipynb #a52446d2
+import functools
 import inspect
 import os
 import re
+import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Never
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 # %% ../nbs/hints.ipynb #f047a9ee
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../nbs/hints.ipynb #9a949b0b
-from .basics.arguments import as_number, nearest
+from .basics.all_pairs import AllPairs, check_shapes, is_column_and_row, title_of
+from .basics.arguments import as_number, nearest, without_partial
 from .basics.failures import note_batch, note_fix
 from .basics.loaders import n_batches
+from .basics.nested import kind_of, part_of
 from .basics.patch import patch
 from .basics.processes import n_processes
 from .callback import Callback, as_list
+from .callbacks.model_loss import computes_loss
 from .callbacks.trackers import sets_lr
 from .events import EVENTS, event
 from .learner import Learner
 from .length import is_over
 from .loop import Loop
 from .basics.notices import warn_user
+from .step import PredictStep, Step, UpdateStep
 
 # %% ../nbs/hints.ipynb #4154531d
 def keep_modes(
     learn: Loop,                 # the learner
     batches: Iterator[Any],      # the batches of the phase that begins
 ) -> Iterator[Any]:              # the same batches
-    """Restore the modes of the modules before the next batch if a callback or the model has changed them, and warn
-
-    Args:
-        learn: the learner
-        batches: the batches of the phase that begins
-
-    Returns:
-        the same batches
-    """
+    "Restore the modes of the modules before the next batch if a callback or the model has changed them, and warn"
     __tracebackhide__ = True
     model = learn.model if isinstance(learn.model, nn.Module) else nn.Identity()
     at_start, modes = model.training, [(m, m.training) for m in model.modules()]
@@ -67,15 +67,7 @@ def check_length(
     learn: Loop,                 # the learner
     batches: Iterator[Any],      # the batches of the phase that begins
 ) -> Iterator[Any]:              # the same batches
-    """Warn at the end of a phase if the loader has not yielded as many batches as its length says, or batches without targets
-
-    Args:
-        learn: the learner
-        batches: the batches of the phase that begins
-
-    Returns:
-        the same batches
-    """
+    "Warn at the end of a phase if the loader has not yielded as many batches as its length says, or batches without targets"
     __tracebackhide__ = True
     n, gave = learn.n_iter, 0          # `n_iter` becomes None once there are more
     while True:
@@ -98,11 +90,7 @@ def _warn_of_length(learn: Loop, said: int, gave: int) -> None:
 def warn_of_pct_train(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if a callback of yours reads `pct_train`, which changes only between epochs if the training loader has no length
-
-    Args:
-        learn: the learner
-    """
+    "Warn if a callback of yours reads `pct_train`, which changes only between epochs if the training loader has no length"
     if learn.purpose != 'fit' or learn.fit_length is not None or n_batches(learn.dls.train) is not None: return
     for cb in learn.cbs:
         events = [] if type(cb).__module__.startswith('cbnb.') else filter(None, map(cb.method, EVENTS))
@@ -113,11 +101,7 @@ def warn_of_pct_train(
 def warn_of_processes(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if several processes were started, and this learner trains a model of its own in each
-
-    Args:
-        learn: the learner
-    """
+    "Warn if several processes were started, and this learner trains a model of its own in each"
     n = os.environ.get('WORLD_SIZE')
     if n_processes() == 1 and int(n or 1) > 1: warn_user(
         f'{n} processes were started, and each trains a model of its own: '
@@ -126,11 +110,7 @@ def warn_of_processes(
 def warn_of_no_rate(
     learn: Any,      # the learner
 ) -> None:
-    """Warn if the learning rate is 0 in all groups and no callback sets it
-
-    Args:
-        learn: the learner
-    """
+    "Warn if the learning rate is 0 in all groups and no callback sets it"
     if learn.purpose != 'fit' or any(as_number(g.get('lr', 1)) for g in learn.opt.param_groups): return
     may_set = (sets_lr(cb) or type(cb) is Callback or not type(cb).__module__.startswith('cbnb.') for cb in learn.cbs)
     if not any(may_set): warn_user('the learning rate is 0, so this fit will train nothing')
@@ -143,11 +123,7 @@ def _rates(groups: list[dict[str, Any]]) -> list[Any]: return [as_number(g.get('
 def note_rates(
     learn: Any,      # the learner
 ) -> None:
-    """Note the rates that the optimizer had before this fit, for `warn_of_written`
-
-    Args:
-        learn: the learner
-    """
+    "Note the rates that the optimizer had before this fit, for `warn_of_written`"
     opt = learn.opt
     if learn.purpose != 'fit' or not isinstance(opt, torch.optim.Optimizer): return
     rates, (state, noted) = _rates(learn.own_hypers), _noted.get(opt, (0, []))
@@ -159,13 +135,7 @@ def warn_of_written(
     lr: Any,         # the rate that was passed to the fit, or None
     start_epoch: int,     # not used
 ) -> None:
-    """Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the fit that begins replaces them
-
-    Args:
-        learn: the learner
-        lr: the rate that was passed to the fit, or None
-        start_epoch: not used
-    """
+    "Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the fit that begins replaces them"
     opt = learn.opt
     if not isinstance(opt, torch.optim.Optimizer): return
     rates, (state, noted) = _rates(opt.param_groups), _noted.get(opt, (id(opt.state), []))
@@ -183,13 +153,7 @@ def note_mistake(
     e: Exception,        # the error, to which notes are added
     batch: Any,          # the batch as the loader returned it; None: there was none
 ) -> None:
-    """Add notes to an error that is raised in a batch, if the mistake is known
-
-    Args:
-        learn: the learner
-        e: the error, to which notes are added
-        batch: the batch as the loader returned it; None: there was none
-    """
+    "Add notes to an error that is raised in a batch, if the mistake is known"
     for name in ('xb', 'yb'):
         if isinstance(getattr(learn, name), Tensor): e.add_note(
             f'learn.{name} is a tensor: assign a tuple, learn.{name} = ({name[0]},)')
@@ -200,12 +164,7 @@ def note_mistake(
 
 # %% ../nbs/hints.ipynb #99d47b6f
 class Elsewhere:
-    """An attribute that a learner does not have. Reading it raises `AttributeError`, with the name to use instead
-
-    Args:
-        name: the name
-        instead: what to use instead
-    """
+    "An attribute that a learner does not have. Reading it raises `AttributeError`, with the name to use instead"
     def __init__(self,
         name: str,        # the name
         instead: str,     # what to use instead
@@ -240,11 +199,7 @@ def say_instead(
     cls: type,                    # the class, such as `Learner`
     names: dict[str, str],        # a name that the class lacks -> what to use instead
 ) -> None:
-    """Let each read of a missing attribute raise an `AttributeError` that says what to use instead
-
-    Args:
-        names: a name that the class lacks -> what to use instead
-    """
+    "Let each read of a missing attribute raise an `AttributeError` that says what to use instead"
     for name, instead in names.items(): setattr(cls, name, Elsewhere(name, instead))
 
 # %% ../nbs/hints.ipynb #a7fb65af
@@ -261,14 +216,7 @@ def __dir__(self: Learner) -> list[str]:
 def library_of(
     model: Any,    # what was passed as a model
 ) -> str:          # such as '. An estimator has its own training, model.fit(X, y)'
-    """Return a remark about an object of another library that looks like a model, or an empty string
-
-    Args:
-        model: what was passed as a model
-
-    Returns:
-        such as '. An estimator has its own training, model.fit(X, y)'
-    """
+    "Return a remark about an object of another library that looks like a model, or an empty string"
     if any(cls.__name__ == 'LightningModule' for cls in type(model).__mro__): return _IS_LIGHTNING.format(type(model).__name__)
     of = {cls.__module__.partition('.')[0] for cls in type(model).__mro__}
     if of & {'keras', 'tf_keras', 'tensorflow'}: return '. A model of Keras has to be written in torch'
@@ -280,28 +228,114 @@ _IS_LIGHTNING = ('. {} is a LightningModule, whose training_step and configure_o
                  'Pass the module inside it: Learner(dls, module.model, loss_func, opt_func, lr=...). Or pass its step: '
                  'train_step=lambda x, y: module.training_step((x, y), 0). See the page Moving from Lightning')
 
+# %% ../nbs/hints.ipynb #79d4a980
+def check_broadcast(
+    learn: Any,        # the learner, with the predictions of the first batch of a phase
+    loss_func: Any,    # the loss function
+) -> Any:              # the loss function, which warns in training if it compares all pairs
+    "Look for a column of predictions beside a row of targets. Raise `ValueError` if an element-wise loss of torch would compare all pairs"
+    pred, y = learn.pred, learn.yb[0]
+    check_shapes(loss_func, pred, y)
+    if not learn.training or learn.train_iter or not is_column_and_row(pred, y): return loss_func
+    return functools.partial(AllPairs().call, f'the loss function {title_of(loss_func)}', loss_func)
+
+# %% ../nbs/hints.ipynb #a464052d
+_APPLIED_BY_LOSS = (    # loss, as a class and a function; the activation it applies; its node in the autograd graph
+    (nn.CrossEntropyLoss, F.cross_entropy, nn.Softmax, 'SoftmaxBackward0'),
+    (nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits, nn.Sigmoid, 'SigmoidBackward0'))
+_RESHAPES = {f'{name}Backward0' for name in ('Squeeze', 'Unsqueeze', 'View', 'UnsafeView', 'Reshape', 'ReshapeAlias',
+                                             'Select', 'Slice', 'T', 'Transpose', 'Permute', 'ToCopy', 'Clone', 'Alias')}
+
+def _last_node(t: Tensor) -> str:
+    "Return the name of the last operation in the autograd graph of a tensor. Skip changes of shape and type"
+    node = t.grad_fn
+    while node is not None and node.name() in _RESHAPES: node = node.next_functions[0][0]
+    return '' if node is None else node.name()
+
+def _last_layer(model: Any) -> Any:
+    "Return the last layer of an `nn.Sequential`, which may be nested. Return any other model unchanged"
+    while isinstance(model, nn.Sequential) and len(model): model = model[-1]
+    return model
+
+def warn_of_activation(
+    learn: Any,        # the learner, with the predictions of the first batch of a phase
+    loss_func: Any,    # the loss function
+) -> Any:              # the same loss function
+    "Warn if the model ends with the activation function that the loss applies itself"
+    model, pred, f = learn.model, learn.pred, without_partial(loss_func)
+    if not learn.training or learn.train_iter or not isinstance(pred, Tensor): return loss_func
+    for cls, func, activation, node in _APPLIED_BY_LOSS:
+        if not isinstance(f, cls) and f is not func: continue
+        if not isinstance(_last_layer(model), activation) and _last_node(pred) != node: return loss_func
+        name, layers = activation.__name__.lower(), [(n, m) for n, m in getattr(model, 'named_modules', list)() if isinstance(m, activation)]
+        where = f'its layer {layers[-1][0]!r}, {layers[-1][1]}' if layers else f'a {name} in {type(model).__name__}.forward'
+        warn_user(f'the model ends with {where}, and {title_of(f)} applies a {name} itself, so the {name} is applied twice and the model '
+              f'learns slowly. Remove it from the model: get_preds and predict apply a {name} to the outputs')
+    return loss_func
+
+# %% ../nbs/hints.ipynb #46d5c7b8
+_with_update_step: WeakSet[Any] = WeakSet()       # learners that were warned
+
+def warn_of_update_step(
+    learn: Any,      # the learner
+) -> None:
+    "Warn if an `UpdateStep` leaves validation without a loss, and at the end of the fit if it did not use `learn.opt`"
+    if learn.purpose != 'fit' or not isinstance(learn.train_step, UpdateStep) or learn in _with_update_step: return
+    if type(learn.eval_step) is PredictStep and learn.chooses_eval_step and getattr(learn.dls, 'valid', None) is not None:
+        _with_update_step.add(learn)
+        warn_user('train_step updates the weights itself, so validation cannot call it, and there is no valid_loss: '
+                  'pass loss_func=..., or eval_step=... (PredictStep() if you want none)')
+    n_updates, n_batches = learn.train_updates, learn.train_iter
+    def look_back(failed: Any, *_: Any) -> None:
+        if failed or learn.train_iter == n_batches: return
+        _with_update_step.add(learn)
+        if learn.train_updates == n_updates: warn_user('train_step updates the weights without learn.opt, so the rates of this learner had no effect: '
+                  'pass its optimizer, UpdateStep(f, opt=...)')
+    learn.undo.push(look_back)
+
+# %% ../nbs/hints.ipynb #27b6c529
+def _passed(e: Exception, f: Any) -> bool:
+    "Return whether an error was raised in a call of a function"
+    return any(frame.f_code is f.__code__ for frame, _ in traceback.walk_tb(e.__traceback__))
+
+def note_outputs(
+    learn: Any,      # the learner, whose `pred` the loss function received
+    e: Exception,    # the error, which may get a note
+    batch: Any,      # the batch
+) -> None:
+    "Add a note to an error of a loss function that received several outputs of the model"
+    if not isinstance(e, (TypeError, AttributeError)) or not _passed(e, Step.loss) or _passed(e, Step.set_loss): return
+    if (which := part_of(learn.pred)) is None: return
+    f, got = learn.loss_func, kind_of(learn.pred)
+    part = f'.{which}' if hasattr(learn.pred, str(which)) else f'[{which!r}]'
+    library = {'torch.nn.functional': 'F.', 'torch.nn.modules.loss': 'nn.'}.get(getattr(f, '__module__', ''), '')
+    call = f'{library}{title_of(f)}{"()"*isinstance(f, nn.Module)}'
+    y = 'y' if len(learn.yb) == 1 else '*yb'
+    e.add_note(f'the loss function {title_of(f)} was given a {got}. If it takes one part of it, pass for example '
+               f'loss_func=lambda out, {y}: {call}(out{part}, {y})')
+
+def note_dict(
+    learn: Any,      # the learner, whose `xb` the model received
+    e: Exception,    # the error, which may get a note
+    batch: Any,      # the batch
+) -> None:
+    "Add a note to an error of a model that received a dict as one argument"
+    if not _passed(e, Step.predict) or not isinstance(learn.xb, tuple) or len(learn.xb) != 1: return
+    if not isinstance(batch := learn.xb[0], Mapping) or not batch: return
+    names = list(map(str, batch))
+    usual = ('labels', 'label', 'targets', 'target', 'y')
+    target = next((name for name in usual if name in names), names[-1])
+    way = ('without a loss_func it gets the entries by name' if computes_loss(learn.model) else
+           f'DataLoaders(..., targets={target!r}) passes the others by name')
+    e.add_note(f'the batch is a dict with {", ".join(names)}, and the model got it as one argument: {way}')
+
 # %% ../nbs/hints.ipynb #70d4ffd0
 def check_method(
     name: str,     # the name of a method of a callback
     f: Any,        # the method
     what: str,     # its name for messages, such as 'Mine.before_fit'
 ) -> None:
-    """Raise `TypeError` for a method that would never be called, and for an event method with required arguments
-
-    Args:
-        name: the name of a method of a callback
-        f: the method
-        what: its name for messages, such as 'Mine.before_fit'
-
-    Raises:
-        TypeError: {what} is no event of this Callback, and would never be called. A class written for
-            fastai v1 or MindSpore needs no base class here; or derive it from the Callback of
-            cbnb.dialects.fastai_v1 or .mindspore. One for Keras, Lightning or transformers becomes
-            methods such as before_fit, after_batch and after_epoch, which read the state from self. A
-            training_step is the argument train_step of Learner, and configure_optimizers is opt_func
-        TypeError: {what} is not an event and would never be called: did you mean {near}? (A helper
-            method may keep such a name with a leading underscore.)
-    """
+    "Raise `TypeError` for a method that would never be called, and for an event method with required arguments"
     if name in EVENTS: return _check_parameters(f, what)
     if not callable(f) or name.startswith('_'): return
     if re.fullmatch(_FOREIGN, name): raise TypeError(

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 # %% ../nbs/04_learner.ipynb #bf0b22de
 import torch
@@ -29,26 +29,46 @@ from .length import MidEpochValidation, as_valid_every, set_length
 from .loop import Loop, TrainEvalCallback, splitter_of
 from .metrics import as_metrics
 from .optim import (
-    belongs_to, check_opt_func, checked_lr, count_updates, hold_hypers, lacks_params, make_opt, needs_closure, one_group, shares_params)
+    belongs_to, check_opt_func, checked_lr, count_updates, hold_hypers, lacks_params, make_opt, needs_closure, one_group, own_rates, shares_params)
 from .basics.notices import warn_user
 from .basics.trained_modules import params_outside, trained_modules
-from .step import CallStep, ModelLossStep, Step, as_step, computes_loss
+from .step import CallStep, Step, as_step
 from .undo import UndoStack
 
 # %% ../nbs/04_learner.ipynb #b2056392
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .callbacks import batch_size as _in_batch_size
+    from .files import checkpoints as _in_checkpoints
+    from .distributed import data_parallel as _in_data_parallel
+    from .files import export as _in_export
+    from .lr import finder as _in_finder
+    from .callbacks import fit_methods as _in_fit_methods
+    from .callbacks import freezing as _in_freezing
+    from . import hints as _in_hints
+    from .callbacks import interpret as _in_interpret
+    from .distributed import launch as _in_launch
+    from .display import learner as _in_learner
+    from .display import loop as _in_loop
+    from .callbacks import precision as _in_precision
+    from .callbacks import predictions as _in_predictions
+    from .callbacks import profile as _in_profile
+    from .display import progress as _in_progress
+    from . import recorder as _in_recorder
+    from .files import rewind as _in_rewind
+    from .files import saving as _in_saving
+    from . import schedule as _in_schedule
+    from .display import schedules as _in_schedules
+    from .files import state as _in_state
+    from .display import summary as _in_summary
+
 def as_one_fit(
     method: _Method,     # a method of a learner
 ) -> _Method:            # the method, called inside the contexts in `Learner.around_fits`
-    """Decorate a training method so that `learn.rewind` counts each of its calls as one fit
-
-    Args:
-        method: a method of a learner
-
-    Returns:
-        the method, called inside the contexts in `Learner.around_fits`
-    """
+    "Decorate a training method so that `learn.rewind` counts each of its calls as one fit"
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
@@ -73,56 +93,91 @@ class Learner(Loop):
         metrics: functions or objects, one or several
         path: folder for files; None: the path of the loaders
         model_dir: folder for models, inside `path`
-        wd: weight decay, for all groups except those at 0; a list for each group; None: that of the
-            optimizer
+        wd: weight decay, for all groups except those at 0; a list for each group; None: that of the optimizer
         moms: momentum at the start, peak and end of a one-cycle fit
         default_cbs: whether to add the default callbacks, which record and display
         train_step: a `Step` or a function for training batches; None: `Step()`
         eval_step: the same for validation batches; None: chosen by `train_step` and `loss_func`
-        batch_weight: called as `batch_weight(pred, *yb)`: how much the loss of a batch counts in
-            averages and in accumulated gradients; None: derived from the loss, items otherwise
+        batch_weight: called as `batch_weight(pred, *yb)`: how much the loss of a batch counts in averages and in
+            accumulated gradients; None: derived from the loss, items otherwise
         sanity_check: whether a fit tries one validation batch and its metrics before the first epoch
-
     Raises:
         TypeError: model={model} is not a model: pass an instance of nn.Module...
         ValueError: moms={moms} should be three numbers: start, top, end
-
     Example:
+        from cbnb.toy import wave_learner
         learn = wave_learner()
         learn.fit(3)
         assert repr(learn) == 'Learner(Sequential, 97 parameters, AdamW, cpu; 3 epochs trained)'
         learn
     """
-    if TYPE_CHECKING:
-        def __getattr__(self, name: str) -> Any: ...      # callbacks by name, and what later pages add
-
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        find_batch_size = _in_batch_size.find_batch_size
+        fit_flat_cos = _in_fit_methods.fit_flat_cos
+        fit_sgdr = _in_fit_methods.fit_sgdr
+        fine_tune = _in_fit_methods.fine_tune
+        freeze_to = _in_freezing.freeze_to
+        freeze = _in_freezing.freeze
+        unfreeze = _in_freezing.unfreeze
+        show_results = _in_interpret.show_results
+        interpret = _in_interpret.interpret
+        to_fp32 = _in_precision.to_fp32
+        to_bf16 = _in_precision.to_bf16
+        to_fp16 = _in_precision.to_fp16
+        get_preds = _in_predictions.get_preds
+        predict = _in_predictions.predict
+        def loss_not_reduced(self) -> Any: ...
+        validation_context = _in_predictions.validation_context
+        to_detach = _in_predictions.to_detach
+        def profiling(self, workers: Any=..., device: Any=..., clock: Any=...) -> Any: ...
+        profile = _in_profile.profile
+        nan_batch: Any
+        __repr__ = _in_learner.__repr__
+        _repr_html_ = _in_learner._repr_html_
+        no_logging = _in_learner.no_logging
+        no_mbar = _in_learner.no_mbar
+        show_training_loop = _in_loop.show_training_loop
+        no_bar = _in_progress.no_bar
+        planned_schedule = _in_schedules.planned_schedule
+        plot_schedule = _in_schedules.plot_schedule
+        summary = _in_summary.summary
+        distributed = _in_data_parallel.distributed
+        fit_distributed = _in_launch.fit_distributed
+        _resuming = _in_checkpoints._resuming
+        __getstate__ = _in_export.__getstate__
+        export = _in_export.export
+        runs: Any
+        keep_restore_points: Any
+        rewind = _in_rewind.rewind
+        model_file = _in_saving.model_file
+        _opt_state = _in_saving._opt_state
+        _param_names = _in_saving._param_names
+        save = _in_saving.save
+        _misfit = _in_saving._misfit
+        _load_opt = _in_saving._load_opt
+        load = _in_saving.load
+        state_dict = _in_state.state_dict
+        load_state_dict = _in_state.load_state_dict
+        __dir__ = _in_hints.__dir__
+        _mock_run = _in_finder._mock_run
+        _try_rates = _in_finder._try_rates
+        lr_find = _in_finder.lr_find
+        recorder: _in_recorder.Recorder
+        fit_one_cycle = _in_schedule.fit_one_cycle
     fit_method: str | None = None       # the training method that you called, such as 'fit_one_cycle', while it runs
     # What other pages add. `cbnb.all` installs what the library has
     default_callbacks: ClassVar[tuple[type[Callback], ...]] = (TrainEvalCallback,)
+    default_steps: ClassVar[tuple[Callable[[Any], Step | None], ...]] = ()      # each may return the step for a model that computes its loss
     before_fits: ClassVar[tuple[Callable[[Any, Any, int], None], ...]] = ()      # called with the learner, and with `lr` and `start_epoch` of `fit`
     around_fits: ClassVar[tuple[Callable[..., AbstractContextManager[Any]], ...]] = ()      # around each training method
     remark_on: Callable[[Any], str] = staticmethod(lambda model: '')      # a remark for errors about a model of another library
 
     @hinted
-    def __init__(self,
-        dls: Any,                                               # `DataLoaders`, or one training loader
-        model: nn.Module,                                       # the model to train
-        loss_func: Callable[..., Tensor] | None = None,         # called as `loss_func(pred, *yb)`; None: that of the training dataset
-        opt_func: Any = torch.optim.AdamW,                      # an optimizer class, a function, or an optimizer
-        lr: Any = 1e-3,                                         # learning rate; a list or a slice for parameter groups
-        splitter: Callable[[nn.Module], Any] = one_group,       # divides the parameters into groups
-        cbs: Any = None,                                        # callbacks or classes, one or several
-        metrics: Any = None,                                    # functions or objects, one or several
-        path: str | Path | None = None,                         # folder for files; None: the path of the loaders
-        model_dir: str = 'models',                              # folder for models, inside `path`
-        wd: Any = None,                                         # weight decay, for all groups except those at 0; a list for each group; None: that of the optimizer
-        moms: tuple[float, ...] = (0.95, 0.85, 0.95),           # momentum at the start, peak and end of a one-cycle fit
-        default_cbs: bool = True,                               # whether to add the default callbacks, which record and display
-        train_step: Any = None,                                 # a `Step` or a function for training batches; None: `Step()`
-        eval_step: Any = None,                                  # the same for validation batches; None: chosen by `train_step` and `loss_func`
-        batch_weight: Callable[..., Any] | None = None,         # called as `batch_weight(pred, *yb)`: how much the loss of a batch counts in averages and in accumulated gradients; None: derived from the loss, items otherwise
-        sanity_check: bool = True,                              # whether a fit tries one validation batch and its metrics before the first epoch
-    ):
+    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None = None, opt_func: Any = torch.optim.AdamW,
+            lr: Any = 1e-3, splitter: Callable[[nn.Module], Any] = one_group, cbs: Any = None, metrics: Any = None,
+            path: str | Path | None = None, model_dir: str = 'models', wd: Any = None, moms: tuple[float, ...] = (0.95, 0.85, 0.95),
+            default_cbs: bool = True, train_step: Any = None, eval_step: Any = None, batch_weight: Callable[..., Any] | None = None,
+            sanity_check: bool = True):
         self.callbacks, self.undo, self.logger, self.create_mbar = CallbackList(self), None, print, True
         if isinstance(model, type) or not isinstance(model, nn.Module) and (not callable(model) or self.remark_on(model)):
             raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module{self.remark_on(model)}')
@@ -154,21 +209,12 @@ class Learner(Loop):
 
     @as_one_fit
     @hinted
-    def fit(self,
-        n_epoch: int | str,                 # total number of epochs, including those before `start_epoch`; or '2000 steps', '100 updates'
-        lr: Any = None,                     # learning rate, as in the constructor; None: `learn.lr`
-        wd: Any = None,                     # weight decay, for all groups except those at 0; a list for each group; None: `learn.wd`
-        cbs: Any = None,                    # callbacks for this fit only
-        reset_opt: bool = False,            # whether to start with a new optimizer
-        start_epoch: int = 0,               # first epoch to train, as if the earlier epochs had been trained
-        valid_every: int | str | list[int] = 1,   # validate after every n-th epoch, after the listed epochs, or such as '500 steps'
-        resume: Any = False,                # True: continue from the newest checkpoint; or the path of a checkpoint
-    ) -> None:
+    def fit(self, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0,
+            valid_every: int | str | list[int] = 1, resume: Any = False) -> None:
         """Train the model for `n_epoch` epochs, or for a number of training batches or updates
 
         Args:
-            n_epoch: total number of epochs, including those before `start_epoch`; or '2000 steps', '100
-                updates'
+            n_epoch: total number of epochs, including those before `start_epoch`; or '2000 steps', '100 updates'
             lr: learning rate, as in the constructor; None: `learn.lr`
             wd: weight decay, for all groups except those at 0; a list for each group; None: `learn.wd`
             cbs: callbacks for this fit only
@@ -176,16 +222,15 @@ class Learner(Loop):
             start_epoch: first epoch to train, as if the earlier epochs had been trained
             valid_every: validate after every n-th epoch, after the listed epochs, or such as '500 steps'
             resume: True: continue from the newest checkpoint; or the path of a checkpoint
-
         Raises:
-            ValueError: start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True
-                continues such a fit
+            ValueError: start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True continues such a fit
             ValueError: start_epoch={start_epoch} is after n_epoch={length.n}
-
         Example:
-            learn.fit(1)
-            assert close(learn.model.a.item(), 1.28)             # 0 -> 0.8 -> 1.28: two fifths of the way
-            learn.fit(3, start_epoch=1, valid_every=[2])
+            from cbnb.toy import wave_learner
+            learn = wave_learner()
+            learn.fit(3)
+            assert repr(learn) == 'Learner(Sequential, 97 parameters, AdamW, cpu; 3 epochs trained)'
+            learn
         """
         __tracebackhide__ = True
         length, start_epoch = as_duration(n_epoch, 'n_epoch'), as_count(start_epoch, 'start_epoch', 0)
@@ -203,27 +248,15 @@ class Learner(Loop):
             self.run_epochs()
 
     @hinted
-    def validate(self,
-        ds_idx: int | str = 1,     # index of the loader in `learn.dls`, or the name of a validation set
-        dl: Any = None,      # a loader to use instead; None: loader `ds_idx`
-        cbs: Any = None,     # callbacks for this run only
-    ) -> list[float] | Any:   # the loss and the metrics; None without a `Recorder`
+    def validate(self, ds_idx: int | str = 1, dl: Any = None, cbs: Any = None) -> list[float] | Any:
         """Compute the loss and the metrics on a loader
 
         Args:
             ds_idx: index of the loader in `learn.dls`, or the name of a validation set
             dl: a loader to use instead; None: loader `ds_idx`
             cbs: callbacks for this run only
-
         Returns:
             the loss and the metrics; None without a `Recorder`
-
-        Example:
-            learn = line_learner()
-            assert close(learn.validate(), [2**2 + 3**2])
-            learn.fit(1)
-            assert close(learn.validate(), [(0.72 - 2)**2 + (1.08 - 3)**2])
-            assert close(learn.validate(dl=[(torch.zeros(2), torch.full((2,), 1.08))]), [0.])      # at x = 0 the line is at b
         """
         __tracebackhide__ = True
         with self.evaluating('validate', cbs) as evaluate, UndoStack() as undo:
@@ -236,14 +269,7 @@ class Learner(Loop):
 
     @property
     def opt(self) -> Any:
-        """The optimizer. None before the first fit. If you assign one, `learn.lr` takes its rate
-
-        Example:
-            class Own:
-                "An object with its own optimizer and a method that computes the loss"
-                def __init__(self, model): self.model, self.opt = model, torch.optim.SGD(model.parameters(), lr=0.05)
-                def train(self, x, y): return nn.functional.mse_loss(self.model(x), y)
-        """
+        "The optimizer. None before the first fit. If you assign one, `learn.lr` takes its rate"
         return self._opt
     @opt.setter
     def opt(self, opt: Any) -> None:
@@ -255,13 +281,7 @@ class Learner(Loop):
 
     @property
     def opt_func(self) -> Any:
-        """An optimizer class, a function, or an optimizer. If you assign another one, the next fit makes a new optimizer
-
-        Example:
-            learn.opt_func = torch.optim.Adam
-            learn.fit(1)
-            assert type(learn.opt) is torch.optim.Adam and learn.lr == 0.05
-        """
+        "An optimizer class, a function, or an optimizer. If you assign another one, the next fit makes a new optimizer"
         return self._opt_func
     @opt_func.setter
     def opt_func(self, opt_func: Any) -> None:
@@ -271,13 +291,7 @@ class Learner(Loop):
 
     @property
     def lr(self) -> Any:
-        """The learning rate of the next fit. This is a list or a slice if parameter groups have different rates
-
-        Example:
-            assert learn.opt is own.opt and learn.lr == 0.05      # the optimizer of the step replaces the default, AdamW
-            learn.fit(1)
-            assert close(own.model.a.item(), 2*(1 - 0.9**2))      # twice a tenth of the distance
-        """
+        "The learning rate of the next fit. This is a list or a slice if parameter groups have different rates"
         return self._lr
     @lr.setter
     def lr(self, lr: Any) -> None:
@@ -286,75 +300,44 @@ class Learner(Loop):
                   "set_hyper(learn.opt, 'lr', rate) of cbnb.basics.param_groups, or learn.steering.scale_lr(factor)")
         self._lr = lr
 
-    def put_opt(self,
-        opt: Any,       # an optimizer, or None
-    ) -> None:
+    def put_opt(self, opt: Any) -> None:
         """Set `learn.opt` without taking its rate, such as to put an optimizer back
 
         Args:
             opt: an optimizer, or None
-
-        Example:
-            learn = line_learner()
-            opt = learn.new_opt()
-            assert learn.opt is None and opt.param_groups[0]['lr'] == 0.1
-            learn.lr = 0.3
-            learn.put_opt(opt)
-            assert learn.opt is opt and learn.lr == 0.3
         """
         self._opt = opt
 
-    def new_opt(self) -> Any:   # the optimizer
+    def new_opt(self) -> Any:
         """Make an optimizer with `opt_func`, and return it
 
         Returns:
             the optimizer
-
-        Example:
-            learn = line_learner()
-            opt = learn.new_opt()
-            assert learn.opt is None and opt.param_groups[0]['lr'] == 0.1
-            learn.lr = 0.3
-            learn.put_opt(opt)
-            assert learn.opt is opt and learn.lr == 0.3
         """
         last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets the rate of every group
         others = [p for p in params_outside(self).values() if p.requires_grad]
         return make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter, getattr(self.dls, 'device', None), others)
 
     def create_opt(self) -> None:
-        """Make a new optimizer with `opt_func`, and assign it to `learn.opt`
-
-        Example:
-            learn = line_learner()
-            learn.create_opt()
-            learn.model.a.grad = torch.ones(())                    # left by a `backward` of your own
-            learn.forget_grads()
-            assert learn.model.a.grad is None
-        """
+        "Make a new optimizer with `opt_func`, and assign it to `learn.opt`"
         self._opt, self._opt_is_old = self.new_opt(), False
+        one = self.opt is not self.opt_func and not isinstance(self.lr, (list, tuple, slice))      # you chose one rate for all groups
+        if not one or (own := own_rates(self.opt, self.lr)) is None: return
+        print(f'{type(self.opt).__name__} gave its parameter groups rates of its own, so learn.lr is {own} now and not {self.lr}. '
+              'If you pass one rate to a fit or a schedule, all groups get it')
+        self._lr = own
 
-    def prepare_opt(self,
-        lr: Any = None,             # learning rate of this run; None: `learn.lr`
-        wd: Any = None,             # weight decay of this run; None: `learn.wd`
-        reset_opt: bool = False,    # whether to start with a new optimizer
-    ) -> None:
+    def prepare_opt(self, lr: Any = None, wd: Any = None, reset_opt: bool = False) -> None:
         """Prepare the optimizer for a run that trains: it holds the parameters of the model, and the hyper-parameters of the run
 
         Args:
             lr: learning rate of this run; None: `learn.lr`
             wd: weight decay of this run; None: `learn.wd`
             reset_opt: whether to start with a new optimizer
-
         Raises:
-            ValueError: the training loader is empty (with drop_last=True, a set smaller than one batch
-                gives none)
-            RuntimeError: gradients are switched off around this {run_name}, by torch.no_grad(),
-                inference_mode() or set_grad_enabled(False): call it outside of that
-
-        Example:
-            ways = {'Learner(lr=)': [Learner.__init__, checked_lr], 'fit(lr=)': [Learner.fit, Learner.prepare_opt, *to_groups],
-                    'fit(cbs=)': [Learner.fit, Loop.run_as, CallbackList.added, CallbackList.add, CallbackList.insert]}
+            ValueError: the training loader is empty (with drop_last=True, a set smaller than one batch gives none)
+            RuntimeError: gradients are switched off around this {run_name}, by torch.no_grad(), inference_mode() or
+                set_grad_enabled(False): call it outside of that
         """
         if n_batches(self.dls.train) == 0: raise ValueError(
             'the training loader is empty (with drop_last=True, a set smaller than one batch gives none)')
@@ -401,31 +384,17 @@ class Learner(Loop):
               'or call requires_grad_(False)')
 
     def forget_grads(self) -> None:
-        """Set the gradients of all parameters of `trained_modules` and the optimizer to None
-
-        Example:
-            learn = line_learner()
-            learn.create_opt()
-            learn.model.a.grad = torch.ones(())                    # left by a `backward` of your own
-            learn.forget_grads()
-            assert learn.model.a.grad is None
-        """
+        "Set the gradients of all parameters of `trained_modules` and the optimizer to None"
         if self.iter is not None: self.train_step.zero_grad(self)      # a step may override it
         if self.opt is not None: Step.zero_grad(self.train_step, self)
         for m in trained_modules(self).values():
             for p in m.parameters(): p.grad = None
 
-    def parameters(self) -> Any:  # an iterator over the parameters, frozen ones included
+    def parameters(self) -> Any:
         """Return the parameters of the model, for fastai callbacks that call this method
 
         Returns:
             an iterator over the parameters, frozen ones included
-
-        Example:
-            class Own:
-                "An object with its own optimizer and a method that computes the loss"
-                def __init__(self, model): self.model, self.opt = model, torch.optim.SGD(model.parameters(), lr=0.05)
-                def train(self, x, y): return nn.functional.mse_loss(self.model(x), y)
         """
         return self.model.parameters()
 
@@ -433,14 +402,7 @@ class Learner(Loop):
 
     @property
     def dls(self) -> Any:
-        """The loaders
-
-        Example:
-            learn = line_learner()
-            learn.dls = [(torch.ones(4), torch.zeros(4))]          # a list of batches is a loader
-            assert learn.dls.valid is None
-            learn.fit(1)
-        """
+        "The loaders"
         return self._dls
     @dls.setter
     def dls(self, dls: Any) -> None:
@@ -449,13 +411,7 @@ class Learner(Loop):
 
     @property
     def loss_func(self) -> Any:
-        """The loss function. None if the step computes the loss
-
-        Example:
-            with raises(TypeError, 'pass an instance of nn.Module'): line_learner(model=Line)
-            with raises(TypeError, 'pass MSELoss()'): learn.loss_func = nn.MSELoss
-            with raises(TypeError, 'has its own training'): line_learner(model=LogisticRegression())
-        """
+        "The loss function. None if the step computes the loss"
         return self._loss_func
     @loss_func.setter
     def loss_func(self, f: Any) -> None:
@@ -466,31 +422,14 @@ class Learner(Loop):
 
     @property
     def metrics(self) -> Any:
-        """The metrics, as objects
-
-        Example:
-            def median_error(pred, y): return (pred - y).abs().median()
-
-            two.metrics = [mae, AccumMetric(median_error)]
-            _, mean, median = two.validate()
-            assert close(mean, 17) and median == 25             # 16 of the 24 errors are 25
-        """
+        "The metrics, as objects"
         return self._metrics
     @metrics.setter
     def metrics(self, metrics: Any) -> None: self._metrics = as_metrics(metrics)
 
     @property
     def train_step(self) -> Any:
-        """The step for training batches
-
-        Example:
-            def trained_by(f):
-                learn = line_learner(model=model, train_step=f)
-                learn.fit(1)
-                return learn.train_step
-            assert trained_by(lambda x, y: nn.functional.mse_loss(model(x), y)).by_learner
-            assert trained_by(lambda x, y: nn.functional.mse_loss(model(x), y).detach()).own_update     # no graph: the learner does no update
-        """
+        "The step for training batches"
         return self._train_step
     @train_step.setter
     def train_step(self, given: Any) -> None:
@@ -507,21 +446,14 @@ class Learner(Loop):
 
     @property
     def eval_step(self) -> Any:
-        """The step for validation batches
-
-        Example:
-            assert type(learn.eval_step) is EvalCall            # it calls the function, without an update
-            learn.loss_func = nn.MSELoss()
-            learn.eval_step = None                                 # choose again
-            assert type(learn.eval_step) is type(line_learner().eval_step)
-        """
+        "The step for validation batches"
         return self._eval_step
     @eval_step.setter
     def eval_step(self, given: Any) -> None:
         self.chooses_eval_step = given is None
         if given is not None: self._eval_step = as_step(given, 'eval_step')
         elif self.loss_func is not None: self._eval_step = Step()
-        elif isinstance(self._train_step, CallStep) and computes_loss(self.model): self._eval_step = ModelLossStep()
+        elif isinstance(self._train_step, CallStep) and (step := self._step_of_model()) is not None: self._eval_step = step
         else: self._eval_step = self._train_step.evaluator()
         self._eval_step.join(self)
 
@@ -529,10 +461,12 @@ class Learner(Loop):
         "Return the step of a learner that got none: a model may compute its loss"
         if self.loss_func is not None: return None
         remark = self.remark_on(self.model)
-        if remark or not computes_loss(self.model): raise ValueError(
-            'loss_func is missing, and the training dataset has none either' + (
-                remark or '. If the model returns its loss: Learner(dls, model, train_step=ModelLossStep())'))
-        return ModelLossStep()
+        if not remark and (step := self._step_of_model()) is not None: return step
+        raise ValueError('loss_func is missing, and the training dataset has none either' + (
+            remark or '. If the model returns its loss: Learner(dls, model, train_step=ModelLossStep())'))
+
+    def _step_of_model(self) -> Step | None:
+        return next((step for make in self.default_steps if (step := make(self)) is not None), None)
 
     # Callbacks
 
@@ -551,217 +485,118 @@ class Learner(Loop):
         """The callbacks, in the order in which they were added
 
         Example:
-            class Hello(Callback): pass
-
-            learn = line_learner(default_cbs=False).add_cb(Hello).add_cb(Hello)     # the second replaces the first
-            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder', 'Hello']
-            learn.remove_cb(Hello)
-            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder']
+            from cbnb.toy import line_learner
+            from cbnb.loop import TrainEvalCallback
+            class Mine(TrainEvalCallback): pass
+            assert [str(cb) for cb in line_learner(cbs=Mine, default_cbs=False).cbs] == ['Recorder', 'Mine']
         """
         return CbList(self.callbacks.all)
 
-    def add_cb(self,
-        cb: Any,    # a callback, a callback class, or a callback of another library
-    ) -> Self:  # the learner, so that calls can be chained
+    def add_cb(self, cb: Any) -> Self:
         """Add a callback. The new callback replaces a callback of the same class with the same settings
 
         Args:
             cb: a callback, a callback class, or a callback of another library
-
         Returns:
             the learner, so that calls can be chained
-
-        Example:
-            class Hello(Callback): pass
-
-            learn = line_learner(default_cbs=False).add_cb(Hello).add_cb(Hello)     # the second replaces the first
-            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder', 'Hello']
-            learn.remove_cb(Hello)
-            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder']
         """
         return self.add_cbs([cb])
 
-    def add_cbs(self,
-        cbs: Any,    # one callback, or several
-    ) -> Self:  # the learner, so that calls can be chained
+    def add_cbs(self, cbs: Any) -> Self:
         """Add one or several callbacks
 
         Args:
             cbs: one callback, or several
-
         Returns:
             the learner, so that calls can be chained
-
-        Example:
-            learn = line_learner()
-            learn.add_cbs([Adapter(V1()), Adapter(Spore())])
-            assert [str(cb) for cb in learn.cbs[-2:]] == ['V1', 'Spore']
-            assert [str(cb) for cb in learn.cbs[-1].peers] == ['V1', 'Spore']
         """
         self.callbacks.add_all(as_list(cbs))
         return self
 
-    def remove_cb(self,
-        cb: Any,    # a callback, its name, or a class: all its instances
-    ) -> Self:  # the learner, so that calls can be chained
+    def remove_cb(self, cb: Any) -> Self:
         """Remove a callback, or all callbacks of a class
 
         Args:
             cb: a callback, its name, or a class: all its instances
-
         Returns:
             the learner, so that calls can be chained
-
-        Example:
-            class Hello(Callback): pass
-
-            learn = line_learner(default_cbs=False).add_cb(Hello).add_cb(Hello)     # the second replaces the first
-            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder', 'Hello']
-            learn.remove_cb(Hello)
-            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder']
         """
         return self.remove_cbs([cb])
 
-    def remove_cbs(self,
-        cbs: Any,    # one callback or class, or several
-    ) -> Self:  # the learner, so that calls can be chained
+    def remove_cbs(self, cbs: Any) -> Self:
         """Remove one or several callbacks, or all callbacks of a class
 
         Args:
             cbs: one callback or class, or several
-
         Returns:
             the learner, so that calls can be chained
-
-        Example:
-            learn.remove_cbs([V1, GradientClipping, Natives])
-            assert [cb.name for cb in learn.cbs] == ['train_eval', 'recorder']
         """
         self.callbacks.remove_all(as_list(cbs))
         return self
 
     @contextmanager
-    def added_cbs(self,
-        cbs: Any,    # one callback, or several
-    ) -> Iterator[Self]:  # the learner
+    def added_cbs(self, cbs: Any) -> Iterator[Self]:
         """Context manager that adds callbacks for the duration of a `with` block
 
         Args:
             cbs: one callback, or several
-
         Returns:
             the learner
-
-        Example:
-            recorder = learn.recorder
-            with learn.removed_cbs(recorder), learn.added_cbs(Hello):
-                assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Hello']
-            assert learn.cbs == [learn.train_eval, recorder]
         """
         with self.callbacks.added(cbs): yield self
 
     @contextmanager
-    def removed_cbs(self,
-        cbs: Any,    # one callback or class, or several
-    ) -> Iterator[Self]:  # the learner
+    def removed_cbs(self, cbs: Any) -> Iterator[Self]:
         """Context manager that removes callbacks for the duration of a `with` block
 
         Args:
             cbs: one callback or class, or several
-
         Returns:
             the learner
-
-        Example:
-            recorder = learn.recorder
-            with learn.removed_cbs(recorder), learn.added_cbs(Hello):
-                assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Hello']
-            assert learn.cbs == [learn.train_eval, recorder]
         """
         with self.callbacks.removed(cbs): yield self
 
     def cbs_changed(self) -> None:
-        """Clear the cached handlers of all events, because a callback has changed
-
-        Example:
-            learn.cbs_changed()
-            assert learn.ordered_cbs('before_train') == [recorder, learn.train_eval]
-        """
+        "Clear the cached handlers of all events, because a callback has changed"
         self.callbacks.changed()
 
-    def ordered_cbs(self,
-        event_name: str,    # such as 'before_fit'
-    ) -> list[Callback]:  # the callbacks, the first one called first
+    def ordered_cbs(self, event_name: str) -> list[Callback]:
         """Return the callbacks that define an event, in the order in which they are called, including those that are switched off
 
         Args:
             event_name: such as 'before_fit'
-
         Returns:
             the callbacks, the first one called first
-
-        Example:
-            assert learn.ordered_cbs('before_train') == [learn.train_eval, recorder]
-            learn.model.eval()
-            learn('before_train')                                  # dispatches the event
-            assert learn.model.training
-            learn.train_eval.order = recorder.order + 1            # `cbs_changed` makes the learner sort its callbacks again
-            learn.cbs_changed()
         """
         return self.callbacks.ordered(event_name)
 
     @contextmanager
-    def for_now(self,
-        name: str,       # name of an attribute of the learner
-        value: Any,      # its value in the block
-    ) -> Iterator[Self]:  # the learner
+    def for_now(self, name: str, value: Any) -> Iterator[Self]:
         """Context manager that sets an attribute for the duration of a `with` block
 
         Args:
             name: name of an attribute of the learner
             value: its value in the block
-
         Returns:
             the learner
-
-        Example:
-            learn = line_learner()
-            with learn.for_now('wd', 0.1): assert learn.wd == 0.1
-            assert learn.wd is None and learn.chooses_eval_step
-            learn.fit(2)
-            assert learn.n_trained() == 2 and len(learn.recorded_runs()) == 1
         """
         with UndoStack() as undo:
             undo.set(self, name, value)
             yield self
 
-    def recorded_runs(self) -> list[Any]:   # empty without a recorder
+    def recorded_runs(self) -> list[Any]:
         """Return the runs in the history
 
         Returns:
             empty without a recorder
-
-        Example:
-            learn = line_learner()
-            with learn.for_now('wd', 0.1): assert learn.wd == 0.1
-            assert learn.wd is None and learn.chooses_eval_step
-            learn.fit(2)
-            assert learn.n_trained() == 2 and len(learn.recorded_runs()) == 1
         """
         recorder = vars(self).get('recorder')
         return [] if recorder is None else recorder.history.runs
 
-    def n_trained(self) -> int:   # epochs that were cut short do not count
+    def n_trained(self) -> int:
         """Return the number of epochs that the history records
 
         Returns:
             epochs that were cut short do not count
-
-        Example:
-            learn = line_learner()
-            with learn.for_now('wd', 0.1): assert learn.wd == 0.1
-            assert learn.wd is None and learn.chooses_eval_step
-            learn.fit(2)
-            assert learn.n_trained() == 2 and len(learn.recorded_runs()) == 1
         """
         return sum(row['complete'] for run in self.recorded_runs() for row in run.epochs)

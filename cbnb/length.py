@@ -22,29 +22,14 @@ from .callback import Callback
 def valid_loaders(
     dls: Any,                   # the loaders of a learner
 ) -> list[Iterable[Any]]:       # the validation loaders, in their order
-    """Return the loaders that a fit validates
-
-    Args:
-        dls: the loaders of a learner
-
-    Returns:
-        the validation loaders, in their order
-    """
+    "Return the loaders that a fit validates"
     return list(getattr(dls, 'valid_sets', {}).values()) or [dls.valid]
 
 def is_validated(
     state: Any,        # the loop
     epoch: int,        # index of an epoch that ends
 ) -> bool:             # whether the fit validates after it
-    """Return whether a fit validates after an epoch
-
-    Args:
-        state: the loop
-        epoch: index of an epoch that ends
-
-    Returns:
-        whether the fit validates after it
-    """
+    "Return whether a fit validates after an epoch"
     if getattr(state.dls, 'valid', None) is None: return False
     every = state.valid_every
     if isinstance(every, Every): return every.is_due(every.duration.count(state))
@@ -53,14 +38,7 @@ def is_validated(
 def as_valid_every(
     every: Any,     # a number of epochs, a list of epochs, or such as '500 steps'
 ) -> Any:           # a number, a list, or an `Every`
-    """Convert the argument `valid_every`. Raise `TypeError` for other types, and `ValueError` for numbers below 1
-
-    Args:
-        every: a number of epochs, a list of epochs, or such as '500 steps'
-
-    Returns:
-        a number, a list, or an `Every`
-    """
+    "Convert the argument `valid_every`. Raise `TypeError` for other types, and `ValueError` for numbers below 1"
     if isinstance(every, Iterable) and not isinstance(every, str):
         for n in every: as_count(n, 'an epoch in valid_every', 0)
         return every
@@ -72,12 +50,7 @@ def set_length(
     state: Any,            # the loop, whose `fit_length` and `n_epoch` are set
     length: Duration,      # the length of the fit
 ) -> None:
-    """Set the length of a fit. The estimate of `n_epoch` supposes one update for each batch
-
-    Args:
-        state: the loop, whose `fit_length` and `n_epoch` are set
-        length: the length of the fit
-    """
+    "Set the length of a fit. The estimate of `n_epoch` supposes one update for each batch"
     n = 1 if length.unit == 'epoch' else state.batches_in(state.dls.train)
     state.fit_length = None if length.unit == 'epoch' else length
     state.n_epoch = -(-length.n//n) if n else 1
@@ -85,27 +58,13 @@ def set_length(
 def is_over(
     state: Any,       # the loop
 ) -> bool:            # False for a fit of n epochs
-    """Return whether a fit of n steps or updates has all of them
-
-    Args:
-        state: the loop
-
-    Returns:
-        False for a fit of n epochs
-    """
+    "Return whether a fit of n steps or updates has all of them"
     return state.fit_length is not None and state.fit_length.count(state) >= state.fit_length.n
 
 def plan_epochs(
     state: Any,       # the loop, whose `n_epoch` is set
 ) -> None:
-    """At the end of a training phase, set `n_epoch` to the number of epochs that the fit needs
-
-    Args:
-        state: the loop, whose `n_epoch` is set
-
-    Raises:
-        RuntimeError: epoch {state.epoch} made no {length.unit}, so this fit of {length} would not end
-    """
+    "At the end of a training phase, set `n_epoch` to the number of epochs that the fit needs"
     if (length := state.fit_length) is None: return
     if is_over(state): state.n_epoch = state.epoch + 1
     elif state.epoch + 1 >= state.n_epoch:
@@ -117,14 +76,7 @@ def plan_epochs(
 def batches_in_phase(
     state: Any,       # the loop, at the start of a phase
 ) -> int | None:      # None: not known
-    """Return the number of batches of the phase that begins
-
-    Args:
-        state: the loop, at the start of a phase
-
-    Returns:
-        None: not known
-    """
+    "Return the number of batches of the phase that begins"
     length: Duration | None = state.fit_length
     n = n_batches(state.dl)
     if n is None or not state.training or length is None or length.unit != 'step': return n
@@ -132,11 +84,7 @@ def batches_in_phase(
 
 # %% ../nbs/13_length.ipynb #e269987e
 class MidEpochValidation(Callback):
-    """Validates in the middle of an epoch, after a number of steps or updates. `fit(valid_every='500 steps')` adds this callback
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Validates in the middle of an epoch, after a number of steps or updates. `fit(valid_every='500 steps')` adds this callback"
     order, run_valid, run_in = 1e9, False, ('fit',)      # after other callbacks, but before `Checkpoint`
 
     def before_fit(self) -> None:

@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 # %% ../nbs/00_loop.ipynb #00bf000c
 import torch
@@ -22,12 +22,11 @@ from torch.nn.parameter import is_lazy
 from .basics.device_copies import on_device
 from .basics.durations import Duration
 from .basics.failures import releases_batches
-from .basics.loaders import independent_loader, n_batches, set_epoch
+from .basics.loaders import batches_of, independent_loader, n_batches, quiet_batches_of, set_epoch
 from .basics.loss_weights import UNKNOWN
 from .basics.nested import is_empty
 from .basics.notices import warn_user
 from .basics.patch import patch
-from .basics.tensor_batches import batches_of, quiet_batches_of
 from .basics.trained_modules import in_eval_mode, modules_of, trained_modules
 from .callback import Callback, CallbackList
 from .data import split_batch
@@ -39,6 +38,8 @@ from .step import Step
 from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/00_loop.ipynb #f2b7c22f
+from typing import TYPE_CHECKING, Any
+
 class State:
     "What the loop writes and callbacks read. A run inside another run restores these values at its end"
     purpose: str = 'fit'                    # 'fit', 'validate', 'preds' or 'lr_find'
@@ -71,29 +72,11 @@ class State:
 
     @property
     def x(self) -> Any:
-        """The input if there is only one, otherwise `xb`. To change the inputs, assign `xb`
-
-        Example:
-            class Look(Callback):
-                def after_pred(self): seen.append((len(self.xb), self.x.shape, [o.shape for o in self.outputs]))
-
-            seen.clear()
-            line_learner(cbs=Look).validate()
-            assert seen == [(1, (8,), [(8,), (8,)])]              # one input; a prediction and a target for each of 8 items
-        """
+        "The input if there is only one, otherwise `xb`. To change the inputs, assign `xb`"
         return self.xb[0] if isinstance(self.xb, tuple) and len(self.xb) == 1 else self.xb
     @property
     def y(self) -> Any:
-        """The target if there is only one, otherwise `yb`. To change the targets, assign `yb`
-
-        Example:
-            class Shapes(Callback):
-                def after_batch(self): self.seen = {name: tuple(value.shape) for name, value in self.xb.items()}, self.y.shape
-
-            with learn.no_bar(), learn.no_logging(): learn.fit(1, cbs=(shapes := Shapes()))
-            inputs, target = shapes.seen
-            assert list(inputs) == ['input_ids', 'attention_mask'] and len(target) == 1
-        """
+        "The target if there is only one, otherwise `yb`. To change the targets, assign `yb`"
         return self.yb[0] if len(self.yb) == 1 else self.yb
 
 NAMES = tuple(State.__annotations__)
@@ -103,6 +86,14 @@ LOOP_STATE = ('purpose', 'training', *NAMES[1:])
 # %% ../nbs/00_loop.ipynb #b07d398e
 class Loop(State):
     "Runs the training loop over a model, loaders, steps and callbacks, which a subclass sets up"
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        def where(self, event_name: str | None=...) -> str: ...
+        def stopped_where(self) -> str: ...
+        @contextmanager
+        def evaluating(self, purpose: str, cbs: Any=..., inner: bool=...) -> Iterator[Callable[[Iterable[Any]], None]]: ...
+        def update_weights(self) -> None: ...
+        def validate_within(self) -> None: ...
+        def to_dls_device(self) -> None: ...
     callbacks: CallbackList
     undo: Any = None                        # the `UndoStack` of the run; None outside a run
     called: str | None = None               # the method you called, if it calls another method that runs the loop
@@ -118,49 +109,25 @@ class Loop(State):
     batch_filters: ClassVar[tuple[Callable[[Any, Iterator[Any]], Iterator[Any]], ...]] = ()   # read the batches of a phase
     error_notes: ClassVar[tuple[Callable[[Any, Exception, Any], None], ...]] = ()      # called with an error and the batch
 
-    if TYPE_CHECKING:
-        def __getattr__(self, name: str) -> Any: ...        # methods from the cells below and from later pages
-
     @property
     def training(self) -> bool:
-        """Whether the training phase is running. Setting it also selects the callbacks of the phase
-
-        Example:
-            class SkipFirst(Callback):
-                def before_batch(self):
-                    if self.training and self.iter == 0: raise CancelBatchException
-            learn = line_learner(cbs=SkipFirst)
-            learn.fit(1)
-            assert close(learn.model.a.item(), 0.4)               # one update instead of two
-        """
+        "Whether the training phase is running. Setting it also selects the callbacks of the phase"
         return bool(self.callbacks.training)
     @training.setter
     def training(self, on: bool) -> None: self.callbacks.select(on, self.purpose)
 
     @property
     def running(self) -> bool:
-        """True while a run of this learner is in progress
-
-        Example:
-            assert not learn.running and learn.pred is None
-        """
+        "True while a run of this learner is in progress"
         return self.undo is not None
 
-    def level(self,
-        level: Level,                    # the level of the loop, such as `EPOCH`
-        body: Callable[..., Any],        # its work
-        *args: Any,                      # passed to `body`
-    ) -> None:
+    def level(self, level: Level, body: Callable[..., Any], *args: Any) -> None:
         """Run a level: fire its first event and do its work, which its exception cancels, then fire its last event
 
         Args:
             level: the level of the loop, such as `EPOCH`
             body: its work
             *args: passed to `body`
-
-        Example:
-            line_learner(cbs=Says).remove_cb('recorder').level(EPOCH, cancelled)
-            assert seen == ['cancelled', 'after']
         """
         __tracebackhide__ = True
         fire = self.callbacks.fire
@@ -174,19 +141,7 @@ class Loop(State):
         fire(level.after)
 
     def run_epochs(self) -> None:
-        """Run the level of a fit. Ctrl-C cancels it as a callback does, and `FitInterrupted` is raised after `after_fit`
-
-        Raises:
-            FitInterrupted: ...; learn is usable
-
-        Example:
-            learn = line_learner()
-            with learn.run_as('lr_find'):
-                learn.prepare_opt(lr=0.5)
-                learn.run_epochs()
-            assert close(learn.model.a.item(), 2) and len(learn.recorder.history.runs) == 0     # half of the gradient is the distance
-            assert not learn.running and learn.purpose == 'fit' and learn.opt.param_groups[0]['lr'] == 0.1
-        """
+        "Run the level of a fit. Ctrl-C cancels it as a callback does, and `FitInterrupted` is raised after `after_fit`"
         __tracebackhide__ = True
         interrupted = False
         try:
@@ -219,14 +174,7 @@ class Loop(State):
         if is_validated(self, self.epoch): self.validate_sets()
 
     def validate_sets(self) -> None:
-        """Run a validation phase for each validation set
-
-        Example:
-            with learn.run_as('validate'):
-                learn.validate_sets()                              # each validation set
-                learn.validate_within()                            # the same, in the middle of a training phase
-            assert seen == [(False, False), (False, True)]
-        """
+        "Run a validation phase for each validation set"
         __tracebackhide__ = True
         for self.valid_set, dl in enumerate(valid_loaders(self.dls)):
             self._validate(independent_loader(dl) if self.mid_epoch else dl)
@@ -241,14 +189,6 @@ class Loop(State):
 
         Raises:
             ValueError: the training loader gave no batches
-
-        Example:
-            learn = line_learner()
-            with learn.run_as('lr_find'):
-                learn.prepare_opt()
-                learn.dl, learn.training = learn.dls.train, True
-                learn.run_batches()
-            assert close(learn.model.a.item(), 0.72)
         """
         __tracebackhide__ = True
         n = self.n_iter = batches_in_phase(self)
@@ -269,23 +209,12 @@ class Loop(State):
             for note in self.error_notes: note(self, e, batch)
             raise
 
-    def one_batch(self,
-        i: int,            # index of the batch
-        batch: Any,        # the batch, as the loader yields it
-    ) -> None:
+    def one_batch(self, i: int, batch: Any) -> None:
         """Run one batch with its events. Update the weights if `training` is set
 
         Args:
             i: index of the batch
             batch: the batch, as the loader yields it
-
-        Example:
-            def look(learn):
-                learn.dls.one_batch()
-                learn.lr_find(show_plot=False)
-                learn.profile(n_batch=2)
-                learn.validate()
-                learn.get_preds()
         """
         __tracebackhide__ = True
         on, fire = self.callbacks.table, self.callbacks.fire      # `on`: event -> callbacks. A call costs more than a look-up
@@ -322,30 +251,16 @@ class Loop(State):
         if on['after_batch']: fire('after_batch')
 
     @contextmanager
-    def run_as(self,
-        purpose: str,       # one of `PURPOSES`, which selects the callbacks
-        cbs: Any = None,    # callbacks for this run only
-    ) -> Iterator[None]:    # nothing
+    def run_as(self, purpose: str, cbs: Any = None) -> Iterator[None]:
         """Context manager for a run. At its end, call the functions on `undo`, even after an error
 
         Args:
             purpose: one of `PURPOSES`, which selects the callbacks
             cbs: callbacks for this run only
-
         Returns:
             nothing
-
         Raises:
-            RuntimeError: this learner is already running (...): it cannot start another {purpose} from a
-                callback
-
-        Example:
-            learn = line_learner()
-            with learn.run_as('lr_find'):
-                learn.prepare_opt(lr=0.5)
-                learn.run_epochs()
-            assert close(learn.model.a.item(), 2) and len(learn.recorder.history.runs) == 0     # half of the gradient is the distance
-            assert not learn.running and learn.purpose == 'fit' and learn.opt.param_groups[0]['lr'] == 0.1
+            RuntimeError: this learner is already running (...): it cannot start another {purpose} from a callback
         """
         outer, state = self.undo, {name: getattr(self, name) for name in LOOP_STATE}
         if outer is not None and purpose in ('fit', 'lr_find'): raise RuntimeError(
@@ -375,42 +290,19 @@ class Loop(State):
             for name in LOOP_STATE: setattr(self, name, state[name])
 
     def forget_batch(self) -> None:
-        """Release the batch, its outputs and its loss
-
-        Example:
-            learn = line_learner()
-            assert learn.batches_in(learn.dls.train) == len(list(learn.load_batches(learn.dls.train))) == 2
-            learn.xb = torch.ones(3),
-            learn.forget_batch()
-            assert learn.xb == (None,)
-        """
+        "Release the batch, its outputs and its loss"
         self.dl = self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None
         self.divisor = self._weight = UNKNOWN
         self.xb = self.yb = (None,)
 
     @property
     def outputs(self) -> tuple[Any, ...]:
-        """The outputs that metrics can choose from: the predictions, then the targets
-
-        Example:
-            class Look(Callback):
-                def after_pred(self): seen.append((len(self.xb), self.x.shape, [o.shape for o in self.outputs]))
-
-            seen.clear()
-            line_learner(cbs=Look).validate()
-            assert seen == [(1, (8,), [(8,), (8,)])]              # one input; a prediction and a target for each of 8 items
-        """
+        "The outputs that metrics can choose from: the predictions, then the targets"
         return (self._train_step if self.training else self._eval_step).outputs(self)
 
     @property
     def loss_weight(self) -> Any:
-        """How much `loss` counts in averages, a number or a scalar tensor. None: the losses of batches are added up
-
-        Example:
-            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, step.batch_weight(learn), step.derived_weight(learn))))
-            learn.validate(dl=batches, cbs=note)
-            assert weights == [(3, 3, UNKNOWN), (2, 2, UNKNOWN)]                     # tokens of the two batches
-        """
+        "How much `loss` counts in averages, a number or a scalar tensor. None: the losses of batches are added up"
         if self._weight is UNKNOWN: self._weight = (self._train_step if self.training else self._eval_step).batch_weight(self)
         return self._weight
     @loss_weight.setter
@@ -418,25 +310,12 @@ class Loop(State):
 
     @property
     def ends_row(self) -> bool:
-        """True during a validation that ends a row of the table in the middle of an epoch
-
-        Example:
-            learn.fit(1, valid_every='2 steps', cbs=Callback(after_validate=lambda self: seen.append(self.learn.ends_row)))
-            assert seen == [True, False]                          # the second validation is at the end of the epoch, where `after_epoch` follows
-        """
+        "True during a validation that ends a row of the table in the middle of an epoch"
         return self.mid_epoch and self.valid_set + 1 == len(valid_loaders(self.dls))
 
     @property
     def run_name(self) -> str:
-        """The name of the current or last run in messages, such as fit, get_preds or lr_find
-
-        Example:
-            seen.clear()
-            learn = line_learner(cbs=Callback(after_loss=lambda self: seen.append(self.learn.where())))
-            learn.fit(1)
-            assert seen == ['epoch 0, training batch 0', 'epoch 0, training batch 1', 'epoch 0, validation batch 0']
-            assert learn.where() == 'outside a run' and learn.run_name == 'fit'
-        """
+        "The name of the current or last run in messages, such as fit, get_preds or lr_find"
         return self.called or ('get_preds' if self.purpose == 'preds' else self.purpose)
 
 # %% ../nbs/00_loop.ipynb #23c8c5e6
@@ -444,11 +323,7 @@ class Loop(State):
 def reset_state(
     model: Any,    # a model with a method `reset`
 ) -> None:
-    """Call `model.reset()`. If this changes parameters, put them back and warn
-
-    Args:
-        model: a model with a method `reset`
-    """
+    "Call `model.reset()`. If this changes parameters, put them back and warn"
     before = [(m, name, p, p.clone()) for m in modules_of(model) for name, p in m._parameters.items()
               if p is not None and not is_lazy(p)]
     model.reset()
@@ -467,11 +342,6 @@ class TrainEvalCallback(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
-
-    Example:
-        assert hello in learn.cbs
-        learn.remove_cb(Hello)
-        assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder']
     """
     order, run_valid = -10, False
 
@@ -502,14 +372,7 @@ class TrainEvalCallback(Callback):
 def training_modes(
     learn: Any,                      # the learner
 ) -> dict[nn.Module, bool]:          # module -> whether it is in training mode
-    """Return which modules of the model and of the steps are in training mode
-
-    Args:
-        learn: the learner
-
-    Returns:
-        module -> whether it is in training mode
-    """
+    "Return which modules of the model and of the steps are in training mode"
     return {m: m.training for part in (learn, learn.train_step, learn.eval_step) for m in modules_of(part.model)}
 
 # %% ../nbs/00_loop.ipynb #9c1af914
@@ -518,13 +381,7 @@ def note_place(
     e: Exception,        # the error, to which notes are added
     i: int,              # index of the batch
 ) -> None:
-    """Add the position in the loop to an error, unless a callback has added it
-
-    Args:
-        state: the loop
-        e: the error, to which notes are added
-        i: index of the batch
-    """
+    "Add the position in the loop to an error, unless a callback has added it"
     state.iter, state._in_batch = i, True
     said: Any = getattr(e, '__notes__', ())                   # the note of a callback may name the place already
     if not any(note.endswith(state.where()) for note in said): e.add_note(f'in {state.where()}')
@@ -541,32 +398,17 @@ class FitInterrupted(KeyboardInterrupt):
 def log_nothing(
     row: list[Any],      # a row of the table of epochs
 ) -> None:
-    """A `logger` for runs that show nothing
-
-    Args:
-        row: a row of the table of epochs
-    """
+    "A `logger` for runs that show nothing"
 
 # %% ../nbs/00_loop.ipynb #1d63d43a
 @patch
-def where(self: Loop,
-    event_name: str | None = None,   # the event to describe; a batch is named only for batch events; None: the current position
-) -> str:  # such as 'epoch 0, training batch 3'
+def where(self: Loop, event_name: str | None = None) -> str:
     """Describe the current position in the loop, such as 'epoch 0, training batch 1'
 
     Args:
-        event_name: the event to describe; a batch is named only for batch events; None: the current
-            position
-
+        event_name: the event to describe; a batch is named only for batch events; None: the current position
     Returns:
         such as 'epoch 0, training batch 3'
-
-    Example:
-        seen.clear()
-        learn = line_learner(cbs=Callback(after_loss=lambda self: seen.append(self.learn.where())))
-        learn.fit(1)
-        assert seen == ['epoch 0, training batch 0', 'epoch 0, training batch 1', 'epoch 0, validation batch 0']
-        assert learn.where() == 'outside a run' and learn.run_name == 'fit'
     """
     if not self.running: return 'outside a run'
     name = self.run_name
@@ -576,13 +418,13 @@ def where(self: Loop,
     return f'{place}, {phase if name in ("fit", "lr_find") else ""}batch {self.iter}'
 
 @patch
-def stopped_where(self: Loop) -> str:  # such as 'stopped in epoch 1 at batch 3'
+def stopped_where(self: Loop) -> str:
     """Describe where a run was stopped. For `lr_find`, count the batches. For other runs, name the batch if the run was stopped inside one
 
     Returns:
         such as 'stopped in epoch 1 at batch 3'
-
     Example:
+        from cbnb.toy import line_learner
         learn = line_learner()
         learn.fit(2)
         assert learn.stopped_where() == 'stopped in epoch 1'
@@ -595,27 +437,15 @@ def stopped_where(self: Loop) -> str:  # such as 'stopped in epoch 1 at batch 3'
 # %% ../nbs/00_loop.ipynb #3e4fcd0b
 @patch
 @contextmanager
-def evaluating(self: Loop,
-    purpose: str,           # 'validate' or 'preds'
-    cbs: Any = None,        # callbacks for this run only
-    inner: bool = False,    # fire only the events of the validation phase, as inside another run
-) -> Iterator[Callable[[Iterable[Any]], None]]:      # a function that evaluates a loader
+def evaluating(self: Loop, purpose: str, cbs: Any = None, inner: bool = False) -> Iterator[Callable[[Iterable[Any]], None]]:
     """Context manager for a run without training
 
     Args:
         purpose: 'validate' or 'preds'
         cbs: callbacks for this run only
         inner: fire only the events of the validation phase, as inside another run
-
     Returns:
         a function that evaluates a loader
-
-    Example:
-        learn = line_learner()
-        with learn.evaluating('validate') as evaluate:
-            evaluate(learn.dls.valid)
-            assert learn.purpose == 'validate' and not learn.model.training
-        assert learn.model.training                            # the same mode as before
     """
     nested, modes = inner or self.running, training_modes(self)
     if inner: self.to_dls_device()                     # otherwise `before_fit` does this
@@ -635,28 +465,13 @@ def evaluating(self: Loop,
 # %% ../nbs/00_loop.ipynb #90f7ffea
 @patch
 def update_weights(self: Loop) -> None:
-    """Update the weights outside of a batch, such as with gradients that are left at the end of an epoch
-
-    Example:
-        with learn.run_as('lr_find'):
-            learn.prepare_opt()
-            learn.model.a.grad = torch.ones(())
-            learn.update_weights()                             # a step of 0.1
-        assert close(learn.model.a.item(), 0.62)
-    """
+    "Update the weights outside of a batch, such as with gradients that are left at the end of an epoch"
     self._train_step.step(self)
     self.train_updates += self.updates_per_step
 
 @patch
 def validate_within(self: Loop) -> None:
-    """Run the validation phase in the middle of the training phase, and restore the state of the training phase
-
-    Example:
-        with learn.run_as('validate'):
-            learn.validate_sets()                              # each validation set
-            learn.validate_within()                            # the same, in the middle of a training phase
-        assert seen == [(False, False), (False, True)]
-    """
+    "Run the validation phase in the middle of the training phase, and restore the state of the training phase"
     __tracebackhide__ = True
     state, modes = {name: getattr(self, name) for name in PHASE_STATE}, training_modes(self)
     self.mid_epoch = True
@@ -670,14 +485,7 @@ def validate_within(self: Loop) -> None:
 def splitter_of(
     dls: Any,                                        # the loaders
 ) -> Callable[[Any], tuple[Any, Any]]:               # batch -> `xb`, `yb`
-    """Return the function that splits the batches of loaders into inputs and targets and, if needed, moves them to the device
-
-    Args:
-        dls: the loaders
-
-    Returns:
-        batch -> `xb`, `yb`
-    """
+    "Return the function that splits the batches of loaders into inputs and targets and, if needed, moves them to the device"
     n_inp, device = getattr(dls, 'n_inp', None), getattr(dls, 'device', None)
     split = getattr(dls, 'split', None) or functools.partial(split_batch, n_inp=n_inp)
     if device is None or torch.device(device).type == 'cpu': return split        # batches stay where they are
@@ -688,6 +496,7 @@ def to_dls_device(self: Loop) -> None:
     """Move the model, the loss function, and the modules of the steps to the device of the loaders
 
     Example:
+        from cbnb.toy import line_learner
         learn = line_learner()
         learn.dls.device = 'meta'                              # available in every installation of PyTorch
         learn.to_dls_device()

@@ -42,12 +42,7 @@ class RunningMean:
         value: Tensor | Real,   # the mean over `n` items
         n: int | Tensor,        # number of items, or their weight; 0: the value is ignored
     ) -> None:
-        """Add the mean of a batch of `n` items
-
-        Args:
-            value: the mean over `n` items
-            n: number of items, or their weight; 0: the value is ignored
-        """
+        "Add the mean of a batch of `n` items"
         exact: Any = value.detach().to(exact_dtype(value.device)) if isinstance(value, Tensor) else value
         if isinstance(n, Tensor): self.add_total(torch.where(n > 0, exact*n, 0.), n)     # `n` may be on a GPU: do not wait for it
         elif n: self.add_total(exact*n, n)
@@ -55,12 +50,7 @@ class RunningMean:
         total: Any,             # the sum over `n` items
         n: int | Tensor,        # number of items, or their weight
     ) -> None:
-        """Add the sum of a batch of `n` items
-
-        Args:
-            total: the sum over `n` items
-            n: number of items, or their weight
-        """
+        "Add the sum of a batch of `n` items"
         self.total, self.count = self.total + total, self.count + n
     @property
     def value(self) -> Any:
@@ -74,53 +64,33 @@ class RunningMean:
 
 # %% ../nbs/11_metrics.ipynb #d29cdb44
 class Metric:
-    """Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result
-
-    Example:
-        class Kept(Metric):
-            def __init__(self): self.seen, self.model = [], torch.nn.Linear(1, 1)
-    """
+    "Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result"
     adapters: ClassVar[tuple[Callable[[Any], Any], ...]] = ()     # make a metric of an object of another library, or return None
     chosen_outputs: tuple[Any, ...] = ()         # see `set_indexes`; empty: prediction and targets
     _name: str | None = None
     def reset(self) -> None:
-        """Discard all accumulated batches
-
-        Example:
-            m.reset()
-            assert m.value is None
-        """
+        "Discard all accumulated batches"
         raise NotImplementedError
     def accumulate(self, learn: Any) -> None:
         """Add the current batch, whose predictions are `learn.pred` and whose targets are `learn.yb`
 
         Args:
             learn: the learner
-
-        Example:
-            m.accumulate(SimpleNamespace(pred=torch.tensor([1., 3.])))
         """
         raise NotImplementedError
     @property
     def value(self) -> Any:
-        """The result as a number or a scalar tensor, or None without batches
-
-        Example:
-            assert m.value is None
-        """
+        "The result as a number or a scalar tensor, or None without batches"
         raise NotImplementedError
-    def set_indexes(self,
-        indexes: Iterable[int | str | tuple[Any, ...]],    # entries of `learn.outputs`; empty: prediction and targets
-    ) -> Self:                                   # the metric itself
+    def set_indexes(self, indexes: Iterable[int | str | tuple[Any, ...]]) -> Self:
         """Choose the outputs that the metric compares, by number, name or path, as in `metric_on`
 
         Args:
             indexes: entries of `learn.outputs`; empty: prediction and targets
-
         Returns:
             the metric itself
-
         Example:
+            from cbnb.toy import mae, raises
             assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
             assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
             with raises(TypeError, 'cannot be chosen by 1.5'): metric_on(mae, 1.5)
@@ -130,13 +100,7 @@ class Metric:
         return self
     @property
     def name(self) -> str:
-        """Heading of the metric's column. The default is the class name in snake case, without 'Metric' at the end
-
-        Example:
-            assert m.name == 'largest_score'
-            m.name = 'top'
-            assert repr(m) == 'LargestScoreMetric(top)'
-        """
+        "Heading of the metric's column. The default is the class name in snake case, without 'Metric' at the end"
         return self._name or snake_name(type(self)).removesuffix('_metric')
     @name.setter
     def name(self, name: str) -> None: self._name = name
@@ -152,12 +116,7 @@ def _own(value: Any) -> Any:
     return copy.copy(value) if isinstance(value, (list, dict, set, RunningMean, MeanLoss)) else value
 
 # %% ../nbs/11_metrics.ipynb #5995742f
-def accuracy(
-    pred: Tensor,                   # scores, for example of shape (items, classes)
-    y: Tensor,                      # class indices, in the shape of `pred` without the dimension of the classes
-    axis: int | None = None,        # dimension of the classes; None: the one that the targets lack
-    ignore_index: int = IGNORED,    # label of targets that are left out
-) -> Tensor:                        # a scalar between 0 and 1; nan if no target is left
+def accuracy(pred: Tensor, y: Tensor, axis: int | None = None, ignore_index: int = IGNORED) -> Tensor:
     """Return the share of targets whose correct class has the highest score
 
     Args:
@@ -165,27 +124,19 @@ def accuracy(
         y: class indices, in the shape of `pred` without the dimension of the classes
         axis: dimension of the classes; None: the one that the targets lack
         ignore_index: label of targets that are left out
-
     Returns:
         a scalar between 0 and 1; nan if no target is left
-
     Example:
-        scores, classes = torch.tensor([[.9, .1], [.2, .8], [.6, .4]]), torch.tensor([0, 1, 1])
-        assert close(accuracy(scores, classes), 2/3)
-        assert close(error_rate(scores, classes), 1/3)
-        with raises(ValueError, 'targets should be (3,), not (3, 1)'): accuracy(scores, classes[:, None])
-        with raises(ValueError, 'got one score for each item'): accuracy(scores[:, 0], classes)
-        with raises(ValueError, 'y.argmax(1)'): accuracy(scores, scores > 0.5)
+        import torch
+        tags = torch.tensor([[0, 1, 2], [2, -100, -100]])
+        guessed = torch.nn.functional.one_hot(torch.tensor([[0, 1, 1], [2, 0, 0]]), 4)      # two sentences, three words, four classes
+        assert accuracy(guessed, tags) == accuracy(guessed.mT, tags) == 3/4                # classes last, or in dimension 1
+        assert accuracy(guessed, tags.clamp(min=3), ignore_index=3).isnan()                # no target is left
     """
     hits, n = hits_of(pred, y, axis, ignore_index)
     return hits.sum()/n
 
-def error_rate(
-    pred: Tensor,                   # scores, as in `accuracy`
-    y: Tensor,                      # class indices, as in `accuracy`
-    axis: int | None = None,        # dimension of the classes; None: the one that the targets lack
-    ignore_index: int = IGNORED,    # label of targets that are left out
-) -> Tensor:                        # a scalar between 0 and 1; nan if no target is left
+def error_rate(pred: Tensor, y: Tensor, axis: int | None = None, ignore_index: int = IGNORED) -> Tensor:
     """Return the share of wrong predictions, which is one minus `accuracy`
 
     Args:
@@ -193,17 +144,8 @@ def error_rate(
         y: class indices, as in `accuracy`
         axis: dimension of the classes; None: the one that the targets lack
         ignore_index: label of targets that are left out
-
     Returns:
         a scalar between 0 and 1; nan if no target is left
-
-    Example:
-        scores, classes = torch.tensor([[.9, .1], [.2, .8], [.6, .4]]), torch.tensor([0, 1, 1])
-        assert close(accuracy(scores, classes), 2/3)
-        assert close(error_rate(scores, classes), 1/3)
-        with raises(ValueError, 'targets should be (3,), not (3, 1)'): accuracy(scores, classes[:, None])
-        with raises(ValueError, 'got one score for each item'): accuracy(scores[:, 0], classes)
-        with raises(ValueError, 'y.argmax(1)'): accuracy(scores, scores > 0.5)
     """
     return 1 - accuracy(pred, y, axis, ignore_index)
 
@@ -213,17 +155,7 @@ def hits_of(
     axis: int | None,              # dimension of the classes; None: the one that the targets lack
     ignore_index: int | None,      # label of targets that are left out; None: all count
 ) -> tuple[Tensor, Tensor]:        # bools, one for each target, and their number
-    """Return which targets have the highest score, and the number of targets that are not ignored
-
-    Args:
-        pred: scores, as in `accuracy`
-        y: class indices, as in `accuracy`
-        axis: dimension of the classes; None: the one that the targets lack
-        ignore_index: label of targets that are left out; None: all count
-
-    Returns:
-        bools, one for each target, and their number
-    """
+    "Return which targets have the highest score, and the number of targets that are not ignored"
     found = class_axis(pred.shape, y.shape, axis, name='accuracy')
     if found is None or pred.shape[found] == 1: raise ValueError(_why_no_accuracy(pred, y, axis))
     hits = pred.argmax(found) == y
@@ -257,18 +189,16 @@ class AvgMetric(MeanMetric):
     Args:
         func: called with the prediction and the targets of a batch; returns a mean
         name: heading of its column; None: the function's name
-        batch_weight: `batch_weight(pred, *yb)`: how much the value of a batch counts; None: its class
-            numbers that are not ignored, otherwise its items
-
+        batch_weight: `batch_weight(pred, *yb)`: how much the value of a batch counts; None: its class numbers that are not
+            ignored, otherwise its items
     Example:
-        assert close(run(AvgMetric(hits)), hits(pred, y), 1e-7)        # equal to the value on all items at once
-        assert run(LargestScoreMetric()) == pred.max()
+        from cbnb.toy import mae, raises
+        assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
+        assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
+        with raises(TypeError, 'cannot be chosen by 1.5'): metric_on(mae, 1.5)
+        with raises(TypeError, 'pass a list'): AvgMetric(mae).set_indexes('logits')
     """
-    def __init__(self,
-        func: Callable[..., Any],    # called with the prediction and the targets of a batch; returns a mean
-        name: str | None = None,     # heading of its column; None: the function's name
-        batch_weight: Callable[..., Any] | None = None,   # `batch_weight(pred, *yb)`: how much the value of a batch counts; None: its class numbers that are not ignored, otherwise its items
-    ) -> None:
+    def __init__(self, func: Callable[..., Any], name: str | None = None, batch_weight: Callable[..., Any] | None = None) -> None:
         check_averaged(func)
         self.func, self._name, self.targets_first = func, name or name_of(func), takes_targets_first(func)
         self.batch_weight, self.takes, self.pairs = batch_weight, _takes_layout(func), AllPairs()
@@ -330,13 +260,7 @@ def flattened(
     targ: Tensor,               # targets of the batch
     axis: int | None = None,    # dimension of the classes; None: 1
 ) -> tuple[Tensor, Tensor]:
-    """Flatten predictions and targets to one dimension. If `pred` has classes, keep them as the last dimension
-
-    Args:
-        pred: predictions of a batch
-        targ: targets of the batch
-        axis: dimension of the classes; None: 1
-    """
+    "Flatten predictions and targets to one dimension. If `pred` has classes, keep them as the last dimension"
     if pred.numel() == targ.numel(): return pred.reshape(-1), targ.reshape(-1)
     if pred.ndim > 2: pred = pred.movedim(1 if axis is None else axis, -1).flatten(0, -2)
     return pred, targ.reshape(-1)
@@ -344,11 +268,7 @@ def flattened(
 def not_half(
     t: Tensor,    # a tensor of any type
 ) -> Tensor:
-    """Convert 16-bit floats to 32 bits, because probabilities near 1 are indistinguishable in 16 bits
-
-    Args:
-        t: a tensor of any type
-    """
+    "Convert 16-bit floats to 32 bits, because probabilities near 1 are indistinguishable in 16 bits"
     return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 
 # %% ../nbs/11_metrics.ipynb #7d620ea9
@@ -356,18 +276,7 @@ def a_pair(
     name: str,                   # name of the metric, for the error
     learn: Any,                  # the learner, with `pred` and `yb`
 ) -> tuple[Tensor, Tensor]:      # the prediction and the target
-    """Return the prediction and the target that a metric compares. Raise `TypeError` unless the predictions and targets of the learner are exactly two tensors
-
-    Args:
-        name: name of the metric, for the error
-        learn: the learner, with `pred` and `yb`
-
-    Returns:
-        the prediction and the target
-
-    Raises:
-        TypeError: metric {name} compares one prediction and one target, and got ...: {advice}
-    """
+    "Return the prediction and the target that a metric compares. Raise `TypeError` unless the predictions and targets of the learner are exactly two tensors"
     got = (*(learn.pred if isinstance(learn.pred, (tuple, list)) else (learn.pred,)), *learn.yb)
     if len(got) == 2 and all(isinstance(t, Tensor) for t in got): return got[0], got[1]
     advice = which_part(learn.pred) or 'choose two, such as metric_on(metric, 0, 1), or give AccumMetric a function of all of them'
@@ -381,39 +290,23 @@ class AccumMetric(Metric):
     """Calls a function once per phase, with all predictions and targets
 
     Args:
-        func: called with all predictions and all targets; with several targets if it has an argument
-            for each
+        func: called with all predictions and all targets; with several targets if it has an argument for each
         dim_argmax: dimension over which to take the argmax; None: no argmax
         activation: 'no', 'sigmoid', 'softmax', or 'binary' (the last column of the softmax)
         thresh: replace each value by `value >= thresh` after the activation; None: no threshold
         to_np: whether to pass numpy arrays to the function
-        invert_arg: whether to pass targets first; None: only for functions of scikit-learn and of
-            (y_true, y_pred)
+        invert_arg: whether to pass targets first; None: only for functions of scikit-learn and of (y_true, y_pred)
         flatten: whether to flatten the tensors; the classes keep a dimension of their own
         name: heading of its column; None: the function's name
         axis: dimension of the classes; None: the one that the targets lack
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function
-
     Raises:
         ValueError: activation {activation} is not one of ...
-
-    Example:
-        recall = AccumMetric(share_of_ones, dim_argmax=-1)
     """
-    def __init__(self,
-        func: Callable[..., Any],         # called with all predictions and all targets; with several targets if it has an argument for each
-        dim_argmax: int | None = None,    # dimension over which to take the argmax; None: no argmax
-        activation: str = 'no',           # 'no', 'sigmoid', 'softmax', or 'binary' (the last column of the softmax)
-        thresh: float | None = None,      # replace each value by `value >= thresh` after the activation; None: no threshold
-        to_np: bool = False,              # whether to pass numpy arrays to the function
-        invert_arg: bool | None = None,   # whether to pass targets first; None: only for functions of scikit-learn and of (y_true, y_pred)
-        flatten: bool = True,             # whether to flatten the tensors; the classes keep a dimension of their own
-        name: str | None = None,          # heading of its column; None: the function's name
-        axis: int | None = None,          # dimension of the classes; None: the one that the targets lack
-        ignore_index: int | None = None,  # label of targets that are left out; None: the one that the loss ignores, or -100
-        **kwargs: Any,                    # passed to the function
-    ) -> None:
+    def __init__(self, func: Callable[..., Any], dim_argmax: int | None = None, activation: str = 'no', thresh: float | None = None,
+            to_np: bool = False, invert_arg: bool | None = None, flatten: bool = True, name: str | None = None, axis: int | None = None,
+            ignore_index: int | None = None, **kwargs: Any) -> None:
         if activation not in _ACTIVATIONS:
             raise ValueError(f'activation {activation!r} is not one of {", ".join(_ACTIVATIONS)}')
         check_arguments(func, kwargs)
@@ -433,41 +326,26 @@ class AccumMetric(Metric):
         takes_all = len(outputs) > 2 and len(outputs) == self.n_args and all(isinstance(t, Tensor) for t in outputs)
         self.add(*(outputs if takes_all else a_pair(self.name, learn)))
 
-    def add(self,
-        pred: Tensor,       # predictions of a batch
-        targ: Tensor,       # targets of the batch
-        *others: Tensor,    # further targets
-    ) -> None:
+    def add(self, pred: Tensor, targ: Tensor, *others: Tensor) -> None:
         """Store one batch, after `prepared`
 
         Args:
             pred: predictions of a batch
             targ: targets of the batch
             *others: further targets
-
-        Example:
-            mean.add(torch.tensor(25.), 16)
         """
         pred, targ = pred.detach(), targ.detach()
         self.ignored = self.layout.label(pred, targ)
         self.batches.append((*self.prepared(pred, targ), *(t.detach().reshape(-1) if self.flatten else t.detach() for t in others)))
 
-    def prepared(self,
-        pred: Tensor,       # predictions of a batch
-        targ: Tensor,       # targets of the batch
-    ) -> tuple[Tensor, Tensor]:    # the prediction and the target to store
+    def prepared(self, pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]:
         """Return the prediction and the target to store, after activation, argmax, threshold and flattening
 
         Args:
             pred: predictions of a batch
             targ: targets of the batch
-
         Returns:
             the prediction and the target to store
-
-        Example:
-            words, tags = torch.eye(3)[None], torch.tensor([[0, 1, 1]])
-            assert [t.tolist() for t in SklearnMetric(f1_score, axis=-1).prepared(words, tags)] == [[0, 1, 2], [0, 1, 1]]
         """
         if self.activation != 'no': pred = self._activated(not_half(pred), targ)
         if self.dim_argmax is not None: pred = pred.argmax(self.dim_argmax)
@@ -491,24 +369,15 @@ class AccumMetric(Metric):
         if n_processes() > 1: found = tuple(map(torch.cat, zip(*filter(None, gather_over_processes(found)))))
         return self.compute(*found) if found else None
 
-    def compute(self,
-        pred: Tensor,       # all predictions, on the CPU
-        targ: Tensor,       # all targets, on the CPU
-        *others: Tensor,    # the same for further targets
-    ) -> Any:               # a number or a scalar tensor
+    def compute(self, pred: Tensor, targ: Tensor, *others: Tensor) -> Any:
         """Call the function on all predictions and targets that are not ignored
 
         Args:
             pred: all predictions, on the CPU
             targ: all targets, on the CPU
             *others: the same for further targets
-
         Returns:
             a number or a scalar tensor
-
-        Example:
-            assert recall.compute(torch.tensor([0, 1]), torch.tensor([0, 1])) == 1      # labels of all items
-            assert AccumMetric(share_of_ones, thresh=0.)(torch.tensor([-1., 2., 3.]), torch.tensor([1, 1, 0])) == 1/2
         """
         given = pred, targ, *others
         if self.ignored is not None and targ.ndim == 1 and len(pred) == len(targ):
@@ -534,12 +403,7 @@ def _n_required(func: Callable[..., Any]) -> int:
 
 # %% ../nbs/11_metrics.ipynb #135ef6a9
 class UpdateMetric(Metric):
-    """Wraps an object with `reset`, `update(pred, *yb)` and `compute`, such as a torchmetrics metric
-
-    Args:
-        metric: the object to wrap
-        name: heading of its column; None: its attribute `name`, or its class in snake case
-    """
+    "Wraps an object with `reset`, `update(pred, *yb)` and `compute`, such as a torchmetrics metric"
     def __init__(self,
         metric: Any,                # the object to wrap
         name: str | None = None,    # heading of its column; None: its attribute `name`, or its class in snake case
@@ -577,21 +441,16 @@ class UpdateMetric(Metric):
         return compute() if n == 1 or exchanges else agreed_value(self.name, compute)
 
 # %% ../nbs/11_metrics.ipynb #644a9088
-def as_metric(
-    m: Any,   # a function, a `Metric`, an object with `reset`, `update` and `compute`, or a class of such objects
-) -> Any:     # an object with `reset`, `accumulate`, `value` and `name`
+def as_metric(m: Any) -> Any:
     """Convert `m` to a metric object. Raise `TypeError` if `m` is not a metric
 
     Args:
-        m: a function, a `Metric`, an object with `reset`, `update` and `compute`, or a class of such
-            objects
-
+        m: a function, a `Metric`, an object with `reset`, `update` and `compute`, or a class of such objects
     Returns:
         an object with `reset`, `accumulate`, `value` and `name`
-
     Raises:
-        TypeError: {m} is not a metric: pass a function of (pred, *yb), a Metric, or an object with
-            reset, update and compute
+        TypeError: {m} is not a metric: pass a function of (pred, *yb), a Metric, or an object with reset, update and
+            compute
     """
     if isinstance(m, type): m = m()
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
@@ -608,14 +467,7 @@ def as_metric(
 def as_metrics(
     ms: Any,         # None, one metric or several; a torchmetrics MetricCollection counts as several
 ) -> list[Any]:      # objects with `reset`, `accumulate`, `value` and `name`
-    """Convert one metric or several to a list of metric objects
-
-    Args:
-        ms: None, one metric or several; a torchmetrics MetricCollection counts as several
-
-    Returns:
-        objects with `reset`, `accumulate`, `value` and `name`
-    """
+    "Convert one metric or several to a list of metric objects"
     if ms is None: return []
     one = (not isinstance(ms, Iterable) or isinstance(ms, (type, str))
            or hasattr(ms, 'update') or hasattr(ms, 'accumulate'))     # a metric may be iterable
@@ -627,26 +479,20 @@ def as_metrics(
     return [copy.copy(m) if any(objects[i] is o for o in objects[:i]) else m for i, m in enumerate(found)]
 
 # %% ../nbs/11_metrics.ipynb #c41aab61
-def metric_on(
-    metric: Any,                     # a function, a `Metric`, or a torchmetrics metric
-    *which: int | str | tuple[Any, ...],       # indices into `learn.outputs`, names, or paths
-    name: str | None = None,         # heading of its column; None: the name of the metric
-) -> Any:                            # a copy of the metric, for the chosen outputs
+def metric_on(metric: Any, *which: int | str | tuple[Any, ...], name: str | None = None) -> Any:
     """Return a copy of a metric that compares chosen outputs: the first replaces the prediction, and the others replace the targets
 
     Args:
         metric: a function, a `Metric`, or a torchmetrics metric
         *which: indices into `learn.outputs`, names, or paths
         name: heading of its column; None: the name of the metric
-
     Returns:
         a copy of the metric, for the chosen outputs
-
     Raises:
         TypeError: metric_on(metric, ...): say which outputs, such as metric_on(metric, 0, 2)
         TypeError: metric_on() takes one metric: call it for each member of the collection
-
     Example:
+        from cbnb.toy import mae, raises
         assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
         assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
         with raises(TypeError, 'cannot be chosen by 1.5'): metric_on(mae, 1.5)
@@ -662,13 +508,7 @@ def metric_on(
 
 # %% ../nbs/11_metrics.ipynb #664dacd1
 class Chosen:
-    """View of a learner in which `pred` and `yb` are the chosen outputs. Other attributes are read from the learner
-
-    Args:
-        learn: the learner
-        pred: replaces the prediction of the learner
-        yb: replaces the targets of the learner
-    """
+    "View of a learner in which `pred` and `yb` are the chosen outputs. Other attributes are read from the learner"
     def __init__(self,
         learn: Any,      # the learner
         pred: Any,       # replaces the prediction of the learner
@@ -684,15 +524,7 @@ def view_for_metric(
     metric: Any,    # a metric, which may have `chosen_outputs`
     learn: Any,     # the learner, after a batch
 ) -> Any:           # a `Chosen` view, or the learner itself if no outputs are chosen
-    """Return a view of the learner with the chosen outputs of a metric, for `metric.accumulate`
-
-    Args:
-        metric: a metric, which may have `chosen_outputs`
-        learn: the learner, after a batch
-
-    Returns:
-        a `Chosen` view, or the learner itself if no outputs are chosen
-    """
+    "Return a view of the learner with the chosen outputs of a metric, for `metric.accumulate`"
     chosen = getattr(metric, 'chosen_outputs', None)
     if not chosen: return learn
     try: pred, *yb = (pick_output(learn, which) for which in chosen)

@@ -51,13 +51,7 @@ class Line(nn.Module):
     def forward(self, x: Tensor) -> Tensor: return self.a*x + self.b
 
 # %% ../nbs/toy.ipynb #7cddbef1
-def line_learner(
-    n: int = 2,            # training batches per epoch
-    bs: int = 8,           # batch size, an even number
-    valid: bool = True,    # whether to validate, on the first training batch
-    quiet: bool = True,    # whether to print no table
-    **kwargs: Any,         # further arguments of `Learner`
-) -> Learner:  # a learner that is ready to fit
+def line_learner(n: int = 2, bs: int = 8, valid: bool = True, quiet: bool = True, **kwargs: Any) -> Learner:
     """Make a learner that fits y = 2x + 3 by SGD with a learning rate of 0.1. Each update multiplies the errors of `a` and `b` by 0.8
 
     Args:
@@ -66,16 +60,13 @@ def line_learner(
         valid: whether to validate, on the first training batch
         quiet: whether to print no table
         **kwargs: further arguments of `Learner`
-
     Returns:
         a learner that is ready to fit
-
     Example:
-        learn = line_learner(n=3)
+        from cbnb.toy import line_learner
+        learn = line_learner()
         learn.fit(1)
-        a, b = learn.model.a.item(), learn.model.b.item()
-        assert abs(a - 2*(1 - 0.8**3)) < 1e-6 and abs(b - 3*(1 - 0.8**3)) < 1e-6
-        assert len(line_learner(cbs=Recorder(train_metrics=True)).cbs) == len(learn.cbs)    # your recorder replaces the default
+        print(f'y = {learn.model.a.item():.2f}x + {learn.model.b.item():.2f}')
     """
     x = torch.tensor([-1., 1.]).repeat(n*bs//2)
     batches = list(zip(x.split(bs), (2*x + 3).split(bs)))
@@ -85,22 +76,11 @@ def line_learner(
 
 # %% ../nbs/toy.ipynb #ffdc4961
 def mae(pred: Tensor, y: Tensor) -> Tensor:
-    """Return the mean absolute error of a batch
-
-    Args:
-        pred
-        y
-    """
+    "Return the mean absolute error of a batch"
     return (pred - y).abs().mean()
 
 # %% ../nbs/toy.ipynb #a5bca751
-def wave_learner(
-    n: int = 32,           # training batches per epoch
-    bs: int = 16,          # batch size
-    quiet: bool = True,    # whether to print no table
-    seed: int = 0,         # random seed of the data and the weights
-    **kwargs: Any,         # further arguments of `Learner`
-) -> Learner:  # a learner that is ready to fit
+def wave_learner(n: int = 32, bs: int = 16, quiet: bool = True, seed: int = 0, **kwargs: Any) -> Learner:
     """Make a learner whose network of 32 hidden units learns a noisy sine wave with AdamW and a learning rate of 0.01
 
     Args:
@@ -109,16 +89,8 @@ def wave_learner(
         quiet: whether to print no table
         seed: random seed of the data and the weights
         **kwargs: further arguments of `Learner`
-
     Returns:
         a learner that is ready to fit
-
-    Example:
-        learn = wave_learner()
-        learn.fit(5)
-        first, *_, last = learn.recorder.last().epochs
-        assert last['valid_loss'] < first['valid_loss']/4
-        print({k: round(v, 3) for k, v in last.items() if k != 'time'})
     """
     torch.manual_seed(seed)
     x = torch.rand((n + 8)*bs, 1)*6 - 3
@@ -129,13 +101,7 @@ def wave_learner(
     return _learner(dls, net, quiet, dict(loss_func=nn.MSELoss(), lr=1e-2, metrics=mae), kwargs)
 
 # %% ../nbs/toy.ipynb #60610808
-def digits_learner(
-    n: int = 1437,         # number of training items; the remaining items are for validation
-    bs: int = 64,          # batch size
-    quiet: bool = True,    # whether to print no table
-    seed: int = 0,         # random seed of the order of the items and the weights
-    **kwargs: Any,         # further arguments of `Learner`
-) -> Learner:  # a learner that is ready to fit
+def digits_learner(n: int = 1437, bs: int = 64, quiet: bool = True, seed: int = 0, **kwargs: Any) -> Learner:
     """Make a learner whose network of two layers classifies scikit-learn's digits with AdamW and a learning rate of 0.01
 
     Args:
@@ -144,11 +110,10 @@ def digits_learner(
         quiet: whether to print no table
         seed: random seed of the order of the items and the weights
         **kwargs: further arguments of `Learner`
-
     Returns:
         a learner that is ready to fit
-
     Example:
+        from cbnb.toy import digits_learner
         learn = digits_learner()
         learn.fit(5)
         print([round(row['accuracy'], 2) for row in learn.recorder.last().epochs])
@@ -165,22 +130,18 @@ def digits_learner(
     return _learner(dls, net, quiet, defaults, kwargs)
 
 # %% ../nbs/toy.ipynb #b82232e2
-def close(
-    a: Any,               # a number, a tensor, or an iterable of numbers
-    b: Any,               # a number, a tensor, or an iterable of numbers
-    tol: float = 1e-4,    # largest difference that is accepted
-) -> bool:  # True if they agree
+def close(a: Any, b: Any, tol: float = 1e-4) -> bool:
     """Return whether `a` and `b` have the same length, and each pair of numbers differs by at most `tol`
 
     Args:
         a: a number, a tensor, or an iterable of numbers
         b: a number, a tensor, or an iterable of numbers
         tol: largest difference that is accepted
-
     Returns:
         True if they agree
-
     Example:
+        import torch
+        from cbnb.toy import close
         assert close([0.1 + 0.2, 1], (0.3, 1)) and close(torch.tensor(2.), 2.00005)
         assert not close([1, 2], [1]) and not close(1, 1.001)
     """
@@ -194,23 +155,16 @@ def _numbers(values: Any) -> list[float]:
 
 # %% ../nbs/toy.ipynb #00f4fe3b
 @contextmanager
-def raises(
-    kind: type[BaseException],    # expected class of the error; subclasses are accepted
-    words: str,                   # text that the message must contain
-) -> Iterator[None]:  # a context manager
+def raises(kind: type[BaseException], words: str) -> Iterator[None]:
     """Context manager that prints the error of its block, and checks its type and message
 
     Args:
         kind: expected class of the error; subclasses are accepted
         words: text that the message must contain
-
     Returns:
         a context manager
-
-    Raises:
-        AssertionError: no {kind} was raised
-
     Example:
+        from cbnb.toy import line_learner, raises
         with raises(ValueError, 'n_epoch=0'): line_learner().fit(0)
         with raises(AssertionError, 'no ValueError'):
             with raises(ValueError, 'anything'): pass
@@ -222,12 +176,7 @@ def raises(
     else: raise AssertionError(f'no {kind.__name__} was raised')
 
 # %% ../nbs/toy.ipynb #a17e0002
-def in_processes(
-    program: str,            # Python source code
-    n: int = 2,              # number of processes
-    meet: bool = False,      # whether to call `torch.distributed.init_process_group` first
-    timeout: float = 120.,   # seconds to wait for each process before all are killed
-) -> list[str]:              # the printed output of each process
+def in_processes(program: str, n: int = 2, meet: bool = False, timeout: float = 120.) -> list[str]:
     """Run a program in several parallel processes. If a process fails, raise `RuntimeError` with its traceback
 
     Args:
@@ -235,11 +184,10 @@ def in_processes(
         n: number of processes
         meet: whether to call `torch.distributed.init_process_group` first
         timeout: seconds to wait for each process before all are killed
-
     Returns:
         the printed output of each process
-
     Example:
+        from cbnb.toy import in_processes
         assert in_processes('import os; print(os.environ["RANK"])', n=2) == ['0\\n', '1\\n']
     """
     with socket.socket() as s:

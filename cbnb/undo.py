@@ -19,13 +19,7 @@ _all_ = ['interrupts_act', 'interrupts_wait']
 class UndoStack(ExitStack):
     "A stack of functions that undo changes at the end of a block, even after an error"
     def set(self, obj: Any, name: str, value: Any) -> None:
-        """Set `obj.name` to `value` until the end of the block, and then restore it
-
-        Args:
-            obj
-            name
-            value
-        """
+        "Set `obj.name` to `value` until the end of the block, and then restore it"
         is_kept = name in vars(obj) or isinstance(getattr(type(obj), name, None), property)
         with interrupts_wait():
             if is_kept: self.callback(setattr, obj, name, getattr(obj, name))
@@ -33,29 +27,15 @@ class UndoStack(ExitStack):
             setattr(obj, name, value)
 
     def callback(self, f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        """Call `f` with these arguments at the end of the block, and return `f`
-
-        Args:
-            f
-            *args
-            **kwargs
-        """
+        "Call `f` with these arguments at the end of the block, and return `f`"
         with interrupts_wait(): return super().callback(f, *args, **kwargs)
 
     def push(self, exit: Any) -> Any:
-        """Call `exit(exc_type, exc, traceback)` at the end of the block, and return `exit`
-
-        Args:
-            exit
-        """
+        "Call `exit(exc_type, exc, traceback)` at the end of the block, and return `exit`"
         with interrupts_wait(): return super().push(exit)
 
     def enter_context(self, cm: Any) -> Any:
-        """Enter a context manager until the end of the block, and return the value of its `__enter__`
-
-        Args:
-            cm
-        """
+        "Enter a context manager until the end of the block, and return the value of its `__enter__`"
         with interrupts_wait(): return super().enter_context(cm)
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> bool:

@@ -237,7 +237,7 @@ def own_update(folder):
 
     own = Own()
     own.model = model
-    return fitted(learner(model=model, train_step=own.step), 1)
+    return fitted(learner(model=model, train_step=cbnb.UpdateStep(own.step)), 1)
 
 
 @case

@@ -272,7 +272,7 @@ class HandMade:
 def gan(path):
     torch.manual_seed(0)
     model = GAN()
-    return make(path, model=model, train_step=HandMade(model), eval_step=lambda x, y: (model.gen(x) - y).square().mean())
+    return make(path, model=model, train_step=cbnb.UpdateStep(HandMade(model)), eval_step=lambda x, y: (model.gen(x) - y).square().mean())
 
 
 def several_schedulers(path):

@@ -12,6 +12,7 @@ from nbdev.doclinks import patch_name
 Link = Callable[[str], str]
 EMPTY = inspect.Parameter.empty
 LONGEST_DEFAULT = 40
+_SECTION = re.compile(r"\n+(Args|Returns|Raises|Example):\n")
 
 
 def documented(source: str) -> Iterator[str]:
@@ -138,12 +139,13 @@ def _details(found: object) -> dict[str, str]:
 
 def _part(doc: str, title: str) -> str:
     """The lines of a section that the export has written."""
-    return doc.partition(f"\n\n{title}:\n")[2].partition("\n\n")[0]
+    parts = _SECTION.split(doc)
+    return dict(zip(parts[1::2], parts[2::2])).get(title, "")
 
 
 def _summary(found: object) -> str:
     """The docstring without what the export has written into it, which the table shows."""
-    return re.split(r"\n\n(?:Args|Returns|Raises|Example):\n", inspect.getdoc(found) or "")[0]
+    return _SECTION.split(inspect.getdoc(found) or "")[0]
 
 
 def first_sentence(found: object) -> str:

@@ -1,20 +1,17 @@
 """The reference by topic: each public name with what it takes, returns and raises, and an example from the notebooks."""
 
-import ast
 import importlib
 import inspect
-import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbdev.doclinks import patch_name
 from nbformat import NotebookNode
 
 from docs_api import documented, entry, first_sentence, kind_of
 from docs_nav import Page, title_and_about
-from notebooks import LIB, default_module, directives, is_hidden, without_directives
+from examples import Examples, Place
+from notebooks import LIB, default_module, directives, is_hidden
 
 # The topics: title, what it is about, and its names. A name is one of `cbnb.all`, or dotted from `cbnb`.
 # A name of `cbnb.all` that is in none of them comes under "More callbacks".
@@ -69,9 +66,13 @@ TOPICS = {
     "predictions": (
         "Predictions and results",
         "Collect predictions, and see where a model is wrong",
-        "FetchPredsCallback MCDropoutCallback callbacks.interpret.Interpretation callbacks.results.Predictions",
+        "FetchPredsCallback MCDropoutCallback callbacks.interpret.Interpretation callbacks.interpret.Predictions",
     ),
-    "steps": ("Training steps", "Steps with several losses, models or optimizers", "Step TrainStep EvalStep MultiLossStep"),
+    "steps": (
+        "Training steps",
+        "Steps with several losses, models or optimizers",
+        "Step LossStep UpdateStep TrainStep EvalStep MultiLossStep",
+    ),
     "distributed": ("Several processes", "Train on several GPUs or processes", "Distributed"),
     "loggers": (
         "Loggers",
@@ -95,20 +96,7 @@ LEARNER = {
     "Layers, optimizer, precision": "freeze unfreeze freeze_to create_opt to_fp16 to_bf16 to_fp32 to_dls_device",
     "Save and load": "save load export state_dict load_state_dict",
 }
-EXAMPLE_LINES, SEARCHED_CELLS = 6, 4
-PAGES_OF_EXAMPLES = ("how_to", "tutorials", "guides")  # searched before the other notebooks
 ROWS = 4  # a topic with fewer names has no table on top
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a definition is."""
-
-    path: Path
-    cell: int
-
-    def label(self, module: str, name: str) -> str:
-        return f"code-{module}.{name}"
 
 
 @dataclass
@@ -131,14 +119,10 @@ class Reference:
     def __init__(self, notebooks: dict[Path, NotebookNode]):
         self.notebooks = notebooks
         self.places: dict[tuple[str, str], Place] = {}  # of what has an entry on the page of its notebook
-        self.defined: dict[tuple[str, str], Place] = {}  # of all else, too: methods of private classes, and those without a docstring
-        self.shown = {path: _examples_in(nb) for path, nb in notebooks.items()}
+        self.examples = Examples(notebooks)
         for path, nb in notebooks.items():
             module = default_module(nb)
             for number, cell in enumerate(nb.cells):
-                if module and "exporti" not in directives(cell) and not _is_example(cell) and cell.cell_type == "code":
-                    for name in _definitions(cell.source):
-                        self.defined.setdefault((module, name), Place(path, number))
                 if module and {"export", "exports"} & set(directives(cell)) and not is_hidden(cell):
                     for name in documented(cell.source):
                         self.places.setdefault((module, name), Place(path, number))
@@ -183,20 +167,7 @@ class Reference:
 
     def example(self, item: Item) -> str:
         """Lines that use the name: of the first cells after its definition, of any cell of its notebook, or of another page."""
-        is_method, names = "." in item.name, {item.name.rpartition(".")[2], item.code[1].rpartition(".")[2]}  # an alias has two
-        return next(filter(None, (using(source, name, is_method) for source in self._searched(item) for name in sorted(names))), "")
-
-    def _searched(self, item: Item) -> Iterator[str]:
-        """The cells that may hold an example, the most likely first."""
-        place = self.defined.get(item.code)
-        if place:
-            cells = self.shown[place.path]
-            after = [source for number, source in cells.items() if number > place.cell]
-            before = [source for number, source in cells.items() if number < place.cell]
-            yield from (*after[:SEARCHED_CELLS], *before, *after[SEARCHED_CELLS:])
-        others = [path for path in self.notebooks if not place or path != place.path]
-        for path in sorted(others, key=lambda path: path.parent.name not in PAGES_OF_EXAMPLES):
-            yield from self.shown[path].values()
+        return next(self.examples.of(item.code, item.name), "")
 
     def _items(self, name: str) -> Iterator[Item]:
         module, found = _resolve(name)
@@ -210,53 +181,6 @@ class Reference:
                 code = function.__module__, function.__qualname__
                 if code[1].rpartition(".")[0] in (plain, found.__name__) or code[1].rpartition(".")[0] not in PUBLIC:
                     yield Item(module, f"{plain}.{member}", code, stored if isinstance(stored, property) else function)
-
-
-def using(source: str, name: str, is_method: bool) -> str:
-    """The statements of `source` that call `name`, if they are few lines; a `.` comes before a method."""
-    before = r"\." if is_method else r"(?<![\w.])"
-    pattern = re.compile(rf"{before}{re.escape(name)}\b")
-    if not pattern.search(source):
-        return ""
-    try:
-        statements = ast.parse(source).body
-    except SyntaxError:
-        return ""
-    lines = source.splitlines()
-    if len(lines) <= EXAMPLE_LINES:
-        return source
-    texts = [
-        "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in statements if not isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    first = next((i for i, text in enumerate(texts) if pattern.search(text) and text.count("\n") < EXAMPLE_LINES), None)
-    if first is None:
-        return ""
-    chosen = [texts[first]]
-    for text in texts[first + 1 :]:  # and what is checked of it
-        if not text.startswith(("assert", "print", "close", "learn")) or sum(len(t.splitlines()) for t in [*chosen, text]) > EXAMPLE_LINES:
-            break
-        chosen.append(text)
-    return "\n".join(chosen)
-
-
-def _definitions(source: str) -> Iterator[str]:
-    """The functions, the classes and the methods of a cell, private ones included."""
-    with suppress(SyntaxError):
-        for node in ast.parse(source).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                names = patch_name(node)
-                yield from [names] if isinstance(names, str) else names
-                yield from (f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef))
-
-
-def _examples_in(nb: NotebookNode) -> dict[int, str]:
-    """The number and the source of each cell that is code for the reader of a page, and not for the module."""
-    return {number: without_directives(cell.source) for number, cell in enumerate(nb.cells) if _is_example(cell)}
-
-
-def _is_example(cell: NotebookNode) -> bool:
-    marks = set(directives(cell))
-    return cell.cell_type == "code" and not is_hidden(cell) and not marks & {"export", "exports", "exporti", "hide_input"}
 
 
 def _names() -> dict[str, list[str]]:
@@ -293,7 +217,7 @@ def _members(cls: type) -> Iterator[str]:
         if name.startswith("_") or name in common or name in EVENTS:
             continue
         function = _function(inspect.getattr_static(cls, name))
-        if function and (function.__module__ or "").startswith(LIB.name) and inspect.getdoc(function):
+        if function and "." in function.__qualname__ and (function.__module__ or "").startswith(LIB.name) and inspect.getdoc(function):
             yield name
 
 

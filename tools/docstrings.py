@@ -1,10 +1,10 @@
 """Write what a person asks `?` for into the docstrings of cbnb/: parameters, what is returned, what is raised, and an example.
 
-    python tools/docstrings.py          all exported modules, in place; `make export` does it after nbdev
-
-In a notebook, a parameter has its comment beside it, an error its message where it is raised, and the example is in the cells below.
-`?`, Shift-Tab and an editor show docstrings only. So the export copies all three there. A parameter without a comment has the one of the
-same method of a base class. Nothing but docstrings is changed, and a second run changes nothing.
+`make export` does it after nbdev. In a notebook, a parameter has its comment beside it, an error its message where it is raised, and the
+example is in the cells below. `?`, Shift-Tab and an editor show docstrings only. So the export moves the comments there, and copies the
+messages and the example, for all that users reach: the names that they import, and the methods of these classes. Each parameter is then
+described once in the module; other functions keep their comments. An example is copied if it runs alone after `from cbnb.all import *`.
+A parameter without a comment has the one of the same method of a base class. The code of the module stays as it is.
 """
 
 import ast
@@ -14,21 +14,23 @@ import re
 import sys
 import textwrap
 import tokenize
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 from nbdev.doclinks import patch_name
 
-from notebooks import LIB, ROOT, is_exported, notebook_paths, read
+from docs_reference import TOPICS
+from examples import Examples
+from notebooks import LIB, NBS, is_exported, read
 
 _COMMON = {"learn": "the learner"}  # what parameters of this name mean, if nothing else is said
-_WIDTH, _LONGEST_VALUE = 100, 30
-_WRITTEN = re.compile(r"\n\n(Args|Returns|Raises|Example):\n.*", re.DOTALL)
+_WIDTH, _LONGEST_VALUE = 120, 30
+_LINE = 140  # how long the line of a signature may be
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-Examples = Mapping[str, str]  # qualified name of a definition -> lines that use it
+_SAY_NOTHING = ("NotImplementedError", "AssertionError")
+STARS = ("all", "dialects.fastai_v1", "dialects.fastai_v2", "dialects.mindspore", "names.fastai")  # users write `from cbnb.x import *`
 
 
 class Module:
@@ -36,7 +38,8 @@ class Module:
 
     def __init__(self, path: Path, root: Path = LIB):
         self.root, self.path, self.source = root, path, path.read_text(encoding="utf-8")
-        self.comments, self.tree = _comments(self.source), ast.parse(self.source)
+        self.comments, self.columns = _comments(self.source)
+        self.tree = ast.parse(self.source)
 
     def constructor(self, node: ast.ClassDef) -> "tuple[Module, _Function] | None":
         """The `__init__` of a class, its own or an inherited one, and the module it is in."""
@@ -48,37 +51,133 @@ class Module:
         for module, base in filter(None, (self.find(ast.unparse(base)) for base in node.bases)):
             yield from module.methods(base, name)
 
-    def find(self, name: str) -> "tuple[Module, ast.ClassDef] | None":
-        """A class of this package, and its module."""
+    def find(self, name: str) -> "tuple[Module, ast.ClassDef | _Function] | None":
+        """A class or function of this package, and its module."""
         for node in self.tree.body:
-            if isinstance(node, ast.ClassDef) and node.name == name:
+            if isinstance(node, ast.ClassDef | _Function) and node.name == name:
                 return self, node
-            if isinstance(node, ast.ImportFrom) and node.level and any((alias.asname or alias.name) == name for alias in node.names):
-                path = self.path.parents[node.level - 1].joinpath(*(node.module or "__init__").split(".")).with_suffix(".py")
-                return module_at(path, self.root).find(next(alias.name for alias in node.names if (alias.asname or alias.name) == name))
+            if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(f"{LIB.name}.")):
+                for alias in node.names:
+                    if (alias.asname or alias.name) == name:
+                        return module_at(self._path_of(node), self.root).find(alias.name)
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name and isinstance(node.value, ast.Name):
+                return self.find(node.value.id)
         return None
+
+    def _path_of(self, node: ast.ImportFrom) -> Path:
+        parts = (node.module or "__init__").split(".")
+        start = self.path.parents[node.level - 1] if node.level else self.root.parent
+        path = start.joinpath(*parts)
+        return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+    def names(self) -> list[str]:
+        """What `from module import *` brings."""
+        found = (node.value for node in self.tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__")
+        return list(ast.literal_eval(next(found, ast.List([]))))
 
 
 @cache
 def module_at(path: Path, root: Path) -> Module:
-    """A module that others import from: read once."""
+    """A module, read once: before its comments have moved."""
     return Module(path, root)
 
 
-def with_docs(module: Module, examples: Examples = MappingProxyType({})) -> str:
-    """The source with complete docstrings: those of public functions, of public classes, and of the public methods of all classes."""
+class Reached(dict):
+    """Module -> the qualified names of the functions, classes and methods in it that users reach."""
+
+    def __init__(self, root: Path, modules: Iterable[Module]):
+        self.root = root
+        for name in STARS:
+            for found in module_at(root.joinpath(*name.split(".")).with_suffix(".py"), root).names():
+                self.add(name, found)
+        for dotted in (name for _, _, names in TOPICS.values() for name in names.split()):
+            module, _, name = dotted.rpartition(".")
+            self.add(module or "all", name)
+        for module in modules:
+            for node in module.tree.body:
+                name = _qualname(node, None) if isinstance(node, _Function) else ""
+                if "." in name and (owner := module.find(name.rpartition(".")[0])) and f"{owner[1].name}." in self.get(owner[0].path, ()):
+                    self.setdefault(module.path, set()).add(name)
+
+    def add(self, module: str, name: str) -> None:
+        path = self.root.joinpath(*module.split(".")).with_suffix(".py")
+        if path.exists() and (found := module_at(path, self.root).find(name)):
+            self.setdefault(found[0].path, set()).add(found[1].name)
+            if isinstance(found[1], ast.ClassDef):
+                self._add_methods(*found)
+
+    def _add_methods(self, module: Module, node: ast.ClassDef) -> None:
+        """Those of the class and of its bases; `Learner.` says that methods of other modules belong to it, too."""
+        methods = {f"{node.name}.{part.name}" for part in node.body if isinstance(part, _Function)}
+        self.setdefault(module.path, set()).update(methods, {f"{node.name}."})
+        for found in filter(None, (module.find(ast.unparse(base)) for base in node.bases)):
+            self._add_methods(*found)
+
+
+def with_docs(module: Module, examples: Mapping[str, str] = MappingProxyType({}), reached: Set[str] | None = None) -> str:
+    """The source with complete docstrings of all that is `reached`, or of all that is public; their parameters have no comments any more."""
+    changes: list[tuple[int, int, list[str]]] = []  # the first and the last line, and those instead of them
+    for node, owner in _shown(module.tree):
+        name = _qualname(node, owner)
+        if reached is not None and name not in reached:
+            continue
+        doc, more = node.body[0].value, list(_sections(node, owner, module))
+        made = node if isinstance(node, _Function) else next((f for f in node.body if getattr(f, "name", "") == "__init__"), None)
+        if doc.lineno > node.lineno:
+            if "Args:" in more or "Returns:" in more:
+                changes += [_signature(made, module)] if made else _bare_fields(node, module)
+            if example := examples.get(name):
+                more += ["Example:", *(f"    {line}".rstrip() for line in example.splitlines())]
+            if more:
+                text = "\n".join([inspect.cleandoc(doc.value), "", *more, ""]).replace("\\", "\\\\").replace('"""', r"\"\"\"")
+                text = textwrap.indent(f'"""{text}"""\n', " " * doc.col_offset)
+                changes.append((doc.lineno, doc.end_lineno, text.splitlines(keepends=True)))
     lines = module.source.splitlines(keepends=True)
-    for node, owner in sorted(
-        _shown(module.tree, examples), key=lambda found: -found[0].lineno
-    ):  # from the end: numbers of lines stay true
-        doc = node.body[0].value
-        summary, more = _WRITTEN.sub("", inspect.cleandoc(doc.value)), list(_sections(node, owner, module))
-        if example := examples.get(_qualname(node, owner)):
-            more += ["", "Example:", *(f"    {line}".rstrip() for line in example.splitlines())]
-        if more and doc.lineno > node.lineno:
-            text = "\n".join([summary, *more, ""]).replace("\\", "\\\\").replace('"""', r"\"\"\"")
-            lines[doc.lineno - 1 : doc.end_lineno] = [textwrap.indent(f'"""{text}"""\n', " " * doc.col_offset)]
+    for first, last, instead in sorted(changes, key=lambda change: -change[0]):
+        lines[first - 1 : last] = instead
     return "".join(lines)
+
+
+def _signature(function: _Function, module: Module) -> tuple[int, int, list[str]]:
+    """The lines of the signature without the comments that the docstring has, and as few as they then need."""
+    first, last = function.lineno, function.body[0].lineno
+    lines = module.source.splitlines()
+    if not lines[last - 1][: function.body[0].col_offset].strip():
+        last -= 1
+    about = {line for _, line in _named(function)} | {function.returns.end_lineno if function.returns else 0}
+    pieces, kept = [], False
+    for number in range(first, last + 1):
+        column = module.columns.get(number)
+        own = column is not None and number not in about and not (lines[number - 1][:column].strip() == "")
+        kept |= own
+        pieces.append(lines[number - 1] if own or column is None else lines[number - 1][:column])
+    pieces = [piece.rstrip() for piece in pieces if piece.strip()]
+    return first, last, [f"{line}\n" for line in (pieces if kept else _filled(pieces, function.col_offset + 8))]
+
+
+def _filled(pieces: list[str], indent: int) -> list[str]:
+    """The lines of a signature, joined where there is room."""
+    done = [pieces[0]]
+    for piece in map(str.strip, pieces[1:]):
+        last = done[-1].rstrip(",") if piece[0] == ")" else done[-1]
+        between = "" if last[-1] in "([{" or piece[0] in ")]}" else " "
+        if len(last + between + piece) <= _LINE:
+            done[-1] = last + between + piece
+        else:
+            done.append(" " * indent + piece)
+    return done
+
+
+def _bare_fields(node: ast.ClassDef, module: Module) -> Iterator[tuple[int, int, list[str]]]:
+    """The fields of a dataclass without their comments, and the lines that go on with these."""
+    lines = module.source.splitlines()
+    fields = {part.end_lineno for part in node.body if isinstance(part, ast.AnnAssign)}
+    for line in fields & set(module.comments):
+        yield line, line, [lines[line - 1][: module.columns[line]].rstrip() + "\n"]
+        more = line + 1
+        while more in module.columns and more not in module.comments:
+            yield more, more, []
+            more += 1
 
 
 def _qualname(node: ast.ClassDef | _Function, owner: ast.ClassDef | None) -> str:
@@ -89,24 +188,26 @@ def _qualname(node: ast.ClassDef | _Function, owner: ast.ClassDef | None) -> str
     return name if isinstance(name, str) else name[0]
 
 
-def _comments(source: str) -> dict[int, str]:
-    """Number of a line -> the comment at its end, with the lines of comment right below it that go on with it."""
+def _comments(source: str) -> tuple[dict[int, str], dict[int, int]]:
+    """Number of a line -> the comment at its end, with the lines of comment right below it that go on with it; and where each begins."""
     found: dict[int, str] = {}
+    columns: dict[int, int] = {}
     start = last = 0  # the line of the comment that may go on, and its last line so far
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             line, text = token.start[0], token.string.lstrip("#").strip()
+            columns[line] = token.start[1]
             alone = not token.line[: token.start[1]].strip()
             if alone and start and line == last + 1:
                 found[start] += " " + text
             else:
                 found[line], start = text, 0 if alone else line
             last = line
-    return found
+    return found, columns
 
 
-def _shown(module: ast.Module, examples: Examples) -> Iterator[tuple[ast.ClassDef | _Function, ast.ClassDef | None]]:
-    """All that has a docstring and a name without underscore, methods with their classes; also the functions behind properties.
+def _shown(module: ast.Module) -> Iterator[tuple[ast.ClassDef | _Function, ast.ClassDef | None]]:
+    """All that has a docstring and a name without underscore, methods with their classes.
 
     A private class can be a base of a public one, so the methods of all classes count.
     """
@@ -114,7 +215,7 @@ def _shown(module: ast.Module, examples: Examples) -> Iterator[tuple[ast.ClassDe
         if isinstance(node, ast.ClassDef | _Function):
             methods = [(f, node) for f in node.body if isinstance(f, _Function)] if isinstance(node, ast.ClassDef) else []
             for part, owner in ((node, None), *methods):
-                if (part.name[0] != "_" or part.name in examples) and ast.get_docstring(part, clean=False):
+                if part.name[0] != "_" and ast.get_docstring(part, clean=False):
                     yield part, owner
 
 
@@ -123,26 +224,25 @@ def _sections(node: ast.ClassDef | _Function, owner: ast.ClassDef | None, module
     found: dict[str, Iterable[str]] = {}
     if isinstance(node, _Function):
         same = list(module.methods(owner, node.name)) if owner else [(module, node)]
-        is_base = bool(owner) and owner.name[0] == "_"  # bare names would say nothing there
-        found = dict(Args=_parameters(same, bare=not is_base), Returns=_returned(node, module.comments), Raises=_raised(node))
+        found = dict(Args=_parameters(same), Returns=_returned(node, module.comments), Raises=_raised(node))
     elif made := list(module.methods(node, "__init__")):
         found = dict(Args=_parameters(made), Raises=_raised(made[0][1]) if made[0][1] in node.body else ())
     else:
         found = dict(Args=_fields(node, module.comments))
     for title, entries in found.items():
-        if entries := list(entries):
-            yield from ("", f"{title}:", *(line for entry in entries for line in _wrapped(entry)))
+        entries = list(entries)
+        if title == "Args" and not any(": " in entry for entry in entries):
+            continue  # bare names say nothing
+        if entries:
+            yield from (f"{title}:", *(line for entry in entries for line in _wrapped(entry)))
 
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="        ", break_long_words=False)
 
 
-def _parameters(same: list[tuple[Module, _Function]], bare: bool = True) -> Iterator[str]:
-    """Each parameter of the first function, with what is said about it there, or in the methods it overrides.
-
-    Parameters of which nothing is said are named if they are wanted `bare`.
-    """
+def _parameters(same: list[tuple[Module, _Function]]) -> Iterator[str]:
+    """Each parameter of the first function, with what is said about it there, or in the methods it overrides."""
     about: dict[str, str] = {}
     for module, function in same:
         for name, line in _named(function):
@@ -150,8 +250,7 @@ def _parameters(same: list[tuple[Module, _Function]], bare: bool = True) -> Iter
                 about.setdefault(name.lstrip("*"), module.comments[line])
     for name, _ in _named(same[0][1]):
         text = about.get(name.lstrip("*")) or _COMMON.get(name)
-        if text or bare:
-            yield f"{name}: {text}" if text else name
+        yield f"{name}: {text}" if text else name
 
 
 def _named(function: _Function) -> Iterator[tuple[str, int]]:
@@ -191,13 +290,13 @@ def _returned(function: _Function, comments: dict[int, str]) -> Iterator[str]:
 
 
 def _raised(function: _Function) -> Iterator[str]:
-    """The errors that the function itself raises, with their messages, each once."""
+    """The errors that the function itself raises, with their messages, each once; those that say nothing before they are raised are left out."""
     seen = set()
     for node in _own_nodes(function):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
             kind = ast.unparse(node.exc.func)
             words = _words(node.exc.args[0])
-            if kind[0].isupper() and words and (kind, words) not in seen:
+            if kind not in _SAY_NOTHING and kind[0].isupper() and re.match(r"\{?\w", words) and (kind, words) not in seen:
                 seen.add((kind, words))
                 yield f"{kind}: {words}"
 
@@ -226,28 +325,21 @@ def _value(value: ast.expr) -> str:
     return f"{{{text}}}" if re.fullmatch(rf"[\w.]{{1,{_LONGEST_VALUE}}}|type\(\w+\)", text) else "..."
 
 
-def write_docs(folder: Path) -> None:
-    """Complete the docstrings of all exported modules in a folder."""
-    examples = _examples()
-    for path in sorted(folder.rglob("*.py")):
-        if is_exported(path) and path.name[0] != "_":
-            module = Module(path, folder)
-            done = with_docs(module, examples.get(".".join((LIB.name, *path.relative_to(folder).with_suffix("").parts)), {}))
-            if _code(done) != _code(module.source):
-                sys.exit(f"{path}: the code would not be the same")
-            if done != module.source:
-                path.write_text(done, encoding="utf-8")
-
-
-def _examples() -> dict[str, Examples]:
-    """The examples of the reference: module -> qualified name -> lines."""
-    sys.path.insert(0, str(ROOT))  # the names are those of this checkout, installed or not
-    from docs_reference import Reference
-
-    reference, found = Reference({path: read(path) for path in notebook_paths()}), defaultdict(dict)
-    for (module, name), item in reference.by_code.items():
-        found[module][name] = reference.example(item)
-    return found
+def write_docs(root: Path, nbs: Path = NBS) -> None:
+    """Complete the docstrings of all exported modules in `root`, which are those of the notebooks in `nbs`."""
+    module_at.cache_clear()
+    modules = [module_at(path, root) for path in sorted(root.rglob("*.py")) if is_exported(path) and path.name[0] != "_"]
+    reached, examples = Reached(root, modules), Examples({path: read(path) for path in sorted(nbs.rglob("*.ipynb"))})
+    public, toys = (set(module_at(root / f"{name}.py", root).names()) for name in ("all", "toy"))
+    for module in modules:
+        dotted = ".".join((LIB.name, *module.path.relative_to(root).with_suffix("").parts))
+        names = reached.get(module.path, set())
+        shown = [name for name in names if name.rpartition(".")[2][:1] not in ("_", "")]
+        done = with_docs(module, {name: examples.alone((dotted, name), public, toys) for name in shown}, names)
+        if _code(done) != _code(module.source):
+            sys.exit(f"{module.path}: the code would not be the same")
+        if done != module.source:
+            module.path.write_text(done, encoding="utf-8")
 
 
 def _code(source: str) -> str:
@@ -257,7 +349,3 @@ def _code(source: str) -> str:
         if isinstance(node, ast.ClassDef | _Function) and ast.get_docstring(node, clean=False):
             node.body[0].value.value = ""
     return ast.dump(tree)
-
-
-if __name__ == "__main__":
-    write_docs(LIB)

@@ -25,11 +25,7 @@ _ELEMENTWISE_FUNCS = F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss
 def title_of(
     f: Any,     # a function or a module
 ) -> str:
-    """Return the name of a function, or of the class of a module
-
-    Args:
-        f: a function or a module
-    """
+    "Return the name of a function, or of the class of a module"
     return getattr(f, '__name__', type(f).__name__)
 
 def check_shapes(
@@ -37,17 +33,7 @@ def check_shapes(
     pred: Any,         # the prediction of a batch
     y: Any,            # its target
 ) -> None:
-    """Raise `ValueError` if an element-wise loss gets predictions and targets with the same number of elements in different shapes
-
-    Args:
-        loss_func: a loss, a function or a module
-        pred: the prediction of a batch
-        y: its target
-
-    Raises:
-        ValueError: ... got predictions of shape ... and targets of shape ...: it would compare each
-            prediction with every target. Give both one shape, such as y[:, None] or pred.squeeze(1)
-    """
+    "Raise `ValueError` if an element-wise loss gets predictions and targets with the same number of elements in different shapes"
     if not isinstance(loss_func, _ELEMENTWISE) and loss_func not in _ELEMENTWISE_FUNCS: return
     if not isinstance(pred, Tensor) or not isinstance(y, Tensor): return
     if pred.shape == y.shape or not pred.numel() == y.numel() > 1: return
@@ -59,12 +45,7 @@ def is_column_and_row(
     pred: Any,    # the prediction of a batch
     y: Any,       # its target
 ) -> bool:
-    """Return whether one value has the shape (n, 1), the other has the shape (n,), and n is above 1
-
-    Args:
-        pred: the prediction of a batch
-        y: its target
-    """
+    "Return whether one value has the shape (n, 1), the other has the shape (n,), and n is above 1"
     if not isinstance(pred, Tensor) or not isinstance(y, Tensor) or pred.ndim + y.ndim != 3: return False
     column, row = (pred, y) if pred.ndim == 2 else (y, pred)
     return row.ndim == 1 and column.shape == (len(row), 1) and len(row) > 1
@@ -99,18 +80,7 @@ class AllPairs:
         *yb: Any,                  # its targets
         **kwargs: Any,             # other arguments of `f`
     ) -> Any:                      # what `f(pred, *yb, **kwargs)` returns
-        """Call a function, and warn if it compares each prediction with every target
-
-        Args:
-            what: what the function is, for the warning
-            f: a function of your own
-            pred: the prediction of a batch
-            *yb: its targets
-            **kwargs: other arguments of `f`
-
-        Returns:
-            what `f(pred, *yb, **kwargs)` returns
-        """
+        "Call a function, and warn if it compares each prediction with every target"
         unseen = hasattr(f, '_torchdynamo_orig_callable')                              # compiled code is not observed
         if self.said or unseen or not yb or not is_column_and_row(pred, yb[0]): return f(pred, *yb, **kwargs)
         with _Broadcasts(len(pred)) as watch: found = f(pred, *yb, **kwargs)

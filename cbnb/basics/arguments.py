@@ -28,17 +28,7 @@ def as_count(
     name: str,      # the name of the parameter, for the error message
     least: int,     # the smallest number allowed
 ) -> int:
-    """Return `n` as an `int`, after checking that it is a whole number of at least `least`
-
-    Args:
-        n: the value passed
-        name: the name of the parameter, for the error message
-        least: the smallest number allowed
-
-    Raises:
-        TypeError: {name}={shown} should be a whole number
-        ValueError: {name}={n} should be {least} or more
-    """
+    "Return `n` as an `int`, after checking that it is a whole number of at least `least`"
     try: count = operator.index(n) if not isinstance(n, bool) else None
     except TypeError: count = None
     shown = reprlib.repr(n)                  # an array would fill the screen
@@ -50,17 +40,7 @@ def as_count(
 def recommended(
     value: Any,    # a result of `lr_find`, or a rate
 ) -> Any:          # the recommended rate, or `value` itself if it is a rate
-    """Return the learning rate of a result of `lr_find`: the recommended one, or the one that you chose with `choose`. If the result has none, raise `ValueError`. Return any other value unchanged
-
-    Args:
-        value: a result of `lr_find`, or a rate
-
-    Returns:
-        the recommended rate, or `value` itself if it is a rate
-
-    Raises:
-        ValueError: lr_find recommends no rate: {value.reason}
-    """
+    "Return the learning rate of a result of `lr_find`: the recommended one, or the one that you chose with `choose`. If the result has none, raise `ValueError`. Return any other value unchanged"
     if not (hasattr(value, 'lr') and hasattr(value, 'reason')): return value
     if value.lr is not None: return value.lr
     raise ValueError(f'lr_find recommends no rate: {value.reason}')
@@ -70,19 +50,7 @@ def as_positive(
     value: Any,          # a number, a tensor with one element, or a result of `lr_find`
     name: str = 'lr',    # the name of the parameter, for the error message
 ) -> float:              # a finite number, 0 or more
-    """Convert a rate to a finite `float` of 0 or more, or raise `TypeError` or `ValueError`
-
-    Args:
-        value: a number, a tensor with one element, or a result of `lr_find`
-        name: the name of the parameter, for the error message
-
-    Returns:
-        a finite number, 0 or more
-
-    Raises:
-        TypeError: {name}={value} is not a number{hint}
-        ValueError: {name}={value} should be a finite number, 0 or more
-    """
+    "Convert a rate to a finite `float` of 0 or more, or raise `TypeError` or `ValueError`"
     value = recommended(value)
     scalar = isinstance(value, Tensor) and value.numel() == 1
     if scalar or (hasattr(value, 'item') and getattr(value, 'ndim', 1) == 0): value = value.item()
@@ -95,20 +63,12 @@ def as_positive(
 
 # %% ../../nbs/basics/arguments.ipynb #06b0ccc6
 def is_number(value: Any) -> bool:
-    """Return whether `value` is a number or a tensor without dimensions
-
-    Args:
-        value
-    """
+    "Return whether `value` is a number or a tensor without dimensions"
     return value.ndim == 0 if isinstance(value, Tensor) else isinstance(value, Real)
 
 # %% ../../nbs/basics/arguments.ipynb #e5835e22
 def as_python(value: Any) -> Any:
-    """Convert NumPy numbers and arrays to Python numbers and lists. Convert a list or tuple to a list of converted values, and return other values unchanged
-
-    Args:
-        value
-    """
+    "Convert NumPy numbers and arrays to Python numbers and lists. Convert a list or tuple to a list of converted values, and return other values unchanged"
     if isinstance(value, (list, tuple)):
         return [v if type(v) is float else as_python(v) for v in value]
     return value.tolist() if hasattr(value, 'tolist') and not isinstance(value, Tensor) else value
@@ -117,14 +77,7 @@ def as_python(value: Any) -> Any:
 def as_number(
     value: Any,       # a number, a tensor or an array with one element, or None
 ) -> float | None:    # the number; None if `value` is None
-    """Convert `value` to a Python number, and return None for None. Converting a tensor waits for its device
-
-    Args:
-        value: a number, a tensor or an array with one element, or None
-
-    Returns:
-        the number; None if `value` is None
-    """
+    "Convert `value` to a Python number, and return None for None. Converting a tensor waits for its device"
     if value is None or isinstance(value, (bool, int, float)): return value
     return value.item() if hasattr(value, 'item') else float(value)
 
@@ -134,16 +87,7 @@ def nearest(
     known: Iterable[str],    # the names to choose from
     cutoff: float = 0.6,     # the least similarity, from 0 to 1
 ) -> str | None:             # the closest name; None: no name is similar
-    """Return the known name that is most similar to `name`, or None if no name is similar
-
-    Args:
-        name: the name that may be misspelled
-        known: the names to choose from
-        cutoff: the least similarity, from 0 to 1
-
-    Returns:
-        the closest name; None: no name is similar
-    """
+    "Return the known name that is most similar to `name`, or None if no name is similar"
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
 # %% ../../nbs/basics/arguments.ipynb #dd3acdc6
@@ -151,12 +95,7 @@ def columns_hint(
     name: str,           # a column name that the table lacks
     there: list[str],    # the column names of the table
 ) -> str:
-    """Return a hint for an error message: the closest column name, if one is similar, and all column names
-
-    Args:
-        name: a column name that the table lacks
-        there: the column names of the table
-    """
+    "Return a hint for an error message: the closest column name, if one is similar, and all column names"
     near, listed = nearest(name, there), ', '.join(there)
     return f'did you mean {near!r}? (there are: {listed})' if near else f'there are: {listed}'
 
@@ -164,11 +103,7 @@ def columns_hint(
 def without_partial(
     f: Any,    # a function, or a partial of one
 ) -> Any:
-    """Return the function inside a `functools.partial`, or `f` itself if it is not a partial
-
-    Args:
-        f: a function, or a partial of one
-    """
+    "Return the function inside a `functools.partial`, or `f` itself if it is not a partial"
     while isinstance(f, functools.partial): f = f.func
     return f
 
@@ -177,15 +112,7 @@ def check_arguments(
     func: Callable,             # the function that will be called later
     kwargs: dict[str, Any],     # some of the keyword arguments for that call
 ) -> None:
-    """Raise `TypeError` if `func` does not accept one of the keyword arguments
-
-    Args:
-        func: the function that will be called later
-        kwargs: some of the keyword arguments for that call
-
-    Raises:
-        TypeError: ... has no argument {name}; {hint}
-    """
+    "Raise `TypeError` if `func` does not accept one of the keyword arguments"
     try: parameters = inspect.signature(func).parameters.values()
     except (TypeError, ValueError): return                    # some builtins have no signature
     if any(p.kind is p.VAR_KEYWORD for p in parameters): return
@@ -235,13 +162,7 @@ def unknown_argument(
     name: str,           # the argument that `func` does not have
     known: list[str],    # the arguments of `func`
 ) -> str:
-    """Return the error message for an unknown argument, with a hint at what to pass instead
-
-    Args:
-        func: the name of the function
-        name: the argument that `func` does not have
-        known: the arguments of `func`
-    """
+    "Return the error message for an unknown argument, with a hint at what to pass instead"
     if name in _ELSEWHERE and name not in known: hint = _ELSEWHERE[name]
     else:
         near = next((k for k in _SYNONYMS.get(name, ()) if k in known), None) or nearest(name, known)
@@ -252,11 +173,7 @@ def unknown_argument(
 _F = TypeVar('_F', bound=Callable[..., Any])
 
 def hinted(f: _F) -> _F:
-    """Decorate `f` so that its `TypeError` for an unknown keyword has a hint at what to pass instead
-
-    Args:
-        f
-    """
+    "Decorate `f` so that its `TypeError` for an unknown keyword has a hint at what to pass instead"
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True                      # IPython leaves this frame out

@@ -40,11 +40,7 @@ def _passed(obj: Any) -> inspect.BoundArguments:
     return bound
 
 def arguments(obj: Configured) -> dict[str, Any]:
-    """Return the constructor arguments of `obj`. An attribute with an argument's name overrides the argument
-
-    Args:
-        obj
-    """
+    "Return the constructor arguments of `obj`. An attribute with an argument's name overrides the argument"
     bound, found = _passed(obj), {}
     for p in list(bound.signature.parameters.values())[1:]:
         value = vars(obj).get(p.name, bound.arguments.get(p.name, p.empty))
@@ -55,11 +51,7 @@ def arguments(obj: Configured) -> dict[str, Any]:
 _PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, slice)   # types whose `repr` is complete
 
 def brief(value: Any) -> str:
-    """Return a short description of `value`, without memory addresses and without waiting for a device
-
-    Args:
-        value
-    """
+    "Return a short description of `value`, without memory addresses and without waiting for a device"
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)): return value.__name__
     if hasattr(value, 'shape'): return f'{type(value).__name__} {"x".join(map(str, value.shape))}'
     if hasattr(value, '__fspath__'): return repr(str(value))
@@ -71,14 +63,7 @@ def brief(value: Any) -> str:
 def unchanged(
     obj: Any,         # a `Configured` object
 ) -> list[str]:       # attribute names; only those of plain values, because a container may have changed inside
-    """List the attributes with an immutable value that still equals the constructor argument of the same name
-
-    Args:
-        obj: a `Configured` object
-
-    Returns:
-        attribute names; only those of plain values, because a container may have changed inside
-    """
+    "List the attributes with an immutable value that still equals the constructor argument of the same name"
     passed = _passed(obj).arguments
     return [name for name, value in passed.items() if name in vars(obj)
             and isinstance(value, _PLAIN) and isinstance(vars(obj)[name], _PLAIN) and vars(obj)[name] == value]
@@ -96,11 +81,7 @@ def _is_plainly(value: Any, default: Any) -> bool:
 
 # %% ../../nbs/basics/configured.ipynb #22af4ef0
 def configuration(obj: Configured) -> dict[str, Any]:
-    """Return the arguments of `obj`, and the attributes in `_switches` that were set on `obj`
-
-    Args:
-        obj
-    """
+    "Return the arguments of `obj`, and the attributes in `_switches` that were set on `obj`"
     return arguments(obj) | {k: vars(obj)[k] for k in obj._switches if k in vars(obj)}
 
 # %% ../../nbs/basics/configured.ipynb #8abcc8e4
@@ -139,12 +120,7 @@ def comparable(
     value: Any,        # an argument of a callback
     depth: int = 4,    # how many levels of containers and objects to convert
 ) -> Any:
-    """Convert `value` to data for a comparison with `==`. An unchanged function or class gives equal data after its cell has run again
-
-    Args:
-        value: an argument of a callback
-        depth: how many levels of containers and objects to convert
-    """
+    "Convert `value` to data for a comparison with `==`. An unchanged function or class gives equal data after its cell has run again"
     kind = type(value).__name__
     if isinstance(value, _PLAIN): return kind, repr(value)
     if isinstance(value, type): return value.__module__, value.__qualname__

@@ -19,12 +19,7 @@ from .nested import first_tensor, map_tensors, to_device
 
 # %% ../../nbs/basics/device_copies.ipynb #a6d45830
 class OnDevice:
-    """Callable that moves a batch to a device and then calls a function with the moved batch
-
-    Args:
-        device: the device to move batches to
-        then: called with the batch on the device
-    """
+    "Callable that moves a batch to a device and then calls a function with the moved batch"
     def __init__(self,
         device: torch.device | str,     # the device to move batches to
         then: Callable[[Any], Any],     # called with the batch on the device
@@ -43,11 +38,7 @@ def _is_worth_it(batch: Any) -> bool:
 
 # %% ../../nbs/basics/device_copies.ipynb #55273fc7
 class Pace:
-    """Keeps Python at most two batches ahead of a CUDA stream
-
-    Args:
-        make: creates an event
-    """
+    "Keeps Python at most two batches ahead of a CUDA stream"
     def __init__(self,
         make: Callable[[], Any] = lambda: torch.cuda.Event(blocking=True),    # creates an event
     ):
@@ -56,11 +47,7 @@ class Pace:
     def begin(self,
         computing: Any,       # the stream that computes the batches
     ) -> None:
-        """Wait for the event that was recorded two batches earlier, and record an event for the new batch
-
-        Args:
-            computing: the stream that computes the batches
-        """
+        "Wait for the event that was recorded two batches earlier, and record an event for the new batch"
         if len(self.begun) == 2: self.begun.popleft().synchronize()
         self.begun.append(self.make())
         self.begun[-1].record(computing)
@@ -79,12 +66,7 @@ def _copied(batch: Any, device: torch.device, computing: Any) -> Any:
 
 # %% ../../nbs/basics/device_copies.ipynb #9bd07c08
 class CopiesAhead(OnDevice):
-    """Callable that copies a batch to a GPU, on a separate stream if the batch is large, and then calls a function with the copy
-
-    Args:
-        device: the device to move batches to
-        then: called with the batch on the device
-    """
+    "Callable that copies a batch to a GPU, on a separate stream if the batch is large, and then calls a function with the copy"
     _stream: Any = None
 
     def __getstate__(self) -> dict[str, Any]: return dict(device=self.device, then=self.then)
@@ -103,10 +85,5 @@ def on_device(
     device: torch.device | str,     # the device to move batches to
     then: Callable[[Any], Any],     # called with the batch on the device
 ) -> OnDevice:
-    """Return a callable that moves a batch to a device and calls `then` with it. On a CUDA device, the copy of a large batch can overlap with the computation of earlier batches
-
-    Args:
-        device: the device to move batches to
-        then: called with the batch on the device
-    """
+    "Return a callable that moves a batch to a device and calls `then` with it. On a CUDA device, the copy of a large batch can overlap with the computation of earlier batches"
     return (CopiesAhead if torch.device(device).type == 'cuda' else OnDevice)(device, then)

@@ -19,12 +19,7 @@ COUNTERS = dict(epoch='epoch', step='train_iter', update='train_updates')    # u
 
 @dataclass(frozen=True)
 class Duration:
-    """A number of epochs, steps or updates
-
-    Args:
-        n: how many
-        unit: 'epoch', 'step' (a training batch) or 'update' (a call of `opt.step()`)
-    """
+    "A number of epochs, steps or updates"
     n: int       # how many
     unit: str    # 'epoch', 'step' (a training batch) or 'update' (a call of `opt.step()`)
 
@@ -33,27 +28,13 @@ class Duration:
     def count(self,
         learn: Any,    # the learner, in a fit
     ) -> int:          # epochs, steps or updates of this fit so far
-        """Return the counter of the unit
-
-        Args:
-            learn: the learner, in a fit
-
-        Returns:
-            epochs, steps or updates of this fit so far
-        """
+        "Return the counter of the unit"
         return getattr(learn, COUNTERS[self.unit])
 
     def share(self,
         learn: Any,    # the learner, in a fit
     ) -> float:        # from 0 to 1
-        """Return the share of the duration that is over
-
-        Args:
-            learn: the learner, in a fit
-
-        Returns:
-            from 0 to 1
-        """
+        "Return the share of the duration that is over"
         return min(self.count(learn)/self.n, 1.)
 
 # %% ../../nbs/basics/durations.ipynb #5dc31307
@@ -63,16 +44,7 @@ def as_duration(
     value: Any,              # a whole number of epochs, text such as '500 steps', or a `Duration`
     name: str = 'n_epoch',   # the name of the parameter, for error messages
 ) -> Duration:
-    """Convert a value to a `Duration`. Raise `TypeError` if it is neither a whole number nor text, and `ValueError` if it is below 1 or its unit is unknown
-
-    Args:
-        value: a whole number of epochs, text such as '500 steps', or a `Duration`
-        name: the name of the parameter, for error messages
-
-    Raises:
-        ValueError: {name}={value} ...
-        ValueError: {name}={value} has no number: write such as '500 {unit}s'
-    """
+    "Convert a value to a `Duration`. Raise `TypeError` if it is neither a whole number nor text, and `ValueError` if it is below 1 or its unit is unknown"
     if isinstance(value, Duration): return value
     if not isinstance(value, str): return Duration(as_count(value, name, 1), 'epoch')
     found = re.fullmatch(r'([\d_,]*)\s*([a-z]*)', value.strip().lower())
@@ -90,11 +62,7 @@ def _hint(number: str, word: str) -> str:
 
 # %% ../../nbs/basics/durations.ipynb #0bfd54ae
 class Every:
-    """Computes when an interval is complete
-
-    Args:
-        duration: length of each interval
-    """
+    "Computes when an interval is complete"
     def __init__(self,
         duration: Duration,    # length of each interval
     ): self.duration, self.n_done = duration, 0
@@ -104,19 +72,11 @@ class Every:
     def is_due(self,
         count: int,    # epochs, steps or updates so far
     ) -> bool:
-        """Return whether an interval has been completed since the last call of `mark`
-
-        Args:
-            count: epochs, steps or updates so far
-        """
+        "Return whether an interval has been completed since the last call of `mark`"
         return count//self.duration.n > self.n_done
 
     def mark(self,
         count: int,    # epochs, steps or updates so far
     ) -> None:
-        """Wait for the end of the current interval
-
-        Args:
-            count: epochs, steps or updates so far
-        """
+        "Wait for the end of the current interval"
         self.n_done = count//self.duration.n

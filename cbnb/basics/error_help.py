@@ -15,11 +15,7 @@ from typing import TypeVar
 # %% ../../nbs/basics/error_help.ipynb #87c46b62
 @functools.cache
 def errors_page() -> str | None:  # an address or a path; None if there is neither
-    """Return the address of the page of common errors, or its path in a clone of the repository
-
-    Returns:
-        an address or a path; None if there is neither
-    """
+    "Return the address of the page of common errors, or its path in a clone of the repository"
     try: urls = metadata('cbnb').get_all('Project-URL', [])
     except PackageNotFoundError: urls = []
     for label, _, address in (url.partition(', ') for url in urls):
@@ -41,14 +37,7 @@ _E = TypeVar('_E', bound=BaseException)
 def explained(
     e: _E,
 ) -> _E:  # the same error
-    """Add a note with the address of the page of common errors to an error that the page explains
-
-    Args:
-        e
-
-    Returns:
-        the same error
-    """
+    "Add a note with the address of the page of common errors to an error that the page explains"
     if type(e) not in (TypeError, ValueError, RuntimeError): return e     # the `str` of other classes may fail
     words = str(e)
     if any(w in words for w in _EXPLAINED) and (page := errors_page()):

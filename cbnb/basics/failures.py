@@ -42,12 +42,7 @@ def release_locals(
     e: BaseException,
     until: BaseException | None = None,    # an exception from before the failure, which keeps its variables
 ) -> None:
-    """Release the local variables of all finished calls in the traceback of an exception, and in the tracebacks of the exceptions in its chain
-
-    Args:
-        e
-        until: an exception from before the failure, which keeps its variables
-    """
+    "Release the local variables of all finished calls in the traceback of an exception, and in the tracebacks of the exceptions in its chain"
     for found in _chained(e, until): _release(found.__traceback__)
 
 # %% ../../nbs/basics/failures.ipynb #6c045c12
@@ -56,11 +51,7 @@ _OUT_OF_MEMORY = ('out of memory', 'not enough memory', "can't allocate memory",
 def is_out_of_memory(
     e: BaseException,
 ) -> bool:
-    """Return whether `e` or another exception in its chain is an out-of-memory error
-
-    Args:
-        e
-    """
+    "Return whether `e` or another exception in its chain is an out-of-memory error"
     return any(isinstance(f, MemoryError) or isinstance(f, RuntimeError) and any(w in str(f) for w in _OUT_OF_MEMORY)
                for f in _chained(e, None))
 
@@ -68,12 +59,7 @@ def note_batch(
     e: BaseException,     # the error that the note is added to
     batch: Any,           # the batch as the loader returned it
 ) -> None:
-    """Add the size of the batch to an out-of-memory error, as a note
-
-    Args:
-        e: the error that the note is added to
-        batch: the batch as the loader returned it
-    """
+    "Add the size of the batch to an out-of-memory error, as a note"
     if batch is None or not isinstance(e, RuntimeError) or not is_out_of_memory(e): return
     try: n = f'{find_bs(batch)} items'
     except ValueError: n = 'unknown size'
@@ -120,12 +106,7 @@ def note_fix(
     e: BaseException,    # the error that the note is added to
     batch: Any,          # the batch as the loader returned it; None: there was none
 ) -> None:
-    """Add the fix to an error of torch about the type or shape of a batch, as a note
-
-    Args:
-        e: the error that the note is added to
-        batch: the batch as the loader returned it; None: there was none
-    """
+    "Add the fix to an error of torch about the type or shape of a batch, as a note"
     if type(e).__name__ == 'NoClosureError': return e.add_note(      # of pytorch_optimizer
         'this optimizer computes the loss itself: pass train_step=ClosureStep() of cbnb.callbacks.steps to the learner')
     if not isinstance(e, (TypeError, ValueError, RuntimeError, IndexError, AttributeError)): return

@@ -142,12 +142,7 @@ def interrupts_call(
     handler: Callable[[int, FrameType | None], None],    # called with the signal number and the frame, as in `signal.signal`
     undo: ExitStack,                                     # the undo stack of the run
 ) -> None:
-    """During a run, let Ctrl-C call `handler` instead of raising `KeyboardInterrupt`. Outside a run, do nothing
-
-    Args:
-        handler: called with the signal number and the frame, as in `signal.signal`
-        undo: the undo stack of the run
-    """
+    "During a run, let Ctrl-C call `handler` instead of raising `KeyboardInterrupt`. Outside a run, do nothing"
     held = _handler.old if _installed() else {}
     if signal.SIGINT not in held: return
     undo.callback(held.__setitem__, signal.SIGINT, held[signal.SIGINT])

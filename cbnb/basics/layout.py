@@ -26,23 +26,7 @@ def class_axis(
     known: int | None = None,    # the dimension to take if several fit; None: raise an error
     name: str = 'this metric',   # name of the metric, for the error
 ) -> int | None:                 # the dimension, counted from 0; None if it does not fit, or if none fits
-    """Return the dimension of scores that the targets lack. Raise `ValueError` if two dimensions fit, and neither `axis` nor `known` says which
-
-    Args:
-        scores: shape of the scores
-        targets: shape of the targets
-        axis: dimension of the classes; None: the one that the targets lack
-        known: the dimension to take if several fit; None: raise an error
-        name: name of the metric, for the error
-
-    Returns:
-        the dimension, counted from 0; None if it does not fit, or if none fits
-
-    Raises:
-        ValueError: {name} can read scores of shape {scores} and targets of shape {targets} in ... ways:
-            {readings}. Pass axis=..., such as partial(accuracy, axis=...) or SklearnMetric(...,
-            axis=...)
-    """
+    "Return the dimension of scores that the targets lack. Raise `ValueError` if two dimensions fit, and neither `axis` nor `known` says which"
     scores, targets, n = tuple(scores), tuple(targets), len(scores)
     fits = [d for d in range(min(1, n - 1), n) if scores[:d] + scores[d + 1:] == targets] if n else []
     if axis is not None: return axis % n if -n <= axis < n and scores[:axis % n] + scores[axis % n + 1:] == targets else None
@@ -59,14 +43,7 @@ _CLASS_FUNCS = F.cross_entropy, F.nll_loss
 def loss_axis(
     loss_func: Any,     # a loss function, or a partial of one
 ) -> int | None:        # 1, or None if the loss function is not one of these
-    """Return the dimension in which a loss function of torch expects the classes
-
-    Args:
-        loss_func: a loss function, or a partial of one
-
-    Returns:
-        1, or None if the loss function is not one of these
-    """
+    "Return the dimension in which a loss function of torch expects the classes"
     f = without_partial(loss_func)
     as_torch = isinstance(f, _CLASS_LOSSES) and any(type(f).forward is cls.forward for cls in _CLASS_LOSSES)
     return 1 if as_torch or any(f is func for func in _CLASS_FUNCS) else None
@@ -75,14 +52,7 @@ def loss_axis(
 def ignored_label(
     loss_func: Any,     # a loss function, or a partial of one
 ) -> int | None:        # None if the loss function does not say
-    """Return the label of targets that a loss function ignores
-
-    Args:
-        loss_func: a loss function, or a partial of one
-
-    Returns:
-        None if the loss function does not say
-    """
+    "Return the label of targets that a loss function ignores"
     keywords = getattr(loss_func, 'keywords', None) if isinstance(loss_func, functools.partial) else None
     if keywords and 'ignore_index' in keywords: return keywords['ignore_index']
     f = without_partial(loss_func)
@@ -94,13 +64,7 @@ IGNORED = -100      # torch's default
 
 # %% ../../nbs/basics/layout.ipynb #f0c77e94
 class Layout:
-    """The dimension of the classes and the ignored label, as far as the arguments of a metric and the loss function say
-
-    Args:
-        axis: dimension of the classes; None: the one that the targets lack
-        ignore_index: label of targets that are left out; None: the one that the loss function ignores,
-            or -100
-    """
+    "The dimension of the classes and the ignored label, as far as the arguments of a metric and the loss function say"
     def __init__(self,
         axis: int | None = None,            # dimension of the classes; None: the one that the targets lack
         ignore_index: int | None = None,    # label of targets that are left out; None: the one that the loss function ignores, or -100
@@ -110,12 +74,7 @@ class Layout:
         learn: Any,             # the learner, after a batch
         loss: bool = True,      # whether the metric compares what the loss function compares
     ) -> None:
-        """Note what the loss function of the learner says about the layout
-
-        Args:
-            learn: the learner, after a batch
-            loss: whether the metric compares what the loss function compares
-        """
+        "Note what the loss function of the learner says about the layout"
         f = getattr(learn, 'loss_func', None) if loss else None
         step = getattr(learn, 'train_step' if getattr(learn, 'training', False) else 'eval_step', None)
         self.ignored = None if f is None else ignored_label(f)
@@ -126,16 +85,7 @@ class Layout:
         scores: Tensor,     # scores of a batch
         targets: Tensor,    # targets of the batch
     ) -> int | None:        # the dimension, counted from 0; None if no dimension fits
-        """Return the dimension of the classes. Raise `ValueError` if two fit
-
-        Args:
-            name: name of the metric, for errors
-            scores: scores of a batch
-            targets: targets of the batch
-
-        Returns:
-            the dimension, counted from 0; None if no dimension fits
-        """
+        "Return the dimension of the classes. Raise `ValueError` if two fit"
         n = scores.ndim
         known = self.seen[1] if self.of_loss is None and self.seen and self.seen[0] == n else self.of_loss
         axis = class_axis(scores.shape, targets.shape, self.axis, known, name)
@@ -147,15 +97,7 @@ class Layout:
         scores: Any,        # scores of a batch
         targets: Tensor,    # targets of the batch
     ) -> int | None:        # None: the targets are no class numbers, so that all of them count
-        """Return the label of the targets that are left out
-
-        Args:
-            scores: scores of a batch
-            targets: targets of the batch
-
-        Returns:
-            None: the targets are no class numbers, so that all of them count
-        """
+        "Return the label of the targets that are left out"
         if self.ignore_index is not None: return self.ignore_index
         if targets.is_floating_point() or targets.dtype == torch.bool: return None
         if self.ignored is not None: return self.ignored

@@ -21,12 +21,7 @@ from .param_groups import (
 
 # %% ../../nbs/basics/lent_names.ipynb #4b9cede1
 class Hypers(MutableMapping):
-    """View of one parameter group's hyper-parameters by common names, for reading and assignment
-
-    Args:
-        opt: any optimizer with `param_groups`
-        i: index of the group
-    """
+    "View of one parameter group's hyper-parameters by common names, for reading and assignment"
     def __init__(self,
         opt: Optimizer,   # any optimizer with `param_groups`
         i: int,           # index of the group
@@ -60,15 +55,7 @@ def with_names(
     names: type[LentNames],    # class with the methods and properties to add
     cls: type,                 # the class of the optimizer
 ) -> type:                     # cached, because a compiled step would be compiled again for a new class
-    """Create a subclass of `cls` that also has the methods in `names`
-
-    Args:
-        names: class with the methods and properties to add
-        cls: the class of the optimizer
-
-    Returns:
-        cached, because a compiled step would be compiled again for a new class
-    """
+    "Create a subclass of `cls` that also has the methods in `names`"
     own = {name: v for base in reversed(names.__mro__[:-1]) for name, v in vars(base).items() if name not in _PER_CLASS}
     return type(cls.__name__, (cls, names), own | dict(__module__=cls.__module__, _plain_class=_plain(cls)))
 
@@ -83,24 +70,14 @@ def lend_names(
     names: type[LentNames],    # class with the methods and properties to add
     undo: ExitStack,           # undo stack that restores the class
 ) -> None:
-    """Add methods and properties to an optimizer until `undo` is unwound
-
-    Args:
-        opt: the optimizer, whose groups, state and `step` stay the same
-        names: class with the methods and properties to add
-        undo: undo stack that restores the class
-    """
+    "Add methods and properties to an optimizer until `undo` is unwound"
     cls = type(opt)
     undo.callback(setattr, opt, '__class__', cls)
     if not issubclass(cls, names): opt.__class__ = with_names(names, cls)
 
 # %% ../../nbs/basics/lent_names.ipynb #6b7a81ea
 class AllHypers(Sequence):
-    """One `Hypers` mapping per parameter group of an optimizer, the groups that are added later included
-
-    Args:
-        opt: any optimizer with `param_groups`
-    """
+    "One `Hypers` mapping per parameter group of an optimizer, the groups that are added later included"
     def __init__(self,
         opt: Optimizer,   # any optimizer with `param_groups`
     ): self.opt = opt
@@ -111,11 +88,7 @@ class AllHypers(Sequence):
 
 # %% ../../nbs/basics/lent_names.ipynb #a27043b6
 class HyperNames:
-    """Methods of a fastai v2 optimizer, for a torch optimizer
-
-    Args:
-        opt: any optimizer with `param_groups`
-    """
+    "Methods of a fastai v2 optimizer, for a torch optimizer"
     def __init__(self,
         opt: Optimizer,   # any optimizer with `param_groups`
     ):
@@ -126,38 +99,21 @@ class HyperNames:
         name: str,     # common name: lr, mom, sqr_mom, wd, ...
         value: Any,    # a number for all groups, a list with one number per group, or a slice
     ) -> None:
-        """Set a hyper-parameter in each parameter group, or raise `ValueError` for an unknown name
-
-        Args:
-            name: common name: lr, mom, sqr_mom, wd, ...
-            value: a number for all groups, a list with one number per group, or a slice
-        """
+        "Set a hyper-parameter in each parameter group, or raise `ValueError` for an unknown name"
         if isinstance(value, slice): value = spread_lrs(value, len(self.opt.param_groups), name)
         set_hyper(self.opt, name, value)
 
     def set_hypers(self,
         **values: Any,    # values by common name, as for `set_hyper`
     ) -> None:
-        """Set several hyper-parameters, each as `set_hyper` does
-
-        Args:
-            **values: values by common name, as for `set_hyper`
-        """
+        "Set several hyper-parameters, each as `set_hyper` does"
         for name, value in values.items(): self.set_hyper(name, value)
 
     def all_params(self,
         n: int | slice = slice(None),   # index of a group, or a slice of groups
         with_grad: bool = False,        # only parameters that have a gradient now
     ) -> list[tuple[Tensor, dict, dict, Hypers]]:   # tuples of a parameter, its group, its state and its `Hypers`
-        """List the parameters of the chosen groups, each with its group, state and hyper-parameters
-
-        Args:
-            n: index of a group, or a slice of groups
-            with_grad: only parameters that have a gradient now
-
-        Returns:
-            tuples of a parameter, its group, its state and its `Hypers`
-        """
+        "List the parameters of the chosen groups, each with its group, state and hyper-parameters"
         chosen = list(zip(self.opt.param_groups, self.hypers))[n]
         return [(p, group, self.opt.state.get(p, {}), hypers)
                 for group, hypers in (chosen if isinstance(n, slice) else [chosen])
@@ -166,11 +122,7 @@ class HyperNames:
     def freeze_to(self,
         n: int,   # the first group to train; negative counts from the end
     ) -> None:
-        """Freeze the groups before `n`, and unfreeze the other groups. Batch norm layers are frozen too, while `learn.freeze_to` keeps them trainable by default
-
-        Args:
-            n: the first group to train; negative counts from the end
-        """
+        "Freeze the groups before `n`, and unfreeze the other groups. Batch norm layers are frozen too, while `learn.freeze_to` keeps them trainable by default"
         freeze_groups(self.opt, n)
     def freeze(self) -> None:
         "Freeze all groups except the last"
@@ -189,12 +141,7 @@ def lend_hypers(
     opt: Optimizer,      # any optimizer with `param_groups`
     undo: ExitStack,     # undo stack that removes the names
 ) -> None:
-    """Add fastai's names to an optimizer until `undo` is unwound. A name that the optimizer has itself stays
-
-    Args:
-        opt: any optimizer with `param_groups`
-        undo: undo stack that removes the names
-    """
+    "Add fastai's names to an optimizer until `undo` is unwound. A name that the optimizer has itself stays"
     if not hasattr(opt, '__dict__'): return
     names = HyperNames(opt)
     for name in LENT:

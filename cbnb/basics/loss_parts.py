@@ -33,21 +33,7 @@ def split_result(
     out: Any,            # what a loss function, a function of the batch, or a model returned
     needs_loss: bool,    # True: a single entry of a dict is the loss whatever its name, and the first value of a tuple may be a tensor of losses
 ) -> tuple[Any, dict[str, Tensor], list[Any] | dict[str, Any]]:    # the loss, or None; the parts by name; the other values
-    """Split a result into the loss, the other numbers, and the values that are no numbers. The latter are in a dict if they have names
-
-    Args:
-        out: what a loss function, a function of the batch, or a model returned
-        needs_loss: True: a single entry of a dict is the loss whatever its name, and the first value of
-            a tuple may be a tensor of losses
-
-    Returns:
-        the loss, or None; the parts by name; the other values
-
-    Raises:
-        TypeError: a dict with the numbers ... has no entry "loss": add the number to train, such as
-            dict(loss=total, ...). The others become columns. For one optimizer per loss, see
-            MultiLossStep
-    """
+    "Split a result into the loss, the other numbers, and the values that are no numbers. The latter are in a dict if they have names"
     if (entries := _entries(out)) is None: return _split_sequence(out, needs_loss)
     numbers = {k: v for k, v in entries.items() if is_number(v)}
     rest = {k: v for k, v in entries.items() if k not in numbers and v is not None}
@@ -77,21 +63,7 @@ def as_loss(
     training: bool,   # whether the loss will be differentiated
     source: str = 'loss_func',   # what returned it, for error messages
 ) -> Tensor:          # the loss; in training, without dimensions
-    """Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number
-
-    Args:
-        value: the value that a loss function or a step returned
-        training: whether the loss will be differentiated
-        source: what returned it, for error messages
-
-    Returns:
-        the loss; in training, without dimensions
-
-    Raises:
-        TypeError: {source} returned a {type(value)} ({value}), not a tensor
-        ValueError: {source} returned a tensor of shape ...; training needs one number: take the mean
-            over the batch
-    """
+    "Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number"
     if not isinstance(value, Tensor):
         raise TypeError(f'{source} returned a {type(value).__name__} ({value!r}), not a tensor')
     if value.ndim == 0 or not training: return value
@@ -105,16 +77,7 @@ def loss_and_parts(
     training: bool,   # whether the loss will be differentiated
     source: str = 'loss_func',   # what returned it, for error messages
 ) -> tuple[Tensor, dict[str, Tensor]]:    # the loss; the parts by name
-    """Return the loss and its parts, after the checks of `as_loss`
-
-    Args:
-        found: what a loss function returned
-        training: whether the loss will be differentiated
-        source: what returned it, for error messages
-
-    Returns:
-        the loss; the parts by name
-    """
+    "Return the loss and its parts, after the checks of `as_loss`"
     if isinstance(found, Tensor): return as_loss(found, training, source), {}
     loss, parts, _ = split_result(found, needs_loss=True)
     return as_loss(found if loss is None else loss, training, source), parts
@@ -122,26 +85,12 @@ def loss_and_parts(
 def loss_of(
     found: Any,       # what a loss function returned
 ) -> Any:             # the loss; None: there is none
-    """Return the loss without its parts
-
-    Args:
-        found: what a loss function returned
-
-    Returns:
-        the loss; None: there is none
-    """
+    "Return the loss without its parts"
     return found if isinstance(found, Tensor) else split_result(found, needs_loss=True)[0]
 
 # %% ../../nbs/basics/loss_parts.ipynb #ffbc6043
 def pred_of(
     rest: dict[str, Any],    # the values of a result that are no numbers
 ) -> Any:                    # None if there are none
-    """Return the prediction among named values: the entry `logits`, or the only entry, or a dict of all
-
-    Args:
-        rest: the values of a result that are no numbers
-
-    Returns:
-        None if there are none
-    """
+    "Return the prediction among named values: the entry `logits`, or the only entry, or a dict of all"
     return rest.get('logits', next(iter(rest.values())) if len(rest) == 1 else rest or None)

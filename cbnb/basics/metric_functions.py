@@ -27,15 +27,7 @@ from .notices import user_level
 def name_of(
     f: Callable[..., Any],   # a function, or a partial of one
 ) -> str:
-    """Return the name of a function, or of the function inside a partial. Raise `ValueError` if the function has no name
-
-    Args:
-        f: a function, or a partial of one
-
-    Raises:
-        ValueError: a {type(f)} has no name that could head its column: wrap it as AvgMetric(f,
-            name="...")
-    """
+    "Return the name of a function, or of the function inside a partial. Raise `ValueError` if the function has no name"
     f = without_partial(f)
     name = getattr(f, '__name__', None)
     if isinstance(name, str): return name
@@ -48,19 +40,7 @@ def one_number(
     value: Any,    # the value that the metric returned
     hint: str = 'take a mean, or use AccumMetric',    # advice in the error if `value` is a vector
 ) -> Any:          # `value` as a number, or as a tensor without dimensions
-    """Check that `value` is a single number. Raise `TypeError` if `value` is anything else
-
-    Args:
-        name: name of the metric, for the error
-        value: the value that the metric returned
-        hint: advice in the error if `value` is a vector
-
-    Returns:
-        `value` as a number, or as a tensor without dimensions
-
-    Raises:
-        TypeError: metric {name} returned ...; it should return one number: {hint}
-    """
+    "Check that `value` is a single number. Raise `TypeError` if `value` is anything else"
     if isinstance(value, Real): return value
     if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value.item()    # numpy numbers and arrays
     if isinstance(value, Tensor) and value.numel() == 1: return value.reshape(())
@@ -81,13 +61,7 @@ def noting(
     name: str,       # name of the metric
     *given: Any,     # the arguments of its function, the prediction first; none: the note says that `compute` failed
 ) -> Iterator[None]:
-    """Add a note to an error that the block raises. The note names the metric and describes its inputs
-
-    Args:
-        name: name of the metric
-        *given: the arguments of its function, the prediction first; none: the note says that `compute`
-            failed
-    """
+    "Add a note to an error that the block raises. The note names the metric and describes its inputs"
     try: yield
     except Exception as e:
         what = f'was given {", ".join(map(kind_of, given))}' if given else 'failed in compute()'
@@ -98,11 +72,7 @@ def noting(
 def which_part(
     pred: Any,    # a prediction
 ) -> str:
-    """Return advice on how to choose an output, for a prediction with several parts. For other predictions, return an empty string
-
-    Args:
-        pred: a prediction
-    """
+    "Return advice on how to choose an output, for a prediction with several parts. For other predictions, return an empty string"
     which = part_of(pred)
     return '' if which is None else f'choose a part of it, such as metric_on(metric, {which!r}, -1)'
 
@@ -110,15 +80,7 @@ def which_part(
 def is_of_sklearn(
     f: Any,    # a function, or a partial of one
 ) -> bool:
-    """Return whether `f` is a function of scikit-learn. Raise `TypeError` if `f` is another object of scikit-learn, such as a scorer
-
-    Args:
-        f: a function, or a partial of one
-
-    Raises:
-        TypeError: {f} of scikit-learn is no function of targets and predictions, but is called with an
-            estimator: pass the function, such as f1_score, or SklearnMetric(f1_score)
-    """
+    "Return whether `f` is a function of scikit-learn. Raise `TypeError` if `f` is another object of scikit-learn, such as a scorer"
     f = without_partial(f)
     own = getattr(f, '__globals__', {}).get('__name__')      # functools.wraps copies `__module__`, but not this
     if not str(own or getattr(f, '__module__', '')).startswith('sklearn.'): return False
@@ -133,11 +95,7 @@ _PREDS = {f'{name}{s}' for name in ('pred', 'y_pred', 'y_hat', 'yhat', 'output',
 def takes_targets_first(
     f: Callable[..., Any],    # a metric, or a partial of one
 ) -> bool:
-    """Return whether `f` is of scikit-learn, or its first two parameters are `y_true` and `y_pred`. Warn if other names suggest the same order
-
-    Args:
-        f: a metric, or a partial of one
-    """
+    "Return whether `f` is of scikit-learn, or its first two parameters are `y_true` and `y_pred`. Warn if other names suggest the same order"
     if is_of_sklearn(f): return True
     try: names = list(inspect.signature(f, follow_wrapped=False).parameters)[:2]
     except (TypeError, ValueError): return False
@@ -152,17 +110,7 @@ def takes_targets_first(
 def check_averaged(
     f: Callable[..., Any],    # a function, or a partial of one
 ) -> None:
-    """Raise `TypeError` if `f` is of a library whose metrics are seldom means over items
-
-    Args:
-        f: a function, or a partial of one
-
-    Raises:
-        TypeError: ... of scikit-learn takes the targets first, and is seldom a mean over items: use
-            SklearnMetric(...)
-        TypeError: ... of torchmetrics.functional is seldom a mean over items: use ..., or
-            AccumMetric(...), which calls it once with all items
-    """
+    "Raise `TypeError` if `f` is of a library whose metrics are seldom means over items"
     if is_of_sklearn(f): raise TypeError(
         f'{name_of(f)} of scikit-learn takes the targets first, and is seldom a mean over items: use SklearnMetric({name_of(f)})')
     module = str(getattr(without_partial(f), '__module__', ''))

@@ -59,21 +59,12 @@ class MultiOptimizer(Optimizer):
 
     Args:
         opts: optimizers over different parameters
-
     Raises:
         ValueError: there are no optimizers: pass one or several
         TypeError: {opt} is no optimizer
         ValueError: two of the optimizers hold the same parameter: give it to one only
-
-    Example:
-        one = MultiOptimizer(members)
-        assert get_hyper(one, 'lr') == [0.2, 0.02]
-        set_hyper(one, 'lr', 0.5)
-        assert get_hyper(members[1], 'lr') == [0.5]
     """
-    def __init__(self,
-        opts: Iterable[Optimizer],   # optimizers over different parameters
-    ):
+    def __init__(self, opts: Iterable[Optimizer]):
         self.optimizers: list[Optimizer] = [opts] if hasattr(opts, 'param_groups') else list(opts)
         if not self.optimizers: raise ValueError('there are no optimizers: pass one or several')
         for opt in self.optimizers:
@@ -84,48 +75,22 @@ class MultiOptimizer(Optimizer):
 
     @property
     def param_groups(self) -> list[dict]:
-        """The parameter groups of all members in order. A change to a group changes the member's group
-
-        Example:
-            import torch
-            from torch import nn
-            from cbnb.basics.multi_optimizer import MultiOptimizer
-            from cbnb.basics.param_groups import get_hyper, hyper_key, set_hyper
-            from cbnb.toy import close, raises
-        """
+        "The parameter groups of all members in order. A change to a group changes the member's group"
         return [group for opt in self.optimizers for group in opt.param_groups]
 
     @property
     def state(self) -> _States:
-        """The states of all members as one mapping, with parameters as keys
-
-        Example:
-            states = _States(members)
-            states[u] = dict(step=1)
-            assert members[1].state == {u: dict(step=1)}                   # the member's state has changed
-            states.clear()
-            assert not members[1].state
-        """
+        "The states of all members as one mapping, with parameters as keys"
         return _States(self.optimizers)
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The default settings whose names occur in all members, with the values of the first member
-
-        Example:
-            bn, adam = nn.BatchNorm1d(1), torch.optim.Adam([torch.zeros(1)])
-            assert (bn.momentum, bn.eps, adam.defaults['eps']) == (0.1, 1e-5, 1e-8)
-            layer = nn.Linear(64, 1000)
-            assert all(0.12 < p.abs().max() <= 1/8 for p in (layer.weight, layer.bias))
-        """
+        "The default settings whose names occur in all members, with the values of the first member"
         first, *others = [getattr(opt, 'defaults', {}) for opt in self.optimizers]
         return {k: v for k, v in first.items() if all(k in d for d in others)}
 
     def step(self, closure: None = None) -> None:
         """Update the weights with each optimizer, or raise `TypeError` if `closure` is not None
-
-        Args:
-            closure
 
         Raises:
             TypeError: several optimizers cannot share a closure
@@ -134,11 +99,7 @@ class MultiOptimizer(Optimizer):
         for opt in self.optimizers: opt.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients of all members
-
-        Args:
-            set_to_none
-        """
+        "Clear the gradients of all members"
         for opt in self.optimizers: opt.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict) -> None:
@@ -153,14 +114,11 @@ class MultiOptimizer(Optimizer):
             first += sum(len(g['params']) for g in saved['param_groups'])
         return dict(state=state, param_groups=groups)
 
-    def load_state_dict(self,
-        state_dict: dict[str, Any],   # a state that `state_dict` returned
-    ) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the states of all members, or raise `ValueError` and load nothing if the saved groups do not fit the members
 
         Args:
             state_dict: a state that `state_dict` returned
-
         Raises:
             ValueError: saved were groups of ... parameters, and here are groups of ...
         """

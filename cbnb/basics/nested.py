@@ -21,14 +21,7 @@ from torch.nn.utils.rnn import PackedSequence
 def entries(
     batch: Any,              # anything
 ) -> dict[str, Any] | None:  # None if `batch` is neither a mapping nor a dataclass
-    """Return the entries of a mapping or a dataclass as a dict
-
-    Args:
-        batch: anything
-
-    Returns:
-        None if `batch` is neither a mapping nor a dataclass
-    """
+    "Return the entries of a mapping or a dataclass as a dict"
     if isinstance(batch, Mapping): return dict(batch.items())
     if not is_dataclass(batch) or isinstance(batch, type): return None
     return {f.name: getattr(batch, f.name) for f in fields(batch) if hasattr(batch, f.name)}
@@ -38,15 +31,7 @@ def rebuild(
     container: Any,            # a mapping or a dataclass
     values: dict[str, Any],    # the new entries by name
 ) -> Any:                      # a copy of `container` with these entries
-    """Copy a container and replace its entries
-
-    Args:
-        container: a mapping or a dataclass
-        values: the new entries by name
-
-    Returns:
-        a copy of `container` with these entries
-    """
+    "Copy a container and replace its entries"
     kind = type(container)
     if kind is dict: return values
     if isinstance(container, Mapping) and not isinstance(container, MutableMapping):
@@ -65,16 +50,7 @@ def map_tensors(
     batch: Any,                   # tensors in nested tuples, lists, dicts and dataclasses
     others: Callable[[Any], Any] | None = None,   # called with objects that have a method `to`; None: treat them like other values
 ) -> Any:                         # the same nesting with the results; other values stay as they are
-    """Apply `f` to every tensor of a nested batch
-
-    Args:
-        f: called with each tensor
-        batch: tensors in nested tuples, lists, dicts and dataclasses
-        others: called with objects that have a method `to`; None: treat them like other values
-
-    Returns:
-        the same nesting with the results; other values stay as they are
-    """
+    "Apply `f` to every tensor of a nested batch"
     kind = type(batch)
     if kind is tuple:
         if len(batch) == 1 and isinstance(batch[0], Tensor): return (f(batch[0]),)
@@ -91,50 +67,30 @@ def map_tensors(
 def can_move(
     value: Any,    # anything
 ) -> bool:
-    """Return whether `value` has a method `to`, like tensors and batches of graphs
-
-    Args:
-        value: anything
-    """
+    "Return whether `value` has a method `to`, like tensors and batches of graphs"
     return callable(getattr(value, 'to', None)) and not isinstance(value, type)
 
 # %% ../../nbs/basics/nested.ipynb #fd27f6f1
-def to_device(
-    batch: Any,                    # nested tensors, and objects with a method `to`
-    device: torch.device | str,    # the device to move to
-) -> Any:                          # the same nesting on the device
+def to_device(batch: Any, device: torch.device | str) -> Any:
     """Move a nested batch to a device. A copy from pinned memory to a GPU is asynchronous
 
     Args:
         batch: nested tensors, and objects with a method `to`
         device: the device to move to
-
     Returns:
         the same nesting on the device
-
-    Example:
-        from torch.nn.utils.rnn import pack_sequence
-
-        packed = pack_sequence([torch.ones(3, 2), torch.ones(2, 2)])
-        moved = to_device({'w': torch.ones(3), 'words': packed}, 'meta')
-        assert moved['w'].device.type == moved['words'].data.device.type == 'meta'
-        assert moved['words'].batch_sizes.device.type == 'cpu'
     """
     device = torch.device(device)
     return map_tensors(lambda t: t.to(device, non_blocking=device.type == 'cuda'), batch,
                        lambda value: value.to(device))
 
 # %% ../../nbs/basics/nested.ipynb #75b2d752
-def to_detach(
-    batch: Any,         # nested tensors
-    cpu: bool = True,   # also copy the tensors to the CPU, which waits for a GPU
-) -> Any:               # the same nesting without gradients
+def to_detach(batch: Any, cpu: bool = True) -> Any:
     """Detach a nested batch from the graph
 
     Args:
         batch: nested tensors
         cpu: also copy the tensors to the CPU, which waits for a GPU
-
     Returns:
         the same nesting without gradients
     """
@@ -159,17 +115,13 @@ def _n_items(part: Any) -> int | None:
     return len(part) if hasattr(part, '__len__') else None
 
 # %% ../../nbs/basics/nested.ipynb #ad75bfd6
-def find_bs(
-    batch: Any,   # nested tensors, as in a batch
-) -> int:         # the number of items
+def find_bs(batch: Any) -> int:
     """Return the number of items in a batch, or raise `ValueError` if its first tensor is a scalar or no part of the batch has a size
 
     Args:
         batch: nested tensors, as in a batch
-
     Returns:
         the number of items
-
     Raises:
         ValueError: cannot tell how many items are in this batch: ...
     """
@@ -194,14 +146,7 @@ def _why_sizeless(part: Any) -> str:
 def first_tensor(
     batch: Any,      # nested tensors
 ) -> Tensor | None:  # None if the batch has no tensor
-    """Return the first tensor of a nested batch, or None if the batch has no tensor
-
-    Args:
-        batch: nested tensors
-
-    Returns:
-        None if the batch has no tensor
-    """
+    "Return the first tensor of a nested batch, or None if the batch has no tensor"
     if type(batch) is tuple and batch and isinstance(batch[0], Tensor): return batch[0]
     return next((part for part in _parts(batch) if isinstance(part, Tensor)), None)
 
@@ -209,11 +154,7 @@ def first_tensor(
 def is_empty(
     batch: Any,     # one batch of a loader
 ) -> bool:
-    """Return whether at least one part of a batch has a size, and all these sizes are 0
-
-    Args:
-        batch: one batch of a loader
-    """
+    "Return whether at least one part of a batch has a size, and all these sizes are 0"
     first = batch[0] if type(batch) in (tuple, list) and batch else batch
     if isinstance(first, Tensor) and first.numel(): return False         # fast path for the usual case
     counts = [n for part in _parts(batch) if (n := _n_items(part)) is not None]
@@ -223,38 +164,20 @@ def is_empty(
 def named_parts(
     value: Any,            # anything
 ) -> dict[Any, Any]:       # empty if `value` has no named parts
-    """Return the parts of a mapping, a dataclass or a named tuple, by name
-
-    Args:
-        value: anything
-
-    Returns:
-        empty if `value` has no named parts
-    """
+    "Return the parts of a mapping, a dataclass or a named tuple, by name"
     return value._asdict() if hasattr(value, '_asdict') else entries(value) or {}
 
 def part_of(
     value: Any,            # a prediction
 ) -> Any:                  # a name, or 0; None: `value` has no parts
-    """Return the part of a prediction that holds the scores most likely: `logits`, or the first part
-
-    Args:
-        value: a prediction
-
-    Returns:
-        a name, or 0; None: `value` has no parts
-    """
+    "Return the part of a prediction that holds the scores most likely: `logits`, or the first part"
     if parts := list(named_parts(value)): return 'logits' if 'logits' in parts else parts[0]
     return 0 if isinstance(value, (tuple, list)) else None
 
 def kind_of(
     value: Any,    # a tensor or anything else
 ) -> str:
-    """Describe a tensor by its shape, and another value by its type and the names of its parts, for an error message
-
-    Args:
-        value: a tensor or anything else
-    """
+    "Describe a tensor by its shape, and another value by its type and the names of its parts, for an error message"
     if isinstance(value, Tensor): return f'tensor {shape_text(value)}'
     names = ', '.join(map(repr, named_parts(value)))
     return f'{type(value).__name__} with {names}' if names else type(value).__name__
@@ -262,9 +185,5 @@ def kind_of(
 def shape_text(
     t: Tensor,
 ) -> str:
-    """Return the shape of a tensor as text, such as `64x1x8x8`, or `scalar` for a tensor without dimensions
-
-    Args:
-        t
-    """
+    "Return the shape of a tensor as text, such as `64x1x8x8`, or `scalar` for a tensor without dimensions"
     return 'x'.join(map(str, t.shape)) or 'scalar'

@@ -19,11 +19,7 @@ def shell() -> Any:
 
 # %% ../../nbs/basics/notices.ipynb #639d9e49
 def say(text: str) -> None:
-    """Print a line, above the progress bar if a terminal shows one
-
-    Args:
-        text
-    """
+    "Print a line, above the progress bar if a terminal shows one"
     tqdm = sys.modules.get('tqdm')
     tqdm.tqdm.write(text) if tqdm else print(text)
 
@@ -40,25 +36,14 @@ def _outside() -> tuple[Any, int]:
     return frame, level
 
 def warn_user(message: str) -> None:
-    """Warn at the first line outside this package
-
-    Args:
-        message
-    """
+    "Warn at the first line outside this package"
     warnings.warn(message, stacklevel=user_level())
 
 # %% ../../nbs/basics/notices.ipynb #c3f2b9d4
 def variable_name(
     value: Any,
 ) -> str:    # '' if no variable holds this object
-    """Return the name of a variable that holds an object, in the first frame outside this package
-
-    Args:
-        value
-
-    Returns:
-        '' if no variable holds this object
-    """
+    "Return the name of a variable that holds an object, in the first frame outside this package"
     frame = _outside()[0]
     names = (name for scope in (frame.f_locals, frame.f_globals) for name, found in list(scope.items()) if found is value)
     return next((name for name in names if name.isidentifier() and not name.startswith('_')), '')

@@ -16,14 +16,7 @@ from .nested import kind_of, named_parts
 def checked_outputs(
     indexes: Any,    # a list of numbers, names and paths
 ) -> tuple:
-    """Return `indexes` as a tuple of numbers, names and paths, or raise `TypeError` if an item is none of these
-
-    Args:
-        indexes: a list of numbers, names and paths
-
-    Raises:
-        TypeError: set_indexes({indexes}): pass a list, such as [0, 2]
-    """
+    "Return `indexes` as a tuple of numbers, names and paths, or raise `TypeError` if an item is none of these"
     if isinstance(indexes, (str, int, float, dict, set)) or not isinstance(indexes, Iterable):
         raise TypeError(f'set_indexes({indexes!r}): pass a list, such as [0, 2]')
     return tuple(map(_checked_one, indexes))
@@ -63,16 +56,7 @@ def pick_output(
     learn: Any,                  # a learner with `outputs`, `pred` and `yb`
     which: int | str | tuple,    # a number, a name, or a path such as `(1, 'boxes')`
 ) -> Any:
-    """Return an output of the learner by its number, or a part of an output by its name or path
-
-    Args:
-        learn: a learner with `outputs`, `pred` and `yb`
-        which: a number, a name, or a path such as `(1, 'boxes')`
-
-    Raises:
-        IndexError: is on output {i}, but ...
-        KeyError: is on {key} of output {i}, but ...
-    """
+    "Return an output of the learner by its number, or a part of an output by its name or path"
     outputs = learn.outputs
     if isinstance(which, str): return _by_name(learn, which)
     i, *path = which if isinstance(which, tuple) else (which,)

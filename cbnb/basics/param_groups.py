@@ -30,15 +30,7 @@ def hyper_key(
     opt: Optimizer,                   # any optimizer with `param_groups`
     name: str,                        # common name of a hyper-parameter
 ) -> tuple[str, int | None] | None:   # the key, and the index if the key holds a tuple; None: no such key
-    """Find the key of a hyper-parameter in the parameter groups of an optimizer
-
-    Args:
-        opt: any optimizer with `param_groups`
-        name: common name of a hyper-parameter
-
-    Returns:
-        the key, and the index if the key holds a tuple; None: no such key
-    """
+    "Find the key of a hyper-parameter in the parameter groups of an optimizer"
     groups = opt.param_groups
     for key, i in _PLACES.get(name, [(name, None)]):
         if key != 'params' and all(key in g for g in groups): return key, i
@@ -48,14 +40,7 @@ def hyper_key(
 def known_hypers(
     opt: Optimizer,   # any optimizer with `param_groups`
 ) -> list[str]:       # names that all groups have
-    """List the common names of an optimizer's hyper-parameters
-
-    Args:
-        opt: any optimizer with `param_groups`
-
-    Returns:
-        names that all groups have
-    """
+    "List the common names of an optimizer's hyper-parameters"
     first, *others = opt.param_groups
     keys = [k for k, v in first.items() if isinstance(v, (Real, Tensor))
             and not isinstance(v, bool) and all(k in g for g in others)]
@@ -67,15 +52,7 @@ def get_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # common name
 ) -> list[Any]:         # one value per group
-    """Return the value of a hyper-parameter in each group, or raise `ValueError` for an unknown name
-
-    Args:
-        opt: any optimizer with `param_groups`
-        name: common name
-
-    Returns:
-        one value per group
-    """
+    "Return the value of a hyper-parameter in each group, or raise `ValueError` for an unknown name"
     if (place := hyper_key(opt, name)) is None: raise no_such_hyper(opt, name)
     key, i = place
     return [g[key] if i is None else g[key][i] for g in opt.param_groups]
@@ -84,15 +61,7 @@ def no_such_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # a name that the optimizer does not have
 ) -> ValueError:        # the error to raise
-    """Create a `ValueError` that names an unknown hyper-parameter and lists the known names
-
-    Args:
-        opt: any optimizer with `param_groups`
-        name: a name that the optimizer does not have
-
-    Returns:
-        the error to raise
-    """
+    "Create a `ValueError` that names an unknown hyper-parameter and lists the known names"
     known = ', '.join(sorted(known_hypers(opt)))
     return ValueError(f'{type(opt).__name__} has no hyper-parameter {name!r}; it has {known}')
 
@@ -102,13 +71,7 @@ def set_hyper(
     name: str,          # common name
     value: Any,         # a number for all groups, or a list with one number per group
 ) -> None:
-    """Set a hyper-parameter in each group, or raise `ValueError` for an unknown name or a wrong number of values
-
-    Args:
-        opt: any optimizer with `param_groups`
-        name: common name
-        value: a number for all groups, or a list with one number per group
-    """
+    "Set a hyper-parameter in each group, or raise `ValueError` for an unknown name or a wrong number of values"
     if isinstance(value, (list, tuple)): _check_length(name, value, len(opt.param_groups))
     if (place := hyper_key(opt, name)) is None: raise no_such_hyper(opt, name)
     write_hyper(opt.param_groups, *place, value)
@@ -124,14 +87,7 @@ def write_hyper(
     i: int | None,        # the index from `hyper_key`
     value: Any,           # a number for all groups, or a list with one number per group
 ) -> None:
-    """Set a hyper-parameter whose key is known. `set_hyper` is slower, because it looks up the key
-
-    Args:
-        groups: parameter groups of an optimizer
-        key: the key from `hyper_key`
-        i: the index from `hyper_key`
-        value: a number for all groups, or a list with one number per group
-    """
+    "Set a hyper-parameter whose key is known. `set_hyper` is slower, because it looks up the key"
     if type(value) is not float: value = as_python(value)
     values = value if isinstance(value, (list, tuple)) else [value]*len(groups)
     for group, v in zip(groups, values):
@@ -146,12 +102,7 @@ def set_wd(
     opt: Optimizer,     # any optimizer with `param_groups`
     wd: Any,            # a number for the groups with weight decay, or a list with one number per group
 ) -> None:
-    """Set the weight decay. A number leaves groups at 0 unless all groups are at 0
-
-    Args:
-        opt: any optimizer with `param_groups`
-        wd: a number for the groups with weight decay, or a list with one number per group
-    """
+    "Set the weight decay. A number leaves groups at 0 unless all groups are at 0"
     if isinstance(wd, (list, tuple)): values = [as_positive(v, 'wd') for v in wd]
     else:
         wd, now = as_positive(wd, 'wd'), get_hyper(opt, 'wd')
@@ -164,11 +115,7 @@ SCHEDULER_KEYS = frozenset('initial_lr max_lr min_lr max_momentum base_momentum 
 def state_keys(
     opt: Optimizer,             # any optimizer with `param_groups`
 ) -> set[str]:
-    """Return the keys of the groups in which an optimizer keeps state of its own, such as a counter of steps
-
-    Args:
-        opt: any optimizer with `param_groups`
-    """
+    "Return the keys of the groups in which an optimizer keeps state of its own, such as a counter of steps"
     if not isinstance(opt, Optimizer): return set()
     parts = [opt, *getattr(opt, 'optimizers', ()), *(v for v in vars(opt).values() if isinstance(v, Optimizer))]   # it may wrap others
     kinds = {cls for part in parts for cls in type(part).__mro__ if issubclass(cls, Optimizer)}
@@ -180,28 +127,14 @@ def _taken_by(cls: type) -> set[str]: return set(inspect.signature(cls.__init__)
 def noted_hypers(
     opt: Optimizer,             # any optimizer with `param_groups`
 ) -> list[dict[str, Any]]:      # one dict per group
-    """Return a copy of all hyper-parameters of an optimizer
-
-    Args:
-        opt: any optimizer with `param_groups`
-
-    Returns:
-        one dict per group
-    """
+    "Return a copy of all hyper-parameters of an optimizer"
     return [{k: v.clone() if isinstance(v, Tensor) else v for k, v in g.items() if k != 'params'}
             for g in opt.param_groups]
 
 def save_hypers(
     opt: Optimizer,             # any optimizer with `param_groups`
 ) -> Callable[[], None]:        # a function that restores the hyper-parameters
-    """Save all hyper-parameters of an optimizer, and return a function that restores them
-
-    Args:
-        opt: any optimizer with `param_groups`
-
-    Returns:
-        a function that restores the hyper-parameters
-    """
+    "Save all hyper-parameters of an optimizer, and return a function that restores them"
     saved = noted_hypers(opt)
     def restore() -> None:
         kept = {'params', *state_keys(opt)}
@@ -219,16 +152,7 @@ def spread_lrs(
     n: int,             # number of parameter groups
     name: str = 'lr',   # the name of the argument in error messages
 ) -> list[float]:       # one rate per group
-    """Return one learning rate per group, or raise `ValueError` if `lr` lists a different number of rates
-
-    Args:
-        lr: a number, a slice, or one number per group
-        n: number of parameter groups
-        name: the name of the argument in error messages
-
-    Returns:
-        one rate per group
-    """
+    "Return one learning rate per group, or raise `ValueError` if `lr` lists a different number of rates"
     if isinstance(lr, slice): return _spread_slice(lr, n, name)
     if isinstance(lr, Sequence) and not isinstance(lr, str) or getattr(lr, 'ndim', 0) == 1:
         _check_length(name, lr, n)
@@ -250,19 +174,7 @@ def freeze_groups(
     n: int,                          # the first trainable group; negative counts from the end
     keep: Iterable[Tensor] = (),     # parameters that always stay trainable
 ) -> int:                            # the first trainable group
-    """Freeze the groups before `n`, and unfreeze the other groups. The optimizer keeps its state
-
-    Args:
-        opt: the optimizer whose groups are frozen
-        n: the first trainable group; negative counts from the end
-        keep: parameters that always stay trainable
-
-    Returns:
-        the first trainable group
-
-    Raises:
-        ValueError: cannot freeze to group {n}: there are {count} parameter group...
-    """
+    "Freeze the groups before `n`, and unfreeze the other groups. The optimizer keeps its state"
     count, kept = len(opt.param_groups), {id(p) for p in keep}
     if not -count <= n <= count: raise ValueError(
         f'cannot freeze to group {n}: there are {count} parameter group{"s"*(count != 1)}')
@@ -274,11 +186,7 @@ def freeze_groups(
     return first
 
 def norm_params(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of the batch norm layers in a model
-
-    Args:
-        model
-    """
+    "Return the parameters of the batch norm layers in a model"
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [p for m in layers for p in m.parameters(recurse=False)]
 
@@ -286,14 +194,7 @@ def norm_params(model: nn.Module) -> list[nn.Parameter]:
 def total_norm(
     tensors: Sequence[Tensor],    # tensors of any shapes, on one or several devices
 ) -> Tensor:                      # a tensor without dimensions
-    """Return the L2 norm over all elements of all tensors
-
-    Args:
-        tensors: tensors of any shapes, on one or several devices
-
-    Returns:
-        a tensor without dimensions
-    """
+    "Return the L2 norm over all elements of all tensors"
     if not tensors: return torch.zeros(())
     norms = torch._foreach_norm(list(tensors))
     kinds = {(n.dtype, n.device) for n in norms}

@@ -25,14 +25,7 @@ from torch import Tensor, nn
 def to_json(
     value: Any,      # plain data: numbers, strings, tensors, arrays, and containers of these
 ) -> tuple[str, list[Tensor]]:    # JSON text, and the tensors that the text refers to by number
-    """Convert plain data to JSON text and a list of tensors, or raise `TypeError` for any other value
-
-    Args:
-        value: plain data: numbers, strings, tensors, arrays, and containers of these
-
-    Returns:
-        JSON text, and the tensors that the text refers to by number
-    """
+    "Convert plain data to JSON text and a list of tensors, or raise `TypeError` for any other value"
     tensors = _Tensors()
     return json.dumps(_encoded(value, tensors, 'the state'), allow_nan=False), list(tensors)
 
@@ -40,12 +33,7 @@ def from_json(
     text: str,                 # JSON text from `to_json`
     tensors: list[Tensor],     # the tensors from `to_json`
 ) -> Any:
-    """Restore the value that `to_json` converted, without running code from the text
-
-    Args:
-        text: JSON text from `to_json`
-        tensors: the tensors from `to_json`
-    """
+    "Restore the value that `to_json` converted, without running code from the text"
     return _decoded(json.loads(text), tensors)
 
 # %% ../../nbs/basics/plain.ipynb #09fff9f0
@@ -146,16 +134,7 @@ def state_of(
     shared: Iterable[Any] = (),   # objects that `obj` refers to but does not own
     exclude: Iterable[str] = (),  # names of attributes that do not belong to the state
 ) -> dict[str, Any]:              # plain data, and `Held` for objects with a state of their own
-    """Collect the attributes of an object that are plain data or have a state of their own
-
-    Args:
-        obj: an object with attributes
-        shared: objects that `obj` refers to but does not own
-        exclude: names of attributes that do not belong to the state
-
-    Returns:
-        plain data, and `Held` for objects with a state of their own
-    """
+    "Collect the attributes of an object that are plain data or have a state of their own"
     return _state_of(obj, {id(s) for s in shared}, exclude)
 
 def _state_of(obj: Any, known: set[int], exclude: Iterable[str]) -> dict[str, Any]:
@@ -173,16 +152,7 @@ def left_out(
     shared: Iterable[Any] = (),   # objects that `obj` refers to but does not own
     exclude: Iterable[str] = (),  # names of attributes that do not belong to the state
 ) -> list[str]:                   # attribute names
-    """List the attributes with data that `state_of` cannot store
-
-    Args:
-        obj: an object with attributes
-        shared: objects that `obj` refers to but does not own
-        exclude: names of attributes that do not belong to the state
-
-    Returns:
-        attribute names
-    """
+    "List the attributes with data that `state_of` cannot store"
     known, stored = {id(s) for s in shared}, state_of(obj, shared, exclude)
     made_again = (FunctionType, MethodType, ModuleType, type, nn.Module)
     return [name for name, value in vars(obj).items()
@@ -191,14 +161,7 @@ def left_out(
 
 # %% ../../nbs/basics/plain.ipynb #621c4d8c
 def generator_state(value: Any) -> Any:    # plain data; None: `value` is not a random generator
-    """Return the state of a random generator of Python, torch or NumPy, or None for any other value
-
-    Args:
-        value
-
-    Returns:
-        plain data; None: `value` is not a random generator
-    """
+    "Return the state of a random generator of Python, torch or NumPy, or None for any other value"
     if type(value) is random.Random: return value.getstate()
     if isinstance(value, torch.Generator): return value.get_state()
     if (numpy := sys.modules.get('numpy')) is None: return None
@@ -209,12 +172,7 @@ def set_generator_state(
     generator: Any,
     state: Any,         # a result of `generator_state` for a generator of the same kind
 ) -> None:
-    """Restore the saved state of a random generator
-
-    Args:
-        generator
-        state: a result of `generator_state` for a generator of the same kind
-    """
+    "Restore the saved state of a random generator"
     if type(generator) is random.Random: generator.setstate(state)
     elif hasattr(generator, 'bit_generator'): generator.bit_generator.state = state
     else: generator.set_state(state)
@@ -241,12 +199,7 @@ def put_state(
     obj: Any,                      # an object of the same class as the saved one
     state: Mapping[str, Any],      # the state from `state_of`
 ) -> None:
-    """Restore the attributes of an object. Change lists, dicts, sets and tensors of matching type and shape in place
-
-    Args:
-        obj: an object of the same class as the saved one
-        state: the state from `state_of`
-    """
+    "Restore the attributes of an object. Change lists, dicts, sets and tensors of matching type and shape in place"
     mine = vars(obj)
     for name, value in state.items():
         old = mine.get(name)

@@ -33,38 +33,20 @@ def process_number() -> int:
 def local_parts(
     tensors: Iterable[torch.Tensor],     # tensors, of which some may be sharded
 ) -> list[torch.Tensor]:                 # local tensors that share memory with `tensors`
-    """Return the part of each tensor that this process holds
-
-    Args:
-        tensors: tensors, of which some may be sharded
-
-    Returns:
-        local tensors that share memory with `tensors`
-    """
+    "Return the part of each tensor that this process holds"
     return [t.to_local() if hasattr(t, 'to_local') else t for t in tensors]
 
 def whole_tensor(
     t: Any,      # a tensor
 ) -> Any:
-    """Gather a sharded tensor from all processes, and return other values unchanged
-
-    Args:
-        t: a tensor
-    """
+    "Gather a sharded tensor from all processes, and return other values unchanged"
     return t.full_tensor() if hasattr(t, 'full_tensor') else t
 
 # %% ../../nbs/basics/processes.ipynb #7dfd09aa
 def sum_over_processes(
     *numbers: Any,     # numbers or scalar tensors, the same count in each process
 ) -> list[Any]:        # the sums as Python floats; with one process, `numbers` unchanged
-    """Sum each number over all processes. All processes must call `sum_over_processes`
-
-    Args:
-        *numbers: numbers or scalar tensors, the same count in each process
-
-    Returns:
-        the sums as Python floats; with one process, `numbers` unchanged
-    """
+    "Sum each number over all processes. All processes must call `sum_over_processes`"
     if n_processes() == 1: return list(numbers)
     total = torch.tensor([float(n) for n in numbers], dtype=torch.float64, device=_shared_device())
     dist.all_reduce(total)
@@ -79,14 +61,7 @@ def _shared_device() -> torch.device:
 def gather_over_processes(
     value: Any,        # anything that can be pickled; tensors should be on the CPU
 ) -> list[Any]:        # the values of all processes, by rank
-    """Collect a value from each process. All processes must call `gather_over_processes`
-
-    Args:
-        value: anything that can be pickled; tensors should be on the CPU
-
-    Returns:
-        the values of all processes, by rank
-    """
+    "Collect a value from each process. All processes must call `gather_over_processes`"
     if n_processes() == 1: return [value]
     values = [None]*n_processes()
     dist.all_gather_object(values, value)
@@ -96,11 +71,7 @@ def gather_over_processes(
 def any_over_processes(
     flag: bool,     # the flag of this process
 ) -> bool:
-    """Return whether the flag is set in any process. All processes must call `any_over_processes`
-
-    Args:
-        flag: the flag of this process
-    """
+    "Return whether the flag is set in any process. All processes must call `any_over_processes`"
     return flag if n_processes() == 1 else any(gather_over_processes(flag))
 
 # %% ../../nbs/basics/processes.ipynb #efe8a9bd
@@ -113,15 +84,7 @@ def merged_metric(
     metric: Any,    # a metric with a method `merge_state`
     seen: bool,     # whether the metric saw a batch in this process
 ) -> Any:           # the merged metric, which may be a copy of `metric`
-    """Merge the states of a metric from all processes that saw a batch
-
-    Args:
-        metric: a metric with a method `merge_state`
-        seen: whether the metric saw a batch in this process
-
-    Returns:
-        the merged metric, which may be a copy of `metric`
-    """
+    "Merge the states of a metric from all processes that saw a batch"
     mine = copy.deepcopy(metric).to('cpu') if seen and hasattr(metric, 'to') else metric
     first, *others = [m for m in gather_over_processes(mine if seen else None) if m is not None]
     if hasattr(first, 'distributed_available_fn'):
@@ -134,16 +97,7 @@ def agreed_value(
     name: str,                    # the name of the metric, for the error message
     compute: Callable[[], Any],   # computes the value in this process
 ) -> float:
-    """Compute a value in each process and return it. If the values differ, raise `TypeError` in all processes
-
-    Args:
-        name: the name of the metric, for the error message
-        compute: computes the value in this process
-
-    Raises:
-        TypeError: metric {name} saw a part of the items in each process, and they found ...: give it a
-            method merge_state(other) that takes in what another one has seen, or use AccumMetric
-    """
+    "Compute a value in each process and return it. If the values differ, raise `TypeError` in all processes"
     error = None
     try: mine = float(as_number(compute()))
     except Exception as e: mine, error = repr(e), e          # the other processes wait for a value

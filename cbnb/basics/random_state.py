@@ -60,14 +60,7 @@ def _put_memory(holder: Any, memory: Mapping[str, Any]) -> None:
 def rng_state(
     loaders: Iterable[Any] = (),   # loaders whose generators and custom samplers are included
 ) -> dict[str, Any]:               # plain data, such as numbers, arrays and tensors
-    """Return the random state of Python, NumPy and torch (CPU and CUDA), and of the loaders, as plain data
-
-    Args:
-        loaders: loaders whose generators and custom samplers are included
-
-    Returns:
-        plain data, such as numbers, arrays and tensors
-    """
+    "Return the random state of Python, NumPy and torch (CPU and CUDA), and of the loaders, as plain data"
     numpy, state = sys.modules.get('numpy'), dict(python=random.getstate(), torch=torch.get_rng_state())
     if numpy: state['numpy'] = numpy.random.get_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized(): state['cuda'] = torch.cuda.get_rng_state_all()
@@ -78,12 +71,7 @@ def set_rng_state(
     state: Mapping[str, Any],      # the state from `rng_state`
     loaders: Iterable[Any] = (),   # the same loaders as for `rng_state`, or similar ones
 ) -> None:
-    """Restore the random state that `rng_state` returned
-
-    Args:
-        state: the state from `rng_state`
-        loaders: the same loaders as for `rng_state`, or similar ones
-    """
+    "Restore the random state that `rng_state` returned"
     random.setstate(state['python'])
     torch.set_rng_state(state['torch'])
     if 'numpy' in state and (numpy := sys.modules.get('numpy')): numpy.random.set_state(state['numpy'])
@@ -96,27 +84,17 @@ def set_rng_state(
 def save_rng(
     loaders: Iterable[Any] = (),   # loaders whose generators and custom samplers are also saved
 ) -> Callable[[], None]:           # a function that restores the random state; you may call it several times
-    """Save the random state in memory, and return a function that restores it
-
-    Args:
-        loaders: loaders whose generators and custom samplers are also saved
-
-    Returns:
-        a function that restores the random state; you may call it several times
-    """
+    "Save the random state in memory, and return a function that restores it"
     loaders = list(loaders)
     state = rng_state(loaders)
     return lambda: set_rng_state(state, loaders)
 
 # %% ../../nbs/basics/random_state.ipynb #4d05817d
-def set_seed(
-    seed: int,    # an integer of 0 or more; NumPy gets it modulo 2**32
-) -> None:
+def set_seed(seed: int) -> None:
     """Seed the generators of Python, NumPy and torch, on all devices
 
     Args:
         seed: an integer of 0 or more; NumPy gets it modulo 2**32
-
     Example:
         set_seed(42)
     """

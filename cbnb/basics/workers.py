@@ -34,19 +34,12 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 # %% ../../nbs/basics/workers.ipynb #8dc0bde2
-from .loaders import n_batches
+from .loaders import TensorLoader, holds_tensors, n_batches
 from .random_state import save_rng
-from .tensor_batches import TensorLoader, holds_tensors
 
 # %% ../../nbs/basics/workers.ipynb #e72aa5ef
 class Workers(NamedTuple):
-    """A number of workers and the reason for it
-
-    Args:
-        n: number of workers
-        why: the reason, for messages
-        tried: whether a forked process loaded some items
-    """
+    "A number of workers and the reason for it"
     n: int                  # number of workers
     why: str                # the reason, for messages
     tried: bool = False     # whether a forked process loaded some items
@@ -61,15 +54,7 @@ def decide(
     cores: int,      # cores that this process may use
     least: float = 1.,    # seconds that an epoch takes to load, at least, to be worth the start of workers
 ) -> Workers:
-    """Choose a number of workers from the time that loading takes
-
-    Args:
-        item: seconds to load an item
-        size: items in a batch
-        n: batches in an epoch
-        cores: cores that this process may use
-        least: seconds that an epoch takes to load, at least, to be worth the start of workers
-    """
+    "Choose a number of workers from the time that loading takes"
     batch = item*size
     took = f'a batch takes {batch*1000:.1f} ms to load'
     if batch < 0.002: return Workers(0, took)
@@ -123,14 +108,7 @@ def _runs_again() -> bool:
 def packed(
     obj: Any,     # a dataset, a function or a loader
 ) -> bytes:       # for `pickle.loads` in another process
-    """Pickle an object for a spawned process, with the classes and functions that a notebook or script defines
-
-    Args:
-        obj: a dataset, a function or a loader
-
-    Returns:
-        for `pickle.loads` in another process
-    """
+    "Pickle an object for a spawned process, with the classes and functions that a notebook or script defines"
     try: from cloudpickle import dumps
     except ImportError: dumps = pickle.dumps
     return dumps(obj)
@@ -142,11 +120,7 @@ _PLAIN = int, float, str, bytes, bool, type(None)
 def held(
     obj: Any,               # any object
 ) -> Iterator[Any]:
-    """Yield an object, the contents of its attributes, and the first 100 elements of each container in them
-
-    Args:
-        obj: any object
-    """
+    "Yield an object, the contents of its attributes, and the first 100 elements of each container in them"
     seen, waiting = {}, [obj]
     while waiting and len(seen) < 10_000:
         o = waiting.pop()
@@ -188,14 +162,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 # %% ../../nbs/basics/workers.ipynb #27dbf5ef
 class Trial(NamedTuple):
-    """Measurements from loading some items
-
-    Args:
-        seconds: loading time of an item, in seconds
-        size: size of an item, in bytes
-        differ: whether items draw random numbers, or differ each time
-        on_cpu: whether the tensors of an item are in CPU memory
-    """
+    "Measurements from loading some items"
     seconds: float      # loading time of an item, in seconds
     size: float         # size of an item, in bytes
     differ: bool        # whether items draw random numbers, or differ each time
@@ -204,11 +171,7 @@ class Trial(NamedTuple):
 def measured(
     dl: DataLoader,    # the loader, whose dataset has a length
 ) -> Trial:
-    """Load items of a loader for about 25 ms, and measure the loading time and the size of an item
-
-    Args:
-        dl: the loader, whose dataset has a length
-    """
+    "Load items of a loader for about 25 ms, and measure the loading time and the size of an item"
     data, n, times = dl.dataset, len(dl.dataset), []
     def load(i: int) -> Any:
         start, chosen = time.perf_counter(), [i, (i + n//2) % n]
@@ -278,11 +241,7 @@ def _lacks_room(
 def choose_workers(
     dl: DataLoader,     # a loader without workers
 ) -> Workers:
-    """Choose how many workers a loader should have, and give the reason
-
-    Args:
-        dl: a loader without workers
-    """
+    "Choose how many workers a loader should have, and give the reason"
     if (why := _stays(dl)) is not None: return Workers(0, why)
     if (kind := _open_file(dl.dataset)) is not None: return Workers(0, f'workers would share its open {kind}')
     if not (n := n_batches(dl)): return Workers(0, 'it has no items, or no length')
@@ -306,11 +265,7 @@ def _sendable(dl: DataLoader) -> bytes | str:
 
 # %% ../../nbs/basics/workers.ipynb #68010c8e
 class KeptWorkers(_MultiProcessingDataLoaderIter):
-    """torch's iterator over persistent workers. The iterator draws the same random numbers as a loader without workers
-
-    Args:
-        loader
-    """
+    "torch's iterator over persistent workers. The iterator draws the same random numbers as a loader without workers"
     def __init__(self, loader: DataLoader):
         self.data_was = state_of_data(loader.dataset)
         super().__init__(_sent(loader))
@@ -353,11 +308,7 @@ def _sent(loader: DataLoader) -> DataLoader:
 
 # %% ../../nbs/basics/workers.ipynb #3d1e8980
 def state_of_data(dataset: Any) -> list[Any]:
-    """Describe the contents of a dataset for comparison: plain values, and the identities of other objects
-
-    Args:
-        dataset
-    """
+    "Describe the contents of a dataset for comparison: plain values, and the identities of other objects"
     def mark(o: Any) -> Any:
         if isinstance(o, _PLAIN): return o
         if isinstance(o, Tensor): return id(o), o._version
@@ -379,14 +330,7 @@ def make_loader(
     device: torch.device | str = 'cpu',         # the device that batches move to; for a GPU, batches may be pinned
     **kwargs: Any,                              # further arguments of torch's DataLoader
 ) -> DataLoader:
-    """Create a torch `DataLoader`. Without `num_workers`, choose the number, and store it with the reason in the attribute `chosen`
-
-    Args:
-        dataset: the dataset to load
-        num_workers: number of worker processes; None: chosen
-        device: the device that batches move to; for a GPU, batches may be pinned
-        **kwargs: further arguments of torch's DataLoader
-    """
+    "Create a torch `DataLoader`. Without `num_workers`, choose the number, and store it with the reason in the attribute `chosen`"
     dl = TensorLoader(dataset, num_workers=num_workers or 0, **kwargs)
     chosen = choose_workers(dl) if num_workers is None else None
     if chosen is not None and chosen.n:

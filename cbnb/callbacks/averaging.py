@@ -27,25 +27,12 @@ def warm_decay(
     decay: float,     # decay after many updates
     t: int,           # number of updates so far, including this one
 ) -> float:
-    """Return the decay at update `t`. The decay is lower at first, so that the untrained weights soon drop out of the average
-
-    Args:
-        decay: decay after many updates
-        t: number of updates so far, including this one
-    """
+    "Return the decay at update `t`. The decay is lower at first, so that the untrained weights soon drop out of the average"
     return min(decay, (1 + t)/(10 + t))
 
 # %% ../../nbs/callbacks/averaging.ipynb #9e5da73a
 class Averaged:
-    """List of the parameters and floating-point buffers of one or more models. If a model has lazy layers, the constructor raises `ValueError`
-
-    Args:
-        models: models to average; a tensor in two of them counts once
-
-    Raises:
-        ValueError: EMA needs the shapes of all weights, and the model has lazy layers: pass one batch
-            through it first
-    """
+    "List of the parameters and floating-point buffers of one or more models. If a model has lazy layers, the constructor raises `ValueError`"
     def __init__(self,
         models: list[nn.Module],      # models to average; a tensor in two of them counts once
     ):
@@ -70,13 +57,7 @@ def move_average(
     tensors: list[Tensor],    # current values, in the same order
     decay: float,             # share of the old mean
 ) -> None:
-    """Move each average towards the current value of its tensor
-
-    Args:
-        means: averages, updated in place
-        tensors: current values, in the same order
-        decay: share of the old mean
-    """
+    "Move each average towards the current value of its tensor"
     get_ema_multi_avg_fn(decay)(local_parts(means), local_parts(tensors), None)
 
 # %% ../../nbs/callbacks/averaging.ipynb #8d4358d9
@@ -84,15 +65,13 @@ class EMA(Callback):
     """Keeps an exponential moving average of the weights, and validates with it
 
     Args:
-        decay: share of the old average that an update keeps; the average spans about 1/(1 - decay)
-            updates
+        decay: share of the old average that an update keeps; the average spans about 1/(1 - decay) updates
         warmup: use a lower decay in the first updates, which helps in short fits
         apply: leave the average in the model after the fit; False: leave the current weights
-
     Raises:
         ValueError: decay={decay} should be at least 0 and below 1
-
     Example:
+        from cbnb.toy import close, line_learner
         learn, valid = line_learner(cbs=EMA(0.5, warmup=False)), []
         learn.fit(1, cbs=Callback(after_pred=lambda cb: valid.append(cb.model.a.item()) if not cb.training else None))
         assert close(valid, [0.46]) and close(learn.model.a, 0.46)
@@ -106,27 +85,16 @@ class EMA(Callback):
     cancelled = False                     # whether the update of this batch was cancelled
 
     @hinted
-    def __init__(self,
-        decay: float = 0.999,      # share of the old average that an update keeps; the average spans about 1/(1 - decay) updates
-        warmup: bool = True,       # use a lower decay in the first updates, which helps in short fits
-        apply: bool = True,        # leave the average in the model after the fit; False: leave the current weights
-    ):
+    def __init__(self, decay: float = 0.999, warmup: bool = True, apply: bool = True):
         if not 0 <= decay < 1: raise ValueError(f'decay={decay!r} should be at least 0 and below 1')
         self.decay, self.warmup, self.apply = float(decay), warmup, apply
 
     @contextmanager
-    def swapped(self) -> Iterator[Learner]:  # a context manager that gives the learner
+    def swapped(self) -> Iterator[Learner]:
         """Return a context manager that puts the average into the model for a `with` block
 
         Returns:
             a context manager that gives the learner
-
-        Example:
-            learn = line_learner(cbs=EMA(0.5, warmup=False, apply=False))
-            learn.fit(1)
-            assert close(learn.model.a, 0.72)
-            with learn.ema.swapped(): assert close(learn.model.a, 0.46)
-            assert close(learn.model.a, 0.72)
         """
         was_in = self.weights is not None
         self.swap_in()
@@ -135,12 +103,7 @@ class EMA(Callback):
             if not was_in: self.swap_out()
     @torch.no_grad()
     def swap_in(self) -> None:
-        """Put the average into the model, unless the model has it already or there is no average yet
-
-        Example:
-            cb.swap_in()
-            assert a == 5 and a.data_ptr() == place
-        """
+        "Put the average into the model, unless the model has it already or there is no average yet"
         if self.weights is not None or not (self.means and self.n_updates): return
         with interrupts_wait():
             self.weights = [t.detach().clone() for t in self._tensors()]
@@ -148,12 +111,7 @@ class EMA(Callback):
 
     @torch.no_grad()
     def swap_out(self) -> None:
-        """Restore the current weights, unless the model has them already
-
-        Example:
-            cb.swap_out()
-            assert a == 0 and cb.weights is None and cb.means[0] == 5
-        """
+        "Restore the current weights, unless the model has them already"
         if self.weights is None or self.learn is None: return
         with interrupts_wait():
             torch._foreach_copy_(local_parts(self._tensors()), local_parts(self.weights))

@@ -38,13 +38,7 @@ from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/callbacks/batch_size.ipynb #c941c78a
 class Memory(NamedTuple):
-    """Used and free memory of a device, in bytes
-
-    Args:
-        used: bytes in use now
-        peak: largest number of bytes in use since `forget_peak`
-        free: bytes that are still available
-    """
+    "Used and free memory of a device, in bytes"
     used: int     # bytes in use now
     peak: int     # largest number of bytes in use since `forget_peak`
     free: int     # bytes that are still available
@@ -52,14 +46,7 @@ class Memory(NamedTuple):
 def memory_of(
     device: torch.device | str,      # device to look up; for the CPU, the memory of this process counts
 ) -> Memory | None:                  # bytes used, at the peak, and free; None: the system does not report them
-    """Return the used and the free memory of a device
-
-    Args:
-        device: device to look up; for the CPU, the memory of this process counts
-
-    Returns:
-        bytes used, at the peak, and free; None: the system does not report them
-    """
+    "Return the used and the free memory of a device"
     kind = torch.device(device).type
     if kind == 'cuda':
         used, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
@@ -70,11 +57,7 @@ def memory_of(
     return _of_process() if kind == 'cpu' else None
 
 def forget_peak(device: torch.device | str) -> None:
-    """Reset the peak memory of a device to the memory in use now
-
-    Args:
-        device
-    """
+    "Reset the peak memory of a device to the memory in use now"
     if torch.device(device).type == 'cuda': torch.cuda.reset_peak_memory_stats(device)
     with contextlib.suppress(OSError): Path('/proc/self/clear_refs').write_text('5')     # Linux only
 
@@ -114,14 +97,7 @@ def _batch_of(
 
 # %% ../../nbs/callbacks/batch_size.ipynb #53abb2f2
 class Try(NamedTuple):
-    """Time and memory that batches of one size need
-
-    Args:
-        bs: items in a batch
-        seconds: seconds for one batch
-        memory: bytes beyond those in use after the warm-up; None: not known
-        fits: False: memory ran out
-    """
+    "Time and memory that batches of one size need"
     bs: int                # items in a batch
     seconds: float         # seconds for one batch
     memory: int | None     # bytes beyond those in use after the warm-up; None: not known
@@ -166,13 +142,7 @@ def _with_headroom(n: float) -> int:
 
 # %% ../../nbs/callbacks/batch_size.ipynb #c2f92231
 class BatchSizeSearch:
-    """Finds the largest batch size, within limits of memory, time and dataset size
-
-    Args:
-        learn: the learner
-        most: largest batch size to try
-        seconds: time limit for all tries together, in seconds
-    """
+    "Finds the largest batch size, within limits of memory, time and dataset size"
     def __init__(self,
         learn: Learner,
         most: int,          # largest batch size to try
@@ -186,21 +156,13 @@ class BatchSizeSearch:
         self.room: int | None = None       # free bytes after the warm-up; None: not known
 
     def warm_up(self, n: int) -> None:
-        """Train a few batches without recording the result, because some costs occur only once
-
-        Args:
-            n
-        """
+        "Train a few batches without recording the result, because some costs occur only once"
         self.attempt(n)
         self.tries.clear()
         if now := memory_of(self.device): self.base, self.room = now.used, now.free
 
     def attempt(self, n: int) -> Try:
-        """Train batches of `n` items, and record their time and memory
-
-        Args:
-            n
-        """
+        "Train batches of `n` items, and record their time and memory"
         forget_peak(self.device)
         watch, fits = _Watch(), True
         try: _run(self.learn, _batch_of(self.learn.dls.train, n), watch)
@@ -215,11 +177,7 @@ class BatchSizeSearch:
         return self.tries[-1]
 
     def run(self, n: int) -> tuple[int, str]:
-        """Start the search at `n` items. Return the largest size that fits, with headroom if memory ran out, and the reason for stopping there
-
-        Args:
-            n
-        """
+        "Start the search at `n` items. Return the largest size that fits, with headroom if memory ran out, and the reason for stopping there"
         self.warm_up(n)
         while not self.attempt(n).fits:
             if n == 1: raise torch.OutOfMemoryError('not even a batch of one item fits into memory')
@@ -251,13 +209,7 @@ class BatchSizeSearch:
 HEADINGS = ('batch size', 'items/s', 'ms a batch', 'memory')
 
 class BatchSizes:
-    """Result of `find_batch_size`, shown as a table. `plot` draws a figure
-
-    Args:
-        bs: largest size that fits, with headroom
-        why: reason for not trying a larger size
-        tries: time and memory of each size, in any order
-    """
+    "Result of `find_batch_size`, shown as a table. `plot` draws a figure"
     def __init__(self,
         bs: int,                 # largest size that fits, with headroom
         why: str,                # reason for not trying a larger size
@@ -293,14 +245,7 @@ class BatchSizes:
     def plot(self,
         return_fig: bool | None = None,    # True: return the figure instead of showing it
     ) -> Any:                              # the figure with `return_fig=True`, otherwise None
-        """Plot speed and memory against the batch size
-
-        Args:
-            return_fig: True: return the figure instead of showing it
-
-        Returns:
-            the figure with `return_fig=True`, otherwise None
-        """
+        "Plot speed and memory against the batch size"
         fitting = [t for t in self.tries if t.fits]
         known = [(t, t.memory/1e6) for t in fitting if t.memory is not None]
         with figure(size=(8, 3), cols=1 + bool(known)) as (fig, axes):
@@ -319,12 +264,7 @@ def _curve(ax: Any, tries: list[Try], values: list[float], name: str, color: str
 
 # %% ../../nbs/callbacks/batch_size.ipynb #818b61af
 @patch
-def find_batch_size(self: Learner,
-    start: int = 8,               # batch size of the first try
-    max: int | None = None,       # largest batch size to try; None: the size of the training dataset
-    seconds: float = 60,          # approximate time limit for the whole search, in seconds
-    show_plot: bool = False,      # also show the figure of speed and memory, in a notebook
-) -> BatchSizes:                  # `.bs` is the largest size that fits, `.enough` the smallest with at least 0.9 of the highest speed
+def find_batch_size(self: Learner, start: int = 8, max: int | None = None, seconds: float = 60, show_plot: bool = False) -> BatchSizes:
     """Find the largest batch size that fits into memory, by training batches of growing size. At the end, restore the learner
 
     Args:
@@ -332,17 +272,15 @@ def find_batch_size(self: Learner,
         max: largest batch size to try; None: the size of the training dataset
         seconds: approximate time limit for the whole search, in seconds
         show_plot: also show the figure of speed and memory, in a notebook
-
     Returns:
-        `.bs` is the largest size that fits, `.enough` the smallest with at least 0.9 of the highest
-            speed
-
+        `.bs` is the largest size that fits, `.enough` the smallest with at least 0.9 of the highest speed
     Raises:
         RuntimeError: this learner is running (...): find_batch_size is for between fits
-
     Example:
-        found = learn.find_batch_size()
-        assert found.bs == 168 and '192 items fit into memory and 208 do not' in found.why
+        from cbnb.toy import digits_learner, line_learner, raises
+        with raises(ValueError, 'without a dataset'): line_learner().find_batch_size()
+        small = digits_learner().find_batch_size(start=4, max=64)
+        assert [t.bs for t in small.tries] == [4, 8, 16, 32, 64] and small.bs == 64
     """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): find_batch_size is for between fits')
     n_items = len(_dataset_of(self.dls.train))
@@ -368,11 +306,7 @@ def _held(learn: Learner) -> tuple[int, int]:
 _UNITS = dict(B=1, bytes=1, KiB=2**10, MiB=2**20, GiB=2**30, TiB=2**40)
 
 def asked_for(e: BaseException) -> int | None:
-    """Return the number of bytes that an out-of-memory error failed to allocate, or None if its message gives none
-
-    Args:
-        e
-    """
+    "Return the number of bytes that an out-of-memory error failed to allocate, or None if its message gives none"
     found = re.search(r'ried to allocate ([\d.]+) (\w+)', str(e))
     return int(float(found[1])*_UNITS[found[2]]) if found and found[2] in _UNITS else None
 
@@ -383,14 +317,7 @@ def memory_advice(
     asked: int,                # bytes of the allocation that failed
     held: tuple[int, int],     # bytes of weights, optimizer state and gradients: now, and once all gradients exist
 ) -> str:
-    """Return a sentence that says how much memory the batch needed and which batch size would fit
-
-    Args:
-        n: number of items in the batch that failed
-        now: memory of the device when it ran out
-        asked: bytes of the allocation that failed
-        held: bytes of weights, optimizer state and gradients: now, and once all gradients exist
-    """
+    "Return a sentence that says how much memory the batch needed and which batch size would fit"
     needed, room = now.used - held[0] + asked, now.used + now.free - held[1]
     said = (f'the batch needed at least {size_words(needed)} beside {size_words(held[1])} for weights, gradients and '
             f'optimizer, and {size_words(max(room, 0))} were there')
@@ -408,12 +335,7 @@ def note_memory(
     e: Exception,       # the error of a batch
     batch: Any,         # the batch, or None
 ) -> None:
-    """Add advice on the batch size to an out-of-memory error
-
-    Args:
-        e: the error of a batch
-        batch: the batch, or None
-    """
+    "Add advice on the batch size to an out-of-memory error"
     if batch is None or not is_out_of_memory(e): return
     with contextlib.suppress(Exception):                # the error itself is what matters
         n, device, asked = find_bs(batch), torch.device(getattr(self.dls, 'device', None) or 'cpu'), asked_for(e)

@@ -30,7 +30,8 @@ from ..basics.text import escape, html_table, plural, text_table
 from ..callback import Callback
 from .hooks import HookCallback
 from ..learner import Learner
-from ..step import ModelLossStep, Step
+from .model_loss import ModelLossStep
+from ..step import Step
 
 # %% ../../nbs/callbacks/compile.ipynb #8d663346
 def _own_call(f: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -92,14 +93,7 @@ def _break_words(reason: str) -> str:
 
 # %% ../../nbs/callbacks/compile.ipynb #efb08449
 class Compilation(NamedTuple):
-    """One call of a model in which torch compiled code: place, reason, duration and number of graphs
-
-    Args:
-        where: position in the loop, such as 'epoch 0, training batch 0'
-        why: condition that has changed, such as 'evaluation mode'
-        seconds: seconds of the call of the model, including the compilation
-        graphs: number of graphs compiled
-    """
+    "One call of a model in which torch compiled code: place, reason, duration and number of graphs"
     where: str         # position in the loop, such as 'epoch 0, training batch 0'
     why: str           # condition that has changed, such as 'evaluation mode'
     seconds: float     # seconds of the call of the model, including the compilation
@@ -108,13 +102,7 @@ class Compilation(NamedTuple):
 HEADINGS = ('where', 'why', 'seconds', 'graphs')
 
 class CompileReport:
-    """Compilations and graph breaks of a model, with places and reasons, shown as text or as an HTML table
-
-    Args:
-        compilations: compilations in the order in which they happened
-        breaks: reason for a graph break -> number of times
-        failed: error that ended the use of compiled code; None: no error
-    """
+    "Compilations and graph breaks of a model, with places and reasons, shown as text or as an HTML table"
     def __init__(self,
         compilations: list[Compilation],   # compilations in the order in which they happened
         breaks: dict[str, int],            # reason for a graph break -> number of times
@@ -349,11 +337,7 @@ def _watched(learn: Learner, before: set[tuple[str, int]]) -> str:
 
 # %% ../../nbs/callbacks/compile.ipynb #a31c344d
 class CompiledStep(Step):
-    """The plain step, with predictions and loss in one compiled function
-
-    Args:
-        call
-    """
+    "The plain step, with predictions and loss in one compiled function"
     pred = yb = value = None        # predictions, targets and loss of the last call
 
     def __init__(self, call: _Call): self.call = call
@@ -418,39 +402,28 @@ class Compile(Callback):
         graphs: record CUDA graphs, for a small model on a GPU
         options: options of the backend for torch.compile; None: its defaults
         verbose: print a summary of the compilations after the first epoch
-
     Raises:
         ValueError: what={what} should be 'model' or 'step'
-
     Example:
         assert repr(Compile().report()) == 'nothing was compiled'
     """
     order, run_in, no_state = -9, ('fit', 'lr_find'), ('kept', 'settings', 'said')     # before callbacks that add hooks
     said = 0           # number of compilations before this fit
 
-    def __init__(self,
-        what: str = 'model',            # part to compile: 'model', or 'step' for the model and the loss
-        *,
-        backend: str | Callable[..., Any] = 'inductor',   # backend of torch.compile; 'aot_eager' needs no compiler
-        mode: str | None = None,        # mode of torch.compile: 'reduce-overhead' or 'max-autotune'; None: its default
-        dynamic: bool | None = None,    # True: code for all sizes at once; None: from the second size on; False: never
-        fullgraph: bool = False,        # True: raise the error for a graph break or a failed compilation
-        graphs: bool = False,           # record CUDA graphs, for a small model on a GPU
-        options: dict[str, Any] | None = None,   # options of the backend for torch.compile; None: its defaults
-        verbose: bool = True,           # print a summary of the compilations after the first epoch
-    ):
+    def __init__(self, what: str = 'model', *, backend: str | Callable[..., Any] = 'inductor', mode: str | None = None,
+            dynamic: bool | None = None, fullgraph: bool = False, graphs: bool = False, options: dict[str, Any] | None = None,
+            verbose: bool = True):
         if what not in ('model', 'step'): raise ValueError(f"what={what!r} should be 'model' or 'step'")
         settings = dict(backend=backend, mode=mode, dynamic=dynamic, fullgraph=fullgraph, options=options)
         self.settings = _with_graphs(settings) if graphs else settings
         self.what, self.graphs, self.verbose, self.kept = what, graphs, verbose, _Kept()
         if graphs: self.__dict__['before_batch'] = torch.compiler.cudagraph_mark_step_begin
 
-    def report(self) -> CompileReport:  # what was compiled, as a table
+    def report(self) -> CompileReport:
         """Return the report of all compilations and graph breaks so far, with places and reasons
 
         Returns:
             what was compiled, as a table
-
         Example:
             assert repr(Compile().report()) == 'nothing was compiled'
         """

@@ -28,11 +28,7 @@ def _columns(file: Path) -> list[str]:
 def check_rows(
     file: Path,    # CSV file to which rows will be written later
 ) -> None:
-    """Raise `OSError` if rows cannot be written to a file
-
-    Args:
-        file: CSV file to which rows will be written later
-    """
+    "Raise `OSError` if rows cannot be written to a file"
     if file.exists(): open(file, 'a').close()
     else: check_writable(file, 'the rows')
 
@@ -41,13 +37,7 @@ def append_rows(
     rows: list[list[Any]],
     new: bool,               # True: start a new file with the rows
 ) -> None:
-    """Append rows to a CSV file, or start a new file with them. If they cannot be written, the file keeps its old rows
-
-    Args:
-        file: the CSV file; missing folders are created
-        rows
-        new: True: start a new file with the rows
-    """
+    "Append rows to a CSV file, or start a new file with them. If they cannot be written, the file keeps its old rows"
     file.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     csv.writer(text, lineterminator='\n').writerows(rows)
@@ -73,30 +63,15 @@ class CSVLogger(Callback):
     Args:
         fname: file name, relative to the learner's `path`
         append: True: continue an existing file; False: replace it
-
-    Example:
-        learn = logged_learner(cbs=CSVLogger)
-        learn.fit(3)
-        learn.fit(5, start_epoch=3, valid_every=2)
     """
     order, run_in = 60, ('fit',)        # after the recorder, whose rows it writes
     no_state = ('told',)
 
-    def __init__(self,
-        fname: str | Path = 'history.csv',   # file name, relative to the learner's `path`
-        append: bool = False,                # True: continue an existing file; False: replace it
-    ): self.fname, self.append = fname, append
+    def __init__(self, fname: str | Path = 'history.csv', append: bool = False): self.fname, self.append = fname, append
 
     @property
     def file(self) -> Path:
-        """Path of the CSV file, which is created at the end of the first epoch
-
-        Example:
-            header, *rows = learn.csv_logger.file.read_text().splitlines()
-            assert header == 'epoch,train_loss,valid_loss,mae,time'
-            assert [row[0] for row in rows] == ['0', '1', '2', '3', '4']
-            assert rows[-1].split(',')[2:4] == ['', '']                   # the last epoch was not validated
-        """
+        "Path of the CSV file, which is created at the end of the first epoch"
         return Path(self.learn.path)/self.fname
 
     def before_fit(self):
@@ -142,17 +117,11 @@ class CSVLogger(Callback):
         if not self.begun or not self.file.exists(): self.begun = False
         elif self.size < self.file.stat().st_size: os.truncate(self.file, self.size)
 
-    def read_log(self) -> Any:  # one row for each epoch
+    def read_log(self) -> Any:
         """Return the contents of the file as a pandas DataFrame
 
         Returns:
             one row for each epoch
-
-        Example:
-            lines = learn.jsonl_logger.read_log()
-            assert [line['step'] for line in lines if 'loss' in line] == [16, 32, 48, 64]
-            assert [line['valid_loss'] for line in lines if 'epoch' in line] == learn.recorder.history['valid_loss']
-            assert lines[0]['settings']['optimizer'] == 'AdamW' and lines[-1]['finish'] == 'done'
         """
         import pandas
         return pandas.read_csv(self.file)

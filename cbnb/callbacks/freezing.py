@@ -13,19 +13,12 @@ from ..learner import Learner
 
 # %% ../../nbs/callbacks/freezing.ipynb #688aedcd
 @patch
-def freeze_to(self: Learner,
-    n: int,                  # index of the first group to train; negative indices count from the end
-    train_bn: bool = True,   # whether to keep training batch norm layers in frozen groups
-) -> None:
+def freeze_to(self: Learner, n: int, train_bn: bool = True) -> None:
     """Freeze the parameter groups before group `n`, and unfreeze all others. With one group, warn and do nothing, unless `n` is 0
 
     Args:
         n: index of the first group to train; negative indices count from the end
         train_bn: whether to keep training batch norm layers in frozen groups
-
-    Example:
-        learn.freeze_to(1)
-        assert [p.requires_grad for p in learn.model.parameters()] == [False, True]
     """
     if self.opt is None: self.create_opt()
     if len(self.opt.param_groups) == 1 and n != 0:
@@ -37,24 +30,10 @@ def freeze_to(self: Learner,
 # %% ../../nbs/callbacks/freezing.ipynb #5a684189
 @patch
 def freeze(self: Learner) -> None:
-    """Freeze all parameter groups except the last. Batch norm layers stay trainable
-
-    Example:
-        learn.freeze()
-        learn.fit(1)
-        assert close([learn.model.a.item(), learn.model.b.item()], [0, 1.08])
-        learn.unfreeze()
-        learn.fit(1)
-        assert close(learn.model.a.item(), 0.72)
-    """
+    "Freeze all parameter groups except the last. Batch norm layers stay trainable"
     self.freeze_to(-1)
 
 @patch
 def unfreeze(self: Learner) -> None:
-    """Unfreeze all parameter groups, with the parameters that you froze yourself by `requires_grad=False`. To keep a part frozen, leave it out of the groups: `Learner(..., splitter=lambda model: [model.head])`
-
-    Example:
-        learn.unfreeze()
-        assert all(p.requires_grad for p in learn.model.parameters())
-    """
+    "Unfreeze all parameter groups, with the parameters that you froze yourself by `requires_grad=False`. To keep a part frozen, leave it out of the groups: `Learner(..., splitter=lambda model: [model.head])`"
     self.freeze_to(0)

@@ -28,14 +28,7 @@ from ..basics.param_groups import norm_params
 def values_of_sparse(
     p: Tensor,    # parameter with a dense or a sparse gradient, or none
 ) -> Tensor:      # `p` itself, unless its gradient is sparse
-    """Return a tensor whose dense gradient shares memory with the values of the sparse gradient of `p`, or `p` if its gradient is not sparse
-
-    Args:
-        p: parameter with a dense or a sparse gradient, or none
-
-    Returns:
-        `p` itself, unless its gradient is sparse
-    """
+    "Return a tensor whose dense gradient shares memory with the values of the sparse gradient of `p`, or `p` if its gradient is not sparse"
     if p.grad is None or not p.grad.is_sparse: return p
     p.grad = p.grad.coalesce()
     values = p.grad._values()
@@ -47,11 +40,7 @@ def values_of_sparse(
 def warn_own_update(
     cb: Callback,    # callback of a learner that changes gradients
 ) -> None:
-    """If the learner's step updates the weights by itself, warn that the callback has little or no effect
-
-    Args:
-        cb: callback of a learner that changes gradients
-    """
+    "If the learner's step updates the weights by itself, warn that the callback has little or no effect"
     if cb.learn.train_step.own_update: warnings.warn(
         f'{cb} has little or no effect: this train_step finds gradients by itself, where '
         'callbacks cannot change them', stacklevel=user_level())
@@ -64,12 +53,11 @@ class GradientClip(Callback):
         max_norm: largest allowed norm, or largest absolute value for kind='value'; inf: only measure
         norm_type: order of the norm; 2: Euclidean norm, math.inf: largest absolute element
         kind: 'global': one norm over all parameters; 'tensor': one norm each; 'value': each element
-
     Raises:
         ValueError: kind={kind} should be 'global', 'tensor' or 'value'
         ValueError: {name}={value} should be above 0
-
     Example:
+        from cbnb.toy import close, line_learner
         learn = line_learner(n=1, cbs=GradientClip(1.))
         learn.fit(1)
         assert close(learn.model.a, 0.05547) and close(learn.model.b, 0.083205)
@@ -78,11 +66,7 @@ class GradientClip(Callback):
     order, run_valid, run_in = 11, False, ('fit', 'lr_find')    # after mixed precision has unscaled the gradients
     norm: Any = None            # norm of the last gradient before clipping; a list of norms for kind='tensor'
 
-    def __init__(self,
-        max_norm: float = 1.,    # largest allowed norm, or largest absolute value for kind='value'; inf: only measure
-        norm_type: float = 2.,   # order of the norm; 2: Euclidean norm, math.inf: largest absolute element
-        kind: str = 'global',    # 'global': one norm over all parameters; 'tensor': one norm each; 'value': each element
-    ):
+    def __init__(self, max_norm: float = 1., norm_type: float = 2., kind: str = 'global'):
         if kind not in ('global', 'tensor', 'value'):
             raise ValueError(f"kind={kind!r} should be 'global', 'tensor' or 'value'")
         for name, value in (('max_norm', max_norm), ('norm_type', norm_type)):
@@ -92,21 +76,16 @@ class GradientClip(Callback):
 
     def before_step(self):
         learn = self.learn
-        if not learn.train_iter: warn_own_update(self)      # the first batch shows what the step does
+        if not learn.train_iter: warn_own_update(self)
         params = [p for group in learn.opt.param_groups for p in group['params']]
         try: self.clip(params)
         except NotImplementedError: self.clip([values_of_sparse(p) for p in params])
 
-    def clip(self,
-        params: list[Tensor],    # parameters whose gradients are changed in place
-    ) -> None:
+    def clip(self, params: list[Tensor]) -> None:
         """Clip the gradients of `params`. Unless `kind` is 'value', store the norm before clipping in `norm`
 
         Args:
             params: parameters whose gradients are changed in place
-
-        Example:
-            assert learn.train_iter == 6 and learn.gradient_clipping.clip == 3
         """
         if self.kind == 'value': return clip_grad_value_(params, self.max_norm)
         how = self.max_norm, self.norm_type
@@ -153,20 +132,14 @@ class GradientAccumulation(Callback):
 
     Args:
         n_acc: minimum number of items per update; the last update of an epoch may have fewer
-
     Example:
-        cb = GradientAccumulation()
-        cb.n_acc, cb.sum = 20, _Sum()
-        cb.learn = types.SimpleNamespace(dl=None, yb=(torch.zeros(8),), loss_weight=8, loss_grad=torch.tensor(13.))
-        cb.before_backward()
-        cb.after_backward()
-        assert cb.sum.planned == 24 and cb.sum.items == cb.sum.weight == 8 and close(cb.learn.loss_grad, 13/3)
+        import torch
+        from torch import nn
+        p, cb = nn.Parameter(torch.zeros(())), GradientAccumulation()
     """
     order, run_valid, run_in = 6, False, ('fit', 'lr_find')
 
-    def __init__(self,
-        n_acc: int = 32,    # minimum number of items per update; the last update of an epoch may have fewer
-    ):
+    def __init__(self, n_acc: int = 32):
         self.n_acc, self.sum = as_count(n_acc, 'n_acc', 1), _Sum()
 
     def before_fit(self):
@@ -221,11 +194,7 @@ class GradientAccumulation(Callback):
 
 # %% ../../nbs/callbacks/gradients.ipynb #47aef052
 def frozen_norms(model: nn.Module) -> list[nn.Module]:
-    """Return the batch norm layers of a model that have parameters and whose parameters are all frozen
-
-    Args:
-        model
-    """
+    "Return the batch norm layers of a model that have parameters and whose parameters are all frozen"
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [m for m in layers if m.weight is not None
             and not any(p.requires_grad for p in m.parameters(recurse=False))]
@@ -241,14 +210,6 @@ class BnFreeze(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
-
-    Example:
-        batch = torch.randn(8, 2) + 5, torch.zeros(8, 2)
-        learn = Learner(DataLoaders([batch]*2, device='cpu'), net, nn.MSELoss(), default_cbs=False, cbs=BnFreeze)
-        learn.fit(1)
-        assert net[1].running_mean.tolist() == [0, 0] and net[1].num_batches_tracked == 0
-        assert net[2].num_batches_tracked == 2             # this layer was not frozen
-        assert net[1].training == net.training             # back in the mode of the model
     """
     run_in = ('fit', 'lr_find')
 

@@ -42,27 +42,15 @@ class Hook(_Registered):
     Args:
         m: module to hook
         hook_func: function of module, input and output
-        is_forward: call the function after the forward pass; False: in the backward pass, with
-            gradients
+        is_forward: call the function after the forward pass; False: in the backward pass, with gradients
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
         when: called first; if it returns False, the call is skipped; None: never skip
-
-    Example:
-        with Hook(net[1], lambda m, inp, out: (out > 0).sum()) as hook: net(x)
-        assert hook.stored == (net[:2](x) > 0).sum()
-        assert not net[1]._forward_hooks                # removed at the end of the block
     """
     hook_func = None                   # hooks in a copy of a model have no function, and do nothing
 
-    def __init__(self,
-        m: nn.Module,                  # module to hook
-        hook_func: Callable[..., Any], # function of module, input and output
-        is_forward: bool = True,       # call the function after the forward pass; False: in the backward pass, with gradients
-        detach: bool = True,           # detach input and output from the graph first
-        cpu: bool = False,             # also copy input and output to the CPU, if `detach` (waits for a GPU)
-        when: Callable[[], bool] | None = None,   # called first; if it returns False, the call is skipped; None: never skip
-    ):
+    def __init__(self, m: nn.Module, hook_func: Callable[..., Any], is_forward: bool = True, detach: bool = True, cpu: bool = False,
+            when: Callable[[], bool] | None = None):
         self.hook_func, self.when, self.stored = hook_func, when, None
         self.cut = None if not detach else (lambda t: t.detach().cpu()) if cpu else Tensor.detach
         register = m.register_forward_hook if is_forward else m.register_full_backward_hook
@@ -74,26 +62,13 @@ class Hook(_Registered):
         self.stored = self.hook_func(m, inp, out)
 
     def remove(self) -> None:
-        """Remove the hook, and keep `stored`. Calling `remove` again has no effect
-
-        Example:
-            with raises(RuntimeError, 'mat1 and mat2'):
-                net(torch.zeros(1, 5))
-                handle.remove()
-            assert len(net[0]._forward_hooks) == 1
-            handle.remove()
-        """
+        "Remove the hook, and keep `stored`. Calling `remove` again has no effect"
         self.handle.remove()
 
     def __reduce__(self) -> tuple: return Hook.__new__, (Hook,)
 
 # %% ../../nbs/callbacks/hooks.ipynb #f8891b73
-def hook_output(
-    module: nn.Module,      # module to hook
-    detach: bool = True,    # detach the output from the graph
-    cpu: bool = False,      # copy the output to the CPU, if `detach` (waits for a GPU)
-    grad: bool = False,     # store the gradients of the output as a tuple, instead of the output
-) -> Hook:                  # the hook, with the latest output in `stored`
+def hook_output(module: nn.Module, detach: bool = True, cpu: bool = False, grad: bool = False) -> Hook:
     """Return a hook that stores the output of a module, or with `grad` the gradients of the output
 
     Args:
@@ -101,15 +76,8 @@ def hook_output(
         detach: detach the output from the graph
         cpu: copy the output to the CPU, if `detach` (waits for a GPU)
         grad: store the gradients of the output as a tuple, instead of the output
-
     Returns:
         the hook, with the latest output in `stored`
-
-    Example:
-        with hook_output(net[0]) as out, hook_output(net[2], grad=True) as grad:
-            net(x).sum().backward()
-        assert torch.equal(out.stored, net[0](x)) and not out.stored.requires_grad
-        assert torch.equal(grad.stored[0], torch.ones(2, 1))      # the gradient of a sum
     """
     return Hook(module, _output, not grad, detach, cpu)
 
@@ -122,26 +90,13 @@ class Hooks(_Registered):
     Args:
         ms: modules to hook
         hook_func: function of module, input and output
-        is_forward: call the function after the forward pass; False: in the backward pass, with
-            gradients
+        is_forward: call the function after the forward pass; False: in the backward pass, with gradients
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
         when: called first; if it returns False, the call is skipped; None: never skip
-
-    Example:
-        with Hooks(net, lambda m, inp, out: tuple(out.shape)) as hooks: net(x)
-        assert hooks.stored == [(2, 3), (2, 3), (2, 1)] and len(hooks) == 3
-        with raises(AttributeError, "'str' object"): Hooks([net[0], 'not a module'], print)
-        assert not net[0]._forward_hooks
     """
-    def __init__(self,
-        ms: Sequence[nn.Module],       # modules to hook
-        hook_func: Callable[..., Any], # function of module, input and output
-        is_forward: bool = True,       # call the function after the forward pass; False: in the backward pass, with gradients
-        detach: bool = True,           # detach input and output from the graph first
-        cpu: bool = False,             # also copy input and output to the CPU, if `detach` (waits for a GPU)
-        when: Callable[[], bool] | None = None,   # called first; if it returns False, the call is skipped; None: never skip
-    ):
+    def __init__(self, ms: Sequence[nn.Module], hook_func: Callable[..., Any], is_forward: bool = True, detach: bool = True,
+            cpu: bool = False, when: Callable[[], bool] | None = None):
         self.hooks: list[Hook] = []
         try:
             for m in ms: self.hooks.append(Hook(m, hook_func, is_forward, detach, cpu, when))
@@ -149,26 +104,11 @@ class Hooks(_Registered):
 
     @property
     def stored(self) -> list[Any]:
-        """Latest result of each hook, in the order of the modules, with None for a module that has not run
-
-        Example:
-            with Hooks(net, lambda m, inp, out: tuple(out.shape)) as hooks: net(x)
-            assert hooks.stored == [(2, 3), (2, 3), (2, 1)] and len(hooks) == 3
-            with raises(AttributeError, "'str' object"): Hooks([net[0], 'not a module'], print)
-            assert not net[0]._forward_hooks
-        """
+        "Latest result of each hook, in the order of the modules, with None for a module that has not run"
         return [hook.stored for hook in self.hooks]
 
     def remove(self) -> None:
-        """Remove all hooks, and keep `stored`
-
-        Example:
-            with raises(RuntimeError, 'mat1 and mat2'):
-                net(torch.zeros(1, 5))
-                handle.remove()
-            assert len(net[0]._forward_hooks) == 1
-            handle.remove()
-        """
+        "Remove all hooks, and keep `stored`"
         for hook in self.hooks: hook.remove()
 
     def __getitem__(self, i: int) -> Hook: return self.hooks[i]
@@ -176,12 +116,7 @@ class Hooks(_Registered):
     def __iter__(self) -> Iterator[Hook]: return iter(self.hooks)
 
 # %% ../../nbs/callbacks/hooks.ipynb #693ea0ad
-def hook_outputs(
-    modules: Sequence[nn.Module],    # modules to hook
-    detach: bool = True,             # detach the outputs from the graph
-    cpu: bool = False,               # copy the outputs to the CPU, if `detach` (waits for a GPU)
-    grad: bool = False,              # store the gradients of the outputs as tuples, instead of the outputs
-) -> Hooks:                          # the hooks, with the latest outputs in `stored`
+def hook_outputs(modules: Sequence[nn.Module], detach: bool = True, cpu: bool = False, grad: bool = False) -> Hooks:
     """Return hooks that store the outputs of several modules, or with `grad` the gradients of the outputs
 
     Args:
@@ -189,16 +124,8 @@ def hook_outputs(
         detach: detach the outputs from the graph
         cpu: copy the outputs to the CPU, if `detach` (waits for a GPU)
         grad: store the gradients of the outputs as tuples, instead of the outputs
-
     Returns:
         the hooks, with the latest outputs in `stored`
-
-    Example:
-        unused = nn.Linear(2, 2)
-        with hook_outputs([*net, unused]) as hooks: net(x)
-        assert [None if out is None else tuple(out.shape) for out in hooks.stored] == [
-            (2, 3), (2, 3), (2, 1), None]                        # the last one has not run
-        assert hooks[2].stored is hooks.stored[2]
     """
     return Hooks(modules, _output, not grad, detach, cpu)
 
@@ -208,19 +135,7 @@ def find_layers(
     which: Any = None,                  # one or several names, classes or modules; None: leaves
     include_paramless: bool = False,    # with `which=None`, also return leaves without parameters
 ) -> dict[str, nn.Module]:              # name -> module, in the order of the model
-    """Find layers of a model by name, class or module. The default is the leaves with parameters. If `which` matches no layer, raise `ValueError`
-
-    Args:
-        model: model to search
-        which: one or several names, classes or modules; None: leaves
-        include_paramless: with `which=None`, also return leaves without parameters
-
-    Returns:
-        name -> module, in the order of the model
-
-    Raises:
-        ValueError: modules: the model has no ...; its layers are ...
-    """
+    "Find layers of a model by name, class or module. The default is the leaves with parameters. If `which` matches no layer, raise `ValueError`"
     named = dict(model.named_modules())
     if which is None:
         leaves = {name: m for name, m in named.items() if next(m.children(), None) is None}
@@ -260,19 +175,7 @@ def as_hook(
     f: Callable[..., Any],   # function of module, input, output; or of callback, module, input, output
     cb: Callback,            # callback to pass if `f` takes four arguments
 ) -> Callable[..., Any]:     # function of module, input, output
-    """Adapt a hook function that takes three arguments, or four with a callback. For other signatures, raise `TypeError`
-
-    Args:
-        f: function of module, input, output; or of callback, module, input, output
-        cb: callback to pass if `f` takes four arguments
-
-    Returns:
-        function of module, input, output
-
-    Raises:
-        TypeError: hook=... should take (module, input, output), or (callback, module, input, output),
-            and not ...
-    """
+    "Adapt a hook function that takes three arguments, or four with a callback. For other signatures, raise `TypeError`"
     if _takes(f, 3) and not _takes(f, 9): return f          # a function with `*args` gets the callback, too
     if _takes(f, 4): return MethodType(f, cb)
     raise TypeError(f'hook={getattr(f, "__name__", f)!r} should take (module, input, output), '
@@ -302,39 +205,26 @@ class HookCallback(Callback):
 
     Args:
         modules: names, classes or modules to hook; None: leaves with parameters
-        every: run the hooks for every `every`-th training batch; None: for all batches, validation
-            included
+        every: run the hooks for every `every`-th training batch; None: for all batches, validation included
         is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
         include_paramless: with `modules=None`, also hook leaves without parameters
         hook: function of [callback,] module, input, output; None: the method `hook`
         **events: functions to use as methods, such as `after_fit=f`
-
     Raises:
-        TypeError: remove_end=False: the hooks of a callback are removed when the fit ends. To look
-            longer, use Hooks(modules, f), and remove() it yourself
-
+        TypeError: remove_end=False: the hooks of a callback are removed when the fit ends. To look longer, use
+            Hooks(modules, f), and remove() it yourself
     Example:
-        class Shapes(HookCallback):
-            def before_fit(self): self.seen = []; super().before_fit()
-            def hook(self, m, inp, out): self.seen.append((self.training, tuple(out.shape)))
-        learn = line_learner(cbs=(shapes := Shapes()))
-        learn.fit(1)
-        assert shapes.seen == [(True, (8,))]*2 + [(False, (8,))]     # two training batches, one validation batch
+        from cbnb.toy import raises
+        with raises(TypeError, 'HookCallback needs a hook'): HookCallback(every=2)
+        with raises(TypeError, 'should take (module, input, output)'): HookCallback(hook=lambda module, inp: None)
+        with raises(TypeError, 'remove_end=False'): HookCallback(hook=print, remove_end=False)
     """
     run_in = ('fit',)
 
-    def __init__(self,
-        modules: Any = None,              # names, classes or modules to hook; None: leaves with parameters
-        every: int | None = None,         # run the hooks for every `every`-th training batch; None: for all batches, validation included
-        is_forward: bool = True,          # call the hook after the forward pass; False: in the backward pass, with gradients
-        detach: bool = True,              # detach input and output from the graph first
-        cpu: bool = False,                # also copy input and output to the CPU, if `detach` (waits for a GPU)
-        include_paramless: bool = False,  # with `modules=None`, also hook leaves without parameters
-        hook: Callable[..., Any] | None = None,   # function of [callback,] module, input, output; None: the method `hook`
-        **events: Callable[[Callback], Any],      # functions to use as methods, such as `after_fit=f`
-    ):
+    def __init__(self, modules: Any = None, every: int | None = None, is_forward: bool = True, detach: bool = True, cpu: bool = False,
+            include_paramless: bool = False, hook: Callable[..., Any] | None = None, **events: Callable[[Callback], Any]):
         if not events.pop('remove_end', True): raise TypeError(
             'remove_end=False: the hooks of a callback are removed when the fit ends. '
             'To look longer, use Hooks(modules, f), and remove() it yourself')
@@ -382,16 +272,7 @@ def summarized(
     near_zero: float = 0.05,    # largest absolute value that counts as near zero
     bins: int = 40,             # number of bins of the histogram; 0: no histogram
 ) -> Tensor | None:             # mean, std, share near zero, lowest, highest, then the counts; None: no floating-point values
-    """Compute statistics and a histogram of a layer's output, as one tensor on the device of the output
-
-    Args:
-        out: output of a layer: a tensor, or tensors nested in tuples and dicts
-        near_zero: largest absolute value that counts as near zero
-        bins: number of bins of the histogram; 0: no histogram
-
-    Returns:
-        mean, std, share near zero, lowest, highest, then the counts; None: no floating-point values
-    """
+    "Compute statistics and a histogram of a layer's output, as one tensor on the device of the output"
     parts = []
     map_tensors(lambda t: parts.append(t.detach().flatten()) if t.is_floating_point() else t, out)
     parts = [part.float() for part in parts if part.numel()]
@@ -411,17 +292,7 @@ def rebinned(
     highs: Tensor,                   # upper end of each range, of shape (batches,)
     limits: tuple[float, float],     # lower and upper end of the common range
 ) -> Tensor:                         # histograms of the same shape; the sum of each row is unchanged
-    """Convert histograms over different ranges to histograms over a common range
-
-    Args:
-        counts: histograms of shape (batches, bins), each over its own range
-        lows: lower end of each range, of shape (batches,)
-        highs: upper end of each range, of shape (batches,)
-        limits: lower and upper end of the common range
-
-    Returns:
-        histograms of the same shape; the sum of each row is unchanged
-    """
+    "Convert histograms over different ranges to histograms over a common range"
     n, bins = counts.shape
     edges = torch.linspace(*limits, bins + 1, dtype=torch.float64)
     widths = ((highs - lows)/bins).double().clamp(min=1e-300)[:, None]
@@ -454,11 +325,7 @@ class Rows:
     def extend(self,
         rows: list[Tensor | None],    # rows of shape (columns,); None: the layer has not run in that batch
     ) -> None:
-        """Add several rows, without waiting for the device
-
-        Args:
-            rows: rows of shape (columns,); None: the layer has not run in that batch
-        """
+        "Add several rows, without waiting for the device"
         some = next((row for row in rows if row is not None), None)
         gap = torch.full((1,), math.nan) if some is None else torch.full_like(some, math.nan)
         self.chunks.append(torch.stack([gap if row is None else row for row in rows]))
@@ -506,23 +373,12 @@ class ActivationStats(HookCallback):
         include_paramless: with `modules=None`, also record leaves without parameters
         near_zero: largest absolute value that counts as near zero
         bins: number of bins of each histogram
-
-    Example:
-        learn = deep_learner()
-        learn.fit(3, cbs=(record := ActivationStats()))
-        assert record.steps == list(range(3*20)) and list(record.layers) == ['1', '3', '5']
     """
     run_valid = False
     found: dict[nn.Module, Tensor | None]        # rows of this batch, by layer
 
-    def __init__(self,
-        with_hist: bool = True,           # also record histograms
-        modules: Any = None,              # names, classes or modules to record; None: leaves with parameters
-        every: int | None = None,         # record every `every`-th training batch; None: all training batches
-        include_paramless: bool = False,  # with `modules=None`, also record leaves without parameters
-        near_zero: float = 0.05,          # largest absolute value that counts as near zero
-        bins: int = 40,                   # number of bins of each histogram
-    ):
+    def __init__(self, with_hist: bool = True, modules: Any = None, every: int | None = None, include_paramless: bool = False,
+            near_zero: float = 0.05, bins: int = 40):
         super().__init__(modules, every, detach=False, include_paramless=include_paramless)
         self.with_hist, self.bins = with_hist, as_count(bins, 'bins', 2)
         self.near_zero = as_positive(near_zero, 'near_zero')
@@ -569,21 +425,13 @@ class ActivationStats(HookCallback):
             raise IndexError(f'there is no layer {i!r}: these are {len(names)}, {", ".join(names)}')
         return self.rows[names[i]].read()
 
-    def layer_stats(self,
-        i: int | str,    # number or name of a layer
-    ) -> tuple[list[float], list[float], list[float]]:   # one list each, with nan where the layer has not run
+    def layer_stats(self, i: int | str) -> tuple[list[float], list[float], list[float]]:
         """Return the means, standard deviations and shares near zero of a layer, one value per batch
 
         Args:
             i: number or name of a layer
-
         Returns:
             one list each, with nan where the layer has not run
-
-        Example:
-            assert record.layer_stats(0) == record.layer_stats('1') and record.layer_stats(-1) == record.layer_stats('5')
-            with raises(IndexError, 'there is no layer 3'): record.layer_stats(3)
-            with raises(ValueError, 'nothing has been recorded'): ActivationStats().layer_stats(0)
         """
         table = self._table(i)
         if table.shape[1] == 1: table = table.expand(-1, 3)
@@ -592,61 +440,33 @@ class ActivationStats(HookCallback):
 
     @property
     def stats(self) -> list[list[dict[str, float]]]:
-        """List of batches, each a list of layers, each a dict with `mean`, `std` and `near_zero` (waits for the device)
-
-        Example:
-            learn, first = deep_learner(), deep_learner().model[1]     # a copy of the untrained layer
-            learn.fit(1, cbs=(found := ActivationStats()))
-            means, stds, nears = found.layer_stats(0)
-            images, _ = next(iter(learn.dls.valid))
-            assert len(means) == 20 and abs(stds[0] - first(images.flatten(1)).std().item()) < 0.05
-            assert len(found.stats) == 20 and found.stats[5][0] == dict(mean=means[5], std=stds[5], near_zero=nears[5])
-        """
+        "List of batches, each a list of layers, each a dict with `mean`, `std` and `near_zero` (waits for the device)"
         names = 'mean', 'std', 'near_zero'
         layers = [[dict(zip(names, values)) for values in zip(*self.layer_stats(i))]
                   for i in range(len(self.layers))]
         return [list(row) for row in zip(*layers)]
 
-    def limits(self,
-        i: int | str,    # number or name of a layer
-    ) -> tuple[float, float]:    # lowest and highest value, rounded outwards
+    def limits(self, i: int | str) -> tuple[float, float]:
         """Return the range that contains almost all outputs of a layer
 
         Args:
             i: number or name of a layer
-
         Returns:
             lowest and highest value, rounded outwards
-
-        Example:
-            learn.fit(1, cbs=(relu := ActivationStats(modules=nn.ReLU)))
-            low, high = relu.limits(0)
-            assert low == 0 < high                                    # the outputs of a ReLU are not negative
         """
         return _limits_of(self._table(i))
 
-    def hist(self,
-        i: int | str,                                  # number or name of a layer
-        limits: tuple[float, float] | None = None,     # range of the bins; None: the result of `limits`
-    ) -> Tensor:                                       # log(1 + count), of shape (bins, batches)
+    def hist(self, i: int | str, limits: tuple[float, float] | None = None) -> Tensor:
         """Return the histograms of a layer's outputs, one column per batch, with the lowest values first
 
         Args:
             i: number or name of a layer
             limits: range of the bins; None: the result of `limits`
-
         Returns:
             log(1 + count), of shape (bins, batches)
-
         Raises:
             ValueError: no histograms were recorded: with_hist=True
             ValueError: limits={limits} should be (low, high), with low below high
-
-        Example:
-            learn.fit(1, cbs=(found := ActivationStats()))
-            assert found.hist(0).shape == (40, 20)                       # bins, batches
-            assert close(found.hist(0).expm1().sum(0), [64*100]*20, 1)   # the outputs of 100 units for 64 items
-            with raises(ValueError, 'should be (low, high)'): found.hist(0, limits=(1, 0))
         """
         if not self.with_hist: raise ValueError('no histograms were recorded: with_hist=True')
         table, limits = self._table(i), limits or self.limits(i)
@@ -661,23 +481,15 @@ class ActivationStats(HookCallback):
         name = i if isinstance(i, str) else list(self.layers)[i]
         return f'{name} {type(self.layers[name]).__name__}'
 
-    def color_dim(self,
-        i: int | str | None = None,                    # number or name of a layer; None: all layers
-        limits: tuple[float, float] | None = None,     # range of outputs; None: the result of `limits` for each layer
-        return_fig: bool | None = None,                # True: return the figure instead of showing it
-    ) -> Any:                                          # the figure with `return_fig=True`, otherwise None
+    def color_dim(self, i: int | str | None = None, limits: tuple[float, float] | None = None, return_fig: bool | None = None) -> Any:
         """Draw the histograms of one layer or of all layers as color maps, with one column per batch
 
         Args:
             i: number or name of a layer; None: all layers
             limits: range of outputs; None: the result of `limits` for each layer
             return_fig: True: return the figure instead of showing it
-
         Returns:
             the figure with `return_fig=True`, otherwise None
-
-        Example:
-            faint.color_dim()
         """
         shown = list(range(len(self.layers))) if i is None else [i]
         hists = [(self.hist(k, limits), limits or self.limits(k)) for k in shown or [0]]
@@ -693,22 +505,14 @@ class ActivationStats(HookCallback):
         text = f'color map of the outputs of {names} over {len(self.steps)} batches'
         return show(fig, text, return_fig)
 
-    def plot_layer_stats(self,
-        i: int | str | None = None,        # number or name of a layer; None: all layers
-        return_fig: bool | None = None,    # True: return the figure instead of showing it
-    ) -> Any:                              # the figure with `return_fig=True`, otherwise None
+    def plot_layer_stats(self, i: int | str | None = None, return_fig: bool | None = None) -> Any:
         """Plot mean, standard deviation and share near zero of one layer or of all layers over the training batches
 
         Args:
             i: number or name of a layer; None: all layers
             return_fig: True: return the figure instead of showing it
-
         Returns:
             the figure with `return_fig=True`, otherwise None
-
-        Example:
-            assert faint.layer_stats(2)[1][0] < healthy.layer_stats(2)[1][0]/2
-            faint.plot_layer_stats()
         """
         shown = list(range(len(self.layers))) if i is None else [i]
         stats = [self.layer_stats(k) for k in shown or [0]]

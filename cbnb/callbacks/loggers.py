@@ -51,17 +51,7 @@ def batch_rows(
     every: int,          # return every `every`-th batch
     wait: bool = True,   # wait for the device; False: return only batches whose numbers have reached the CPU
 ) -> list[tuple[dict[str, float], int]]:    # values, and the number of training batches so far
-    """Return the loss and the learning rate of every `every`-th batch, without the first `after` batches
-
-    Args:
-        run: run of the recorder
-        after: number of batches to skip, because they were sent before
-        every: return every `every`-th batch
-        wait: wait for the device; False: return only batches whose numbers have reached the CPU
-
-    Returns:
-        values, and the number of training batches so far
-    """
+    "Return the loss and the learning rate of every `every`-th batch, without the first `after` batches"
     losses, lrs = run.raw_losses if wait else run.arrived()[0], _numbers(run.hypers.get('lr', ()), wait)
     n = len(losses) if wait or 'lr' not in run.hypers else min(len(losses), len(lrs))
     steps = range(after - after % every + every, n + 1, every)
@@ -74,15 +64,7 @@ def epoch_rows(
     run: Run,            # run of the recorder
     after: int = 0,      # number of rows to skip, because they were sent before
 ) -> list[tuple[dict[str, float], int]]:    # values, and the number of training batches so far
-    """Return the rows of the table of epochs, without those of interrupted epochs and without the first `after` rows
-
-    Args:
-        run: run of the recorder
-        after: number of rows to skip, because they were sent before
-
-    Returns:
-        values, and the number of training batches so far
-    """
+    "Return the rows of the table of epochs, without those of interrupted epochs and without the first `after` rows"
     found = [row for row in run.epochs[after:] if row['complete'] or row.get('mid_epoch')]
     names = ['epoch', *run.metric_names[1:]]                     # the step is the axis of a service
     return [({name: row[name] for name in names if is_number(row.get(name))}, row['step']) for row in found]
@@ -94,11 +76,6 @@ class Logger(Callback):
     Args:
         every: also send loss and learning rate of every `every`-th batch; None or 0: only epochs
         artifacts: send the figure of the losses and checkpoints, if the service supports them
-
-    Example:
-        with raises(NotImplementedError, 'PrintNothing needs a method start'):
-            type('PrintNothing', (Logger,), {})().start({})
-        Logger().attach(None, [])                              # does nothing, because this class does not override `attach`
     """
     run_id: str | None = None     # id of the run in the service; checkpoints store it
     service: Any = None           # connection to the service, while a fit runs
@@ -108,127 +85,60 @@ class Logger(Callback):
     order, run_in, run_valid = 60, ('fit',), False        # after the recorder
     no_state = 'service', 'opened', 'due', 'told', 'off'
 
-    def __init__(self,
-        every: int | None = None,    # also send loss and learning rate of every `every`-th batch; None or 0: only epochs
-        artifacts: bool = False,     # send the figure of the losses and checkpoints, if the service supports them
-    ): self.every, self.artifacts = as_count(every or 0, 'every', 0), artifacts
+    def __init__(self, every: int | None = None, artifacts: bool = False,
+            ): self.every, self.artifacts = as_count(every or 0, 'every', 0), artifacts
 
-    def start(self,
-        settings: dict[str, Any],   # settings of the run: learning rate, callbacks, ...
-    ) -> None:
+    def start(self, settings: dict[str, Any]) -> None:
         """Continue the run `run_id` of the service. If `run_id` is None, start a new run and set `run_id`
 
         Args:
             settings: settings of the run: learning rate, callbacks, ...
-
-        Raises:
-            NotImplementedError: {type(self)} needs a method start(self, settings)
-
-        Example:
-            with raises(NotImplementedError, 'PrintNothing needs a method start'):
-                type('PrintNothing', (Logger,), {})().start({})
-            Logger().attach(None, [])                              # does nothing, because this class does not override `attach`
         """
         raise NotImplementedError(f'{type(self).__name__} needs a method start(self, settings)')
 
-    def log(self,
-        values: dict[str, float],   # row of the table of epochs, or loss and learning rate of a batch
-        step: int,                  # number of training batches so far
-    ) -> None:
+    def log(self, values: dict[str, float], step: int) -> None:
         """Send one row to the service
 
         Args:
             values: row of the table of epochs, or loss and learning rate of a batch
             step: number of training batches so far
-
-        Raises:
-            NotImplementedError: {type(self)} needs a method log(self, values, step)
-
-        Example:
-            class Flaky(Listed):
-                def log(self, values, step):
-                    if self.learn.epoch == 0: raise OSError('no connection')
-                    super().log(values, step)
-            learn = line_learner(cbs=Flaky)
         """
         raise NotImplementedError(f'{type(self).__name__} needs a method log(self, values, step)')
 
-    def finish(self,
-        status: str,                # status of the fit: 'done', 'cancelled', 'interrupted' or 'failed'
-    ) -> None:
+    def finish(self, status: str) -> None:
         """End the run of the service
 
         Args:
             status: status of the fit: 'done', 'cancelled', 'interrupted' or 'failed'
-
-        Raises:
-            NotImplementedError: {type(self)} needs a method finish(self, status)
-
-        Example:
-            log = LogDisplay()
-            log.start(names)
-            log.row(rows[0])
-            log.progress(half_way)       # nothing
-            log.finish('stopped in epoch 1 at batch 3', as_planned=False)
         """
         raise NotImplementedError(f'{type(self).__name__} needs a method finish(self, status)')
 
-    def note(self,
-        text: str,     # description of the event, such as 'resumed: resumed at epoch 3'
-        step: int,     # number of training batches so far
-    ) -> None:
+    def note(self, text: str, step: int) -> None:
         """Send a note about an event of the run. `self.notes` has all notes so far
 
         Args:
             text: description of the event, such as 'resumed: resumed at epoch 3'
             step: number of training batches so far
-
-        Example:
-            mine.note('lr', 'lr 0.01, set by hand')
-            mine.note('best', 'lowest loss', step=1)
-            assert mine.events == [{'step': 5, 'kind': 'lr', 'text': 'lr 0.01, set by hand'},
-                                   {'step': 1, 'kind': 'best', 'text': 'lowest loss'}]
         """
 
-    def attach(self,
-        figure: Any,           # matplotlib figure of the losses
-        folders: list[Path],   # folders of the best and the newest checkpoint; empty without checkpoints
-    ) -> None:
+    def attach(self, figure: Any, folders: list[Path]) -> None:
         """Send a figure and files at the end of a fit. `Logger` calls `attach` only with `artifacts=True`
 
         Args:
             figure: matplotlib figure of the losses
             folders: folders of the best and the newest checkpoint; empty without checkpoints
-
-        Example:
-            with raises(NotImplementedError, 'PrintNothing needs a method start'):
-                type('PrintNothing', (Logger,), {})().start({})
-            Logger().attach(None, [])                              # does nothing, because this class does not override `attach`
         """
 
-    def log_rows(self,
-        rows: list[tuple[dict[str, float], int]],   # values and step of each row
-    ) -> None:
+    def log_rows(self, rows: list[tuple[dict[str, float], int]]) -> None:
         """Send several rows, by default with one call of `log` per row
 
         Args:
             rows: values and step of each row
-
-        Example:
-            other = line_learner()
-            other.recorder.load_state_dict(learn.recorder.state_dict())
-            assert other.recorder.losses == learn.recorder.losses
-            assert [row[:2] for row in other.recorder.log_rows()] == [[i, values[0]] for i, values in enumerate(learn.recorder.values)]
         """
         for values, step in rows: self.log(values, step)
 
     def flush(self) -> None:
-        """Make the service write or upload its buffered rows. `Logger` calls `flush` at the end of each transfer
-
-        Example:
-            live.flush()
-            assert not live.here          # these docs were run without a page, so no page has answered
-        """
+        "Make the service write or upload its buffered rows. `Logger` calls `flush` at the end of each transfer"
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
         """Return whether the logger handles an event. A logger handles `after_batch` only if `every` is set
@@ -343,32 +253,17 @@ class JSONLLogger(Logger):
         fname: file name, relative to the learner's `path`
         append: True: append to an existing file; False: replace it
         every: also write loss and learning rate of every `every`-th batch; None or 0: only epochs
-
-    Example:
-        learn = line_learner(path=tempfile.mkdtemp(), cbs=JSONLLogger(append=True, every=1))
-        learn.recorder.add_time = False
-        learn.fit(1)
     """
     no_state = (*Logger.no_state, 'lines')
 
     @hinted
-    def __init__(self,
-        fname: str | Path = 'history.jsonl',   # file name, relative to the learner's `path`
-        append: bool = False,                  # True: append to an existing file; False: replace it
-        every: int | None = None,              # also write loss and learning rate of every `every`-th batch; None or 0: only epochs
-    ):
+    def __init__(self, fname: str | Path = 'history.jsonl', append: bool = False, every: int | None = None):
         super().__init__(every)
         self.fname, self.append, self.lines = _as_name(fname, 'fname'), append, []
 
     @property
     def file(self) -> Path:
-        """Path of the file, which is created when a fit begins
-
-        Example:
-            class Stopper(Configured):
-                def __init__(self, monitor='valid_loss', patience=1, path='log.csv', **more):
-                    self.patience, self.file = patience, path
-        """
+        "Path of the file, which is created when a fit begins"
         return Path(self.learn.path)/self.fname
 
     def start(self, settings: dict[str, Any]) -> None:
@@ -397,17 +292,11 @@ class JSONLLogger(Logger):
         _append_lines(self.file, self.lines)
         self.n_lines, self.lines = self.n_lines + len(self.lines), []
 
-    def read_log(self) -> list[dict[str, Any]]:  # one dict for each whole line
+    def read_log(self) -> list[dict[str, Any]]:
         """Return the lines of the file as dicts, without lines that a killed process has left incomplete
 
         Returns:
             one dict for each whole line
-
-        Example:
-            lines = learn.jsonl_logger.read_log()
-            assert len({line['run'] for line in lines}) == 2
-            assert [line['finish'] for line in lines if 'finish' in line] == ['done', 'failed']
-            assert [line['lr'] for line in lines if 'lr' in line] == [0.1]*4
         """
         found = []
         for line in self.file.read_text(encoding='utf-8').splitlines():
@@ -448,18 +337,7 @@ def needed(
     module: str,     # module of an optional dependency
     who: str,        # name of the class that needs it, for the error message
 ) -> Any:            # the module
-    """Import a module of an optional dependency. If the module is missing, raise `ImportError` with the command that installs it
-
-    Args:
-        module: module of an optional dependency
-        who: name of the class that needs it, for the error message
-
-    Returns:
-        the module
-
-    Raises:
-        ImportError: {who} needs ...: pip install "cbnb[loggers]"
-    """
+    "Import a module of an optional dependency. If the module is missing, raise `ImportError` with the command that installs it"
     try: return import_module(module)
     except ImportError as e:
         raise ImportError(f'{who} needs {module.split(".")[0]}: pip install "cbnb[loggers]"') from e
@@ -469,15 +347,7 @@ def cleaned(
     values: dict[str, float],    # values by name
     unfit: str,                  # regular expression for the characters that a name may not contain
 ) -> dict[str, float]:           # the same values with cleaned names
-    """Replace characters that a service does not allow in names, and keep the names distinct
-
-    Args:
-        values: values by name
-        unfit: regular expression for the characters that a name may not contain
-
-    Returns:
-        the same values with cleaned names
-    """
+    "Replace characters that a service does not allow in names, and keep the names distinct"
     return dict(zip(_cleaned_names(tuple(values), unfit), values.values()))
 
 @functools.lru_cache
@@ -487,14 +357,7 @@ def _cleaned_names(names: tuple[str, ...], unfit: str) -> list[str]:
 def as_text(
     value: Any,        # value of a setting
 ) -> Any:              # a number or a string
-    """Convert a setting for services that accept only numbers and strings
-
-    Args:
-        value: value of a setting
-
-    Returns:
-        a number or a string
-    """
+    "Convert a setting for services that accept only numbers and strings"
     if isinstance(value, (list, tuple)): return ', '.join(map(str, value))
     return value if isinstance(value, (bool, int, float, str)) else str(value)
 
@@ -552,31 +415,15 @@ class TensorBoardLogger(Logger):
         folder: folder of all runs, relative to the learner's `path`
         every: also write loss and learning rate of every `every`-th batch; None or 0: only epochs
         artifacts: add the figure of the losses at the end of the fit
-
-    Example:
-        learn = line_learner(metrics=mae, path=tempfile.mkdtemp(), cbs=TensorBoardLogger(every=1))
-        learn.fit(3)
     """
     @hinted
-    def __init__(self,
-        folder: str | Path = 'runs',   # folder of all runs, relative to the learner's `path`
-        every: int | None = None,      # also write loss and learning rate of every `every`-th batch; None or 0: only epochs
-        artifacts: bool = False,       # add the figure of the losses at the end of the fit
-    ):
+    def __init__(self, folder: str | Path = 'runs', every: int | None = None, artifacts: bool = False):
         super().__init__(every, artifacts)
         self.folder = _as_name(folder, 'folder')
 
     @property
     def run_folder(self) -> Path | None:
-        """Folder of the last run, or None before the first run
-
-        Example:
-            found = EventAccumulator(str(learn.tensor_board_logger.run_folder)).Reload()
-            print(*found.Tags()['scalars'])
-            assert [event.step for event in found.Scalars('valid_loss')] == [2, 4, 6]
-            assert close([event.value for event in found.Scalars('mae')], learn.recorder.history['mae'])
-            assert close([event.value for event in found.Scalars('loss')], learn.recorder.last().raw_losses)
-        """
+        "Folder of the last run, or None before the first run"
         return None if self.run_id is None else Path(self.learn.path)/self.folder/self.run_id
 
     def start(self, settings: dict[str, Any]) -> None:
@@ -643,35 +490,17 @@ class MLflowLogger(Logger):
         uri: address of the store; None: MLFLOW_TRACKING_URI, or `mlflow.db` in the learner's `path`
         every: also log loss and learning rate of every `every`-th batch; None or 0: only epochs
         artifacts: log the figure of the losses and the checkpoints
-
-    Example:
-        assert _for_mlflow({'mae, all': 1., 'a/b': 2., '/a': 3., 'a//b': 4.}) == {'mae_ all': 1., 'a/b': 2., '_a': 3., 'a__b': 4.}
-        with mock.patch.dict(sys.modules, mlflow=None), raises(ImportError, 'MLflowLogger needs mlflow'):
-            line_learner(path=tempfile.mkdtemp(), cbs=MLflowLogger).fit(1)
     """
     no_state = (*Logger.no_state, 'last')
 
     @hinted
-    def __init__(self,
-        experiment: str = 'cbnb',     # name of the experiment, which is created if it does not exist
-        uri: str | None = None,       # address of the store; None: MLFLOW_TRACKING_URI, or `mlflow.db` in the learner's `path`
-        every: int | None = None,     # also log loss and learning rate of every `every`-th batch; None or 0: only epochs
-        artifacts: bool = False,      # log the figure of the losses and the checkpoints
-    ):
+    def __init__(self, experiment: str = 'cbnb', uri: str | None = None, every: int | None = None, artifacts: bool = False):
         super().__init__(every, artifacts)
         self.experiment, self.uri = _as_name(experiment, 'experiment'), uri
 
     @property
     def store(self) -> str:
-        """Address of the MLflow store that the logger writes to
-
-        Example:
-            assert _Meeting().all_come(1) and _Meeting().all_come(1)
-
-            late = _Meeting()
-            late.store.set(late.name, 'no')            # another process waited for this one, and gave up
-            assert not late.all_come(1)
-        """
+        "Address of the MLflow store that the logger writes to"
         found = self.uri or os.environ.get('MLFLOW_TRACKING_URI')
         return found or f'sqlite:///{(Path(self.learn.path)/"mlflow.db").absolute().as_posix()}'
 
@@ -733,20 +562,10 @@ class WandbLogger(Logger):
         artifacts: log the figure of the losses and the checkpoints
         reuse: log to `wandb.run`, which stays open; False: start a new run for each fit
         **init: arguments of `wandb.init`: name, tags, group, mode, ...
-
-    Example:
-        with mock.patch.dict(sys.modules, wandb=None), raises(ImportError, 'WandbLogger needs wandb'):
-            line_learner(cbs=WandbLogger).fit(1)
     """
     no_state = (*Logger.no_state, 'first')
 
-    def __init__(self,
-        project: str | None = None,   # name of the project; None: the default of `wandb.init`
-        every: int | None = None,     # also log loss and learning rate of every `every`-th batch; None or 0: only epochs
-        artifacts: bool = False,      # log the figure of the losses and the checkpoints
-        reuse: bool = False,          # log to `wandb.run`, which stays open; False: start a new run for each fit
-        **init: Any,                  # arguments of `wandb.init`: name, tags, group, mode, ...
-    ):
+    def __init__(self, project: str | None = None, every: int | None = None, artifacts: bool = False, reuse: bool = False, **init: Any):
         super().__init__(every, artifacts)
         self.project = None if project is None else _as_name(project, 'project')
         self.reuse, self.init = reuse, init

@@ -32,15 +32,7 @@ def _check_mix(cb: Callback) -> None:
 
 # %% ../../nbs/callbacks/mixup.ipynb #e399e2a0
 class Mix(Callback):
-    """Base class of callbacks that train on pairs of items. A subclass has to define `mix`
-
-    Args:
-        alpha: parameter of the Beta distribution, above 0; small: mostly one of the two items; 1:
-            uniform weights
-
-    Raises:
-        ValueError: alpha=0 would mix nothing: it should be above 0
-    """
+    "Base class of callbacks that train on pairs of items. A subclass has to define `mix`"
     order, run_valid, run_in = -5, False, ('fit', 'lr_find')
 
     def __init__(self,
@@ -54,19 +46,11 @@ class Mix(Callback):
         self.lam = 1.                    # weight of the items' own loss, from 0 to 1
         self.partners: Any = ()          # targets of the partners, one for each item
 
-    def draw(self) -> float:  # a weight from 0 to 1
+    def draw(self) -> float:
         """Draw a random weight for the whole batch, from 0 to 1
 
         Returns:
             a weight from 0 to 1
-
-        Example:
-            even = Mix(1.)
-            drawn = [even.draw() for _ in range(1000)]
-            assert 0 <= min(drawn) < 0.01 and 0.99 < max(drawn) <= 1 and close(sum(drawn)/1000, 0.5, 0.05)
-            near_ends = [Mix(0.1).draw() for _ in range(100)]
-            assert sum(0.1 < lam < 0.9 for lam in near_ends) < 50
-            with raises(ValueError, 'alpha=0 would mix nothing'): Mix(0)
         """
         if not self.drawn: self.drawn = self.weights.sample((100,)).tolist()
         return self.drawn.pop()
@@ -83,10 +67,7 @@ class Mix(Callback):
         learn.xb = map_tensors(lambda x: mix(x, order), learn.xb)
         self.partners = map_tensors(itemgetter(order), learn.yb)
 
-    def mix(self,
-        x: Tensor,        # inputs of the batch, items first
-        order: Tensor,    # index of each item's partner in the batch
-    ) -> Tensor:
+    def mix(self, x: Tensor, order: Tensor) -> Tensor:
         """Return the inputs combined with their partners. A subclass may also change `self.lam` in this method
 
         Args:
@@ -111,17 +92,14 @@ class MixUp(Mix):
     """Train on weighted means of two items
 
     Args:
-        alpha: parameter of the Beta distribution; small: mostly one of the two items; 1: uniform
-            weights
-
+        alpha: parameter of the Beta distribution; small: mostly one of the two items; 1: uniform weights
     Example:
+        import torch
         mix = MixUp()
         mix.lam = 0.75
         assert mix.mix(torch.tensor([[0., 8.], [4., 0.]]), torch.tensor([1, 0])).tolist() == [[1., 6.], [3., 2.]]
     """
-    def __init__(self,
-        alpha: float = 0.4,    # parameter of the Beta distribution; small: mostly one of the two items; 1: uniform weights
-    ): super().__init__(alpha)
+    def __init__(self, alpha: float = 0.4): super().__init__(alpha)
 
     def mix(self, x, order):
         if x.is_floating_point(): return x.lerp(x[order], 1 - self.lam)
@@ -135,17 +113,7 @@ def window(
     share: float,    # wanted share of the image's area, from 0 to 1
     at: tuple[float, float],     # center of the window, as fractions of height and width
 ) -> tuple[slice, slice, float]:             # rows, columns, and share of the area after clipping
-    """Return a window with the proportions of the image, clipped at the border
-
-    Args:
-        height: height of the image, in pixels
-        width: width of the image, in pixels
-        share: wanted share of the image's area, from 0 to 1
-        at: center of the window, as fractions of height and width
-
-    Returns:
-        rows, columns, and share of the area after clipping
-    """
+    "Return a window with the proportions of the image, clipped at the border"
     spans = []
     for n, middle in zip((height, width), at):
         half, center = n*share**0.5/2, n*middle
@@ -160,13 +128,11 @@ class CutMix(Mix):
 
     Args:
         alpha: parameter of the Beta distribution; small: mostly one of the two images; 1: uniform areas
-
     Example:
+        import torch
         cut, black_white = CutMix(), torch.stack([torch.zeros(1, 8, 8), torch.ones(1, 8, 8)])
     """
-    def __init__(self,
-        alpha: float = 1.,    # parameter of the Beta distribution; small: mostly one of the two images; 1: uniform areas
-    ): super().__init__(alpha)
+    def __init__(self, alpha: float = 1.): super().__init__(alpha)
 
     def draw(self):
         lam, self.at = super().draw(), torch.rand(2, device='cpu').tolist()

@@ -22,15 +22,7 @@ from ..metrics import MeanMetric, Metric, a_pair, hits_of
 
 # %% ../../nbs/callbacks/more_metrics.ipynb #f9f46a18
 class ErrorMetric(MeanMetric):
-    """Base class of metrics that average the errors of single elements
-
-    Args:
-        average: 'elements': mean over all elements; 'rows': mean of the sums of the rows
-        name: heading of its column; None: derived from the class name
-
-    Raises:
-        ValueError: average={average} should be 'elements' or 'rows'
-    """
+    "Base class of metrics that average the errors of single elements"
     def __init__(self,
         average: str = 'elements',    # 'elements': mean over all elements; 'rows': mean of the sums of the rows
         name: str | None = None,      # heading of its column; None: derived from the class name
@@ -39,16 +31,12 @@ class ErrorMetric(MeanMetric):
             raise ValueError(f"average={average!r} should be 'elements' or 'rows'")
         super().__init__()
         self.average, self._name = average, name
-    def error(self,
-        pred: Tensor,    # predictions of a batch
-        y: Tensor,       # targets of a batch
-    ) -> Tensor:         # errors, one for each element
+    def error(self, pred: Tensor, y: Tensor) -> Tensor:
         """Return the error of each element
 
         Args:
             pred: predictions of a batch
             y: targets of a batch
-
         Returns:
             errors, one for each element
         """
@@ -66,21 +54,11 @@ class MAE(ErrorMetric):
     Args:
         average: 'elements': mean over all elements; 'rows': mean of the sums of the rows
         name: heading of its column; None: derived from the class name
-
-    Example:
-        assert MAE().error(torch.tensor([1., 3.]), torch.tensor([2., 1.])).tolist() == [1, 2]
-        assert ask(MSE(), off_by_one) == 1 and ask(MSE('rows'), off_by_one) == 2
-        with raises(ValueError, 'should have the same shape'): ask(MAE(), SimpleNamespace(pred=torch.zeros(2, 3), yb=(torch.ones(2),)))
     """
     def error(self, pred: Tensor, y: Tensor) -> Tensor: return _difference('MAE', pred, y).abs()
 
 class MSE(ErrorMetric):
-    """Mean squared error over elements or rows
-
-    Args:
-        average: 'elements': mean over all elements; 'rows': mean of the sums of the rows
-        name: heading of its column; None: derived from the class name
-    """
+    "Mean squared error over elements or rows"
     def error(self, pred: Tensor, y: Tensor) -> Tensor: return _difference('MSE', pred, y).square()
 
 def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
@@ -91,13 +69,7 @@ def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
 
 # %% ../../nbs/callbacks/more_metrics.ipynb #d832eac8
 class Accuracy(MeanMetric):
-    """Share of targets whose correct class has the highest score. Every target has the same weight
-
-    Args:
-        axis: dimension of the classes; None: the one that the targets lack
-        name: heading of its column; None: 'accuracy'
-        ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
-    """
+    "Share of targets whose correct class has the highest score. Every target has the same weight"
     def __init__(self,
         axis: int | None = None,            # dimension of the classes; None: the one that the targets lack
         name: str | None = None,            # heading of its column; None: 'accuracy'
@@ -120,9 +92,7 @@ class AvgSmoothLoss(Metric):
         beta: weight of the past; 0.98 averages over about 50 batches
     """
     _name = 'smooth_loss'
-    def __init__(self,
-        beta: float = 0.98,   # weight of the past; 0.98 averages over about 50 batches
-    ) -> None: self.smooth = Smoother(beta)
+    def __init__(self, beta: float = 0.98) -> None: self.smooth = Smoother(beta)
     def reset(self) -> None: self.smooth = Smoother(self.smooth.beta)
     def accumulate(self, learn: Any) -> None:
         if learn.loss is not None: self.smooth.add(learn.loss.detach().mean())
@@ -136,14 +106,9 @@ class ValueMetric(Metric):
     Args:
         func: called without arguments at the end of a phase
         metric_name: heading of its column; None: the function's name
-
-    Example:
-        assert ask(ValueMetric(lambda: 2.5, 'two_and_a_half')) == 2.5
     """
-    def __init__(self,
-        func: Callable[[], Any],           # called without arguments at the end of a phase
-        metric_name: str | None = None,    # heading of its column; None: the function's name
-    ) -> None: self.func, self._name = func, metric_name or name_of(func)
+    def __init__(self, func: Callable[[], Any], metric_name: str | None = None,
+            ) -> None: self.func, self._name = func, metric_name or name_of(func)
     def reset(self) -> None: pass
     def accumulate(self, learn: Any) -> None: pass
     @property

@@ -33,14 +33,7 @@ _HALF = torch.bfloat16, torch.float16
 def to_float(
     value: Any,    # a tensor, or tensors in nested containers
 ) -> Any:          # the same containers; tensors of other types are unchanged
-    """Convert half-precision tensors to float32
-
-    Args:
-        value: a tensor, or tensors in nested containers
-
-    Returns:
-        the same containers; tensors of other types are unchanged
-    """
+    "Convert half-precision tensors to float32"
     if isinstance(value, Tensor): return value.float() if value.dtype in _HALF else value
     return map_tensors(lambda t: t.float() if t.dtype in _HALF else t, value)
 
@@ -51,14 +44,7 @@ def cast_step(
     dtype: torch.dtype,     # type of matrix products and convolutions
     undo: UndoStack,        # restores the two methods at the end of the run
 ) -> None:
-    """Make `predict` and `loss` of a step run under autocast, and convert their results to float32
-
-    Args:
-        step: the step whose `predict` and `loss` are replaced
-        device_type: device type of the model: 'cpu', 'cuda', ...
-        dtype: type of matrix products and convolutions
-        undo: restores the two methods at the end of the run
-    """
+    "Make `predict` and `loss` of a step run under autocast, and convert their results to float32"
     def casting(part: Callable[[Any], None]) -> Callable[[Any], None]:
         def call(learn: Any) -> None:
             __tracebackhide__ = True
@@ -72,11 +58,7 @@ _RESULTS = 'pred', 'loss', 'loss_grad', 'loss_parts', 'step_result'
 
 # %% ../../nbs/callbacks/precision.ipynb #e7017823
 class AutocastState:
-    """Save the state of `torch.autocast` in this thread, to restore it later
-
-    Args:
-        device_type: device type whose autocast state is saved: 'cpu', 'cuda', ...
-    """
+    "Save the state of `torch.autocast` in this thread, to restore it later"
     def __init__(self,
         device_type: str,    # device type whose autocast state is saved: 'cpu', 'cuda', ...
     ):
@@ -103,15 +85,7 @@ def check_autocast(
     device_type: str,      # device type to check: 'cpu', 'cuda', ...
     dtype: torch.dtype,    # type of matrix products and convolutions under autocast
 ) -> None:
-    """Raise `ValueError` if the device has no autocast to `dtype`, and warn if a GPU only emulates bfloat16
-
-    Args:
-        device_type: device type to check: 'cpu', 'cuda', ...
-        dtype: type of matrix products and convolutions under autocast
-
-    Raises:
-        ValueError: {device_type} has no autocast to {dtype}: {e}
-    """
+    "Raise `ValueError` if the device has no autocast to `dtype`, and warn if a GPU only emulates bfloat16"
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         try: torch.autocast(device_type, dtype)
@@ -123,11 +97,7 @@ def check_autocast(
 
 # %% ../../nbs/callbacks/precision.ipynb #4d9d05b4
 def device_of(learn: Learner) -> torch.device:
-    """Return the device of the learner's model. If the model has no parameters, return the device of the data loaders, or else the CPU
-
-    Args:
-        learn: the learner
-    """
+    "Return the device of the learner's model. If the model has no parameters, return the device of the data loaders, or else the CPU"
     params = (p for model in owned_by_steps(learn)[1] for p in model.parameters())
     return next((p.device for p in params), torch.device(getattr(learn.dls, 'device', None) or 'cpu'))
 
@@ -135,14 +105,7 @@ def device_of(learn: Learner) -> torch.device:
 def gradients(
     opt: Any,            # an optimizer of torch, or one with the same `param_groups`
 ) -> list[Tensor]:       # the gradients; for a sparse gradient, the tensor of its values
-    """Return the gradients of the parameters in `opt`. Parameters without a gradient are left out
-
-    Args:
-        opt: an optimizer of torch, or one with the same `param_groups`
-
-    Returns:
-        the gradients; for a sparse gradient, the tensor of its values
-    """
+    "Return the gradients of the parameters in `opt`. Parameters without a gradient are left out"
     grads = [p.grad for group in opt.param_groups for p in group['params'] if p.grad is not None]
     return [g._values() if g.is_sparse else g for g in grads]
 
@@ -151,19 +114,9 @@ def _has_gradients(opt: Any) -> bool:
 
 # %% ../../nbs/callbacks/precision.ipynb #524955e4
 def check_fp16(learn: Learner) -> None:
-    """Raise `TypeError` if the step, its optimizers or the type of the weights rule out a loss scale
-
-    Args:
-        learn: the learner
-
-    Raises:
-        TypeError: {type(step)} has an optimizer besides learn.opt, whose gradients would stay scaled:
-            make them one, MultiOptimizer([...]), or use learn.to_bf16(), which needs no scale
-        TypeError: the weights are in float16, where small updates are lost: mixed precision keeps them
-            in float32, model.float(), and casts them for each product
-    """
+    "Raise `TypeError` if the step, its optimizers or the type of the weights rule out a loss scale"
     step, opt = learn.train_step, learn.opt
-    if step.own_update and getattr(step, 'by_learner', False) is not None: raise _no_scale(step)
+    if step.own_update: raise _no_scale(step)
     ours = [opt, *getattr(opt, 'optimizers', [])]
     if any(not any(o is mine for mine in ours) for o in owned_by_steps(learn)[2]): raise TypeError(
         f'{type(step).__name__} has an optimizer besides learn.opt, whose gradients would stay scaled: '
@@ -193,16 +146,15 @@ class MixedPrecision(Callback):
         growth_factor: factor of the loss scale after `growth_interval` good updates; ignored for bf16
         backoff_factor: factor of the loss scale after infinite or NaN gradients; ignored for bf16
         growth_interval: updates in a row with finite gradients before the scale grows; ignored for bf16
-
     Raises:
         ValueError: amp_mode={amp_mode} should be 'bf16' or 'fp16'
-        ValueError: growth_factor={growth_factor} should be above 1, and backoff_factor={backoff_factor}
-            between 0 and 1
-
+        ValueError: growth_factor={growth_factor} should be above 1, and backoff_factor={backoff_factor} between 0 and 1
     Example:
-        learn = digits_learner(n=64, cbs=MixedPrecision('bf16'))
-        learn.fit(1, cbs=Callback(after_pred=skip))
-        assert not torch.is_autocast_enabled('cpu') and 'predict' not in vars(learn.train_step)
+        from cbnb.toy import line_learner
+        seen = Callback(after_backward=lambda cb: grads.append((cb.model.a.grad.item(), cb.loss_grad.item())))
+        grads, learn = [], line_learner(n=1, valid=False, cbs=MixedPrecision('fp16'))
+        learn.fit(1, cbs=seen)
+        assert grads == [(-4, 13)] and learn.mixed_precision.scale == 2**16
     """
     order, no_state = 10, ('cast_steps', 'scaled_steps')
     device_type = 'cpu'                # device of the model in this run
@@ -218,13 +170,8 @@ class MixedPrecision(Callback):
     told = False                       # the warning has been given in this fit
 
     @hinted
-    def __init__(self,
-        amp_mode: str = 'fp16',          # precision of matrix products and convolutions: 'bf16' or 'fp16'
-        init_scale: float = 2.**16,      # loss scale at the start of a fit; ignored for bf16
-        growth_factor: float = 2.,       # factor of the loss scale after `growth_interval` good updates; ignored for bf16
-        backoff_factor: float = 0.5,     # factor of the loss scale after infinite or NaN gradients; ignored for bf16
-        growth_interval: int = 2000,     # updates in a row with finite gradients before the scale grows; ignored for bf16
-    ):
+    def __init__(self, amp_mode: str = 'fp16', init_scale: float = 2.**16, growth_factor: float = 2., backoff_factor: float = 0.5,
+            growth_interval: int = 2000):
         amp_mode = getattr(amp_mode, 'value', amp_mode)      # `AMPMode.BF16` of fastai is an enum
         if amp_mode not in AMP_MODES: raise ValueError(f"amp_mode={amp_mode!r} should be 'bf16' or 'fp16'")
         if not growth_factor > 1 > backoff_factor > 0: raise ValueError(
@@ -309,7 +256,6 @@ class MixedPrecision(Callback):
 
     def _backward(self, backward: Callable[[Any], None], learn: Any) -> None:
         "Call `backward`, the original method of the step, with a scaled loss"
-        if learn.train_step.own_update: raise _no_scale(learn.train_step)
         scaler, loss = self.scaler, learn.loss_grad
         if self.checked: scaler.update(self.scale)         # the scaler may unscale only once between two updates
         learn.loss_grad = map_tensors(scaler.scale, loss)
@@ -337,13 +283,13 @@ class MixedPrecision(Callback):
 
 # %% ../../nbs/callbacks/precision.ipynb #123612c9
 @patch
-def to_fp32(self: Learner) -> Learner:  # the learner, so that calls can be chained
+def to_fp32(self: Learner) -> Learner:
     """Train and predict in float32 again, by removing `MixedPrecision`
 
     Returns:
         the learner, so that calls can be chained
-
     Example:
+        from cbnb.toy import line_learner
         learn = line_learner().to_bf16().to_fp16(init_scale=1024).to_fp16(init_scale=1024)
         assert [repr(cb.init_scale) for cb in learn.cbs if isinstance(cb, MixedPrecision)] == ['1024.0']
         assert not any(isinstance(cb, MixedPrecision) for cb in learn.to_fp32().cbs)
@@ -351,13 +297,13 @@ def to_fp32(self: Learner) -> Learner:  # the learner, so that calls can be chai
     return self.remove_cb(MixedPrecision)
 
 @patch
-def to_bf16(self: Learner) -> Learner:  # the learner, so that calls can be chained
+def to_bf16(self: Learner) -> Learner:
     """Train and predict in bfloat16, with the weights in float32
 
     Returns:
         the learner, so that calls can be chained
-
     Example:
+        from cbnb.toy import line_learner
         learn = line_learner().to_bf16().to_fp16(init_scale=1024).to_fp16(init_scale=1024)
         assert [repr(cb.init_scale) for cb in learn.cbs if isinstance(cb, MixedPrecision)] == ['1024.0']
         assert not any(isinstance(cb, MixedPrecision) for cb in learn.to_fp32().cbs)
@@ -365,18 +311,15 @@ def to_bf16(self: Learner) -> Learner:  # the learner, so that calls can be chai
     return self.to_fp32().add_cb(MixedPrecision('bf16'))
 
 @patch
-def to_fp16(self: Learner,
-    **options: Any,    # options of `MixedPrecision`: `init_scale`, `growth_interval`, ...
-) -> Learner:  # the learner, so that calls can be chained
+def to_fp16(self: Learner, **options: Any) -> Learner:
     """Train and predict in float16, with the weights in float32 and a loss scale
 
     Args:
         **options: options of `MixedPrecision`: `init_scale`, `growth_interval`, ...
-
     Returns:
         the learner, so that calls can be chained
-
     Example:
+        from cbnb.toy import line_learner
         learn = line_learner().to_bf16().to_fp16(init_scale=1024).to_fp16(init_scale=1024)
         assert [repr(cb.init_scale) for cb in learn.cbs if isinstance(cb, MixedPrecision)] == ['1024.0']
         assert not any(isinstance(cb, MixedPrecision) for cb in learn.to_fp32().cbs)
@@ -388,12 +331,7 @@ def relaid(
     t: Tensor,                # tensor to copy, with any strides
     strides: tuple[int, ...], # strides of the copy, in elements
 ) -> Tensor:
-    """Return a copy of a tensor with other strides
-
-    Args:
-        t: tensor to copy, with any strides
-        strides: strides of the copy, in elements
-    """
+    "Return a copy of a tensor with other strides"
     return torch.empty_strided(t.shape, strides, dtype=t.dtype, device=t.device).copy_(t)
 
 @torch.no_grad()
@@ -402,13 +340,7 @@ def lay_out(
     strides: tuple[int, ...],    # new strides, in elements
     opt: Any,         # optimizer that may hold state for `p`; None: change only the parameter and its gradient
 ) -> None:
-    """Change the strides of a parameter, its gradient and its optimizer state
-
-    Args:
-        p: parameter to change in place
-        strides: new strides, in elements
-        opt: optimizer that may hold state for `p`; None: change only the parameter and its gradient
-    """
+    "Change the strides of a parameter, its gradient and its optimizer state"
     if p.stride() != strides: p.data = relaid(p.data, strides)
     if p.grad is not None: p.grad = relaid(p.grad, strides)
     state = {} if opt is None or p not in opt.state else opt.state[p]
@@ -434,14 +366,10 @@ class ChannelsLast(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
-
     Example:
-        conv = nn.Conv2d(3, 4, 3)
-        net, batch = nn.Sequential(conv, nn.Flatten(), nn.Linear(144, 2)), (torch.randn(8, 3, 8, 8), torch.zeros(8, 2))
-        learn, seen = Learner(DataLoaders([batch]*2, device='cpu'), net, nn.MSELoss(), default_cbs=False, cbs=ChannelsLast), []
-        learn.fit(1, cbs=Callback(after_step=lambda cb: seen.append((conv.weight.stride(), cb.x.stride()))))
-        assert seen == [((27, 1, 9, 3), (192, 1, 24, 3))]*2
-        assert conv.weight.stride() == (27, 9, 3, 1)             # as before
+        from cbnb.toy import line_learner, raises
+        learn = line_learner(cbs=ChannelsLast)
+        with raises(ValueError, 'the model has no weights with 4 dimensions'): learn.fit(1)
     """
     order, no_state = -1, ('laid',)
     laid, fresh = (), False    # weights with their strides before and during the run; True before the first batch of an epoch

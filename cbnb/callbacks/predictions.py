@@ -45,14 +45,7 @@ from ..undo import interrupts_wait
 def activation_of(
     loss_func: Any,                       # the loss, a function or a module
 ) -> Callable[[Tensor], Tensor]:          # the loss's own `activation` if it has one; else softmax, sigmoid or the identity
-    """Return the function that turns model output into predictions, such as scores into probabilities
-
-    Args:
-        loss_func: the loss, a function or a module
-
-    Returns:
-        the loss's own `activation` if it has one; else softmax, sigmoid or the identity
-    """
+    "Return the function that turns model output into predictions, such as scores into probabilities"
     if hasattr(loss_func, 'activation'): return loss_func.activation
     if _is_cross_entropy(loss_func): return lambda p: p.softmax(1)
     return torch.sigmoid if _is_bce(loss_func) else lambda p: p
@@ -68,14 +61,7 @@ def _is_bce(loss_func: Any) -> bool:
 def decodes_of(
     loss_func: Any,                       # the loss, a function or a module
 ) -> Callable[[Tensor], Tensor]:          # the loss's own `decodes` if it has one; else argmax, a threshold of 0.5 or the identity
-    """Return the function that turns probabilities into decisions
-
-    Args:
-        loss_func: the loss, a function or a module
-
-    Returns:
-        the loss's own `decodes` if it has one; else argmax, a threshold of 0.5 or the identity
-    """
+    "Return the function that turns probabilities into decisions"
     if hasattr(loss_func, 'decodes'): return loss_func.decodes
     if _is_cross_entropy(loss_func): return lambda p: p.argmax(1)
     return (lambda p: p > 0.5) if _is_bce(loss_func) else lambda p: p
@@ -92,20 +78,7 @@ def _takes_reduction(f: Callable[..., Any]) -> bool:
 def unreduced(
     loss_func: Any,    # a module with the attribute `reduction`, or a function with the argument `reduction`
 ) -> Iterator[Callable[..., Tensor]]:    # the loss function, which returns one loss for each item
-    """Turn off the averaging of a loss function for the duration of a `with` block
-
-    Args:
-        loss_func: a module with the attribute `reduction`, or a function with the argument `reduction`
-
-    Returns:
-        the loss function, which returns one loss for each item
-
-    Raises:
-        TypeError: the learner has no loss_func, so there is no loss for each item: what a model or a
-            step computes is one number for a batch
-        TypeError: {name} cannot give a loss for each item: it has neither an attribute nor an argument
-            `reduction` that could be 'none'
-    """
+    "Turn off the averaging of a loss function for the duration of a `with` block"
     if loss_func is None: raise TypeError('the learner has no loss_func, so there is no loss for each item: '
                                           'what a model or a step computes is one number for a batch')
     if hasattr(loss_func, 'reduction'):
@@ -124,16 +97,7 @@ def item_losses(
     pred: Any,         # the prediction of a batch
     yb: tuple,         # the targets of the batch
 ) -> Tensor:           # losses of shape (items,), each as the loss function gives it for the item alone
-    """Return one loss for each item of a batch. Raise `ValueError` if the batch has no targets
-
-    Args:
-        loss_func: a module with the attribute `reduction`, or a function with the argument `reduction`
-        pred: the prediction of a batch
-        yb: the targets of the batch
-
-    Returns:
-        losses of shape (items,), each as the loss function gives it for the item alone
-    """
+    "Return one loss for each item of a batch. Raise `ValueError` if the batch has no targets"
     return losses_and_weights(loss_func, pred, yb)[0]
 
 def losses_and_weights(
@@ -141,21 +105,7 @@ def losses_and_weights(
     pred: Any,         # the prediction of a batch
     yb: tuple,         # the targets of the batch
 ) -> tuple[Tensor, Tensor]:    # a loss for each item, and how much it counts in the mean of all
-    """Return the losses of the items of a batch as `item_losses` does, and their weights
-
-    Args:
-        loss_func: a module with the attribute `reduction`, or a function with the argument `reduction`
-        pred: the prediction of a batch
-        yb: the targets of the batch
-
-    Returns:
-        a loss for each item, and how much it counts in the mean of all
-
-    Raises:
-        ValueError: with_loss needs targets, and this loader has none
-        TypeError: with_loss needs a loss for each item, and loss_func has returned a single number in
-            spite of reduction='none'
-    """
+    "Return the losses of the items of a batch as `item_losses` does, and their weights"
     if not yb: raise ValueError('with_loss needs targets, and this loader has none')
     with interrupts_wait(), unreduced(loss_func) as f: found, call = with_call(f, pred, *yb, loss_of=loss_of)
     losses = loss_of(found)                     # the loss function may return parts, too
@@ -176,15 +126,7 @@ def joined(
     parts: list[Any],   # batches, nested in the same way
     dim: int = 0,       # dimension to join along; tensors with fewer dimensions are joined along 0
 ) -> Any:               # one batch with the same nesting
-    """Join nested batches. Values that cannot be concatenated become a list of items
-
-    Args:
-        parts: batches, nested in the same way
-        dim: dimension to join along; tensors with fewer dimensions are joined along 0
-
-    Returns:
-        one batch with the same nesting
-    """
+    "Join nested batches. Values that cannot be concatenated become a list of items"
     first = parts[0]
     if isinstance(first, Tensor): return _joined_tensors(parts, dim)
     if (held := entries(first)) is not None:
@@ -228,17 +170,7 @@ def save_batch(
     batch: Any,            # the batch, nested tensors
     pickle_protocol: int = 2,    # pickle protocol that `torch.save` uses
 ) -> Path:                 # path of the file
-    """Copy a batch to the CPU, which waits for the device, and write it to a separate file
-
-    Args:
-        folder: folder of the file, created if it does not exist
-        i: number of the batch, from 0
-        batch: the batch, nested tensors
-        pickle_protocol: pickle protocol that `torch.save` uses
-
-    Returns:
-        path of the file
-    """
+    "Copy a batch to the CPU, which waits for the device, and write it to a separate file"
     content = _plain(map_tensors(_own_copy, batch))
     path = Path(folder)/f'{i:06d}.pt'          # `forget_batches` removes its drafts
     def write(draft: Path) -> None: torch.save(content, draft, pickle_protocol=pickle_protocol)
@@ -248,26 +180,14 @@ def save_batch(
 def forget_batches(
     folder: str | Path,    # folder with saved batches; it need not exist
 ) -> None:
-    """Remove the saved batches of an earlier run, and keep other files in the folder
-
-    Args:
-        folder: folder with saved batches; it need not exist
-    """
+    "Remove the saved batches of an earlier run, and keep other files in the folder"
     sweep_drafts(Path(folder), '*.pt')
     for path in Path(folder).glob('*.pt'):
         if re.fullmatch(_BATCH_FILE, path.name): path.unlink()
 
 # %% ../../nbs/callbacks/predictions.ipynb #4bfb7b0a
 class SavedBatches:
-    """A sequence of the saved batches in a folder, each read from its file when you index it
-
-    Args:
-        folder: the folder passed as `save_preds` or `save_targs`
-        trust: True: also read objects other than tensors and plain values, which can run any code
-
-    Raises:
-        FileNotFoundError: there is no folder {folder}
-    """
+    "A sequence of the saved batches in a folder, each read from its file when you index it"
     def __init__(self,
         folder: str | Path,     # the folder passed as `save_preds` or `save_targs`
         trust: bool = False,    # True: also read objects other than tensors and plain values, which can run any code
@@ -288,17 +208,7 @@ class SavedBatches:
     def load(self,
         dim: int = 0,    # dimension to join the batches along
     ) -> Any:            # all batches in memory, with the nesting of one batch
-        """Read and join all batches. Raise `ValueError` if the folder holds no batches
-
-        Args:
-            dim: dimension to join the batches along
-
-        Returns:
-            all batches in memory, with the nesting of one batch
-
-        Raises:
-            ValueError: there are no batches in {folder}
-        """
+        "Read and join all batches. Raise `ValueError` if the folder holds no batches"
         if not len(self): raise ValueError(f'there are no batches in {self.folder}')
         return joined(list(self), dim)
 
@@ -313,26 +223,15 @@ class SavedBatches:
 
 # %% ../../nbs/callbacks/predictions.ipynb #a595efe5
 class OfOneRun(Callback):
-    """Base class of callbacks that ignore nested runs
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Base class of callbacks that ignore nested runs"
     run_in = ('fit', 'validate', 'preds')
     _home: Any = None
 
-    def at_home(self) -> bool:  # False in a run within the run of the callback
+    def at_home(self) -> bool:
         """Return whether the current run is the one in which this callback was first called
 
         Returns:
             False in a run within the run of the callback
-
-        Example:
-            class CountItems(OfOneRun):
-                def before_validate(self):
-                    if self.at_home(): self.n = 0
-                def after_batch(self):
-                    if self.at_home() and not self.training: self.n += len(self.x)
         """
         undo = self.learn.undo
         if self._home is None and undo is not None:
@@ -355,23 +254,14 @@ class GatherPredsCallback(OfOneRun):
         with_preds: keep the predictions in memory
         with_targs: keep the targets in memory
         concat_dim: dimension to join the batches along
-        pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with
-            `trust=True`
+        pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
         act: function applied to the model output of each batch; None: no change
     """
     share: Any = None             # the loader, if each process loads only a share; see `distributed/shares`
 
-    def __init__(self,
-        with_input: bool = False,    # also keep the inputs
-        with_loss: bool = False,     # also keep a loss for each item
-        save_preds: str | Path | None = None,    # write predictions to this folder; None: do not write them
-        save_targs: str | Path | None = None,    # write targets to this folder; None: do not write them
-        with_preds: bool = True,     # keep the predictions in memory
-        with_targs: bool = True,     # keep the targets in memory
-        concat_dim: int = 0,         # dimension to join the batches along
-        pickle_protocol: int = 2,    # pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
-        act: Callable[[Any], Any] | None = None,    # function applied to the model output of each batch; None: no change
-    ):
+    def __init__(self, with_input: bool = False, with_loss: bool = False, save_preds: str | Path | None = None,
+            save_targs: str | Path | None = None, with_preds: bool = True, with_targs: bool = True, concat_dim: int = 0,
+            pickle_protocol: int = 2, act: Callable[[Any], Any] | None = None):
         _check_two_folders(save_preds, save_targs)
         self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
         self.save_preds, self.save_targs, self.act = save_preds, save_targs, act
@@ -379,14 +269,11 @@ class GatherPredsCallback(OfOneRun):
         self.pickle_protocol = pickle_protocol
         self._empty()
 
-    def gathered(self,
-        parts: list[Any],   # the list `inputs`, `preds`, `targets` or `losses` of this callback
-    ) -> Any:               # the joined values; None if the list is empty or holds only None
+    def gathered(self, parts: list[Any]) -> Any:
         """Join one list of batches, and copy the result to the CPU
 
         Args:
             parts: the list `inputs`, `preds`, `targets` or `losses` of this callback
-
         Returns:
             the joined values; None if the list is empty or holds only None
         """
@@ -443,14 +330,7 @@ def _check_two_folders(save_preds: str | Path | None, save_targs: str | Path | N
 def in_order(
     dl: Any,       # any loader
 ) -> Any:          # `dl` itself if it is already in order, or is no torch `DataLoader` with standard batches
-    """Return a loader that yields all items in the order of the dataset. For custom loaders and batch samplers, return `dl`
-
-    Args:
-        dl: any loader
-
-    Returns:
-        `dl` itself if it is already in order, or is no torch `DataLoader` with standard batches
-    """
+    "Return a loader that yields all items in the order of the dataset. For custom loaders and batch samplers, return `dl`"
     if not isinstance(dl, DataLoader) or type(dl.batch_sampler) is not BatchSampler: return dl
     if isinstance(dl.sampler, SequentialSampler) and not dl.drop_last: return dl
     if type(dl).__iter__ is not DataLoader.__iter__: return dl      # custom batches
@@ -493,23 +373,10 @@ def _run_to_gather(
 # %% ../../nbs/callbacks/predictions.ipynb #be1c271b
 @patch
 @hinted
-def get_preds(self: Learner,
-    ds_idx: int = 1,              # index of the loader in `learn.dls`: 0 for training, 1 for validation
-    dl: Any = None,               # loader to use instead; None: the loader of `ds_idx`
-    with_input: bool = False,     # also return the inputs
-    with_decoded: bool = False,   # also return decisions
-    with_loss: bool = False,      # also return a loss for each item
-    act: Callable[[Any], Any] | None = None,   # function applied to the model output of each batch; None: the loss's activation
-    inner: bool = False,          # dispatch only the events of validation, as part of another run
-    reorder: bool = True,         # use the order of the dataset, even if the loader shuffles
-    cbs: Any = None,              # callbacks for this run only; None: no further callbacks
-    with_preds: bool = True,      # keep the predictions in memory
-    with_targs: bool = True,      # keep the targets in memory
-    save_preds: str | Path | None = None,    # write predictions to this folder; None: do not write them
-    save_targs: str | Path | None = None,    # write targets to this folder; None: do not write them
-    concat_dim: int = 0,          # dimension to join the batches along
-    pickle_protocol: int = 2,     # pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
-) -> tuple[Any, ...]:             # predictions, and targets or None; inputs come first if requested, decisions and losses last
+def get_preds(self: Learner, ds_idx: int = 1, dl: Any = None, with_input: bool = False, with_decoded: bool = False, with_loss: bool = False,
+        act: Callable[[Any], Any] | None = None, inner: bool = False, reorder: bool = True, cbs: Any = None, with_preds: bool = True,
+        with_targs: bool = True, save_preds: str | Path | None = None, save_targs: str | Path | None = None, concat_dim: int = 0,
+        pickle_protocol: int = 2) -> tuple[Any, ...]:
     """Return the predictions and targets for all items of a loader
 
     Args:
@@ -527,17 +394,14 @@ def get_preds(self: Learner,
         save_preds: write predictions to this folder; None: do not write them
         save_targs: write targets to this folder; None: do not write them
         concat_dim: dimension to join the batches along
-        pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with
-            `trust=True`
-
+        pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
     Returns:
         predictions, and targets or None; inputs come first if requested, decisions and losses last
-
     Raises:
         ValueError: with_decoded needs the predictions in memory: with_preds=True
-
     Example:
-        probs, targets, decided, losses = learn.get_preds(ds_idx=0, with_decoded=True, with_loss=True)
+        from cbnb.toy import line_learner, raises
+        with raises(ValueError, 'Line has no dropout layers'): line_learner().get_preds(cbs=MCDropoutCallback)
     """
     if with_decoded and not with_preds:
         raise ValueError('with_decoded needs the predictions in memory: with_preds=True')
@@ -634,25 +498,14 @@ def _first(batch: Any) -> Any:
 # %% ../../nbs/callbacks/predictions.ipynb #3b039101
 @patch
 @hinted
-def predict(self: Learner,
-    item: Any,                   # one item as the dataset returns it, with or without its target
-    with_input: bool = False,    # also return the item, without its target
-) -> tuple[Any, ...]:            # the decision, and the prediction after activation; with `with_input`, the item comes first
+def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ...]:
     """Return the decision and the prediction for one item
 
     Args:
         item: one item as the dataset returns it, with or without its target
         with_input: also return the item, without its target
-
     Returns:
         the decision, and the prediction after activation; with `with_input`, the item comes first
-
-    Example:
-        decision, prob = learn.predict(x[0])
-        assert decision == decided[0] and torch.allclose(prob, probs[0], atol=1e-6)
-        assert torch.allclose(wrapped.predict(x[0])[1].logits, by_hand[0], atol=1e-6)
-        with raises(ValueError, 'predict takes one item'): learn.predict(x[:3])
-        assert torch.equal(learn.predict((x[0], y[0]))[1], prob)          # an item with its target, as `dataset[0]` returns it
     """
     by_name = isinstance(item, Mapping) and getattr(self.dls, 'targets', ())
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
@@ -674,26 +527,13 @@ class FetchPredsCallback(OfOneRun):
         dl: loader to use instead; None: the loader of `ds_idx`
         with_input: also keep the inputs
         with_decoded: also keep decisions
-        cbs: callbacks or callback classes to remove while predicting, beside those with
-            `remove_on_fetch=True`
+        cbs: callbacks or callback classes to remove while predicting, beside those with `remove_on_fetch=True`
         reorder: use the order of the dataset, even if the loader shuffles
-
-    Example:
-        fetch = FetchPredsCallback(with_decoded=True)
-        with learn.no_logging(): learn.fit(2, cbs=fetch)
-        probs, targets, decided = fetch.preds
-        assert torch.allclose(probs, learn.model(x).softmax(1), atol=1e-6) and torch.equal(targets, y)
     """
     run_in = ('fit', 'validate')
 
-    def __init__(self,
-        ds_idx: int = 1,              # index of the loader in `learn.dls`: 0 for training, 1 for validation
-        dl: Any = None,               # loader to use instead; None: the loader of `ds_idx`
-        with_input: bool = False,     # also keep the inputs
-        with_decoded: bool = False,   # also keep decisions
-        cbs: Any = None,              # callbacks or callback classes to remove while predicting, beside those with `remove_on_fetch=True`
-        reorder: bool = True,         # use the order of the dataset, even if the loader shuffles
-    ):
+    def __init__(self, ds_idx: int = 1, dl: Any = None, with_input: bool = False, with_decoded: bool = False, cbs: Any = None,
+            reorder: bool = True):
         self.ds_idx, self.with_input, self.with_decoded = ds_idx, with_input, with_decoded
         self._dl = None if dl is None else as_loader(dl)         # it is iterated after each validation
         self.reorder, self._without = reorder, cbs
@@ -707,14 +547,11 @@ class FetchPredsCallback(OfOneRun):
                 self.ds_idx, self._dl, self.with_input, self.with_decoded, reorder=self.reorder)
 
 # %% ../../nbs/callbacks/predictions.ipynb #98916cb9
-def before_batch_cb(
-    f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]],    # function that changes a batch, (cb, xb, yb) -> (xb, yb)
-) -> Callback:    # a callback that applies `f` in `before_batch`
+def before_batch_cb(f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]]) -> Callback:
     """Create a callback that passes each batch through a function
 
     Args:
         f: function that changes a batch, (cb, xb, yb) -> (xb, yb)
-
     Returns:
         a callback that applies `f` in `before_batch`
     """
@@ -727,9 +564,9 @@ class MCDropoutCallback(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
-
     Example:
-        def drawn(): return side.get_preds(dl=wide.split(40), cbs=MCDropoutCallback)[0]
+        from cbnb.toy import line_learner, raises
+        with raises(ValueError, 'Line has no dropout layers'): line_learner().get_preds(cbs=MCDropoutCallback)
     """
     run_in = ('fit', 'validate', 'preds')
 
@@ -750,14 +587,7 @@ class MCDropoutCallback(Callback):
 
 # %% ../../nbs/callbacks/predictions.ipynb #ae1524ae
 class Collected(NamedTuple):
-    """A batch with its prediction and its loss
-
-    Args:
-        xb: inputs of the batch, a tuple
-        yb: targets of the batch, a tuple
-        pred: prediction; None if the batch was cancelled before the prediction
-        loss: loss; None if the batch was cancelled before the loss
-    """
+    "A batch with its prediction and its loss"
     xb: Any       # inputs of the batch, a tuple
     yb: Any       # targets of the batch, a tuple
     pred: Any     # prediction; None if the batch was cancelled before the prediction
@@ -774,11 +604,7 @@ class CollectData(Callback):
     """
     run_in = ('fit', 'validate', 'preds')
 
-    def __init__(self,
-        train: bool = True,         # keep training batches
-        valid: bool = True,         # keep validation batches
-        last: int | None = None,    # number of latest batches to keep; None: all batches
-    ):
+    def __init__(self, train: bool = True, valid: bool = True, last: int | None = None):
         if last is not None: as_count(last, 'last', 1)
         self.run_train, self.run_valid, self.last = train, valid, last
         self.data: Any = ()          # batches of the last run
@@ -796,57 +622,36 @@ class CollectData(Callback):
 # %% ../../nbs/callbacks/predictions.ipynb #f2bd50f5
 @patch
 @contextmanager
-def loss_not_reduced(self: Learner) -> Iterator[Learner]:  # a context manager that gives the learner
+def loss_not_reduced(self: Learner) -> Iterator[Learner]:
     """Turn off the averaging of the learner's loss function for the duration of a `with` block
 
     Returns:
         a context manager that gives the learner
-
-    Example:
-        learn = points_learner(F.cross_entropy)
-        with learn.loss_not_reduced(): assert learn.loss_func(learn.model(x), y).shape == (40,)
-        assert learn.loss_func is F.cross_entropy
     """
     with unreduced(self.loss_func) as f, self.for_now('loss_func', f): yield self
 
 # %% ../../nbs/callbacks/predictions.ipynb #1b3c3502
 @patch
-def validation_context(self: Learner,
-    cbs: Any = None,        # callbacks for this run only; None: no further callbacks
-    inner: bool = False,    # dispatch only the events of validation, as part of another run
-) -> Any:                   # a context manager whose value is a function that evaluates a loader
+def validation_context(self: Learner, cbs: Any = None, inner: bool = False) -> Any:
     """Return a context manager for a run without training. At its end, it restores the learner's state
 
     Args:
         cbs: callbacks for this run only; None: no further callbacks
         inner: dispatch only the events of validation, as part of another run
-
     Returns:
         a context manager whose value is a function that evaluates a loader
-
-    Example:
-        gather = GatherPredsCallback(with_loss=True)
-        with learn.validation_context(cbs=gather) as evaluate: evaluate([(x[:4], y[:4])])
-        assert gather.n_batches == 1 and gather.gathered(gather.losses).shape == (4,)
     """
     return self.evaluating('validate', cbs, inner)
 
 # %% ../../nbs/callbacks/predictions.ipynb #c8a2d8d8
 @patch
-def to_detach(self: Learner,
-    batch: Any,         # the batch, nested tensors
-    cpu: bool = True,   # also copy the tensors to the CPU, which waits for a GPU
-) -> Any:               # the batch with the same nesting
+def to_detach(self: Learner, batch: Any, cpu: bool = True) -> Any:
     """Detach the tensors of a nested batch from the autograd graph, and by default copy them to the CPU
 
     Args:
         batch: the batch, nested tensors
         cpu: also copy the tensors to the CPU, which waits for a GPU
-
     Returns:
         the batch with the same nesting
-
-    Example:
-        assert learn.model(x).requires_grad and not learn.to_detach(learn.model(x)).requires_grad
     """
     return detached(batch, cpu)

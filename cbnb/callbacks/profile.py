@@ -34,19 +34,13 @@ from ..files.rewind import RestorePoints
 from ..display.profile import LIMITS, Profile, Row
 from ..events import BATCH_EVENTS, event
 from ..learner import Learner
-from ..recorder import fresh
+from ..phase import fresh
 from ..step import Step
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/profile.ipynb #ff61a206
 class Part:
-    """The measurements of one part of a fit
-
-    Args:
-        name: name of the part, as in `Row`
-        group: group of the part, as in `Row`
-        phase: 'train', 'valid', or '' for neither phase
-    """
+    "The measurements of one part of a fit"
     def __init__(self,
         name: str,           # name of the part, as in `Row`
         group: str,          # group of the part, as in `Row`
@@ -62,11 +56,7 @@ class Part:
 
 # %% ../../nbs/callbacks/profile.ipynb #3f475ec9
 class Stopwatch:
-    """A stopwatch that divides the elapsed time among the parts of a fit
-
-    Args:
-        clock: function that returns the time in seconds
-    """
+    "A stopwatch that divides the elapsed time among the parts of a fit"
     def __init__(self,
         clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
     ):
@@ -76,32 +66,17 @@ class Stopwatch:
         self.since = clock()
 
     def part(self, name: str, group: str, phase: str = '') -> Part:
-        """Return the part with this name and phase, and create it if necessary
-
-        Args:
-            name
-            group
-            phase
-        """
+        "Return the part with this name and phase, and create it if necessary"
         key = name, phase
         if key not in self.parts: self.parts[key] = Part(name, group, phase)
         return self.parts[key]
 
     def both(self, name: str, group: str) -> tuple[Part, Part]:
-        """Return the two parts with this name, for validation and for training
-
-        Args:
-            name
-            group
-        """
+        "Return the two parts with this name, for validation and for training"
         return self.part(name, group, 'valid'), self.part(name, group, 'train')
 
     def switch(self, part: Part) -> None:
-        """Count the time from now on for `part`
-
-        Args:
-            part
-        """
+        "Count the time from now on for `part`"
         now = self.clock()
         self.now.seconds += now - self.since
         self.now, self.since = part, now
@@ -111,16 +86,7 @@ class Stopwatch:
         parts: Sequence[Part],    # the parts for validation and for training
         loop: Any,                # object whose attribute `training` chooses the part
     ) -> Callable[..., Any]:      # a timed function that does the same
-        """Wrap a function so that its time counts for a part of the fit
-
-        Args:
-            f: the function to time
-            parts: the parts for validation and for training
-            loop: object whose attribute `training` chooses the part
-
-        Returns:
-            a timed function that does the same
-        """
+        "Wrap a function so that its time counts for a part of the fit"
         clock = self.clock
         def call(*args: Any, **kwargs: Any) -> Any:      # inlined instead of calling `switch`, as it runs a dozen times per batch
             __tracebackhide__ = True
@@ -184,12 +150,7 @@ def _untimed(metrics: list[Any]) -> list[Any]:
 
 # %% ../../nbs/callbacks/profile.ipynb #f7b31ac1
 class DeviceTimes:
-    """Measure seconds on the device with pairs of events
-
-    Args:
-        event: function that creates an event with the methods of `torch.cuda.Event`
-        stream: function that returns the stream to record in, or None for the current stream
-    """
+    "Measure seconds on the device with pairs of events"
     def __init__(self,
         event: Callable[[], Any],    # function that creates an event with the methods of `torch.cuda.Event`
         stream: Callable[[], Any] = lambda: None,    # function that returns the stream to record in, or None for the current stream
@@ -206,11 +167,7 @@ class DeviceTimes:
     def drain(self,
         wait: bool = False,    # wait for all events; False: read only the events that have passed
     ) -> None:
-        """Read events and add their times to the parts, without the time of nested parts
-
-        Args:
-            wait: wait for all events; False: read only the events that have passed
-        """
+        "Read events and add their times to the parts, without the time of nested parts"
         while self.waiting and (wait or self.waiting[0][-1].query()):
             part, outer, start, end = self.waiting.popleft()
             if wait: end.synchronize()
@@ -220,13 +177,7 @@ class DeviceTimes:
             self.free += [start, end]
 
     def timed(self, f: Callable[..., Any], parts: Sequence[Part], loop: Any) -> Callable[..., Any]:
-        """Wrap a function so that an event is recorded before and after each call
-
-        Args:
-            f
-            parts
-            loop
-        """
+        "Wrap a function so that an event is recorded before and after each call"
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             outer, part = self.now, parts[loop.training]
@@ -315,11 +266,7 @@ class _Profiler:
         for some in (metrics, self.learn.metrics): some[:] = _untimed(some)     # a callback may have set other metrics
 
     def timed_batches(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
-        """Time the batches of a phase and the waits for them, beginning with the wait for the first batch
-
-        Args:
-            learn: the learner
-        """
+        "Time the batches of a phase and the waits for them, beginning with the wait for the first batch"
         watch, training, part = self.watch, self.loop.training, self.starts[self.loop.training]
         before, loop, wait = watch.now, self.loops[training], self.waits[training]
         watch.switch(part)
@@ -395,15 +342,7 @@ def measuring_cost(
     clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
     n: int = 1000,                 # number of calls to measure
 ) -> tuple[float, float]:          # overhead of a call in seconds, inside its part and around it
-    """Measure the overhead of timing a call
-
-    Args:
-        clock: function that returns the time in seconds
-        n: number of calls to measure
-
-    Returns:
-        overhead of a call in seconds, inside its part and around it
-    """
+    "Measure the overhead of timing a call"
     watch, times = Stopwatch(clock), []
     part = watch.part('nothing', 'loop')
     f = watch.timed(_nothing, (part, part), _Training)
@@ -506,17 +445,7 @@ def waiting_with(
     rest: float,           # seconds that the fit takes for a batch, without the wait for data
     limit: float = 3.,     # seconds after which the trial stops
 ) -> float | None:         # mean wait for a batch in seconds; None: too few batches before the limit
-    """Measure the wait for a batch with a different number of workers
-
-    Args:
-        dl: the loader to copy
-        n: number of workers to try
-        rest: seconds that the fit takes for a batch, without the wait for data
-        limit: seconds after which the trial stops
-
-    Returns:
-        mean wait for a batch in seconds; None: too few batches before the limit
-    """
+    "Measure the wait for a batch with a different number of workers"
     trial, restore, begun = _with_workers(dl, n), save_rng([dl]), time.perf_counter()
     waits: list[float] = []
     ready = n*(trial.prefetch_factor or 0) + 1                 # batches that may be prefetched before the first request
@@ -594,22 +523,18 @@ def _finish(
 # %% ../../nbs/callbacks/profile.ipynb #372ee91a
 @patch
 @contextmanager
-def profiling(self: Learner,
-    workers: Sequence[int] = (2, 4),       # numbers of workers to try if fits wait for a DataLoader; (): do not try
-    device: bool | None = None,            # also measure GPU time; None: only if the loaders use a GPU
-    clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
-) -> Iterator[Profile]:                    # the profile, complete when the block ends
+def profiling(self: Learner, workers: Sequence[int] = (2, 4), device: bool | None = None, clock: Callable[[], float] = time.perf_counter,
+        ) -> Iterator[Profile]:
     """Measure where the time of a `with` block goes, and keep the results of the fits in the block
 
     Args:
         workers: numbers of workers to try if fits wait for a DataLoader; (): do not try
         device: also measure GPU time; None: only if the loaders use a GPU
         clock: function that returns the time in seconds
-
     Returns:
         the profile, complete when the block ends
-
     Example:
+        from cbnb.toy import line_learner, mae
         learn = line_learner(n=20, metrics=mae)
         with learn.profiling() as p: learn.fit(3)
         assert p.batches == dict(train=60, valid=3) and {'forward', 'metric mae', 'Recorder.after_batch'} <= set(p.names())
@@ -645,15 +570,8 @@ def _apart(
 
 # %% ../../nbs/callbacks/profile.ipynb #f8b34492
 @patch
-def profile(self: Learner,
-    n_epoch: int = 1,                      # number of epochs to fit
-    n_batch: int | None = None,            # number of batches in each phase; None: all batches
-    lr: Any = None,                        # learning rate; None: the learner's default applies
-    cbs: Any = None,                       # callbacks for this fit only; None: no further callbacks
-    workers: Sequence[int] = (2, 4),       # numbers of workers to try if the fit waits for a DataLoader; (): do not try
-    device: bool | None = None,            # also measure GPU time; None: only if the loaders use a GPU
-    clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
-) -> Profile:                              # the profile of the fit
+def profile(self: Learner, n_epoch: int = 1, n_batch: int | None = None, lr: Any = None, cbs: Any = None, workers: Sequence[int] = (2, 4),
+        device: bool | None = None, clock: Callable[[], float] = time.perf_counter) -> Profile:
     """Fit, undo the fit, and return a profile of where the time went. To keep a measured fit, use `profiling`
 
     Args:
@@ -664,15 +582,13 @@ def profile(self: Learner,
         workers: numbers of workers to try if the fit waits for a DataLoader; (): do not try
         device: also measure GPU time; None: only if the loaders use a GPU
         clock: function that returns the time in seconds
-
     Returns:
         the profile of the fit
-
     Raises:
-        RuntimeError: the profiled fit could not be taken back: {point.why}. To measure one that you
-            keep, put it into a block, with learn.profiling() as p:
-
+        RuntimeError: the profiled fit could not be taken back: {point.why}. To measure one that you keep, put it into a
+            block, with learn.profiling() as p:
     Example:
+        from cbnb.toy import line_learner
         learn = line_learner(n=100)
         p = learn.profile(n_batch=10)
         assert p.batches == dict(train=10, valid=1) and learn.model.a == 0

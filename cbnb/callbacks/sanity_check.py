@@ -25,7 +25,7 @@ from ..basics.loss_weights import UNKNOWN
 from ..basics.nested import entries, is_empty, rebuild
 from ..basics.processes import n_processes
 from ..basics.random_state import save_rng
-from ..basics.tensor_batches import TensorLoader
+from ..basics.loaders import TensorLoader
 from ..basics.text import plural
 from ..events import CancelException
 from ..learner import Learner
@@ -33,10 +33,12 @@ from ..loop import note_place
 from .more_metrics import ValueMetric
 from .sklearn_metrics import SklearnMetric
 from ..metrics import MeanMetric, view_for_metric
-from ..recorder import Recorder, fresh
+from ..phase import fresh
+from ..recorder import Recorder
 from ..snapshot import owned_by_steps
 from ..basics.notices import warn_user
-from ..step import CallStep, Step, n_items
+from ..basics.loss_weights import n_items
+from ..step import CallStep, Step
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473
@@ -59,14 +61,7 @@ def _is_usual(dl: Any) -> bool:
 def sample_batch(
     dl: Any,     # a loader
 ) -> Any:        # None: there is no batch without an iterator of the loader
-    """Return one batch of a loader, without iterating over it
-
-    Args:
-        dl: a loader
-
-    Returns:
-        None: there is no batch without an iterator of the loader
-    """
+    "Return one batch of a loader, without iterating over it"
     if type(dl) in (list, tuple): return next((batch for batch in dl if not is_empty(batch)), None)
     if not _is_usual(dl) or (numbers := _numbers(dl)) is None: return None
     if dl.num_workers: return _by_worker(dl, numbers)
@@ -174,7 +169,7 @@ def _losses(learn: Learner, batch: Any, n: int, *parts: Any) -> list[Tensor]:
     step, yb, pred, found = learn.eval_step, learn.yb, learn.pred, []
     learn.iter = 1                          # the checks of the first batch of a phase are over
     for f in parts:
-        if step._calls_loss_func(learn): learn.yb = _map_rows(f, yb, n)
+        if step.calls_loss_func: learn.yb = _map_rows(f, yb, n)
         else: learn.xb, learn.yb = learn.split_batch(_map_rows(f, batch, n))
         if step.own_loss: step.predict(learn)
         else: learn.pred = _map_rows(f, pred, n)
@@ -242,11 +237,7 @@ def _can_be_tried(learn: Learner) -> bool:
 def sanity_check(
     learn: Learner,    # a learner whose fit has begun
 ) -> None:
-    """Try one validation batch and its metrics, without trace, unless `learn.sanity_check` is False. An error there is raised
-
-    Args:
-        learn: a learner whose fit has begun
-    """
+    "Try one validation batch and its metrics, without trace, unless `learn.sanity_check` is False. An error there is raised"
     __tracebackhide__ = True
     if not (learn.sanity_check and (learn.metrics or _is_new(learn)) and _validates(learn) and _can_be_tried(learn)): return
     batch, said = None, None

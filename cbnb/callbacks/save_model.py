@@ -40,34 +40,19 @@ class SaveModel(Tracker):
         at_end: save the last weights when the fit ends
         with_opt: also save the optimizer's state
         reset_on_fit: forget the best value when a fit begins
-        every: such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see
-            above
-
+        every: such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see above
     Raises:
         ValueError: every={every} saves at these places only: leave out every_epoch and at_end
-        ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is
-            saved, the last one included; or only the end is; or, without both, the best
-
-    Example:
-        with warnings.catch_warnings(record=True) as seen, learn.no_logging():
-            learn.fit(2, cbs=SaveModel(fname='runs/error'))
-        print(seen[0].message)
+        ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is saved, the last one
+            included; or only the end is; or, without both, the best
     """
     order = 61
     not_saved = False                            # whether a file could not be written in this fit
 
     @hinted
-    def __init__(self,
-        monitor: str = 'valid_loss',       # column of the table of epochs to watch
-        comp: Any = None,                  # 'min', 'max', or a function of (new, best); None: inferred from the column's name
-        min_delta: float = 0.,             # improvement that a new best value has to exceed
-        fname: str | Path = 'model',       # name of the file, as for `Learner.save`; may contain folders
-        every_epoch: bool | int = False,   # True: save each epoch as `<fname>_<epoch>`; k: only epochs 0, k, 2k, ...
-        at_end: bool = False,              # save the last weights when the fit ends
-        with_opt: bool = False,            # also save the optimizer's state
-        reset_on_fit: bool = True,         # forget the best value when a fit begins
-        every: str | int | None = None,    # such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see above
-    ):
+    def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., fname: str | Path = 'model',
+            every_epoch: bool | int = False, at_end: bool = False, with_opt: bool = False, reset_on_fit: bool = True,
+            every: str | int | None = None):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         self.duration = None if every is None else as_duration(every, 'every')
         self.every: Every | None = None
@@ -134,7 +119,7 @@ class SaveModel(Tracker):
         if _mark(path) != mark: return warn_user(
             f'{path} was written or removed by something else since it got the best weights: {kept}')
         self.learn.load(path, with_opt=self.with_opt)
-        print(f'weights are those of {self._best_place()}, with {self.monitor} {self.best:.6g}; '
+        print(f'weights are those of {self.place(best=True)}, with {self.monitor} {self.best:.6g}; '
               f'learn.load({self.fname!r}) gets them again')
 
     def _go_on(self) -> None:

@@ -108,25 +108,15 @@ class TorchScheduler(Callback):
     Args:
         make: function that creates the scheduler, `make(opt)` or `make(opt, n_steps)`
         every: when the scheduler steps: after each 'update' of the weights, training 'batch' or 'epoch'
-        monitor: column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no
-            value
-
+        monitor: column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no value
     Raises:
-        TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda
-            opt: StepLR(opt, 10)
+        TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda opt: StepLR(opt, 10)
         ValueError: every={every} should be 'update', 'batch' or 'epoch'
-
-    Example:
-        TorchScheduler(lambda opt: torch_schedulers.CosineAnnealingWarmRestarts(opt, 30, T_mult=2)).plot(90, lr=0.1)
     """
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has removed its factor
     schedules = True               # included in planned schedules: see display/schedules
 
-    def __init__(self,
-        make: Callable[..., Any],      # function that creates the scheduler, `make(opt)` or `make(opt, n_steps)`
-        every: str = 'update',         # when the scheduler steps: after each 'update' of the weights, training 'batch' or 'epoch'
-        monitor: str | None = None,    # column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no value
-    ):
+    def __init__(self, make: Callable[..., Any], every: str = 'update', monitor: str | None = None):
         if not callable(make) or hasattr(make, 'optimizer'):
             raise TypeError(f'{type(make).__name__} belongs to one optimizer: pass a function that '
                             'makes it, such as lambda opt: StepLR(opt, 10)')
@@ -135,13 +125,7 @@ class TorchScheduler(Callback):
         self.make, self.every, self.monitor = make, 'epoch' if monitor else every, monitor
         self.scheduler: Any = None     # set while a fit runs
 
-    def plot(self,
-        n: int = 100,                     # number of steps to plot
-        lr: float = 1e-3,                 # learning rate of the optimizer that the scheduler gets
-        return_fig: bool | None = None,   # return the figure instead of showing a chart
-        ax: Any = None,                   # axes to draw into; None: create a new chart
-        widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
-    ) -> Any:                             # `ax` if you passed it, the figure with `return_fig=True`, the chart with `widget=True`
+    def plot(self, n: int = 100, lr: float = 1e-3, return_fig: bool | None = None, ax: Any = None, widget: bool | None = None) -> Any:
         """Plot the learning rates of a fit before it runs. Raise `ValueError` if the rates depend on a loss
 
         Args:
@@ -150,12 +134,8 @@ class TorchScheduler(Callback):
             return_fig: return the figure instead of showing a chart
             ax: axes to draw into; None: create a new chart
             widget: True: return a chart; False: draw a figure; None: show a chart
-
         Returns:
             `ax` if you passed it, the figure with `return_fig=True`, the chart with `widget=True`
-
-        Example:
-            TorchScheduler(lambda opt: torch_schedulers.CosineAnnealingWarmRestarts(opt, 30, T_mult=2)).plot(90, lr=0.1)
         """
         return plot_schedule(self, n, return_fig, ax, lr, widget)
 

@@ -27,11 +27,7 @@ TAKES = ('labels', 'probabilities', 'values')
 def takes_of(
     func: Callable[..., Any],   # a function of scikit-learn, or one with the same signature
 ) -> str:
-    """Return the kind of predictions that a function of `(y_true, y_pred)` expects: 'labels', 'probabilities' or 'values'
-
-    Args:
-        func: a function of scikit-learn, or one with the same signature
-    """
+    "Return the kind of predictions that a function of `(y_true, y_pred)` expects: 'labels', 'probabilities' or 'values'"
     func = without_partial(func)
     try: second = list(inspect.signature(func).parameters)[1]
     except (TypeError, ValueError, IndexError): return 'labels'
@@ -47,18 +43,7 @@ def as_labels(
     thresh: float | None,     # label 1 for scores at or above this; None: the class with the highest score
     name: str,                # the name of the metric, for the error message
 ) -> Tensor:
-    """Convert scores to labels, or raise `ValueError` if single scores need a threshold
-
-    Args:
-        pred: scores, or labels already
-        has_classes: whether dimension 1 holds a score for each class
-        thresh: label 1 for scores at or above this; None: the class with the highest score
-        name: the name of the metric, for the error message
-
-    Raises:
-        ValueError: {name} needs labels, and there is one score for each target: give thresh=0. for
-            logits or thresh=0.5 for probabilities, or takes='values'
-    """
+    "Convert scores to labels, or raise `ValueError` if single scores need a threshold"
     if thresh is not None: return (pred >= thresh).long()
     if not pred.is_floating_point(): return pred
     if has_classes: return pred.argmax(1)
@@ -70,15 +55,7 @@ def as_probabilities(
     pred: Tensor,         # scores
     has_classes: bool,    # whether dimension 1 holds a score for each class
 ) -> Tensor:              # probabilities; for two classes, those of the second class
-    """Convert scores to probabilities: the softmax over the classes, or the sigmoid of single scores
-
-    Args:
-        pred: scores
-        has_classes: whether dimension 1 holds a score for each class
-
-    Returns:
-        probabilities; for two classes, those of the second class
-    """
+    "Convert scores to probabilities: the softmax over the classes, or the sigmoid of single scores"
     if not has_classes: return pred.sigmoid()
     return pred.softmax(1)[:, 1] if pred.shape[1] == 2 else pred.softmax(1)
 
@@ -86,11 +63,7 @@ def as_probabilities(
 def kind_of_loss(
     loss_func: Any,    # a loss, or a partial of one
 ) -> str:
-    """Return 'classes' for a cross-entropy, 'probabilities' or 'logits' for a binary cross-entropy of these, otherwise ''
-
-    Args:
-        loss_func: a loss, or a partial of one
-    """
+    "Return 'classes' for a cross-entropy, 'probabilities' or 'logits' for a binary cross-entropy of these, otherwise ''"
     f = without_partial(loss_func)
     if isinstance(f, nn.CrossEntropyLoss) or f is F.cross_entropy: return 'classes'
     if isinstance(f, nn.BCEWithLogitsLoss) or f is F.binary_cross_entropy_with_logits: return 'logits'
@@ -100,15 +73,7 @@ def kind_of_loss(
 def sklearn_function(
     name: str,    # the name of a function, such as 'f1_score'
 ) -> Callable[..., float]:
-    """Return the function of `sklearn.metrics` with the given name, or raise `ValueError` if there is none
-
-    Args:
-        name: the name of a function, such as 'f1_score'
-
-    Raises:
-        ImportError: {name} needs scikit-learn: pip install "cbnb[metrics]"
-        ValueError: sklearn.metrics has no function {name}
-    """
+    "Return the function of `sklearn.metrics` with the given name, or raise `ValueError` if there is none"
     try: metrics = importlib.import_module('sklearn.metrics')
     except ImportError as e:
         raise ImportError(f'{name} needs scikit-learn: pip install "cbnb[metrics]"') from e
@@ -125,30 +90,24 @@ class SklearnMetric(AccumMetric):
     Args:
         func: `func(y_true, y_pred)`, or the name of a function in `sklearn.metrics`
         takes: 'labels', 'probabilities', 'values'; None: `takes_of`
-        thresh: lowest score with label 1; None: the class with the highest score, and for single scores
-            the threshold of the loss
+        thresh: lowest score with label 1; None: the class with the highest score, and for single scores the threshold of
+            the loss
         axis: dimension of the classes; None: the one that the targets lack
         name: heading of its column; None: the function's name
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function, such as average='macro'
-
     Raises:
         ValueError: takes={takes} should be one of ...
         ValueError: thresh={thresh} makes labels: it goes with takes='labels', not with {takes}
-
     Example:
-        auc = SklearnMetric('roc_auc_score', multi_class='ovr')
-        assert ask(auc, pred, y) == roc_auc_score(y, pred.softmax(1), multi_class='ovr')
+        from cbnb.all import ProgressCallback, SklearnMetric
+        from cbnb.toy import close, digits_learner, raises
+        from sklearn.metrics import balanced_accuracy_score, f1_score, r2_score, roc_auc_score
+        learn = digits_learner(metrics=[balanced_accuracy_score, SklearnMetric(f1_score, average='macro')], cbs=ProgressCallback, quiet=False)
+        learn.fit(2)
     """
-    def __init__(self,
-        func: Callable[..., float] | str,   # `func(y_true, y_pred)`, or the name of a function in `sklearn.metrics`
-        takes: str | None = None,           # 'labels', 'probabilities', 'values'; None: `takes_of`
-        thresh: float | None = None,        # lowest score with label 1; None: the class with the highest score, and for single scores the threshold of the loss
-        axis: int | None = None,            # dimension of the classes; None: the one that the targets lack
-        name: str | None = None,            # heading of its column; None: the function's name
-        ignore_index: int | None = None,    # label of targets that are left out; None: the one that the loss ignores, or -100
-        **kwargs: Any,                      # passed to the function, such as average='macro'
-    ) -> None:
+    def __init__(self, func: Callable[..., float] | str, takes: str | None = None, thresh: float | None = None, axis: int | None = None,
+            name: str | None = None, ignore_index: int | None = None, **kwargs: Any) -> None:
         func = sklearn_function(func) if isinstance(func, str) else func
         takes = takes_of(func) if takes is None else takes
         if takes not in TAKES: raise ValueError(f'takes={takes!r} should be one of {", ".join(TAKES)}')
@@ -202,12 +161,5 @@ class SklearnMetric(AccumMetric):
 def adapt_sklearn(
     m: Any,                    # anything that was passed as a metric
 ) -> SklearnMetric | None:     # None: not of scikit-learn
-    """Wrap a function of scikit-learn in a `SklearnMetric`
-
-    Args:
-        m: anything that was passed as a metric
-
-    Returns:
-        None: not of scikit-learn
-    """
+    "Wrap a function of scikit-learn in a `SklearnMetric`"
     return SklearnMetric(m) if is_of_sklearn(m) else None

@@ -24,22 +24,14 @@ from ..data import split_batch
 from ..learner import Learner
 from ..basics.loss_parts import as_loss, loss_and_parts
 from ..basics.trained_modules import modules_of
-from ..step import Step, call_on_batch, n_items
+from ..basics.loss_weights import UNKNOWN, n_items
+from ..step import Step, call_on_batch
 from ..basics.multi_optimizer import MultiOptimizer
 from ..basics.arguments import as_positive
 
 # %% ../../nbs/callbacks/steps.ipynb #5fc23e38
 class StepState:
-    """The attributes that a step reads and writes when there is no learner
-
-    Args:
-        step: the step with the model, the loss function and the optimizer
-        batch: the arguments of the call: a batch, or the elements of a batch
-        training: True for training, False for evaluation
-
-    Raises:
-        TypeError: without a learner, {type(step)} needs a model
-    """
+    "The attributes that a step reads and writes when there is no learner"
     def __init__(self,
         step: 'ModelStep',      # the step with the model, the loss function and the optimizer
         batch: tuple,           # the arguments of the call: a batch, or the elements of a batch
@@ -52,12 +44,13 @@ class StepState:
         if len(batch) == 1 and isinstance(batch[0], (tuple, list)): batch = batch[0]
         self.xb, self.yb = split_batch(batch, step.n_inp)
         self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None
-        self.training, self.callbacks = training, SimpleNamespace(table=defaultdict(tuple))
+        self.divisor, self.training, self.callbacks = UNKNOWN, training, SimpleNamespace(table=defaultdict(tuple))
 
 # %% ../../nbs/callbacks/steps.ipynb #808f4b86
 class ModelStep(Step):
     "A step with a model, usually the learner's model"
     follows = True                 # whether the step uses the learner's model
+    own: Any = ()                  # modules outside `learn.model`, which `learn.model.eval()` does not reach
     model: Any = None              # None: the learner's model
     loss_func: Any = None          # None: the learner's loss function, or none
     opt: Any = None                # None: the learner's optimizer
@@ -68,20 +61,16 @@ class ModelStep(Step):
         Args:
             learn: the learner
         """
-        super().join(learn)
-        self.follows = self.model is None or self.model is learn.model
+        self.follows, theirs = self.model is None or self.model is learn.model, set(modules_of(learn.model))
+        self.own = [m for m in modules_of(self.model) if m not in theirs]
 
-    def model_for(self, learn: Any) -> Any:  # the module to call
+    def model_for(self, learn: Any) -> Any:
         """Return the model to call, after setting the step's own modules to the training or evaluation mode of the learner
 
         Args:
             learn: the learner
-
         Returns:
             the module to call
-
-        Example:
-            assert step.model_for(learn) is learn.model
         """
         for m in self.own: m.training = learn.training
         return learn.model if self.follows else self.model
@@ -90,28 +79,18 @@ class ModelStep(Step):
         model, xb = self.model_for(learn), learn.xb
         learn.pred = model(**xb) if isinstance(xb, dict) else model(*xb)
 
-    def state_dict(self) -> dict[str, Tensor]:  # name of a parameter or buffer -> tensor
+    def state_dict(self) -> dict[str, Tensor]:
         """Return the model's state, with the model's own names
 
         Returns:
             name of a parameter or buffer -> tensor
-
-        Example:
-            assert list(step.state_dict()) == ['weight', 'bias']
-            learn, step = line_learner(), ModelStep()               # without a model of its own
         """
         return self.model.state_dict()
-    def load_state_dict(self,
-        state: dict[str, Tensor],    # name of a parameter or buffer -> tensor
-    ) -> None:
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Load the model's state
 
         Args:
             state: name of a parameter or buffer -> tensor
-
-        Example:
-            other.model.load_state_dict(state)
-            print(*state)
         """
         self.model.load_state_dict(state)
 
@@ -120,31 +99,12 @@ def above_zero(
     value: Any,    # the value of the argument
     name: str,     # the name of the argument, for error messages
 ) -> float:        # the value as a finite float above 0
-    """Convert an argument to a float. Raise `ValueError` if the value is not finite and above 0
-
-    Args:
-        value: the value of the argument
-        name: the name of the argument, for error messages
-
-    Returns:
-        the value as a finite float above 0
-
-    Raises:
-        ValueError: {name}=0 should be above 0
-    """
+    "Convert an argument to a float. Raise `ValueError` if the value is not finite and above 0"
     if (value := as_positive(value, name)) == 0: raise ValueError(f'{name}=0 should be above 0')
     return value
 
 def check_parts(**given: Any) -> None:
-    """Raise `TypeError` if an argument is a class instead of an instance, or if `opt` is no optimizer
-
-    Args:
-        **given
-
-    Raises:
-        TypeError: {name} is the class {value}: pass an instance, {value}(...)
-        TypeError: opt={opt} is no optimizer; several can be one, MultiOptimizer([...])
-    """
+    "Raise `TypeError` if an argument is a class instead of an instance, or if `opt` is no optimizer"
     for name, value in given.items():
         if isinstance(value, type): raise TypeError(
             f'{name} is the class {value.__name__}: pass an instance, {value.__name__}(...)')
@@ -156,14 +116,7 @@ def check_parts(**given: Any) -> None:
 def trainable(
     opt: Optimizer,       # the optimizer
 ) -> list[Tensor]:        # its parameters with `requires_grad`
-    """Return the parameters that an optimizer holds and that are not frozen
-
-    Args:
-        opt: the optimizer
-
-    Returns:
-        its parameters with `requires_grad`
-    """
+    "Return the parameters that an optimizer holds and that are not frozen"
     return [p for group in opt.param_groups for p in group['params'] if p.requires_grad]
 
 def _nonempty(params: list) -> list:
@@ -176,12 +129,7 @@ def unscaled(
     params: list[Tensor],   # parameters whose gradients are computed in the block
     loss_scale: float,      # factor by which the loss was multiplied
 ) -> Iterator[None]:
-    """Divide gradients that are computed in the block by `loss_scale`, and keep earlier gradients unchanged
-
-    Args:
-        params: parameters whose gradients are computed in the block
-        loss_scale: factor by which the loss was multiplied
-    """
+    "Divide gradients that are computed in the block by `loss_scale`, and keep earlier gradients unchanged"
     if loss_scale == 1:
         yield
         return
@@ -201,22 +149,9 @@ class TrainStep(ModelStep):
         opt: optimizer, whose parameters alone are updated; None: the learner's optimizer
         loss_scale: factor of the loss in the backward pass, by which gradients are divided again
         n_inp: number of inputs in a batch when called by hand; None: all elements but the last
-
-    Example:
-        net, opt = line()
-        step = TrainStep(net, nn.MSELoss(), opt, loss_scale=1024.)
-        by_hand = [step(x, y).item() for _ in range(3)]
-        print(by_hand)
-        assert torch.allclose(torch.tensor(by_hand), torch.tensor([69.0, 58.071091, 40.654315]))
-        assert not step.model_is_loss(line_learner())           # the step has a loss function
     """
-    def __init__(self,
-        model: Any = None,             # model that returns predictions; None: the learner's model
-        loss_func: Callable[..., Tensor] | None = None,   # loss; None: the learner's, or the model returns the loss
-        opt: Optimizer | None = None,  # optimizer, whose parameters alone are updated; None: the learner's optimizer
-        loss_scale: float = 1.0,       # factor of the loss in the backward pass, by which gradients are divided again
-        n_inp: int | None = None,      # number of inputs in a batch when called by hand; None: all elements but the last
-    ):
+    def __init__(self, model: Any = None, loss_func: Callable[..., Tensor] | None = None, opt: Optimizer | None = None,
+            loss_scale: float = 1.0, n_inp: int | None = None):
         check_parts(model=model, loss_func=loss_func, opt=opt)
         self.model, self.loss_func, self.opt = model, loss_func, opt
         self.loss_scale, self.n_inp = above_zero(loss_scale, 'loss_scale'), n_inp
@@ -239,22 +174,13 @@ class TrainStep(ModelStep):
         if not self.model_is_loss(learn): return super().predict(learn)
         learn.pred = call_on_batch(self.model_for(learn), learn)
 
-    def model_is_loss(self, learn: Any) -> bool:  # True if there is no loss function
+    def model_is_loss(self, learn: Any) -> bool:
         """Return whether the model returns the loss. The step then has no loss function, and the learner has no loss function or a different model
 
         Args:
             learn: the learner
-
         Returns:
             True if there is no loss function
-
-        Example:
-            net, opt = line()
-            step = TrainStep(net, nn.MSELoss(), opt, loss_scale=1024.)
-            by_hand = [step(x, y).item() for _ in range(3)]
-            print(by_hand)
-            assert torch.allclose(torch.tensor(by_hand), torch.tensor([69.0, 58.071091, 40.654315]))
-            assert not step.model_is_loss(line_learner())           # the step has a loss function
         """
         own = type(self).loss is not TrainStep.loss         # a subclass computes the loss
         return not own and self.loss_func is None and (learn.loss_func is None or not self.follows)
@@ -276,22 +202,7 @@ _CLIPS = {'value': clip_grad_value_, 'global': clip_grad_norm_,
           'tensor': lambda params, value: [clip_grad_norm_([p], value) for p in params]}
 
 class ClipStep(TrainStep):
-    """A training step that clips the gradients before the update
-
-    Args:
-        model: model that returns predictions; None: the learner's model
-        loss_func: loss; None: the learner's, or the model returns the loss
-        opt: optimizer, whose parameters alone are updated; None: the learner's optimizer
-        loss_scale: factor of the loss in the backward pass, by which gradients are divided again
-        kind: 'global' (norm of all gradients), 'tensor' (norm of each gradient) or 'value' (each
-            element)
-        value: largest norm, or largest absolute value of an element
-        enabled: False: do not clip
-        n_inp: number of inputs in a batch when called by hand; None: all elements but the last
-
-    Raises:
-        ValueError: kind={kind} is not one of ...
-    """
+    "A training step that clips the gradients before the update"
     def __init__(self,
         model: Any = None,            # model that returns predictions; None: the learner's model
         loss_func: Callable[..., Tensor] | None = None,   # loss; None: the learner's, or the model returns the loss
@@ -315,18 +226,7 @@ def with_params(
     losses: list[Tensor],          # the losses of one batch
     optimizers: list[Optimizer],   # one optimizer for each loss
 ) -> list[tuple[Tensor, list[Tensor]]]:   # pairs (loss, parameters), without losses whose parameters are all frozen
-    """Pair each loss with its optimizer's parameters. Raise `ValueError` if a loss depends on no trained parameter although its optimizer has some
-
-    Args:
-        losses: the losses of one batch
-        optimizers: one optimizer for each loss
-
-    Returns:
-        pairs (loss, parameters), without losses whose parameters are all frozen
-
-    Raises:
-        ValueError: loss {i} depends on no parameter that is trained, and its optimizer has some
-    """
+    "Pair each loss with its optimizer's parameters. Raise `ValueError` if a loss depends on no trained parameter although its optimizer has some"
     pairs = [(loss, trainable(opt)) for loss, opt in zip(losses, optimizers)]
     for i, (loss, params) in enumerate(pairs):
         if params and not loss.requires_grad: raise ValueError(
@@ -337,14 +237,7 @@ def with_params(
 def names_of(
     found: Any,    # losses in a dict, or a tuple that begins with such a dict, or losses without names
 ) -> tuple:        # the names; empty if the losses have no names
-    """Return the names of losses. If the losses have no names, return an empty tuple
-
-    Args:
-        found: losses in a dict, or a tuple that begins with such a dict, or losses without names
-
-    Returns:
-        the names; empty if the losses have no names
-    """
+    "Return the names of losses. If the losses have no names, return an empty tuple"
     first = found[0] if isinstance(found, (tuple, list)) and found else found
     return tuple(first) if isinstance(first, dict) else ()
 
@@ -352,18 +245,7 @@ def n_losses(
     found: Any,    # losses in a tuple or a dict, possibly followed by predictions
     n: int,        # number of optimizers
 ) -> tuple:        # the losses and the following values
-    """Return losses and predictions as a flat tuple. Raise `ValueError` if a dict does not hold `n` losses, or if other losses are not in a tuple of at least `n` values
-
-    Args:
-        found: losses in a tuple or a dict, possibly followed by predictions
-        n: number of optimizers
-
-    Returns:
-        the losses and the following values
-
-    Raises:
-        ValueError: {n} optimizers need {n} losses in a tuple or a dict, not {what}
-    """
+    "Return losses and predictions as a flat tuple. Raise `ValueError` if a dict does not hold `n` losses, or if other losses are not in a tuple of at least `n` values"
     several = isinstance(found, (tuple, list))
     if names := names_of(found):
         first, *rest = found if several else [found]
@@ -378,26 +260,14 @@ class MultiLossStep(TrainStep):
     """A training step with several losses from one forward pass, each for its own optimizer's parameters
 
     Args:
-        model: model that takes the whole batch and returns the losses, perhaps in a dict, and perhaps
-            the prediction
+        model: model that takes the whole batch and returns the losses, perhaps in a dict, and perhaps the prediction
         opts: one optimizer for each loss
         losses: function of (pred, *yb) that returns the losses; None: the model does
         loss_scale: factor of the losses in the backward pass, by which gradients are divided again
         n_inp: number of inputs in a batch when called by hand; None: all elements but the last
-
-    Example:
-        def wide_and_deep(**kwargs):
-            net = WideDeep()
-            opts = [torch.optim.SGD([p], lr=0.1) for p in (net.wide, net.deep)]
-            return net, MultiLossStep(net, opts, **kwargs)
     """
-    def __init__(self,
-        model: Any,                       # model that takes the whole batch and returns the losses, perhaps in a dict, and perhaps the prediction
-        opts: Iterable[Optimizer],        # one optimizer for each loss
-        losses: Callable[..., Any] | None = None,     # function of (pred, *yb) that returns the losses; None: the model does
-        loss_scale: float = 1.0,          # factor of the losses in the backward pass, by which gradients are divided again
-        n_inp: int | None = None,         # number of inputs in a batch when called by hand; None: all elements but the last
-    ):
+    def __init__(self, model: Any, opts: Iterable[Optimizer], losses: Callable[..., Any] | None = None, loss_scale: float = 1.0,
+            n_inp: int | None = None):
         opts = opts if isinstance(opts, MultiOptimizer) else MultiOptimizer(opts)
         super().__init__(model, None, opts, loss_scale, n_inp)
         self.losses, self.n, self.graph, self.names = losses, len(opts.optimizers), (), ()
@@ -444,15 +314,7 @@ class MultiLossStep(TrainStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #3140be70
 class ClosureStep(TrainStep):
-    """A training step for optimizers that evaluate the loss several times in an update, such as LBFGS
-
-    Args:
-        model: model that returns predictions; None: the learner's model
-        loss_func: loss; None: the learner's, or the model returns the loss
-        opt: optimizer, whose parameters alone are updated; None: the learner's optimizer
-        loss_scale: factor of the loss in the backward pass, by which gradients are divided again
-        n_inp: number of inputs in a batch when called by hand; None: all elements but the last
-    """
+    "A training step for optimizers that evaluate the loss several times in an update, such as LBFGS"
     own_update = True
     made: tuple = ()      # the prediction and the loss that this step computed, with their versions
 
@@ -496,20 +358,8 @@ class EvalStep(ModelStep):
         model: model that returns predictions; None: the learner's model
         loss_func: loss function; None: compute no loss
         n_inp: number of inputs in a batch when called by hand; None: all elements but the last
-
-    Example:
-        net = nn.Sequential(nn.Dropout(0.9), nn.Linear(1, 1), nn.BatchNorm1d(1).eval())
-        modes, evaluate = [m.training for m in net.modules()], EvalStep(net, nn.MSELoss())
-        loss, pred, target = evaluate(x, y)
-        assert loss.ndim == 0 and target is y and torch.equal(pred, evaluate((x, y))[1])     # no dropout
-        assert [m.training for m in net.modules()] == modes == [True, True, True, False]
-        pred, target = EvalStep(net)(x, y)                            # without a loss
     """
-    def __init__(self,
-        model: Any = None,             # model that returns predictions; None: the learner's model
-        loss_func: Callable[..., Tensor] | None = None,   # loss function; None: compute no loss
-        n_inp: int | None = None,      # number of inputs in a batch when called by hand; None: all elements but the last
-    ):
+    def __init__(self, model: Any = None, loss_func: Callable[..., Tensor] | None = None, n_inp: int | None = None):
         check_parts(model=model, loss_func=loss_func)
         self.model, self.loss_func, self.n_inp = model, loss_func, n_inp
 
@@ -539,19 +389,7 @@ class EvalStep(ModelStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #5bb52f32
 class FTRL(Optimizer):
-    """FTRL-Proximal, an optimizer for sparse linear models. Initialize the weights to 0
-
-    Args:
-        params: parameters, or parameter groups
-        lr: learning rate, alpha in the paper
-        l1: strength of the L1 penalty; larger values set more weights to exactly 0
-        l2: strength of the L2 penalty, which shrinks weights towards 0
-        initial_accum: sum of squared gradients at the start, above 0
-        lr_power: exponent of the sum of squared gradients in a weight's rate; 0: a constant rate
-
-    Raises:
-        ValueError: lr_power={lr_power} should be 0 or less
-    """
+    "FTRL-Proximal, an optimizer for sparse linear models. Initialize the weights to 0"
     def __init__(self,
         params: Any,                    # parameters, or parameter groups
         lr: float = 1e-3,               # learning rate, alpha in the paper
@@ -568,11 +406,7 @@ class FTRL(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Update the weights. If you pass `closure`, call it first and return its result
-
-        Args:
-            closure
-        """
+        "Update the weights. If you pass `closure`, call it first and return its result"
         loss = None
         if closure is not None:
             with torch.enable_grad(): loss = closure()
@@ -590,14 +424,7 @@ def ftrl_update(
     group: dict[str, Any],      # parameter group with `l1`, `l2`, `initial_accum` and `lr_power`
     lr: float,                  # learning rate of this update
 ) -> None:
-    """Update one parameter by FTRL-Proximal
-
-    Args:
-        p: the parameter, changed in place
-        state: state of the parameter: `n`, `z` and the last `lr`; filled if empty
-        group: parameter group with `l1`, `l2`, `initial_accum` and `lr_power`
-        lr: learning rate of this update
-    """
+    "Update one parameter by FTRL-Proximal"
     g = p.grad.to_dense() if p.grad.is_sparse else p.grad
     if not state:
         state.update(n=torch.full_like(p, group['initial_accum']), z=torch.zeros_like(p), lr=lr)

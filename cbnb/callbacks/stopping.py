@@ -27,7 +27,7 @@ from ..basics.notices import user_level, say
 from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
 from ..basics.nested import map_tensors, to_detach
-from ..step import CallStep, Step
+from ..step import CallStep, Step, UpdateStep
 from ..learner import Learner
 from ..basics.param_groups import total_norm
 
@@ -35,14 +35,7 @@ from ..basics.param_groups import total_norm
 def all_finite(
     value: Any,   # tensors and floats in nested tuples, lists and dicts; other objects count as finite
 ) -> bool:        # False if there is a nan or an infinity
-    """Return whether all numbers in `value` are finite, which waits for the device
-
-    Args:
-        value: tensors and floats in nested tuples, lists and dicts; other objects count as finite
-
-    Returns:
-        False if there is a nan or an infinity
-    """
+    "Return whether all numbers in `value` are finite, which waits for the device"
     if isinstance(value, float): return math.isfinite(value)
     if isinstance(value, Tensor):
         if value.ndim == 0 and value.is_floating_point(): return math.isfinite(value.item())
@@ -56,15 +49,7 @@ def first_bad_layer(
     model: nn.Module,         # the model to check
     run: Callable[[], Any],   # function that passes a batch through the model
 ) -> str | None:              # name and class of the layer; None: all outputs are finite
-    """Find the first layer in the forward pass whose output has a nan or an infinity
-
-    Args:
-        model: the model to check
-        run: function that passes a batch through the model
-
-    Returns:
-        name and class of the layer; None: all outputs are finite
-    """
+    "Find the first layer in the forward pass whose output has a nan or an infinity"
     found: list[str] = []
     def look(name: str, layer: nn.Module, out: Any) -> None:
         if found or all_finite(out): return
@@ -90,12 +75,8 @@ def _look_again(learn: Learner) -> str | None:
         return first_bad_layer(learn.model, lambda: step.predict(learn))
 
 def has_updated(learn: Learner) -> bool:
-    """Return whether the training step updates the weights before it returns its loss
-
-    Args:
-        learn: the learner
-    """
-    return isinstance(learn.train_step, CallStep) and learn.train_step.own_update
+    "Return whether the training step updates the weights before it returns its loss"
+    return isinstance(learn.train_step, UpdateStep)
 
 # %% ../../nbs/callbacks/stopping.ipynb #d0e766d0
 def _where(batch: Any) -> str:
@@ -119,14 +100,7 @@ def _from_the_loss(pred: Any) -> str:
 def explain_nan(
     learn: Learner,   # the learner, in the middle of a batch
 ) -> str:             # the explanation as text
-    """Explain where the bad loss of the current batch comes from
-
-    Args:
-        learn: the learner, in the middle of a batch
-
-    Returns:
-        the explanation as text
-    """
+    "Explain where the bad loss of the current batch comes from"
     late = learn.training and has_updated(learn)
     try: layer = None if late else _look_again(learn)
     except Exception as e: return f'The layer is not known: running it again failed with {e!r}.'
@@ -143,11 +117,7 @@ def explain_nan(
 
 # %% ../../nbs/callbacks/stopping.ipynb #0c41eec4
 class RunningAverages:
-    """Copy and restore the running averages of normalization layers
-
-    Args:
-        model: the model with the layers
-    """
+    "Copy and restore the running averages of normalization layers"
     def __init__(self,
         model: nn.Module,    # the model with the layers
     ):
@@ -173,17 +143,12 @@ class TerminateOnNaN(Callback):
 
     Args:
         check_grads: also check the gradients before each update
-
-    Example:
-        learn, good = (noisy_learner(4, cbs=[Recorder, cb]) for cb in (TerminateOnNaN, Callback()))
     """
     order, run_in, name = -9, ('fit', 'validate', 'preds'), 'terminate_on_nan'
     no_state = ('averages', 'warned_in')       # used in one run only
     reason: str | None = None      # why this callback stopped the last fit; None: it did not
 
-    def __init__(self,
-        check_grads: bool = False,   # also check the gradients before each update
-    ):
+    def __init__(self, check_grads: bool = False):
         self.check_grads = check_grads
         self.averages: RunningAverages | None = None
         self.warned_in: Any = None         # undo stack of the run that has warned
@@ -239,20 +204,7 @@ def next_time(
     at: Any,                      # time of day, 'HH:MM', 'HH:MM:SS' or a `time`; or a `datetime`, which is returned unchanged
     now: datetime | None = None,  # the present moment; None: read the clock
 ) -> datetime:                    # the next moment with this time of day
-    """Return the next moment at which the clock shows a time of day. Raise `ValueError` if a string is no time, or if a `datetime` is in the past
-
-    Args:
-        at: time of day, 'HH:MM', 'HH:MM:SS' or a `time`; or a `datetime`, which is returned unchanged
-        now: the present moment; None: read the clock
-
-    Returns:
-        the next moment with this time of day
-
-    Raises:
-        ValueError: at={at} should be a time like '18:30'
-        TypeError: at={at} should be a time like '18:30', or a datetime
-        ValueError: at={at} is over
-    """
+    "Return the next moment at which the clock shows a time of day. Raise `ValueError` if a string is no time, or if a `datetime` is in the past"
     if isinstance(at, str):
         try: at = day_time.fromisoformat(at)
         except ValueError as e: raise ValueError(f"at={at!r} should be a time like '18:30'") from e
@@ -274,11 +226,10 @@ class StopAfter(Callback):
         steps: limit of training batches; None: no limit
         at: time of day, 'HH:MM', or a `datetime`; None: no limit
         validate: validate the last epoch; False: end the fit immediately
-
     Raises:
         ValueError: say when: StopAfter(seconds=600), (steps=500) or (at='18:30')
-
     Example:
+        from cbnb.toy import line_learner
         learn = line_learner(n=4, cbs=StopAfter(steps=6))
         learn.fit(5)
     """
@@ -286,12 +237,7 @@ class StopAfter(Callback):
     no_state = 'until', 'end'       # valid in this process only; a resumed fit counts its seconds from 0
     reason: str | None = None      # why this callback ended the last fit; None: it did not
 
-    def __init__(self,
-        seconds: float | None = None,   # time limit in seconds from the start of the fit; None: no limit
-        steps: int | None = None,       # limit of training batches; None: no limit
-        at: Any = None,                 # time of day, 'HH:MM', or a `datetime`; None: no limit
-        validate: bool = True,          # validate the last epoch; False: end the fit immediately
-    ):
+    def __init__(self, seconds: float | None = None, steps: int | None = None, at: Any = None, validate: bool = True):
         if seconds is None and steps is None and at is None:
             raise ValueError("say when: StopAfter(seconds=600), (steps=500) or (at='18:30')")
         self.seconds = None if seconds is None else as_positive(seconds, 'seconds')
@@ -336,23 +282,12 @@ class ShortEpoch(Callback):
     Args:
         pct: share of the batches to use, above 0 and up to 1; at least one batch is used
         short_valid: also shorten validation to this share
-
     Raises:
         ValueError: pct={pct} should be above 0 and not above 1: 0.01 is a hundredth
-
-    Example:
-        learn = line_learner(n=10, cbs=ShortEpoch(.3))
-        learn.fit(2)
-        assert learn.recorder.iters == [3, 6]
-        learn.fit(1, cbs=ShortEpoch(.01))
-        assert learn.recorder.iters == [1]                        # at least one batch
     """
     order, run_in = 90, ('fit',)
 
-    def __init__(self,
-        pct: float = 0.01,          # share of the batches to use, above 0 and up to 1; at least one batch is used
-        short_valid: bool = True,   # also shorten validation to this share
-    ):
+    def __init__(self, pct: float = 0.01, short_valid: bool = True):
         if not 0 < as_positive(pct, 'pct') <= 1:
             raise ValueError(f'pct={pct!r} should be above 0 and not above 1: 0.01 is a hundredth')
         self.pct, self.short_valid = pct, short_valid
@@ -381,9 +316,7 @@ class SkipToEpoch(Callback):
     """
     order, run_in = -20, ('fit',)
 
-    def __init__(self,
-        epoch: int,    # first epoch to train; earlier epochs count as completed
-    ): self.first = as_count(epoch, 'epoch', 0)
+    def __init__(self, epoch: int): self.first = as_count(epoch, 'epoch', 0)
 
     def before_fit(self):
         learn = self.learn

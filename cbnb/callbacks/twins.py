@@ -18,11 +18,7 @@ from ..events import EVENTS
 
 # %% ../../nbs/callbacks/twins.ipynb #9a9c4d4a
 def settings(cb: Any) -> Any:
-    """Return the class, arguments and switches of a callback in a form that can be compared with `==`
-
-    Args:
-        cb
-    """
+    "Return the class, arguments and switches of a callback in a form that can be compared with `==`"
     if wrapped(cb) is not cb: return comparable(type(cb)), settings(made_by(cb))
     if isinstance(cb, (type, functools.partial)) or not hasattr(cb, '__dict__'): return comparable(cb)
     return comparable(type(cb)), comparable(_configuration(cb))
@@ -36,11 +32,7 @@ _LINKS = ('learn', '_learn', '_shadows')
 
 # %% ../../nbs/callbacks/twins.ipynb #44ebaa35
 def early_names(cb: Callback) -> list[str]:
-    """Return the names of the public data attributes that a callback has now, without those that `Callback` defines
-
-    Args:
-        cb
-    """
+    "Return the names of the public data attributes that a callback has now, without those that `Callback` defines"
     own = [vars(cls) for cls in type(cb).__mro__[:type(cb).__mro__.index(Callback)]]
     values = {k for d in own for k, v in d.items() if not callable(v) and not hasattr(v, '__get__')}
     return sorted({k for k in {*values, *vars(cb)} if k[:1] != '_' and k not in EVENTS})
@@ -50,12 +42,7 @@ def warn_of_hidden(
     cbs: CallbackList,     # the callbacks of the learner
     cb: Callback,          # a callback that was added
 ) -> None:
-    """Warn if an attribute of your callback hides an attribute of the learner
-
-    Args:
-        cbs: the callbacks of the learner
-        cb: a callback that was added
-    """
+    "Warn if an attribute of your callback hides an attribute of the learner"
     for name in () if type(cb).__module__.startswith('cbnb.') else early_names(cb):
         if shadows(cb, name): warn_shadow(cb, name, user_level() + 1)
 
@@ -63,12 +50,7 @@ def warn_of_rivals(
     cbs: CallbackList,     # the callbacks of the learner
     cb: Callback,          # a callback that was added
 ) -> None:
-    """Warn if the list has a callback of the same class that is equal in the attributes `distinct_by`
-
-    Args:
-        cbs: the callbacks of the learner
-        cb: a callback that was added
-    """
+    "Warn if the list has a callback of the same class that is equal in the attributes `distinct_by`"
     if cb.distinct_by is None: return
     for name, old in cbs.names.items():
         if old is cb or type(old) is not type(cb) or any(getattr(old, a) != getattr(cb, a) for a in cb.distinct_by): continue

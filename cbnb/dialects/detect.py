@@ -62,18 +62,7 @@ def dialect_of(
     cb: Any,        # an object, a class, or a partial of a class
 ) -> str | None:    # 'fastai_v1' or 'mindspore'; None for any other object
     """Return the dialect that a callback declares, or the one detected from its methods. Raise `TypeError` if the callback
-    has methods of both libraries and declares no dialect, or if it is a callback of Keras, Lightning or transformers
-
-    Args:
-        cb: an object, a class, or a partial of a class
-
-    Returns:
-        'fastai_v1' or 'mindspore'; None for any other object
-
-    Raises:
-        TypeError: {cb} has methods of fastai v1 (...) and of MindSpore (...): derive it from the
-            Callback of one of the two in cbnb.dialects
-    """
+    has methods of both libraries and declares no dialect, or if it is a callback of Keras, Lightning or transformers"""
     if isinstance(cb, functools.partial): return dialect_of(cb.func)
     v1, mindspore = _methods(cb, _V1), _methods(cb, _MINDSPORE)
     _check_origin(cb, [*v1, *mindspore, *_methods(cb, _BOTH)])
@@ -89,11 +78,7 @@ def dialect_of(
 
 # %% ../../nbs/dialects/detect.ipynb #9125bebf
 class Adapter(Callback):
-    """Native callback that wraps a foreign callback. The first active adapter of a dialect calls all callbacks of that dialect
-
-    Args:
-        wraps: the foreign callback
-    """
+    "Native callback that wraps a foreign callback. The first active adapter of a dialect calls all callbacks of that dialect"
     def __init__(self,
         wraps: Any,    # the foreign callback
     ): self.wraps = wraps
@@ -124,14 +109,7 @@ class Adapter(Callback):
 def adapt(
     cb: Any,               # an object that is not a native callback
 ) -> Callback | None:      # the adapter; None: the dialect is unknown
-    """Wrap a foreign callback in an adapter. If its dialect is unknown, return None
-
-    Args:
-        cb: an object that is not a native callback
-
-    Returns:
-        the adapter; None: the dialect is unknown
-    """
+    "Wrap a foreign callback in an adapter. If its dialect is unknown, return None"
     if (dialect := dialect_of(cb)) is None: return None
     return _module_of(dialect).wrap(cb)
 
@@ -141,12 +119,5 @@ def _module_of(dialect: str) -> Any: return importlib.import_module(f'cbnb.diale
 def adapt_metric(
     m: Any,          # an object that is not a native metric
 ) -> Any | None:     # the adapter; None: not a metric of fastai v1
-    """Wrap a metric of fastai v1 in an adapter. For any other object, return None
-
-    Args:
-        m: an object that is not a native metric
-
-    Returns:
-        the adapter; None: not a metric of fastai v1
-    """
+    "Wrap a metric of fastai v1 in an adapter. For any other object, return None"
     return _module_of('fastai_v1').V1Metric(m) if dialect_of(m) == 'fastai_v1' else None

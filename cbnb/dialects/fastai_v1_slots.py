@@ -58,9 +58,7 @@ class Callback:
     def on_train_end(self, **kwargs): "Called when the fit ends, even after an error, which is in `exception`"
     def jump_to_epoch(self, epoch: int): "Called if the fit begins after epoch 0. The first epoch of the fit is passed as `epoch`"
 
-    def get_state(self,
-        minimal: bool = True,    # True: also leave out the attributes named in `not_min`
-    ) -> dict[str, Any]:
+    def get_state(self, minimal: bool = True) -> dict[str, Any]:
         """Return the attributes of the callback, without those named in `exclude` and, with `minimal=True`, in `not_min`
 
         Args:
@@ -104,9 +102,7 @@ class LearnerCallback(Callback):
         self._learn = None
         return self
 
-    def __init__(self,
-        learn: Any,    # the learner, which gets this callback as an attribute
-    ):
+    def __init__(self, learn: Any):
         self._learn = learn
         callbacks = getattr(learn, 'callbacks', None)
         if hasattr(callbacks, 'show'): self._show(callbacks)
@@ -148,14 +144,7 @@ class LearnerCallback(Callback):
 def accepted(
     method: Callable[..., Any],    # a slot method
 ) -> tuple[str, ...] | None:       # None: all keyword arguments
-    """Return the names of the keyword arguments that a method takes, or None if it has `**kwargs`
-
-    Args:
-        method: a slot method
-
-    Returns:
-        None: all keyword arguments
-    """
+    "Return the names of the keyword arguments that a method takes, or None if it has `**kwargs`"
     params = inspect.signature(method).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in params): return None
     return tuple(p.name for p in params if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
@@ -165,27 +154,18 @@ def asks_for(
     method: Callable[..., Any],    # a slot method
     name: str,                     # an entry of the state
 ) -> bool:
-    """Return whether a method reads an entry, as a parameter or as in `kwargs['train']`
-
-    Args:
-        method: a slot method
-        name: an entry of the state
-    """
+    "Return whether a method reads an entry, as a parameter or as in `kwargs['train']`"
     func = inspect.unwrap(getattr(method, '__func__', method))       # look inside a decorator
     code = getattr(func, '__code__', None)
     return code is not None and name in (*code.co_varnames, *code.co_consts)
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #f6fedcc8
-def add_metrics(
-    last_metrics: list[Any],    # `last_metrics` from the state
-    values: Any,                # one value or several to add
-) -> dict[str, list[Any]]:      # a dict for `on_epoch_end` to return
+def add_metrics(last_metrics: list[Any], values: Any) -> dict[str, list[Any]]:
     """Append values to `last_metrics`
 
     Args:
         last_metrics: `last_metrics` from the state
         values: one value or several to add
-
     Returns:
         a dict for `on_epoch_end` to return
     """
@@ -198,9 +178,7 @@ class AverageMetric(Callback):
     Args:
         func: a function of (output, *targets)
     """
-    def __init__(self,
-        func: Callable[..., Any],    # a function of (output, *targets)
-    ): self.func, self.name, self.mean = func, name_of(func), RunningMean()
+    def __init__(self, func: Callable[..., Any]): self.func, self.name, self.mean = func, name_of(func), RunningMean()
 
     def on_epoch_begin(self, **kwargs): self.mean.reset()
 
@@ -223,19 +201,13 @@ class CallbackHandler:
         metrics: functions of (output, target), or callbacks; called before all callbacks
         beta: smoothing of the loss
     """
-    def __init__(self,
-        callbacks: Any = None,     # one callback or several, to be sorted by `_order`
-        metrics: Any = None,       # functions of (output, target), or callbacks; called before all callbacks
-        beta: float = 0.98,        # smoothing of the loss
-    ):
+    def __init__(self, callbacks: Any = None, metrics: Any = None, beta: float = 0.98):
         metrics = [m if hasattr(m, 'on_epoch_end') else AverageMetric(m) for m in as_list(metrics)]
         self.metrics, self.beta = metrics, beta
         self.use(callbacks)
         self.new_state()
 
-    def use(self,
-        callbacks: Any,    # one callback or several
-    ) -> None:
+    def use(self, callbacks: Any) -> None:
         """Replace the callbacks that the handler calls
 
         Args:
@@ -259,13 +231,7 @@ class CallbackHandler:
     @property
     def skip_validate(self) -> bool: return self.state_dict['skip_validate']
 
-    def on_train_begin(self,
-        epochs: int,                 # number of planned epochs
-        pbar: Any = None,            # the progress bar
-        metrics: Any = None,         # the metrics for the state; None: the handler's own
-        metrics_names: Any = None,   # names of the metrics; None: names of the handler's own metrics
-        epoch: int = 0,              # the epoch at which the loop begins
-    ) -> None:
+    def on_train_begin(self, epochs: int, pbar: Any = None, metrics: Any = None, metrics_names: Any = None, epoch: int = 0) -> None:
         """Call `on_train_begin` with a new state. If the fit begins after epoch 0, also call `jump_to_epoch`
 
         Args:
@@ -274,10 +240,8 @@ class CallbackHandler:
             metrics: the metrics for the state; None: the handler's own
             metrics_names: names of the metrics; None: names of the handler's own metrics
             epoch: the epoch at which the loop begins
-
         Raises:
-            ValueError: on_train_begin returned epoch={epoch}: it should be a whole number from 0 to
-                {epochs}
+            ValueError: on_train_begin returned epoch={epoch}: it should be a whole number from 0 to {epochs}
         """
         self.new_state()
         state, own = self.state_dict, [getattr(m, 'name', type(m).__name__) for m in self.metrics]
@@ -296,18 +260,13 @@ class CallbackHandler:
         self.state_dict.update(num_batch=0, stop_training=False)
         self('on_epoch_begin')
 
-    def on_batch_begin(self,
-        xb: Any,               # the input
-        yb: Any,               # the target
-        train: bool = True,    # True for a training batch, False for a validation batch
-    ) -> tuple[Any, Any]:      # the input and the target to use
+    def on_batch_begin(self, xb: Any, yb: Any, train: bool = True) -> tuple[Any, Any]:
         """Call `on_batch_begin`, and return the input and the target
 
         Args:
             xb: the input
             yb: the target
             train: True for a training batch, False for a validation batch
-
         Returns:
             the input and the target to use
         """
@@ -317,14 +276,11 @@ class CallbackHandler:
         self('on_batch_begin', not train)
         return state['last_input'], state['last_target']
 
-    def on_loss_begin(self,
-        out: Any,    # the model's output
-    ) -> Any:        # the output to use for the loss
+    def on_loss_begin(self, out: Any) -> Any:
         """Call `on_loss_begin`, and return the output
 
         Args:
             out: the model's output
-
         Returns:
             the output to use for the loss
         """
@@ -332,14 +288,11 @@ class CallbackHandler:
         self('on_loss_begin', False)
         return self.state_dict['last_output']
 
-    def on_backward_begin(self,
-        loss: Tensor,                  # the loss with its graph
-    ) -> tuple[Tensor, bool]:          # the loss to use, and whether to skip the backward pass
+    def on_backward_begin(self, loss: Tensor) -> tuple[Tensor, bool]:
         """Call `on_backward_begin` with the loss of a training batch
 
         Args:
             loss: the loss with its graph
-
         Returns:
             the loss to use, and whether to skip the backward pass
         """
@@ -360,14 +313,11 @@ class CallbackHandler:
         self('on_step_end', False)
         return self.state_dict['skip_zero']
 
-    def on_batch_end(self,
-        loss: Any,    # the loss of this batch; None if there is no loss
-    ) -> bool:        # whether to leave the loop over the batches
+    def on_batch_end(self, loss: Any) -> bool:
         """Call `on_batch_end`, and return whether to leave the loop over the batches
 
         Args:
             loss: the loss of this batch; None if there is no loss
-
         Returns:
             whether to leave the loop over the batches
         """
@@ -381,16 +331,12 @@ class CallbackHandler:
             state['num_batch'] += 1
         return state['stop_epoch'] and (train or self._validation_is_meant())
 
-    def on_epoch_end(self,
-        val_loss: Any,         # the validation loss; None: there was no validation
-        metrics: Any = None,   # metric values that were computed elsewhere
-    ) -> bool:                 # whether to stop the fit
+    def on_epoch_end(self, val_loss: Any, metrics: Any = None) -> bool:
         """Call `on_epoch_end`, and return whether to stop the fit
 
         Args:
             val_loss: the validation loss; None: there was no validation
             metrics: metric values that were computed elsewhere
-
         Returns:
             whether to stop the fit
         """
@@ -402,9 +348,7 @@ class CallbackHandler:
         state['epoch'] += 1
         return state['stop_training']
 
-    def on_train_end(self,
-        exception: BaseException | bool = False,   # the error that ended the fit; False: no error
-    ) -> None:
+    def on_train_end(self, exception: BaseException | bool = False) -> None:
         """Call `on_train_end` of all metrics and callbacks
 
         Args:
@@ -415,23 +359,15 @@ class CallbackHandler:
             for entry in reversed(entries): each.callback(self._tell, entry, 'on_train_end', extra)
 
     def measured(self, val_loss: Any, metrics: Any = None) -> None:
-        """Store the validation loss and metrics of an epoch for `on_epoch_end`
-
-        Args:
-            val_loss
-            metrics
-        """
+        "Store the validation loss and metrics of an epoch for `on_epoch_end`"
         values = () if val_loss is None else as_list(metrics)
         self.state_dict['last_metrics'] = [val_loss, *values]
 
-    def ask_early(self,
-        below: float,    # callbacks whose `_order` is lower than this
-    ) -> list[Any]:      # `last_metrics` with the added values
+    def ask_early(self, below: float) -> list[Any]:
         """Call `on_epoch_end` of the callbacks whose `_order` is lower than `below`, before the other callbacks. Call `measured` first
 
         Args:
             below: callbacks whose `_order` is lower than this
-
         Returns:
             `last_metrics` with the added values
         """

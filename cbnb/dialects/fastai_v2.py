@@ -26,49 +26,23 @@ from ..schedule import SchedCos, SchedExp, SchedLin, SchedNo
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #58142962
 def sched_no(start: Any, end: Any, pos: float) -> Any:
-    """Return `start` at every position
-
-    Args:
-        start
-        end
-        pos
-    """
+    "Return `start` at every position"
     return SchedNo(start, end)(pos)
 
 def sched_lin(start: Any, end: Any, pos: float) -> Any:
-    """Interpolate linearly from `start` to `end`
-
-    Args:
-        start
-        end
-        pos
-    """
+    "Interpolate linearly from `start` to `end`"
     return SchedLin(start, end)(pos)
 
 def sched_cos(start: Any, end: Any, pos: float) -> Any:
-    """Interpolate from `start` to `end` along half a cosine
-
-    Args:
-        start
-        end
-        pos
-    """
+    "Interpolate from `start` to `end` along half a cosine"
     return SchedCos(start, end)(pos)
 
 def sched_exp(start: Any, end: Any, pos: float) -> Any:
-    """Interpolate exponentially from `start` to `end`
-
-    Args:
-        start
-        end
-        pos
-    """
+    "Interpolate exponentially from `start` to `end`"
     return SchedExp(start, end)(pos)
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #0d148ed6
-def annealer(
-    f: Callable[[Any, Any, float], Any],    # returns the value for a start, an end and a position
-) -> Callable[[Any, Any], Callable[[float], Any]]:
+def annealer(f: Callable[[Any, Any, float], Any]) -> Callable[[Any, Any], Callable[[float], Any]]:
     """Convert `f` to a function of start and end that returns a schedule
 
     Args:
@@ -86,29 +60,18 @@ mk_metric = as_metric
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #13348257
 def has_params(m: nn.Module) -> bool:
-    """Return whether a module has parameters
-
-    Args:
-        m
-    """
+    "Return whether a module has parameters"
     return next(m.parameters(), None) is not None
 
 def total_params(m: nn.Module) -> tuple[int, bool]:
-    """Return the number of elements in a module's parameters, and whether any parameter is trainable
-
-    Args:
-        m
-    """
+    "Return the number of elements in a module's parameters, and whether any parameter is trainable"
     params = list(m.parameters())
     return sum(p.numel() for p in params), any(p.requires_grad for p in params)
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #9c9f92b9
 bn_types = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
-def set_bn_eval(
-    m: nn.Module,
-    use_eval: bool = True,    # False: switch to training mode
-) -> None:
+def set_bn_eval(m: nn.Module, use_eval: bool = True) -> None:
     """Switch the frozen batch norm layers of a module to evaluation mode, or to training mode with `use_eval=False`
 
     Args:
@@ -120,16 +83,12 @@ def set_bn_eval(
         if isinstance(layer, bn_types) and has_params(layer) and frozen: layer.train(not use_eval)
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #fff4e3e8
-def reduce_loss(
-    loss: Tensor,
-    reduction: str = 'mean',    # 'mean', 'sum', or 'none'
-) -> Tensor:
+def reduce_loss(loss: Tensor, reduction: str = 'mean') -> Tensor:
     """Return the mean or the sum of losses, or the losses unchanged
 
     Args:
         loss
         reduction: 'mean', 'sum', or 'none'
-
     Raises:
         ValueError: reduction={reduction} should be 'mean', 'sum' or 'none'
     """
@@ -139,11 +98,7 @@ def reduce_loss(
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #fc0ab425
 @contextmanager
-def replacing_yield(
-    o: Any,       # the object
-    attr: str,    # the name of the attribute
-    val: Any,     # the value in the `with` block
-) -> Iterator[None]:
+def replacing_yield(o: Any, attr: str, val: Any) -> Iterator[None]:
     """Change an attribute for the duration of a `with` block
 
     Args:
@@ -209,10 +164,7 @@ class RNNRegularizer(Callback):
     """
     order, run_valid = 1, False       # after `RNNCallback`
 
-    def __init__(self,
-        alpha: float = 0.,    # weight of the mean square of the activations after dropout
-        beta: float = 0.,     # weight of the mean square of the changes along dimension 1, before dropout
-    ): self.alpha, self.beta = as_positive(alpha, 'alpha'), as_positive(beta, 'beta')
+    def __init__(self, alpha: float = 0., beta: float = 0.): self.alpha, self.beta = as_positive(alpha, 'alpha'), as_positive(beta, 'beta')
 
     def after_loss(self):
         found, more = self.learn.rnn, 0.
@@ -222,10 +174,7 @@ class RNNRegularizer(Callback):
         self.learn.loss_grad = self.learn.loss_grad + more
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #a9400c48
-def rnn_cbs(
-    alpha: float = 0.,    # `alpha` of `RNNRegularizer`; 0 for both: no regularizer
-    beta: float = 0.,     # `beta` of `RNNRegularizer`
-) -> list[Callback]:
+def rnn_cbs(alpha: float = 0., beta: float = 0.) -> list[Callback]:
     """Create the callbacks that a recurrent model needs
 
     Args:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['StepInEpoch', 'shown_loss', 'LossMonitor', 'Timer', 'TimeMonitor', 'save_checkpoint', 'load_param_into_net',
-           'load_checkpoint', 'one_of', 'checked_info', 'CheckpointConfig', 'glob_safe', 'ModelCheckpoint',
-           'LearningRateScheduler', 'monitored', 'EarlyStopping', 'History', 'LambdaCallback']
+           'load_checkpoint', 'one_of', 'CheckpointConfig', 'ModelCheckpoint', 'LearningRateScheduler', 'monitored',
+           'EarlyStopping', 'History', 'LambdaCallback']
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #d14c3e31
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #8d722565
 import copy
+import glob
 import math
 import time
 from collections.abc import Callable as Function
@@ -35,14 +36,11 @@ class StepInEpoch(Callback):
     def on_train_epoch_begin(self, run_context):
         p = run_context.original_args()
         self._epoch, self._start = p.cur_epoch_num, p.cur_step_num
-    def step_in_epoch(self,
-        p: Params,     # the context of a step
-    ) -> int:          # 1 for the first step
+    def step_in_epoch(self, p: Params) -> int:
         """Return the number of the current step in its epoch
 
         Args:
             p: the context of a step
-
         Returns:
             1 for the first step
         """
@@ -54,14 +52,7 @@ class StepInEpoch(Callback):
 def shown_loss(
     outputs: Any,          # the outputs of a step
 ) -> float | Tensor:       # the loss; for several losses, the first one as a tensor
-    """Return the loss as MindSpore prints it. Converting the loss to a number waits for the device
-
-    Args:
-        outputs: the outputs of a step
-
-    Returns:
-        the loss; for several losses, the first one as a tensor
-    """
+    "Return the loss as MindSpore prints it. Converting the loss to a number waits for the device"
     several = isinstance(outputs, (tuple, list))
     loss = outputs[0] if several else outputs
     if not isinstance(loss, Tensor) or several and loss.ndim == 0: return loss
@@ -75,9 +66,7 @@ class LossMonitor(StepInEpoch):
         per_print_times: print every so many steps; 0: only check the loss
     """
     eval_in_fit, no_state = False, ('per_print_times',)
-    def __init__(self,
-        per_print_times: int = 1,    # print every so many steps; 0: only check the loss
-    ): self.per_print_times, self._last = as_count(per_print_times, 'per_print_times', 0), 0
+    def __init__(self, per_print_times: int = 1): self.per_print_times, self._last = as_count(per_print_times, 'per_print_times', 0), 0
 
     def on_train_loss(self, run_context):
         p = run_context.original_args()
@@ -87,7 +76,13 @@ class LossMonitor(StepInEpoch):
                          'terminating training.')
 
     # also under its old name, which subclasses override
-    def step_end(self, run_context): self._print(run_context.original_args())
+    def step_end(self, run_context):
+        p = run_context.original_args()
+        n, step = p.cur_step_num, self.step_in_epoch(p)
+        if n <= self._last: self._last = 0       # a new run
+        if self.per_print_times == 0 or n - self._last < self.per_print_times: return
+        self._last = n
+        print(f'epoch: {p.get("cur_epoch_num", 1)} step: {step}, loss is {shown_loss(p.net_outputs)}', flush=True)
     def on_train_step_end(self, run_context): self.step_end(run_context)
     def on_eval_step_end(self, run_context): self.step_end(run_context)
     def on_train_epoch_end(self, run_context):
@@ -95,14 +90,6 @@ class LossMonitor(StepInEpoch):
         if not p.get('metrics'): return
         partial = ' (of a part of the validation set)'*p.get('metrics_partial', False)
         print(f'Eval result: epoch {p.cur_epoch_num}, metrics: {p.metrics}{partial}', flush=True)
-
-    def _print(self, p: Params) -> None:
-        n = p.cur_step_num
-        if n <= self._last: self._last = 0       # a new run
-        if self.per_print_times == 0 or n - self._last < self.per_print_times: return
-        self._last = n
-        epoch, step = p.get('cur_epoch_num', 1), self.step_in_epoch(p)
-        print(f'epoch: {epoch} step: {step}, loss is {shown_loss(p.net_outputs)}', flush=True)
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #0c88e302
 class Timer:
@@ -125,15 +112,11 @@ class TimeMonitor(Callback):
     Args:
         data_size: ignored: the steps that ran are counted
         data_time: True: also print the mean time that a step waited for its batch
-
     Raises:
         TypeError: data_time={data_time} should be True or False
     """
     no_state = 'data_size', 'data_time', 'train', 'eval'     # clocks differ between processes
-    def __init__(self,
-        data_size: int | None = None,    # ignored: the steps that ran are counted
-        data_time: bool = False,         # True: also print the mean time that a step waited for its batch
-    ):
+    def __init__(self, data_size: int | None = None, data_time: bool = False):
         if data_size is not None: as_count(data_size, 'data_size', 1)
         if not isinstance(data_time, bool):
             raise TypeError(f'data_time={data_time!r} should be True or False')
@@ -157,13 +140,8 @@ class TimeMonitor(Callback):
         print(text, flush=True)
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #81ee4f99
-def save_checkpoint(
-    save_obj: Any,                 # a network, a dict of tensors, or a list of `{'name', 'data'}`
-    ckpt_file_name: str | Path,    # path of the file; `.ckpt` is added if missing
-    integrated_save: bool = True,  # ignored
-    async_save: bool = False,      # ignored: the file is complete when the function returns
-    append_dict: dict[str, Any] | None = None,    # more numbers and tensors to save
-) -> None:
+def save_checkpoint(save_obj: Any, ckpt_file_name: str | Path, integrated_save: bool = True, async_save: bool = False,
+        append_dict: dict[str, Any] | None = None) -> None:
     """Write a checkpoint file
 
     Args:
@@ -172,7 +150,6 @@ def save_checkpoint(
         integrated_save: ignored
         async_save: ignored: the file is complete when the function returns
         append_dict: more numbers and tensors to save
-
     Raises:
         TypeError: {save_obj} cannot be saved: pass a network, or a dict of tensors
     """
@@ -187,19 +164,14 @@ def save_checkpoint(
     write_whole(path, lambda draft: torch.save(state, draft))
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #2d32556d
-def load_param_into_net(
-    net: nn.Module,                    # the network, whose parameters and buffers change in place
-    parameter_dict: dict[str, Any],    # tensors by name
-) -> tuple[list[str], list[str]]:      # names in the net not loaded, names in the dict not used
+def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Load tensors by name. If a shape differs, raise `RuntimeError` and load nothing
 
     Args:
         net: the network, whose parameters and buffers change in place
         parameter_dict: tensors by name
-
     Returns:
         names in the net not loaded, names in the dict not used
-
     Raises:
         RuntimeError: {name} is of shape ... in the net, and of shape ... in parameter_dict
     """
@@ -215,25 +187,18 @@ def load_param_into_net(
     return not_loaded, [name for name in parameter_dict if name not in found]
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #d31d546e
-def load_checkpoint(
-    ckpt_file_name: str | Path,            # a file that `save_checkpoint` has written
-    net: nn.Module | None = None,          # network to load into; None: only read the file
-    filter_prefix: str | tuple[str, ...] | None = None,    # skip names that begin with this
-) -> dict[str, Any]:                       # values by name, with the tensors on the CPU
+def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, filter_prefix: str | tuple[str, ...] | None = None,
+        ) -> dict[str, Any]:
     """Read a checkpoint file, and load it into a network if you pass one
 
     Args:
         ckpt_file_name: a file that `save_checkpoint` has written
         net: network to load into; None: only read the file
         filter_prefix: skip names that begin with this
-
     Returns:
         values by name, with the tensors on the CPU
-
     Raises:
         ValueError: there is no checkpoint file ...
-        ValueError: ... is no checkpoint file: {e}
-        ValueError: ... holds a {type(state)}, not a dict of tensors
     """
     path = Path(ckpt_file_name)
     if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}')
@@ -252,50 +217,13 @@ def one_of(
     least: int = 0,             # number to choose if the first argument is 0; 0: raise `ValueError` instead
     **choices: int | None,      # two arguments by name
 ) -> list[int | None]:          # the chosen number, and None for the other argument
-    """Choose one of two arguments. If both are above 0, raise `ValueError`
-
-    Args:
-        default: value of the first argument if neither is passed
-        least: number to choose if the first argument is 0; 0: raise `ValueError` instead
-        **choices: two arguments by name
-
-    Returns:
-        the chosen number, and None for the other argument
-
-    Raises:
-        ValueError: {first}={a} and {second}={b} exclude each other: give one of them
-        ValueError: {first}=0 alone would do nothing: give {second}, or leave {first} out
-    """
-    (first, a), (second, b) = choices.items()
-    given = [None if v is None else as_count(v, name, 0) for name, v in choices.items()]
-    if all(given):
-        raise ValueError(f'{first}={a} and {second}={b} exclude each other: give one of them')
-    if given[1]: return [None, given[1]]
-    if given[0] == 0 and least: return [least, None]
-    if given[0] == 0: raise ValueError(
-        f'{first}=0 alone would do nothing: give {second}, or leave {first} out')
-    return [given[0] or default, None]
-
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #664d5c15
-def checked_info(
-    append_info: Any,       # the `append_info` of `CheckpointConfig`
-) -> list[str | dict]:
-    """Return the entries of `append_info`. If an entry is wrong, raise `TypeError` or `ValueError`
-
-    Args:
-        append_info: the `append_info` of `CheckpointConfig`
-
-    Raises:
-        TypeError: append_info={append_info} should be a list
-        ValueError: append_info has {entry}; it may have 'epoch_num', 'step_num', dicts
-    """
-    if append_info is None: return []
-    if not isinstance(append_info, list):
-        raise TypeError(f'append_info={append_info!r} should be a list')
-    for entry in append_info:
-        if entry in ('epoch_num', 'step_num') or isinstance(entry, dict): continue
-        raise ValueError(f"append_info has {entry!r}; it may have 'epoch_num', 'step_num', dicts")
-    return append_info
+    "Choose one of two arguments. If both are above 0, raise `ValueError`"
+    a, b = (None if v is None else as_count(v, name, 0) for name, v in choices.items())
+    first, second = choices
+    if a and b: raise ValueError(f'{first}={a} and {second}={b} exclude each other: give one of them')
+    if b: return [None, b]
+    if a == 0 and not least: raise ValueError(f'{first}=0 alone would do nothing: give {second}, or leave {first} out')
+    return [least if a == 0 else a or default, None]
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #cddfb525
 class CheckpointConfig:
@@ -316,27 +244,17 @@ class CheckpointConfig:
         crc_check: ignored: checksums are always checked
         remove_redundancy: ignored
         format: must be 'ckpt'
-
     Raises:
         ValueError: enc_key: checkpoint files cannot be encrypted here
         ValueError: format={format}: the only one is 'ckpt'
+        TypeError: append_info={append_info} should be a list
+        ValueError: append_info has {entry}; it may have 'epoch_num', 'step_num', dicts
     """
-    def __init__(self,
-        save_checkpoint_steps: int | None = None,     # save every so many steps; None: 1, unless seconds are passed
-        save_checkpoint_seconds: int | None = None,   # save when so many seconds have passed
-        keep_checkpoint_max: int | None = None,       # number of files to keep; 0: one; None: 5
-        keep_checkpoint_per_n_minutes: int | None = None,   # keep one file per so many minutes
-        integrated_save: bool = True,           # ignored
-        async_save: bool = False,               # True: write in a thread, from a copy of the network
-        saved_network: nn.Module | None = None,       # the network to save; None: the trained network
-        append_info: list[str | dict] | None = None,  # more values: 'epoch_num', 'step_num', dicts of numbers
-        enc_key: None = None,                   # must be None: files cannot be encrypted
-        enc_mode: str = 'AES-GCM',              # ignored: files cannot be encrypted
-        exception_save: bool = False,           # True: also save when an exception ends the training
-        crc_check: bool = False,                # ignored: checksums are always checked
-        remove_redundancy: bool = False,        # ignored
-        format: str = 'ckpt',                   # must be 'ckpt'
-    ):
+    def __init__(self, save_checkpoint_steps: int | None = None, save_checkpoint_seconds: int | None = None,
+            keep_checkpoint_max: int | None = None, keep_checkpoint_per_n_minutes: int | None = None, integrated_save: bool = True,
+            async_save: bool = False, saved_network: nn.Module | None = None, append_info: list[str | dict] | None = None,
+            enc_key: None = None, enc_mode: str = 'AES-GCM', exception_save: bool = False, crc_check: bool = False,
+            remove_redundancy: bool = False, format: str = 'ckpt'):
         if enc_key is not None:
             raise ValueError('enc_key: checkpoint files cannot be encrypted here')
         if format != 'ckpt': raise ValueError(f"format={format!r}: the only one is 'ckpt'")
@@ -347,24 +265,17 @@ class CheckpointConfig:
             5, least=1, keep_checkpoint_max=keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=keep_checkpoint_per_n_minutes)
         self.saved_network, self.exception_save, self.async_save = saved_network, exception_save, async_save
-        self.append_info = checked_info(append_info)
+        if not isinstance(append_info, list | None): raise TypeError(f'append_info={append_info!r} should be a list')
+        self.append_info = append_info or []
+        for entry in self.append_info:
+            if entry not in ('epoch_num', 'step_num') and not isinstance(entry, dict): raise ValueError(
+                f"append_info has {entry!r}; it may have 'epoch_num', 'step_num', dicts")
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
         "Return a dict with the settings for saving and keeping files. A setting that does not apply is None"
         names = ('save_checkpoint_steps', 'save_checkpoint_seconds', 'keep_checkpoint_max',
                  'keep_checkpoint_per_n_minutes', 'saved_network')
         return {name: getattr(self, name) for name in names}
-
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #241fea98
-def glob_safe(
-    name: str,    # a file name, which may contain wildcard characters
-) -> str:
-    """Return a pattern that matches only this name
-
-    Args:
-        name: a file name, which may contain wildcard characters
-    """
-    return ''.join(f'[{c}]' if c in '*?[' else c for c in name)
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #69609c01
 class ModelCheckpoint(StepInEpoch):
@@ -374,18 +285,14 @@ class ModelCheckpoint(StepInEpoch):
         prefix: prefix of file names, or a function for the whole name
         directory: folder; None: the current folder
         config: None: save each step, keep five files
-
     Raises:
         ValueError: prefix={prefix} should be a name without '/', or a function
         TypeError: directory={directory} should be a path, or a function
         TypeError: config={config} should be a CheckpointConfig
     """
     eval_in_fit, no_state = False, ('config', 'directory', '_time', '_writing')     # clocks differ between processes
-    def __init__(self,
-        prefix: str | Function[[Params], str] = 'CKP',     # prefix of file names, or a function for the whole name
-        directory: str | Path | Function[[Params], str] | None = None,   # folder; None: the current folder
-        config: CheckpointConfig | None = None,            # None: save each step, keep five files
-    ):
+    def __init__(self, prefix: str | Function[[Params], str] = 'CKP', directory: str | Path | Function[[Params], str] | None = None,
+            config: CheckpointConfig | None = None):
         if not callable(prefix) and (not isinstance(prefix, str) or not prefix or '/' in prefix):
             raise ValueError(f"prefix={prefix!r} should be a name without '/', or a function")
         if not (directory is None or callable(directory) or isinstance(directory, (str, Path))):
@@ -399,23 +306,19 @@ class ModelCheckpoint(StepInEpoch):
         self._files: list[tuple[Path, float]] = []        # the files of this object, with their times
         self._writing: Future | None = None               # the file that a thread writes; None: it was waited for
         if not callable(prefix) and isinstance(self.directory, Path):
-            while any(self.directory.glob(f'{glob_safe(str(self.prefix))}-*.ckpt')): self._next_prefix(prefix)
+            while any(self.directory.glob(f'{glob.escape(str(self.prefix))}-*.ckpt')): self._next_prefix(prefix)
 
     @property
     def latest_ckpt_file_name(self) -> str:
         "The path of the last file written, or '' if there is none"
         return str(self._files[-1][0]) if self._files else ''
 
-    def save(self,
-        p: Params,            # the context of the current step
-        ending: str = '',     # suffix of the file name; files with a suffix are kept
-    ) -> Path:                # the path of the file
+    def save(self, p: Params, ending: str = '') -> Path:
         """Save the network, and store the path of the file and the number of the step in the context
 
         Args:
             p: the context of the current step
             ending: suffix of the file name; files with a suffix are kept
-
         Returns:
             the path of the file
         """
@@ -433,11 +336,7 @@ class ModelCheckpoint(StepInEpoch):
         return path
 
     def on_train_begin(self, run_context: RunContext) -> None:
-        """Reset the counters for a new fit. If an earlier callback of the fit has the same prefix and folder, choose another prefix
-
-        Args:
-            run_context
-        """
+        "Reset the counters for a new fit. If an earlier callback of the fit has the same prefix and folder, choose another prefix"
         p = self._params = run_context.original_args()
         self._step, self._time, stem = 0, time.monotonic(), self.prefix
         for other in p.get('list_callback', ()):            # two callbacks may have the same prefix
@@ -447,20 +346,12 @@ class ModelCheckpoint(StepInEpoch):
                 self._next_prefix(stem)
 
     def on_train_step_end(self, run_context: RunContext) -> None:
-        """Save the network if a save is due
-
-        Args:
-            run_context
-        """
+        "Save the network if a save is due"
         p, steps, seconds = run_context.original_args(), self.config.save_checkpoint_steps, self.config.save_checkpoint_seconds
         if p.cur_step_num >= self._step + steps if steps else time.monotonic() - self._time > seconds: self.save(p)
 
     def on_train_end(self, run_context: RunContext) -> None:
-        """Save the network after the last step, unless `on_train_step_end` has saved that step
-
-        Args:
-            run_context
-        """
+        "Save the network after the last step, unless `on_train_step_end` has saved that step"
         p = run_context.original_args()
         if p.cur_step_num > self._step: self.save(p)
 
@@ -507,14 +398,11 @@ class LearningRateScheduler(Callback):
 
     Args:
         learning_rate_function: a function of (rate, step), called after each step
-
     Raises:
         TypeError: {learning_rate_function} is no function of (learning rate, step)
     """
     eval_in_fit = False
-    def __init__(self,
-        learning_rate_function: Function[[float, int], float],   # a function of (rate, step), called after each step
-    ):
+    def __init__(self, learning_rate_function: Function[[float, int], float]):
         if not callable(learning_rate_function):
             raise TypeError(f'{learning_rate_function!r} is no function of (learning rate, step)')
         self.learning_rate_function = learning_rate_function
@@ -531,18 +419,7 @@ def monitored(
     p: Params,        # the context at the end of an epoch
     name: str,        # 'loss', 'eval_loss' or the name of a metric
 ) -> float | None:    # None: no complete evaluation in this epoch
-    """Return the monitored value with the given name. If the name is unknown, raise `ValueError`
-
-    Args:
-        p: the context at the end of an epoch
-        name: 'loss', 'eval_loss' or the name of a metric
-
-    Returns:
-        None: no complete evaluation in this epoch
-
-    Raises:
-        ValueError: there is no {name} to monitor; there is ...
-    """
+    "Return the monitored value with the given name. If the name is unknown, raise `ValueError`"
     results = p.get('eval_results', {})
     if name in results: return None if p.get('metrics_partial', False) else float(results[name])
     if name == 'loss': return float(shown_loss(p.net_outputs))
@@ -561,21 +438,13 @@ class EarlyStopping(Callback):
         mode: 'min', 'max', or 'auto': 'max' for names with 'acc'
         baseline: value that must be improved on; None: no such value
         restore_best_weights: True: load the best weights at the end
-
     Raises:
         ValueError: mode={mode} is not 'auto', 'min' or 'max'
     """
     eval_in_fit = False
     no_state = 'monitor', 'min_delta', 'patience', 'verbose', 'sign', 'baseline', 'restore_best_weights'
-    def __init__(self,
-        monitor: str = 'eval_loss',   # 'eval_loss', a metric, or 'loss' of the last training batch
-        min_delta: float = 0.,        # change that an improvement has to exceed
-        patience: int = 0,            # stop after so many evaluations without improvement; 0: as 1
-        verbose: bool = False,        # True: print a line for each improvement
-        mode: str = 'auto',           # 'min', 'max', or 'auto': 'max' for names with 'acc'
-        baseline: float | None = None,         # value that must be improved on; None: no such value
-        restore_best_weights: bool = False,    # True: load the best weights at the end
-    ):
+    def __init__(self, monitor: str = 'eval_loss', min_delta: float = 0., patience: int = 0, verbose: bool = False, mode: str = 'auto',
+            baseline: float | None = None, restore_best_weights: bool = False):
         if mode not in ('auto', 'min', 'max'):
             raise ValueError(f"mode={mode!r} is not 'auto', 'min' or 'max'")
         self.monitor, self.min_delta = monitor, as_positive(abs(min_delta), 'min_delta')
@@ -589,19 +458,13 @@ class EarlyStopping(Callback):
         self.waited, self.stopped_epoch, self.best_weights = 0, None, None
 
     def on_train_epoch_end(self, run_context: RunContext) -> None:
-        """Check whether the monitored value has improved. After `patience` evaluations without improvement, request a stop
-
-        Args:
-            run_context
-        """
+        "Check whether the monitored value has improved. After `patience` evaluations without improvement, request a stop"
         p = run_context.original_args()
         if (value := monitored(p, self.monitor)) is None: return
         if self.sign*value - self.min_delta > self.best:
             self.best, self.waited = self.sign*value, 0
-            if self.restore_best_weights:
-                self.best_weights = copy.deepcopy(p.train_network.state_dict())
-            if self.verbose:
-                print(f'Epoch {p.cur_epoch_num:05d}: {self.monitor} improved to {value:.5f}')
+            if self.restore_best_weights: self.best_weights = copy.deepcopy(p.train_network.state_dict())
+            if self.verbose: print(f'Epoch {p.cur_epoch_num:05d}: {self.monitor} improved to {value:.5f}')
             return
         self.waited += 1
         if self.waited < self.patience: return
@@ -632,22 +495,7 @@ class History(Callback):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #29767623
 class LambdaCallback(Callback):
-    """Callback made of functions of the run context, one for each event
-
-    Args:
-        on_train_epoch_begin
-        on_train_epoch_end
-        on_train_step_begin
-        on_train_step_end
-        on_train_begin
-        on_train_end
-        on_eval_epoch_begin
-        on_eval_epoch_end
-        on_eval_step_begin
-        on_eval_step_end
-        on_eval_begin
-        on_eval_end
-    """
+    "Callback made of functions of the run context, one for each event"
     def __init__(self,
         on_train_epoch_begin: Function[[RunContext], Any] | None = None,
         on_train_epoch_end: Function[[RunContext], Any] | None = None,

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLACES', 'OLD_NAMES', 'MissingName', 'Params', 'Output', 'as_output', 'RunContext', 'Rate', 'SporeNames',
-           'lend_spore_names', 'Callback', 'listener', 'old_names', 'warn_old_names', 'length', 'train_params', 'same',
-           'net_outputs', 'element', 'recorded_phase', 'Evaluation', 'Session', 'MindSporeAdapter', 'wrap']
+           'lend_spore_names', 'Callback', 'listener', 'warn_old_names', 'length', 'train_params', 'net_outputs',
+           'element', 'recorded_phase', 'Evaluation', 'Session', 'MindSporeAdapter', 'wrap']
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #6e41c679
 import copy
@@ -36,7 +36,8 @@ from ..basics.text import distinct
 from ..basics.lent_names import LentNames, lend_names
 from ..basics.multi_optimizer import MultiOptimizer
 from ..basics.param_groups import get_hyper, set_hyper
-from ..recorder import PhaseMetrics, Recorder
+from ..phase import PhaseMetrics
+from ..recorder import Recorder
 from ..undo import UndoStack
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #fe3519db
@@ -87,14 +88,7 @@ class Output(Tensor):
 def as_output(
     value: Any,    # nested tensors
 ) -> Any:          # the same nesting of `Output` tensors
-    """Convert each tensor to an `Output`
-
-    Args:
-        value: nested tensors
-
-    Returns:
-        the same nesting of `Output` tensors
-    """
+    "Convert each tensor to an `Output`"
     if type(value) is Tensor:                             # fast path for the usual case
         return (value.detach() if value.requires_grad else value).as_subclass(Output)
     if type(value) in (tuple, list): return type(value)([as_output(v) for v in value])
@@ -107,15 +101,10 @@ class RunContext:
     Args:
         original_args: the dictionary that `original_args()` returns
         training: the fit's context, for an evaluation within a fit
-
     Raises:
-        TypeError: The argument 'original_args' of RunContext should be dict type, but got
-            {type(original_args)}.
+        TypeError: The argument 'original_args' of RunContext should be dict type, but got {type(original_args)}.
     """
-    def __init__(self,
-        original_args: dict,                    # the dictionary that `original_args()` returns
-        training: 'RunContext | None' = None,   # the fit's context, for an evaluation within a fit
-    ):
+    def __init__(self, original_args: dict, training: 'RunContext | None' = None):
         if not isinstance(original_args, dict): raise TypeError(
             "The argument 'original_args' of RunContext should be dict type, "
             f'but got {type(original_args)}.')
@@ -126,11 +115,7 @@ class RunContext:
         "Return the dictionary of the run, the same object each time"
         return self._args
 
-    def request_stop(self,
-        *,
-        training: bool = False,    # in an evaluation, True: also stop the training
-        validate: bool = True,     # in training, False: skip the evaluation of this epoch
-    ) -> None:
+    def request_stop(self, *, training: bool = False, validate: bool = True) -> None:
         """Request a stop after the current step or epoch, or after the current batch of an evaluation
 
         Args:
@@ -154,14 +139,7 @@ class Rate(Output):
     def set_data(self,
         data: Any,    # a number, or a tensor with one element
     ) -> 'Rate':      # the new rate
-        """Set the learning rate of the groups that have this rate
-
-        Args:
-            data: a number, or a tensor with one element
-
-        Returns:
-            the new rate
-        """
+        "Set the learning rate of the groups that have this rate"
         if self.group is None: self.opt.learning_rate = data
         else: self.opt.learning_rate = [data if i == self.group else lr for i, lr in enumerate(get_hyper(self.opt, 'lr'))]
         now = self.opt.learning_rate
@@ -212,13 +190,7 @@ def lend_spore_names(
     steps_done: Function[[], int],      # returns the number of steps done in this fit
     undo: UndoStack,                    # the undo stack of the run
 ) -> None:
-    """Add MindSpore's names to an optimizer until `undo` is unwound
-
-    Args:
-        opt: an optimizer, a `MultiOptimizer`, or None
-        steps_done: returns the number of steps done in this fit
-        undo: the undo stack of the run
-    """
+    "Add MindSpore's names to an optimizer until `undo` is unwound"
     for one in opt.optimizers if isinstance(opt, MultiOptimizer) else [opt]:
         if one is None: continue
         undo.set(one, '_steps_done', lambda: steps_done())      # unlike a method, not copied
@@ -259,65 +231,29 @@ def listener(
     cb: Any,                  # a callback, with or without the base class
     name: str,                # a method name, such as 'on_train_begin'
 ) -> Function | None:         # a bound method; None if the callback does not handle this event
-    """Find the method of a callback for an event
-
-    Args:
-        cb: a callback, with or without the base class
-        name: a method name, such as 'on_train_begin'
-
-    Returns:
-        a bound method; None if the callback does not handle this event
-    """
+    "Find the method of a callback for an event"
     for candidate in (name, OLD_NAMES.get(name, name)):
         method, own = getattr(cb, candidate, None), vars(Callback).get(candidate, cb)
         if callable(method) and getattr(method, '__func__', None) is not own: return method
     return None
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #33c77ace
-def old_names(
-    cb: Any,         # a callback
-) -> list[str]:      # sorted; empty if no method is called under an old name
-    """List the old names under which a callback is called
-
-    Args:
-        cb: a callback
-
-    Returns:
-        sorted; empty if no method is called under an old name
-    """
-    used = {place for name, place in OLD_NAMES.items()
-            if (method := listener(cb, name)) is not None and method == getattr(cb, place, None)
-            and method != getattr(cb, name, None)}
-    return sorted(used)
-
 # %% ../../nbs/dialects/mindspore_context.ipynb #0366dacc
 def warn_old_names(
     cbs: list[Any],   # the callbacks of a run
 ) -> None:
-    """If methods are called under old names in a run, issue one warning that lists them
-
-    Args:
-        cbs: the callbacks of a run
-    """
-    old = [f'{type(cb).__name__}.{name}' for cb in cbs for name in old_names(cb)]
+    "If methods are called under old names in a run, issue one warning that lists them"
+    old = sorted({(i, place) for i, cb in enumerate(cbs) for name, place in OLD_NAMES.items()
+                  if (method := listener(cb, name)) is not None and method == getattr(cb, place, None) != getattr(cb, name, None)})
     if old: warnings.warn(
-        f'{", ".join(old)}: old names, which are called in training and in evaluation; '
-        'prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
+        f'{", ".join(f"{type(cbs[i]).__name__}.{place}" for i, place in old)}: old names, which are called in training and in '
+        'evaluation; prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c
 def length(
     dl: Any,              # a loader
     n: int = 1,           # number of processes that share its batches
 ) -> dict[str, int]:      # `batch_num`; empty if the length is unknown
-    """Return a dict with `batch_num`, the number of steps per epoch. If the loader has no length, return an empty dict
-
-    Args:
-        dl: a loader
-        n: number of processes that share its batches
-
-    Returns:
-        `batch_num`; empty if the length is unknown
-    """
+    "Return a dict with `batch_num`, the number of steps per epoch. If the loader has no length, return an empty dict"
     drop_last = getattr(getattr(dl, 'batch_sampler', None), 'drop_last', False)
     found = n_steps(n_batches(dl), n, drop_last)
     return {} if found is None else dict(batch_num=found)
@@ -326,11 +262,7 @@ def length(
 def train_params(
     learn: Learner,    # a learner at the start of a fit
 ) -> dict[str, Any]:
-    """Return the entries that the context has at the start of a fit
-
-    Args:
-        learn: a learner at the start of a fit
-    """
+    "Return the entries that the context has at the start of a fit"
     opt, n = learn.opt, n_processes()
     return dict(
         train_network=learn.model, network=learn.model, train_dataset=learn.dls.train,
@@ -340,47 +272,25 @@ def train_params(
         mode='train', parallel_mode='stand_alone' if n == 1 else 'data_parallel', device_number=n, dataset_sink_mode=False,
         last_save_ckpt_step=None, latest_ckpt_file=None, initial_step=0, loss_scale_mananger=None)
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #f3fe5f3f
-def same(
-    a: Tensor,   # a tensor
-    b: Any,      # a tensor or any other value
-) -> bool:
-    """Return whether two tensors share their memory, as a tensor and its detached version do
-
-    Args:
-        a: a tensor
-        b: a tensor or any other value
-    """
-    return isinstance(b, Tensor) and a.shape == b.shape and a.data_ptr() == b.data_ptr()
-
 # %% ../../nbs/dialects/mindspore_context.ipynb #fbe9b23a
 def net_outputs(
     learn: Learner,    # a learner after the loss of a batch
 ) -> Any:              # one `Output` or several
-    """Return the outputs of the step for the current batch
-
-    Args:
-        learn: a learner after the loss of a batch
-
-    Returns:
-        one `Output` or several
-    """
+    "Return the outputs of the step for the current batch"
     loss, result, step = learn.loss, learn.step_result, learn.eval_step
     if learn.training: return as_output(loss if result is None else result)
+    def is_loss(v: Any) -> bool:                      # or its detached version, which shares the memory
+        return isinstance(v, Tensor) and v.shape == loss.shape and v.data_ptr() == loss.data_ptr()
     plain = type(step).outputs is Step.outputs
     made = (learn.pred, *learn.yb) if plain else learn.outputs
-    told = loss is None or result is not None and not plain or any(same(loss, t) for t in made)
+    told = loss is None or result is not None and not plain or any(map(is_loss, made))
     return as_output(made if told else (loss, *made))
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #2dade2b4
 def element(
     learn: Learner,    # a learner in a batch
 ) -> list[Any]:
-    """Return the columns of the current batch
-
-    Args:
-        learn: a learner in a batch
-    """
+    "Return the columns of the current batch"
     xb = learn.xb.values() if isinstance(learn.xb, dict) else learn.xb
     return as_output([*xb, *learn.yb])
 
@@ -388,14 +298,7 @@ def element(
 def recorded_phase(
     learn: Learner,            # a learner in an evaluation
 ) -> PhaseMetrics | None:      # None if no recorder computes the metrics
-    """Return the loss and metrics that the learner's `Recorder` computes for the evaluation
-
-    Args:
-        learn: a learner in an evaluation
-
-    Returns:
-        None if no recorder computes the metrics
-    """
+    "Return the loss and metrics that the learner's `Recorder` computes for the evaluation"
     recorder = next((cb for cb in learn.cbs if isinstance(cb, Recorder)), None)
     phases = recorder.phases if recorder else []
     return phases[-1] if phases and phases[-1].run is learn.undo else None
@@ -403,15 +306,7 @@ def recorded_phase(
 # %% ../../nbs/dialects/mindspore_context.ipynb #4ba792fc
 @dataclass
 class Evaluation:
-    """The state of a running evaluation
-
-    Args:
-        context: its run context
-        phase: its loss and metrics
-        computes: True: no recorder adds the batches to `phase`
-        step: batches that have begun
-        partial: True: stopped before its last batch
-    """
+    "The state of a running evaluation"
     context: RunContext       # its run context
     phase: PhaseMetrics       # its loss and metrics
     computes: bool            # True: no recorder adds the batches to `phase`
@@ -421,13 +316,7 @@ class Evaluation:
 _PASSING = 'net_outputs', 'eval_dataset_element', 'valid_dataset'      # they last for a batch or an evaluation
 
 class Session:
-    """One `fit` or `validate` for the MindSpore callbacks in it
-
-    Args:
-        learn: a running learner
-        members: adapters of the callbacks, in the order of `learn.cbs`
-        outer: session of the enclosing run; None: not nested
-    """
+    "One `fit` or `validate` for the MindSpore callbacks in it"
     def __init__(self,
         learn: Learner,                      # a running learner
         members: 'list[MindSporeAdapter]',   # adapters of the callbacks, in the order of `learn.cbs`
@@ -460,12 +349,7 @@ class Session:
         warn_old_names([cb for _, cb in used])
 
     def fire(self, name: str, context: RunContext) -> None:
-        """Call the method of each callback for an event, in the order of `learn.cbs`
-
-        Args:
-            name
-            context
-        """
+        "Call the method of each callback for an event, in the order of `learn.cbs`"
         for member, method in self.listeners[name]:
             if member.learn is None: continue                 # removed during the run
             try: method(context)
@@ -492,13 +376,7 @@ class Session:
         self.replaced = {}
 
     def exit(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-        """Call `__exit__` of all entered callbacks, in reverse order
-
-        Args:
-            exc_type
-            exc
-            tb
-        """
+        "Call `__exit__` of all entered callbacks, in reverse order"
         failed = []
         self.restore()                                            # the run may end in an evaluation
         for cb in reversed(self.entered):
@@ -519,11 +397,7 @@ class Session:
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #50d8d010
 class MindSporeAdapter(Adapter):
-    """Adapter of a MindSpore callback
-
-    Args:
-        wraps: the foreign callback
-    """
+    "Adapter of a MindSpore callback"
     order, run_in = 1000, ('fit', 'validate')
 
     @property
@@ -540,13 +414,7 @@ class MindSporeAdapter(Adapter):
         return session
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Return whether this adapter handles an event. An adapter handles `after_loss` only in training, and only if a callback defines `on_train_loss`
-
-        Args:
-            event_name: one of `EVENTS`
-            training: whether the loop is in the training phase
-            purpose: one of `PURPOSES`
-        """
+        "Return whether this adapter handles an event. An adapter handles `after_loss` only in training, and only if a callback defines `on_train_loss`"
         if event_name == 'after_loss':
             asked = any(listener(cb.wraps, 'on_train_loss') for cb in self.peers)
             if not (training and asked): return False
@@ -651,19 +519,13 @@ class MindSporeAdapter(Adapter):
     def load_state_dict(self,
         state: dict[str, Any],    # the state from `state_dict`
     ) -> None:
-        """Restore the step and the context in the session of the running fit
-
-        Args:
-            state: the state from `state_dict`
-        """
+        "Restore the step and the context in the session of the running fit"
         if not (state and (s := self.session)): return
         s.step = state['step']
         s.params.update(state['params'])
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #578c49f7
-def wrap(
-    cb: Any,       # a callback, or a class or a partial of a class
-) -> MindSporeAdapter:
+def wrap(cb: Any) -> MindSporeAdapter:
     """Wrap a MindSpore callback in an adapter
 
     Args:

@@ -16,11 +16,7 @@ from ..basics.text import number, trim_zeros
 def nice_step(
     least: float,    # above 0
 ) -> float:
-    """Return the smallest number of the form 1, 2 or 5 times a power of ten that is at least `least`
-
-    Args:
-        least: above 0
-    """
+    "Return the smallest number of the form 1, 2 or 5 times a power of ten that is at least `least`"
     power = 10.**math.floor(math.log10(least))
     return next((m*power for m in (1, 2, 5) if m*power >= least*(1 - 1e-9)), 10*power)
 
@@ -30,14 +26,7 @@ def linear_ticks(
     n: int,                 # approximate limit on the number of ticks
     whole: bool = False,    # whether ticks are whole numbers only
 ) -> list[float]:
-    """Return evenly spaced, round tick values between `lo` and `hi`
-
-    Args:
-        lo
-        hi: above `lo`
-        n: approximate limit on the number of ticks
-        whole: whether ticks are whole numbers only
-    """
+    "Return evenly spaced, round tick values between `lo` and `hi`"
     step = nice_step(max((hi - lo)/n, 1. if whole else 0., 1e-300))
     first, last = math.ceil(lo/step - 1e-9), math.floor(hi/step + 1e-9)
     return [k*step for k in range(first, min(last, first + 2*n) + 1)]
@@ -48,13 +37,7 @@ def log_ticks(
     hi: float,    # above `lo`
     n: int,       # approximate limit on the number of ticks
 ) -> list[float]:
-    """Return about `n` ticks between `lo` and `hi`: powers of ten, and 2 and 5 times these powers if there is room. For a small range, return evenly spaced ticks
-
-    Args:
-        lo: above 0
-        hi: above `lo`
-        n: approximate limit on the number of ticks
-    """
+    "Return about `n` ticks between `lo` and `hi`: powers of ten, and 2 and 5 times these powers if there is room. For a small range, return evenly spaced ticks"
     low, high = math.log10(lo), math.log10(hi)
     every = max(1, math.ceil((high - low)/n))
     times = (1, 2, 5) if high - low < n/3 else (1,)
@@ -68,12 +51,7 @@ def tick_labels(
     ticks: Sequence[float],
     log: bool = False,    # whether the axis is logarithmic
 ) -> list[str]:
-    """Return tick labels in one format: with as many decimals as the distance between ticks needs, or with exponents
-
-    Args:
-        ticks
-        log: whether the axis is logarithmic
-    """
+    "Return tick labels in one format: with as many decimals as the distance between ticks needs, or with exponents"
     if not ticks: return []
     largest = max(map(abs, ticks))
     step = min((b - a for a, b in zip(ticks, ticks[1:])), default=largest) or 1.
@@ -88,17 +66,15 @@ def _power(value: float) -> str:
     digits, exponent = f'{value:.3e}'.split('e')
     return f'{trim_zeros(digits)}e{int(exponent)}'
 
+def _shortened(ticks: Sequence[float], labels: list[str], widest: int) -> list[str]:
+    "If a label has more than `widest` characters, write large values with exponents, unless labels would be equal or no shorter"
+    short = [_power(v) if abs(v) >= 1e4 else label for v, label in zip(ticks, labels)]
+    longest, shorter = (max(map(len, texts), default=0) for texts in (labels, short))
+    return short if longest > widest and shorter < longest and len(set(short)) == len(short) else labels
+
 # %% ../../nbs/display/axes.ipynb #992f73f6
 class Axis:
-    """An axis that converts values to positions from 0 to 1, and chooses ticks
-
-    Args:
-        values: values that the axis must include
-        log: whether the axis is logarithmic
-        limits: first and last value of the axis; None: the range of `values`
-        pad: empty space at both ends, as a fraction of the range
-        whole: whether the ticks are at whole numbers only
-    """
+    "An axis that converts values to positions from 0 to 1, and chooses ticks"
     def __init__(self,
         values: Iterable[float],                       # values that the axis must include
         log: bool = False,                             # whether the axis is logarithmic
@@ -119,11 +95,7 @@ class Axis:
     def has(self,
         value: float,
     ) -> bool:
-        """Return whether the axis can show a value
-
-        Args:
-            value
-        """
+        "Return whether the axis can show a value"
         return -1e300 < value < 1e300 and (value > 0 or not self.log)
 
     def scale(self, value: float) -> float: return math.log10(value) if self.log else value
@@ -131,44 +103,26 @@ class Axis:
     def place(self,
         value: float,
     ) -> float:
-        """Return the position of a value, from 0 at the start of the axis to 1 at its end
-
-        Args:
-            value
-        """
+        "Return the position of a value, from 0 at the start of the axis to 1 at its end"
         return (self.scale(value) - self.lo)/(self.hi - self.lo)
 
     def places(self,
         values: Iterable[float],
     ) -> list[float | None]:
-        """Return the positions of many values, with None for values that the axis cannot show
-
-        Args:
-            values
-        """
+        "Return the positions of many values, with None for values that the axis cannot show"
         if self.log: return [self.place(v) if self.has(v) else None for v in values]
         lo, scale = self.lo, 1/(self.hi - self.lo)
         return [(v - lo)*scale if -1e300 < v < 1e300 else None for v in values]
 
     def ticks(self,
         n: int,    # approximate limit on the number of ticks
-        widest: int | None = None,    # if a label has more characters, write values of 10,000 and above with exponents; None: never
+        widest: int | None = None,    # if a label has more characters, write values of 10,000 and above with exponents if that is shorter; None: never
     ) -> list[tuple[float, str]]:   # (position from 0 to 1, label)
-        """Return the positions of the ticks and their labels
-
-        Args:
-            n: approximate limit on the number of ticks
-            widest: if a label has more characters, write values of 10,000 and above with exponents; None:
-                never
-
-        Returns:
-            (position from 0 to 1, label)
-        """
+        "Return the positions of the ticks and their labels"
         if self.log: values = log_ticks(10**self.lo, 10**self.hi, n)
         else: values = linear_ticks(self.lo, self.hi, n, self.whole)
         labels = tick_labels(values, self.log)
-        if widest and max(map(len, labels), default=0) > widest:
-            labels = [_power(v) if abs(v) >= 1e4 else label for v, label in zip(values, labels)]
+        if widest: labels = _shortened(values, labels, widest)
         return [(self.place(v), label) for v, label in zip(values, labels)]
 
 # %% ../../nbs/display/axes.ipynb #bf9b3f0d
@@ -180,16 +134,7 @@ def path(
     size: tuple[float, float],     # width and height of the viewport
     dots: bool = False,            # draw separate points instead of a line
 ) -> str:
-    """Return the `d` attribute of an SVG path through the points
-
-    Args:
-        xs
-        ys: as many values as `xs`
-        x
-        y
-        size: width and height of the viewport
-        dots: draw separate points instead of a line
-    """
+    "Return the `d` attribute of an SVG path through the points"
     w, h, parts, gap = *size, [], True
     for a, b in zip(x.places(xs), y.places(ys)):
         if a is None or b is None:
@@ -208,16 +153,7 @@ def spread(
     gap: float,                 # smallest distance between two positions
     most: float,                # largest position allowed
 ) -> list[float]:               # adjusted positions, in the order of `places`
-    """Return positions of labels, moved apart so that the labels do not overlap
-
-    Args:
-        places: preferred positions, in any order
-        gap: smallest distance between two positions
-        most: largest position allowed
-
-    Returns:
-        adjusted positions, in the order of `places`
-    """
+    "Return positions of labels, moved apart so that the labels do not overlap"
     order = sorted(range(len(places)), key=places.__getitem__)
     found, last = list(places), -math.inf
     for i in order: last = found[i] = max(found[i], last + gap)
@@ -234,18 +170,7 @@ def free_place(
     taken: list[tuple[float, float, float]],   # (left, right, middle) of the names so far; the new name is appended
     drawn: Iterable[tuple[float, float]] = (),    # pixels of curves that the name should not cover
 ) -> tuple[bool, int]:                         # whether the name is to the left of the point, and its offset downwards in pixels
-    """Choose a position for the name of a point, and add it to `taken`
-
-    Args:
-        point: x and y in pixels; y grows downwards
-        wide: width of the name in pixels
-        box: left, top, right and bottom of the plot
-        taken: (left, right, middle) of the names so far; the new name is appended
-        drawn: pixels of curves that the name should not cover
-
-    Returns:
-        whether the name is to the left of the point, and its offset downwards in pixels
-    """
+    "Choose a position for the name of a point, and add it to `taken`"
     (x, y), (left_end, top, right_end, bottom) = point, box
     def span(left: bool, dy: int) -> tuple[float, float, float]: return x - wide*left, x + wide*(not left), y + dy
     def cost(place: tuple[bool, int]) -> float:

@@ -21,7 +21,7 @@ from .axes import Axis, free_place, path, spread
 from .figures import as_doubles, envelope, envelope_places, epoch_ticks
 from .live_curve import listed
 from .look import COLORS, FONT, WIDEST, css_variables, in_page
-from .page_script import asset, runs_scripts, scripted, still_image
+from .page_script import asset, runs_scripts, script, scripted, still_image
 from ..basics.buffers import SmoothedBuffer
 
 # %% ../../nbs/display/chart.ipynb #9872880f
@@ -33,22 +33,7 @@ def _nearest(xs: Sequence[float], x: float) -> int:
 
 # %% ../../nbs/display/chart.ipynb #4e1fc06c
 class Line(NamedTuple):
-    """The points, the name and the style of one curve of a chart
-
-    Args:
-        name: name, written at the end of the line
-        xs: x values in ascending order
-        ys: as many y values as `xs`; a value that is not finite is a gap
-        color: a color from `COLORS`, which follows the theme of the page, or any other CSS color
-        faint: draw a thin, translucent line, as for the values behind a smoothed curve
-        dots: draw a marker at each point, for few values such as one for each epoch
-        dash: True: dashed; 'dot': dotted
-        held: keep the last value beyond the end, as lines with dots do
-        of: name of another line, under which this line is listed
-        beyond: exclude the line from the range of the y axis, as for a diverged run
-        run: index of the line's run in the `runs` of the chart
-        smooths: raw values of a smoothed line, so that `chart.js` can smooth them again
-    """
+    "The points, the name and the style of one curve of a chart"
     name: str                      # name, written at the end of the line
     xs: Sequence[float]            # x values in ascending order
     ys: Sequence[float]            # as many y values as `xs`; a value that is not finite is a gap
@@ -65,14 +50,7 @@ class Line(NamedTuple):
     def at(self,
         x: float,
     ) -> float | None:   # None: the line has no value there
-        """Return the value at the nearest point. For a line with dots or with `held=True`, return the latest value up to `x`
-
-        Args:
-            x
-
-        Returns:
-            None: the line has no value there
-        """
+        "Return the value at the nearest point. For a line with dots or with `held=True`, return the latest value up to `x`"
         if not len(self.xs) or x < self.xs[0]: return None
         if x > self.xs[len(self.xs) - 1] and not (self.dots or self.held): return None
         i = (_latest if self.dots or self.held else _nearest)(self.xs, x)
@@ -80,16 +58,7 @@ class Line(NamedTuple):
 
 # %% ../../nbs/display/chart.ipynb #c6769ac7
 class Mark(NamedTuple):
-    """A named point, such as a suggested learning rate
-
-    Args:
-        name: name, written beside the point
-        x
-        y
-        color: color, as for a line
-        strong: emphasize the mark with bold text and a dashed vertical line
-        faint: draw the mark in gray, for a suggestion that is less likely to be good
-    """
+    "A named point, such as a suggested learning rate"
     name: str               # name, written beside the point
     x: float
     y: float
@@ -98,13 +67,7 @@ class Mark(NamedTuple):
     faint: bool = False     # draw the mark in gray, for a suggestion that is less likely to be good
 
 class Event(NamedTuple):
-    """An event of a run at a step, such as an interruption or a changed learning rate
-
-    Args:
-        x: step of the event
-        kind: 'interrupted', 'stopped', 'failed', 'lr', 'paused', 'resumed', 'restart', 'best' or 'note'
-        text: description of the event
-    """
+    "An event of a run at a step, such as an interruption or a changed learning rate"
     x: float                # step of the event
     kind: str               # 'interrupted', 'stopped', 'failed', 'lr', 'paused', 'resumed', 'restart', 'best' or 'note'
     text: str               # description of the event
@@ -115,16 +78,7 @@ def thinned(
     points: int,           # approximate number of points to draw
     log_x: bool = False,   # whether the x axis is logarithmic
 ) -> tuple[Sequence[float], Sequence[float]]:    # x and y values
-    """Return the points to draw for a line: about `points`, or up to twice as many on a logarithmic axis
-
-    Args:
-        line
-        points: approximate number of points to draw
-        log_x: whether the x axis is logarithmic
-
-    Returns:
-        x and y values
-    """
+    "Return the points to draw for a line: about `points`, or up to twice as many on a logarithmic axis"
     xs, ys, n = line.xs, line.ys, len(line.xs)
     first = bisect_right(xs, 0) if log_x else 0
     if n - first <= points or not log_x: return _extremes(xs[first:], ys[first:], points)
@@ -149,15 +103,7 @@ def means(
     values: Sequence[float],    # value of each step
     n: int,                     # largest number of means
 ) -> tuple[list[float], int]:   # the means, and the number of steps in each mean
-    """Return the mean of each group of consecutive values, ignoring values that are not finite
-
-    Args:
-        values: value of each step
-        n: largest number of means
-
-    Returns:
-        the means, and the number of steps in each mean
-    """
+    "Return the mean of each group of consecutive values, ignoring values that are not finite"
     k = max(math.ceil(len(values)/n), 1)
     if k == 1: return listed(values), 1
     ys = as_doubles(values)
@@ -168,39 +114,7 @@ def means(
 TOOLS = 'smooth', 'log_x', 'log_y', 'overlay'
 
 class Chart:
-    """The lines, marks and events of a chart, and its settings
-
-    Args:
-        lines
-        marks
-        events
-        borders: x of dotted vertical lines, such as the start of a new fit
-        xlabel: label of the x axis, written beside the ticks
-        ylabel: label of the y axis, written above the upper left corner
-        title: title above the chart
-        log_x: logarithmic x axis, without values of 0 or below
-        log_y: logarithmic y axis, without values of 0 or below
-        x_range: first and last x; None: the range of the lines
-        y_range: lowest and highest y; None: the range of the lines
-        cursor: x of a vertical line that marks the chosen value
-        size: largest width, and height, in pixels
-        text: alternative text for screen readers; '': a description of the lines
-        points: approximate number of points to draw for each line
-        epochs: (last step, number) of each epoch, for a second row of ticks
-        band: first and last x of a shaded range
-        say: function that formats a value of x
-        x_format: format in `chart.js`: 'number', 'rate', 'count', 'epoch', 'time'; '': as `say`
-        smoothing: initial weight of the past for lines with `smooths`; None: no smoothing control
-        tools: controls above the chart, from `TOOLS`
-        runs: (name, first step, color) of each run, for the control `overlay`
-        details: name of a line -> (setting, value, whether it differs)
-        robust: keep high values in the first tenth of the steps from flattening the later values
-        digits: significant digits of the values for `chart.js`; None: stored as 32-bit floats
-        asks: name of the `LiveChart` that answers for steps that the page does not have; '': none
-
-    Raises:
-        ValueError: y_range={y_range} should be (low, high), with low below high
-    """
+    "The lines, marks and events of a chart, and its settings"
     def __init__(self,
         lines: Iterable[Line],
         *,
@@ -252,12 +166,7 @@ def described(
     curves: Iterable[tuple[str, Sequence[float]]],    # (name, values) of each curve
     title: str = '',    # first part of the description
 ) -> str:
-    """Describe curves in words, with the first, the last and the lowest value of each curve
-
-    Args:
-        curves: (name, values) of each curve
-        title: first part of the description
-    """
+    "Describe curves in words, with the first, the last and the lowest value of each curve"
     parts = [title] if title else []
     for name, values in curves:
         ys = as_doubles(values)
@@ -279,11 +188,7 @@ def _floats(values: Iterable[float]) -> str:
     return base64.b64encode(array('f', [as_float32(v) for v in values]).tobytes()).decode()
 
 def as_float32(value: float) -> float:
-    """Return a number that a 32-bit float can store: an infinite one for a number that is too large
-
-    Args:
-        value
-    """
+    "Return a number that a 32-bit float can store: an infinite one for a number that is too large"
     return value if abs(value) < 3e38 or value != value else math.copysign(math.inf, value)
 
 def _values(values: Sequence[float], digits: int | None) -> Any:
@@ -306,11 +211,7 @@ _MOST_DOTS = 500      # values of epochs that are sent for a line; of more, only
 def kept_points(
     chart: 'Chart',
 ) -> list[tuple[Sequence[float], Sequence[float]]]:
-    """Return the x and y values that a page gets for each line. Lines over the same range of steps keep the same steps
-
-    Args:
-        chart
-    """
+    "Return the x and y values that a page gets for each line. Lines over the same range of steps keep the same steps"
     found, shared = [], {}
     for line in chart.lines:
         if line.dots or chart.log_x or not isinstance(line.xs, range):
@@ -347,14 +248,7 @@ def _source(chart: 'Chart', line: Line, lines: Sequence[dict[str, Any]]) -> dict
 def chart_spec(
     chart: Chart,
 ) -> dict[str, Any]:    # data that can be written as JSON
-    """Convert a chart to the data that `chart.js` draws
-
-    Args:
-        chart
-
-    Returns:
-        data that can be written as JSON
-    """
+    "Convert a chart to the data that `chart.js` draws"
     lines = [_line_spec(line, *points, chart.digits) for line, points in zip(chart.lines, kept_points(chart))]
     for line, found in zip(chart.lines, lines):
         if line.smooths is not None and len(line.smooths): found['source'] = _source(chart, line, lines)
@@ -382,18 +276,7 @@ def steps_between(
     most: int = 2000,             # approximate number of points to return for each line
     beta: float | None = None,    # weight of the past for lines with `smooths`; None: as recorded
 ) -> list[tuple[Sequence[float], Sequence[float]] | None]:    # x and y values of each line; None for lines with dots
-    """Return the points of lines in a range of x. If there are too many, return the envelope, with the same steps for lines over the same steps
-
-    Args:
-        lines: lines with all their points
-        first: first x of the range
-        last: last x of the range
-        most: approximate number of points to return for each line
-        beta: weight of the past for lines with `smooths`; None: as recorded
-
-    Returns:
-        x and y values of each line; None for lines with dots
-    """
+    "Return the points of lines in a range of x. If there are too many, return the envelope, with the same steps for lines over the same steps"
     found, shared = [], {}
     for line in lines:
         if line.dots:
@@ -414,7 +297,7 @@ def _smoothed(values: Sequence[float], beta: float) -> array:
 
 
 # %% ../../nbs/display/chart.ipynb #fcd12262
-_STILL_WIDTH, _LEFT, _TOP = 760, 52, 34     # pixels
+_STILL_WIDTH, _LEFT, _TOP = 760, 52, 34     # pixels: width, least room for labels at the left, and room for the title
 
 class _Plane:
     "Convert values to pixel positions in the static picture"
@@ -425,13 +308,15 @@ class _Plane:
         longest = max((len(line.name) for line in chart.lines), default=0)
         self.right = self.width - min(max(130, 6.4*longest + 100), self.width*0.4)
         self.x, self.y = _axes(chart, shown)
+        self.rows = self.y.ticks(max(2, int((self.bottom - _TOP)/36)), widest=8)     # labels of the y axis
+        self.left = max([_LEFT, *(12 + 6.8*len(label) for _, label in self.rows)])
 
     @property
-    def size(self) -> tuple[float, float]: return self.right - _LEFT, self.bottom - _TOP
+    def size(self) -> tuple[float, float]: return self.right - self.left, self.bottom - _TOP
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         "Return the pixel position of a point"
-        return _LEFT + self.size[0]*self.x.place(x), self.down(y)
+        return self.left + self.size[0]*self.x.place(x), self.down(y)
 
     def down(self, y: float) -> float:
         "Return the vertical pixel position of a value, clipped for values far outside the plot"
@@ -488,14 +373,14 @@ def _grouped(anchor: str, texts: Sequence[str]) -> str: return f'<g text-anchor=
 def _grid(plane: _Plane) -> str:
     "Return SVG with the ticks, their labels and the grid"
     chart, (w, h) = plane.chart, plane.size
-    rows = [(_TOP + h*(1 - place), label) for place, label in plane.y.ticks(max(2, int(h/36)), widest=8) if -1e-9 <= place <= 1 + 1e-9]
-    columns = [(_LEFT + w*place, label) for place, label in plane.x.ticks(max(2, int(w/90)))]
-    parts = [_stroke(''.join(f'M{_LEFT},{_short(y)}h{_short(w)}' for y, _ in rows), more=' opacity=".12"'),
+    rows = [(_TOP + h*(1 - place), label) for place, label in plane.rows if -1e-9 <= place <= 1 + 1e-9]
+    columns = [(plane.left + w*place, label) for place, label in plane.x.ticks(max(2, int(w/90)))]
+    parts = [_stroke(''.join(f'M{plane.left},{_short(y)}h{_short(w)}' for y, _ in rows), more=' opacity=".12"'),
              _stroke(''.join(f'M{_short(x)},{plane.bottom}v4' for x, _ in columns)),
-             _stroke(f'M{_LEFT},{plane.bottom}h{_short(w)}', more=' opacity=".6"'),
-             _grouped('end', [_words(_LEFT - 8, y + 4, label) for y, label in rows]),
+             _stroke(f'M{plane.left},{plane.bottom}h{_short(w)}', more=' opacity=".6"'),
+             _grouped('end', [_words(plane.left - 8, y + 4, label) for y, label in rows]),
              _grouped('middle', [_words(x, plane.bottom + 17, label) for x, label in columns])]
-    if chart.xlabel == 'step': parts.append(_words(_LEFT - 8, plane.bottom + 17, 'step', 'end'))
+    if chart.xlabel == 'step': parts.append(_words(plane.left - 8, plane.bottom + 17, 'step', 'end'))
     else: parts.append(_words(plane.right + 10, plane.bottom + 17, chart.xlabel))
     return ''.join(parts) + _epoch_row(plane)
 
@@ -503,8 +388,8 @@ def _epoch_row(plane: _Plane) -> str:
     ends = [(step, n) for step, n in plane.chart.epochs if plane.has(step)]
     if not ends or plane.chart.log_x: return ''
     row = plane.bottom + 34
-    return _words(_LEFT - 8, row, 'epoch', 'end') + _grouped('middle', [
-        _words(_LEFT + plane.size[0]*plane.x.place(step), row, label) for step, label in epoch_ticks(ends)])
+    return _words(plane.left - 8, row, 'epoch', 'end') + _grouped('middle', [
+        _words(plane.left + plane.size[0]*plane.x.place(step), row, label) for step, label in epoch_ticks(ends)])
 
 # %% ../../nbs/display/chart.ipynb #43353aae
 _DASHES = {True: ' stroke-dasharray="6 4"', 'dash': ' stroke-dasharray="6 4"', 'dot': ' stroke-dasharray="1.5 4"'}
@@ -568,7 +453,7 @@ def _drawn(plane: _Plane) -> list[tuple[float, float]]:
     found = [plane.at(x, y) for line, (xs, ys) in zip(plane.chart.lines, plane.shown) if not line.faint
              for x, y in zip(xs, ys) if plane.has(x) and plane.y.has(y)]
     strong = [mark.x for mark in plane.chart.marks if mark.strong and plane.has(mark.x)]
-    return found + [(_LEFT + plane.size[0]*plane.x.place(x), y) for x in strong for y in range(_TOP, int(plane.bottom), 8)]
+    return found + [(plane.left + plane.size[0]*plane.x.place(x), y) for x in strong for y in range(_TOP, int(plane.bottom), 8)]
 
 def _named_points(plane: _Plane) -> str:
     "Return SVG with the marks, their names, and the signs of events"
@@ -577,13 +462,13 @@ def _named_points(plane: _Plane) -> str:
         if not plane.has(mark.x) or not plane.y.has(mark.y): continue
         x, y = plane.at(mark.x, mark.y)
         color = _QUIET if mark.faint else mark.color
-        left, dy = free_place((x, y), 6.6*len(mark.name) + 14, (_LEFT, _TOP, plane.right, plane.bottom), taken, drawn)
+        left, dy = free_place((x, y), 6.6*len(mark.name) + 14, (plane.left, _TOP, plane.right, plane.bottom), taken, drawn)
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{5.5 if mark.strong else 4.5}" fill="{escape(color)}" stroke="#fff"/>')
         bold = _HALO + ' font-weight="700"'*mark.strong
         parts.append(_words(x - 9 if left else x + 9, y + dy + 4, mark.name, 'end' if left else 'start', _QUIET if mark.faint else _INK, bold))
     for event in plane.chart.events:
         if not plane.has(event.x): continue
-        x = _LEFT + plane.size[0]*plane.x.place(event.x)
+        x = plane.left + plane.size[0]*plane.x.place(event.x)
         parts.append(f'<circle cx="{x:.1f}" cy="{_TOP - 9}" r="8" fill="#fff" stroke="{_QUIET}"/>'
                      + _words(x, _TOP - 5, _GLYPHS.get(event.kind, '•'), 'middle', _INK, ' font-size="10"'))
     return ''.join(parts)
@@ -593,23 +478,18 @@ def still_svg(
     chart: Chart,
     points: int = 240,    # approximate number of points to draw for each line
 ) -> str:
-    """Return a static picture of a chart as SVG with a white background
-
-    Args:
-        chart
-        points: approximate number of points to draw for each line
-    """
+    "Return a static picture of a chart as SVG with a white background"
     plane = _Plane(chart, [thinned(line, min(points, chart.points), chart.log_x) for line in chart.lines])
     w, h = plane.size
     height = plane.bottom + (44 if chart.epochs and not chart.log_x else 26)
     empty = plane.x.empty or plane.y.empty
     inner = '' if empty else _verticals(plane) + _curves(plane)
-    over = _words(_LEFT + w/2, _TOP + h/2, 'no values yet', 'middle') if empty else _end_names(plane) + _named_points(plane)
+    over = _words(plane.left + w/2, _TOP + h/2, 'no values yet', 'middle') if empty else _end_names(plane) + _named_points(plane)
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{plane.width}" height="{height}" '
             f'viewBox="0 0 {plane.width} {height}" font-family="{escape(FONT)}" font-size="12" fill="{_QUIET}">'
             f'<rect width="100%" height="100%" rx="6" fill="#fff"/>'
             + _words(_LEFT, 17, chart.title, color=_INK, more=' font-size="13.5" font-weight="600"') + _grid(plane)
-            + f'<svg x="{_LEFT - 5}" y="{_TOP - 5}" width="{w + 10:.1f}" height="{h + 10}" viewBox="-5 -5 {w + 10:.1f} {h + 10}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
+            + f'<svg x="{plane.left - 5}" y="{_TOP - 5}" width="{w + 10:.1f}" height="{h + 10}" viewBox="-5 -5 {w + 10:.1f} {h + 10}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
             + over + '</svg>')
 
 # %% ../../nbs/display/chart.ipynb #b3198df7
@@ -625,34 +505,16 @@ def charts_html(
     still_points: int = 240,    # approximate number of points to draw of each line in the still image
     more: Mapping[str, Any] = {},    # additional data for `chart.js`: `css` replaces the styles, `table` has the epochs of a fit
 ) -> str:                       # HTML of the output
-    """Return HTML for several charts that share one script. Charts with the same x label also share a crosshair
-
-    Args:
-        charts
-        columns: number of charts side by side, if the page is wide enough
-        live: whether to include the script; None: include it if `runs_scripts()`
-        still_points: approximate number of points to draw of each line in the still image
-        more: additional data for `chart.js`: `css` replaces the styles, `table` has the epochs of a fit
-
-    Returns:
-        HTML of the output
-    """
+    "Return HTML for several charts that share one script. Charts with the same x label also share a crosshair"
     still = ''.join(still_image(still_svg(chart, still_points), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
     specs = [chart_spec(chart) | dict(epochs=even_ends(chart.epochs)) for chart in charts]
-    return scripted(still, asset('chart.js'), dict(css=chart_css(), charts=specs, columns=columns) | more, True)
+    return scripted(still, script('chart.js'), dict(kind='charts', css=chart_css(), charts=specs, columns=columns) | more, True)
 
 def even_ends(
     ends: Sequence[tuple[int, int]],    # (last step, number) of each epoch
 ) -> list:                              # data that can be written as JSON
-    """Return the ends of epochs for `chart.js`. Three or more evenly spaced ends become `[first end, distance, first number, count]`
-
-    Args:
-        ends: (last step, number) of each epoch
-
-    Returns:
-        data that can be written as JSON
-    """
+    "Return the ends of epochs for `chart.js`. Three or more evenly spaced ends become `[first end, distance, first number, count]`"
     n, (step, number), (last, _) = len(ends), *(ends[:1] or [(0, 0)]), *(ends[-1:] or [(0, 0)])
     every = (last - step)//max(n - 1, 1)
     even = n > 2 and all(tuple(end) == (step + i*every, number + i) for i, end in enumerate(ends))
@@ -665,19 +527,7 @@ def chart(
     more: Mapping[str, Any] = {},    # additional data for the script, as in `charts_html`
     **layout: Any,               # keyword arguments of `Chart`, such as title, marks, events and log_x
 ) -> str:                        # HTML of the output
-    """Return HTML for a chart that adapts to the width of the page
-
-    Args:
-        lines
-        live: whether to include the script that makes the chart interactive; None: include it if
-            `runs_scripts()`
-        still_points: approximate number of points to draw of each line in the still image
-        more: additional data for the script, as in `charts_html`
-        **layout: keyword arguments of `Chart`, such as title, marks, events and log_x
-
-    Returns:
-        HTML of the output
-    """
+    "Return HTML for a chart that adapts to the width of the page"
     return charts_html([Chart(lines, **layout)], live=live, still_points=still_points, more=more)
 
 # %% ../../nbs/display/chart.ipynb #c4260270

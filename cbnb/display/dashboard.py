@@ -113,13 +113,7 @@ def status_html(
     lr_scale: float = 1.,    # factor on the planned learning rate
     word: str = '',          # status such as 'paused'
 ) -> str:
-    """Return the bars and numbers of the dashboard as HTML
-
-    Args:
-        at
-        lr_scale: factor on the planned learning rate
-        word: status such as 'paused'
-    """
+    "Return the bars and numbers of the dashboard as HTML"
     left = f'{clock(at.left)} left' if at.left is not None else ''
     rate = f'{at.rate:,.0f} samples/s' if at.rate else ''
     of = f' of {at.n_batches}' if at.n_batches else ''
@@ -132,11 +126,7 @@ def status_html(
 def waiting_html(
     word: str = '',          # status such as 'paused'
 ) -> str:
-    """Return the empty bars before the first batch as HTML
-
-    Args:
-        word: status such as 'paused'
-    """
+    "Return the empty bars before the first batch as HTML"
     bars = _bar('epochs', None, _STARTING, word) + _bar('batches', None)
     return f'<div class=cbnb-bars>{bars}<div class=cbnb-now></div></div>'
 
@@ -154,12 +144,7 @@ def curve_html(
     line: LiveCurve,
     valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss) of each epoch
 ) -> str:
-    """Return the loss curve so far as HTML, with a grid and its labels
-
-    Args:
-        line
-        valid: (last step of the epoch, validation loss) of each epoch
-    """
+    "Return the loss curve so far as HTML, with a grid and its labels"
     svg, (_, _, last), (ys, x, xs) = line.svg(valid), line.labels, line.ticks
     def labels(words: Sequence[str]) -> str: return ''.join(f'<i>{word}</i>' for word in words)
     size = f'--y:{100/max(len(ys) - 1, 1):.4g}%;--x:{100*x:.4g}%'
@@ -168,11 +153,7 @@ def curve_html(
 
 # %% ../../nbs/display/dashboard.ipynb #14b71af6
 class LiveLosses:
-    """The losses of a running fit, as a chart that grows
-
-    Args:
-        run: record of the running fit
-    """
+    "The losses of a running fit, as a chart that grows"
     def __init__(self,
         run: Run,    # record of the running fit
     ):
@@ -184,11 +165,7 @@ class LiveLosses:
     def draw(self,
         beside: Any = None,    # new numbers and rows for the dashboard around the chart, as in `LiveChart.flush`
     ) -> None:
-        """Send new points and events to the page, or store them until a page draws the chart
-
-        Args:
-            beside: new numbers and rows for the dashboard around the chart, as in `LiveChart.flush`
-        """
+        "Send new points and events to the page, or store them until a page draws the chart"
         new, self.n_rows = self.run.epochs[self.n_rows:], len(self.run.epochs)
         points = [(max(row['step'] - 1, 0), row['valid_loss']) for row in new if row.get('valid_loss') is not None]
         self._add_points(points)
@@ -219,11 +196,7 @@ class LiveLosses:
     def end(self,
         send: bool,    # whether to send the points to open pages
     ) -> None:
-        """Keep the steps that the output of the finished fit keeps, for pages that still draw this chart
-
-        Args:
-            send: whether to send the points to open pages
-        """
+        "Keep the steps that the output of the finished fit keeps, for pages that still draw this chart"
         self.draw()
         chart = Chart(loss_lines(self.run), points=KEPT_STEPS)
         self.chart.replace(line._replace(xs=xs, ys=ys) for line, (xs, ys) in zip(chart.lines, kept_points(chart)))
@@ -243,16 +216,7 @@ def page_numbers(
     lr_scale: float = 1.,    # factor on the planned learning rate
     word: str = '',          # status such as 'paused'
 ) -> list[Any]:              # values that can be written as JSON
-    """Return the values that `status_html` shows, for `live_chart.js`
-
-    Args:
-        at
-        lr_scale: factor on the planned learning rate
-        word: status such as 'paused'
-
-    Returns:
-        values that can be written as JSON
-    """
+    "Return the values that `status_html` shows, for `live_chart.js`"
     scale = f'{lr_scale:.2g}'
     return [at.epochs, at.n_epoch, at.batches, at.n_batches, int(at.training), _rounded(at.share), _rounded(at.left),
             at.rate and round(at.rate), *map(_rounded, (at.loss, at.lr, at.mom)), '' if scale == '1' else scale, word]
@@ -340,21 +304,12 @@ def quiet_html(
     value: str = '',
     **settings: Any,    # keyword arguments of `ipywidgets.HTML`
 ) -> Any:
-    """Return an HTML widget with a method `keep`, which changes the value without a message to open pages
-
-    Args:
-        value
-        **settings: keyword arguments of `ipywidgets.HTML`
-    """
+    "Return an HTML widget with a method `keep`, which changes the value without a message to open pages"
     return _quiet_class()(value, **settings)
 
 # %% ../../nbs/display/dashboard.ipynb #39cf0bac
 class Panel:
-    """The widgets of a dashboard, which can be replaced by HTML or removed
-
-    Args:
-        table: table before the first epoch, as HTML
-    """
+    "The widgets of a dashboard, which can be replaced by HTML or removed"
     def __init__(self,
         table: str = '',      # table before the first epoch, as HTML
     ):
@@ -382,13 +337,7 @@ class Panel:
         *below: Any,          # widgets to show below the HTML
         later: bool = False,  # True: send the HTML to open pages only if one of them was opened during the fit
     ) -> None:
-        """Close the widgets of the panel, and show HTML and other widgets in their place
-
-        Args:
-            page: HTML to show in place of the panel
-            *below: widgets to show below the HTML
-            later: True: send the HTML to open pages only if one of them was opened during the fit
-        """
+        "Close the widgets of the panel, and show HTML and other widgets in their place"
         import ipywidgets as w
         html = quiet_html(_dom_classes=('cbnb-main',))
         html.keep(page)
@@ -426,15 +375,7 @@ def rewind_button(
     points: Any,    # restore points of a learner: `learn.runs`
     point: Any,     # the restore point of the fit above the button
 ) -> Any:           # a box of widgets; None if there is no such point, or the fit cannot be undone
-    """Make a button that undoes a fit, and then redoes it
-
-    Args:
-        points: restore points of a learner: `learn.runs`
-        point: the restore point of the fit above the button
-
-    Returns:
-        a box of widgets; None if there is no such point, or the fit cannot be undone
-    """
+    "Make a button that undoes a fit, and then redoes it"
     import ipywidgets as w
     if point is None or point.restore is None: return None
     said = quiet_html()

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['RULE_COLORS', 'STYLE', 'NAMED_COLORS', 'WIDE', 'VIEWS', 'figure', 'png_bundle', 'png_metadata', 'show', 'legend',
            'as_doubles', 'envelope', 'envelope_places', 'epoch_ticks', 'losses_figure', 'lr_figure', 'metrics_figure',
-           'sched_figure', 'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'answers_mouse', 'view_for']
+           'sched_figure', 'loss_range', 'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'answers_mouse',
+           'view_for']
 
 # %% ../../nbs/display/figures.ipynb #d53ef3a8
 import base64
@@ -54,17 +55,7 @@ def figure(
     cols: int = 1,                            # number of panels side by side
     rows: int = 1,                            # number of rows of panels
 ) -> Iterator[tuple[Any, list[Any]]]:         # the figure, and a list of the axes to draw into
-    """Make a figure in the style of cbnb, or use the figure of `ax`. `show` shows a new figure in a notebook, and `plt.show()` in a script
-
-    Args:
-        ax: axes to draw into; None: a new figure
-        size: width and height in inches
-        cols: number of panels side by side
-        rows: number of rows of panels
-
-    Returns:
-        the figure, and a list of the axes to draw into
-    """
+    "Make a figure in the style of cbnb, or use the figure of `ax`. `show` shows a new figure in a notebook, and `plt.show()` in a script"
     import matplotlib
     with matplotlib.rc_context(STYLE):
         if ax is not None:
@@ -97,15 +88,7 @@ def png_bundle(
     fig: Any,           # a matplotlib figure
     text: str,          # description of the figure
 ) -> dict[str, str]:    # MIME type -> content
-    """Return a figure as notebook output: a PNG image, and text for front ends without images
-
-    Args:
-        fig: a matplotlib figure
-        text: description of the figure
-
-    Returns:
-        MIME type -> content
-    """
+    "Return a figure as notebook output: a PNG image, and text for front ends without images"
     buffer = io.BytesIO()
     fig.savefig(buffer, format='png', dpi=144)
     return {'image/png': base64.b64encode(buffer.getvalue()).decode(), 'text/plain': text}
@@ -114,15 +97,7 @@ def png_metadata(
     fig: Any,           # a matplotlib figure
     text: str,          # alternative text of the image
 ) -> dict[str, Any]:    # MIME type -> width and height in CSS pixels (100 for each inch), and alternative text
-    """Return the display size and the alternative text of an image for a notebook
-
-    Args:
-        fig: a matplotlib figure
-        text: alternative text of the image
-
-    Returns:
-        MIME type -> width and height in CSS pixels (100 for each inch), and alternative text
-    """
+    "Return the display size and the alternative text of an image for a notebook"
     width, height = fig.get_size_inches()
     return {'image/png': dict(width=int(100*width), height=int(100*height), alt=text)}
 
@@ -132,16 +107,7 @@ def show(
     text: str,                        # description for readers who cannot see the figure
     return_fig: bool | None = None,   # whether to return the figure instead of showing it
 ) -> Any:                             # the figure with `return_fig=True`, otherwise None
-    """Show a figure once in a notebook, or return it if `return_fig` is true. Outside of notebooks, show nothing
-
-    Args:
-        fig: a matplotlib figure
-        text: description for readers who cannot see the figure
-        return_fig: whether to return the figure instead of showing it
-
-    Returns:
-        the figure with `return_fig=True`, otherwise None
-    """
+    "Show a figure once in a notebook, or return it if `return_fig` is true. Outside of notebooks, show nothing"
     if return_fig:
         pyplot = sys.modules.get('matplotlib.pyplot')
         if pyplot: pyplot.close(fig)                     # `plt.show` must not show a returned figure
@@ -155,12 +121,7 @@ def legend(
     ax: Any,             # axes with labeled curves
     own: bool = True,    # whether cbnb made the figure, with room for names at the right
 ) -> None:
-    """Write names and last values of curves to the right of the axes. If there are areas, or `own` is false, add a matplotlib legend instead
-
-    Args:
-        ax: axes with labeled curves
-        own: whether cbnb made the figure, with room for names at the right
-    """
+    "Write names and last values of curves to the right of the axes. If there are areas, or `own` is false, add a matplotlib legend instead"
     handles, labels = ax.get_legend_handles_labels()
     if not own or not all(hasattr(handle, 'get_xdata') for handle in handles):     # areas have no end
         ax.legend(fontsize=9)
@@ -187,14 +148,7 @@ def _within(share: float) -> float: return min(max(share, 0.), 1.)
 def as_doubles(
     values: Sequence[float],    # a tensor, an array or a list
 ) -> Tensor:                    # shares memory with `values` if these are a float64 tensor or NumPy array
-    """Convert values to a float64 tensor
-
-    Args:
-        values: a tensor, an array or a list
-
-    Returns:
-        shares memory with `values` if these are a float64 tensor or NumPy array
-    """
+    "Convert values to a float64 tensor"
     if hasattr(values, 'shape'): return torch.as_tensor(values, dtype=torch.float64)
     doubles = array('d', values)
     return torch.frombuffer(doubles, dtype=torch.float64) if doubles else torch.zeros(0, dtype=torch.float64)
@@ -205,16 +159,7 @@ def envelope(
     ys: Sequence[float],    # as many as `xs`; nan is a gap
     n: int = 2000,          # approximate number of points to keep, at least 2
 ) -> tuple[list[float], list[float]]:    # x and y values
-    """Thin a curve to about `n` points: the smallest and the largest value of each of `n/2` groups of consecutive points
-
-    Args:
-        xs
-        ys: as many as `xs`; nan is a gap
-        n: approximate number of points to keep, at least 2
-
-    Returns:
-        x and y values
-    """
+    "Thin a curve to about `n` points: the smallest and the largest value of each of `n/2` groups of consecutive points"
     if len(ys) <= n: return list(xs), ys.tolist() if hasattr(ys, 'tolist') else list(ys)
     y = as_doubles(ys)
     at = _extreme_places(y, n)
@@ -233,12 +178,7 @@ def envelope_places(
     ys: Sequence[float],    # nan is a gap
     n: int,                 # approximate number of indices to return, at least 2
 ) -> list[int]:
-    """Return the indices of about `n` points of a curve: those of `envelope`, the first and the last
-
-    Args:
-        ys: nan is a gap
-        n: approximate number of indices to return, at least 2
-    """
+    "Return the indices of about `n` points of a curve: those of `envelope`, the first and the last"
     if len(ys) <= n: return list(range(len(ys)))
     return sorted({0, *_extreme_places(as_doubles(ys), n).tolist(), len(ys) - 1})
 
@@ -264,15 +204,7 @@ def epoch_ticks(
     ends: Sequence[tuple[int, int]],    # (last step, number) of each epoch
     n: int = 12,                        # number of epochs up to which all epochs are labeled
 ) -> list[tuple[int, str]]:             # (step, label) of each label
-    """Choose the epochs to label below an axis of steps. If there are more than `n`, choose the multiples of 2, 5, 10 or a larger number
-
-    Args:
-        ends: (last step, number) of each epoch
-        n: number of epochs up to which all epochs are labeled
-
-    Returns:
-        (step, label) of each label
-    """
+    "Choose the epochs to label below an axis of steps. If there are more than `n`, choose the multiples of 2, 5, 10 or a larger number"
     every = next(k*10**power for power in itertools.count() for k in (1, 2, 5)
                  if len(ends) <= n*k*10**power)
     chosen = [(step, str(epoch)) for step, epoch in ends if every == 1 or epoch % every == 0]
@@ -316,22 +248,7 @@ def losses_figure(
     epochs: Sequence[tuple[int, int]] = (),     # (last step, number) of each epoch
     named: Mapping[str, Sequence[float]] = {},  # name -> smoothed loss of each batch, for further losses
 ) -> Any:                                       # the figure
-    """Draw training and validation losses over steps, which count from 0
-
-    Args:
-        losses: loss of each training batch
-        smooth: smoothed loss of each training batch
-        valid: (last step of the epoch, validation loss) of each epoch
-        borders: steps at which a new fit began
-        skip_start: number of steps to leave out at the start
-        skip_end: number of steps to leave out at the end
-        ax: axes to draw into; None: a new figure
-        epochs: (last step, number) of each epoch
-        named: name -> smoothed loss of each batch, for further losses
-
-    Returns:
-        the figure
-    """
+    "Draw training and validation losses over steps, which count from 0"
     first, last = _span(len(losses), skip_start, skip_end)
     own, steps, train = ax is None, range(first, last), COLORS['train']
     with figure(ax, size=WIDE) as (fig, [ax]):
@@ -358,23 +275,7 @@ def lr_figure(
     ax: Any = None,                        # axes to draw the learning rate into; `moms` must then be None
     epochs: Sequence[tuple[int, int]] = (),   # (last step, number) of each epoch
 ) -> Any:                                  # the figure
-    """Draw the learning rate over steps, and optionally the momentum beside it
-
-    Args:
-        lrs: learning rate of each training batch
-        moms: momentum of each training batch; None: no panel for momentum
-        borders: steps at which a new fit began
-        skip_start: number of steps to leave out at the start
-        skip_end: number of steps to leave out at the end
-        ax: axes to draw the learning rate into; `moms` must then be None
-        epochs: (last step, number) of each epoch
-
-    Returns:
-        the figure
-
-    Raises:
-        ValueError: two panels do not fit into one `ax`: leave out `ax`, or the momentum
-    """
+    "Draw the learning rate over steps, and optionally the momentum beside it"
     first, last = _span(len(lrs), skip_start, skip_end)
     curves = [('learning rate', lrs, COLORS['lr'])]
     if moms is not None: curves.append(('momentum', moms, COLORS['mom']))
@@ -408,24 +309,7 @@ def metrics_figure(
     ax: Any = None,                                       # axes to draw a single metric into; None: a new figure
     epochs: Sequence[tuple[int, int]] = (),               # (last step, number) of each epoch
 ) -> Any:                                                 # the figure
-    """Draw each metric over steps in a separate panel
-
-    Args:
-        metrics: name of a metric -> (step, value) of each epoch
-        borders: steps at which a new fit began
-        skip_start: number of values to leave out at the start
-        skip_end: number of values to leave out at the end
-        ax: axes to draw a single metric into; None: a new figure
-        epochs: (last step, number) of each epoch
-
-    Returns:
-        the figure
-
-    Raises:
-        ValueError: no metrics were recorded: give the learner some, Learner(..., metrics=accuracy), and
-            validation data
-        ValueError: ... metrics do not fit into one `ax`
-    """
+    "Draw each metric over steps in a separate panel"
     if not metrics:
         raise ValueError('no metrics were recorded: give the learner some, Learner(..., '
                          'metrics=accuracy), and validation data')
@@ -446,15 +330,7 @@ def sched_figure(
     hps: Mapping[str, Sequence[float]],           # name -> value for each batch
     figsize: tuple[float, float] | None = None,   # width and height in inches; None: 4.2 by 2.8 for each panel
 ) -> Any:                                         # the figure
-    """Draw hyper-parameters over steps, with up to two panels in a row
-
-    Args:
-        hps: name -> value for each batch
-        figsize: width and height in inches; None: 4.2 by 2.8 for each panel
-
-    Returns:
-        the figure
-    """
+    "Draw hyper-parameters over steps, with up to two panels in a row"
     cols = min(len(hps), 2)
     rows = math.ceil(len(hps)/cols)
     with figure(None, size=figsize or (4.2*cols, 2.8*rows), cols=cols, rows=rows) as (fig, axes):
@@ -465,9 +341,14 @@ def sched_figure(
         return fig
 
 # %% ../../nbs/display/figures.ipynb #9f5f756c
-def _loss_limits(losses: Sequence[float]) -> tuple[float, float]:
+def loss_range(
+    losses: Sequence[float],         # losses of a sweep
+    more: Sequence[float] = (),      # further losses to include, such as those of trials
+) -> tuple[float, float] | None:     # None: no loss is finite
+    "Return the limits of the loss axis of a sweep: below the lowest loss, and above the first and the median loss"
     finite = sorted(filter(math.isfinite, losses))
-    low, median = finite[0], finite[len(finite)//2]
+    if not finite: return None
+    low, median = min([finite[0], *more]), finite[len(finite)//2]
     high = max(median, losses[0] if math.isfinite(losses[0]) else finite[-1])
     pad = 0.12*(high - low) or 0.1
     return low - pad, min(finite[-1], high + 4*pad) + pad
@@ -476,14 +357,7 @@ def _loss_limits(losses: Sequence[float]) -> tuple[float, float]:
 def rule_colors(
     names: Iterable[str],    # names of rules of the learning rate finder
 ) -> dict[str, str]:         # name -> color
-    """Return a color for each rule, the same in figures and widgets. A rule of your own gets one of the last colors of `RUN_COLORS`
-
-    Args:
-        names: names of rules of the learning rate finder
-
-    Returns:
-        name -> color
-    """
+    "Return a color for each rule, the same in figures and widgets. A rule of your own gets one of the last colors of `RUN_COLORS`"
     free = itertools.cycle(RUN_COLORS[6:])
     return {name: RULE_COLORS.get(name) or next(free) for name in names}
 
@@ -538,21 +412,7 @@ def lr_find_figure(
     band: tuple[float, float] | None = None,   # lowest and highest rate that may do about as well
     faint: Sequence[str] = (),          # names of suggestions that are less likely to be good
 ) -> Any:                               # the figure
-    """Draw loss over learning rate on a logarithmic axis, with the suggested rates
-
-    Args:
-        lrs: learning rates of the sweep
-        losses: smoothed loss at each rate
-        marks: name of a suggestion -> (rate, loss)
-        recommended: recommended rate; None: no line
-        title
-        ax: axes to draw into; None: a new figure
-        band: lowest and highest rate that may do about as well
-        faint: names of suggestions that are less likely to be good
-
-    Returns:
-        the figure
-    """
+    "Draw loss over learning rate on a logarithmic axis, with the suggested rates"
     marks, colors = marks or {}, rule_colors(marks or {})
     with figure(ax, size=(WIDE[0], 3.6)) as (fig, [ax]):
         ax.plot(lrs, losses, color=COLORS['train'])
@@ -563,7 +423,7 @@ def lr_find_figure(
         for name, (lr, loss) in marks.items():
             color = COLORS['quiet'] if name in faint else colors[name]
             ax.plot([lr], [loss], 'o', ms=7, color=color, mec='white', label=f'{name}: {lr_text(lr)}')
-        if any(map(math.isfinite, losses)): ax.set_ylim(*_loss_limits(losses))
+        if limits := loss_range(losses): ax.set_ylim(*limits)
         _name_points(ax, {text: point for text, point in named.items() if all(map(math.isfinite, point))},
                      [f'{name} {lr_text(marks[name][0])}' for name in faint if name in marks], strong, recommended)
         ax.set(xlabel='learning rate', ylabel='loss')
@@ -594,20 +454,7 @@ def lr_trials_figure(
     title: str = 'Trials',
     ax: Any = None,                     # axes to draw into; None: a new figure
 ) -> Any:                               # the figure
-    """Draw the loss at the end of each trial over its learning rate
-
-    Args:
-        lrs: learning rates of the trials, in the order of the trials
-        losses: loss at the end of each trial; infinite: the trial diverged
-        start: loss before any training
-        recommended: recommended rate for a fit of another length
-        band: lowest and highest rate that may do about as well
-        title
-        ax: axes to draw into; None: a new figure
-
-    Returns:
-        the figure
-    """
+    "Draw the loss at the end of each trial over its learning rate"
     own = ax is None
     with figure(ax, size=(6.2, 3.6)) as (fig, [ax]):
         ax.set_xscale('log')
@@ -632,16 +479,7 @@ def answers_mouse(
     return_fig: bool | None,    # whether the plot returns a figure
     ax: Any,                    # axes that the plot draws into; None: a new figure
 ) -> bool:
-    """Return whether a plot should show an interactive chart instead of a figure
-
-    Args:
-        widget: True: always a chart; False: never; None: in a notebook front end, unless it is headless
-        return_fig: whether the plot returns a figure
-        ax: axes that the plot draws into; None: a new figure
-
-    Raises:
-        ValueError: widget=True does not go with return_fig or ax: those ask for a figure
-    """
+    "Return whether a plot should show an interactive chart instead of a figure"
     if widget and (return_fig or ax is not None):
         raise ValueError('widget=True does not go with return_fig or ax: those ask for a figure')
     if return_fig or ax is not None or widget is False: return False
@@ -649,7 +487,7 @@ def answers_mouse(
 
 # %% ../../nbs/display/figures.ipynb #b4b3e479
 VIEWS: dict[str, str | Callable[..., Any]] = {    # name of a plot -> function that makes its view, or 'module:name'
-    'one_cycle': 'cbnb.display.schedules:OneCycleView', 'lr_find': 'cbnb.lr.picker:as_picker'}
+    'one_cycle': 'cbnb.display.schedules:OneCycleView', 'lr_find': 'cbnb.display.lr_picker:as_picker'}
 
 def view_for(
     name: str,                  # name of a plot: a key of `VIEWS`
@@ -657,17 +495,7 @@ def view_for(
     return_fig: bool | None,    # whether the plot returns a figure
     ax: Any,                    # axes that the plot draws into; None: a new figure
 ) -> Callable[..., Any] | None:
-    """Return the function that makes the widget of a plot, or None if the plot should show no widget
-
-    Args:
-        name: name of a plot: a key of `VIEWS`
-        widget: True: always a widget; False: never; None: if widgets work in this place
-        return_fig: whether the plot returns a figure
-        ax: axes that the plot draws into; None: a new figure
-
-    Raises:
-        ValueError: widget=True does not go with return_fig or ax: those ask for a figure
-    """
+    "Return the function that makes the widget of a plot, or None if the plot should show no widget"
     if widget and (return_fig or ax is not None):
         raise ValueError('widget=True does not go with return_fig or ax: those ask for a figure')
     if return_fig or ax is not None or widget is False: return None

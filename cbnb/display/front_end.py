@@ -49,41 +49,24 @@ def _has_widgets() -> bool:
     return hasattr(kernel, 'comm_manager') and importlib.util.find_spec('ipywidgets') is not None
 
 # %% ../../nbs/display/front_end.ipynb #8faad6c0
-def set_display(
-    mode: str | None,   # one of `MODES`; None: the mode of CBNB_DISPLAY, or the one that suits the front end
-) -> None:
+def set_display(mode: str | None) -> None:
     """Set the display mode for all later output. An unknown mode raises `ValueError`
 
     Args:
         mode: one of `MODES`; None: the mode of CBNB_DISPLAY, or the one that suits the front end
-
-    Example:
-        set_display('plain')
-        assert display_mode() == 'plain'
-        set_display(None)
-        assert display_mode() == mode
     """
     global _chosen
     _chosen = _checked(mode) if mode is not None else None
 
 # %% ../../nbs/display/front_end.ipynb #4aecf356
 @contextmanager
-def display_as(
-    mode: str | None,   # one of `MODES`; None: the mode of CBNB_DISPLAY, or the one that suits the front end
-) -> Iterator[None]:  # a context manager
+def display_as(mode: str | None) -> Iterator[None]:
     """Set the display mode for the length of a `with` block
 
     Args:
         mode: one of `MODES`; None: the mode of CBNB_DISPLAY, or the one that suits the front end
-
     Returns:
         a context manager
-
-    Example:
-        with display_as('plain'):
-            with display_as(None): assert display_mode() == mode
-            assert display_mode() == 'plain'
-        assert display_mode() == mode
     """
     before = _chosen
     set_display(mode)
@@ -94,14 +77,7 @@ def display_as(
 def by_name(
     entry: Any,    # 'module:name', or any other object
 ) -> Any:          # the named object, after importing its module; `entry` itself if it is not a string
-    """Return the object for an entry of a table, and import its module if needed
-
-    Args:
-        entry: 'module:name', or any other object
-
-    Returns:
-        the named object, after importing its module; `entry` itself if it is not a string
-    """
+    "Return the object for an entry of a table, and import its module if needed"
     if not isinstance(entry, str): return entry
     module, name = entry.split(':')
     return attrgetter(name)(importlib.import_module(module))

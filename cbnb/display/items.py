@@ -29,11 +29,7 @@ from .look import COLORS, css_variables
 def png(
     pixels: Tensor,    # uint8 tensor of shape HxW, HxWx3, or HxWx4 with opacity
 ) -> bytes:
-    """Encode pixels as the bytes of a PNG file
-
-    Args:
-        pixels: uint8 tensor of shape HxW, HxWx3, or HxWx4 with opacity
-    """
+    "Encode pixels as the bytes of a PNG file"
     h, w = pixels.shape[:2]
     color = 0 if pixels.ndim == 2 else {3: 2, 4: 6}[pixels.shape[2]]
     rows = F.pad(pixels.reshape(h, -1), (1, 0))            # each row begins with its filter, 0: none
@@ -50,14 +46,7 @@ def _channels_last(image: Tensor) -> Tensor:
 def as_pixels(
     image: Any,    # tensor or array of shape HxW, or with 1, 3 or 4 channels, first or last
 ) -> Tensor:       # uint8 tensor of shape HxW, HxWx3 or HxWx4
-    """Convert an image to pixel values from 0 to 255
-
-    Args:
-        image: tensor or array of shape HxW, or with 1, 3 or 4 channels, first or last
-
-    Returns:
-        uint8 tensor of shape HxW, HxWx3 or HxWx4
-    """
+    "Convert an image to pixel values from 0 to 255"
     image = _channels_last(torch.as_tensor(image).detach().cpu())
     if image.dtype == torch.uint8: return image
     image = image.float().nan_to_num(0, 0, 0)
@@ -70,11 +59,7 @@ def _is_array(value: Any) -> bool: return hasattr(value, 'shape') and hasattr(va
 def is_image(
     value: Any,    # anything
 ) -> bool:
-    """Return whether an item has the shape of an image
-
-    Args:
-        value: anything
-    """
+    "Return whether an item has the shape of an image"
     if not _is_array(value) or 0 in value.shape: return False
     shape = tuple(value.shape)
     if len(shape) == 2: return min(shape) > 1
@@ -94,15 +79,7 @@ def _small(pixels: Tensor) -> Tensor:
 
 # %% ../../nbs/display/items.ipynb #ca43e78a
 class Shown(NamedTuple):
-    """An input of an item, converted for display
-
-    Args:
-        kind: 'image', 'text', 'row' or 'plain'
-        value: data URL of an image, `data:image/png;base64,...`; or a string; or a dict of strings for
-            a row
-        name: name of the input, if the item has several inputs
-        size: width and height in pixels, for an image
-    """
+    "An input of an item, converted for display"
     kind: str          # 'image', 'text', 'row' or 'plain'
     value: Any         # data URL of an image, `data:image/png;base64,...`; or a string; or a dict of strings for a row
     name: str = ''     # name of the input, if the item has several inputs
@@ -118,11 +95,7 @@ def _image(
 def brief(
     value: Any,    # anything
 ) -> str:
-    """Describe a value in a few words, such as `0.25`, `[1, 2]` or `tensor 2x64x64`
-
-    Args:
-        value: anything
-    """
+    "Describe a value in a few words, such as `0.25`, `[1, 2]` or `tensor 2x64x64`"
     if value is None: return ''
     if isinstance(value, str): return value
     if isinstance(value, float): return number(value)
@@ -197,17 +170,7 @@ def shown(
     decode: Any = None,                        # converts token ids: a function, an object with `decode`, or the list of all tokens
     columns: Sequence[str] | None = None,      # names of the numbers in a row; None: x0, x1 and so on
 ) -> Shown:
-    """Convert an input of an item for display. An unknown kind `how` raises `ValueError`
-
-    Args:
-        value: one input of an item
-        how: one of `KINDS`, or a function that converts `value`; None: detect the kind
-        decode: converts token ids: a function, an object with `decode`, or the list of all tokens
-        columns: names of the numbers in a row; None: x0, x1 and so on
-
-    Raises:
-        ValueError: show={how} is no kind of item: these are ...
-    """
+    "Convert an input of an item for display. An unknown kind `how` raises `ValueError`"
     if isinstance(how, str) and how not in KINDS: raise ValueError(f'show={how!r} is no kind of item: these are {", ".join(KINDS)}')
     if callable(how): value, how = how(value), None
     if isinstance(value, Shown): return value
@@ -221,14 +184,7 @@ def shown_parts(
     decode: Any = None,    # as for `shown`
     columns: Sequence[str] | None = None,    # as for `shown`
 ) -> list[Shown]:
-    """Convert the inputs of an item for display
-
-    Args:
-        inputs: a single input, or a tuple or dict of inputs
-        how: as for `shown`; a function receives the single input, or the whole tuple or dict
-        decode: as for `shown`
-        columns: as for `shown`
-    """
+    "Convert the inputs of an item for display"
     if isinstance(inputs, tuple) and len(inputs) == 1: inputs = inputs[0]
     elif isinstance(inputs, tuple) and not callable(how):
         return [shown(v, how, decode, columns)._replace(name=f'input {i}') for i, v in enumerate(inputs, 1)]
@@ -248,17 +204,7 @@ def _is_mask(name: str) -> bool: return 'mask' in name or name == 'token_type_id
 
 # %% ../../nbs/display/items.ipynb #d5d45163
 class Card(NamedTuple):
-    """An item with its prediction
-
-    Args:
-        item: number of the item in the dataset; None: unknown
-        parts: inputs of the item
-        predicted: prediction in words
-        actual: target in words; None: unknown
-        wrong: whether the prediction is wrong; None: not applicable, as in regression
-        loss: loss of the item; None: unknown
-        sure: probability of the prediction; None: unknown
-    """
+    "An item with its prediction"
     item: int | None             # number of the item in the dataset; None: unknown
     parts: Sequence[Shown]       # inputs of the item
     predicted: str = ''          # prediction in words
@@ -276,11 +222,7 @@ class Card(NamedTuple):
 def prediction_text(
     card: Card,
 ) -> str:
-    """Return the sign, the prediction and the probability of a card as text, such as `✗ 9 (0.71)`
-
-    Args:
-        card
-    """
+    "Return the sign, the prediction and the probability of a card as text, such as `✗ 9 (0.71)`"
     sure = '' if card.sure is None else f' ({card.sure:.2f})'
     return f'{card.sign} {card.predicted}'.strip() + sure
 
@@ -303,11 +245,7 @@ def _columns(cards: Sequence[Card]) -> list[tuple[str, Callable[[Card], str]]]:
 def cards_text(
     cards: Sequence[Card],
 ) -> str:
-    """Format cards as a table of text
-
-    Args:
-        cards
-    """
+    "Format cards as a table of text"
     columns = _columns(cards)
     rows = [(*(_shortened(f(c), 30) for _, f in columns), _shortened(' | '.join(map(_part_text, c.parts)))) for c in cards]
     return '\n'.join(text_table([(*(name for name, _ in columns), 'item'), *rows]))
@@ -388,14 +326,7 @@ def _table_head(names: Sequence[str], right: Sequence[str]) -> str:
 def card_pieces(
     cards: Sequence[Card],
 ) -> tuple[str, list[str], str]:    # HTML before the cards, HTML of each card, and HTML after the cards
-    """Format cards as pieces of HTML, so that a page can show some of the cards
-
-    Args:
-        cards
-
-    Returns:
-        HTML before the cards, HTML of each card, and HTML after the cards
-    """
+    "Format cards as pieces of HTML, so that a page can show some of the cards"
     if any(part.kind == 'image' for card in cards for part in card.parts):
         return '<div class="cards">', list(map(_in_grid, cards)), '</div>'
     columns, headings = _columns(cards), _headings(cards)
@@ -406,11 +337,7 @@ def card_pieces(
 def cards_html(
     cards: Sequence[Card],
 ) -> str:
-    """Format cards as HTML: as a grid if there are images, otherwise as a table
-
-    Args:
-        cards
-    """
+    "Format cards as HTML: as a grid if there are images, otherwise as a table"
     before, each, after = card_pieces(cards)
     return f'<div class="cbnb-items">{ITEM_STYLE}{before}{"".join(each)}{after}</div>'
 
@@ -444,14 +371,7 @@ def _draw_card(ax: Any, card: Card) -> None:
 def cards_figure(
     cards: Sequence[Card],
 ) -> Any:    # the matplotlib figure
-    """Draw cards as a matplotlib figure
-
-    Args:
-        cards
-
-    Returns:
-        the matplotlib figure
-    """
+    "Draw cards as a matplotlib figure"
     images = any(part.kind == 'image' for card in cards for part in card.parts)
     width, height = (1.7, 2.2) if images else (3, 2.2)
     cols = max(1, min(len(cards), 5 if images else 3))

@@ -45,35 +45,19 @@ def _repr_html_(self: Learner) -> str:
 
 # %% ../../nbs/display/learner.ipynb #1e9ea95d
 @patch
-def no_logging(self: Learner) -> AbstractContextManager[Learner]:  # a context manager that gives the learner
+def no_logging(self: Learner) -> AbstractContextManager[Learner]:
     """Show no table of epochs for the duration of a `with` block
 
     Returns:
         a context manager that gives the learner
-
-    Example:
-        rows, learn = [], line_learner()
-        learn.logger = rows.append
-        with learn.no_logging(): learn.fit(1)
-        assert rows == []
-        with learn.no_mbar(): assert not learn.create_mbar
-        assert learn.create_mbar
     """
     return self.for_now('logger', log_nothing)
 
 @patch
-def no_mbar(self: Learner) -> AbstractContextManager[Learner]:  # a context manager that gives the learner
+def no_mbar(self: Learner) -> AbstractContextManager[Learner]:
     """Show no progress bar over epochs for the duration of a `with` block
 
     Returns:
         a context manager that gives the learner
-
-    Example:
-        rows, learn = [], line_learner()
-        learn.logger = rows.append
-        with learn.no_logging(): learn.fit(1)
-        assert rows == []
-        with learn.no_mbar(): assert not learn.create_mbar
-        assert learn.create_mbar
     """
     return self.for_now('create_mbar', False)

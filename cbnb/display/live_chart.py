@@ -19,19 +19,14 @@ from uuid import uuid4
 
 # %% ../../nbs/display/live_chart.ipynb #60fbccb1
 from .chart import Chart, Line, as_float32, chart_css, chart_spec, even_ends, steps_between, still_svg
-from .page_script import asset, still_image
+from .page_script import script, still_image
 
 # %% ../../nbs/display/live_chart.ipynb #040d2b1f
 def extreme_places(
     ys: Sequence[float],
     n: int,                 # approximate number of points to keep
 ) -> Sequence[int]:
-    """Return the indices of about `n` points of a curve: the lowest and the highest of each group of neighbors, and the last
-
-    Args:
-        ys
-        n: approximate number of points to keep
-    """
+    "Return the indices of about `n` points of a curve: the lowest and the highest of each group of neighbors, and the last"
     if len(ys) <= n: return range(len(ys))
     size, found = -(-2*len(ys)//n), []
     for a in range(0, len(ys), size): found += [a + i for i in _lowest_and_highest(ys[a:a + size])]
@@ -51,12 +46,7 @@ class Points:
         self.xs, self.ys, self.sent = array('f'), array('f'), 0
 
     def add(self, xs: Iterable[float], ys: Iterable[float]) -> None:
-        """Append points. The new `xs` must ascend, and must be larger than the `xs` so far
-
-        Args:
-            xs
-            ys
-        """
+        "Append points. The new `xs` must ascend, and must be larger than the `xs` so far"
         self.xs.extend(xs)
         self.ys.extend(ys)
 
@@ -64,15 +54,7 @@ def thinned_together(
     lines: Iterable[tuple[array, array]],    # x and y values of each line
     most: int,                               # approximate number of points to keep
 ) -> list[tuple[array, array]]:              # x and y values of each line
-    """Thin lines to about `most` points. Lines with the same x values as the line before keep the same points
-
-    Args:
-        lines: x and y values of each line
-        most: approximate number of points to keep
-
-    Returns:
-        x and y values of each line
-    """
+    "Thin lines to about `most` points. Lines with the same x values as the line before keep the same points"
     found, before, places = [], None, ()
     for xs, ys in lines:
         if len(xs) > most and xs != before: before, places = xs, extreme_places(ys.tolist(), most)    # a list is read faster than an array
@@ -84,16 +66,7 @@ def news(
     most: int = 200,             # approximate number of points to return for each line; more points are thinned
     limit: int = 4000,           # thin the stored points to this number when there are more than twice as many
 ) -> list[tuple[array, array]]:    # x and y values of each line
-    """Return the points that were not sent yet, count them as sent, and thin the stored points if there are too many
-
-    Args:
-        points: the points of each line
-        most: approximate number of points to return for each line; more points are thinned
-        limit: thin the stored points to this number when there are more than twice as many
-
-    Returns:
-        x and y values of each line
-    """
+    "Return the points that were not sent yet, count them as sent, and thin the stored points if there are too many"
     found = thinned_together(((p.xs[p.sent:], p.ys[p.sent:]) for p in points), most)
     if any(len(p.xs) > 2*limit for p in points):
         for p, (p.xs, p.ys) in zip(points, thinned_together(((p.xs, p.ys) for p in points), limit)): pass
@@ -116,7 +89,7 @@ async render(it){(await ready).render(it)}}}'''
 def _code() -> bytes:
     "Return the JavaScript and CSS of the charts, compressed"
     style = f'\nexport const css={json.dumps(chart_css())}'
-    return gzip.compress((asset('chart.js') + asset('live_chart.js') + style).encode(), 9, mtime=0)
+    return gzip.compress((script('chart.js', 'live_chart.js') + style).encode(), 9, mtime=0)
 
 def _module() -> str:
     "Return the JavaScript of the loader"
@@ -158,14 +131,7 @@ def has_live_charts() -> bool:
 def small(
     kind: type,    # widget class of `ipywidgets`, such as `Button`
 ) -> type:      # subclass of `kind`
-    """Return a subclass of a widget class. The state of its widgets omits properties that have their default values
-
-    Args:
-        kind: widget class of `ipywidgets`, such as `Button`
-
-    Returns:
-        subclass of `kind`
-    """
+    "Return a subclass of a widget class. The state of its widgets omits properties that have their default values"
     class Small(kind):
         def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
             return super().get_state(_unusual(self) if key is None else key, drop_defaults)
@@ -184,14 +150,7 @@ def _unusual(widget: Any) -> list[str]:
 _NAMES = dict(cursor='chosen', xlabel='x_label', ylabel='y_label')      # layout -> spec, where they differ
 
 class LiveChart:
-    """A chart that grows while a cell runs, and reports clicks to Python
-
-    Args:
-        lines: names and styles of the lines, with points so far if there are any
-        on_pick: called with x, and False during a drag or True at its end
-        whole: returns the lines with all steps, for pages that ask; None: the page has all points
-        **layout: keyword arguments of `Chart`
-    """
+    "A chart that grows while a cell runs, and reports clicks to Python"
     def __init__(self,
         lines: Iterable[Line],                            # names and styles of the lines, with points so far if there are any
         on_pick: Callable[[float, bool], None] | None = None,    # called with x, and False during a drag or True at its end
@@ -233,23 +192,13 @@ class LiveChart:
         xs: Iterable[float],      # ascending values, larger than those of the line so far
         ys: Iterable[float],      # as many values as `xs`
     ) -> None:
-        """Append points to a line. The next `flush` sends them to the page
-
-        Args:
-            name: name of the line
-            xs: ascending values, larger than those of the line so far
-            ys: as many values as `xs`
-        """
+        "Append points to a line. The next `flush` sends them to the page"
         self.points[name].add(xs, ys)
 
     def set(self,
         **layout: Any,            # `Chart` arguments: marks, events, epochs, borders, band, cursor, title, y_range
     ) -> None:
-        """Change the layout. The next `flush` sends the changes to the page
-
-        Args:
-            **layout: `Chart` arguments: marks, events, epochs, borders, band, cursor, title, y_range
-        """
+        "Change the layout. The next `flush` sends the changes to the page"
         self.layout |= layout
         spec = chart_spec(Chart([], **layout))
         self.news |= {_NAMES.get(name, name): spec[_NAMES.get(name, name)] for name in layout}
@@ -258,23 +207,14 @@ class LiveChart:
     def add_epochs(self,
         ends: Iterable[tuple[int, int]],    # (last step of the epoch, number of the epoch), after the epochs so far
     ) -> None:
-        """Append finished epochs to the axis. The next `flush` sends them to the page
-
-        Args:
-            ends: (last step of the epoch, number of the epoch), after the epochs so far
-        """
+        "Append finished epochs to the axis. The next `flush` sends them to the page"
         self.layout['epochs'] = [*self.layout['epochs'], *ends]
 
     def flush(self,
         most: int = 200,          # approximate number of new points to send for each line; more points are thinned
         beside: Any = None,       # JSON data for the dashboard around the chart, such as new rows of its table
     ) -> None:
-        """Send new points and changes of the layout to the page
-
-        Args:
-            most: approximate number of new points to send for each line; more points are thinned
-            beside: JSON data for the dashboard around the chart, such as new rows of its table
-        """
+        "Send new points and changes of the layout to the page"
         message, buffers = self._changed() | (dict(beside=beside) if beside else {}), []
         new = news([*self.points.values()], most)
         if any(len(xs) for xs, _ in new):
@@ -292,11 +232,7 @@ class LiveChart:
     def replace(self,
         lines: Iterable[Line],    # the lines with the points to keep, in the order of the chart
     ) -> None:
-        """Replace all points by those of `lines`, without a message. `send_state('history')` of the widget sends them
-
-        Args:
-            lines: the lines with the points to keep, in the order of the chart
-        """
+        "Replace all points by those of `lines`, without a message. `send_state('history')` of the widget sends them"
         for points, line in zip(self.points.values(), lines):
             points.xs, points.ys, points.sent = array('f', line.xs), array('f', line.ys), len(line.xs)
 
@@ -332,14 +268,7 @@ class LiveChart:
     def slot_html(self,
         inner: str = '',          # HTML for pages that cannot show the live chart; '': a picture of the chart
     ) -> str:                     # HTML of the placeholder
-        """Return HTML for a placeholder that the live chart replaces, in an output or in an HTML widget
-
-        Args:
-            inner: HTML for pages that cannot show the live chart; '': a picture of the chart
-
-        Returns:
-            HTML of the placeholder
-        """
+        "Return HTML for a placeholder that the live chart replaces, in an output or in an HTML widget"
         chart = self.chart()
         return f'<div class="cbnb-slot-{self.name}">{inner or still_image(still_svg(chart), chart.text)}</div>'
 

@@ -18,11 +18,7 @@ from .look import COLORS
 def listed(
     values: Sequence[float],    # a sequence, a tensor or an array
 ) -> list[float]:
-    """Convert values to a list of Python numbers
-
-    Args:
-        values: a sequence, a tensor or an array
-    """
+    "Convert values to a list of Python numbers"
     return values.tolist() if hasattr(values, 'tolist') else list(values)
 
 # %% ../../nbs/display/live_curve.ipynb #e25445d9
@@ -30,12 +26,7 @@ def sparkline(
     values: Sequence[float],    # values of the curve; values that are not finite are ignored
     width: int = 24,            # largest number of characters
 ) -> str:
-    """Return a curve as a line of text such as `▇▅▃▂▁`. Each character shows the mean of one or more consecutive values
-
-    Args:
-        values: values of the curve; values that are not finite are ignored
-        width: largest number of characters
-    """
+    "Return a curve as a line of text such as `▇▅▃▂▁`. Each character shows the mean of one or more consecutive values"
     n = len(values)
     width = min(width, n)
     means = [_mean(values[i*n//width:(i + 1)*n//width]) for i in range(width)]
@@ -60,12 +51,7 @@ def rounded_limits(
     lo: float | None,    # lowest value; None: there are no values
     hi: float | None,    # highest value; None: there are no values
 ) -> tuple[float, float]:
-    """Return round axis limits, at or just outside `lo` and `hi`
-
-    Args:
-        lo: lowest value; None: there are no values
-        hi: highest value; None: there are no values
-    """
+    "Return round axis limits, at or just outside `lo` and `hi`"
     if lo is None or hi is None: return 0., 1.
     if hi <= lo:
         room = 0.1*abs(lo) or 0.5
@@ -139,12 +125,7 @@ class LiveCurve:
         raw: Sequence[float],       # losses of the steps since the last call
         smooth: Sequence[float],    # smoothed losses of the same steps
     ) -> None:
-        """Add the losses of new steps
-
-        Args:
-            raw: losses of the steps since the last call
-            smooth: smoothed losses of the same steps
-        """
+        "Add the losses of new steps"
         done = 0
         while done < len(raw):
             if self.filled == self.size or not self.lows: self._open()
@@ -158,14 +139,7 @@ class LiveCurve:
     def svg(self,
         valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss) of each epoch
     ) -> str:                                       # SVG of at most `limit` characters
-        """Return the raw losses, the smoothed losses and the latest validation losses as SVG
-
-        Args:
-            valid: (last step of the epoch, validation loss) of each epoch
-
-        Returns:
-            SVG of at most `limit` characters
-        """
+        "Return the raw losses, the smoothed losses and the latest validation losses as SVG"
         self.valid = [(step, v) for step, v in valid if v is not None and math.isfinite(v)]
         width = max(self.n_steps/self.size, 0.1)
         down = self._down()
@@ -240,13 +214,7 @@ def loss_limits(
     smooth: Sequence[float],    # smoothed loss of each step
     valid: Sequence[float],     # validation loss of each epoch
 ) -> tuple[float, float]:
-    """Return the limits of the y axis that `LiveCurve` uses for these losses
-
-    Args:
-        raw: loss of each step
-        smooth: smoothed loss of each step
-        valid: validation loss of each epoch
-    """
+    "Return the limits of the y axis that `LiveCurve` uses for these losses"
     curve = LiveCurve()
     curve.add(listed(raw), listed(smooth))
     curve.valid = [(0, v) for v in valid if math.isfinite(v)]

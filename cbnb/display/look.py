@@ -18,12 +18,7 @@ from .page_script import Html
 
 # %% ../../nbs/display/look.ipynb #52890ee1
 class Shade(NamedTuple):
-    """A color for light pages and a color for dark pages, as `#rrggbb`
-
-    Args:
-        light
-        dark
-    """
+    "A color for light pages and a color for dark pages, as `#rrggbb`"
     light: str
     dark: str
 
@@ -52,15 +47,7 @@ def contrast(
     a: str,    # as `#rrggbb`
     b: str,
 ) -> float:    # contrast ratio from 1 to 21
-    """Return the contrast ratio of two colors as defined in WCAG 2.2
-
-    Args:
-        a: as `#rrggbb`
-        b
-
-    Returns:
-        contrast ratio from 1 to 21
-    """
+    "Return the contrast ratio of two colors as defined in WCAG 2.2"
     dim, bright = sorted(map(_luminance, (a, b)))
     return (bright + 0.05)/(dim + 0.05)
 
@@ -90,15 +77,7 @@ def seen_by(
     eye: str,      # type of color vision: 'normal', 'protan', 'deutan' or 'tritan'
     color: str,    # as `#rrggbb`
 ) -> list[float]:  # lightness from 0 to 1, and two color coordinates
-    """Return the Oklab coordinates of a color as perceived with a type of color vision
-
-    Args:
-        eye: type of color vision: 'normal', 'protan', 'deutan' or 'tritan'
-        color: as `#rrggbb`
-
-    Returns:
-        lightness from 0 to 1, and two color coordinates
-    """
+    "Return the Oklab coordinates of a color as perceived with a type of color vision"
     light = [max(v, 0.) for v in _times(_VISION[eye], _linear(color))]
     return _times(_TO_LAB, [v**(1/3) for v in _times(_TO_CONES, light)])
 
@@ -107,12 +86,7 @@ def closest(
     colors: Iterable[str],    # as `#rrggbb`
     eye: str = 'normal',      # type of color vision, as for `seen_by`
 ) -> float:
-    """Return the smallest Oklab distance between any two of the colors
-
-    Args:
-        colors: as `#rrggbb`
-        eye: type of color vision, as for `seen_by`
-    """
+    "Return the smallest Oklab distance between any two of the colors"
     places = [seen_by(eye, color) for color in colors]
     return min(math.dist(a, b) for i, a in enumerate(places) for b in places[:i])
 
@@ -123,12 +97,7 @@ def css_variables(
     scope: str,                 # CSS selector of the element that gets the variables
     names: Iterable[str] = (),  # names of the colors to include; empty: all
 ) -> str:
-    """Return CSS that defines the colors as variables, for light and dark pages
-
-    Args:
-        scope: CSS selector of the element that gets the variables
-        names: names of the colors to include; empty: all
-    """
+    "Return CSS that defines the colors as variables, for light and dark pages"
     wanted = set(names) or {name for name, _ in _named_shades()}
     light, dark = (''.join(f'--cbnb-{name}:{shade[i]};' for name, shade in _named_shades() if name in wanted)
                    for i in range(2))
@@ -143,11 +112,7 @@ def _named_shades() -> list[tuple[str, Shade]]:
 def in_page(
     color: str,    # a color from `COLORS` or `RUN_COLORS`, or any other CSS color
 ) -> str:
-    """Return a CSS color that follows the light or dark theme of the page
-
-    Args:
-        color: a color from `COLORS` or `RUN_COLORS`, or any other CSS color
-    """
+    "Return a CSS color that follows the light or dark theme of the page"
     name = next((name for name, shade in _named_shades() if shade.light == color), None)
     return f'var(--cbnb-{name})' if name else color
 
@@ -161,11 +126,7 @@ WIDEST = 1200                                       # pixels: as wide as a chart
 def lr_text(
     lr: float,    # above 0
 ) -> str:
-    """Format a learning rate with two significant digits, such as `0.0012` or `3.2e-5`
-
-    Args:
-        lr: above 0
-    """
+    "Format a learning rate with two significant digits, such as `0.0012` or `3.2e-5`"
     if not math.isfinite(lr) or lr == 0: return str(lr)
     digits, exponent = f'{lr:.1e}'.split('e')
     if not -4 <= int(exponent) < 4: return f'{trim_zeros(digits)}e{int(exponent)}'
@@ -175,22 +136,14 @@ def lr_text(
 def value_text(
     value: float | None,    # loss or metric; None: no value
 ) -> str:
-    """Format a loss or a metric with four significant digits, such as `0.2513`, and None as a dash
-
-    Args:
-        value: loss or metric; None: no value
-    """
+    "Format a loss or a metric with four significant digits, such as `0.2513`, and None as a dash"
     return '–' if value is None else number(value)
 
 # %% ../../nbs/display/look.ipynb #690dc7af
 def count_text(
     n: int,
 ) -> str:
-    """Format a count with thousands separators, such as `12,345`
-
-    Args:
-        n
-    """
+    "Format a count with thousands separators, such as `12,345`"
     return f'{n:,}'
 
 # %% ../../nbs/display/look.ipynb #bca9a41c

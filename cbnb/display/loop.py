@@ -177,14 +177,7 @@ _WIDTH = 478
 def loop_svg(
     callbacks: Callable[[str], Iterable[Any]] = lambda event_name: (),   # callbacks of an event, in order: `learn.ordered_cbs`
 ) -> str:                                                                # SVG for a page, or for a separate file
-    """Draw the training loop as SVG, with its events, cancel exceptions and callbacks
-
-    Args:
-        callbacks: callbacks of an event, in order: `learn.ordered_cbs`
-
-    Returns:
-        SVG for a page, or for a separate file
-    """
+    "Draw the training loop as SVG, with its events, cancel exceptions and callbacks"
     loop = _Loop(callbacks, 6)
     inside = set(FIT.events())
     for name in EVENTS:
@@ -203,9 +196,9 @@ def show_training_loop(self: Learner) -> None:
     """Show the loop with the callbacks of each event: as a figure in a notebook, otherwise as text
 
     Example:
+        from cbnb.toy import line_learner
         class Noise(Callback):
             def before_batch(self): pass
-
         with display_as('lines'): line_learner(cbs=Noise).show_training_loop()
     """
     text = '\n'.join(loop_lines(FIT, self.ordered_cbs))

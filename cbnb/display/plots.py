@@ -45,13 +45,8 @@ def _shown(fig: Any, text: str, return_fig: bool | None, ax: Any) -> Any:
 
 # %% ../../nbs/display/plots.ipynb #dd5bf1cd
 @patch
-def plot_losses(self: Recorder,
-    skip_start: int = 0,              # number of batches to leave out at the start
-    skip_end: int = 0,                # number of batches to leave out at the end
-    return_fig: bool | None = None,   # whether to return the figure instead of showing it
-    ax: Any = None,                   # axes to draw into; None: a new figure
-    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: a chart in a notebook front end
-) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+def plot_losses(self: Recorder, skip_start: int = 0, skip_end: int = 0, return_fig: bool | None = None, ax: Any = None,
+        widget: bool | None = None) -> Any:
     """Plot the training loss of each batch, the smoothed training loss and the validation loss
 
     Args:
@@ -60,19 +55,11 @@ def plot_losses(self: Recorder,
         return_fig: whether to return the figure instead of showing it
         ax: axes to draw into; None: a new figure
         widget: True: return a chart; False: draw a figure; None: a chart in a notebook front end
-
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-
     Raises:
         TypeError: {name}={skip} should be a number of batches. To save the figure:
             plot_losses(return_fig=True).savefig('losses.png')
-
-    Example:
-        fig = learn.recorder.plot_losses(skip_start=20, return_fig=True)
-        train, _, valid = fig.axes[0].lines[:3]
-        assert train.get_xdata()[0] == 20 and list(valid.get_xdata()) == [23, 47, 71, 95, 119]
-        with raises(TypeError, 'savefig'): learn.recorder.plot_losses('losses.png')
     """
     self.last()
     for name, skip in dict(skip_start=skip_start, skip_end=skip_end).items():
@@ -88,14 +75,8 @@ def plot_losses(self: Recorder,
 
 # %% ../../nbs/display/plots.ipynb #7aca3846
 @patch
-def plot_lr(self: Recorder,
-    show_moms: bool = False,          # whether to plot the momentum, too
-    skip_start: int = 0,              # number of batches to leave out at the start
-    skip_end: int = 0,                # number of batches to leave out at the end
-    return_fig: bool | None = None,   # whether to return the figure instead of showing it
-    ax: Any = None,                   # axes to draw into, which requires `show_moms=False`; None: a new figure
-    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: a chart in a notebook front end
-) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+def plot_lr(self: Recorder, show_moms: bool = False, skip_start: int = 0, skip_end: int = 0, return_fig: bool | None = None, ax: Any = None,
+        widget: bool | None = None) -> Any:
     """Plot the learning rate over steps. If `show_moms` is true and no run has recorded a momentum, raise `ValueError`
 
     Args:
@@ -105,15 +86,8 @@ def plot_lr(self: Recorder,
         return_fig: whether to return the figure instead of showing it
         ax: axes to draw into, which requires `show_moms=False`; None: a new figure
         widget: True: return a chart; False: draw a figure; None: a chart in a notebook front end
-
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-
-    Raises:
-        ValueError: ... has no momentum to show
-
-    Example:
-        learn.recorder.plot_lr(show_moms=True)
     """
     self.last()
     runs = self.history.runs
@@ -128,13 +102,8 @@ def plot_lr(self: Recorder,
 
 # %% ../../nbs/display/plots.ipynb #18ac7cc9
 @patch
-def plot_metrics(self: Recorder,
-    skip_start: int = 0,              # number of epochs to leave out at the start
-    skip_end: int = 0,                # number of epochs to leave out at the end
-    return_fig: bool | None = None,   # whether to return the figure instead of showing it
-    ax: Any = None,                   # axes to draw into, for a single metric
-    widget: bool | None = None,       # True: return charts; False: draw a figure; None: charts in a notebook front end
-) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`
+def plot_metrics(self: Recorder, skip_start: int = 0, skip_end: int = 0, return_fig: bool | None = None, ax: Any = None,
+        widget: bool | None = None) -> Any:
     """Plot each metric over steps. If the runs have no metrics, raise `ValueError`
 
     Args:
@@ -143,12 +112,8 @@ def plot_metrics(self: Recorder,
         return_fig: whether to return the figure instead of showing it
         ax: axes to draw into, for a single metric
         widget: True: return charts; False: draw a figure; None: charts in a notebook front end
-
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`
-
-    Example:
-        learn.recorder.plot_metrics()
     """
     self.last()
     runs = self.history.runs
@@ -162,13 +127,8 @@ def plot_metrics(self: Recorder,
 
 # %% ../../nbs/display/plots.ipynb #f8c3ff44
 @patch
-def plot_loss(self: Recorder,
-    skip_start: int = 5,         # number of batches to leave out at the start
-    with_valid: bool = True,     # whether to plot the validation losses, too
-    log: bool = False,           # whether both axes are logarithmic
-    show_epochs: bool = False,   # whether to draw a dotted line at the end of each epoch
-    ax: Any = None,              # axes to draw into; None: a new figure
-) -> Any:                        # the axes
+def plot_loss(self: Recorder, skip_start: int = 5, with_valid: bool = True, log: bool = False, show_epochs: bool = False, ax: Any = None,
+        ) -> Any:
     """Plot the smoothed training loss and the validation losses of the last run
 
     Args:
@@ -177,13 +137,8 @@ def plot_loss(self: Recorder,
         log: whether both axes are logarithmic
         show_epochs: whether to draw a dotted line at the end of each epoch
         ax: axes to draw into; None: a new figure
-
     Returns:
         the axes
-
-    Example:
-        ax = learn.recorder.plot_loss(show_epochs=True)
-        assert len(ax.lines[0].get_xdata()) == 48 - 5 and list(ax.lines[1].get_xdata()) == [23, 47]
     """
     run, own = self.last(), ax is None
     points = [(step, loss) for step, loss in run.points('valid_loss') if step >= skip_start]
@@ -202,26 +157,18 @@ def plot_loss(self: Recorder,
 
 # %% ../../nbs/display/plots.ipynb #6d258dc1
 @patch
-def plot_sched(self: Recorder,
-    keys: list[str] | None = None,                 # names of hyper-parameters; None: all recorded hyper-parameters
-    figsize: tuple[float, float] | None = None,    # width and height in inches; None: 4.2 by 2.8 for each panel
-    return_fig: bool | None = None,                # whether to return the figure instead of showing it
-) -> Any:                                          # the figure with `return_fig=True`, otherwise None
+def plot_sched(self: Recorder, keys: list[str] | None = None, figsize: tuple[float, float] | None = None, return_fig: bool | None = None,
+        ) -> Any:
     """Plot the hyper-parameters of the last run. If a key was not recorded, raise `ValueError`
 
     Args:
         keys: names of hyper-parameters; None: all recorded hyper-parameters
         figsize: width and height in inches; None: 4.2 by 2.8 for each panel
         return_fig: whether to return the figure instead of showing it
-
     Returns:
         the figure with `return_fig=True`, otherwise None
-
     Raises:
         ValueError: {key} was not recorded; there are ...
-
-    Example:
-        learn.recorder.plot_sched()
     """
     hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
     for key in keys or ():

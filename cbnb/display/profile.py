@@ -24,17 +24,7 @@ class _Equal:
     def __eq__(self, other: object) -> bool: return type(other) is type(self) and vars(other) == vars(self)
 
 class Row(_Equal):
-    """One row of a profile: the time that one part of a fit takes
-
-    Args:
-        name: name of the part, such as 'forward' or 'Recorder.after_batch'
-        group: group of the part: one of `GROUPS`
-        phase: 'train', 'valid', or '' if the part belongs to no phase
-        seconds: total time, without the time of other rows
-        count: number of calls
-        device: seconds on the device; None: not measured
-        syncs: number of times the CPU waited for the device; 0 if this is not measured
-    """
+    "One row of a profile: the time that one part of a fit takes"
     def __init__(self,
         name: str,         # name of the part, such as 'forward' or 'Recorder.after_batch'
         group: str,        # group of the part: one of `GROUPS`
@@ -57,136 +47,71 @@ class Profile(_Equal):
         rows: rows in any order; stored with the longest first
         batches: phase -> number of batches; None: no batches
         about: facts about device, loader and optimizer; None: none
-
-    Example:
-        held = Profile([Row('loss', 'compute', 'train', 1., 10), Row('forward', 'compute', 'train', 3., 10)])
-        assert [row.name for row in held.rows] == ['forward', 'loss'] and held.wall == 4
-        assert close(slow.seconds('forward'), 0.014) and close(slow.share('forward', phase='valid'), 0.04)
-        assert close(slow.share(group='compute'), 0.34)
-        assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
-        assert slow.per_batch(slow.chosen('set-up')[0]) is None
     """
-    def __init__(self,
-        rows: Iterable[Row] = (),                  # rows in any order; stored with the longest first
-        batches: dict[str, int] | None = None,     # phase -> number of batches; None: no batches
-        about: dict[str, Any] | None = None,       # facts about device, loader and optimizer; None: none
-    ):
+    def __init__(self, rows: Iterable[Row] = (), batches: dict[str, int] | None = None, about: dict[str, Any] | None = None):
         self.rows = sorted(rows, key=lambda row: -row.seconds)
         self.batches = dict(train=0, valid=0) if batches is None else batches
         self.about = {} if about is None else about
 
     @property
     def wall(self) -> float:
-        """The total seconds of the fit
-
-        Example:
-            assert [row.name for row in held.rows] == ['forward', 'loss'] and held.wall == 4
-            assert close(slow.seconds('forward'), 0.014) and close(slow.share('forward', phase='valid'), 0.04)
-            assert close(slow.share(group='compute'), 0.34)
-            assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
-            assert slow.per_batch(slow.chosen('set-up')[0]) is None
-        """
+        "The total seconds of the fit"
         return sum(row.seconds for row in self.rows)
 
-    def chosen(self,
-        name: str | None = None,     # name of the rows; None: any name
-        group: str | None = None,    # group of the rows; None: any group
-        phase: str | None = None,    # phase of the rows: 'train', 'valid' or ''; None: any phase
-    ) -> list[Row]:  # the rows, in the order of the table
+    def chosen(self, name: str | None = None, group: str | None = None, phase: str | None = None) -> list[Row]:
         """Return the rows with this name, group and phase
 
         Args:
             name: name of the rows; None: any name
             group: group of the rows; None: any group
             phase: phase of the rows: 'train', 'valid' or ''; None: any phase
-
         Returns:
             the rows, in the order of the table
-
-        Example:
-            assert slow.per_batch(slow.chosen('set-up')[0]) is None
         """
         wanted = dict(name=name, group=group, phase=phase)
         return [row for row in self.rows
                 if all(v is None or getattr(row, k) == v for k, v in wanted.items())]
 
-    def seconds(self,
-        name: str | None = None,     # name of the rows; None: any name
-        group: str | None = None,    # group of the rows; None: any group
-        phase: str | None = None,    # phase of the rows: 'train', 'valid' or ''; None: any phase
-    ) -> float:                      # seconds, over all batches
+    def seconds(self, name: str | None = None, group: str | None = None, phase: str | None = None) -> float:
         """Return the total seconds of the rows with this name, group and phase
 
         Args:
             name: name of the rows; None: any name
             group: group of the rows; None: any group
             phase: phase of the rows: 'train', 'valid' or ''; None: any phase
-
         Returns:
             seconds, over all batches
-
-        Example:
-            assert close(slow.seconds('forward'), 0.014) and close(slow.share('forward', phase='valid'), 0.04)
-            assert close(slow.share(group='compute'), 0.34)
-            assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
-            assert slow.per_batch(slow.chosen('set-up')[0]) is None
         """
         return sum(row.seconds for row in self.chosen(name, group, phase))
 
-    def share(self,
-        name: str | None = None,     # name of the rows; None: any name
-        group: str | None = None,    # group of the rows; None: any group
-        phase: str | None = None,    # phase of the rows: 'train', 'valid' or ''; None: any phase
-    ) -> float:                      # a number from 0 to 1
+    def share(self, name: str | None = None, group: str | None = None, phase: str | None = None) -> float:
         """Return the fraction of the total time, from 0 to 1, that the rows with this name, group and phase took
 
         Args:
             name: name of the rows; None: any name
             group: group of the rows; None: any group
             phase: phase of the rows: 'train', 'valid' or ''; None: any phase
-
         Returns:
             a number from 0 to 1
-
-        Example:
-            assert close(slow.seconds('forward'), 0.014) and close(slow.share('forward', phase='valid'), 0.04)
-            assert close(slow.share(group='compute'), 0.34)
-            assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
-            assert slow.per_batch(slow.chosen('set-up')[0]) is None
         """
         return self.seconds(name, group, phase)/self.wall if self.wall else 0.
 
-    def per_batch(self,
-        row: Row,            # one of `rows`
-    ) -> float | None:       # seconds, or None
+    def per_batch(self, row: Row) -> float | None:
         """Return the mean seconds of a row per batch of its phase. Return None for the group 'start', and if there are no batches of this phase
 
         Args:
             row: one of `rows`
-
         Returns:
             seconds, or None
-
-        Example:
-            assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
-            assert slow.per_batch(slow.chosen('set-up')[0]) is None
         """
         n = self.batches.get(row.phase) if row.group != 'start' else 0
         return row.seconds/n if n else None
 
-    def names(self) -> list[str]:  # the names
+    def names(self) -> list[str]:
         """Return the names of the rows, with the longest row first
 
         Returns:
             the names
-
-        Example:
-            assert list(learn.cbs.names) == ['early']
-            assert not hasattr(learn, 'greet')
-            assert greet.learn is None
-            learn.cbs.insert(*place)
-            assert learn.cbs.all == [greet, learn.early]
-            assert learn.greet is greet
         """
         return list(dict.fromkeys(row.name for row in self.rows))
 
@@ -200,59 +125,37 @@ class Profile(_Equal):
 
     @property
     def findings(self) -> list[str]:
-        """A list of sentences about what makes the fit slow, as the functions in `RULES` yield them
-
-        Example:
-            assert [text.split(',')[0] for text in slow.findings] == ['60% of the time waits for data']
-            fine = Profile([Row('forward', 'compute', 'train', 0.9, 10), Row('loop', 'loop', 'train', 0.1, 10)], dict(train=10))
-            assert not fine.findings and 'nothing stands out: 90% is forward' in str(fine)
-        """
+        "A list of sentences about what makes the fit slow, as the functions in `RULES` yield them"
         return [text for rule in RULES for text in rule(self)] if self.wall else []
 
-    def plot(self,
-        most: int = 12,                   # largest number of rows to draw
-        return_fig: bool | None = None,   # whether to return the figure instead of showing it
-        ax: Any = None,                   # axes to draw into; None: a new figure
-    ) -> Any:                             # the figure with `return_fig=True`, otherwise None
+    def plot(self, most: int = 12, return_fig: bool | None = None, ax: Any = None) -> Any:
         """Draw the groups as one stacked bar, and the longest rows below it
 
         Args:
             most: largest number of rows to draw
             return_fig: whether to return the figure instead of showing it
             ax: axes to draw into; None: a new figure
-
         Returns:
             the figure with `return_fig=True`, otherwise None
-
-        Example:
-            slow.plot()
         """
         fig = profile_figure(self, most, ax)
         if ax is None: return show(fig, str(self), return_fig)
 
-    def to_dict(self) -> dict[str, Any]:  # the data, for `json.dumps`
+    def to_dict(self) -> dict[str, Any]:
         """Return the whole profile as a dict of numbers, strings, lists and dicts
 
         Returns:
             the data, for `json.dumps`
-
-        Example:
-            import json
-            found = json.loads(json.dumps(slow.to_dict()))
-            assert found['rows'][0]['name'] == 'wait for data' and close(found['rows'][0]['share'], 0.6)
         """
         rows = [vars(row) | dict(share=row.seconds/self.wall if self.wall else 0., per_batch=self.per_batch(row))
                 for row in self.rows]
         return dict(wall=self.wall, batches=dict(self.batches), rows=rows, about=dict(self.about))
 
-    def to_df(self) -> Any:  # one row for each part of the fit
+    def to_df(self) -> Any:
         """Return the rows as a pandas DataFrame
 
         Returns:
             one row for each part of the fit
-
-        Example:
-            slow.to_df().groupby('group').seconds.sum()
         """
         import pandas
         return pandas.DataFrame(self.to_dict()['rows'])
@@ -288,11 +191,7 @@ class Profile(_Equal):
 def time_words(
     seconds: float | None,    # time in seconds; None: return ''
 ) -> str:
-    """Format a time with at most three significant digits and a unit, such as `1.2 s`, `4.1 ms` or `62 µs`
-
-    Args:
-        seconds: time in seconds; None: return ''
-    """
+    "Format a time with at most three significant digits and a unit, such as `1.2 s`, `4.1 ms` or `62 µs`"
     if seconds is None: return ''
     size = abs(seconds)
     by, unit = (1, 's') if size >= 0.9995 else (1e3, 'ms') if size >= 0.9995e-3 else (1e6, 'µs')
@@ -368,12 +267,7 @@ def share_if(
     share: float,    # current share of the part, from 0 to 1
     every: float,    # factor by which the time of the part falls
 ) -> float:
-    """Return the share of the time that a part would take if its time fell by a factor, and all other times stayed the same
-
-    Args:
-        share: current share of the part, from 0 to 1
-        every: factor by which the time of the part falls
-    """
+    "Return the share of the time that a part would take if its time fell by a factor, and all other times stayed the same"
     return share/every/(1 - share + share/every)
 
 # %% ../../nbs/display/profile.ipynb #74bff19f
@@ -495,17 +389,7 @@ def profile_figure(
     ax: Any = None,          # axes to draw into; None: a new figure
     title: str = '',         # title of the figure; '': the total time
 ) -> Any:                    # the matplotlib figure
-    """Draw the groups as one stacked bar, and the longest rows below it
-
-    Args:
-        profile
-        most: largest number of rows to draw
-        ax: axes to draw into; None: a new figure
-        title: title of the figure; '': the total time
-
-    Returns:
-        the matplotlib figure
-    """
+    "Draw the groups as one stacked bar, and the longest rows below it"
     rows = _shown(profile)[:most]
     with figure(ax, size=(7.2, 1.3 + 0.27*(len(rows) + 1))) as (fig, [ax]):
         _stack(ax, profile)
@@ -523,12 +407,7 @@ def profile_figure(
 
 # %% ../../nbs/display/profile.ipynb #7178a9c8
 class Comparison(_Equal):
-    """A comparison of two profiles, part by part, shown as a table
-
-    Args:
-        before
-        after
-    """
+    "A comparison of two profiles, part by part, shown as a table"
     def __init__(self, before: Profile, after: Profile): self.before, self.after = before, after
 
     @property

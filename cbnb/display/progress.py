@@ -41,11 +41,7 @@ from ..history import Run
 def as_cell(
     value: Any,    # a number, a string or None
 ) -> str:
-    """Format a value for the table: floats with six decimals, very small and very large floats with four digits, None as an empty string
-
-    Args:
-        value: a number, a string or None
-    """
+    "Format a value for the table: floats with six decimals, very small and very large floats with four digits, None as an empty string"
     if value is None: return ''
     if not isinstance(value, float): return str(value)
     if not math.isfinite(value): return str(value)
@@ -56,12 +52,7 @@ def as_line(
     values: Sequence[Any],   # values of a row, or the headings
     names: Sequence[str],    # headings, which determine the widths of the columns
 ) -> str:
-    """Format a row of the table as a line of text
-
-    Args:
-        values: values of a row, or the headings
-        names: headings, which determine the widths of the columns
-    """
+    "Format a row of the table as a line of text"
     widths = [max(len(name), 5 if name in ('epoch', 'step', 'time') else 10) for name in names]
     if len(values) == 1 < len(names): return f'  {values[0]}'
     cells = [as_cell(value).rjust(width) for value, width in zip(values, widths)]
@@ -72,15 +63,7 @@ def best_row(
     names: Sequence[str],             # headings of the table
     rows: Sequence[Sequence[Any]],    # rows with a value for each heading
 ) -> int | None:                      # index of the row; None if there are no validation losses to compare
-    """Return the index of the row with the lowest validation loss. If several rows have this loss, return the first
-
-    Args:
-        names: headings of the table
-        rows: rows with a value for each heading
-
-    Returns:
-        index of the row; None if there are no validation losses to compare
-    """
+    "Return the index of the row with the lowest validation loss. If several rows have this loss, return the first"
     if 'valid_loss' not in names or len(rows) < 2: return None
     at = list(names).index('valid_loss')
     losses = [(row[at], i) for i, row in enumerate(rows)
@@ -92,15 +75,7 @@ def best_words(
     names: Sequence[str],             # headings of the table
     rows: Sequence[Sequence[Any]],    # rows with a value for each heading
 ) -> str:                             # the sentence; empty if there are no validation losses to compare
-    """Describe the epoch with the lowest validation loss
-
-    Args:
-        names: headings of the table
-        rows: rows with a value for each heading
-
-    Returns:
-        the sentence; empty if there are no validation losses to compare
-    """
+    "Describe the epoch with the lowest validation loss"
     if (i := best_row(names, rows)) is None: return ''
     row = dict(zip(names, rows[i]))
     return f'lowest valid_loss: {as_cell(row["valid_loss"])}, {"at step" if names[0] == "step" else "in epoch"} {row[names[0]]}'
@@ -111,13 +86,7 @@ def shortened(
     most: int,                       # number of rows to keep, at least 5
     keep: int | None = None,         # index of a row to keep in any case
 ) -> list[Sequence[Any]]:
-    """Return at most `most` lines of a table: the first and the latest rows, the row `keep`, and the number of omitted rows for each gap
-
-    Args:
-        rows: rows of the table
-        most: number of rows to keep, at least 5
-        keep: index of a row to keep in any case
-    """
+    "Return at most `most` lines of a table: the first and the latest rows, the row `keep`, and the number of omitted rows for each gap"
     n = len(rows)
     if n <= most: return list(rows)
     inside = keep is not None and most//5 <= keep < n - (most - most//5 - 1)
@@ -148,15 +117,7 @@ def changes(
     names: Sequence[str],             # headings of the table
     rows: Sequence[Sequence[Any]],    # rows with a value for each heading
 ) -> list[list[str]]:                 # 'better', 'worse', 'up', 'down' or '' for each cell
-    """Compare each value with the previous value of its column, and skip epochs without a value
-
-    Args:
-        names: headings of the table
-        rows: rows with a value for each heading
-
-    Returns:
-        'better', 'worse', 'up', 'down' or '' for each cell
-    """
+    "Compare each value with the previous value of its column, and skip epochs without a value"
     found, latest = [], [None]*len(names)
     for row in rows:
         found.append([_change(name, a, b) for name, a, b in zip(names, latest, row)])
@@ -207,14 +168,7 @@ def as_html(
     below: str = '',                  # HTML to put below the table
     most: int | None = None,          # largest number of rows to show, at least 5; None: all rows
 ) -> str:
-    """Return the table as HTML. A long table can be scrolled
-
-    Args:
-        names: headings of the table; empty: no table
-        rows: rows with a value for each heading
-        below: HTML to put below the table
-        most: largest number of rows to show, at least 5; None: all rows
-    """
+    "Return the table as HTML. A long table can be scrolled"
     if not names: return f'<div>{below}</div>'
     best, looks = best_row(names, rows), changes(names, rows)
     shown = shortened([[i] for i in range(len(rows))], most or len(rows), best)
@@ -239,36 +193,14 @@ def live_table(
     rows: Sequence[Sequence[Any]],    # rows with a value for each heading
     below: str = '',                  # HTML to put below the table
 ) -> str:
-    """Return the table of a running fit as HTML. A table of more than 8 rows is shortened to the first, the best and the latest rows
-
-    Args:
-        names: headings of the table; empty: no table
-        rows: rows with a value for each heading
-        below: HTML to put below the table
-    """
+    "Return the table of a running fit as HTML. A table of more than 8 rows is shortened to the first, the best and the latest rows"
     return as_html(names, rows, below, most=_SHORT)
 
 _SHORT = 8        # rows of a shortened table, for repeated updates and for pages that run no scripts
 
 # %% ../../nbs/display/progress.ipynb #d53e810b
 class Progress(NamedTuple):
-    """The progress of a run
-
-    Args:
-        purpose: purpose of the run: one of `PURPOSES`
-        epochs: number of complete epochs
-        n_epoch: number of planned epochs
-        batches: number of complete batches in this pass over a loader, or updates in a sweep
-        n_batches: number of planned batches in this pass; None: not known
-        training: True in the training phase, False in validation
-        share: complete fraction of the whole run, from 0 to 1; None: not known
-        left: remaining time in seconds; None: not known
-        rate: samples per second; None: not known
-        loss: smoothed training loss; None: not known
-        lr: learning rate of the last parameter group; None: not known
-        mom: momentum of the last parameter group; None: not known
-        stage: current stage of a search for a learning rate
-    """
+    "The progress of a run"
     purpose: str                  # purpose of the run: one of `PURPOSES`
     epochs: int                   # number of complete epochs
     n_epoch: int                  # number of planned epochs
@@ -286,11 +218,7 @@ class Progress(NamedTuple):
     def words(self,
         most: float = math.inf,    # largest number of characters; the least important words are left out
     ) -> str:
-        """Describe the progress in one line
-
-        Args:
-            most: largest number of characters; the least important words are left out
-        """
+        "Describe the progress in one line"
         return _worded(self, most)
 
 # %% ../../nbs/display/progress.ipynb #ebfb5214
@@ -322,12 +250,7 @@ def bar_html(
     share: float | None,   # complete fraction from 0 to 1; None: not known
     text: str,             # text beside the bar
 ) -> str:
-    """Return a progress bar as HTML
-
-    Args:
-        share: complete fraction from 0 to 1; None: not known
-        text: text beside the bar
-    """
+    "Return a progress bar as HTML"
     inner = ''
     if share is not None:
         look = f'width:{100*min(share, 1):.0f}%;height:100%;background:{COLORS["train"]}'
@@ -339,11 +262,7 @@ def bar_html(
 def seconds_per_batch(
     parts: Sequence[Sequence[float]],    # measurements (batches, seconds), the oldest first
 ) -> float:
-    """Return the mean seconds per batch, with more weight on later measurements and less influence of single delays
-
-    Args:
-        parts: measurements (batches, seconds), the oldest first
-    """
+    "Return the mean seconds per batch, with more weight on later measurements and less influence of single delays"
     longest = sorted((s/n for n, s in parts), reverse=True)
     most = longest[min(2, (len(parts) + 1)//5)]
     weights = [n*4**(i/len(parts)) for i, (n, _) in enumerate(parts)]
@@ -416,12 +335,7 @@ class Pace:
         training: bool,    # True for a training pass, False for a validation pass
         now: float,        # time in seconds, on any clock
     ) -> None:
-        """Begin a pass
-
-        Args:
-            training: True for a training pass, False for a validation pass
-            now: time in seconds, on any clock
-        """
+        "Begin a pass"
         self.phase = self.train if training else self.valid
         self.phase.begin(now if self.ended is None else self.ended)
 
@@ -429,38 +343,20 @@ class Pace:
         done: int,         # number of complete batches in this pass
         now: float,        # time in seconds, on the same clock
     ) -> None:
-        """Record the number of complete batches
-
-        Args:
-            done: number of complete batches in this pass
-            now: time in seconds, on the same clock
-        """
+        "Record the number of complete batches"
         self.phase.reach(done, now)
 
     def end(self, done: int, now: float) -> None:
-        """End the pass after `done` batches
-
-        Args:
-            done
-            now
-        """
+        "End the pass after `done` batches"
         self.phase.end(done, now)
         self.ended = now
 
     def pause(self, now: float) -> None:
-        """Interrupt a training pass for a validation
-
-        Args:
-            now
-        """
+        "Interrupt a training pass for a validation"
         self.paused_at = self.ended = now
 
     def go_on(self, now: float) -> None:
-        """Continue the training pass, without counting the time of the validation
-
-        Args:
-            now
-        """
+        "Continue the training pass, without counting the time of the validation"
         self.phase = self.train
         self.phase.shift(now - self.paused_at)
 
@@ -469,16 +365,7 @@ class Pace:
         train: float,    # number of training batches in future passes
         valid: float,    # number of validation batches in future passes
     ) -> float | None:   # seconds; None: not known yet
-        """Estimate the remaining time of the fit
-
-        Args:
-            rest: number of remaining batches in this pass
-            train: number of training batches in future passes
-            valid: number of validation batches in future passes
-
-        Returns:
-            seconds; None: not known yet
-        """
+        "Estimate the remaining time of the fit"
         per_train, first = self.train.whole, self.valid.first
         if per_train is None: return None
         guess = per_train/3 if first is None else min(first, per_train)
@@ -488,19 +375,11 @@ class Pace:
 
 # %% ../../nbs/display/progress.ipynb #b2b9949b
 def valid_points(run: Run) -> list[tuple[int, float]]:
-    """Return (last step of the epoch, validation loss) for each epoch with a validation loss
-
-    Args:
-        run
-    """
+    "Return (last step of the epoch, validation loss) for each epoch with a validation loss"
     return run.points('valid_loss')
 
 def run_events(run: Run) -> list[Event]:
-    """Return the events of a run for a chart. If at least two epochs have a validation loss, the best epoch is a further event
-
-    Args:
-        run
-    """
+    "Return the events of a run for a chart. If at least two epochs have a validation loss, the best epoch is a further event"
     found = [Event(event['step'], event['kind'], event['text']) for event in run.events]
     points = [(loss, step) for step, loss in valid_points(run) if math.isfinite(loss)]
     if len(points) < 2: return found
@@ -509,11 +388,7 @@ def run_events(run: Run) -> list[Event]:
 
 # %% ../../nbs/display/progress.ipynb #c58bc6a2
 def loss_looks(run: Run) -> list[Line]:
-    """Return a named and colored line for each loss of a run. The lines have no points yet
-
-    Args:
-        run
-    """
+    "Return a named and colored line for each loss of a run. The lines have no points yet"
     lines = [Line('train, each batch', (), (), COLORS['raw'], faint=True), Line('train, smoothed', (), ())]
     lines += [Line(name, (), (), color) for name, color in zip(run.named, itertools.cycle(NAMED_COLORS))]
     if 'valid_loss' in run.metric_names: lines.append(Line('valid', (), (), COLORS['valid'], dots=True))
@@ -523,12 +398,7 @@ def loss_lines(
     run: Run,
     wait: bool = True,    # whether to wait for the device; False: the losses that have reached the CPU
 ) -> list[Line]:
-    """Return the lines for the losses of a run, with their points
-
-    Args:
-        run
-        wait: whether to wait for the device; False: the losses that have reached the CPU
-    """
+    "Return the lines for the losses of a run, with their points"
     raw, smooth = (run.raw_losses, run.losses) if wait else run.arrived()
     n = len(raw)
     points = [(range(n), raw), (range(n), smooth)]
@@ -540,11 +410,7 @@ def loss_lines(
 
 # %% ../../nbs/display/progress.ipynb #8140a461
 def losses_layout(run: Run) -> dict[str, Any]:
-    """Return the chart settings for the losses, during and after a fit
-
-    Args:
-        run
-    """
+    "Return the chart settings for the losses, during and after a fit"
     return dict(xlabel='step', size=(WIDEST, 290), robust=True, epochs=run.ends(), events=run_events(run))
 
 def losses_chart(
@@ -552,16 +418,7 @@ def losses_chart(
     more: Mapping[str, Any] = {},    # additional data for the script, as in `charts_html`
     asks: str = '',                  # name of the `LiveChart` that answers for all steps
 ) -> str:                            # HTML of the chart, or ''
-    """Return the losses of a fit as an HTML chart, or '' if there are fewer than 4 steps
-
-    Args:
-        run
-        more: additional data for the script, as in `charts_html`
-        asks: name of the `LiveChart` that answers for all steps
-
-    Returns:
-        HTML of the chart, or ''
-    """
+    "Return the losses of a fit as an HTML chart, or '' if there are fewer than 4 steps"
     if run.n_steps < 4: return ''
     return chart(loss_lines(run), **losses_layout(run), points=KEPT_STEPS, digits=4, smoothing=run.beta, tools=('smooth', 'log_y'),
                  still_points=20 if runs_scripts() else 50, more=more, asks=asks)
@@ -570,14 +427,7 @@ KEPT_STEPS = 200      # steps of a finished fit that its output keeps
 
 # %% ../../nbs/display/progress.ipynb #425816a6
 def picture_so_far(run: Run) -> str:    # HTML, or ''
-    """Return a small picture of the losses that have reached the CPU, or '' if there are fewer than 4 steps
-
-    Args:
-        run
-
-    Returns:
-        HTML, or ''
-    """
+    "Return a small picture of the losses that have reached the CPU, or '' if there are fewer than 4 steps"
     lines = loss_lines(run, wait=False)
     if len(lines[0].ys) < 4: return ''
     chart = Chart(lines, **losses_layout(run))
@@ -590,18 +440,7 @@ def page_so_far(
     run: Run,
     words: str,                       # the progress of the fit
 ) -> dict[str, str]:                  # MIME type -> content
-    """Return the rows and a picture of a running fit, for a notebook that is saved meanwhile. A page that shows the panel does not show this output
-
-    Args:
-        name: name of the panel, in whose place this page is shown when its kernel is gone
-        names: headings of the table
-        rows: rows so far
-        run
-        words: the progress of the fit
-
-    Returns:
-        MIME type -> content
-    """
+    "Return the rows and a picture of a running fit, for a notebook that is saved meanwhile. A page that shows the panel does not show this output"
     here, output = f'.cbnb-so-far-{name}', '.jp-OutputArea-child'
     style = (f'<style>body:has(.cbnb-at-{name}) :is({here},{output}:has({here})),'
              f'{output}:has(>.jupyter-widgets):not(:has(>.jupyter-widgets>*)):has(+{output} {here}){{display:none}}</style>')
@@ -625,14 +464,7 @@ _BRIEF = {'</td>': '', '</th>': '', '</tr>': '', ' scope=row': '', ' class=bette
 def brief(
     text: str,    # HTML of a table, or its style
 ) -> str:         # shorter text for the same table or style
-    """Shorten a table or style: use short class names, and omit closing tags and attributes that are not needed
-
-    Args:
-        text: HTML of a table, or its style
-
-    Returns:
-        shorter text for the same table or style
-    """
+    "Shorten a table or style: use short class names, and omit closing tags and attributes that are not needed"
     for long, short in _BRIEF.items(): text = text.replace(long, short)
     return text
 
@@ -662,14 +494,7 @@ def _counted(values: Sequence[Any]) -> int | str:
 def row_text(
     values: Iterable[Any],    # values of a row or of a column
 ) -> str:                     # formatted values, with tabs between them
-    """Format values as in the table, and join them with tabs
-
-    Args:
-        values: values of a row or of a column
-
-    Returns:
-        formatted values, with tabs between them
-    """
+    "Format values as in the table, and join them with tabs"
     return '\t'.join(as_cell(value).replace('\t', ' ') for value in values)
 
 # %% ../../nbs/display/progress.ipynb #18dac7b0
@@ -681,19 +506,7 @@ def fit_page(
     drawn: str | None = None,         # losses as HTML; None: as `losses_chart` draws them
     asks: str = '',                   # name of the `LiveChart` that answers for all steps, as in `losses_chart`
 ) -> dict[str, str]:                  # MIME type -> content
-    """Return the output of a finished fit: the table, the losses and a sentence, as HTML and as text
-
-    Args:
-        names: headings of the table
-        rows: rows of the table
-        word: sentence about how the fit ended
-        run: record of the fit; None: no losses are drawn
-        drawn: losses as HTML; None: as `losses_chart` draws them
-        asks: name of the `LiveChart` that answers for all steps, as in `losses_chart`
-
-    Returns:
-        MIME type -> content
-    """
+    "Return the output of a finished fit: the table, the losses and a sentence, as HTML and as text"
     words = '; '.join(filter(None, [word, best_words(names, rows)]))
     live, style, table = runs_scripts(), FIT_STYLE, as_html(names, rows)
     if live: style, table = brief(style), brief(table)
@@ -728,20 +541,12 @@ class LogDisplay:
     callback: Any = None     # the `ProgressCallback` that uses this display
 
     def progress(self, at: Progress) -> None:
-        """Show the progress of the run. By default, show nothing
-
-        Args:
-            at
-        """
+        "Show the progress of the run. By default, show nothing"
 
     def patience(self,
         seconds: float,            # seconds since the start of the run
     ) -> float:
-        """Return the smallest number of seconds until the next call of `progress`
-
-        Args:
-            seconds: seconds since the start of the run
-        """
+        "Return the smallest number of seconds until the next call of `progress`"
         return 0.
 
     def poll(self) -> None:
@@ -751,40 +556,22 @@ class LogDisplay:
         names: Sequence[str],      # headings of the table; empty: no table
         run: Run | None = None,    # record of the running fit
     ) -> None:
-        """Show the headings before the first row
-
-        Args:
-            names: headings of the table; empty: no table
-            run: record of the running fit
-        """
-        self.names = names               # further names may be added in the first epoch
-        self._head()
-
-    def _head(self) -> None:
-        self.said = list(self.names)
-        if self.said: self.say(as_line(self.said, self.said))
+        "Begin a run. The headings come with the first row, because the first epoch may add parts of the loss to them"
+        self.names, self.said = names, []
 
     def row(self,
         values: Sequence[Any],     # a value for each heading
     ) -> None:
-        """Show another row of the table
-
-        Args:
-            values: a value for each heading
-        """
-        if list(self.names) != self.said: self._head()
-        self.say(as_line(values, self.names))
+        "Show another row of the table, with the headings above it if they are new"
+        names, new = list(self.names), list(self.names) != self.said
+        self.said = names
+        self.say('\n'.join(as_line(line, names) for line in ([names]*new + [values])))
 
     def finish(self,
         word: str,                 # sentence about how the fit ended
         as_planned: bool,          # False if the fit was cancelled, interrupted or failed
     ) -> None:
-        """Print how the fit ended, if it was cancelled, interrupted or failed
-
-        Args:
-            word: sentence about how the fit ended
-            as_planned: False if the fit was cancelled, interrupted or failed
-        """
+        "Print how the fit ended, if it was cancelled, interrupted or failed"
         if not as_planned: self.say(word)
 
     def say(self, text: str) -> None: print(text, flush=True)
@@ -858,11 +645,7 @@ class NotebookDisplay(LogDisplay):
     def send(self,
         bundle: dict[str, Any],    # MIME type -> content
     ) -> None:
-        """Display a bundle in place of the previous output
-
-        Args:
-            bundle: MIME type -> content
-        """
+        "Display a bundle in place of the previous output"
         from IPython.display import display
         if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
         else: self.handle.update(bundle, raw=True)
@@ -877,11 +660,7 @@ DISPLAYS: dict[str, str | Callable[[], Any]] = dict(    # mode -> display, or 'm
 def make_display(
     mode: str,    # display mode: one of `MODES`
 ) -> LogDisplay:
-    """Make a new display for a display mode
-
-    Args:
-        mode: display mode: one of `MODES`
-    """
+    "Make a new display for a display mode"
     return by_name(DISPLAYS[mode])()
 
 # %% ../../nbs/display/progress.ipynb #af1fb048
@@ -889,12 +668,7 @@ def n_validated(
     learn: Learner,
     after: int,        # number of an epoch
 ) -> int:
-    """Return the number of epochs after epoch `after` that include validation
-
-    Args:
-        learn: the learner
-        after: number of an epoch
-    """
+    "Return the number of epochs after epoch `after` that include validation"
     if getattr(learn.dls, 'valid', None) is None: return 0
     every, n = learn.valid_every, learn.n_epoch
     if isinstance(every, Every):
@@ -923,16 +697,17 @@ class ProgressCallback(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
-
     Example:
-        learn, keep = wave_learner(quiet=False, cbs=ProgressCallback), Keep()
+        from cbnb.toy import wave_learner
+        learn = wave_learner(quiet=False, cbs=ProgressCallback)
+        learn.fit(3)
     """
     order, run_in = 60, PURPOSES
     every = 0.25                         # smallest number of seconds between updates
     next = math.inf                      # time of the next action; infinite before a run
     drawn = 0                            # number of updates in this run
-    place: Callable[[Any], None] | None = None    # function that displays the panel; None: below the cell
-    keep: Callable[[dict[str, str]], None] | None = None    # function that stores the page of a fit with a `place`, for a saved notebook
+    place: Callable[[Any], None] | None = None
+    keep: Callable[[dict[str, str]], None] | None = None
 
     def before_fit(self):
         learn, self.begun = self.learn, time.perf_counter()
@@ -941,7 +716,7 @@ class ProgressCallback(Callback):
         self.pace, self.under_way, self.drawn = None, False, 0
         with_table = (learn.purpose == 'fit' and learn.logger is print
                       and hasattr(learn, 'recorder') and learn.recorder.history.runs)
-        self._choose(with_table)
+        self.choose_display(with_table)
         learn.undo.push(self._finish)
         if with_table:
             learn.undo.set(learn, 'logger', self.shown.row)
@@ -973,8 +748,12 @@ class ProgressCallback(Callback):
     def state_dict(self) -> dict[str, Any]: return {}       # a resumed fit has a new display
     def load_state_dict(self, state: dict[str, Any]) -> None: pass
 
-    def _choose(self, with_table: Any) -> None:
-        "Make the display for the current display mode, or for 'widgets' if `place` is set. Without a table or `learn.create_mbar`, use 'plain' instead of 'widgets'"
+    def choose_display(self, with_table: Any) -> None:
+        """Make the display for the current display mode, or for 'widgets' if `place` is set. Without a table or `learn.create_mbar`, use 'plain' instead of 'widgets'
+
+        Args:
+            with_table: whether the run has a table of epochs
+        """
         mode = 'widgets' if self.place else display_mode()
         if mode == 'widgets' and not (with_table and self.learn.create_mbar): mode = 'plain'
         self.shown = make_display(mode)
@@ -1108,14 +887,10 @@ class ProgressCallback(Callback):
 
 # %% ../../nbs/display/progress.ipynb #6dfa052b
 @patch
-def no_bar(self: Learner) -> AbstractContextManager[Learner]:  # a context manager that gives the learner
+def no_bar(self: Learner) -> AbstractContextManager[Learner]:
     """Remove the `ProgressCallback` for the length of a `with` block
 
     Returns:
         a context manager that gives the learner
-
-    Example:
-        with learn.no_bar(): learn.fit(1)
-        assert [str(cb) for cb in learn.cbs][-1] == 'ProgressCallback'
     """
     return self.removed_cbs(ProgressCallback)

@@ -144,11 +144,7 @@ def _unroute(comms: list, token: object) -> None:
 
 # %% ../../nbs/display/pump.ipynb #e7191039
 class Pump:
-    """Handle clicks on widgets while Python code runs. A pump is false if it is closed, or if messages do not reach the calling thread
-
-    Args:
-        *widgets: ipywidgets, or lists of ipywidgets, whose messages this thread will handle
-    """
+    "Handle clicks on widgets while Python code runs. A pump is false if it is closed, or if messages do not reach the calling thread"
     def __init__(self,
         *widgets: Any,   # ipywidgets, or lists of ipywidgets, whose messages this thread will handle
     ):
@@ -161,11 +157,7 @@ class Pump:
     def route(self,
         *widgets: Any,   # ipywidgets, or lists of ipywidgets; a box includes its children
     ) -> None:
-        """Send the messages of more widgets to this thread
-
-        Args:
-            *widgets: ipywidgets, or lists of ipywidgets; a box includes its children
-        """
+        "Send the messages of more widgets to this thread"
         if not self: return
         for comm in _comms(widgets):
             if hasattr(comm, '_reply_subshell_for'):

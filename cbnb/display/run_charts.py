@@ -29,21 +29,13 @@ from ..history import Run
 def starts_of(
     runs: Sequence[Run],
 ) -> list[int]:
-    """Return the first step of each run, counted over all runs
-
-    Args:
-        runs
-    """
+    "Return the first step of each run, counted over all runs"
     return list(accumulate((run.n_steps for run in runs[:-1]), initial=0)) if runs else []
 
 def ends_of(
     runs: Sequence[Run],
 ) -> list[tuple[int, int]]:
-    """Return the pair (last step, epoch number) for each complete training epoch. Steps are counted over all runs
-
-    Args:
-        runs
-    """
+    "Return the pair (last step, epoch number) for each complete training epoch. Steps are counted over all runs"
     return [(start + step, epoch) for start, run in zip(starts_of(runs), runs) for step, epoch in run.ends()]
 
 # %% ../../nbs/display/run_charts.ipynb #d877e282
@@ -70,12 +62,7 @@ def column_of(
     run: Run,
     name: str,    # 'loss', 'smooth', or the name of a named loss or a hyper-parameter
 ) -> Sequence[float]:
-    """Return the value at each step of a run. If the run did not record the hyper-parameter `name`, all values are nan
-
-    Args:
-        run
-        name: 'loss', 'smooth', or the name of a named loss or a hyper-parameter
-    """
+    "Return the value at each step of a run. If the run did not record the hyper-parameter `name`, all values are nan"
     if name == 'loss': return run.raw_losses
     if name == 'smooth': return run.losses
     if name in run.named: return run.named[name].column(run.n_steps, smooth=True)
@@ -104,26 +91,14 @@ def points_of(
     runs: Sequence[Run],
     key: str,     # name of a column in the table of epochs, such as 'valid_loss'
 ) -> list[tuple[int, float]]:
-    """Return the pair (last step, value) for each epoch with a value in this column. Steps are counted over all runs
-
-    Args:
-        runs
-        key: name of a column in the table of epochs, such as 'valid_loss'
-    """
+    "Return the pair (last step, value) for each epoch with a value in this column. Steps are counted over all runs"
     return [(start + step, value) for start, run in zip(starts_of(runs), runs) for step, value in run.points(key)]
 
 # %% ../../nbs/display/run_charts.ipynb #310f0bc7
 def diverged(
     lines: Sequence[Line],
 ) -> set[int]:    # numbers of the diverged runs, as in `line.run`
-    """Find the runs whose values would flatten the curves of the other runs
-
-    Args:
-        lines
-
-    Returns:
-        numbers of the diverged runs, as in `line.run`
-    """
+    "Find the runs whose values would flatten the curves of the other runs"
     starts, tops, low = {}, {}, math.inf
     for line in lines:
         ys = as_doubles(line.ys)
@@ -155,11 +130,7 @@ def _marked(lines: Sequence[Line]) -> list[Line]:
 def events_of(
     runs: Sequence[Run],
 ) -> list[Event]:
-    """Return the events of runs, at steps that are counted over all runs
-
-    Args:
-        runs
-    """
+    "Return the events of runs, at steps that are counted over all runs"
     return [Event(start + event['step'], event['kind'], event['text'])
             for start, run in zip(starts_of(runs), runs) for event in run.events]
 
@@ -183,15 +154,7 @@ def losses_chart(
     beta: float = 0.98,     # weight of the past in the smoothed losses of the runs
     **layout: Any,          # further keyword arguments of `Chart`
 ) -> Chart:
-    """Make a chart of the training loss of each batch, the smoothed training loss, the named losses and the validation loss
-
-    Args:
-        runs
-        skip_start: number of steps to leave out at the start
-        skip_end: number of steps to leave out at the end
-        beta: weight of the past in the smoothed losses of the runs
-        **layout: further keyword arguments of `Chart`
-    """
+    "Make a chart of the training loss of each batch, the smoothed training loss, the named losses and the validation loss"
     kept = _Kept(runs, skip_start, skip_end)
     raw = _step_lines(runs, 'loss', kept, 'train, each batch', COLORS['raw'], faint=True)
     smooth = [line._replace(smooths=source.ys) for line, source in
@@ -220,14 +183,7 @@ def rates_charts(
     skip_start: int = 0,        # number of steps to leave out at the start
     skip_end: int = 0,          # number of steps to leave out at the end
 ) -> list[Chart]:
-    """Make a chart of the learning rate over steps, and optionally a second chart of the momentum
-
-    Args:
-        runs
-        show_moms: whether to add a chart of the momentum
-        skip_start: number of steps to leave out at the start
-        skip_end: number of steps to leave out at the end
-    """
+    "Make a chart of the learning rate over steps, and optionally a second chart of the momentum"
     kept, found = _Kept(runs, skip_start, skip_end), []
     for column, name in [('lr', 'learning rate'), *([('mom', 'momentum')] if show_moms else [])]:
         lines = _step_lines(runs, column, kept, name, COLORS[column])
@@ -240,11 +196,7 @@ WIDE = 1200    # pixels
 def metric_names(
     runs: Sequence[Run],
 ) -> list[str]:
-    """Return the names of the metrics of runs, without duplicates
-
-    Args:
-        runs
-    """
+    "Return the names of the metrics of runs, without duplicates"
     others = ('epoch', 'step', 'train_loss', 'valid_loss', 'time')
     names = dict.fromkeys(name for run in runs for name in run.metric_names)
     return [name for name in names if name not in others]
@@ -254,13 +206,7 @@ def metric_charts(
     skip_start: int = 0,    # number of epochs to leave out at the start
     skip_end: int = 0,      # number of epochs to leave out at the end
 ) -> list[Chart]:
-    """Make a chart for each metric. The value of an epoch is at the last step of the epoch
-
-    Args:
-        runs
-        skip_start: number of epochs to leave out at the start
-        skip_end: number of epochs to leave out at the end
-    """
+    "Make a chart for each metric. The value of an epoch is at the last step of the epoch"
     _check_skips(skip_start, skip_end)
     ends = [row['step'] + start for start, run in zip(starts_of(runs), runs) for row in run.epochs]
     first = ends[skip_start - 1] if 0 < skip_start < len(ends) else 0

@@ -31,23 +31,16 @@ from ..callback import Callback
 from ..callback import as_list
 from ..learner import Learner
 from ..length import is_over, set_length
-from ..schedule import OneCycle, ParamScheduler, Sched, SchedCombined
+from ..schedule import OneCycle, ParamScheduler, Sched, SchedCombined, one_cycle_scheds
 from ..undo import UndoStack
 from .chart import WIDTH, Chart, Line, Mark, charts_html, described, still_svg
 from .figures import envelope, figure, legend, show, view_for
 from .look import COLORS, RUN_COLORS, css_variables, lr_text
-from .page_script import Html, asset, scripted, still_image
+from .page_script import Html, asset, script, scripted, still_image
 
 # %% ../../nbs/display/schedules.ipynb #a9f29470
 class SchedulePlan(NamedTuple):
-    """The planned hyper-parameters for each update of a fit, or for each point of a schedule
-
-    Args:
-        title: title of the chart
-        values: common name -> for each parameter group, a value for each step
-        epochs: (last step, number) of each epoch; []: a schedule without a fit
-        borders: first step of each fit after the first fit
-    """
+    "The planned hyper-parameters for each update of a fit, or for each point of a schedule"
     title: str                                # title of the chart
     values: dict[str, list[list[float]]]      # common name -> for each parameter group, a value for each step
     epochs: list[tuple[int, int]] = []        # (last step, number) of each epoch; []: a schedule without a fit
@@ -104,18 +97,7 @@ def schedule_figure(
     plan: SchedulePlan,    # plan to draw
     ax: Any = None,        # axes to draw a single panel into; None: a new figure
 ) -> Any:                  # the matplotlib figure
-    """Draw a panel for the learning rate and for each other hyper-parameter that changes. If `ax` is passed and there are several panels, raise `ValueError`
-
-    Args:
-        plan: plan to draw
-        ax: axes to draw a single panel into; None: a new figure
-
-    Returns:
-        the matplotlib figure
-
-    Raises:
-        ValueError: ... do not fit into one `ax`: leave it out
-    """
+    "Draw a panel for the learning rate and for each other hyper-parameter that changes. If `ax` is passed and there are several panels, raise `ValueError`"
     panels = _panels(plan)
     if ax is not None and len(panels) > 1:
         raise ValueError(f'{" and ".join(panels)} do not fit into one `ax`: leave it out')
@@ -130,14 +112,7 @@ def schedule_figure(
 def schedule_charts(
     plan: SchedulePlan,    # plan to draw
 ) -> list[Chart]:          # the charts
-    """Make a chart for the learning rate and for each other hyper-parameter that changes
-
-    Args:
-        plan: plan to draw
-
-    Returns:
-        the charts
-    """
+    "Make a chart for the learning rate and for each other hyper-parameter that changes"
     charts, xlabel = [], 'step' if plan.epochs else 'share done'
     for name, lines in _panels(plan).items():
         drawn = [Line(label, plan.xs(), values, _color(name, i)) for i, (label, values) in enumerate(lines.items())]
@@ -149,14 +124,7 @@ def schedule_charts(
 def schedule_chart(
     plan: SchedulePlan,    # plan to draw
 ) -> str:                  # HTML of the charts
-    """Return HTML for the charts of a plan, with one crosshair for all charts
-
-    Args:
-        plan: plan to draw
-
-    Returns:
-        HTML of the charts
-    """
+    "Return HTML for the charts of a plan, with one crosshair for all charts"
     return charts_html(schedule_charts(plan))
 
 # %% ../../nbs/display/schedules.ipynb #ebfc4689
@@ -192,6 +160,38 @@ def _called(
     rows = [list(row) if isinstance(row, (list, tuple)) else [row] for row in rows]
     return [[float(v) for v in group] for group in zip(*rows, strict=True)]
 
+# %% ../../nbs/display/schedules.ipynb #aca58d82
+@patch
+def top(self: OneCycle) -> float:
+    """Return the highest rate of the last group. Raise `ValueError` if you did not pass `lr_max`
+
+    Returns:
+        the rate at the top of the cycle
+    Raises:
+        ValueError: lr_max is not known before training: OneCycle(lr_max=...).plot()
+    Example:
+        from cbnb.toy import raises
+        assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+        assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+        with raises(ValueError, 'not known before training'): OneCycle().planned()
+    """
+    if self.lr_max is None: raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
+    return list(self.lr_max)[-1] if isinstance(self.lr_max, (list, tuple)) else spread_lrs(self.lr_max, 1)[-1]
+
+@patch
+def planned(self: OneCycle) -> dict[str, Any]:
+    """Return the schedules of the last group. Raise `ValueError` if you did not pass `lr_max`
+
+    Returns:
+        schedules of the rate and of the momentum, by their names
+    Example:
+        from cbnb.toy import raises
+        assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+        assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+        with raises(ValueError, 'not known before training'): OneCycle().planned()
+    """
+    return one_cycle_scheds([self.top()], self.mom or (0.95, 0.85, 0.95), self.div, self.div_final, self.pct_start)
+
 # %% ../../nbs/display/schedules.ipynb #a458bdaf
 def _scheds_of(what: Any) -> dict[str, Callable[[float], Any]]:
     "Return a dict from the common names of hyper-parameters to functions of the completed fraction. A single function gets the name 'value'"
@@ -221,11 +221,7 @@ class _Rates(Optimizer):
 def is_scheduler(
     cb: Any,    # a callback
 ) -> bool:
-    """Return whether a callback sets hyper-parameters by a schedule that does not depend on losses or metrics
-
-    Args:
-        cb: a callback
-    """
+    "Return whether a callback sets hyper-parameters by a schedule that does not depend on losses or metrics"
     schedules = isinstance(cb, ParamScheduler) or getattr(type(cb), 'schedules', False)
     return bool(schedules) and not vars(cb).get('monitor')
 
@@ -317,16 +313,7 @@ def schedule_plan(
     n: int = 200,        # number of steps
     lr: float = 1e-3,    # learning rate of the optimizer, for a `TorchScheduler`
 ) -> SchedulePlan:
-    """Compute the values of a schedule over `n` steps. If `what` is no schedule, raise `TypeError`. If it depends on a metric, raise `ValueError`
-
-    Args:
-        what: a function of the completed fraction, a dict of such functions, or a scheduling callback
-        n: number of steps
-        lr: learning rate of the optimizer, for a `TorchScheduler`
-
-    Raises:
-        ValueError: {what} waits for {what.monitor}, so its rates are not known before the fit
-    """
+    "Compute the values of a schedule over `n` steps. If `what` is no schedule, raise `TypeError`. If it depends on a metric, raise `ValueError`"
     n = as_count(n, 'n', 1)
     if isinstance(what, Callback) and not isinstance(what, ParamScheduler) and is_scheduler(what):
         notes = _rehearse(alone := _Alone(what, n, as_positive(lr, 'lr')), alone.n_iter)
@@ -417,23 +404,15 @@ def _rehearsed(learn: Learner, method: str, args: Sequence[Any], kwargs: Mapping
 
 # %% ../../nbs/display/schedules.ipynb #e030481f
 @patch
-def planned_schedule(self: Learner,
-    *args: Any,                      # positional arguments of the method, such as `n_epoch`
-    method: str = 'fit_one_cycle',   # name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
-    **kwargs: Any,                   # keyword arguments of the method
-) -> SchedulePlan:  # the hyper-parameters of each step, as plain data
+def planned_schedule(self: Learner, *args: Any, method: str = 'fit_one_cycle', **kwargs: Any) -> SchedulePlan:
     """Compute the hyper-parameters that a fit would use, without training. Invalid arguments raise the same errors as in the fit
 
     Args:
         *args: positional arguments of the method, such as `n_epoch`
         method: name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
         **kwargs: keyword arguments of the method
-
     Returns:
         the hyper-parameters of each step, as plain data
-
-    Example:
-        plan = two.planned_schedule(2, method='fine_tune')
     """
     made, said = _rehearsed(self, method, args, kwargs), [*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())]
     return _joined(made._noted, f'{method}({", ".join(said)})')
@@ -454,14 +433,8 @@ def _draggable(made: Any, plan: SchedulePlan, args: Sequence[Any], kwargs: Mappi
 
 # %% ../../nbs/display/schedules.ipynb #d3c71a18
 @patch
-def plot_schedule(self: Learner,
-    *args: Any,                       # positional arguments of the method, such as `n_epoch`
-    method: str = 'fit_one_cycle',    # name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
-    return_fig: bool | None = None,   # whether to return the figure instead of showing a chart
-    ax: Any = None,                   # axes to draw into, if only the learning rate changes; None: a chart
-    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
-    **kwargs: Any,                    # keyword arguments of the method
-) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+def plot_schedule(self: Learner, *args: Any, method: str = 'fit_one_cycle', return_fig: bool | None = None, ax: Any = None,
+        widget: bool | None = None, **kwargs: Any) -> Any:
     """Plot the learning rates and momenta that a fit would use, without training
 
     Args:
@@ -471,15 +444,13 @@ def plot_schedule(self: Learner,
         ax: axes to draw into, if only the learning rate changes; None: a chart
         widget: True: return a chart; False: draw a figure; None: show a chart
         **kwargs: keyword arguments of the method
-
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-
     Example:
-        two.plot_schedule(3, base_lr=0.01, method='fine_tune')
-        chart = two.plot_schedule(3, base_lr=0.01, method='fine_tune', widget=True)        # a chart that you can show later
-        assert repr(chart).startswith('fine_tune(3, ')
-        assert two.plot_schedule(3, widget=False) is None                                  # draws a figure
+        from cbnb.all import *
+        from cbnb.toy import close, raises, wave_learner
+        learn = wave_learner()
+        learn.plot_schedule(3)
     """
     made, asked = _rehearsed(self, method, args, kwargs), return_fig or ax is not None or widget is not None
     plan = self.planned_schedule(*args, method=method, **kwargs)
@@ -496,29 +467,12 @@ def plot_schedule(
     lr: float = 1e-3,                 # learning rate of the optimizer, for a `TorchScheduler`
     widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    """Plot a schedule without a learner
-
-    Args:
-        what: a function of the completed fraction, a dict of such functions, or a scheduling callback
-        n: number of steps
-        return_fig: whether to return the figure instead of showing a chart
-        ax: axes to draw into; None: a chart
-        lr: learning rate of the optimizer, for a `TorchScheduler`
-        widget: True: return a chart; False: draw a figure; None: show a chart
-
-    Returns:
-        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    """
+    "Plot a schedule without a learner"
     return _shown(schedule_plan(what, n, lr), return_fig, ax, widget)
 
 # %% ../../nbs/display/schedules.ipynb #0c2fca04
 @patch
-def plot(self: Sched,
-    n: int = 200,                     # number of steps
-    return_fig: bool | None = None,   # whether to return the figure instead of showing a chart
-    ax: Any = None,                   # axes to draw into; None: a chart
-    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
-) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+def plot(self: Sched, n: int = 200, return_fig: bool | None = None, ax: Any = None, widget: bool | None = None) -> Any:
     """Plot the schedule
 
     Args:
@@ -526,14 +480,8 @@ def plot(self: Sched,
         return_fig: whether to return the figure instead of showing a chart
         ax: axes to draw into; None: a chart
         widget: True: return a chart; False: draw a figure; None: show a chart
-
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-
-    Example:
-        fig = ParamScheduler({'lr': SchedCos(0.1, 0.), 'mom': SchedLin(0.8, 0.95)}).plot(10, return_fig=True)
-        assert close(fig.axes[0].lines[0].get_ydata()[5], 0.05)
-        assert close(fig.axes[1].lines[0].get_ydata()[5], 0.875)
     """
     return plot_schedule(self, n, return_fig, ax, widget=widget)
 
@@ -544,26 +492,11 @@ def plot(self: SchedCombined,
     ax: Any = None,                   # axes to draw into; None: a chart
     widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    """Plot the combined schedules, one after another
-
-    Args:
-        n: number of steps
-        return_fig: whether to return the figure instead of showing a chart
-        ax: axes to draw into; None: a chart
-        widget: True: return a chart; False: draw a figure; None: show a chart
-
-    Returns:
-        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    """
+    "Plot the combined schedules, one after another"
     return plot_schedule(self, n, return_fig, ax, widget=widget)
 
 @patch
-def plot(self: ParamScheduler,
-    n: int = 200,                     # number of steps
-    return_fig: bool | None = None,   # whether to return the figure instead of showing a chart
-    ax: Any = None,                   # axes to draw into, if only one hyper-parameter changes; None: a chart
-    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
-) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+def plot(self: ParamScheduler, n: int = 200, return_fig: bool | None = None, ax: Any = None, widget: bool | None = None) -> Any:
     """Plot the learning rate, and each other hyper-parameter that changes
 
     Args:
@@ -571,11 +504,10 @@ def plot(self: ParamScheduler,
         return_fig: whether to return the figure instead of showing a chart
         ax: axes to draw into, if only one hyper-parameter changes; None: a chart
         widget: True: return a chart; False: draw a figure; None: show a chart
-
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-
     Example:
+        from cbnb.toy import close
         fig = ParamScheduler({'lr': SchedCos(0.1, 0.), 'mom': SchedLin(0.8, 0.95)}).plot(10, return_fig=True)
         assert close(fig.axes[0].lines[0].get_ydata()[5], 0.05)
         assert close(fig.axes[1].lines[0].get_ydata()[5], 0.875)
@@ -623,24 +555,15 @@ def cycle_page(
     steps: tuple[int, int] | None = None,    # number of steps and epochs of the fit; None: not known
     slot: str = '',                          # name by which a widget finds the output; '': no widget
 ) -> str:                                    # HTML of the output
-    """Return HTML for a one-cycle schedule with points to drag, and the call that trains with it
-
-    Args:
-        cycle: a schedule with `lr_max`
-        steps: number of steps and epochs of the fit; None: not known
-        slot: name by which a widget finds the output; '': no widget
-
-    Returns:
-        HTML of the output
-    """
+    "Return HTML for a one-cycle schedule with points to drag, and the call that trains with it"
     now = {name: getattr(cycle, name) for name in ('div', 'div_final', 'pct_start')}
     moms = cycle.mom or [0.95, 0.85, 0.95]
-    data = dict(css=css_variables('.cbnb-lc') + asset('chart.css') + asset('schedule.css'), slot=slot,
+    data = dict(css=css_variables('.cbnb-lc') + asset('chart.css') + asset('schedule.css'), kind='cycle', slot=slot,
                 cycle=dict(now, lr_max=cycle.top(), moms=cycle.mom), moms=moms,
                 steps=steps and dict(n=steps[0], n_epoch=steps[1]))
     call = escape(_cycle_call(cycle, steps[1] if steps else 'n_epoch'))
     still = f'{_cycle_still(cycle)}<div><code>{call}</code></div>'
-    return scripted(still, asset('schedule.js'), data)
+    return scripted(still, script('schedule.js'), data)
 
 # %% ../../nbs/display/schedules.ipynb #91bc910d
 _RELAY = """export default () => ({ initialize({ model }) {
@@ -678,12 +601,7 @@ def _log_slider(name: str, tip: str, value: float, low: float, high: float, step
 
 # %% ../../nbs/display/schedules.ipynb #37cac9e7
 class OneCycleView:
-    """A view of a one-cycle schedule with points to drag, and the call that trains with it
-
-    Args:
-        one_cycle: a schedule with `lr_max`
-        n: number of points of the curves that `picture` draws
-    """
+    "A view of a one-cycle schedule with points to drag, and the call that trains with it"
     one_cycle: OneCycle      # the current schedule
     n: int                   # number of points of the curves
     lr_max: Any              # sliders of the four parameters
@@ -711,11 +629,7 @@ class OneCycleView:
     def refresh(self,
         change: Any = None,    # change event of ipywidgets, which is ignored
     ) -> None:
-        """Redraw the schedule with the current values of the sliders
-
-        Args:
-            change: change event of ipywidgets, which is ignored
-        """
+        "Redraw the schedule with the current values of the sliders"
         self.one_cycle = cycle = self.cycle()
         self.words = [_cycle_words(cycle)]
         self.chart.value = f'{_cycle_still(cycle)}<div><code>{escape(self.call())}</code></div>'
@@ -758,12 +672,7 @@ class OneCycleView:
 
 # %% ../../nbs/display/schedules.ipynb #cbadde1d
 @patch
-def plot(self: OneCycle,
-    n: int = 200,                     # number of steps
-    return_fig: bool | None = None,   # whether to return the figure instead of showing the points to drag
-    ax: Any = None,                   # axes to draw the learning rate into; None: show the points to drag
-    widget: bool | None = None,       # True: return the view; False: show a figure; None: show the points to drag
-) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the view with `widget=True`
+def plot(self: OneCycle, n: int = 200, return_fig: bool | None = None, ax: Any = None, widget: bool | None = None) -> Any:
     """Plot the schedule, by default with points to drag. If `lr_max` is None, raise `ValueError`
 
     Args:
@@ -771,9 +680,14 @@ def plot(self: OneCycle,
         return_fig: whether to return the figure instead of showing the points to drag
         ax: axes to draw the learning rate into; None: show the points to drag
         widget: True: return the view; False: show a figure; None: show the points to drag
-
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the view with `widget=True`
+    Example:
+        preview = OneCycle(lr_max=0.01).plot(widget=True)
+        preview.relay.cycle = dict(lr_max=0.02, pct_start=0.4, div=10, div_final=1e5)    # as if the page had sent it
+        assert preview.call() == 'learn.fit_one_cycle(n_epoch, lr_max=0.02, pct_start=0.4, div=10)'
+        preview.div.value = 20.                                                         # as in your own code
+        assert preview.relay.cycle['div'] == 20 and preview.one_cycle.div == 20
     """
     plan = SchedulePlan(f'one cycle with a top of {lr_text(self.top())}', schedule_plan(self, n).values)
     if ax is not None: plan.values.pop('mom')

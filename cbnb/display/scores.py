@@ -27,16 +27,7 @@ def confusion_matrix(
     predicted: Tensor,    # predicted class of each item, as a number
     n: int,               # number of classes
 ) -> Tensor:              # counts of shape n x n; row: actual class, column: predicted class
-    """Count how often each class is predicted for each actual class
-
-    Args:
-        actual: actual class of each item, as a number
-        predicted: predicted class of each item, as a number
-        n: number of classes
-
-    Returns:
-        counts of shape n x n; row: actual class, column: predicted class
-    """
+    "Count how often each class is predicted for each actual class"
     known = actual >= 0
     pairs = actual[known]*n + predicted[known]
     return torch.bincount(pairs, minlength=n*n).reshape(n, n)
@@ -47,16 +38,7 @@ def confused_pairs(
     names: Sequence[str],     # names of the classes
     min_val: int = 1,         # smallest count to include
 ) -> list[tuple[str, str, int]]:    # (actual class, predicted class, count), the most frequent first
-    """List the pairs of classes that were confused at least `min_val` times
-
-    Args:
-        matrix: matrix as `confusion_matrix` returns it
-        names: names of the classes
-        min_val: smallest count to include
-
-    Returns:
-        (actual class, predicted class, count), the most frequent first
-    """
+    "List the pairs of classes that were confused at least `min_val` times"
     often = (matrix >= max(min_val, 1)).nonzero().tolist()
     found = [(names[i], names[j], int(matrix[i, j])) for i, j in often if i != j]
     return sorted(found, key=lambda pair: -pair[2])
@@ -66,15 +48,7 @@ def most_in_error(
     matrix: Tensor,    # matrix as `confusion_matrix` returns it
     n: int,            # number of classes to select
 ) -> list[int]:        # numbers of the classes, in ascending order
-    """Select the classes with the most errors. An error counts for its actual class and for its predicted class
-
-    Args:
-        matrix: matrix as `confusion_matrix` returns it
-        n: number of classes to select
-
-    Returns:
-        numbers of the classes, in ascending order
-    """
+    "Select the classes with the most errors. An error counts for its actual class and for its predicted class"
     errors = matrix - torch.diag(matrix.diag())
     return sorted((errors.sum(0) + errors.sum(1)).argsort(descending=True, stable=True)[:n].tolist())
 
@@ -92,12 +66,7 @@ class Scores(dict[str, dict[str, float]]):
         return html_table(['name', *self.headings()], self.cells(), ['left'] + ['right']*len(self.headings()))
 
 def score_text(heading: str, value: float | None) -> str:
-    """Format a score: counts as whole numbers, fractions with three decimals, errors with four significant digits
-
-    Args:
-        heading
-        value
-    """
+    "Format a score: counts as whole numbers, fractions with three decimals, errors with four significant digits"
     if value is None: return ''
     if heading == 'items': return f'{int(value):,}'
     return f'{value:.3f}' if heading in _SHARES else number(value)
@@ -125,12 +94,7 @@ def class_scores(
     matrix: Tensor,          # matrix as `confusion_matrix` returns it
     names: Sequence[str],    # names of the classes
 ) -> Scores:
-    """Compute precision, recall and F1 of each class, the means over classes, and the accuracy
-
-    Args:
-        matrix: matrix as `confusion_matrix` returns it
-        names: names of the classes
-    """
+    "Compute precision, recall and F1 of each class, the means over classes, and the accuracy"
     scores = _rows(_scores_of(matrix.diag(), matrix.sum(0), matrix.sum(1)), matrix.sum(1), names)
     total = int(matrix.sum())
     return Scores(scores | {'accuracy': dict(f1=int(matrix.diag().sum())/max(total, 1), items=total)})
@@ -141,13 +105,7 @@ def label_scores(
     predicted: Tensor,       # predicted labels, in the same shape
     names: Sequence[str],    # names of the labels
 ) -> Scores:
-    """Compute precision, recall and F1 of each label, and the means over labels
-
-    Args:
-        actual: boolean tensor with a row for each item and a column for each label
-        predicted: predicted labels, in the same shape
-        names: names of the labels
-    """
+    "Compute precision, recall and F1 of each label, and the means over labels"
     each = _scores_of((actual & predicted).sum(0), predicted.sum(0), actual.sum(0))
     return _rows(each, actual.sum(0), names)
 
@@ -157,13 +115,7 @@ def value_scores(
     predicted: Tensor,             # predicted values, in the same shape
     names: Sequence[str] = (),     # names of the columns; empty: 'value', or 'value 0', 'value 1' and so on
 ) -> Scores:
-    """Compute errors and R² of predicted values
-
-    Args:
-        actual: actual values, with a column for each predicted quantity
-        predicted: predicted values, in the same shape
-        names: names of the columns; empty: 'value', or 'value 0', 'value 1' and so on
-    """
+    "Compute errors and R² of predicted values"
     actual, error = actual.double(), (predicted.double() - actual.double())
     spread = (actual - actual.mean(0)).square().sum(0)
     r2 = 1 - error.square().sum(0)/spread
@@ -173,13 +125,7 @@ def value_scores(
 
 # %% ../../nbs/display/scores.ipynb #d4a22042
 class Calibration(NamedTuple):
-    """A calibration curve: predicted probabilities and observed frequencies in bins
-
-    Args:
-        prob_true: fraction of correct predictions in each bin that is not empty
-        prob_pred: mean predicted probability in each of these bins
-        counts: number of predictions in each of these bins
-    """
+    "A calibration curve: predicted probabilities and observed frequencies in bins"
     prob_true: Tensor    # fraction of correct predictions in each bin that is not empty
     prob_pred: Tensor    # mean predicted probability in each of these bins
     counts: Tensor       # number of predictions in each of these bins
@@ -196,13 +142,7 @@ def calibration(
     prob: Tensor,         # predicted probability of each prediction
     n_bins: int = 10,     # number of bins of equal width
 ) -> Calibration:
-    """Compute a calibration curve
-
-    Args:
-        true: whether each prediction is correct
-        prob: predicted probability of each prediction
-        n_bins: number of bins of equal width
-    """
+    "Compute a calibration curve"
     prob = prob.double()
     where = torch.bucketize(prob, torch.arange(1, n_bins, dtype=torch.float64)*(1/n_bins))
     counts = torch.bincount(where, minlength=n_bins)
@@ -222,16 +162,7 @@ def cell_colors(
     j: int,           # column of the cell
     share: float,     # value of the cell as a fraction of the highest value on its color scale, from 0 to 1
 ) -> tuple[str, str]:    # background color and text color
-    """Return background and text color of a cell that is not empty
-
-    Args:
-        i: row of the cell
-        j: column of the cell
-        share: value of the cell as a fraction of the highest value on its color scale, from 0 to 1
-
-    Returns:
-        background color and text color
-    """
+    "Return background and text color of a cell that is not empty"
     low, high = _SCALES['right' if i == j else 'wrong']
     fill = _between(low, high, share)
     return fill, max('#000000', '#ffffff', key=lambda ink: contrast(fill, ink))
@@ -249,14 +180,7 @@ def _shares(
 def by_row(
     matrix: Tensor,    # counts of a confusion matrix
 ) -> Tensor:           # fractions from 0 to 1
-    """Divide each row of a matrix by its sum. A row without items stays 0
-
-    Args:
-        matrix: counts of a confusion matrix
-
-    Returns:
-        fractions from 0 to 1
-    """
+    "Divide each row of a matrix by its sum. A row without items stays 0"
     return matrix.double()/matrix.sum(1, keepdim=True).clamp(min=1)
 
 # %% ../../nbs/display/scores.ipynb #772f35fb
@@ -285,18 +209,7 @@ def confusion_figure(
     title: str = 'Confusion matrix',
     ax: Any = None,             # axes to draw into; None: a new figure
 ) -> Any:                       # the matplotlib figure
-    """Draw a confusion matrix
-
-    Args:
-        matrix: matrix as `confusion_matrix` returns it
-        names: names of the classes
-        normalize: whether to divide each row by its sum
-        title
-        ax: axes to draw into; None: a new figure
-
-    Returns:
-        the matplotlib figure
-    """
+    "Draw a confusion matrix"
     values = by_row(matrix) if normalize else matrix
     shares, n = _shares(values), len(matrix)
     side = max(3.2, min(9, 1.6 + 0.45*n))
@@ -316,16 +229,7 @@ def calibration_figure(
     of: str = 'prediction',     # name of the event with this probability, for the label of the x axis
     ax: Any = None,             # axes to draw into; None: a new figure
 ) -> Any:                       # the matplotlib figure
-    """Draw the fraction of correct predictions against the predicted probability
-
-    Args:
-        curve
-        of: name of the event with this probability, for the label of the x axis
-        ax: axes to draw into; None: a new figure
-
-    Returns:
-        the matplotlib figure
-    """
+    "Draw the fraction of correct predictions against the predicted probability"
     with figure(ax, size=(4.4, 4)) as (fig, [ax]):
         ax.plot([0, 1], [0, 1], ls='--', lw=1, color=COLORS['quiet'])
         ax.text(0.03, 0.97, 'dashed: perfect', va='top', transform=ax.transAxes, fontsize=9)
@@ -355,17 +259,7 @@ def predictions_figure(
     name: str = '',       # name of the quantity, for the axis labels
     ax: Any = None,       # axes to draw into; None: a new figure
 ) -> Any:                 # the matplotlib figure
-    """Draw predicted against actual values
-
-    Args:
-        actual: actual values of one quantity
-        predicted: predicted values
-        name: name of the quantity, for the axis labels
-        ax: axes to draw into; None: a new figure
-
-    Returns:
-        the matplotlib figure
-    """
+    "Draw predicted against actual values"
     xs, ys = _thinned(actual, predicted)
     with figure(ax, size=(4.4, 4)) as (fig, [ax]):
         ax.axline((xs[0], xs[0]), slope=1, ls='--', lw=1, color=COLORS['quiet'])
@@ -380,17 +274,7 @@ def residuals_figure(
     name: str = '',       # name of the quantity, for the axis labels
     ax: Any = None,       # axes to draw into; None: a new figure
 ) -> Any:                 # the matplotlib figure
-    """Draw the residuals against the predicted values
-
-    Args:
-        actual: actual values of one quantity
-        predicted: predicted values
-        name: name of the quantity, for the axis labels
-        ax: axes to draw into; None: a new figure
-
-    Returns:
-        the matplotlib figure
-    """
+    "Draw the residuals against the predicted values"
     xs, ys = _thinned(predicted, predicted - actual)
     with figure(ax, size=(6.4, 3.4)) as (fig, [ax]):
         ax.axhline(0, ls='--', lw=1, color=COLORS['quiet'])
@@ -414,14 +298,7 @@ MATRIX_STYLE = f'''<style>{css_variables('.cbnb-matrix')}
 def matrix_cells(
     matrix: Tensor,    # matrix as `confusion_matrix` returns it
 ) -> list[list[tuple[int, str, str] | None]]:    # (count, background color, text color) of each cell; None: no items
-    """Return the counts and colors of the cells of the table
-
-    Args:
-        matrix: matrix as `confusion_matrix` returns it
-
-    Returns:
-        (count, background color, text color) of each cell; None: no items
-    """
+    "Return the counts and colors of the cells of the table"
     shares, n = _shares(matrix), len(matrix)
     def cell(i: int, j: int) -> tuple[int, str, str] | None:
         return (int(matrix[i, j]), *cell_colors(i, j, float(shares[i, j]))) if matrix[i, j] else None
@@ -437,15 +314,7 @@ def still_matrix(
     matrix: Tensor,             # matrix as `confusion_matrix` returns it
     names: Sequence[str],       # names of the classes
 ) -> str:                       # HTML of the table
-    """Return a confusion matrix as an HTML table
-
-    Args:
-        matrix: matrix as `confusion_matrix` returns it
-        names: names of the classes
-
-    Returns:
-        HTML of the table
-    """
+    "Return a confusion matrix as an HTML table"
     head = ''.join(f'<th scope="col">{escape(name)}</th>' for name in names)
     body = ''.join(f'<tr><th scope="row">{escape(name)}</th>{"".join(map(_cell_html, row))}</tr>'
                    for name, row in zip(names, matrix_cells(matrix)))
@@ -476,15 +345,7 @@ def values_svg(
     actual: Tensor,       # actual values of one quantity
     predicted: Tensor,    # predicted values
 ) -> str:                 # SVG text
-    """Draw predicted against actual values as SVG on a white background
-
-    Args:
-        actual: actual values of one quantity
-        predicted: predicted values
-
-    Returns:
-        SVG text
-    """
+    "Draw predicted against actual values as SVG on a white background"
     xs, ys = _thinned(actual, predicted)
     known = [(x, y) for x, y in zip(xs, ys) if math.isfinite(x) and math.isfinite(y)] or [(0., 0.)]
     low, high = _axis([v for point in known for v in point])

@@ -29,15 +29,7 @@ def grown(
     bounds: tuple[float, float] | None,    # lower and upper limit so far; None: no limits yet
     values: Iterable[float],               # values that must fit; values that are not finite are ignored
 ) -> tuple[float, float] | None:           # new limits, or `bounds` unchanged if all values fit
-    """Extend the limits of an axis to round numbers that include all values
-
-    Args:
-        bounds: lower and upper limit so far; None: no limits yet
-        values: values that must fit; values that are not finite are ignored
-
-    Returns:
-        new limits, or `bounds` unchanged if all values fit
-    """
+    "Extend the limits of an axis to round numbers that include all values"
     finite = [v for v in [*(bounds or ()), *values] if math.isfinite(v)]
     if not finite or bounds and bounds == (min(finite), max(finite)): return bounds
     lo, hi = min(finite), max(finite)
@@ -51,16 +43,7 @@ def run_figure(
     total: int | None = None,                     # planned number of batches; None: not known
     bounds: tuple[float, float] | None = None,    # limits of the y axis so far; None: no limits yet
 ) -> tuple[Any, tuple[float, float] | None]:      # the figure, and the limits of its y axis
-    """Draw the losses of a run. The x axis ends at the last planned batch if `total` is known, and the y axis seldom changes
-
-    Args:
-        run: record of a fit
-        total: planned number of batches; None: not known
-        bounds: limits of the y axis so far; None: no limits yet
-
-    Returns:
-        the figure, and the limits of its y axis
-    """
+    "Draw the losses of a run. The x axis ends at the last planned batch if `total` is known, and the y axis seldom changes"
     raw, smooth, valid = list(run.raw_losses), list(run.losses), valid_points(run)
     late = len(raw)//10
     bounds = grown(bounds, [*raw[late:], *smooth[late:], *(loss for _, loss in valid)])
@@ -84,13 +67,9 @@ class ShowGraph(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
-
-    Example:
-        learn.fit(6, cbs=[StopEarly(), ShowGraph()])
-        assert learn.recorder.last().status == 'cancelled'
     """
     order, run_in = 65, ('fit',)
-    graph: Run         # record of the fit
+    graph: Run
 
     def before_fit(self):
         learn = self.learn

@@ -36,9 +36,10 @@ class Steering(Callback):
     def __init__(self):
         self.while_paused: Callable[[], None] | None = None    # called about 30 times a second during a pause
         self._put_back: Callable[[], None] | None = None       # restores the rate
-        self._reset()
+        self.reset()
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
+        "Return to the planned rate, and forget stops, pauses and changes"
         self.stopping, self.paused = False, False
         self.lr_scale = 1.                              # factor on the planned rate
         self.changes: list[tuple[int, float]] = []      # (first step, factor) of each change in this fit
@@ -48,14 +49,7 @@ class Steering(Callback):
     def scale_lr(self,
         by: float,    # factor on the planned rate: 1 for the planned rate, 0.5 for half the planned rate
     ) -> None:
-        """Multiply the learning rate of the next batches. If `by` is not above 0, raise `ValueError`
-
-        Args:
-            by: factor on the planned rate: 1 for the planned rate, 0.5 for half the planned rate
-
-        Raises:
-            ValueError: by=0 would train nothing: use pause()
-        """
+        "Multiply the learning rate of the next batches. If `by` is not above 0, raise `ValueError`"
         if as_positive(by, 'by') == 0: raise ValueError('by=0 would train nothing: use pause()')
         self.lr_scale = float(by)
 
@@ -82,7 +76,7 @@ class Steering(Callback):
         return '; '.join([f'planned lr {", ".join(words)}']*bool(words) + paused*bool(self.n_pauses))
 
     def before_fit(self):
-        self._reset()
+        self.reset()
         self.learn.undo.callback(self._unscale)
 
     def before_batch(self):

@@ -39,29 +39,14 @@ from ..undo import interrupts_act, interrupts_wait
 
 # %% ../../nbs/distributed/launch.ipynb #91bd26b1
 def on_gpus(learn: Learner) -> bool:
-    """Return whether a learner trains on GPUs
-
-    Args:
-        learn: the learner
-    """
+    "Return whether a learner trains on GPUs"
     return torch.device(getattr(learn.dls, 'device', None) or 'cpu').type == 'cuda'
 
 def process_count(
     learn: Learner,
     n: int | None,     # number of processes; None: one per GPU, or two without GPUs
 ) -> int:
-    """Return the number of processes to start. Raises `ValueError` if `n` is below 1 or exceeds the batches or GPUs there are, and `OSError` on Windows
-
-    Args:
-        learn: the learner
-        n: number of processes; None: one per GPU, or two without GPUs
-
-    Raises:
-        OSError: fit_distributed needs Linux or macOS
-        ValueError: n_process={n}: each process needs a GPU of its own, and this machine has ...
-        ValueError: n_process={n}: an epoch has {batches} batch..., and each process needs one: use
-            smaller batches
-    """
+    "Return the number of processes to start. Raises `ValueError` if `n` is below 1 or exceeds the batches or GPUs there are, and `OSError` on Windows"
     if os.name != 'posix': raise OSError('fit_distributed needs Linux or macOS')
     n_gpu = torch.cuda.device_count() if on_gpus(learn) else 0
     n = n_gpu or 2 if n is None else as_count(n, 'n_process', 1)
@@ -126,13 +111,7 @@ def _end(process: subprocess.Popen) -> None:
 
 # %% ../../nbs/distributed/launch.ipynb #7a51ac0f
 class Crew:
-    """The training processes, with methods to send commands and to kill the processes
-
-    Args:
-        n: number of processes
-        folder: folder with the job file
-        gpus: True: train on GPUs, one for each process
-    """
+    "The training processes, with methods to send commands and to kill the processes"
     def __init__(self,
         n: int,            # number of processes
         folder: Path,      # folder with the job file
@@ -146,12 +125,7 @@ class Crew:
             threading.Thread(target=self._listen, args=[rank], daemon=True).start()
 
     def start(self, rank: int, env: dict[str, str]) -> subprocess.Popen:
-        """Start the process with this rank
-
-        Args:
-            rank
-            env
-        """
+        "Start the process with this rank"
         return _start(self.folder, rank, env)
 
     def take(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -160,12 +134,7 @@ class Crew:
         while not self.messages.empty(): yield self.messages.get()
 
     def send(self, kind: str, **content: Any) -> None:
-        """Send a command to process 0
-
-        Args:
-            kind
-            **content
-        """
+        "Send a command to process 0"
         with contextlib.suppress(OSError):             # the process may have ended
             self.processes[0].stdin.write(pickle.dumps((kind, content)))
             self.processes[0].stdin.flush()
@@ -175,11 +144,7 @@ class Crew:
         return [rank for rank, process in enumerate(self.processes) if process.poll() is not None]
 
     def end(self, patience: float = 0.) -> None:
-        """Kill the processes that have not ended after `patience` seconds
-
-        Args:
-            patience
-        """
+        "Kill the processes that have not ended after `patience` seconds"
         until = time.monotonic() + patience
         for process in self.processes:
             with contextlib.suppress(subprocess.TimeoutExpired): process.wait(max(until - time.monotonic(), 0))
@@ -227,12 +192,7 @@ class Trouble:
         self.since: float | None = None                                # when the first failure was noted
 
     def note(self, rank: int, report: dict[str, Any] | None) -> None:
-        """Record the report of a process, or `None` if it died without one. Only the first failure of a process counts
-
-        Args:
-            rank
-            report
-        """
+        "Record the report of a process, or `None` if it died without one. Only the first failure of a process counts"
         if rank in self.dead or any(rank == r for _, r, _ in self.errors): return
         self.since = self.since or time.monotonic()
         if report is None: self.dead.append(rank)
@@ -243,11 +203,7 @@ class Trouble:
         return self.since is not None and time.monotonic() - self.since > self.patience
 
     def first(self, crew: Crew) -> BaseException:
-        """Return the exception for the first failure
-
-        Args:
-            crew
-        """
+        "Return the exception for the first failure"
         killed = [rank for rank in self.dead if crew.processes[rank].poll() not in (-signal.SIGABRT, None)]
         if killed or not self.errors: return _death(crew, (killed or self.dead)[0])
         _, rank, report = min(self.errors, key=lambda error: error[0])
@@ -313,13 +269,13 @@ def _temporary_folder() -> Iterator[Path]:
 def _write_job(learn: Learner, folder: Path, **call: Any) -> None:
     "Prepare the optimizer, then write the learner, the random state and the method call to the job file"
     with learn.run_as('fit'): learn.prepare_opt(None, None, False)
-    from cbnb.distributed.payload import dump        # imported here, so that `import cbnb` stays fast
+    from cbnb.distributed.worker import dump        # imported here, so that `import cbnb` stays fast
     dump(dict(learn=learn, rng=rng_state(loaders_of(learn)), **call), folder/'job')
 
 def _follow(learn: Learner, n: int, folder: Path) -> str | None:
     "Train in new processes, and show the fit in this process. Return the place where the fit was interrupted, or `None` if it was not interrupted"
     __tracebackhide__ = True
-    from cbnb.distributed.mirror import Mirror
+    from cbnb.distributed.worker import Mirror
     runs = list(learn.recorded_runs())
     if on_gpus(learn): torch.cuda.empty_cache()         # process 0 uses the same GPU
     with learn.run_as('fit'), contextlib.ExitStack() as stack:
@@ -336,12 +292,7 @@ def _follow(learn: Learner, n: int, folder: Path) -> str | None:
 # %% ../../nbs/distributed/launch.ipynb #fb7f5ab1
 @patch
 @as_one_fit
-def fit_distributed(self: Learner,
-    n_epoch: int | str,              # number of epochs or such as '2000 steps', passed as the first argument of `method`
-    n_process: int | None = None,    # number of processes on this machine; None: one per GPU, or two without GPUs
-    method: str = 'fit',             # name of the method that trains: 'fit_one_cycle', 'fine_tune', ...
-    **kwargs: Any,                   # further arguments of that method: `lr`, `cbs`, ...
-) -> None:
+def fit_distributed(self: Learner, n_epoch: int | str, n_process: int | None = None, method: str = 'fit', **kwargs: Any) -> None:
     """Train in several new processes at once, then copy weights, optimizer state, history and the states of callbacks back to this learner
 
     Args:
@@ -349,17 +300,9 @@ def fit_distributed(self: Learner,
         n_process: number of processes on this machine; None: one per GPU, or two without GPUs
         method: name of the method that trains: 'fit_one_cycle', 'fine_tune', ...
         **kwargs: further arguments of that method: `lr`, `cbs`, ...
-
-    Example:
-        learn = wave_learner(cbs=ProgressCallback, quiet=False)
-        learn.fit_distributed(5, n_process=2)
-        run = learn.recorder.last()
-        assert run.n_steps == 5*16                           # each step takes a batch in both processes: 16 of 32
-        assert run['valid_loss'][-1] < 0.1
     """
     __tracebackhide__ = True
-    from cbnb.distributed.payload import load
-    from cbnb.distributed.worker import take_result
+    from cbnb.distributed.worker import load, take_result
     _check_call(method, n_epoch, kwargs)
     n = process_count(self, n_process)
     with interrupts_wait(), _temporary_folder() as folder, _unless_done(self):

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 # %% ../../nbs/distributed/shares.ipynb #716f2799
 from ..basics.loaders import n_batches
 from ..basics.nested import find_bs
-from ..basics.position import iterator_over, skipping
+from ..files.position import iterator_over, skipping
 from ..basics.processes import gather_over_processes
 from .agreement import Group
 
@@ -27,15 +27,7 @@ def dealt_step(
     batches: list[list[Any]],    # batches of item numbers from a sampler, at most one for each process
     n: int,                      # number of processes
 ) -> list[list[Any]]:            # the batch of each process; empty if there are too few items
-    """Divide the batches of a step among processes
-
-    Args:
-        batches: batches of item numbers from a sampler, at most one for each process
-        n: number of processes
-
-    Returns:
-        the batch of each process; empty if there are too few items
-    """
+    "Divide the batches of a step among processes"
     if len(batches) == n: return batches
     items = list(itertools.chain.from_iterable(batches))
     size, more = divmod(len(items), n)
@@ -48,16 +40,7 @@ def steps_of(
     n: int,                          # number of processes
     drop_last: bool = False,         # drop a last step that has too few batches
 ) -> Iterator[list[list[Any]]]:      # for each step, the batch of each process
-    """Divide the batches of a sampler among processes
-
-    Args:
-        sampler: batch sampler
-        n: number of processes
-        drop_last: drop a last step that has too few batches
-
-    Returns:
-        for each step, the batch of each process
-    """
+    "Divide the batches of a sampler among processes"
     batches = iter(sampler)
     while step := list(itertools.islice(batches, n)):
         if len(step) == n or not drop_last: yield dealt_step(step, n)
@@ -67,16 +50,7 @@ def n_steps(
     n: int,                   # number of processes
     drop_last: bool,          # drop a last step that has too few batches
 ) -> int | None:              # number of steps; None: unknown
-    """Return the number of steps in an epoch
-
-    Args:
-        n_batches: number of batches in the loader; None: unknown
-        n: number of processes
-        drop_last: drop a last step that has too few batches
-
-    Returns:
-        number of steps; None: unknown
-    """
+    "Return the number of steps in an epoch"
     if n_batches is None: return None
     return n_batches//n if drop_last else -(-n_batches//n)
 
@@ -84,14 +58,7 @@ def n_steps(
 _AT_ONCE = 2**18     # number of items per message
 
 class Dealt:
-    """A batch sampler for one of several processes. Process 0 runs the original sampler for all processes
-
-    Args:
-        sampler: batch sampler; only process 0 iterates over it
-        group: group of the processes that train together
-        borrows: give a process without items in a step an item of another process
-        drop_last: drop a last step that has too few batches
-    """
+    "A batch sampler for one of several processes. Process 0 runs the original sampler for all processes"
     def __init__(self,
         sampler: Any,        # batch sampler; only process 0 iterates over it
         group: Group,        # group of the processes that train together
@@ -104,21 +71,18 @@ class Dealt:
     def __iter__(self) -> Iterator[list[Any]]:
         "Iterate over the batches of this process. If a batch is a borrowed item, set `borrowed` to the number of this batch"
         self.steps = steps_of(self.sampler, self.group.n, self.drop_last) if self.group.number == 0 else None
-        self.chunk, self.borrowed = None, None
+        self.chunk, self.is_last, self.borrowed = deque(), False, None
         return self._batches()
 
     def start(self) -> None:
-        "Fetch the first steps from process 0, unless this process already has them"
-        if self.chunk is None: self._fetch()
-
-    def _fetch(self) -> None:
+        "Fetch the next steps from process 0, unless this process has some"
+        if self.chunk or self.is_last: return
         self.group.agree()                # a process that has left the epoch would not join the next exchange
         self.chunk, self.is_last = self.group.from_main(_chunk(self.steps) if self.steps else None)
 
     def _batches(self) -> Iterator[list[Any]]:
-        self.start()
         for i in itertools.count():
-            if not self.chunk and not self.is_last: self._fetch()
+            self.start()
             if not self.chunk: return
             step = self.chunk.popleft()
             mine = step[self.group.number]
@@ -155,11 +119,7 @@ class _Sent:
 def is_dealt(
     dl: Any,     # a loader
 ) -> bool:
-    """Return whether a loader has a batch sampler to divide. If not, process 0 loads all batches
-
-    Args:
-        dl: a loader
-    """
+    "Return whether a loader has a batch sampler to divide. If not, process 0 loads all batches"
     return isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset) and dl.batch_sampler is not None
 
 def _items_in(batch: Any) -> int:
@@ -170,34 +130,15 @@ def _items_in(batch: Any) -> int:
 def dealt_already(
     dl: Any,           # a loader
 ) -> str | None:       # the reason as text; None: the loader has all items
-    """Return the reason why a loader yields only the part of one process. If no reason is found, return None
-
-    Args:
-        dl: a loader
-
-    Returns:
-        the reason as text; None: the loader has all items
-    """
+    "Return the reason why a loader yields only the part of one process. If no reason is found, return None"
     holders = getattr(dl, 'sampler', None), getattr(dl, 'batch_sampler', None)
     sampler = next((s for s in holders if getattr(s, 'num_replicas', 1) > 1), None)
     if sampler is not None: return f'has a {type(sampler).__name__}'
     return 'was prepared by accelerate' if type(dl).__module__.startswith('accelerate.') else None
 
 # %% ../../nbs/distributed/shares.ipynb #e1245828
-_NONE: Any = object()
-
 class Share:
-    """A loader with the batches of one process
-
-    Args:
-        dl: a loader with all items, the same in all processes
-        group: group of the processes that train together
-        training: a process without items in a step borrows an item, with a weight of 0
-
-    Raises:
-        ValueError: the loader {why}, so it has only the part of one process, which would be dealt once
-            more: make it as for one process
-    """
+    "A loader with the batches of one process"
     def __init__(self,
         dl: Any,                  # a loader with all items, the same in all processes
         group: Group,             # group of the processes that train together
@@ -231,56 +172,34 @@ class Share:
     def batches_from(self,
         n: int,       # number of the loader's batches to skip, over all processes
     ) -> Iterator[Any]:
-        """Iterate over the batches of this process after the first `n` batches of the loader
-
-        Args:
-            n: number of the loader's batches to skip, over all processes
-        """
-        if is_dealt(self.dl): source, batches = self._dealt(n)
-        else:
-            rest = itertools.islice(self.dl, n, None) if n and self.group.number == 0 else self.dl
-            batches = iter(source := _Sent(rest, self.group, self.training))
-        return self._together(source, batches)
-
-    def _dealt(self, n: int) -> tuple[Dealt, Iterator[Any]]:
-        made: list[Dealt] = []
-        def deal(sampler: Any) -> Dealt:
-            made.append(Dealt(skipping(sampler, n), self.group, self.training, self.drop_last))
-            return made[0]
-        batches = iterator_over(self.dl, deal)
-        return made[0], batches
+        "Iterate over the batches of this process after the first `n` batches of the loader"
+        source: Any
+        if is_dealt(self.dl):
+            source = Dealt(skipping(self.dl.batch_sampler, n), self.group, self.training, self.drop_last)
+            return self._together(source, iterator_over(self.dl, lambda _: source))
+        rest = itertools.islice(self.dl, n, None) if n and self.group.number == 0 else self.dl
+        source = _Sent(rest, self.group, self.training)
+        return self._together(source, iter(source))
 
     def steps_of(self,
         n: int,       # number of the loader's batches that are done
     ) -> int:
-        """Return the number of steps that correspond to the first `n` batches of the loader
-
-        Args:
-            n: number of the loader's batches that are done
-        """
+        "Return the number of steps that correspond to the first `n` batches of the loader"
         if (total := n_batches(self.dl)) is None: return n//self.group.n
         return len(self) - n_steps(max(total - n, 0), self.group.n, self.drop_last)
 
     def place(self,
         i: int,      # number of a batch of this process
     ) -> int:
-        """Return the number of batch `i` of this process among the batches of all processes
-
-        Args:
-            i: number of a batch of this process
-        """
+        "Return the number of batch `i` of this process among the batches of all processes"
         return i*self.group.n + self.group.number
 
     def from_all(self,
         parts: list[Any],     # one for each batch of this process
     ) -> list[Any]:
-        """Collect the parts from all processes, and return them in the order of the batches of the loader
-
-        Args:
-            parts: one for each batch of this process
-        """
+        "Collect the parts from all processes, and return them in the order of the batches of the loader"
         each = gather_over_processes(parts)
-        return [part for step in itertools.zip_longest(*each, fillvalue=_NONE) for part in step if part is not _NONE]
+        return [part for step in itertools.zip_longest(*each, fillvalue=self) for part in step if part is not self]
 
     def _together(self, source: Any, batches: Iterator[Any]) -> Iterator[Any]:
         "Yield the batches, each after an exchange with the other processes"

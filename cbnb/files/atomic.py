@@ -50,14 +50,7 @@ def _locked_folder(target: Path) -> tuple[int | None, Path]:
 def draft_of(
     target: Path,      # file or folder that the draft will replace
 ) -> Iterator[Path]:   # path to write the draft to; its last part is the name of the target
-    """Context manager that yields a path for a draft, and removes the draft at the end if it was not renamed
-
-    Args:
-        target: file or folder that the draft will replace
-
-    Returns:
-        path to write the draft to; its last part is the name of the target
-    """
+    "Context manager that yields a path for a draft, and removes the draft at the end if it was not renamed"
     lock, folder = _locked_folder(target)
     try: yield folder/target.name
     finally:
@@ -69,12 +62,7 @@ def sweep_drafts(
     folder: Path,    # folder that contains the targets
     names: str,      # glob pattern for the names of the targets
 ) -> None:
-    """Remove the drafts of killed processes from a folder
-
-    Args:
-        folder: folder that contains the targets
-        names: glob pattern for the names of the targets
-    """
+    "Remove the drafts of killed processes from a folder"
     if fcntl is None: return
     for draft in folder.glob(f'.{names}.????????.part'):
         with contextlib.suppress(OSError):
@@ -86,11 +74,7 @@ def sweep_drafts(
 def sync(
     path: Path,      # a file, or a folder; its files are included, subfolders are not
 ) -> None:
-    """Wait until the contents of a file or a folder are on the disk
-
-    Args:
-        path: a file, or a folder; its files are included, subfolders are not
-    """
+    "Wait until the contents of a file or a folder are on the disk"
     for file in [*path.iterdir(), path] if path.is_dir() else [path]:
         if fcntl is None and file.is_dir(): return       # Windows cannot open folders
         fd = os.open(file, os.O_RDONLY if fcntl else os.O_RDWR)
@@ -100,11 +84,7 @@ def sync(
 def sync_name(
     folder: Path,    # folder in which a file was created or renamed
 ) -> None:
-    """Wait until the names in a folder are on the disk, if the file system supports that
-
-    Args:
-        folder: folder in which a file was created or renamed
-    """
+    "Wait until the names in a folder are on the disk, if the file system supports that"
     if fcntl is None: return
     with contextlib.suppress(OSError):
         fd = os.open(folder, os.O_RDONLY)
@@ -123,12 +103,7 @@ def explains_refusal(
     path: str | Path,      # file that is being written, for the message
     draft: Path,           # draft of the file
 ) -> Iterator[None]:
-    """Context manager for writing a draft. If writing fails, add a note that the old file is unchanged. If the disk accepts no more data, raise the error of the operating system
-
-    Args:
-        path: file that is being written, for the message
-        draft: draft of the file
-    """
+    "Context manager for writing a draft. If writing fails, add a note that the old file is unchanged. If the disk accepts no more data, raise the error of the operating system"
     try: yield
     except (RuntimeError, OSError) as e:
         e.add_note(f'{path} was not written; a file of that name is as it was')
@@ -142,17 +117,7 @@ def write_whole(
     sweep: bool = True,             # remove the drafts that killed processes have left
     everywhere: bool = False,       # True: all processes of a distributed fit write; False: only the first
 ) -> Path:                          # the argument `path`
-    """Write a file atomically. Ctrl-C takes effect after the file is written
-
-    Args:
-        path: path of the file; missing folders are created, and links are followed
-        write: function that writes the contents to the path it gets
-        sweep: remove the drafts that killed processes have left
-        everywhere: True: all processes of a distributed fit write; False: only the first
-
-    Returns:
-        the argument `path`
-    """
+    "Write a file atomically. Ctrl-C takes effect after the file is written"
     path, target = Path(path), Path(os.path.realpath(path))
     if process_number() > 0 and not everywhere: return path
     if target.exists() and not target.is_file() and not target.is_dir():     # a device or a pipe cannot be replaced
@@ -173,12 +138,7 @@ def check_writable(
     path: str | Path,    # file that will be written later; its folder need not exist
     use: str,            # what will be written, for the message
 ) -> None:
-    """Try to create a draft in the folder of a file, or in its nearest folder that exists. If that fails, raise `OSError`
-
-    Args:
-        path: file that will be written later; its folder need not exist
-        use: what will be written, for the message
-    """
+    "Try to create a draft in the folder of a file, or in its nearest folder that exists. If that fails, raise `OSError`"
     target = Path(os.path.realpath(path))
     folder = next(p for p in target.parents if p.exists())
     try:

@@ -33,8 +33,8 @@ from ..events import event
 from ..learner import Learner
 from ..metrics import Metric
 from ..optim import one_group
-from ..recorder import fresh
-from ..snapshot import load_module_states, module_states
+from ..phase import fresh
+from ..basics.trained_modules import load_module_states, module_states
 from ..step import Step
 from ..undo import UndoStack, interrupts_wait
 
@@ -42,14 +42,7 @@ from ..undo import UndoStack, interrupts_wait
 def import_path(
     obj: Any,         # a function or class; other objects have no path
 ) -> str | None:      # path such as 'torch.optim.adam:Adam'; None: the object cannot be imported
-    """Return the import path of a function or class, as 'module:name', or None if there is no such path
-
-    Args:
-        obj: a function or class; other objects have no path
-
-    Returns:
-        path such as 'torch.optim.adam:Adam'; None: the object cannot be imported
-    """
+    "Return the import path of a function or class, as 'module:name', or None if there is no such path"
     module, name = getattr(obj, '__module__', None), getattr(obj, '__qualname__', None)
     if not isinstance(module, str) or not isinstance(name, str) or module == '__main__': return None
     found = sys.modules.get(module)
@@ -60,17 +53,7 @@ def import_path(
 def at_path(
     path: str,      # path from `import_path`, such as 'torch.optim.adam:Adam'
 ) -> Any:           # the function or class
-    """Import the function or class at an import path. If the import fails, raise `ValueError`
-
-    Args:
-        path: path from `import_path`, such as 'torch.optim.adam:Adam'
-
-    Returns:
-        the function or class
-
-    Raises:
-        ValueError: {path} cannot be imported: {e}
-    """
+    "Import the function or class at an import path. If the import fails, raise `ValueError`"
     module, _, name = path.partition(':')
     try:
         found = importlib.import_module(module)
@@ -89,14 +72,7 @@ def _arguments(obj: Any) -> dict[str, Any]:
 def as_recipe(
     value: Any,      # a function, a class, a loss, a metric, or plain data
 ) -> Any:            # `Held` with the import path, and the arguments of an object or a partial; plain data as it is
-    """Describe a part of a learner as plain data. If its import path is known, `load_learner` can make the part again
-
-    Args:
-        value: a function, a class, a loss, a metric, or plain data
-
-    Returns:
-        `Held` with the import path, and the arguments of an object or a partial; plain data as it is
-    """
+    "Describe a part of a learner as plain data. If its import path is known, `load_learner` can make the part again"
     words = brief(value)
     if (path := import_path(value)) is not None: return Held(path=path, words=words)
     if isinstance(value, partial): made = value.func, value.args, value.keywords
@@ -186,22 +162,14 @@ def _factory_path(factory: Any) -> str | None:
 FORMAT = 1      # version of the .cbnb format
 
 @patch
-def export(self: Learner,
-    fname: str | Path = 'export.pkl',   # file name, relative to `path`; the ending '.cbnb' gives a file that runs no code
-    factory: Any = None,                # for '.cbnb': function or class that makes the model, or 'module:name'; None: none
-) -> Path:                              # path of the written file
+def export(self: Learner, fname: str | Path = 'export.pkl', factory: Any = None) -> Path:
     """Save the learner without data and optimizer state to a file for `load_learner`
 
     Args:
         fname: file name, relative to `path`; the ending '.cbnb' gives a file that runs no code
         factory: for '.cbnb': function or class that makes the model, or 'module:name'; None: none
-
     Returns:
         path of the written file
-
-    Example:
-        def export_now(cb): cb.learn.export()
-        with raises(RuntimeError, 'this learner is running'): line_learner().fit(1, cbs=Callback(after_epoch=export_now))
     """
     self.__getstate__()                                  # raises RuntimeError during a run
     path = Path(self.path)/fname
@@ -251,13 +219,7 @@ def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) 
 
 # %% ../../nbs/files/export.ipynb #d7585263
 class Missing:
-    """Placeholder for a loss or an optimizer that was not in the file. If you call the placeholder, it raises `ValueError`
-
-    Args:
-        part
-        why
-        path
-    """
+    "Placeholder for a loss or an optimizer that was not in the file. If you call the placeholder, it raises `ValueError`"
     def __init__(self, part: str, why: str, path: str): self.part, self.why, self.path = part, why, path
     def __repr__(self) -> str: return f'Missing({self.part})'
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -275,32 +237,18 @@ def _parts_of(path: str | Path, state: dict[str, Any], passed: dict[str, Any], t
     return parts
 
 # %% ../../nbs/files/export.ipynb #c771b263
-def load_learner(
-    fname: str | Path,      # path of the file
-    cpu: bool = True,       # load the learner onto the CPU; False: onto the default device
-    trust: bool = False,    # allow the file to run code, by unpickling or by importing modules
-    model: Any = None,      # for '.cbnb': a model, or a function or class that makes one; None: the factory of the file
-    dls: Any = None,        # data to train and validate with; None: no data
-    **parts: Any,           # for '.cbnb': other arguments of `Learner`, which replace those in the file
-) -> Learner:               # a learner without optimizer state
+def load_learner(fname: str | Path, cpu: bool = True, trust: bool = False, model: Any = None, dls: Any = None, **parts: Any) -> Learner:
     """Load a learner from a file that `Learner.export` wrote. Without a `model=` or `trust=True` that the file needs, raise `ValueError`
 
     Args:
         fname: path of the file
         cpu: load the learner onto the CPU; False: onto the default device
         trust: allow the file to run code, by unpickling or by importing modules
-        model: for '.cbnb': a model, or a function or class that makes one; None: the factory of the
-            file
+        model: for '.cbnb': a model, or a function or class that makes one; None: the factory of the file
         dls: data to train and validate with; None: no data
         **parts: for '.cbnb': other arguments of `Learner`, which replace those in the file
-
     Returns:
         a learner without optimizer state
-
-    Example:
-        with contextlib.chdir(folder):                      # so that the messages are short
-            with raises(ValueError, 'pass a model, or a function'): load_learner('digits.cbnb')
-            with raises(ValueError, 'does not fit the weights'): load_learner('digits.cbnb', model=nn.Linear(64, 10))
     """
     if Path(fname).suffix != '.cbnb': learn = _load_pickle(fname, cpu, trust, model, parts)
     else:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 # %% ../../nbs/files/rewind.ipynb #bff18dd4
 from ..basics.arguments import as_count
 from ..basics.patch import patch
-from ..basics.position import has_workers
+from .position import has_workers
 from ..basics.text import escape, html_table, number, plural, text_table
 from .state import loaders_of
 from ..display.progress import ProgressCallback
@@ -90,14 +90,7 @@ def _n_bytes(values: Iterable[Any]) -> int:
 def point_size(
     learn: Learner,    # the learner to measure
 ) -> int:              # size in bytes
-    """Return the memory in bytes that a restore point would need
-
-    Args:
-        learn: the learner to measure
-
-    Returns:
-        size in bytes
-    """
+    "Return the memory in bytes that a restore point would need"
     _, models, opts = owned_by_steps(learn)
     attributes = [v for cb in learn.cbs for k, v in vars(cb).items() if k not in cb.no_state]
     states = [s for opt in opts for s in opt.state.values()]
@@ -105,11 +98,7 @@ def point_size(
 
 # %% ../../nbs/files/rewind.ipynb #6d1ebc17
 def free_memory() -> float:    # free memory in bytes
-    """Estimate the free main memory
-
-    Returns:
-        free memory in bytes
-    """
+    "Estimate the free main memory"
     found = []
     with contextlib.suppress(OSError):
         lines = Path('/proc/meminfo').read_text()
@@ -122,11 +111,7 @@ def free_memory() -> float:    # free memory in bytes
     return min(found, default=4e9)
 
 def size_words(n: float) -> str:
-    """Format a number of bytes, such as '2.5 MB'
-
-    Args:
-        n
-    """
+    "Format a number of bytes, such as '2.5 MB'"
     units = ['B', 'KB', 'MB', 'GB', 'TB']
     while n >= 999.5 and len(units) > 1: n, units = n/1000, units[1:]
     return f'{n:.3g} {units[0]}'
@@ -143,11 +128,7 @@ def _call_words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
 
 # %% ../../nbs/files/rewind.ipynb #572625fc
 class RestorePoint:
-    """The restore point of a fit: the state of the learner before the fit, and the status of the fit
-
-    Args:
-        called: the call that began the fit, as text
-    """
+    "The restore point of a fit: the state of the learner before the fit, and the status of the fit"
     def __init__(self,
         called: str,    # the call that began the fit, as text
     ):
@@ -160,14 +141,7 @@ class RestorePoint:
     def row(self,
         n: int,    # argument of `rewind` that restores this point
     ) -> tuple[str, ...]:    # one text for each of `HEADINGS`
-        """Return the row of this point in the table of `learn.runs`
-
-        Args:
-            n: argument of `rewind` that restores this point
-
-        Returns:
-            one text for each of `HEADINGS`
-        """
+        "Return the row of this point in the table of `learn.runs`"
         rows = [row for run in self.runs for row in run.epochs]
         planned = sum(run.n_epoch - run.start_epoch for run in self.runs)
         epochs = f'{sum(row["complete"] for row in rows)} of {planned}' if self.runs else ''
@@ -199,11 +173,7 @@ def _followed(point: RestorePoint, learn: Learner) -> Iterator[None]:
 
 # %% ../../nbs/files/rewind.ipynb #76c827d4
 class RestorePoints:
-    """The restore points of a learner, oldest first
-
-    Args:
-        learn: the learner
-    """
+    "The restore points of a learner, oldest first"
     share = 0.25               # share of the free memory that all points together may use
     ask_from = 2**23           # bytes; smaller points are always kept
     points: list[RestorePoint]
@@ -216,26 +186,14 @@ class RestorePoints:
         self.learn = (lambda: None) if learn is None else weakref.ref(learn)
 
     def trim(self, keep: int) -> None:
-        """Remove all but the last `keep` restore points
-
-        Args:
-            keep
-        """
+        "Remove all but the last `keep` restore points"
         del self.points[:max(len(self.points) - keep, 0)]
 
     def take(self,
         learn: Learner,      # the learner to save
         called: str,         # the call that begins the fit, as text
     ) -> RestorePoint:       # the new point; its `restore` is None if the state could not be kept
-        """Save the state of a learner before a fit
-
-        Args:
-            learn: the learner to save
-            called: the call that begins the fit, as text
-
-        Returns:
-            the new point; its `restore` is None if the state could not be kept
-        """
+        "Save the state of a learner before a fit"
         point, self.undone = RestorePoint(called), None
         self.trim(self.keep - 1)
         try:
@@ -247,17 +205,7 @@ class RestorePoints:
         return point
 
     def find(self, n: int) -> RestorePoint:
-        """Return the restore point before the last `n` fits. If there is none, or if the learner is running, raise `RuntimeError` or `ValueError`
-
-        Args:
-            n
-
-        Raises:
-            RuntimeError: this learner is running (...): rewind it when the run has ended
-            ValueError: rewind({n}): only ... can be taken back, see learn.runs. Before a fit,
-                learn.keep_restore_points = ... would keep more than {keep}
-            RuntimeError: {point.called} left no restore point: {point.why}
-        """
+        "Return the restore point before the last `n` fits. If there is none, or if the learner is running, raise `RuntimeError` or `ValueError`"
         learn, points = self.learn(), self.points
         if learn.running: raise RuntimeError(
             f'this learner is running ({learn.where()}): rewind it when the run has ended')
@@ -279,12 +227,7 @@ class RestorePoints:
         n: int,
         redo: bool = False,    # whether to save the current state for `redo` first, if there is room
     ) -> str:
-        """Restore the state before the last `n` fits, and return a sentence about what was undone
-
-        Args:
-            n
-            redo: whether to save the current state for `redo` first, if there is room
-        """
+        "Restore the state before the last `n` fits, and return a sentence about what was undone"
         point, learn = self.find(n), self.learn()
         lr, back = learn.lr, [p.called for p in reversed(self.points[-n:])]
         with interrupts_wait():
@@ -296,13 +239,7 @@ class RestorePoints:
         return trained + (f', and learn.lr is {learn.lr} again' if learn.lr != lr else '')
 
     def redo(self) -> str:
-        """Restore the state before the last `take_back` with `redo=True`, if no fit has begun since. Return a sentence about the fits that are done again
-
-        Raises:
-            RuntimeError: this learner is running (...): redo the fit when the run has ended
-            RuntimeError: there is no fit to redo: after take_back(n, redo=True), or a click on Take back, a
-                fit can be redone until the next fit begins
-        """
+        "Restore the state before the last `take_back` with `redo=True`, if no fit has begun since. Return a sentence about the fits that are done again"
         learn = self.learn()
         if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): redo the fit when the run has ended')
         if self.undone is None: raise RuntimeError(
@@ -350,17 +287,7 @@ class RestorePoints:
 
 # %% ../../nbs/files/rewind.ipynb #433e8e7f
 def _points_of(learn: Learner) -> RestorePoints:
-    """The restore points of the last fits, oldest first
-
-    Args:
-        learn: the learner
-
-    Example:
-        learn = line_learner()
-        learn.fit_one_cycle(1)
-        with raises(ValueError, 'n_epoch'): learn.fit('many')
-        assert [point.called for point in learn.runs] == ['fit_one_cycle(1)']
-    """
+    "The restore points of the last fits, oldest first"
     points = vars(learn).get('_points')
     if points is None or points.learn() is not learn:          # the list belongs to the learner that was copied
         points = vars(learn)['_points'] = RestorePoints(learn)
@@ -372,15 +299,7 @@ def _set_keep(learn: Learner, n: int) -> None:
     points.trim(points.keep)
 
 def _get_keep(learn: Learner) -> int:
-    """The largest number of fits that `rewind` can undo. With 0, fits leave no restore point
-
-    Args:
-        learn: the learner
-
-    Example:
-        assert line_learner().keep_restore_points == 3
-        with raises(ValueError, 'keep_restore_points'): learn.keep_restore_points = -1
-    """
+    "The largest number of fits that `rewind` can undo. With 0, fits leave no restore point"
     return _points_of(learn).keep
 
 Learner.runs = property(_points_of)
@@ -394,13 +313,7 @@ def restore_point(
     args: tuple,                  # its arguments
     kwargs: dict[str, Any],
 ) -> Iterator[None]:
-    """Context manager that creates a restore point before a fit. Inside another fit, or with `keep_restore_points = 0`, it creates no point
-
-    Args:
-        name: the name of the method that trains, such as 'fit'
-        args: its arguments
-        kwargs
-    """
+    "Context manager that creates a restore point before a fit. Inside another fit, or with `keep_restore_points = 0`, it creates no point"
     points = self.runs
     if self.running or points.is_open or not points.keep:
         yield
@@ -416,19 +329,15 @@ def restore_point(
 
 # %% ../../nbs/files/rewind.ipynb #66d578cf
 @patch
-def rewind(self: Learner,
-    n: int = 1,    # number of fits to undo
-) -> None:
+def rewind(self: Learner, n: int = 1) -> None:
     """Undo the last `n` fits, and restore weights, optimizer, history and random state
 
     Args:
         n: number of fits to undo
-
     Example:
-        learn = line_learner()
-        for rate in 0.1, 0.2, 0.3: learn.fit(1, rate)
-        learn.rewind(2)
-        assert [point.called for point in learn.runs] == ['fit(1, 0.1)']
-        with raises(ValueError, 'only 1 fit can be taken back'): learn.rewind(5)
+        from cbnb.toy import line_learner, raises
+        class Rewinds(Callback):
+            def after_batch(self): self.learn.rewind()
+        with raises(RuntimeError, 'rewind it when the run has ended'): line_learner().fit(1, cbs=Rewinds)
     """
     print(self.runs.take_back(as_count(n, 'n', 1)))

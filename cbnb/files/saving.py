@@ -27,7 +27,7 @@ from ..basics.patch import patch
 from ..basics.notices import warn_user
 from .atomic import write_whole
 from ..learner import Learner
-from ..snapshot import load_module_states, module_states
+from ..basics.trained_modules import load_module_states, module_states
 from ..basics.trained_modules import trained_modules
 from ..basics.param_groups import SCHEDULER_KEYS, save_hypers, state_keys
 from ..undo import interrupts_wait
@@ -39,15 +39,7 @@ def as_loadable(
     value: Any,    # the value to save, of any nesting
     name: str,     # name of the value in error messages
 ) -> Any:          # the value with Python numbers instead of NumPy numbers
-    """Convert NumPy numbers to Python numbers. Raise `TypeError` if a value could not be loaded again
-
-    Args:
-        value: the value to save, of any nesting
-        name: name of the value in error messages
-
-    Returns:
-        the value with Python numbers instead of NumPy numbers
-    """
+    "Convert NumPy numbers to Python numbers. Raise `TypeError` if a value could not be loaded again"
     kind, numpy = type(value), sys.modules.get('numpy')
     if kind in _PLAIN: return value
     if kind in (list, tuple): return kind(as_loadable(v, f'{name}[{i}]') for i, v in enumerate(value))
@@ -94,20 +86,7 @@ def read_file(
     trust: bool = False,              # True: read any object, which can run any code
     writer: str = 'Learner.save',     # function that should have written the file, for error messages
 ) -> Any:                             # the saved object
-    """Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`
-
-    Args:
-        path: the file to read
-        map_location: device to load tensors to, as for `torch.load`
-        trust: True: read any object, which can run any code
-        writer: function that should have written the file, for error messages
-
-    Returns:
-        the saved object
-
-    Raises:
-        ValueError: {damaged}: {why}
-    """
+    "Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`"
     with open(path, 'rb'): pass       # if the file cannot be opened, the system's error says why
     is_zip, damaged = _is_zip(path), f'{path} is damaged, or no file of {writer}'
     if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}')
@@ -133,51 +112,27 @@ def _is_zip(path: str | Path) -> bool:
 def plain_name(
     name: str,   # name of a parameter, buffer or module
 ) -> str:        # the name without the prefixes that `torch.compile` adds
-    """Return the name of a parameter or module in the model before compilation
-
-    Args:
-        name: name of a parameter, buffer or module
-
-    Returns:
-        the name without the prefixes that `torch.compile` adds
-    """
+    "Return the name of a parameter or module in the model before compilation"
     return '.'.join(part for part in name.split('.') if part != '_orig_mod')
 
 def renamed(
     state: Mapping[str, Any],      # state of a model
     name: Callable[[str], str],    # function that returns the new name for an old name
 ) -> OrderedDict[str, Any]:        # the state with new names
-    """Rename the entries of a model's state, including the versions of its modules
-
-    Args:
-        state: state of a model
-        name: function that returns the new name for an old name
-
-    Returns:
-        the state with new names
-    """
+    "Rename the entries of a model's state, including the versions of its modules"
     new = OrderedDict((name(k), v) for k, v in state.items())
     new._metadata = {name(k): v for k, v in getattr(state, '_metadata', {}).items()}
     return new
 
 # %% ../../nbs/files/saving.ipynb #213f02d9
 @patch
-def model_file(self: Learner,
-    file: str | Path,   # name of the file, which may contain folders
-) -> Path:              # `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute; the endings .pth and .pt are kept
+def model_file(self: Learner, file: str | Path) -> Path:
     """Return the path that `save` and `load` use for a file name
 
     Args:
         file: name of the file, which may contain folders
-
     Returns:
-        `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute; the endings .pth and .pt
-            are kept
-
-    Example:
-        learn = digits_learner(path='runs')
-        assert learn.model_file('a/b') == learn.model_file('a/b.pth') == Path('runs/models/a/b.pth')
-        assert learn.model_file('a/b.pt') == Path('runs/models/a/b.pt')
+        `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute; the endings .pth and .pt are kept
     """
     return Path(self.path)/self.model_dir/(f'{file}' if str(file).endswith(('.pth', '.pt')) else f'{file}.pth')
 
@@ -197,15 +152,7 @@ def param_names(
     opt: Any,                           # an optimizer
     modules: Mapping[str, nn.Module],   # modules as from `trained_modules`
 ) -> list[list[str | None]]:            # one list for each group; None for a parameter outside the modules
-    """Return the names of an optimizer's parameters, such as '0.weight' of the model, or 'loss_func.s'
-
-    Args:
-        opt: an optimizer
-        modules: modules as from `trained_modules`
-
-    Returns:
-        one list for each group; None for a parameter outside the modules
-    """
+    "Return the names of an optimizer's parameters, such as '0.weight' of the model, or 'loss_func.s'"
     names = {}
     for part, m in reversed(modules.items()):       # a parameter that two modules share has the name of the first
         prefix = '' if part == 'model' else f'{part}.'
@@ -217,24 +164,15 @@ def _param_names(self: Learner) -> list[list[str | None]]: return param_names(se
 
 # %% ../../nbs/files/saving.ipynb #6198dd17
 @patch
-def save(self: Learner,
-    file: str | Path,       # name of the file, which may contain folders
-    with_opt: bool = True,  # also save the optimizer's state, if there is an optimizer
-    note: dict[str, Any] | None = None,    # plain values for `read_note`; None: no note
-) -> Path:                  # path of the file
+def save(self: Learner, file: str | Path, with_opt: bool = True, note: dict[str, Any] | None = None) -> Path:
     """Save the states of the model, of a loss function and of steps with parameters, and of the optimizer. Raise `TypeError` if the file could not be loaded again
 
     Args:
         file: name of the file, which may contain folders
         with_opt: also save the optimizer's state, if there is an optimizer
         note: plain values for `read_note`; None: no note
-
     Returns:
         path of the file
-
-    Example:
-        assert learn.save('best/line', note={'loss': 0.5}) == folder/'models'/'best'/'line.pth'
-        assert read_note(learn.model_file('best/line')) == {'loss': 0.5}
     """
     parts = {name: as_loadable(renamed(state, plain_name), "the model's state" if name == 'model' else f'the state of {name}')
              for name, state in module_states(self).items()}
@@ -251,14 +189,7 @@ def _split_file(state: Any) -> dict[str, Any]:
 def read_note(
     path: str | Path,       # a file of `Learner.save`
 ) -> dict[str, Any] | None:    # the note; None: the file has no note
-    """Return the note in a saved file
-
-    Args:
-        path: a file of `Learner.save`
-
-    Returns:
-        the note; None: the file has no note
-    """
+    "Return the note in a saved file"
     return getattr(_split_file(read_file(path))['model'], 'note', None)
 
 # %% ../../nbs/files/saving.ipynb #4294aa9b
@@ -290,14 +221,7 @@ def _malformed(what: str) -> str:
 def name_in(
     model: nn.Module,          # the model, compiled or not
 ) -> Callable[[str], str]:     # function that returns the model's name for a name in a file
-    """Return a function that translates names in a file to names in the model
-
-    Args:
-        model: the model, compiled or not
-
-    Returns:
-        function that returns the model's name for a name in a file
-    """
+    "Return a function that translates names in a file to names in the model"
     names = [*model.state_dict(), *(name for name, _ in model.named_modules())]
     here = {plain_name(name): name for name in names}
     return lambda name: here.get(plain_name(name), plain_name(name))
@@ -371,13 +295,8 @@ def _load_opt(self: Learner,
 # %% ../../nbs/files/saving.ipynb #8b96ef60
 @patch
 @hinted
-def load(self: Learner,
-    file: str | Path,                           # name of the file, as for `save`
-    device: torch.device | str | None = None,   # device to read the file to; None: the CPU. The model stays on its device
-    with_opt: bool = True,                      # also load the optimizer's state, if it fits
-    strict: bool = True,                        # False: load only the names that match the model, and warn
-    weights_only: bool = True,                  # False: read any object, as `torch.load` does, which can run any code
-) -> Learner:                                   # this learner
+def load(self: Learner, file: str | Path, device: torch.device | str | None = None, with_opt: bool = True, strict: bool = True,
+        weights_only: bool = True) -> Learner:
     """Load the state of model and optimizer from a file. If an error occurs, model and optimizer do not change
 
     Args:
@@ -386,15 +305,8 @@ def load(self: Learner,
         with_opt: also load the optimizer's state, if it fits
         strict: False: load only the names that match the model, and warn
         weights_only: False: read any object, as `torch.load` does, which can run any code
-
     Returns:
         this learner
-
-    Example:
-        other = line_learner().load('best/line')
-        assert torch.equal(other.model.weight, learn.model.weight)
-        learn.fit(1); other.fit(1)
-        assert torch.equal(other.model.weight, learn.model.weight)          # the optimizer went along
     """
     path, had, why_not = self.model_file(file), self.opt, None
     states, opt_state = _parts(path, 'cpu' if device is None else device, with_opt, trust=not weights_only)
@@ -423,13 +335,7 @@ def note_loaded(
     lr: Any,              # not used
     start_epoch: int,     # first epoch of the fit
 ) -> None:
-    """Say that a fit with `start_epoch` continues from the file of `load`, and what is not in the file
-
-    Args:
-        learn: the learner, before a fit
-        lr: not used
-        start_epoch: first epoch of the fit
-    """
+    "Say that a fit with `start_epoch` continues from the file of `load`, and what is not in the file"
     file = vars(learn).pop('loaded_from', None)
     if file and start_epoch: print(
         f'going on from epoch {start_epoch} with {file}: random state and data order are not in the file, so '

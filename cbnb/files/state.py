@@ -27,7 +27,7 @@ from torch.utils.data import Subset, TensorDataset
 from ..basics.loaders import batch_size, n_batches
 from ..basics.patch import patch
 from ..basics.plain import Held, put_state, state_of
-from ..basics.position import has_workers, start_workers
+from .position import has_workers, start_workers
 from ..basics.processes import gather_over_processes, process_number
 from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback, wrapped
@@ -65,14 +65,7 @@ def _stored(value: Any) -> Any:
 def held_attributes(
     m: nn.Module,       # one module; its submodules are not looked at
 ) -> dict[str, Any]:    # attribute -> plain data
-    """Return the attributes of a module that are tensors, numbers or None, or containers with tensors
-
-    Args:
-        m: one module; its submodules are not looked at
-
-    Returns:
-        attribute -> plain data
-    """
+    "Return the attributes of a module that are tensors, numbers or None, or containers with tensors"
     found = {}
     for name, v in vars(m).items():
         if name in _OF_EVERY_MODULE or not (v is None or isinstance(v, (bool, int, float, Tensor, list, tuple, dict))): continue
@@ -84,12 +77,7 @@ def load_attributes(
     m: nn.Module,                     # the module to change
     attributes: Mapping[str, Any],    # attributes from `held_attributes`
 ) -> None:
-    """Set the attributes of a module
-
-    Args:
-        m: the module to change
-        attributes: attributes from `held_attributes`
-    """
+    "Set the attributes of a module"
     for name, v in attributes.items():
         if name in vars(m) or not hasattr(m, name): vars(m)[name] = _stored(v)
 
@@ -97,29 +85,14 @@ def load_attributes(
 def bare_model(
     model: nn.Module,     # a model, which may be in a `DataParallel` or `DistributedDataParallel`
 ) -> nn.Module:           # the model without the wrapper
-    """Return the model without its `DataParallel` or `DistributedDataParallel` wrapper
-
-    Args:
-        model: a model, which may be in a `DataParallel` or `DistributedDataParallel`
-
-    Returns:
-        the model without the wrapper
-    """
+    "Return the model without its `DataParallel` or `DistributedDataParallel` wrapper"
     while isinstance(model, (DataParallel, DistributedDataParallel)): model = model.module
     return model
 
 def model_state(
     model: nn.Module,     # the model, which may be compiled or wrapped
 ) -> dict[str, Any]:      # a dict with `state`, `buffers`, `grads`, `trained` and `attributes`, under the names of the plain model
-    """Return the state of a model, without copying tensors
-
-    Args:
-        model: the model, which may be compiled or wrapped
-
-    Returns:
-        a dict with `state`, `buffers`, `grads`, `trained` and `attributes`, under the names of the
-            plain model
-    """
+    "Return the state of a model, without copying tensors"
     model = bare_model(model)
     state = renamed(model.state_dict(), plain_name)
     buffers = {plain_name(name): b for name, b in model.named_buffers() if plain_name(name) not in state}
@@ -133,12 +106,7 @@ def load_model_state(
     model: nn.Module,            # the model to change
     state: Mapping[str, Any],    # state from `model_state`
 ) -> None:
-    """Load a state into a model. Use `model_differs` first to check whether the state fits
-
-    Args:
-        model: the model to change
-        state: state from `model_state`
-    """
+    "Load a state into a model. Use `model_differs` first to check whether the state fits"
     model = bare_model(model)
     name = name_in(model)
     model.load_state_dict(renamed(state['state'], name))
@@ -156,15 +124,7 @@ def model_differs(
     model: nn.Module,            # the model to compare
     state: Mapping[str, Any],    # state from `model_state`
 ) -> str | None:                 # the reason as text; None: the state fits
-    """Return why a state does not fit a model, or None if it fits
-
-    Args:
-        model: the model to compare
-        state: state from `model_state`
-
-    Returns:
-        the reason as text; None: the state fits
-    """
+    "Return why a state does not fit a model, or None if it fits"
     theirs, mine = state['state'], model_state(model)['state']
     for what, names in ('it lacks', mine.keys() - theirs.keys()), ('it has also', theirs.keys() - mine.keys()):
         if names: return f'{what} {", ".join(sorted(names)[:3])}{", ..."*(len(names) > 3)}'
@@ -178,19 +138,7 @@ def opt_state(
     opt: Any,             # an optimizer of torch, or an object with the same interface
     model: Any,           # the model, or `trained_modules`, for the names of the parameters
 ) -> dict[str, Any]:      # a dict with `kind`, `state`, `groups` and `names`
-    """Return the state of an optimizer, with its current hyper-parameters
-
-    Args:
-        opt: an optimizer of torch, or an object with the same interface
-        model: the model, or `trained_modules`, for the names of the parameters
-
-    Returns:
-        a dict with `kind`, `state`, `groups` and `names`
-
-    Raises:
-        TypeError: the state_dict() of {type(opt)} has no 'param_groups', so a checkpoint cannot hold
-            it: fit without resume=True
-    """
+    "Return the state of an optimizer, with its current hyper-parameters"
     modules = model if isinstance(model, Mapping) else dict(model=model)
     saved, modules = opt.state_dict(), {name: bare_model(m) for name, m in modules.items()}
     if 'param_groups' not in saved: raise TypeError(
@@ -201,12 +149,7 @@ def load_opt_state(
     opt: Any,                    # the optimizer to change
     state: Mapping[str, Any],    # state from `opt_state`
 ) -> None:
-    """Load a state into an optimizer, and keep its group objects
-
-    Args:
-        opt: the optimizer to change
-        state: state from `opt_state`
-    """
+    "Load a state into an optimizer, and keep its group objects"
     groups = list(opt.param_groups)
     opt.load_state_dict(dict(state=state['state'], param_groups=state['groups']))
     for mine, new in zip(groups, opt.param_groups):
@@ -221,16 +164,7 @@ def opt_differs(
     model: Any,                  # the model, or `trained_modules`, for the names of the parameters
     state: Mapping[str, Any],    # state from `opt_state`
 ) -> str | None:                 # the reason as text; None: the state fits
-    """Return why a state does not fit an optimizer, or None if it fits
-
-    Args:
-        opt: the optimizer to compare
-        model: the model, or `trained_modules`, for the names of the parameters
-        state: state from `opt_state`
-
-    Returns:
-        the reason as text; None: the state fits
-    """
+    "Return why a state does not fit an optimizer, or None if it fits"
     mine = opt_state(opt, model)
     if mine['kind'] != state['kind']: return f"it is that of {state['kind']}, and this one is {mine['kind']}"
     sizes = [[len(g['params']) for g in s['groups']] for s in (state, mine)]
@@ -243,11 +177,7 @@ def opt_differs(
 def _key(cb: Callback) -> str: return type(wrapped(cb)).__qualname__
 
 def callback_states(learn: Learner) -> list[dict[str, Any]]:
-    """Return the class, arguments and state of each callback
-
-    Args:
-        learn: the learner
-    """
+    "Return the class, arguments and state of each callback"
     found = []
     for cb in learn.cbs:
         theirs = wrapped(cb)
@@ -263,15 +193,7 @@ def load_callback_states(
     learn: Learner,                  # the learner whose callbacks are changed
     states: list[dict[str, Any]],    # states from `callback_states`
 ) -> list[str]:                      # class names of the callbacks without a state
-    """Load states into the callbacks of a learner. Return the class names of the callbacks without a state
-
-    Args:
-        learn: the learner whose callbacks are changed
-        states: states from `callback_states`
-
-    Returns:
-        class names of the callbacks without a state
-    """
+    "Load states into the callbacks of a learner. Return the class names of the callbacks without a state"
     left = list(states)
     without = []
     for cb in learn.cbs:
@@ -288,14 +210,7 @@ def load_callback_states(
 def rng_states(
     loaders: list[Any],      # loaders whose generators are included
 ) -> dict[str, Any]:         # the random state of the first process, with the other processes in `others`
-    """Return the random states of all processes. Each process must call this function
-
-    Args:
-        loaders: loaders whose generators are included
-
-    Returns:
-        the random state of the first process, with the other processes in `others`
-    """
+    "Return the random states of all processes. Each process must call this function"
     first, *others = gather_over_processes(rng_state(loaders))
     return first | dict(others=others) if others else first
 
@@ -303,12 +218,7 @@ def set_rng_states(
     state: Mapping[str, Any],    # state from `rng_states`
     loaders: list[Any],          # loaders whose generators are restored
 ) -> None:
-    """Restore the random state of this process, if the state contains it
-
-    Args:
-        state: state from `rng_states`
-        loaders: loaders whose generators are restored
-    """
+    "Restore the random state of this process, if the state contains it"
     each = [state, *state.get('others', ())]
     if process_number() < len(each): set_rng_state(each[process_number()], loaders)
 
@@ -316,22 +226,15 @@ def set_rng_states(
 PLACE = ('epoch', 'train_iter', 'train_updates', 'pct_train')
 
 def loaders_of(learn: Learner) -> list[Any]:
-    """Return the loaders of a learner
-
-    Args:
-        learn: the learner
-    """
+    "Return the loaders of a learner"
     return [dl for dl in getattr(learn.dls, 'loaders', None) or [learn.dls.train, learn.dls.valid] if dl is not None]
 
 @patch
-def state_dict(self: Learner) -> dict[str, Any]:  # the state, for `load_state_dict` or `torch.save`
+def state_dict(self: Learner) -> dict[str, Any]:
     """Return the state of models, optimizers, steps, callbacks, random generators and loop, without copying tensors
 
     Returns:
         the state, for `load_state_dict` or `torch.save`
-
-    Example:
-        def weights(learn): return torch.cat([t.flatten() for t in learn.model.state_dict().values()])
     """
     owners, models, opts = owned_by_steps(self)
     shared, loaders = [self, *vars(self).values(), *models, *opts], loaders_of(self)
@@ -347,15 +250,7 @@ def state_differs(
     learn: Learner,                # the learner to compare
     state: Mapping[str, Any],      # state from `Learner.state_dict`
 ) -> str | None:                   # the reason as text; None: the state fits
-    """Return why a state does not fit a learner, or None if it fits
-
-    Args:
-        learn: the learner to compare
-        state: state from `Learner.state_dict`
-
-    Returns:
-        the reason as text; None: the state fits
-    """
+    "Return why a state does not fit a learner, or None if it fits"
     _, models, opts = owned_by_steps(learn)
     for what, mine, theirs in ('models', models, state['models']), ('optimizers', opts, state['opts']):
         if len(mine) != len(theirs): return f'it has {len(theirs)} {what}, and this learner {len(mine)}'
@@ -366,23 +261,13 @@ def state_differs(
     return why[0] if why else None
 
 @patch
-def load_state_dict(self: Learner,
-    state: Mapping[str, Any],      # state from `Learner.state_dict`
-) -> None:
+def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
     """Load a state that `state_dict` of this or another learner returned. If the state does not fit, raise `ValueError` and load nothing
 
     Args:
         state: state from `Learner.state_dict`
-
     Raises:
         ValueError: {why}; nothing was changed
-
-    Example:
-        wide = digits_learner(256, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
-        with raises(ValueError, 'nothing was changed'): wide.load_state_dict(state)
-        assert state_differs(second, state) is None
-        wide.create_opt()
-        assert 'it has also' in state_differs(wide, state)
     """
     made = self.opt is None and bool(state['opts'])
     if made: self.create_opt()
@@ -405,14 +290,7 @@ def load_state_dict(self: Learner,
 def described(
     learn: Learner,        # the learner, in a fit
 ) -> dict[str, str]:       # setting -> text
-    """Describe settings that the results of a fit depend on, such as the model, the data and the schedule
-
-    Args:
-        learn: the learner, in a fit
-
-    Returns:
-        setting -> text
-    """
+    "Describe settings that the results of a fit depend on, such as the model, the data and the schedule"
     lrs = [[g[k] for k in ('lr', 'weight_decay') if k in g] for g in learn.opt.param_groups]
     params = [(name, tuple(p.shape), p.requires_grad) for name, p in bare_model(learn.model).named_parameters()]
     trained, n = sum(1 for *_, on in params if on), sum(math.prod(shape) for _, shape, _ in params)

@@ -34,7 +34,7 @@ from ..basics.nested import find_bs, map_tensors
 from ..basics.loaders import n_batches
 from ..basics.loss_weights import MeanLoss
 from ..basics.notices import shell
-from ..step import ALONE, HOW_KNOWN, CallStep
+from ..step import CallStep, UpdateStep
 from ..callback import as_list
 from ..learner import Learner
 from .rules import BAND, REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
@@ -57,16 +57,7 @@ def geometric(
     end: float,      # last number, above `start`
     n: int,          # how many numbers, 2 or more
 ) -> list[float]:
-    """Return `n` numbers that grow by equal factors from `start` to `end`. Raises `ValueError` unless 0 < start < end
-
-    Args:
-        start: first number, above 0
-        end: last number, above `start`
-        n: how many numbers, 2 or more
-
-    Raises:
-        ValueError: a sweep from {start} to {end} makes no sense: 0 < start_lr < end_lr
-    """
+    "Return `n` numbers that grow by equal factors from `start` to `end`. Raises `ValueError` unless 0 < start < end"
     if start <= 0 or end <= start:
         raise ValueError(f'a sweep from {start:g} to {end:g} makes no sense: 0 < start_lr < end_lr')
     return [start*(end/start)**(i/(n - 1)) for i in range(n)]
@@ -76,12 +67,7 @@ def diverged(
     losses: Sequence[float],       # smoothed losses
     raw_losses: Sequence[float],   # measured losses
 ) -> bool:
-    """Return whether the loss has risen far above its lowest value, and by more than its noise
-
-    Args:
-        losses: smoothed losses
-        raw_losses: measured losses
-    """
+    "Return whether the loss has risen far above its lowest value, and by more than its noise"
     settled = losses[19:]                               # means of twenty losses or more
     if not settled: return False
     best = min(settled)
@@ -92,11 +78,7 @@ def diverged(
 
 # %% ../../nbs/lr/finder.ipynb #76f6502e
 class UpdateCounter(Callback):
-    """Record the loss of each update of the weights, and end the run after `num_it` updates
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Record the loss of each update of the weights, and end the run after `num_it` updates"
     order, run_valid = 61, False
     run_in: Sequence[str] = ('lr_find', 'fit')
     num_it, stage = 100, ''           # number of updates; name of the run in the progress bar
@@ -112,11 +94,7 @@ class UpdateCounter(Callback):
     def set_rates(self, i: int) -> None: "Set the learning rate of update `i`. Does nothing unless a subclass overrides it"
 
     def note(self, loss: float) -> None:
-        """Record the current rate, and `loss`, the mean loss of the batches of this update
-
-        Args:
-            loss
-        """
+        "Record the current rate, and `loss`, the mean loss of the batches of this update"
         self.idle, self.n_used = 0, self.n_seen
         self.lrs.append(float(self.learn.opt.param_groups[-1]['lr']))
         self.raw_losses.append(loss)
@@ -131,11 +109,7 @@ class UpdateCounter(Callback):
         raise CancelFitException()
 
     def ends_at(self, error: Exception) -> bool:
-        """If the loss function raised `error` after three finite losses or more, end the run as at a loss of nan. Otherwise return False
-
-        Args:
-            error
-        """
+        "If the loss function raised `error` after three finite losses or more, end the run as at a loss of nan. Otherwise return False"
         loss = getattr(self.learn.train_step, 'loss', None)
         code = getattr(getattr(loss, '__func__', loss), '__code__', None)
         in_loss = any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
@@ -172,11 +146,7 @@ class UpdateCounter(Callback):
 
 # %% ../../nbs/lr/finder.ipynb #63c293cc
 class UpdateNorms:
-    """Measure how far each update moves the weights
-
-    Args:
-        params: the trained parameters
-    """
+    "Measure how far each update moves the weights"
     def __init__(self,
         params: Iterable[Tensor],    # the trained parameters
     ):
@@ -205,14 +175,7 @@ def _bad_rows(t: Tensor) -> list[int]:
 def bad_items(
     learn: Learner,   # learner with a current batch
 ) -> str:             # message; empty if all values are finite
-    """Name up to five items with nan or infinite values in the current batch. Covers only the first tensor that has such values
-
-    Args:
-        learn: learner with a current batch
-
-    Returns:
-        message; empty if all values are finite
-    """
+    "Name up to five items with nan or infinite values in the current batch. Covers only the first tensor that has such values"
     found: list[tuple[str, list[int]]] = []
     for name, part in (('inputs', learn.xb), ('targets', learn.yb)):
         map_tensors(lambda t: found.extend([(name, rows)] if (rows := _bad_rows(t)) else []), part)
@@ -243,24 +206,15 @@ class LRFinder(UpdateCounter):
     n_items = 0                            # items seen
     bad_data, several = '', False          # message about bad items; whether there are several optimizers
 
-    def __init__(self,
-        start_lr: Any = 1e-7,       # first rate: a number, or a list or slice for parameter groups
-        end_lr: Any = 10,           # last rate: a number, or a list or slice for parameter groups
-        num_it: int = 100,          # maximum number of updates
-        stop_div: bool = True,      # stop when the loss diverges
-        beta: float = 0.98,         # weight of the past in the smoothed losses
-    ):
+    def __init__(self, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int = 100, stop_div: bool = True, beta: float = 0.98):
         self.start_lr, self.end_lr, self.num_it = start_lr, end_lr, as_count(num_it, 'num_it', 2)
         self.stop_div, self.beta = stop_div, beta
 
-    def rates_at(self,
-        lr: float,           # rate of the last group
-    ) -> list[float]:        # one rate for each group
+    def rates_at(self, lr: float) -> list[float]:
         """Return the rates of all groups at the point of the sweep where the last group has the rate `lr`
 
         Args:
             lr: rate of the last group
-
         Returns:
             one rate for each group
         """
@@ -289,11 +243,7 @@ class LRFinder(UpdateCounter):
         self.bad_data, self.several = '', isinstance(opt, MultiOptimizer)
 
     def set_rates(self, i: int) -> None:
-        """Set the rates of update `i`
-
-        Args:
-            i
-        """
+        "Set the rates of update `i`"
         write_hyper(self.learn.opt.param_groups, 'lr', None, [sweep[i] for sweep in self.sweeps])
 
     def note(self, loss: float) -> None:
@@ -341,46 +291,33 @@ def _mock_run(self: Learner,
             except Exception as e:
                 if not counter.ends_at(e): raise
                 error, batch = e, (self.xb, self.yb)
-            if getattr(self.train_step, 'alone', False): raise ValueError(
-                f'{ALONE}, so there is no rate to sweep: {HOW_KNOWN}')
+            if isinstance(self.train_step, UpdateStep) and not self.train_updates: raise ValueError(
+                'train_step updates the weights without learn.opt, so there is no rate to sweep: pass its optimizer, UpdateStep(f, opt=...)')
     if error is not None: _try_again(self, batch, error)
 
 def _try_again(learn: Learner, batch: tuple[Any, Any], error: Exception) -> None:
     "Raise the error of a loss function again, unless the loss of this batch can be computed with the restored weights. Then the rate was too high"
-    with learn.without_trace(), torch.no_grad():
+    restore = snapshot(learn, exclude=learn.cbs)
+    try:
         learn.iter, learn.training, (learn.xb, learn.yb) = 0, True, batch
-        try:
+        with torch.no_grad():
             learn.train_step.predict(learn)
             learn.train_step.loss(learn)
-        except Exception: raise error from None
+    except Exception: raise error from None
+    finally: restore()
 
 # %% ../../nbs/lr/finder.ipynb #4262f991
 def in_words(
     n: float,     # number of things
     unit: str,    # noun in the singular
 ) -> str:         # such as '1 epoch' or 'about 21 epochs'
-    """Format a number with its unit. If the number has to be rounded, the text begins with 'about'
-
-    Args:
-        n: number of things
-        unit: noun in the singular
-
-    Returns:
-        such as '1 epoch' or 'about 21 epochs'
-    """
+    "Format a number with its unit. If the number has to be rounded, the text begins with 'about'"
     about = f'{n:.0f}' if n >= 10 else f'{n:.2g}'
     return f'about {about} {unit}s' if float(about) != n else f'{about} {unit}{"s"*(n != 1)}'
 
 # %% ../../nbs/lr/finder.ipynb #ed39c4f0
 class Planned(NamedTuple):
-    """The length of the planned run for which a rate is recommended
-
-    Args:
-        steps: number of updates
-        n_epoch: number of epochs; None: only the updates are known
-        length: epochs and updates in words
-        hint: the assumptions, and how to change them
-    """
+    "The length of the planned run for which a rate is recommended"
     steps: float              # number of updates
     n_epoch: float | None     # number of epochs; None: only the updates are known
     length: str               # epochs and updates in words
@@ -395,14 +332,7 @@ def planned_run(
     epoch_batches: int | None,   # batches in an epoch; None: not known
     per_update: float = 1.,      # batches per update
 ) -> Planned:
-    """Compute the length of the planned run, in updates and in words
-
-    Args:
-        n_epoch: planned epochs; None: as many as the last fit had
-        last: epochs of the last fit; None: there was none
-        epoch_batches: batches in an epoch; None: not known
-        per_update: batches per update
-    """
+    "Compute the length of the planned run, in updates and in words"
     hint = ''
     if n_epoch is None:
         n_epoch, why = (last, 'as in the last fit') if last else (TYPICAL_EPOCHS, 'a typical fit')
@@ -428,78 +358,43 @@ class Sweep:
         update_norms: norm of each update; empty: not known
         weight_norm: norm of the weights before the sweep
         mom: momentum of the sweep; None: the optimizer has no momentum
-
-    Example:
-        curve_lrs = geometric(1e-7, 10, 100)
-        falling = [2 - math.tanh((i - 50)/10) for i in range(80)]
-        curve_losses = falling + [2 - math.tanh(3) + 0.2*i for i in range(20)]
-        sweep = Sweep(curve_lrs, curve_losses, curve_losses, num_it=100)
-        assert sweep.middle() == (curve_lrs[10:95], curve_losses[10:95])
-        print(sweep.recommend(200).reason)
     """
-    def __init__(self,
-        lrs: list[float],                      # rates of the updates
-        losses: list[float],                   # smoothed losses
-        raw_losses: list[float],               # measured losses; empty: not known
-        num_it: int,                           # planned number of updates
-        n_batches: int = 0,                    # number of batches that the sweep took
-        update_norms: Sequence[float] = (),    # norm of each update; empty: not known
-        weight_norm: float = 0.,               # norm of the weights before the sweep
-        mom: float | None = None,              # momentum of the sweep; None: the optimizer has no momentum
-    ):
+    def __init__(self, lrs: list[float], losses: list[float], raw_losses: list[float], num_it: int, n_batches: int = 0,
+            update_norms: Sequence[float] = (), weight_norm: float = 0., mom: float | None = None):
         self.lrs, self.losses, self.raw_losses, self.num_it = lrs, losses, raw_losses, num_it
         self.n_batches, self.mom = n_batches, mom
         self.update_norms, self.weight_norm = update_norms, weight_norm
 
-    def middle(self) -> tuple[list[float], list[float]]:  # rates and losses, lists of one length
+    def middle(self) -> tuple[list[float], list[float]]:
         """Return the curve without its beginning, a tenth of the planned updates, and without its end. The end begins at the first loss that is not finite. If all losses are finite, the end is the last five points
 
         Returns:
             rates and losses, lists of one length
-
-        Example:
-            curve_lrs = geometric(1e-7, 10, 100)
-            falling = [2 - math.tanh((i - 50)/10) for i in range(80)]
-            curve_losses = falling + [2 - math.tanh(3) + 0.2*i for i in range(20)]
-            sweep = Sweep(curve_lrs, curve_losses, curve_losses, num_it=100)
-            assert sweep.middle() == (curve_lrs[10:95], curve_losses[10:95])
-            print(sweep.recommend(200).reason)
         """
         infinite = [i for i, loss in enumerate(self.losses) if not math.isfinite(loss)]
         part = slice(self.num_it//10, infinite[0] if infinite else len(self.losses) - 5)
         return self.lrs[part], self.losses[part]
 
-    def recommend(self,
-        steps: float,    # number of updates of the planned run
-    ) -> Rate:  # the rate, with its band and the reason
+    def loss_at(self,
+        lr: float,
+    ) -> float:
+        "Return the smoothed loss at a rate, also between the points of the curve"
+        return loss_at(self.lrs, self.losses, lr)
+
+    def recommend(self, steps: float) -> Rate:
         """Recommend a rate with `recommend_rate`. Raises `ValueError` if the curve supports no rate
 
         Args:
             steps: number of updates of the planned run
-
         Returns:
             the rate, with its band and the reason
-
-        Example:
-            curve_lrs = geometric(1e-7, 10, 100)
-            falling = [2 - math.tanh((i - 50)/10) for i in range(80)]
-            curve_losses = falling + [2 - math.tanh(3) + 0.2*i for i in range(20)]
-            sweep = Sweep(curve_lrs, curve_losses, curve_losses, num_it=100)
-            assert sweep.middle() == (curve_lrs[10:95], curve_losses[10:95])
-            print(sweep.recommend(200).reason)
         """
         return recommend_rate(self.lrs, self.raw_losses or self.losses, self.update_norms,
                               self.weight_norm, steps, self.num_it)
 
 # %% ../../nbs/lr/finder.ipynb #fab91727
 class Asked(NamedTuple):
-    """The suggestions of rules for a sweep
-
-    Args:
-        suggestions: rule -> suggested rate
-        points: rule -> point (rate, loss) of the suggestion
-        refusals: rule -> why it suggests no rate
-    """
+    "The suggestions of rules for a sweep"
     suggestions: dict[str, float]                # rule -> suggested rate
     points: dict[str, tuple[float, float]]       # rule -> point (rate, loss) of the suggestion
     refusals: dict[str, str]                     # rule -> why it suggests no rate
@@ -514,17 +409,7 @@ def ask_rules(
     rules: Sequence[Callable[..., Suggestion]],  # functions of `(lrs, losses, num_it)`
     doubt: bool = False,                         # the loss may not fall, so do not call the rules in `RULES`
 ) -> Asked:
-    """Ask rules for a rate, with `sweep.middle()` as the curve. Return the suggestions, and the reasons of the rules without one
-
-    Args:
-        sweep: curve of the sweep
-        rules: functions of `(lrs, losses, num_it)`
-        doubt: the loss may not fall, so do not call the rules in `RULES`
-
-    Raises:
-        ValueError: ... points are too few for it
-        ValueError: the loss does not fall by more than noise
-    """
+    "Ask rules for a rate, with `sweep.middle()` as the curve. Return the suggestions, and the reasons of the rules without one"
     lrs, losses = (torch.tensor(values, dtype=torch.float64) for values in sweep.middle())
     asked = Asked({}, {}, {})
     for name, rule in zip(distinct(map(name_of, rules)), rules):
@@ -542,12 +427,7 @@ def ask_rules(
 
 # %% ../../nbs/lr/finder.ipynb #59ef78f3
 class LastFit(NamedTuple):
-    """What is known of the fits that trained a model
-
-    Args:
-        first_loss: training loss of the first batches of the first fit
-        lr: highest rate of the last fit, of the last parameter group
-    """
+    "What is known of the fits that trained a model"
     first_loss: float    # training loss of the first batches of the first fit
     lr: float            # highest rate of the last fit, of the last parameter group
 
@@ -556,14 +436,7 @@ LITTLE_LEFT, LOWER = 0.2, 3     # share of the first loss that counts as little;
 def last_fit(
     learn: Learner,      # a learner with a recorder
 ) -> LastFit | None:     # None: nothing is recorded
-    """Return the first loss and the last rate from the learner's history
-
-    Args:
-        learn: a learner with a recorder
-
-    Returns:
-        None: nothing is recorded
-    """
+    "Return the first loss and the last rate from the learner's history"
     recorder = getattr(learn, 'recorder', None)
     runs = [run for run in recorder.history.runs if run.n_steps and len(run.hyper('lr'))] if recorder and learn.train_iter else []
     if not runs: return None
@@ -575,13 +448,7 @@ def for_trained(
     losses: Sequence[float],     # first losses of the sweep
     last: LastFit,               # the fit that trained the model
 ) -> Rate:
-    """Limit a rate to a third of the rate of the last fit, if the sweep shows no fall, or if little of the loss is left
-
-    Args:
-        rate: rate from the sweep
-        losses: first losses of the sweep
-        last: the fit that trained the model
-    """
+    "Limit a rate to a third of the rate of the last fit, if the sweep shows no fall, or if little of the loss is left"
     most, loss = last.lr/LOWER, sum(losses)/len(losses)
     if rate.lr <= most or not (rate.doubt or 0 <= loss <= LITTLE_LEFT*last.first_loss): return rate
     why = 'does not fall by more than noise at any rate' if rate.doubt else f'is {loss:.2g}, after {last.first_loss:.2g} at first'
@@ -598,13 +465,7 @@ def for_few_items(
     steps: float,                              # number of updates of the planned run
     epoch_size: tuple[float, float] | None,    # updates and items of an epoch; None: not known
 ) -> Rate:
-    """Lower a rate if an epoch has few updates and few items, or if the planned run has few updates
-
-    Args:
-        rate: rate from the sweep
-        steps: number of updates of the planned run
-        epoch_size: updates and items of an epoch; None: not known
-    """
+    "Lower a rate if an epoch has few updates and few items, or if the planned run has few updates"
     updates, items = epoch_size if epoch_size and all(epoch_size) else (math.inf, math.inf)
     by_data, by_length = min(FEW_UPDATES/updates, FEW_ITEMS/items), SHORT_RUN/steps
     if (by := max(by_data, by_length)) <= 1: return rate
@@ -616,8 +477,7 @@ def for_few_items(
 # %% ../../nbs/lr/finder.ipynb #8bcb9a75
 def _curve(found: 'LRFind', ax: Any = None) -> Any:
     "Plot the sweep with its suggestions in a new figure or in `ax`"
-    def place(lr: float) -> tuple[float, float]: return lr, loss_at(found.lrs, found.losses, lr)
-    marks = {name: place(lr) for name, lr in found.suggestions.items()}
+    marks = {name: (lr, found.loss_at(lr)) for name, lr in found.suggestions.items()}
     return lr_find_figure(found.lrs, found.losses, marks, found.recommended, _in_lines(_title(found)), ax,
                           found.band, found.outside)
 
@@ -665,31 +525,11 @@ class LRFind(Sweep):
         problem: why there is no rate; empty: decide from the curve
         mom: momentum of the sweep; None: the optimizer has no momentum
         remark: text to append to the reason
-
-    Example:
-        found = LRFind(curve_lrs, curve_losses, curve_losses, 100, ['valley', 'minimum'], planned=planned_run(5, None, 32))
-        assert found.band[0] < found.lr < found.band[1]
-        lr_valley, lr_minimum = found
-        assert (lr_valley, lr_minimum) == (found.valley, found.minimum)
-        with raises(AttributeError, 'slide made no suggestion'): found.slide
-        found
     """
-    def __init__(self,
-        lrs: list[float],              # rates of the updates
-        losses: list[float],           # smoothed losses
-        raw_losses: list[float],       # measured losses; empty: not known
-        num_it: int,                   # planned number of updates
-        rules: Any = tuple(RULES),     # names or functions, one or several; None: no rules
-        n_batches: int = 0,            # number of batches that the sweep took
-        update_norms: Sequence[float] = (),   # norm of each update; empty: not known
-        weight_norm: float = 0.,       # norm of the weights before the sweep
-        planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates'),   # length of the planned run
-        last_fit: LastFit | None = None,      # the fit that trained the model; None: the model is fresh, or the fit is not known
-        epoch_size: tuple[float, float] | None = None,   # updates and items of an epoch; None: not known
-        problem: str = '',             # why there is no rate; empty: decide from the curve
-        mom: float | None = None,      # momentum of the sweep; None: the optimizer has no momentum
-        remark: str = '',              # text to append to the reason
-    ):
+    def __init__(self, lrs: list[float], losses: list[float], raw_losses: list[float], num_it: int, rules: Any = tuple(RULES),
+            n_batches: int = 0, update_norms: Sequence[float] = (), weight_norm: float = 0.,
+            planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates'), last_fit: LastFit | None = None,
+            epoch_size: tuple[float, float] | None = None, problem: str = '', mom: float | None = None, remark: str = ''):
         super().__init__(lrs, losses, raw_losses, num_it, n_batches, list(update_norms), weight_norm, mom)
         self.planned, self.last_fit, self.epoch_size, self.remark = planned, last_fit, epoch_size, remark
         self.lr: float | None = None                       # rate to use for the last group; None: no rate
@@ -719,33 +559,23 @@ class LRFind(Sweep):
             asked = ask_rules(self, as_rules(rules), bool(self.first.doubt))
             self.suggestions, self.points, self.refusals = asked
 
-    def recommend(self,
-        steps: float,    # number of updates of the planned run
-    ) -> Rate:           # the rate, with its band and the reason
+    def recommend(self, steps: float) -> Rate:
         """Recommend a rate for this learner: that of the sweep, limited if there are few data or if the model is trained
 
         Args:
             steps: number of updates of the planned run
-
         Returns:
             the rate, with its band and the reason
         """
         rate = for_few_items(super().recommend(steps), steps, self.epoch_size)
         return for_trained(rate, (self.raw_losses or self.losses)[:10], self.last_fit) if self.last_fit else rate
 
-    def take(self,
-        rule: str,     # source of the rate: 'balanced' or 'trials'
-        rate: Rate,    # rate from a sweep or from trials
-    ) -> None:
+    def take(self, rule: str, rate: Rate) -> None:
         """Store `rate` as the recommendation. If the rate has a doubt and no fit has trained the model, store only the doubt, as `reason`
 
         Args:
             rule: source of the rate: 'balanced' or 'trials'
             rate: rate from a sweep or from trials
-
-        Example:
-            found.take('balanced', doubtful)
-            assert found.lr == found.valley and found.reason == 'nothing is learnt'
         """
         if rate.doubt and self.last_fit is None:
             self.reason = rate.doubt
@@ -755,22 +585,43 @@ class LRFind(Sweep):
         self.estimates = rate.estimates or self.estimates
         self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
 
-    def choose(self,
-        lr: Any,    # rate of the last group: a number, or the name of a rule with a suggestion
-    ) -> None:
+    def best_rate(self, steps: float) -> tuple[str, Rate]:
+        """Return the rate of the trials for a run of this length, or that of the sweep without trials. Raises `ValueError` if the curve supports no rate
+
+        Args:
+            steps: number of updates of the planned run
+        Returns:
+            source of the rate, 'balanced' or 'trials', and the rate
+        """
+        first = self.recommend(steps)
+        if not self.trials: return 'balanced', first
+        rate = choose(self.trial_plan._replace(planned_steps=steps), self.trials, self.start_loss)
+        return 'trials', rate._replace(doubt=rate.doubt if first.doubt else '')
+
+    def plan_for(self, n_epoch: float) -> bool:
+        """Update the recommendation for a different number of epochs, without a new sweep. A rate that you chose stays
+
+        Args:
+            n_epoch: number of planned epochs
+        Returns:
+            False: no change, because the sweep gave no rate or `n_epoch` of this result is unknown
+        """
+        old, chosen = self.planned, self.lr if self.lr != self.recommended else None
+        if not old.n_epoch or self.first is None: return False
+        new = planned_run(n_epoch, None, old.steps/old.n_epoch)
+        supposed = old.hint[old.hint.index('; the loader'):] if '; the loader' in old.hint else ''
+        self.planned = new._replace(hint=supposed)
+        self.take(*self.best_rate(new.steps))
+        if chosen is not None: self.lr = chosen
+        return True
+
+    def choose(self, lr: Any) -> None:
         """Set `lr` to a different rate. `recommended` does not change
 
         Args:
             lr: rate of the last group: a number, or the name of a rule with a suggestion
-
         Raises:
             ValueError: {lr} has suggested no rate; there are ...
-
-        Example:
-            found.choose('valley')
-            assert found.lr == found.valley != found.recommended and found.outside == ['valley']
-            with raises(ValueError, "'slide' has suggested no rate"): found.choose('slide')
-            repr(found)
         """
         if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
             f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
@@ -778,46 +629,23 @@ class LRFind(Sweep):
 
     @property
     def outside(self) -> list[str]:
-        """Names of the rules whose suggestions are outside the band. The figure draws these suggestions faintly
-
-        Example:
-            found.choose('valley')
-            assert found.lr == found.valley != found.recommended and found.outside == ['valley']
-            with raises(ValueError, "'slide' has suggested no rate"): found.choose('slide')
-            repr(found)
-        """
+        "Names of the rules whose suggestions are outside the band. The figure draws these suggestions faintly"
         low, high = self.band or (0., math.inf)
         return [name for name, lr in self.suggestions.items() if not low <= lr <= high]
 
     @property
     def planned_steps(self) -> float:
-        """Number of updates of the planned run
-
-        Example:
-            assert found.n_epoch == 5 and found.planned_steps == 5*32
-            assert found.learn is learn and copy.deepcopy(found).learn is None
-        """
+        "Number of updates of the planned run"
         return self.planned.steps
 
     @property
     def n_epoch(self) -> float | None:
-        """Number of epochs of the planned run, or `None` if only the updates are known
-
-        Example:
-            assert found.n_epoch == 5 and found.planned_steps == 5*32
-            assert found.learn is learn and copy.deepcopy(found).learn is None
-        """
+        "Number of epochs of the planned run, or `None` if only the updates are known"
         return self.planned.n_epoch
 
     @property
     def learn(self) -> Learner | None:
-        """The learner of the sweep, or `None` if it was deleted, or if this result is a copy or was unpickled
-
-        Example:
-            swept = line_learner()
-            found._learn = weakref.ref(swept)
-            assert found.learn is swept and copy.copy(found).learn is None
-        """
+        "The learner of the sweep, or `None` if it was deleted, or if this result is a copy or was unpickled"
         return self._learn() if self._learn is not None else None
 
     def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
@@ -836,25 +664,15 @@ class LRFind(Sweep):
         known = f', and {name} made no suggestion' if name in RULES else ''
         raise AttributeError(f'LRFind has no attribute {name!r}{known}')
 
-    def plot(self,
-        return_fig: bool | None = None,   # return the figure instead of showing it
-        ax: Any = None,                   # axes to draw into; None: a new figure
-        widget: bool | None = None,       # True: return the picker; False: plot a figure; None: show the picker if widgets work
-    ) -> Any:                             # `ax`, or with `return_fig` the figure, or with `widget` the picker
+    def plot(self, return_fig: bool | None = None, ax: Any = None, widget: bool | None = None) -> Any:
         """If widgets work, show the picker, where you can choose a rate. Otherwise plot the sweep, and the trials if there are any
 
         Args:
             return_fig: return the figure instead of showing it
             ax: axes to draw into; None: a new figure
             widget: True: return the picker; False: plot a figure; None: show the picker if widgets work
-
         Returns:
             `ax`, or with `return_fig` the figure, or with `widget` the picker
-
-        Example:
-            found = learn.lr_find(end_lr=1, show_plot=False)
-            learn.recorder.plot(suggestion=True)
-            assert found.lrs[10] <= learn.recorder.min_grad_lr <= found.lrs[-6]
         """
         make = view_for('lr_find', widget, return_fig, ax)
         if make and (widget or self.learn is not None):
@@ -863,36 +681,19 @@ class LRFind(Sweep):
         else: fig = _curve(self, ax)
         return show(fig, repr(self), return_fig) if ax is None else ax
 
-    def widget(self,
-        learn: Learner | None = None,     # learner whose rate the picker sets; None: the learner of the sweep
-    ) -> Any:                             # an `LRPicker`
+    def widget(self, learn: Learner | None = None) -> Any:
         """Return the picker for this result. Raises `ValueError` if the learner is not known
 
         Args:
             learn: learner whose rate the picker sets; None: the learner of the sweep
-
         Returns:
             an `LRPicker`
-
-        Example:
-            picker = found.widget()
-            picker.choose('valley')
-            assert found.lr == found.valley != found.recommended
-            picker.epochs.value = 2
-            picker.fit.click()
-            assert max(learn.recorder.lrs) == found.valley
         """
         return view_for('lr_find', True, None, None)(self, learn)
 
     @property
     def fig(self) -> Any:
-        """A matplotlib figure of the curve with the suggestions
-
-        Example:
-            learn = line_learner(12, lr=0.02, cbs=ShowGraph)
-            learn.fit(3)
-            assert len(learn.show_graph.fig.axes[0].lines) >= 3
-        """
+        "A matplotlib figure of the curve with the suggestions"
         return self.plot(return_fig=True)
 
     def __repr__(self) -> str:
@@ -918,14 +719,7 @@ class LRFind(Sweep):
 
 # %% ../../nbs/lr/finder.ipynb #feffe79c
 class TrialRun(UpdateCounter):
-    """Train a short one-cycle run, and measure the validation loss after it
-
-    Args:
-        num_it: number of updates; 0: only validate
-        rates: highest rate of each parameter group
-        n_valid: maximum number of validation batches
-        stage: name of the run in the progress bar
-    """
+    "Train a short one-cycle run, and measure the validation loss after it"
     name, run_valid, run_in = 'lr_finder', True, ('lr_find',)
 
     def __init__(self,
@@ -982,21 +776,7 @@ def checked_trials(
     trials: Any,      # argument of `lr_find`
     num_it: int,      # number of updates of the sweep
 ) -> float | int | None:    # share of the run as a float, or budget of batches as an int; None: no trials
-    """Convert the argument `trials` of `lr_find`. Raises `ValueError` or `TypeError` if the value is not valid or the budget is too small
-
-    Args:
-        trials: argument of `lr_find`
-        num_it: number of updates of the sweep
-
-    Returns:
-        share of the run as a float, or budget of batches as an int; None: no trials
-
-    Raises:
-        ValueError: trials={trials} should be True, a share of the run below 1, or a whole number of
-            batches
-        ValueError: trials={trials} batches are too few: the sweep takes up to {num_it}, and short
-            trials the rest of {least}
-    """
+    "Convert the argument `trials` of `lr_find`. Raises `ValueError` or `TypeError` if the value is not valid or the budget is too small"
     if trials is None or trials is False: return None
     if trials is True: return 0.2
     if isinstance(trials, Real) and 0 < trials < 1: return float(trials)
@@ -1016,17 +796,7 @@ def trial_plan(
     steps: float,            # number of updates of the planned run
     left: float,             # number of updates left in the budget
 ) -> Plan | None:            # the plan; None: the budget has too few updates left
-    """Decide how long the trials are, and how many there are at most
-
-    Args:
-        lr: rate that the sweep recommends
-        trials: return value of `checked_trials`
-        steps: number of updates of the planned run
-        left: number of updates left in the budget
-
-    Returns:
-        the plan; None: the budget has too few updates left
-    """
+    "Decide how long the trials are, and how many there are at most"
     least = LEAST_UPDATES/steps                # as a share of the run
     if isinstance(trials, int):
         if left < MOST_TRIALS*LEAST_UPDATES: return None
@@ -1073,8 +843,7 @@ def _try_rates(self: Learner,
         found.trials.append(run(plan.steps, lr, f'trial {len(found.trials) + 1} of {plan.most}'))
     found.trial_plan = plan
     found.n_batches += sum(r.n_seen for r in runs)
-    rate = choose(plan, found.trials, found.start_loss)
-    found.take('trials', rate._replace(doubt=rate.doubt if found.first.doubt else ''))
+    found.take(*found.best_rate(found.planned_steps))
 
 # %% ../../nbs/lr/finder.ipynb #fac86524
 def _remark(learn: Learner, finder: LRFinder) -> str:
@@ -1092,17 +861,9 @@ def _remark(learn: Learner, finder: LRFinder) -> str:
 # %% ../../nbs/lr/finder.ipynb #b1fa19ee
 @patch
 @hinted
-def lr_find(self: Learner,
-    start_lr: Any = 1e-7,       # first rate: a number, or a list or slice for parameter groups
-    end_lr: Any = 10,           # last rate: a number, or a list or slice for parameter groups
-    num_it: int = 100,          # maximum number of updates
-    stop_div: bool = True,      # stop when the loss diverges
-    show_plot: bool = True,     # show the picker or the figure
-    suggest_funcs: Any = ('valley', 'slide', 'minimum', 'steep'),   # rules: names or functions, one or several; None: no rules
-    cbs: Any = None,            # further callbacks for the sweep and the trials; None: no others
-    n_epoch: float | None = None,       # planned epochs; None: as many as the last fit had, or 5
-    trials: bool | float | int = False,    # True: up to four trials, each of a fifth of the run; a float: another share, also for each; an int: total batches
-) -> LRFind:                    # the curve, the suggestions, and the recommended rate as `.lr`
+def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int = 100, stop_div: bool = True, show_plot: bool = True,
+        suggest_funcs: Any = ('valley', 'slide', 'minimum', 'steep'), cbs: Any = None, n_epoch: float | None = None,
+        trials: bool | float | int = False) -> LRFind:
     """Recommend a learning rate from a short run with growing rates. The learner is restored after the run
 
     Args:
@@ -1114,21 +875,16 @@ def lr_find(self: Learner,
         suggest_funcs: rules: names or functions, one or several; None: no rules
         cbs: further callbacks for the sweep and the trials; None: no others
         n_epoch: planned epochs; None: as many as the last fit had, or 5
-        trials: True: up to four trials, each of a fifth of the run; a float: another share, also for
-            each; an int: total batches
-
+        trials: True: up to four trials, each of a fifth of the run; a float: another share, also for each; an int: total
+            batches
     Returns:
         the curve, the suggestions, and the recommended rate as `.lr`
-
     Raises:
         ValueError: n_epoch=0 should be above 0: how long do you mean to train?
-
     Example:
-        found = learn.lr_find(show_plot=False)
-        assert all(torch.equal(a, b) for a, b in zip(before, learn.model.parameters()))
-        assert learn.opt is None and learn.train_iter == 0        # no optimizer before, so none now
-        assert found.n_epoch == 5 and found.planned_steps == 5*32
-        assert found.learn is learn and copy.deepcopy(found).learn is None
+        from cbnb.toy import wave_learner
+        learn = wave_learner()
+        learn.lr_find()
     """
     finder, rules = LRFinder(start_lr, end_lr, num_it, stop_div), as_rules(suggest_funcs)
     budget, cbs = checked_trials(trials, finder.num_it), as_list(cbs)
@@ -1150,13 +906,8 @@ def lr_find(self: Learner,
 
 # %% ../../nbs/lr/finder.ipynb #13863e22
 @patch
-def plot(self: Recorder,
-    skip_start: int = 10,             # number of points to omit at the start
-    skip_end: int = 5,                # number of points to omit at the end
-    suggestion: bool = False,         # mark the recommended rate and the steepest descent
-    return_fig: bool | None = None,   # return the figure instead of showing it
-    ax: Any = None,                   # axes to draw into; None: a new figure
-) -> Any:                             # `ax`, or the figure with `return_fig`
+def plot(self: Recorder, skip_start: int = 10, skip_end: int = 5, suggestion: bool = False, return_fig: bool | None = None, ax: Any = None,
+        ) -> Any:
     """Plot the loss over the learning rate of the last `lr_find`. If there was no `lr_find`, plot the last fit
 
     Args:
@@ -1165,14 +916,11 @@ def plot(self: Recorder,
         suggestion: mark the recommended rate and the steepest descent
         return_fig: return the figure instead of showing it
         ax: axes to draw into; None: a new figure
-
     Returns:
         `ax`, or the figure with `return_fig`
-
     Example:
-        found = learn.lr_find(end_lr=1, show_plot=False)
-        learn.recorder.plot(suggestion=True)
-        assert found.lrs[10] <= learn.recorder.min_grad_lr <= found.lrs[-6]
+        from cbnb.toy import raises, wave_learner
+        with raises(ValueError, 'call learn.lr_find() first'): wave_learner().recorder.plot()
     """
     found = getattr(self.learn, 'lr_finder_result', None)
     lr = None if found is None else found.recommended

@@ -24,33 +24,19 @@ Suggestion = tuple[float, tuple[float, float]]    # the suggested rate, and the 
 def as_floats(
     *curves: Any,        # sequences of numbers, arrays or tensors
 ) -> list[list[float]]:
-    """Convert each curve to a list of Python numbers
-
-    Args:
-        *curves: sequences of numbers, arrays or tensors
-    """
+    "Convert each curve to a list of Python numbers"
     return [c.tolist() if hasattr(c, 'tolist') else list(c) for c in curves]
 
 # %% ../../nbs/lr/rules.ipynb #9bf06122
-def steep(
-    lrs: Sequence[float],      # rising rates
-    losses: Sequence[float],   # smoothed losses
-    num_it: int,               # planned number of updates
-) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
+def steep(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> Suggestion:
     """Suggest the rate at which the loss falls fastest on a logarithmic scale of the rate
 
     Args:
         lrs: rising rates
         losses: smoothed losses
         num_it: planned number of updates
-
     Returns:
         the rate, and the (rate, loss) that it comes from
-
-    Example:
-        assert steep([.1, .2, .4, .8], [3., 2.9, 1., .9], 4)[0] == .2            # the fall of 1.9 begins there
-        assert math.isclose(steep(*curve)[0], 8.31764e-4, rel_tol=1e-5)
-        assert math.isclose(steep(*torch.tensor(curve[:2], dtype=torch.float64), 100)[0], 8.31764e-4, rel_tol=1e-5)
     """
     lrs, losses = as_floats(lrs, losses)
     logs = [math.log(lr) for lr in lrs]
@@ -59,52 +45,30 @@ def steep(
     return lrs[i], (lrs[i], losses[i])
 
 # %% ../../nbs/lr/rules.ipynb #43432bb2
-def minimum(
-    lrs: Sequence[float],      # rising rates
-    losses: Sequence[float],   # smoothed losses
-    num_it: int,               # planned number of updates
-) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
+def minimum(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> Suggestion:
     """Suggest a tenth of the rate with the lowest loss
 
     Args:
         lrs: rising rates
         losses: smoothed losses
         num_it: planned number of updates
-
     Returns:
         the rate, and the (rate, loss) that it comes from
-
-    Example:
-        assert minimum([.1, .2, .4, .8], [3., 1., 2., 9.], 4) == (.2/10, (.2, 1.))
-        assert math.isclose(minimum(*curve)[0], 2.51189e-2, rel_tol=1e-5)
     """
     lrs, losses = as_floats(lrs, losses)
     i = losses.index(min(losses))
     return lrs[i]/10, (lrs[i], losses[i])
 
 # %% ../../nbs/lr/rules.ipynb #d041d9fc
-def valley(
-    lrs: Sequence[float],      # rising rates
-    losses: Sequence[float],   # smoothed losses
-    num_it: int,               # planned number of updates
-) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
+def valley(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> Suggestion:
     """Suggest a rate about halfway along the longest subsequence of falling losses
 
     Args:
         lrs: rising rates
         losses: smoothed losses
         num_it: planned number of updates
-
     Returns:
         the rate, and the (rate, loss) that it comes from
-
-    Example:
-        assert math.isclose(valley(*curve)[0], 2.75423e-4, rel_tol=1e-5)
-
-        def index_of(*losses): return valley(range(len(losses)), losses, 0)[0]
-        assert index_of(*range(20, 0, -1)) == 8
-        assert index_of(5, 4, 6, 3, 2, 7, 1) == 2 and index_of(4, 3, 2, 1, 5, .5) == 1
-        assert index_of(3, 2, 1) == 0 and index_of(1, 3, 2) == 0
     """
     lrs, losses = as_floats(lrs, losses)
     longest: list[int] = []
@@ -123,13 +87,7 @@ def loss_at(
     losses: Sequence[float],   # loss at each rate
     lr: float,                 # rate to look up; outside of `lrs`, the loss at the nearer end is returned
 ) -> float:
-    """Interpolate the loss at a rate, linearly in the logarithm of the rate
-
-    Args:
-        lrs: rising rates
-        losses: loss at each rate
-        lr: rate to look up; outside of `lrs`, the loss at the nearer end is returned
-    """
+    "Interpolate the loss at a rate, linearly in the logarithm of the rate"
     if lr <= lrs[0]: return losses[0]
     if lr >= lrs[-1]: return losses[-1]
     i = next(i for i, x in enumerate(lrs) if x > lr)
@@ -137,14 +95,8 @@ def loss_at(
     return losses[i - 1] + share*(losses[i] - losses[i - 1])
 
 # %% ../../nbs/lr/rules.ipynb #e1dbbccc
-def slide(
-    lrs: Sequence[float],         # rising rates
-    losses: Sequence[float],      # smoothed losses
-    num_it: int,                  # planned number of updates
-    lr_diff: int = 15,            # width of the window, in points of the curve
-    thresh: float = 0.005,        # slopes that differ by at most this count as equal
-    adjust_value: float = 1.,     # factor on the suggested rate
-) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
+def slide(lrs: Sequence[float], losses: Sequence[float], num_it: int, lr_diff: int = 15, thresh: float = 0.005, adjust_value: float = 1.,
+        ) -> Suggestion:
     """Move a window left while the slopes at its ends differ. Suggest the left end of the last window whose slopes differ, or of the first window if its slopes agree. Raises `ValueError` if the curve is too short
 
     Args:
@@ -154,17 +106,10 @@ def slide(
         lr_diff: width of the window, in points of the curve
         thresh: slopes that differ by at most this count as equal
         adjust_value: factor on the suggested rate
-
     Returns:
         the rate, and the (rate, loss) that it comes from
-
     Raises:
         ValueError: slide needs ... points, and there are {n}
-
-    Example:
-        assert slide(range(1, 21), range(20, 0, -1), 20)[0] == 5       # on a straight line at once: 20 - 15
-        assert math.isclose(slide(*curve)[0], 1.31826e-6, rel_tol=1e-5)
-        with raises(ValueError, 'slide needs 16 points'): slide([.1]*15, [1.]*15, 15)
     """
     lrs, losses = as_floats(lrs, losses)
     n = len(losses)
@@ -187,14 +132,7 @@ RULES: dict[str, Callable[..., Suggestion]] = dict(
 def as_rule(
     rule: str | Callable[..., Suggestion],   # a function, or a name in `RULES`
 ) -> Callable[..., Suggestion]:
-    """Return the function of a rule. Raises `ValueError` if the name is unknown
-
-    Args:
-        rule: a function, or a name in `RULES`
-
-    Raises:
-        ValueError: there is no rule {rule}; there are ..., or pass a function of (lrs, losses, num_it)
-    """
+    "Return the function of a rule. Raises `ValueError` if the name is unknown"
     if callable(rule): return rule
     if rule in RULES: return RULES[rule]
     near = nearest(rule, RULES) if isinstance(rule, str) else None
@@ -205,11 +143,7 @@ def as_rule(
 def as_rules(
     rules: Any,    # one rule or several, by name or as functions; None: no rules
 ) -> list[Callable[..., Suggestion]]:
-    """Return the functions of several rules. Raises `ValueError` if a name is unknown
-
-    Args:
-        rules: one rule or several, by name or as functions; None: no rules
-    """
+    "Return the functions of several rules. Raises `ValueError` if a name is unknown"
     if rules is None: return []
     return [as_rule(rule) for rule in ([rules] if isinstance(rules, str) or callable(rules) else rules)]
 
@@ -219,14 +153,7 @@ WINDOW = 1.6         # length of the smoothing, in decades of the rate
 def window_beta(
     lrs: Sequence[float],    # rates, rising by equal factors
 ) -> float:                  # weight of the past in the mean
-    """Return the weight for a smoothing that reaches back `WINDOW` decades of the rate
-
-    Args:
-        lrs: rates, rising by equal factors
-
-    Returns:
-        weight of the past in the mean
-    """
+    "Return the weight for a smoothing that reaches back `WINDOW` decades of the rate"
     per_decade = (len(lrs) - 1)/math.log10(lrs[-1]/lrs[0])
     return max(1 - 1/(WINDOW*per_decade), 0.)
 
@@ -235,12 +162,7 @@ def smoothed(
     losses: Sequence[float],    # losses of the batches
     beta: float,                # weight of the past, from 0 to below 1
 ) -> list[float]:
-    """Return bias-corrected exponential means of losses. A loss that is not finite counts as 1e30
-
-    Args:
-        losses: losses of the batches
-        beta: weight of the past, from 0 to below 1
-    """
+    "Return bias-corrected exponential means of losses. A loss that is not finite counts as 1e30"
     out, mean = [], 0.
     for i, loss in enumerate(losses, 1):
         mean = beta*mean + (1 - beta)*(loss if math.isfinite(loss) else 1e30)
@@ -251,11 +173,7 @@ def smoothed(
 def batch_noise(
     losses: Sequence[float],    # losses of two or more batches
 ) -> float:
-    """Estimate the standard deviation of the losses between batches from the first half of a sweep
-
-    Args:
-        losses: losses of two or more batches
-    """
+    "Estimate the standard deviation of the losses between batches from the first half of a sweep"
     quiet = losses[:max(len(losses)//2, 12)]
     steps = [abs(b - a) for a, b in zip(quiet, quiet[1:]) if math.isfinite(b - a)]
     from statistics import median                             # imported here, because the import takes milliseconds
@@ -266,29 +184,14 @@ def noise_left(
     beta: float,    # weight of the past in the mean
     n: int,         # number of values in the mean
 ) -> float:         # standard deviation of the mean divided by that of a single value
-    """Return the share of the noise that is left after smoothing
-
-    Args:
-        beta: weight of the past in the mean
-        n: number of values in the mean
-
-    Returns:
-        standard deviation of the mean divided by that of a single value
-    """
+    "Return the share of the noise that is left after smoothing"
     return math.sqrt((1 - beta)/(1 + beta)*(1 + beta**n)/(1 - beta**n))
 
 # %% ../../nbs/lr/rules.ipynb #e1f0a2b7
 def fall_over_noise(
     losses: Sequence[float],    # finite losses of the batches
 ) -> float:                     # size of the fall, in standard errors
-    """Return the largest distance, in standard errors, by which the mean of a tenth of the sweep is below the mean of all earlier losses
-
-    Args:
-        losses: finite losses of the batches
-
-    Returns:
-        size of the fall, in standard errors
-    """
+    "Return the largest distance, in standard errors, by which the mean of a tenth of the sweep is below the mean of all earlier losses"
     n, furthest = max(len(losses)//10, 5), 0.
     sums, squares = ([0., *accumulate(values)] for values in (losses, (x*x for x in losses)))
     for i in range(10, len(losses) - n + 1):
@@ -304,11 +207,7 @@ SURE = 3.5           # a fall or rise of more standard errors than this is not n
 def falls_surely(
     losses: Sequence[float],   # losses of 15 or more batches
 ) -> bool:
-    """Return whether the loss falls by more than its noise can explain
-
-    Args:
-        losses: losses of 15 or more batches
-    """
+    "Return whether the loss falls by more than its noise can explain"
     return fall_over_noise(_finite(losses)) > SURE
 
 def _finite(losses: Sequence[float]) -> list[float]: return [*filter(math.isfinite, losses)]
@@ -318,12 +217,7 @@ def last_before_rise(
     lrs: Sequence[float],       # rising rates
     losses: Sequence[float],    # losses of 10 or more batches, not smoothed
 ) -> int:
-    """Return the index of the last point before the loss rises above its noise, on a curve that does not fall
-
-    Args:
-        lrs: rising rates
-        losses: losses of 10 or more batches, not smoothed
-    """
+    "Return the index of the last point before the loss rises above its noise, on a curve that does not fall"
     from statistics import fmean
     beta, quiet = window_beta(lrs), _finite(losses[:max(len(losses)//2, 10)])
     noise = math.sqrt(fmean((b - a)**2 for a, b in zip(quiet, quiet[1:]))/2)
@@ -336,15 +230,7 @@ def landmarks(
     lrs: Sequence[float],      # rising rates
     losses: Sequence[float],   # losses of 10 or more batches, not smoothed
 ) -> tuple[int, int]:          # index where 65% of the fall is done, and the last index near the lowest loss
-    """Find two landmarks on the curve. If the loss does not fall, both landmarks are the last point before the loss rises
-
-    Args:
-        lrs: rising rates
-        losses: losses of 10 or more batches, not smoothed
-
-    Returns:
-        index where 65% of the fall is done, and the last index near the lowest loss
-    """
+    "Find two landmarks on the curve. If the loss does not fall, both landmarks are the last point before the loss rises"
     if not falls_surely(losses): return (last_before_rise(lrs, losses),)*2
     beta = window_beta(lrs)
     smooth = smoothed(losses, beta)
@@ -363,12 +249,7 @@ def until_nan(
     lrs: Sequence[float],       # rising rates
     losses: Sequence[float],    # loss at each rate
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Cut rates and losses after the first loss that is not finite
-
-    Args:
-        lrs: rising rates
-        losses: loss at each rate
-    """
+    "Cut rates and losses after the first loss that is not finite"
     end = next((i + 1 for i, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
     return lrs[:end], losses[:end]
 
@@ -391,12 +272,7 @@ def no_bound(
     lrs: Sequence[float],       # rising rates
     losses: Sequence[float],    # finite losses of the batches, not smoothed
 ) -> bool:
-    """Return whether the loss ends at its lowest value, below zero, and does at least half of its fall above a third of the last rate
-
-    Args:
-        lrs: rising rates
-        losses: finite losses of the batches, not smoothed
-    """
+    "Return whether the loss ends at its lowest value, below zero, and does at least half of its fall above a third of the last rate"
     lowest, before = min(losses), loss_at(lrs[:len(losses)], losses, lrs[len(losses) - 1]/3)
     ends_lowest = lowest < 0 and min(losses[-3:]) == lowest
     return ends_lowest and before - lowest > (sum(losses[:10])/10 - lowest)/2
@@ -408,17 +284,7 @@ def sweep_problem(
     num_it: int | None = None, # planned number of updates; None: not known
     least: int = 15,           # minimum number of points
 ) -> str | None:               # the reason; None: a rate can be recommended
-    """Return the reason why a sweep supports no recommendation, or None if it supports one
-
-    Args:
-        lrs: rising rates
-        losses: losses of the batches, not smoothed, up to the end of the sweep
-        num_it: planned number of updates; None: not known
-        least: minimum number of points
-
-    Returns:
-        the reason; None: a rate can be recommended
-    """
+    "Return the reason why a sweep supports no recommendation, or None if it supports one"
     lrs, losses = until_nan(lrs, losses)
     if not losses: return 'there was no update of the weights: something cancels every step'
     if not math.isfinite(losses[0]):
@@ -445,13 +311,7 @@ def still_low(
     losses: Sequence[float],   # losses of the batches, not smoothed
     num_it: int | None,        # planned number of updates; None: not known
 ) -> bool:
-    """Return whether a sweep made all its planned updates before the loss rose
-
-    Args:
-        lrs: rising rates
-        losses: losses of the batches, not smoothed
-        num_it: planned number of updates; None: not known
-    """
+    "Return whether a sweep made all its planned updates before the loss rose"
     if len(losses) != num_it or not math.isfinite(losses[-1]): return False
     return landmarks(lrs, losses)[1] >= len(losses) - 2
 
@@ -464,17 +324,7 @@ def step_rate(
     weight_norm: float,              # norm of these weights at the start, above 0
     share: float = 0.01,             # size of the update, as a share of the norm of the weights
 ) -> float:                          # the last rate if no update is this large
-    """Find the first rate at which a single update moves the weights by more than `share` of their norm
-
-    Args:
-        lrs: rising rates
-        update_norms: norm of each update, over all trained weights
-        weight_norm: norm of these weights at the start, above 0
-        share: size of the update, as a share of the norm of the weights
-
-    Returns:
-        the last rate if no update is this large
-    """
+    "Find the first rate at which a single update moves the weights by more than `share` of their norm"
     reached = (lr for lr, norm in zip(lrs, update_norms) if not norm <= share*weight_norm)
     return next(reached, lrs[-1])
 
@@ -493,18 +343,7 @@ def estimates(
     weight_norm: float,               # norm of the weights at the start
     planned_steps: float,             # number of updates of the planned run
 ) -> dict[str, float]:                # name -> rate; without `step` if the norms are unknown or 0
-    """Return three estimates of a good rate from a sweep. If the norms are unknown or 0, return only two estimates
-
-    Args:
-        lrs: rising rates
-        losses: losses of the batches, not smoothed, up to the end of the sweep
-        update_norms: norm of each update; empty: not known
-        weight_norm: norm of the weights at the start
-        planned_steps: number of updates of the planned run
-
-    Returns:
-        name -> rate; without `step` if the norms are unknown or 0
-    """
+    "Return three estimates of a good rate from a sweep. If the norms are unknown or 0, return only two estimates"
     need, edge = landmarks(lrs, losses)
     scale = (REFERENCE/planned_steps)**HORIZON
     found = dict(need=NEED*scale*sum(lrs[:need + 1]), edge=EDGE*scale*lrs[edge])
@@ -517,25 +356,12 @@ BAND = 3.5           # factor to either side of the rate; the good rates of most
 def band_around(
     lr: float,    # recommended rate
 ) -> tuple[float, float]:
-    """Return the lowest and the highest rate of the band around a rate
-
-    Args:
-        lr: recommended rate
-    """
+    "Return the lowest and the highest rate of the band around a rate"
     return lr/BAND, lr*BAND
 
 # %% ../../nbs/lr/rules.ipynb #e80c8233
 class Rate(NamedTuple):
-    """A recommended rate, the band of rates that may be as good, and the reason
-
-    Args:
-        lr
-        low
-        high
-        reason
-        estimates: the estimates behind the rate: name -> rate
-        doubt: why the curve may not support the rate
-    """
+    "A recommended rate, the band of rates that may be as good, and the reason"
     lr: float
     low: float
     high: float
@@ -570,19 +396,7 @@ def recommend_rate(
     planned_steps: float,            # number of updates of the planned run
     num_it: int | None = None,       # planned number of updates of the sweep; None: not known
 ) -> Rate:
-    """Recommend the middle of the estimates, but at most `CAP` times the estimate from the edge. If the loss rises without falling first, the rate has a doubt. Raises `ValueError` if the sweep supports no rate
-
-    Args:
-        lrs: rising rates
-        losses: losses of the batches, not smoothed, up to the end of the sweep
-        update_norms: norm of each update; empty: not known
-        weight_norm: norm of the weights at the start
-        planned_steps: number of updates of the planned run
-        num_it: planned number of updates of the sweep; None: not known
-
-    Raises:
-        ValueError: the loss had not risen by end_lr=...: raise end_lr
-    """
+    "Recommend the middle of the estimates, but at most `CAP` times the estimate from the edge. If the loss rises without falling first, the rate has a doubt. Raises `ValueError` if the sweep supports no rate"
     if problem := sweep_problem(lrs, losses, num_it): raise ValueError(problem)
     lrs, losses = until_nan(lrs, losses)
     found = estimates(lrs, losses, update_norms, weight_norm, planned_steps)

@@ -16,14 +16,7 @@ from .rules import HORIZON, Rate, band_around
 
 # %% ../../nbs/lr/trials.ipynb #0ac10574
 class Plan(NamedTuple):
-    """A plan for short one-cycle runs around the rate of a sweep
-
-    Args:
-        first: rate of the first trial
-        steps: number of updates of each trial
-        most: maximum number of trials
-        planned_steps: number of updates of the planned run
-    """
+    "A plan for short one-cycle runs around the rate of a sweep"
     first: float            # rate of the first trial
     steps: int              # number of updates of each trial
     most: int               # maximum number of trials
@@ -42,27 +35,13 @@ def plan_trials(
     most: int = 4,             # maximum number of trials
     longest: float = 0.4,      # maximum length of a trial, as a share of the planned run
 ) -> Plan:
-    """Plan trials as long as the budget allows, but at most the share `longest` of the planned run
-
-    Args:
-        first_lr: rate that the sweep recommends for the planned run
-        budget_batches: maximum number of updates of all trials together
-        planned_steps: number of updates of the planned run
-        most: maximum number of trials
-        longest: maximum length of a trial, as a share of the planned run
-    """
+    "Plan trials as long as the budget allows, but at most the share `longest` of the planned run"
     steps = max(min(budget_batches//most, int(longest*planned_steps)), 1)
     return Plan(first_lr*(planned_steps/steps)**HORIZON, steps, most, planned_steps)
 
 # %% ../../nbs/lr/trials.ipynb #850c3bb1
 class Trial(NamedTuple):
-    """The rate and the losses of a trial
-
-    Args:
-        lr
-        train_loss: mean over the last quarter of the updates
-        valid_loss: loss at the end, on a few validation batches; None: there is no validation data
-    """
+    "The rate and the losses of a trial"
     lr: float
     train_loss: float           # mean over the last quarter of the updates
     valid_loss: float | None    # loss at the end, on a few validation batches; None: there is no validation data
@@ -80,15 +59,7 @@ def next_rate(
     plan: Plan,                # plan from `plan_trials`
     trials: Sequence[Trial],   # trials so far, in any order
 ) -> float | None:             # rate of the next trial; None: no more trials
-    """Return an untried rate next to the rate of the best trial so far, the lower one first. If both were tried or the plan has no trials left, return `None`. If there are no trials yet, return the first rate of the plan
-
-    Args:
-        plan: plan from `plan_trials`
-        trials: trials so far, in any order
-
-    Returns:
-        rate of the next trial; None: no more trials
-    """
+    "Return an untried rate next to the rate of the best trial so far, the lower one first. If both were tried or the plan has no trials left, return `None`. If there are no trials yet, return the first rate of the plan"
     if not trials: return plan.first
     done = {round(math.log(t.lr/plan.first)/math.log(SPACING)): t.loss for t in trials}
     best = min(done, key=lambda k: (done[k], k))          # if all diverged, the lowest rate
@@ -101,15 +72,7 @@ def overfit_gap(
     trial: Trial,           # trial to examine
     start_loss: float,      # loss before any training
 ) -> float:                 # share of the fall; 0 without overfitting or without validation data
-    """Return the share of the fall of the training loss that is missing on the validation data
-
-    Args:
-        trial: trial to examine
-        start_loss: loss before any training
-
-    Returns:
-        share of the fall; 0 without overfitting or without validation data
-    """
+    "Return the share of the fall of the training loss that is missing on the validation data"
     if trial.valid_loss is None: return 0.
     fall = start_loss - min(trial.valid_loss, trial.train_loss)
     return max((trial.valid_loss - trial.train_loss)/fall, 0.)
@@ -121,11 +84,7 @@ STEEPEST = 1.        # maximum exponent, where rate times updates is constant
 def horizon(
     gap: float,      # gap from `overfit_gap`
 ) -> float:
-    """Return the exponent with which the best rate falls as the number of updates grows
-
-    Args:
-        gap: gap from `overfit_gap`
-    """
+    "Return the exponent with which the best rate falls as the number of updates grows"
     return min(HORIZON + OVERFIT*gap, STEEPEST)
 
 # %% ../../nbs/lr/trials.ipynb #8f8115ee
@@ -155,13 +114,7 @@ def choose(
     trials: Sequence[Trial],   # one or more trials
     start_loss: float,         # loss before any training, on the same data as the losses of the trials
 ) -> Rate:
-    """Take the middle rate of the equally good trials, and recommend this rate scaled to the planned run. If no trial lowered the loss, recommend the rate of the sweep
-
-    Args:
-        plan: plan of the trials
-        trials: one or more trials
-        start_loss: loss before any training, on the same data as the losses of the trials
-    """
+    "Take the middle rate of the equally good trials, and recommend this rate scaled to the planned run. If no trial lowered the loss, recommend the rate of the sweep"
     ordered = sorted(trials, key=lambda t: t.lr)
     best = min(range(len(ordered)), key=lambda i: ordered[i].loss)
     if not ordered[best].loss < start_loss: return _keep_first(plan)

@@ -1,81 +1,8 @@
-// The charts of cbnb in a page. An ES module without imports: `mount` draws charts whose data is complete.
+// The charts of cbnb in a page, behind `page.js` in one module. `KINDS.charts` draws charts whose data is complete.
 // `live_chart.js` follows it where a chart grows while a cell runs.
 // Everything that a mouse does happens here, so it works while the kernel is busy, and without one.
 
-// ---- numbers, written as in Python: basics/text and display/look
-
-const trim = s => s.includes('.') ? s.replace(/\.?0+$/, '') : s
-// `toFixed` and `toExponential` of JavaScript take the larger neighbor of a value that is just between two, Python the even one
-function rounded(v, how, decimals) {
-  const [digits, power] = v[how](decimals + 30).split('e')
-  if (!/50{29}$/.test(digits)) return v[how](decimals)
-  const cut = digits.slice(0, -30).replace(/\.$/, '')
-  return /[02468]$/.test(cut) ? cut + (power === undefined ? '' : `e${power}`) : v[how](decimals)
-}
-const fixed = (v, decimals) => rounded(v, 'toFixed', decimals)
-const grouped = (v, decimals) => { const [whole, part] = fixed(v, decimals).split('.'); return whole.replace(/\B(?=(\d{3})+$)/g, ',') + (part ? `.${part}` : '') }
-const short = (v, decimals) => { const [digits, power] = rounded(v, 'toExponential', decimals).split('e'); return `${trim(digits)}e${+power}` }
-
-export function number(v) {
-  if (v == null || Number.isNaN(v)) return '–'
-  if (!Number.isFinite(v)) return v > 0 ? 'inf' : '-inf'
-  const size = Math.abs(v)
-  if (size >= 1e7 || size > 0 && size < 1e-3) return short(v, 3)
-  return Number.isInteger(v) ? grouped(v, 0) : trim(grouped(v, Math.max(0, 3 - Math.floor(Math.log10(size)))))
-}
-
-export function rate(v) {
-  if (!Number.isFinite(v) || !v) return String(v)
-  const text = short(v, 1), exponent = +text.split('e')[1]
-  return exponent < -4 || exponent >= 4 ? text : trim(fixed(v, Math.max(0, 1 - exponent)))
-}
-
-const FORMATS = { number, rate, count: v => grouped(Math.round(v), 0), epoch: v => trim(v.toFixed(2)), time: v => {
-  const s = Math.round(v), two = n => String(n).padStart(2, '0')
-  return s < 3600 ? `${two(Math.floor(s / 60))}:${two(s % 60)}` : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`
-} }
-
-// ---- ticks: [value, label, has a grid line]; which, and their labels, as in display/axes
-
-function niceStep(least) {
-  const power = 10 ** Math.floor(Math.log10(least))
-  return [1, 2, 5, 10].map(m => m * power).find(step => step >= least * (1 - 1e-9))
-}
-
-// One way of writing for all: as many decimals as the step needs, or exponents
-function labels(values, log) {
-  if (!values.length) return []
-  const sizes = values.map(Math.abs), largest = Math.max(...sizes), steps = values.slice(1).map((v, i) => v - values[i])
-  const step = (steps.length ? Math.min(...steps) : largest) || 1, decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9))
-  if (log && Math.min(...values) < 1e-3 || largest >= 1e7 || largest < 1e-3) return values.map(v => v === 0 || Math.abs(v) >= 1 && Math.abs(v) < 1e4 ? number(v) : short(v, 3))
-  return values.map(v => log || decimals > 6 ? number(v) : grouped(v, decimals))
-}
-
-export function linearTicks(lo, hi, n, whole, log = false) {
-  const step = niceStep(Math.max((hi - lo) / n, whole ? 1 : 0, 1e-300)), values = [], first = Math.ceil(lo / step - 1e-9)
-  for (let k = first; k <= Math.min(Math.floor(hi / step + 1e-9), first + 2 * n); k++) values.push(k * step || 0)
-  const texts = labels(values, log)
-  return values.map((v, i) => [v, texts[i], true])
-}
-
-// `lo` and `hi` are exponents of ten; labels stand at decades, and at 1, 2 and 5 if there are few
-export function logTicks(lo, hi, n) {
-  const span = hi - lo, every = Math.max(1, Math.ceil(span / n)), ticks = []
-  for (let k = Math.floor(lo); k <= Math.ceil(hi); k++) for (let m = 1; m < 10; m++) {
-    const v = +`${m}e${k}`, at = Math.log10(v)
-    if (at < lo - 1e-9 || at > hi + 1e-9 || m > 1 && span > 4) continue
-    const named = k % every === 0 && (m === 1 || [2, 5].includes(m) && span < n / 3)
-    ticks.push([v, named, named || m === 1])
-  }
-  const named = ticks.filter(([, is]) => is).map(([v]) => v), texts = labels(named, true)
-  if (named.length < 3 && span <= 1) return linearTicks(10 ** lo, 10 ** hi, n, false, true)
-  return ticks.map(([v, is, strong]) => [v, is ? texts[named.indexOf(v)] : '', strong])
-}
-
 // ---- points
-
-const bytesOf = text => Uint8Array.from(atob(text), c => c.charCodeAt(0))
-const floatsOf = y => Array.isArray(y) ? Float32Array.from(y) : new Float32Array(bytesOf(y).buffer)
 
 // Points of one line, ascending in x. It grows by doubling.
 class Points {
@@ -104,14 +31,6 @@ class Points {
   gap(i) { return this.n > 1 ? this.x[Math.max(i, 0) + 1] - this.x[Math.max(i, 0)] : 1 }
 }
 
-// x comes as [first, step, count] if it is even, as differences `d` if it is whole, or as base64
-function xsOf(x) {
-  if (Array.isArray(x)) return Float64Array.from({ length: x[2] }, (_, i) => x[0] + i * x[1])
-  if (!x.d) return Float64Array.from(floatsOf(x))
-  let sum = 0
-  return Float64Array.from(x.d, step => sum += step)
-}
-
 // The mean with weights that fall by `beta` a step, freed of the bias of its start. `k`: steps in one value.
 function smoothed(source, beta, k) {
   const out = new Points(source.x.slice(0, source.n), new Float32Array(source.n)), keep = beta ** k
@@ -124,21 +43,7 @@ function smoothed(source, beta, k) {
   return out
 }
 
-// ---- elements
-
-const XMLNS = 'http://www.w3.org/2000/svg'
-function make(node, attrs, text) {
-  for (const k in attrs) if (attrs[k] != null) node.setAttribute(k, attrs[k])
-  if (text !== undefined) node.textContent = text
-  return node
-}
-const svg = (tag, attrs, text) => make(document.createElementNS(XMLNS, tag), attrs, text)
-const html = (tag, attrs, text) => make(document.createElement(tag), attrs, text)
-// Notebook 7 runs the commands of keys before an element gets them, except if the element with the focus has this attribute
-const keepsKeys = el => { el.addEventListener('focusin', e => { e.target.dataset.lmSuppressShortcuts = '' }); return el }
-const safe = color => /^[\w#(),.%\s-]+$/.test(color ?? '') ? color : 'currentColor'
-
-const LEFT = 52, TOP = 20, NARROW = 560           // pixels: room for labels, for marks of events; below this width names stand below
+const LEFT = 52, TOP = 20, NARROW = 560           // pixels: least room for labels, room for marks of events; below this width names stand below
 const GLYPHS = { interrupted: '■', stopped: '■', failed: '✕', lr: '×', paused: '‖', resumed: '↻', restart: '↻', best: '★', note: '•' }
 
 // ---- one chart
@@ -146,7 +51,7 @@ const GLYPHS = { interrupted: '■', stopped: '■', failed: '✕', lr: '×', pa
 // `spec` is what `Chart.spec()` of display/chart returns; `lines[i].points` are `Points`.
 class Chart {
   constructor(el, spec, { send = null, others = null, signal = null } = {}) {
-    Object.assign(this, { spec, send, others, signal, hidden: new Set(), range: null, cursor: null, near: null, pointer: null, brush: null, frame: 0, W: 0 })
+    Object.assign(this, { spec, send, others, signal, hidden: new Set(), range: null, cursor: null, near: null, pointer: null, brush: null, frame: 0, W: 0, left: LEFT })
     this.beta = spec.smoothing ?? null
     this.build(el)
     this.size = new ResizeObserver(() => this.redraw()); this.size.observe(this.plot)
@@ -292,7 +197,7 @@ class Chart {
   // At most four points for each column of pixels: first, lowest, highest and last
   outline(line, s) {
     const p = line.points, by = this.shift(line), a = Math.max(0, p.first(this.back(s.x0) + by) - 1), b = Math.min(p.n, p.first(this.back(s.x1) + by) + 1)
-    const dense = b - a > 3 * (s.right - LEFT)
+    const dense = b - a > 3 * (s.right - this.left)
     let path = '', pen = 'M', i = a
     const to = k => {
       const x = s.px(p.x[k] - by), y = s.py(p.y[k])
@@ -316,47 +221,44 @@ class Chart {
     if (W < 80) return
     const narrow = W <= NARROW, h = (narrow ? 200 : spec.height) + TOP - 8, gap = this.gap = narrow || !this.groups().length ? 14 : Math.min(spec.names_width, Math.max(260, 0.4 * W))
     const right = W - gap, [x0, x1] = this.range ?? this.extent(), [y0, y1] = this.heights(x0, x1)
-    const px = v => LEFT + (this.fx(v) - x0) / (x1 - x0) * (right - LEFT), py = v => TOP + (y1 - this.fy(v)) / (y1 - y0) * (h - TOP)
-    const s = this.scale = { x0, x1, y0, y1, right, h, px, py, narrow, inverse: p => this.back(x0 + (p - LEFT) / (right - LEFT) * (x1 - x0)) }
+    const px = v => this.left + (this.fx(v) - x0) / (x1 - x0) * (right - this.left), py = v => TOP + (y1 - this.fy(v)) / (y1 - y0) * (h - TOP)
+    const ys = shortLabels(spec.log_y ? logTicks(y0, y1, 5) : linearTicks(y0, y1, Math.max(3, h / 40)))
+    this.left = Math.max(LEFT, ...ys.map(([, text]) => 12 + 6.8 * text.length))
+    const s = this.scale = { x0, x1, y0, y1, ys, right, h, px, py, narrow, inverse: p => this.back(x0 + (p - this.left) / (right - this.left) * (x1 - x0)) }
     const epochs = spec.log_x || spec.overlay ? [] : spec.epochs
     const bottom = h + (epochs.length ? 40 : 24)
     const g = this.g = svg('svg', { height: bottom, viewBox: `0 0 ${W} ${bottom}`, 'aria-hidden': 'true' })
     const clip = `cbnb-clip-${Math.random().toString(36).slice(2)}`
-    g.appendChild(svg('clipPath', { id: clip })).append(svg('rect', { x: LEFT - 4, y: TOP - 4, width: right - LEFT + 8, height: h - TOP + 4 }))
+    g.appendChild(svg('clipPath', { id: clip })).append(svg('rect', { x: this.left - 4, y: TOP - 4, width: right - this.left + 8, height: h - TOP + 4 }))
     this.axes(g, s, epochs)
     const curves = g.appendChild(svg('g', { 'clip-path': `url(#${clip})` }))
     if (spec.band && (spec.band[0] > 0 || !spec.log_x)) { const [a, b] = spec.band.map(px); curves.append(svg('rect', { class: 'band', x: a, y: TOP, width: Math.max(b - a, 0), height: h - TOP })) }
     if (!spec.overlay) for (const x of spec.borders) if (Number.isFinite(px(x))) curves.append(svg('path', { class: 'border', d: `M${px(x)},${TOP}V${h}` }))
     for (const line of this.shown()) this.curve(curves, line, s)
     if (!spec.overlay) this.marks(g, curves, s)
-    if (!this.shown().some(line => line.points.n)) g.append(svg('text', { class: 'none', x: (LEFT + right) / 2, y: (TOP + h) / 2, 'text-anchor': 'middle' }, 'no values yet'))
+    if (!this.shown().some(line => line.points.n)) g.append(svg('text', { class: 'none', x: (this.left + right) / 2, y: (TOP + h) / 2, 'text-anchor': 'middle' }, 'no values yet'))
     if (this.brush) g.append(svg('rect', { class: 'brush', x: Math.min(...this.brush), y: TOP, width: Math.abs(this.brush[1] - this.brush[0]), height: h - TOP }))
     this.crosshair(g, curves, s, epochs)
-    g.append(svg('rect', { class: spec.picks ? 'hit picks' : 'hit', x: LEFT, y: 0, width: Math.max(right - LEFT, 0), height: h }))
+    g.append(svg('rect', { class: spec.picks ? 'hit picks' : 'hit', x: this.left, y: 0, width: Math.max(right - this.left, 0), height: h }))
     this.plot.querySelector('svg')?.remove(); this.plot.prepend(g)
     globalThis.cbnbLive?.get(spec.asks)?.want(this)    // steps that are not here, see live_chart.js
     this.place(s); this.reset.hidden = !this.range; this.title.textContent = spec.title
     if (!this.table.hidden) this.fill()
   }
   axes(g, s, epochs) {
-    const { spec } = this, many = Math.max(2, Math.floor((s.right - LEFT) / 90)), { x0, x1, y0, y1, h, right } = s
+    const { spec } = this, many = Math.max(2, Math.floor((s.right - this.left) / 90)), { x0, x1, h, right } = s
     const flag = this.flagAt(s)
-    const ys = spec.log_y ? logTicks(y0, y1, 5) : linearTicks(y0, y1, Math.max(3, h / 40)), wide = ys.some(([, text]) => text.length > 8)    // 3,000,000 would be cut off
-    for (const [v, text, strong] of ys) {
-      const y = Math.round(s.py(v)) + 0.5
-      if (strong) g.append(svg('path', { class: 'grid', d: `M${LEFT},${y}H${right}` }))
-      if (text) g.append(svg('text', { x: LEFT - 8, y: y + 4, 'text-anchor': 'end' }, wide && Math.abs(v) >= 1e4 ? short(v, 3) : text))
-    }
+    yTicks(g, s.ys, s.py, this.left, s.right)
     for (const [v, text, strong] of spec.log_x ? logTicks(x0, x1, many) : linearTicks(x0, x1, many, spec.whole)) {
       const x = Math.round(s.px(v)) + 0.5
       if (spec.log_x && strong) g.append(svg('path', { class: 'grid', d: `M${x},${TOP}V${h}` }))
       g.append(svg('path', { class: 'base', d: `M${x},${h}v4` }))
       if (text && Math.abs(x - flag.x) > flag.half + 3.4 * text.length + 4) g.append(svg('text', { x, y: h + 17, 'text-anchor': 'middle' }, text))
     }
-    g.append(svg('path', { class: 'base', d: `M${LEFT},${h + 0.5}H${right}` }))
-    if (spec.x_label === 'step' || epochs.length) g.append(svg('text', { class: 'axis', x: LEFT - 8, y: h + 17, 'text-anchor': 'end' }, spec.x_label))
+    g.append(svg('path', { class: 'base', d: `M${this.left},${h + 0.5}H${right}` }))
+    if (spec.x_label === 'step' || epochs.length) g.append(svg('text', { class: 'axis', x: this.left - 8, y: h + 17, 'text-anchor': 'end' }, spec.x_label))
     else if (spec.x_label) g.append(svg('text', { class: 'axis', x: s.narrow ? right : right + 12, y: s.narrow ? h - 6 : h + 17, 'text-anchor': s.narrow ? 'end' : 'start' }, spec.x_label))
-    if (spec.y_label) g.append(svg('text', { class: 'axis', x: LEFT - 8, y: 10, 'text-anchor': 'start' }, spec.y_label))
+    if (spec.y_label) g.append(svg('text', { class: 'axis', x: this.left - 8, y: 10, 'text-anchor': 'start' }, spec.y_label))
     if (!epochs.length) return
     const inside = epochs.filter(([x]) => this.fx(x) >= x0 - 1e-9 && this.fx(x) <= x1 + 1e-9), every = inside.length <= many ? 1 : niceStep(inside.length / many)
     // many fits of few epochs have many epochs of the same number
@@ -365,7 +267,7 @@ class Chart {
       const [x, n] = labeled[i], at = Math.round(s.px(x)) + 0.5
       g.append(svg('path', { class: 'grid', d: `M${at},${TOP}V${h}` }), svg('text', { x: at, y: h + 34, 'text-anchor': 'middle' }, String(n)))
     }
-    g.append(svg('text', { class: 'axis', x: LEFT - 8, y: h + 34, 'text-anchor': 'end' }, 'epoch'))
+    g.append(svg('text', { class: 'axis', x: this.left - 8, y: h + 34, 'text-anchor': 'end' }, 'epoch'))
   }
   curve(curves, line, s) {
     const path = this.outline(line, s), color = this.color(line), dim = this.near && this.near !== this.group(line) ? ' dim' : '', p = line.points
@@ -395,7 +297,7 @@ class Chart {
       curves.append(svg('circle', { class: 'dot', cx: x, cy: y, r: m.strong ? 5.5 : 4.5, style: `fill:${color}` }))
       const cost = ([left, dy]) => {
         const a = left ? x - wide : x, b = a + wide, at = y + dy
-        return (a < LEFT || b > s.right || at < TOP + 4 || at > s.h - 4) * 99 + taken.filter(([c, d, e]) => c < b && a < d && Math.abs(e - at) < 15).length * 50 + drawn.some(([c, d]) => a < c && c < b && Math.abs(d - at) < 9) * 20 + Math.abs(dy) / 20
+        return (a < this.left || b > s.right || at < TOP + 4 || at > s.h - 4) * 99 + taken.filter(([c, d, e]) => c < b && a < d && Math.abs(e - at) < 15).length * 50 + drawn.some(([c, d]) => a < c && c < b && Math.abs(d - at) < 9) * 20 + Math.abs(dy) / 20
       }
       const [left, dy] = [-12, 14, -28, 30, -44, 46].flatMap(dy => [[false, dy], [true, dy]]).reduce((best, place) => cost(place) < cost(best) ? place : best)
       taken.push([left ? x - wide : x, (left ? x - wide : x) + wide, y + dy])
@@ -409,7 +311,7 @@ class Chart {
   }
   flagAt(s) {
     const x = this.snap(this.cursor) ?? this.spec.chosen
-    if (x == null || !(s.px(x) >= LEFT - 1 && s.px(x) <= s.right + 1)) return { x: -1e4, half: 0 }
+    if (x == null || !(s.px(x) >= this.left - 1 && s.px(x) <= s.right + 1)) return { x: -1e4, half: 0 }
     const text = this.format(this.spec.whole ? Math.round(x) : x)
     return { x: Math.round(s.px(x)) + 0.5, half: 3.4 * text.length + 7, text, value: x }
   }
@@ -432,7 +334,7 @@ class Chart {
     const words = [`${this.cursor === null && this.spec.chosen != null ? 'chosen: ' : ''}${this.spec.x_label} ${this.format(this.spec.whole ? Math.round(x) : x)}${this.cursor !== null && x !== this.cursor ? `, nearest of the ${this.steps()[0].points.n} here` : ''}`]
     const next = epochs.find(([end]) => end >= x)
     if (next) words.push(`epoch ${next[1]}`)
-    const reach = this.scale ? 8 / (this.scale.right - LEFT) * (this.scale.x1 - this.scale.x0) : 0
+    const reach = this.scale ? 8 / (this.scale.right - this.left) * (this.scale.x1 - this.scale.x0) : 0
     for (const e of this.spec.events) if (Math.abs(this.fx(e.x) - this.fx(x)) <= reach) words.push(e.text)
     return words.join(', ')
   }
@@ -534,7 +436,7 @@ class Chart {
   listen() {
     const { plot, spec } = this, options = { signal: this.signal ?? undefined }
     const on = (type, f, more) => plot.addEventListener(type, f, { ...options, ...more })
-    const at = e => Math.min(Math.max(e.clientX - plot.getBoundingClientRect().left, LEFT), this.scale.right)
+    const at = e => Math.min(Math.max(e.clientX - plot.getBoundingClientRect().left, this.left), this.scale.right)
     const down = e => e.clientY - plot.getBoundingClientRect().top
     let dragging = false
     on('pointermove', e => {
@@ -637,14 +539,8 @@ function fullTable({ names, columns, n, best }) {
   return epochTable(names, cells[0].map((_, i) => [i, cells.map(column => column[i])]), best)
 }
 
-function addStyle(css) {
-  const id = `cbnb-style-${css.length}`
-  if (!document.getElementById(id)) document.head.append(html('style', { id }, css))
-}
-
 // `data`: { css, charts: specs, columns, table }. The table has all epochs of a fit, and replaces a short one. Charts with the same x share a crosshair.
-export function mount(el, data) {
-  addStyle(data.css)
+KINDS.charts = (el, data) => {
   const box = el.appendChild(html('div', { class: 'cbnb-charts' })), charts = []
   const follow = (from, x) => { for (const chart of charts) if (chart !== from && chart.spec.x_label === from.spec.x_label) { chart.cursor = x; chart.redraw() } }
   for (const spec of data.charts) {

@@ -1,28 +1,5 @@
 // Runs side by side: choosers of metric and x axis, the chart, notes, and a table that sorts.
-// The chart is drawn by chart.js, whose text is in the data. Without `specs` there is only the table.
-
-const html = (tag, attrs = {}, text) => {
-  const node = document.createElement(tag)
-  for (const k in attrs) if (attrs[k] != null) node.setAttribute(k, attrs[k])
-  if (text !== undefined) node.textContent = text
-  return node
-}
-
-function addStyle(css) {
-  const id = `cbnb-runs-style-${css.length}`
-  if (!document.getElementById(id)) document.head.append(html('style', { id }, css))
-}
-
-const encoded = values => { let s = ''; for (const b of new Uint8Array(Float32Array.from(values).buffer)) s += String.fromCharCode(b); return btoa(s) }
-const floats = text => [...new Float32Array(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer)]
-
-// steps as chart.js gets them: [first, step, count], or differences, or base64
-function stepsOf(x) {
-  if (Array.isArray(x)) return Array.from({ length: x[2] }, (_, i) => x[0] + i * x[1])
-  if (typeof x === 'string') return floats(x)
-  let at = 0
-  return x.d.map(d => at += d)
-}
+// It stands behind `page.js`, and behind `chart.js` unless there is only the table, without `specs`.
 
 // the place of a step on an axis that is given by some of its points: [batches done, place]
 function placeOf(step, knots) {
@@ -37,27 +14,11 @@ class Runs {
   hidden = new Set(); near = null; chart = null
   constructor(el, data) {
     Object.assign(this, { data, metric: data.metric, by: data.by, sort: { ...data.table.sort } })
-    this.root = el.appendChild(html('div', { class: 'cbnb-runs' }))
-    // Notebook 7 runs the commands of keys first, except if the element with the focus has this attribute
-    this.root.addEventListener('focusin', e => { e.target.dataset.lmSuppressShortcuts = '' })
+    this.root = el.appendChild(keepsKeys(html('div', { class: 'cbnb-runs' })))
     if (data.specs) this.controls()
     this.tableIn(this.root)
-    if (data.specs) this.load(el)
+    if (data.specs) this.chartAgain()
   }
-  // chart.js is a module of its own, and the same for all outputs of a page
-  async load(el) {
-    const { data } = this, all = window.cbnbModules ??= {}
-    try {
-      all[data.hash] ??= import(URL.createObjectURL(new Blob([data.code], { type: 'text/javascript' })))
-      this.draw = (await all[data.hash]).mount
-      this.chartAgain()
-    } catch (e) {
-      console.warn('cbnb shows a picture instead of an interactive chart:', e)
-      const still = el.parentElement?.firstElementChild
-      if (still && still !== el) { still.style.display = ''; el.remove() }
-    }
-  }
-
   // -- the chart
   controls() {
     const { data } = this, bar = this.root.appendChild(html('div', { class: 'bar' }))
@@ -82,14 +43,13 @@ class Runs {
   spec() {
     const { data, by } = this, spec = { ...data.specs[this.metric], details: data.details }
     const knots = data.knots[by]
-    spec.lines = spec.lines.map(line => ({ ...line, x: knots ? encoded(stepsOf(line.x).map(step => placeOf(step, knots[line.name]))) : line.x }))
+    spec.lines = spec.lines.map(line => ({ ...line, x: knots ? xsOf(line.x).map(step => placeOf(step, knots[line.name])) : line.x }))
     if (knots) Object.assign(spec, { x_label: data.labels[by], x_format: by, whole: false })
     return spec
   }
   chartAgain() {
-    if (!this.draw) return
     this.chart?.end(); this.place.replaceChildren();
-    [this.chart] = this.draw(this.place, { css: this.data.css, charts: [this.spec()], columns: 1 })
+    [this.chart] = KINDS.charts(this.place, { charts: [this.spec()], columns: 1 })
     this.notes.replaceChildren(...this.data.notes[this.metric].map(text => html('li', {}, text)))
     this.follow()
   }
@@ -154,7 +114,4 @@ class Runs {
   }
 }
 
-export function mount(el, data) {
-  addStyle(data.css_runs)
-  return new Runs(el, data)
-}
+KINDS.runs = (el, data) => new Runs(el, data)

@@ -1,34 +1,10 @@
 // A one-cycle schedule whose points can be dragged, and the call that trains with it. It needs no kernel.
-// `mount` draws it. Every change is an event `cbnb-cycle` that bubbles, so that a widget can hear it;
+// It stands behind `page.js` in one module. Every change is an event `cbnb-cycle` that bubbles, so that a widget can hear it;
 // an event `cbnb-cycle-set` on the root sets the schedule from outside.
 
-const XMLNS = 'http://www.w3.org/2000/svg'
-function put(node, attrs = {}, text) {
-  for (const k in attrs) if (attrs[k] != null) node.setAttribute(k, attrs[k])
-  if (text !== undefined) node.textContent = text
-  return node
-}
-const svg = (tag, attrs, text) => put(document.createElementNS(XMLNS, tag), attrs, text)
-const html = (tag, attrs, text) => put(document.createElement(tag), attrs, text)
 const clamp = (v, lo, hi) => Math.min(Math.max(v, lo), hi)
 
-// ---- numbers
-
-const trim = s => s.includes('.') ? s.replace(/\.?0+$/, '') : s
-// with so many digits, as in the call; `plain(v, 2)` is how a learning rate is written everywhere
-export function plain(v, digits = 4) {
-  if (!v || !Number.isFinite(v)) return String(v)
-  const [head, power] = v.toExponential(digits - 1).split('e')
-  return power < -4 || power >= 4 ? `${trim(head)}e${+power}` : trim(v.toFixed(Math.max(0, digits - 1 - power)))
-}
-const rounded = (v, digits) => +v.toPrecision(digits)
-
-function ticks(lo, hi, n) {
-  const least = (hi - lo) / n, power = 10 ** Math.floor(Math.log10(least))
-  const step = [1, 2, 5, 10].map(m => m * power).find(s => s >= least * (1 - 1e-9)), found = []
-  for (let k = Math.ceil(lo / step - 1e-9); k <= hi / step + 1e-9; k++) found.push(k * step || 0)
-  return found
-}
+const sized = (v, digits) => +v.toPrecision(digits)
 
 // ---- the schedule
 
@@ -71,9 +47,7 @@ class Cycle {
 
   build(el) {
     const { data } = this
-    this.root = el.appendChild(html('div', { class: 'cbnb-lc cbnb-cycle', 'data-slot': data.slot }))
-    // Notebook 7 runs the commands of keys first, except if the element with the focus has this attribute
-    this.root.addEventListener('focusin', e => { e.target.dataset.lmSuppressShortcuts = '' })
+    this.root = el.appendChild(keepsKeys(html('div', { class: 'cbnb-lc cbnb-cycle', 'data-slot': data.slot })))
     const head = this.root.appendChild(html('div', { class: 'head' }))
     head.append(html('b', {}, 'One cycle'))
     this.where = head.appendChild(html('span', { class: 'where' }))
@@ -132,8 +106,8 @@ class Cycle {
   // A point at this rate and this place. The top takes the others along, as `div` and `div_final` are factors.
   moved(name, rate, x) {
     const { lr_max } = this.cycle
-    if (name === 'top') return { lr_max: rounded(rate, 2), pct_start: rounded(Math.round(clamp(x, 0, 1) * 100) / 100, 2) }
-    const by = rounded(Math.max(lr_max / rate, 1), 2)
+    if (name === 'top') return { lr_max: sized(rate, 2), pct_start: sized(Math.round(clamp(x, 0, 1) * 100) / 100, 2) }
+    const by = sized(Math.max(lr_max / rate, 1), 2)
     return name === 'start' ? { div: Math.min(by, 1000) } : { div_final: Math.min(by, 1e5) }
   }
   drag(e, done) {
@@ -151,7 +125,7 @@ class Cycle {
     if (dx && name !== 'top') return
     const more = e.shiftKey ? 5 : 1, old = this.rate(name)
     let rate = old * 1.1 ** (dy * more)
-    if (dy && rounded(rate, 2) === rounded(old, 2)) rate = old * 1.2 ** (dy * more)
+    if (dy && sized(rate, 2) === sized(old, 2)) rate = old * 1.2 ** (dy * more)
     this.change(this.moved(name, dy ? rate : old, this.at(name) + 0.01 * dx * more), true)
   }
   change(part, done) {
@@ -177,7 +151,7 @@ class Cycle {
   }
 
   // -- drawing
-  share(x) { return this.data.steps ? `step ${Math.round(x * this.data.steps.n).toLocaleString('en-US')}` : `${Math.round(100 * x)}%` }
+  share(x) { return this.data.steps ? `step ${FORMATS.count(x * this.data.steps.n)}` : `${Math.round(100 * x)}%` }
   draw() {
     const W = this.plot.clientWidth, c = this.cycle
     if (W < 120) return
@@ -191,14 +165,14 @@ class Cycle {
     }
     const g = this.back_layer, bottom = TOP + HIGH, m0 = bottom + BETWEEN, m1 = m0 + LOW, xs = this.stops()
     const height = (moms ? m1 : bottom) + 40
-    put(this.svg, { height, viewBox: `0 0 ${W} ${height}` }); g.replaceChildren()
-    this.frameOf(g, s, right, TOP, bottom, this.log ? this.decades(y0, y1) : ticks(span[0], span[1], 5).map(v => [v, v ? plain(v) : '0']), v => s.py(v))
+    make(this.svg, { height, viewBox: `0 0 ${W} ${height}` }); g.replaceChildren()
+    this.frameOf(g, right, bottom, this.log ? logTicks(y0, y1, 5) : linearTicks(...span, 5), s.py)
     g.append(svg('path', { class: 'line', style: 'stroke:var(--cbnb-lr)', d: this.path(xs, x => s.py(valueAt(x, c.pct_start, lrs)), s) }))
     g.append(svg('text', { x: LEFT, y: TOP - 2, class: 'mark' }, 'learning rate'))
     if (moms) {
       const low = Math.min(...moms), high = Math.max(...moms), pad = (high - low || 0.1) * 0.15
       const py = v => m0 + (high + pad - v) / (high - low + 2 * pad) * LOW
-      this.frameOf(g, s, right, m0, m1, ticks(low, high, 3).map(v => [v, trim(v.toFixed(3))]), py)
+      this.frameOf(g, right, m1, linearTicks(low, high, 3), py)
       g.append(svg('path', { class: 'line', style: 'stroke:var(--cbnb-mom)', d: this.path(xs, x => py(valueAt(x, c.pct_start, moms)), s) }))
       g.append(svg('text', { x: LEFT, y: m0 - 4, class: 'mark' }, 'momentum'))
     }
@@ -216,21 +190,13 @@ class Cycle {
     return [...xs, this.cycle.pct_start].sort((a, b) => a - b)
   }
   path(xs, y, s) { return xs.map((x, i) => `${i ? 'L' : 'M'}${s.px(x).toFixed(1)},${y(x).toFixed(1)}`).join('') }
-  decades(y0, y1) {
-    const every = Math.max(1, Math.ceil((y1 - y0) / 6)), found = []
-    for (let k = Math.ceil(y0); k <= y1; k++) if (k % every === 0) found.push([10 ** k, plain(10 ** k)])
-    return found
-  }
-  frameOf(g, s, right, top, bottom, marks, py) {
-    for (const [v, label] of marks) {
-      const y = Math.round(py(v)) + 0.5
-      g.append(svg('path', { class: 'grid', d: `M${LEFT},${y}H${right}` }), svg('text', { x: LEFT - 8, y: y + 4, 'text-anchor': 'end' }, label))
-    }
+  frameOf(g, right, bottom, ticks, py) {
+    yTicks(g, ticks, py, LEFT, right)
     g.append(svg('path', { class: 'base', d: `M${LEFT},${bottom + 0.5}H${right}` }))
   }
   below(g, s, right, bottom) {
     const { steps } = this.data, n = Math.max(2, Math.floor((right - LEFT) / 90))
-    const marks = steps ? ticks(0, steps.n, n).filter(v => Number.isInteger(v)).map(v => [v / steps.n, v.toLocaleString('en-US')]) : ticks(0, 1, n).map(v => [v, `${Math.round(100 * v)}%`])
+    const marks = steps ? linearTicks(0, steps.n, n, true).map(([v, text]) => [v / steps.n, text]) : linearTicks(0, 1, n).map(([v]) => [v, `${Math.round(100 * v)}%`])
     for (const [x, label] of marks) g.append(svg('text', { x: s.px(x), y: bottom + 17, 'text-anchor': 'middle' }, label))
     g.append(svg('text', { x: LEFT, y: bottom + 34 }, steps ? 'steps' : 'share done'))
   }
@@ -245,19 +211,11 @@ class Cycle {
     const g = this.handles[name], x = s.px(this.at(name)), y = s.py(rate), text = g.lastChild
     g.setAttribute('transform', `translate(${x.toFixed(1)},${y.toFixed(1)})`)
     const left = name === 'end' || name === 'top' && x > right - 110
-    put(text, { x: left ? -12 : 12, y: { start: -24, top: -8, end: -12 }[name], 'text-anchor': left ? 'end' : 'start' }, `${name} ${plain(rate, 2)}`)
+    make(text, { x: left ? -12 : 12, y: { start: -24, top: -8, end: -12 }[name], 'text-anchor': left ? 'end' : 'start' }, `${name} ${plain(rate, 2)}`)
     const words = name === 'top' ? `${plain(rate, 2)} at ${this.share(this.cycle.pct_start)}` : plain(rate, 2)
-    put(g, { 'aria-label': `${name} of the cycle, learning rate`, 'aria-valuenow': rate.toFixed(12), 'aria-valuemin': 0, 'aria-valuemax': FIELDS.lr_max[1][1], 'aria-valuetext': words })
+    make(g, { 'aria-label': `${name} of the cycle, learning rate`, 'aria-valuenow': rate.toFixed(12), 'aria-valuemin': 0, 'aria-valuemax': FIELDS.lr_max[1][1], 'aria-valuetext': words })
   }
 }
 
-function addStyle(css) {
-  const id = `cbnb-style-${css.length}`
-  if (!document.getElementById(id)) document.head.append(html('style', { id }, css))
-}
-
 // `data`: { css, cycle: { lr_max, pct_start, div, div_final, moms }, moms, steps: { n, n_epoch } or null, slot }
-export function mount(el, data) {
-  addStyle(data.css)
-  return new Cycle(el, data)
-}
+KINDS.cycle = (el, data) => new Cycle(el, data)

@@ -334,14 +334,29 @@ def test_names_and_colors_in_a_page_are_never_code(lab: Lab):
         assert plot(page, 1).locator("svg path.line").last.get_attribute("style") == "stroke:currentColor" and not page.outside_requests()
 
 
+def test_labels_of_an_axis_are_not_cut_off(lab: Lab):
+    """Labels of six digits began left of the chart."""
+    from cbnb.display.chart import Line, chart
+
+    tab = lab.browser.new_page(viewport=dict(width=900, height=400))
+    for ys in ([-6e5, -3e5], [3e5, 6e5], [1e-7, 2e-7], [123456.0, 123458.0], [1.0, 3e6]):
+        tab.set_content(chart([Line("loss", range(2), ys)], live=True))
+        tab.locator(".cbnb-lc svg text").first.wait_for()
+        assert tab.evaluate(
+            """() => { const left = document.querySelector('.cbnb-lc').getBoundingClientRect().left
+                return [...document.querySelectorAll('.cbnb-lc svg text')].every(t => t.getBoundingClientRect().left >= left) }"""
+        )
+    tab.close()
+
+
 def test_numbers_and_ticks_are_written_as_python_writes_them(lab: Lab):
     from cbnb.basics.text import number
     from cbnb.display.look import lr_text
-    from cbnb.display.page_script import asset
+    from cbnb.display.page_script import script
 
     tab = lab.browser.new_page()
     sizes = [m * 10.0**k for m in (1, -1, 1.5, 2.34567, 9.9996, -7.25, 1 / 3) for k in range(-9, 9)]
-    code = "data:text/javascript;base64," + base64.b64encode(asset("chart.js").encode()).decode()
+    code = "data:text/javascript;base64," + base64.b64encode(script("chart.js").encode()).decode()
     tab.goto("about:blank")
     found = tab.evaluate(
         "async ([code, sizes]) => { const m = await import(code); return [sizes.map(m.number), sizes.filter(v => v > 0).map(m.rate)] }",

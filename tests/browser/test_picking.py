@@ -262,7 +262,7 @@ def test_a_click_on_the_curve_sets_the_rate(lab: Lab):
 
 
 def test_without_anywidget_there_is_a_slider(lab: Lab):
-    missing = QUICK + "import cbnb.lr.picker\ncbnb.lr.picker.has_live_charts = lambda: False\n"
+    missing = QUICK + "import cbnb.display.lr_picker\ncbnb.display.lr_picker.has_live_charts = lambda: False\n"
     with lab.open(lab.write("slider.ipynb", [missing, "found = learn.lr_find()"]), size=(1200, 1200)) as page:
         page.run_all()
         picker = page.output(1).locator(".cbnb-picker")

@@ -12,7 +12,8 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.callbacks.compile import Compile, CompileReport, _CallBefore25
-from cbnb.step import ModelLossStep, Step
+from cbnb.callbacks.model_loss import ModelLossStep
+from cbnb.step import Step
 from helpers import line_learner, same_bits, seed
 
 

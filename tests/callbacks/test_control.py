@@ -594,13 +594,13 @@ def test_a_step_that_updates_by_itself_is_out_of_reach(capsys):
         return loss
 
     for cb in (cbnb.GradientClip, cbnb.GradientAccumulation):
-        learn = line_learner(3, model=model, train_step=own, cbs=cb)
+        learn = line_learner(3, model=model, train_step=cbnb.UpdateStep(own), cbs=cb)
         with pytest.warns(UserWarning, match=f"{cb.__name__} has .*no effect.*train_step") as seen:
             learn.fit(1)
         here = [str(w.message) for w in seen if w.filename == __file__]
         assert len(here) == len(seen) == 2 and "rates of this learner had no effect" in here[1]
     bad = [(x * float("nan"), y) for x, y in line_batches()]
-    line_learner(dls=cbnb.DataLoaders(bad, device="cpu"), model=model, train_step=own, cbs=cbnb.TerminateOnNaN).fit(1)
+    line_learner(dls=cbnb.DataLoaders(bad, device="cpu"), model=model, train_step=cbnb.UpdateStep(own), cbs=cbnb.TerminateOnNaN).fit(1)
     assert "stopped after the update: the loss is nan in epoch 0, training batch 0" in capsys.readouterr().out
 
 
@@ -654,7 +654,7 @@ def test_a_function_that_trains_is_not_called_again_to_explain(capsys):
         calls.append(len(calls))
         return step(x * (math.nan if len(calls) == 2 else 1), y)
 
-    learn = line_learner(4, model=model, lr=1e-3, opt_func=torch.optim.AdamW, train_step=own, cbs=cbnb.TerminateOnNaN)
+    learn = line_learner(4, model=model, lr=1e-3, opt_func=torch.optim.AdamW, train_step=cbnb.UpdateStep(own), cbs=cbnb.TerminateOnNaN)
     learn.fit(1)
     said = capsys.readouterr().out
     assert len(calls) == 2 and "before this batch" not in said

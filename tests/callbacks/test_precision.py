@@ -12,9 +12,10 @@ from torch.optim.lr_scheduler import StepLR
 
 import cbnb.all as cbnb
 from cbnb.callbacks import precision
+from cbnb.callbacks.model_loss import ModelLossStep
 from cbnb.callbacks.precision import AutocastState, ChannelsLast, MixedPrecision, check_autocast, to_float
 from cbnb.callbacks.steps import ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
-from cbnb.step import ModelLossStep, Step
+from cbnb.step import Step
 from helpers import CANCELS, IN_BATCH, RUN_EVENTS, Line, ab, line_batches, line_learner
 from resumed import PowerFailed, fails_before, whole_and_resumed
 
@@ -449,7 +450,7 @@ def by_itself(learn):
         learn.opt.step()
         return loss
 
-    return step
+    return cbnb.UpdateStep(step)
 
 
 def test_a_function_that_updates_by_itself():
@@ -488,7 +489,9 @@ class Turns:
 def test_two_networks_in_turn_see_new_weights():
     turns = Turns()
     model = nn.Sequential(turns.first, turns.second)
-    learn = line_learner(model=model, loss_func=None, train_step=turns.__call__, valid=False, opt_func=torch.optim.AdamW, lr=1e-3)
+    learn = line_learner(
+        model=model, loss_func=None, train_step=cbnb.UpdateStep(turns.__call__), valid=False, opt_func=torch.optim.AdamW, lr=1e-3
+    )
     learn.to_bf16().fit(3, 0.05)
     other = Turns()
     for x, y in line_batches() * 3:

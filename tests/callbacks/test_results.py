@@ -15,8 +15,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Subset, SubsetRandomSampler, TensorDataset
 
 from cbnb.all import Batches, Callback, DataLoaders, Learner, MixedPrecision
-from cbnb.callbacks.interpret import Interpretation, items_for_page
-from cbnb.callbacks.results import Items, class_names, nth_item, predictions, spread, task_of
+from cbnb.callbacks.interpret import Interpretation, Items, class_names, items_for_page, nth_item, predictions, spread, task_of
 from cbnb.display.items import Card, as_pixels, brief, cards_figure, cards_html, cards_text, is_image, png, shown, shown_parts
 from cbnb.display.scores import (
     calibration,
@@ -388,7 +387,7 @@ def test_items_of_other_loaders(kind):
 
 
 def test_inputs_of_a_stream_are_kept_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr("cbnb.callbacks.results._KEPT_BYTES", 10 * 16)
+    monkeypatch.setattr("cbnb.callbacks.interpret._KEPT_BYTES", 10 * 16)
     learn = classifier()
     found = learn.interpret(dl=DataLoader(Stream(learn.dls.valid.dataset), 8))
     assert len(found) == 30 and len(found.found.items.kept) == 10

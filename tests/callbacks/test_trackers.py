@@ -13,7 +13,7 @@ from torch import nn
 
 import cbnb
 import cbnb.names.fastai as names
-from cbnb.basics.text import lower_is_better
+from cbnb.basics.text import LOWER, lower_is_better
 from cbnb.callbacks.trackers import RateFactor, as_comparison, direction, sets_lr
 from cbnb.files.saving import read_note
 from helpers import CANCELS, RaiseIn, ab, line_batches, line_learner, same_bits
@@ -69,8 +69,32 @@ def test_early_stopping_counts(losses, patience, epochs, capsys):
 def test_names_tell_which_way_is_better():
     for name in ("valid_loss", "error_rate", "train_mse", "MeanAbsoluteError", "valid_rmse", "perplexity", "my_loss_2"):
         assert lower_is_better(name), name
-    for name in ("accuracy", "f1", "valid_auc", "roc_auc_score", "dice", "r2_score", "ndcg", "mselike"):
+    for name in ("accuracy", "f1", "valid_auc", "roc_auc_score", "dice", "r2_score", "ndcg", "MulticlassAccuracy"):
         assert not lower_is_better(name), name
+
+
+@pytest.mark.parametrize("use", ["EarlyStopping", "SaveModel", "ReduceLROnPlateau", "Checkpoint", "compare"])
+def test_a_name_that_does_not_say_which_way_is_better_is_noted_once(use, tmp_path):
+    """Higher values counted as better, and nothing said so. One function decides it for all of these."""
+    name = f"mystery{use.lower()}"
+    learn = forced_learner([3, 2], metrics=lambda_named(name), path=tmp_path)
+    with pytest.warns(UserWarning, match=f"'{name}' does not say .* higher values count as better. Pass comp='min' or comp='max'") as seen:
+        for _ in range(2):
+            if use == "compare":
+                fit(learn)
+                cbnb.compare(learn, return_fig=True)
+            elif use == "Checkpoint":
+                fit(learn.add_cb(cb := cbnb.Checkpoint(monitor=name)))
+                assert cb.best() is not None
+            else:
+                fit(learn, cbs=getattr(cbnb, use)(monitor=name))
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cbnb.EarlyStopping(f"other{name}", comp="min")
+        LOWER.add(name := f"named{name}")
+        assert cbnb.Tracker(name).improves(1.0)
+    LOWER.discard(name)
 
 
 @pytest.mark.parametrize(
@@ -916,22 +940,24 @@ def test_the_factor_is_applied_once_and_taken_back_once():
     assert group_rates(opt) == [1.0, 8.0] and opt.param_groups[1]["lr"] is tensor and factor.planned is None
 
 
-def test_a_scheduler_is_its_own_again_and_the_factor_stays_off_if_it_was():
+def test_a_callback_with_a_scheduler_sees_the_planned_rates_and_the_factor_stays_off_if_it_was():
     opt = two_rates(1.0)
-    factor, decay = RateFactor(opt, 0.0), torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)
+    factor, decay = RateFactor(opt, 0.0), cbnb.Callback(after_step=lambda self: self.scheduler.step())
+    decay.scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)
     factor.by = 0.25
-    undo = factor.hide_from(decay)
+    step = factor.wrap(decay, decay.after_step, "after_step", True)
     opt.step()
-    decay.step()
+    step()
     assert group_rates(opt) == [0.5]
     factor.on()
-    decay.step()
+    step()
     assert group_rates(opt) == [0.0625]
-    with pytest.raises(TypeError):
-        decay.step(1, 2, 3)
+    decay.scheduler = None
+    with pytest.raises(AttributeError):
+        step()
     assert group_rates(opt) == [0.0625]
-    undo()
-    assert type(decay) is torch.optim.lr_scheduler.ExponentialLR
+    other = cbnb.Callback(after_step=print)
+    assert factor.wrap(other, other.after_step, "after_step", True) == other.after_step
 
 
 def test_who_sets_the_rate():

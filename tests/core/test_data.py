@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import cbnb
 from cbnb.basics.loaders import as_loader, first_batch, independent_loader, n_batches
-from cbnb.basics.nested import find_bs, first_tensor, is_empty, rebuild
+from cbnb.basics.nested import find_bs, first_tensor, is_empty, rebuild, to_detach
 from cbnb.basics.random_state import rng_state, save_rng, set_seed
 from cbnb.data import default_device, split_batch
 from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed
@@ -517,7 +517,7 @@ def test_a_display_does_without_the_number_of_items():
     """It asked each batch for it, and an object that does not say ended the fit."""
     silent = type("Silent", (), dict(to=lambda self, device: self, x=torch.ones(4)))
     learn = line_learner(dls=on_cpu([silent()] * 3), model=nn.Linear(4, 1), train_step=lambda b: None, progress=True)
-    learn.train_step = lambda b: learn.model(b.x).sum().detach()
+    learn.train_step = cbnb.UpdateStep(lambda b: learn.model(b.x).sum().detach())
     shown = []
     look = cbnb.Callback(after_batch=lambda self: shown.append(self.learn.progress._progress(math.inf)))
     look.order = 100
@@ -808,10 +808,10 @@ def test_a_batch_is_detached_and_copied_to_the_cpu_if_asked():
     x = torch.ones(2, requires_grad=True)
     y = x * 2
     for cpu in (True, False):
-        (found,), other = cbnb.data.to_detach(((y,), "a"), cpu=cpu)
+        (found,), other = to_detach(((y,), "a"), cpu=cpu)
         assert not found.requires_grad and torch.equal(found, y) and other == "a"
     meta = torch.ones(2, device="meta")
-    assert cbnb.data.to_detach([meta], cpu=False)[0].device.type == "meta"
+    assert to_detach([meta], cpu=False)[0].device.type == "meta"
 
 
 def test_a_loader_in_the_middle_of_an_iteration_is_left_alone():

@@ -192,7 +192,9 @@ def test_a_function_as_a_step_counts_the_calls_of_its_optimizer():
             return loss.detach()
 
     inner = Inner()
-    learn = cbnb.Learner(cbnb.DataLoaders(stream(), device="cpu"), inner.model, train_step=inner.train).remove_cb(cbnb.ProgressCallback)
+    learn = cbnb.Learner(cbnb.DataLoaders(stream(), device="cpu"), inner.model, train_step=cbnb.UpdateStep(inner.train)).remove_cb(
+        cbnb.ProgressCallback
+    )
     learn.fit(1)
     assert (learn.train_iter, learn.train_updates) == (10, 30)
 

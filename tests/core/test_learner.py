@@ -16,9 +16,10 @@ from cbnb import callback as base
 from cbnb.basics.arguments import as_count
 from cbnb.basics.loss_parts import as_loss, pred_of, split_result
 from cbnb.callback import as_list, is_a
+from cbnb.callbacks.model_loss import ModelLossStep, computes_loss
 from cbnb.length import as_valid_every
 from cbnb.optim import checked_lr
-from cbnb.step import as_step, computes_loss, depends_on
+from cbnb.step import as_step, depends_on
 from helpers import Line, ab, line_batches, line_learner
 
 
@@ -57,7 +58,9 @@ def test_modules_of_a_step_that_the_model_does_not_hold_are_evaluated_in_eval_mo
 
     both = Both()
     batches = line_batches(2)
-    learn = cbnb.Learner(cbnb.DataLoaders(batches, batches[:1], device="cpu"), both.net, train_step=both.train_on, eval_step=both.evaluate)
+    learn = cbnb.Learner(
+        cbnb.DataLoaders(batches, batches[:1], device="cpu"), both.net, train_step=cbnb.UpdateStep(both.train_on), eval_step=both.evaluate
+    )
     with learn.no_logging(), learn.no_bar():
         learn.fit(2)
     assert both.modes == [("train", True, True), ("train", True, True), ("eval", False, False)] * 2
@@ -305,11 +308,11 @@ def test_models_that_compute_their_loss_take_labels():
 
 
 def test_what_is_a_step():
-    step = cbnb.step.ModelLossStep()
+    step = ModelLossStep()
     assert as_step(step, "train_step") is step
     parts = dict.fromkeys(("predict", "loss", "backward", "step", "zero_grad"), print)
     for wrong, words in [
-        (cbnb.step.ModelLossStep, "is the class ModelLossStep: pass an instance"),
+        (ModelLossStep, "is the class ModelLossStep: pass an instance"),
         (types.SimpleNamespace(**parts), "has the parts of a step"),
         (3, "train_step=3 is no step"),
     ]:
@@ -344,7 +347,7 @@ def test_what_a_function_returns_is_the_prediction_and_its_targets():
     """Without targets it keeps those of the batch in training; an evaluation without targets has none."""
     seen, returns = [], []
     note = cbnb.Callback(after_loss=lambda cb: seen.append((cb.training, cb.learn.pred, cb.learn.yb)))
-    learn = line_learner(1, train_step=lambda x, y: (N, *returns), eval_step=lambda x, y: (N, *returns), cbs=note)
+    learn = line_learner(1, train_step=cbnb.UpdateStep(lambda x, y: (N, *returns)), eval_step=lambda x, y: (N, *returns), cbs=note)
     y = line_batches(1)[0][1]
     for returns[:], trained, evaluated in [([P], P, ()), ([P, Y], P, (Y,))]:
         seen.clear()

@@ -40,11 +40,10 @@ import cbnb
 import resumed
 from cbnb.basics import workers
 from cbnb.basics.device_copies import CopiesAhead, OnDevice
-from cbnb.basics.loaders import first_batch, independent_loader
-from cbnb.basics.position import batches_from, draws, start_workers
+from cbnb.basics.loaders import TensorBatches, TensorLoader, batches_of, can_index, first_batch, holds_tensors, independent_loader
 from cbnb.basics.random_state import rng_state, set_rng_state
-from cbnb.basics.tensor_batches import TensorBatches, TensorLoader, batches_of, can_index, holds_tensors
 from cbnb.basics.workers import WorkerLoader, decide, held, make_loader, state_of_data
+from cbnb.files.position import batches_from, draws, start_workers
 from helpers import seed
 
 N = 37
@@ -465,7 +464,7 @@ def test_an_epoch_is_continued_in_its_middle(name, cls):
 
 
 def test_skipped_batches_are_not_loaded(monkeypatch):
-    import cbnb.basics.tensor_batches as module
+    import cbnb.basics.loaders as module
 
     chosen, really = [], module.batch_by_index
     monkeypatch.setattr(module, "batch_by_index", lambda ds, rows: chosen.append(rows) or really(ds, rows))

@@ -9,8 +9,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 import cbnb.all as cbnb
 from cbnb.basics.loaders import set_epoch
+from cbnb.callbacks.model_loss import ModelLossStep
 from cbnb.callbacks.steps import TrainStep
-from cbnb.step import ModelLossStep, PredictStep
+from cbnb.step import PredictStep
 from helpers import Line, ab, line_batches, line_learner
 
 
@@ -170,15 +171,14 @@ def test_a_function_that_updates_is_not_called_in_validation_and_the_fit_says_so
         opt.step()
         return loss
 
-    learn = line_learner(model=model, loss_func=None, train_step=step, opt_func=opt)
-    assert learn.validate() == [None] and ab(learn) == (0, 0)  # tried once, and restored
-    calls.clear()
+    learn = line_learner(model=model, loss_func=None, train_step=cbnb.UpdateStep(step, opt))
+    assert learn.validate() == [None] and ab(learn) == (0, 0) and not calls
     with pytest.warns(
         UserWarning, match="so validation cannot call it, and there is no valid_loss: pass loss_func=.*PredictStep"
     ) as warned:
         learn.fit(2)
     assert len(warned) == 1 and len(calls) == 4
-    learn = line_learner(model=model, loss_func=None, train_step=step, opt_func=opt, eval_step=PredictStep())
+    learn = line_learner(model=model, loss_func=None, train_step=cbnb.UpdateStep(step, opt), eval_step=PredictStep())
     learn.fit(1)
     assert learn.validate() == [None]
 

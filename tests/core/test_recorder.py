@@ -608,7 +608,7 @@ def critic_and_generator(valid=True, **kwargs):
 
     step.opts = opts
     dls = cbnb.DataLoaders([(x,) for x in torch.randn(16, 4).split(2)], device="cpu")
-    learn = cbnb.Learner(dls, net, train_step=step, **kwargs)
+    learn = cbnb.Learner(dls, net, train_step=cbnb.UpdateStep(step), **kwargs)
     return learn.remove_cb(cbnb.ProgressCallback), seen
 
 
@@ -654,7 +654,7 @@ def test_losses_by_names_that_are_taken_or_come_late():
             {"late": torch.tensor(5.0)} if n[0] > 2 else {}
         )
 
-    learn = line_learner(train_step=step)
+    learn = line_learner(train_step=cbnb.UpdateStep(step))
     learn.fit(2)
     run = learn.recorder.last()
     assert run.metric_names == ["epoch", "train_loss", "valid_loss_2", "lr_2", "3", "valid_loss", "time"]
@@ -1073,7 +1073,7 @@ def test_the_smoothed_loss_is_known_after_the_first_batch():
 
 def test_a_run_made_by_hand_begins_with_epoch_0():
     run = recorder.Run(3, [], n_epoch=1)
-    run._raw.append(torch.tensor(2.0))
+    run.series.append(torch.tensor(2.0))
     history = cbnb.Recorder().history
     history.runs.append(run)
     assert list(history.rows("steps")) == [dict(run=3, epoch=0, step=0, loss=2.0, smooth_loss=2.0)]
@@ -1378,7 +1378,7 @@ class SlowCopy:
 
 
 def test_a_display_sees_what_has_arrived_and_waits_for_nothing(monkeypatch):
-    monkeypatch.setattr("cbnb.history.Copy", SlowCopy)
+    monkeypatch.setattr("cbnb.basics.buffers.Copy", SlowCopy)
     monkeypatch.setattr(SlowCopy, "made", 0, raising=False)
     buffer = SmoothedBuffer()
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import cbnb
 from cbnb.basics.multi_optimizer import MultiOptimizer
 from cbnb.basics.param_groups import get_hyper, hyper_key, known_hypers
+from cbnb.callbacks.model_loss import ModelLossStep
 from cbnb.callbacks.steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
 from cbnb.step import PredictStep
 from cbnb.undo import UndoStack
@@ -379,8 +380,8 @@ STEPS = dict(
     clip=lambda net: ClipStep(net, nn.MSELoss(), sgd(net)),
     multi=lambda net: MultiLossStep(net, [SGD([net.a], 0.1), SGD([net.b], 0.1)], lambda p, y: (nn.L1Loss()(p, y), nn.MSELoss()(p, y))),
     closure=lambda net: ClosureStep(net, nn.MSELoss(), torch.optim.LBFGS(net.parameters(), lr=0.1)),
-    call=lambda net: Opaque(net),
-    call_many=lambda net: Opaque(net, lambda loss: dict(loss=loss, fake=loss.item())),
+    call=lambda net: cbnb.UpdateStep(Opaque(net)),
+    call_many=lambda net: cbnb.UpdateStep(Opaque(net, lambda loss: dict(loss=loss, fake=loss.item()))),
 )
 
 
@@ -454,7 +455,7 @@ def test_a_sweep_restores_what_a_function_refers_to():
             opt.step()
         return tuple(losses)
 
-    learn = line_learner(model=one, train_step=both, loss_func=None, opt_func=opts[0])  # of the other it knows nothing
+    learn = line_learner(model=one, train_step=cbnb.UpdateStep(both, opts[0]), loss_func=None)  # of the other it knows nothing
     learn.fit(1)
     before = exact(other.a), len(opts[1].state), exact(opts[1].state[other.a]["momentum_buffer"])
     learn.lr_find(num_it=10, show_plot=False)
@@ -644,7 +645,7 @@ def test_two_networks_in_turn():
             return losses | dict(loss=sum(losses.values()))
 
     gan = Gan()
-    learn = cbnb.Learner(cbnb.DataLoaders([(X,)] * 3, device="cpu"), nn.ModuleList([gen, critic]), train_step=gan.step)
+    learn = cbnb.Learner(cbnb.DataLoaders([(X,)] * 3, device="cpu"), nn.ModuleList([gen, critic]), train_step=cbnb.UpdateStep(gan.step))
     learn.remove_cb(cbnb.ProgressCallback).logger = lambda row: None
     assert [o.param_groups[0]["lr"] for o in learn.opt.optimizers] == learn.lr == [0.01, 0.02]
     sums = []
@@ -668,7 +669,7 @@ def test_dict_batches_are_passed_by_name():
         return torch.tensor(0.0)
 
     dls = cbnb.DataLoaders([dict(x=X, y=Y)], targets="y", device="cpu")
-    cbnb.Learner(dls, zero_line(), train_step=step, default_cbs=False).fit(1)
+    cbnb.Learner(dls, zero_line(), train_step=cbnb.UpdateStep(step), default_cbs=False).fit(1)
     assert seen == [((4, 1), (4, 1))]
 
 
@@ -759,7 +760,7 @@ def test_a_function_may_need_no_loss_anywhere():
     def step(x, y):
         return dict(loss=torch.tensor(3.0), fake=2.0)
 
-    learn = line_learner(train_step=step, loss_func=None, eval_step=PredictStep(), metrics=mae)
+    learn = line_learner(train_step=cbnb.UpdateStep(step), loss_func=None, eval_step=PredictStep(), metrics=mae)
     learn.logger = lambda row: None
     learn.fit(1)
     row = learn.recorder.history[0].epochs[0]
@@ -1092,6 +1093,9 @@ def trains_without_an_optimizer(learn, detached):
 @pytest.mark.parametrize("detached", [True, False])
 def test_a_train_step_that_has_trained_is_not_trained_twice(kind, detached):
     learn = line_with(lambda learn: kind(learn, detached), lr=0.7)
+    with pytest.raises(ValueError, match=r"step updates the weights by itself.*pass train_step=UpdateStep\(step\)"):
+        learn.fit(1)
+    learn = line_with(lambda learn: cbnb.UpdateStep(kind(learn, detached)), lr=0.7)
     learn.fit(1)
     assert ab(learn) == (pytest.approx(0.72), pytest.approx(1.08))
 
@@ -1108,14 +1112,15 @@ def test_a_train_step_on_another_model_is_left_alone():
         opt.step()
         return loss
 
-    learn = line_learner(train_step=step, valid=False)
+    learn = line_learner(train_step=cbnb.UpdateStep(step), valid=False)
     learn.fit(1)
     assert (other.a.item(), other.b.item()) == (pytest.approx(0.72), pytest.approx(1.08)) and ab(learn) == (0, 0)
 
 
-def test_a_train_step_that_detaches_its_loss_trains_nothing():
+def test_a_train_step_that_detaches_its_loss_is_an_error():
     learn = line_with(lambda learn: lambda x, y: nn.functional.mse_loss(learn.model(x), y).detach())
-    learn.fit(1)
+    with pytest.raises(ValueError, match="does not depend on a weight in learn.opt.*Otherwise return the loss without detach"):
+        learn.fit(1)
     assert ab(learn) == (0, 0)
 
 
@@ -1238,18 +1243,20 @@ def keeping(net, opt):
 def test_a_sweep_of_a_rate_that_nobody_uses_is_refused():
     """It recommended a rate."""
     net = Line()
-    learn = line_learner(model=net, train_step=keeping(net, sgd(net)))
-    with pytest.raises(ValueError, match="updates the weights without learn.opt, so there is no rate to sweep: pass .* as opt_func"):
+    learn = line_learner(model=net, train_step=cbnb.UpdateStep(keeping(net, sgd(net))))
+    with pytest.raises(
+        ValueError, match="updates the weights without learn.opt, so there is no rate to sweep: pass its optimizer, UpdateStep"
+    ):
         learn.lr_find(num_it=4)
     assert ab(learn) == (0, 0)
     opt = sgd(net)
-    known = line_learner(model=net, train_step=keeping(net, opt), opt_func=opt)
+    known = line_learner(model=net, train_step=cbnb.UpdateStep(keeping(net, opt), opt))
     assert len(known.lr_find(num_it=4, show_plot=False).lrs) == 4 and not opt._optimizer_step_post_hooks
 
 
 def test_a_fit_whose_rates_have_no_effect_says_so_once():
     net = Line()
-    learn = line_learner(model=net, train_step=keeping(net, sgd(net)))
+    learn = line_learner(model=net, train_step=cbnb.UpdateStep(keeping(net, sgd(net))))
     with pytest.warns(UserWarning, match="without learn.opt, so the rates of this learner had no effect") as warned:
         learn.fit(1, 0.5)
         learn.fit(1)
@@ -1276,7 +1283,7 @@ def test_an_optimizer_that_the_learner_knows_is_no_reason_to_warn(kind):
                 part.zero_grad()
         return loss
 
-    learn = line_learner(model=net, train_step=step, **({} if kind in ("learn", "stopped") else dict(opt_func=opt)))
+    learn = line_learner(model=net, train_step=cbnb.UpdateStep(step), **({} if kind in ("learn", "stopped") else dict(opt_func=opt)))
     if kind == "stopped":
         with pytest.raises(ArithmeticError):
             learn.fit(1)
@@ -1290,7 +1297,7 @@ def test_an_optimizer_that_the_learner_knows_is_no_reason_to_warn(kind):
 def test_mixing_is_refused_where_the_step_has_its_own_loss(kind):
     """After a first fit it was not: the inputs were mixed, and the targets were not."""
     net = Line()
-    step = cbnb.step.ModelLossStep() if kind == "model" else lambda x, y: (net(x) - y).square().mean()
+    step = ModelLossStep() if kind == "model" else lambda x, y: (net(x) - y).square().mean()
     if kind == "model":
         net = Parts()
         net.forward = lambda x, y: ((net.wide * x - y).square().mean(), net.wide * x)
@@ -1303,7 +1310,7 @@ def test_mixing_is_refused_where_the_step_has_its_own_loss(kind):
 def test_a_fit_that_is_tried_again_after_an_error_warns_too():
     """It looked for an exception, and took the one that was being handled around the fit for its own."""
     net = Line()
-    learn = line_learner(model=net, train_step=keeping(net, sgd(net)))
+    learn = line_learner(model=net, train_step=cbnb.UpdateStep(keeping(net, sgd(net))))
     try:
         raise MemoryError
     except MemoryError:
@@ -1643,7 +1650,6 @@ def test_a_function_that_steps_with_gradients_of_its_own_is_not_stepped_again():
         opt.zero_grad()
         return loss
 
-    learn = line_learner(n=1, valid=False, model=model, loss_func=None, opt_func=opt, train_step=train)
+    learn = line_learner(n=1, valid=False, model=model, loss_func=None, train_step=cbnb.UpdateStep(train, opt))
     learn.fit(1)
-    assert learn.train_step.own_update
     assert ab(learn) == pytest.approx((0.4, 0.6))

@@ -11,11 +11,23 @@ from torch import nn
 
 import cbnb
 from cbnb.basics.configured import brief
+from cbnb.basics.fit_settings import settings_of
 from cbnb.display import compare as page
-from cbnb.display.compare import Comparison, cell_text, compare, knots, leaves_range, places, run_curve, runs_of, runs_table, sorted_rows
+from cbnb.display.compare import (
+    Comparison,
+    cell_text,
+    compare,
+    differences,
+    knots,
+    leaves_range,
+    places,
+    run_curve,
+    runs_of,
+    runs_table,
+    sorted_rows,
+)
 from cbnb.display.look import RUN_COLORS
-from cbnb.history import Run, differences
-from cbnb.recorder import settings_of
+from cbnb.history import Run
 from helpers import RaiseIn, line_learner
 
 
@@ -166,7 +178,7 @@ def test_without_runs_there_is_nothing_to_compare():
 
 def test_a_long_run_is_thinned_and_ends_with_its_last_value():
     run = Run(0, ["epoch", "train_loss"], 1)
-    run._raw.fill(torch.rand(100_003).tolist())
+    run.series.fill(torch.rand(100_003).tolist())
     curve = run_curve(run, "train_loss")
     assert len(curve.values) <= 200 and curve.steps[-1] == 100_002 and curve.values[-1] == run.losses[-1]
     assert run_curve(run, "valid_loss").values == [] and run_curve(run, "lr").values == []
@@ -174,7 +186,7 @@ def test_a_long_run_is_thinned_and_ends_with_its_last_value():
 
 def test_places_on_the_axes_of_epochs_and_time():
     run = Run(0, ["epoch", "train_loss"], 3)
-    run._raw.fill([0.0] * 25)
+    run.series.fill([0.0] * 25)
     run.start_epoch, run.settings = 1, dict(batches=10)
     run.epochs = [
         dict(epoch=1, step=10, time=2.0, complete=True),
@@ -197,7 +209,7 @@ def test_places_on_the_axes_of_epochs_and_time():
 
 def test_an_epoch_without_training_batches_takes_time():
     run = Run(0, ["epoch"], 2)
-    run._raw.fill([0.0] * 2)
+    run.series.fill([0.0] * 2)
     run.epochs = [dict(epoch=0, step=0, time=3.0, complete=True), dict(epoch=1, step=2, time=2.0, complete=True)]
     assert places([0, 1], knots(run, "time")) == [4.0, 5.0] and places([0, 1], knots(run, "epoch")) == [1.5, 2.0]
 

@@ -12,7 +12,7 @@ import pytest
 from cbnb.basics.buffers import Smoother
 from cbnb.basics.text import number
 from cbnb.display import figures
-from cbnb.display.axes import linear_ticks, log_ticks, tick_labels
+from cbnb.display.axes import Axis, linear_ticks, log_ticks, tick_labels
 from cbnb.display.chart import chart_css
 from cbnb.display.look import (
     COLORS,
@@ -31,7 +31,7 @@ from cbnb.display.look import (
     swatches,
     value_text,
 )
-from cbnb.display.page_script import asset
+from cbnb.display.page_script import asset, script
 
 EYES = ("normal", "protan", "deutan", "tritan")
 TEXTS = ("text", "quiet", "good", "bad")
@@ -128,12 +128,12 @@ def test_values_and_counts():
 
 
 def in_node(code: str, values: object) -> object:
-    """What JavaScript makes of values: `code` is a function of them, with the names of chart.js."""
+    """What JavaScript makes of values: `code` is a function of them, with the names of page.js and chart.js."""
     if not shutil.which("node"):
         pytest.skip("there is no node")
-    names = "number, rate, linearTicks, logTicks, smoothed, Points"
-    script = asset("chart.js") + f"\nconst f = {code}\nprocess.stdout.write(JSON.stringify(f({json.dumps(values)}, {{{names}}})))"
-    found = subprocess.run(["node", "--input-type=module", "-"], input=script, capture_output=True, text=True, timeout=60, check=True)
+    names = "number, rate, linearTicks, logTicks, shortLabels, smoothed, Points"
+    code = script("chart.js") + f"\nconst f = {code}\nprocess.stdout.write(JSON.stringify(f({json.dumps(values)}, {{{names}}})))"
+    found = subprocess.run(["node", "--input-type=module", "-"], input=code, capture_output=True, text=True, timeout=60, check=True)
     return json.loads(found.stdout)
 
 
@@ -189,6 +189,21 @@ def test_logarithmic_ticks_with_a_label_are_those_of_python():
     for (lo, hi, n), ticks in zip(spans, found):
         expected = log_ticks(lo, hi, n)
         assert ([v for v, _ in ticks], [text for _, text in ticks]) == (pytest.approx(expected), tick_labels(expected, True)), (lo, hi, n)
+
+
+@pytest.mark.parametrize(
+    "lo, hi, labels",
+    [
+        (0, 6e5, ["0", "200,000", "400,000", "600,000"]),
+        (0, 6e6, ["0", "2e6", "4e6", "6e6"]),
+        (1e-7, 2e-7, ["1e-7", "1.5e-7", "2e-7"]),
+        (123456, 123458, ["123,456", "123,457", "123,458"]),
+        (-12345.002, -12345, ["-12,345.002", "-12,345.001", "-12,345.000"]),  # with exponents, all three were -1.234e4
+    ],
+)
+def test_labels_beside_a_chart_are_distinct_and_as_short_as_that_allows(lo, hi, labels):
+    code = "([lo, hi], { linearTicks, shortLabels }) => shortLabels(linearTicks(lo, hi, 3)).map(([, text]) => text)"
+    assert [text for _, text in Axis([lo, hi]).ticks(3, widest=8)] == labels == in_node(code, [lo, hi])
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3, 0.98, 0.999])

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from cbnb.display import page_script
-from cbnb.display.page_script import Html, asset, packed, runs_scripts, scripted, still_image
+from cbnb.display.page_script import Html, asset, packed, runs_scripts, script, scripted, still_image
 from helpers import svg_of, unpacked
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="4" height="3"></svg>'
@@ -36,14 +36,14 @@ def test_a_text_is_packed_and_the_same_text_in_the_same_way():
 @pytest.mark.parametrize("name", ["chart.js", "live_chart.js", "chart.css", "schedule.js", "schedule.css"])
 def test_scripts_and_styles_come_with_the_package(name):
     assert asset(name) and asset(name) is asset(name)
-    assert name.endswith("css") or re.search(r"export (async function|function) mount\(|export default", asset(name))
+    assert name.endswith("css") or re.search(r"export (async function|function) mount\(|export default", script(name))
 
 
 def test_scripts_load_nothing_from_elsewhere():
     for name in ("chart.js", "schedule.js"):
-        addresses = set(re.findall(r"https?://[^\s'\"`]+", asset(name)))
+        addresses = set(re.findall(r"https?://[^\s'\"`]+", script(name)))
         assert addresses <= {"http://www.w3.org/2000/svg"} and not re.search(
-            r"^import |\bfetch\(|innerHTML|document\.write", asset(name), re.MULTILINE
+            r"^import |\bfetch\(|innerHTML|document\.write", script(name), re.MULTILINE
         )
 
 

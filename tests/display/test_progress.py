@@ -566,7 +566,9 @@ def test_the_losses_of_a_fit_as_a_chart():
 
 def test_a_chart_has_the_losses_that_a_step_returns_by_name():
     learn = cbnb.Learner(
-        cbnb.DataLoaders(line_batches(4), device="cpu"), Line(), train_step=lambda x, y: dict(loss=41.0, low=1.0, high=40.0)
+        cbnb.DataLoaders(line_batches(4), device="cpu"),
+        Line(),
+        train_step=cbnb.UpdateStep(lambda x, y: dict(loss=41.0, low=1.0, high=40.0)),
     )
     with learn.no_logging():
         learn.fit(1)
@@ -777,7 +779,7 @@ def test_where_nothing_is_drawn_no_time_is_measured(shown, clock, seen, monkeypa
 def test_what_is_not_known_is_not_shown(clock, seen):
     """Batches that do not say how many items they have, no momentum, no record."""
     dls = cbnb.DataLoaders([(0.5,)] * 4, device="cpu")
-    learn = cbnb.Learner(dls, Line(), train_step=lambda x: 1.0, cbs=cbnb.Callback(before_batch=clock.tick))
+    learn = cbnb.Learner(dls, Line(), train_step=cbnb.UpdateStep(lambda x: 1.0), cbs=cbnb.Callback(before_batch=clock.tick))
     with learn.removed_cbs(cbnb.Recorder):
         learn.fit(1)
     assert seen.last.reached("rate", "loss", "lr", "mom") == [(None,) * 4] * 4 and seen.last.reached("share")[0] == (0.25,)
@@ -960,6 +962,14 @@ def test_headings_are_said_again_when_there_are_more(capsys):
     shown.finish("stopped", False)
     LogDisplay().start([])
     assert capsys.readouterr().out == "stopped\n"
+
+
+def test_parts_of_the_loss_that_the_first_epoch_names_are_under_one_line_of_headings(capsys):
+    learn = line_learner(2, valid=False, progress=True)
+    learn.train_step = lambda x, y: dict(loss=learn.model(x).sum(), low=2.0)
+    learn.fit(2)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:1]] == [["epoch", "train_loss", "low", "time"]] and len(lines) == 3
 
 
 def test_a_bar_in_a_terminal(monkeypatch, capsys):

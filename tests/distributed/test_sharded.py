@@ -185,7 +185,7 @@ def test_an_optimizer_with_a_closure_is_refused():
 def test_a_step_that_computes_gradients_is_refused():
     learn = wave_learner()
     ready(other := wave_learner(train_step=lambda x, y: nn.functional.mse_loss(learn.model(x), y)))
-    with pytest.raises(TypeError, match="CallStep computes gradients by itself"):
+    with pytest.raises(TypeError, match="LossStep calls a function of yours"):
         check_sharding(other)
 
 

@@ -33,7 +33,7 @@ import notebooks
 import resumed
 import training
 from cbnb.files import atomic
-from cbnb.files import checkpoint_files as files
+from cbnb.files import checkpoints as files
 from helpers import ab, line_learner
 from test_kernel import Kernel
 

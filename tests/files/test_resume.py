@@ -19,7 +19,7 @@ from cbnb.basics.plain import put_state, state_of
 from cbnb.callbacks.stopping import StopAfter
 from cbnb.dialects import mindspore
 from cbnb.display.front_end import display_as
-from cbnb.files.checkpoint_files import read_manifest
+from cbnb.files.checkpoints import read_manifest
 from cbnb.toy import line_learner, raises, wave_learner
 
 NOTEBOOK = Path(__file__).parents[2] / "nbs/tutorials/resume.ipynb"

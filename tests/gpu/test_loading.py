@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb
 from cbnb.basics.device_copies import CopiesAhead, OnDevice, on_device
-from cbnb.basics.tensor_batches import TensorLoader
+from cbnb.basics.loaders import TensorLoader
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 N, SIZE = 300, (3, 32, 32)

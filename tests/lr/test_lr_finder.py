@@ -929,7 +929,7 @@ def test_an_unusual_loss_is_told():
         own.opt.zero_grad()
         return loss * (1 + own.train_iter % 2)
 
-    own = line_learner(dls=learn.dls, model=learn.model, train_step=step)
+    own = line_learner(dls=learn.dls, model=learn.model, train_step=cbnb.UpdateStep(step))
     assert "an unusual loss: the step is your own" in sweep(own).reason and "unusual" not in sweep(learn).reason
 
 
@@ -1419,7 +1419,7 @@ def test_a_step_with_an_optimizer_of_its_own_has_no_rate_to_sweep():
         return loss
 
     learn = regression()
-    own = line_learner(dls=learn.dls, model=model, train_step=step, opt_func=torch.optim.AdamW)
+    own = line_learner(dls=learn.dls, model=model, train_step=cbnb.UpdateStep(step), opt_func=torch.optim.AdamW)
     before = model.weight.detach().clone()
     with pytest.raises(ValueError, match="so there is no rate to sweep"):
         sweep(own, num_it=10)

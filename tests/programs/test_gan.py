@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cbnb.all import DataLoaders, Learner
+from cbnb.all import DataLoaders, Learner, UpdateStep
 from program import Hand, Program, loader, mean
 
 N_CRITIC = 3
@@ -79,4 +79,4 @@ class TestGAN(Program):
             return F.softplus(-model.disc(real)).mean(), real
 
         dls = DataLoaders(*loaders(), device="cpu", n_inp=1)
-        return Learner(dls, model, train_step=Adversarial().train, eval_step=evaluate, path=path)
+        return Learner(dls, model, train_step=UpdateStep(Adversarial().train), eval_step=evaluate, path=path)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cbnb.all import DataLoaders, Learner
+from cbnb.all import Callback, DataLoaders, Learner
 from cbnb.callbacks.steps import ClosureStep
 from cbnb.step import Step
 from helpers import exact
@@ -38,7 +38,6 @@ SPECIAL = dict(
     magma="a state_dict without param_groups",
     a2grad="has no rate",
     asgd="sets its rate itself",
-    grokfastadamw="changes the rate in its constructor",
 )
 TORCHS = {name for name in others.get_supported_optimizers() if others.load_optimizer(name).__module__.startswith("torch.")}
 NOT_IN_FILES = {"adashift", "conda", "scalableshampoo", "scion", "scionlight"}  # their states have objects of their own
@@ -164,6 +163,23 @@ def for_matrices(name):
 def test_an_optimizer_for_matrices_trains_as_by_hand(name):
     hand = trained_by_hand(for_matrices(name), groups=by_shape)
     same_as_by_hand(hand, learner(for_matrices(name), lr=RATES, splitter=by_shape))
+
+
+def muon(groups, lr):
+    """Its second group has a rate of its own, `adamw_lr`."""
+    return others.load_optimizer("muon")([g | dict(use_muon=i == 0) for i, g in enumerate(groups)], lr=lr, adamw_lr=3e-3)
+
+
+def test_groups_with_rates_of_their_own_keep_them(capsys):
+    """They were overwritten with the rate of the learner, and nothing said so."""
+    hand = trained_by_hand(muon, groups=by_shape)
+    learn = learner(muon, splitter=by_shape)
+    same_as_by_hand(hand, learn)
+    assert "rates of its own, so learn.lr is [0.01, 0.003] now and not 0.01" in capsys.readouterr().out
+    rates = []
+    with learn.no_logging():
+        learn.fit(1, reset_opt=True, cbs=Callback(before_train=lambda self: rates.extend(g["lr"] for g in self.opt.param_groups)))
+    assert rates == learn.lr == [0.01, 0.003] and "own" not in capsys.readouterr().out
 
 
 def lookahead(groups, lr):

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cbnb.all import DataLoaders, Learner
+from cbnb.all import DataLoaders, Learner, UpdateStep
 from program import Hand, Program, loader, mean
 
 GROUP, INNER, CLIP, KL = 4, 3, 0.2, 0.05
@@ -102,4 +102,4 @@ class TestGRPO(Program):
 
         dls = DataLoaders(*loaders(), device="cpu", n_inp=1)
         evaluate = lambda x: (-expected_reward(policy, x), x)
-        return Learner(dls, policy, train_step=GRPO().step, eval_step=evaluate, path=path)
+        return Learner(dls, policy, train_step=UpdateStep(GRPO().step), eval_step=evaluate, path=path)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
 from cbnb.basics.nested import find_bs, map_tensors
-from cbnb.basics.position import batches_from
+from cbnb.files.position import batches_from
 from cbnb.history import History
 from helpers import exact, seed
 

@@ -16,7 +16,7 @@ import pytest
 import cbnb
 from cbnb.display.front_end import display_as
 from cbnb.display.look import COLORS, lr_text
-from cbnb.lr.picker import (
+from cbnb.display.lr_picker import (
     LRPicker,
     Printed,
     Tee,
@@ -32,7 +32,6 @@ from cbnb.lr.picker import (
     picker_text,
     placed,
     problem_html,
-    recommend_for,
     rule_button,
     slider_range,
 )
@@ -433,7 +432,7 @@ def test_plot_gives_the_picker_when_asked():
     from matplotlib.figure import Figure
 
     learn, found = swept()
-    assert isinstance(found.plot(widget=True), cbnb.lr.picker.LRPicker) and isinstance(found.plot(return_fig=True), Figure)
+    assert isinstance(found.plot(widget=True), cbnb.display.lr_picker.LRPicker) and isinstance(found.plot(return_fig=True), Figure)
     assert found.plot() is None and found.plot(widget=False) is None
     axes = found.fig.axes[0]
     assert found.plot(ax=axes) is axes
@@ -634,7 +633,7 @@ def test_a_length_that_is_not_known_changes_nothing():
     found = picker.found
     before = repr(found), found.reason
     picker.epochs.value = 77
-    assert (repr(found), found.reason) == before and not recommend_for(found, 3)
+    assert (repr(found), found.reason) == before and not found.plan_for(3)
     learn, refused = swept(start_lr=1e-9, end_lr=1e-8)
     again = refused.widget()
     again.epochs.value = 50
@@ -642,7 +641,7 @@ def test_a_length_that_is_not_known_changes_nothing():
 
 
 def test_without_anywidget_the_slider_moves_a_picture(monkeypatch):
-    monkeypatch.setattr("cbnb.lr.picker.has_live_charts", lambda: False)
+    monkeypatch.setattr("cbnb.display.lr_picker.has_live_charts", lambda: False)
     learn, found, picker = picked()
     assert picker.live is None and "cbnb-slot" not in picker.chart.value
     before = drawn(picker)
@@ -711,11 +710,11 @@ def test_the_first_choice():
     "losses, low, high",
     [
         ([3.0, 2.0, 1.0, 1.0, 2.0], 0.76, 3.24),  # from 1 to 3, and 12% of 2 more
-        ([2.0, 1.0, 1.0, 1.0, 20.0], 0.88, 2.52),  # what is higher than the start is cut off, 40% above it
+        ([2.0, 1.0, 1.0, 1.0, 20.0], 0.88, 2.6),  # what is higher than the start is cut off, four times 12% above it
         ([1.0, 2.0, 8.0, 9.0, 9.0], 0.16, 9.84),  # but not the lower half
-        ([1.0, 1.0, 1.0, 9.0, 9.0], 0.988, 1.052),  # without a fall, a tenth of the loss
-        ([-1.0, -1.0, -1.0, 9.0, 9.0], -1.012, -0.948),
-        ([0.0] * 5, -0.12, 0.12),  # or 1
+        ([1.0, 1.0, 1.0, 9.0, 9.0], 0.9, 1.5),  # without a fall, 0.1 for 12%
+        ([-1.0, -1.0, -1.0, 9.0, 9.0], -1.1, -0.5),
+        ([0.0] * 5, -0.1, 0.1),
         ([math.nan, 2.0, 4.0, 4.0, 4.0], 1.76, 4.24),
     ],
 )
@@ -773,7 +772,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr("cbnb.lr.picker.time", made := Clock())
+    monkeypatch.setattr("cbnb.display.lr_picker.time", made := Clock())
     return made
 
 
@@ -911,15 +910,15 @@ def test_what_the_rate_was_before(lr, said):
 @pytest.mark.parametrize("message, page", [("comm_msg", True), ("execute_request", False), (None, False)])
 def test_clicks_come_from_a_page(message, page, monkeypatch):
     parents = {} if message is None else dict(header=dict(msg_type=message))
-    monkeypatch.setattr("cbnb.lr.picker.shell", lambda: SimpleNamespace(get_parent=lambda: parents))
+    monkeypatch.setattr("cbnb.display.lr_picker.shell", lambda: SimpleNamespace(get_parent=lambda: parents))
     assert from_page() is page
-    monkeypatch.setattr("cbnb.lr.picker.shell", lambda: None)
+    monkeypatch.setattr("cbnb.display.lr_picker.shell", lambda: None)
     assert from_page() is False
 
 
 def test_the_second_click_of_two_is_ignored_on_a_page(monkeypatch, clock):
     picker, learn = picker_of()
-    monkeypatch.setattr("cbnb.lr.picker.from_page", lambda: True)
+    monkeypatch.setattr("cbnb.display.lr_picker.from_page", lambda: True)
     learn.add_cb(cbnb.Callback(after_fit=lambda cb: setattr(clock, "now", clock.now + 10)))
     runs = []
     for now in (0.7, 11.1, 11.3):
@@ -927,14 +926,14 @@ def test_the_second_click_of_two_is_ignored_on_a_page(monkeypatch, clock):
         picker.fit.click()
         runs.append(len(learn.recorder.history))
     assert runs == [1, 1, 2]
-    monkeypatch.setattr("cbnb.lr.picker.from_page", lambda: False)
+    monkeypatch.setattr("cbnb.display.lr_picker.from_page", lambda: False)
     picker.fit.click()
     assert len(learn.recorder.history) == 3
 
 
 def test_an_interrupt_on_a_page_is_only_told(monkeypatch):
     picker, learn = picker_of()
-    monkeypatch.setattr("cbnb.lr.picker.from_page", lambda: True)
+    monkeypatch.setattr("cbnb.display.lr_picker.from_page", lambda: True)
     learn.add_cb(RaiseIn("after_step", KeyboardInterrupt))
     picker.fit.click()
     assert "stopped in epoch 0 at batch 0" in picker.said.value and not picker.busy
@@ -966,12 +965,12 @@ def test_a_fit_that_nobody_records():
 def test_a_picker_is_shown_with_a_picture(mode, front, live, monkeypatch):
     picker, _ = picker_of()
     shown = []
-    monkeypatch.setattr("cbnb.lr.picker.display_mode", lambda: mode)
-    monkeypatch.setattr("cbnb.lr.picker.front_end", lambda: front)
+    monkeypatch.setattr("cbnb.display.lr_picker.display_mode", lambda: mode)
+    monkeypatch.setattr("cbnb.display.lr_picker.front_end", lambda: front)
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw, metadata=None, display_id=None: shown.append((bundle, metadata)))
     picker.show()
     assert shown == []  # outside of notebooks
-    monkeypatch.setattr("cbnb.lr.picker.shell", lambda: SimpleNamespace())
+    monkeypatch.setattr("cbnb.display.lr_picker.shell", lambda: SimpleNamespace())
     for show in (picker.show, picker._ipython_display_):
         show()
     assert len(shown) == (4 if live else 2)
@@ -986,7 +985,7 @@ def test_a_picker_is_shown_with_a_picture(mode, front, live, monkeypatch):
     assert f"cbnb-live-{picker.view.model_id}" in picker.view._dom_classes
     closed = []
     monkeypatch.setattr(type(picker.view), "close", lambda box: closed.append(box))
-    cbnb.lr.picker._close_all()
+    cbnb.display.lr_picker._close_all()
     assert picker.view in closed
 
 
