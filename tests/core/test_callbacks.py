@@ -953,14 +953,16 @@ def test_what_cannot_be_looked_into_is_equal_to_itself_only():
     big, slotted, deep = torch.zeros(5000), Slotted(), [[[[[[1]]]]]]
     for value in (big, slotted, deep, (i for i in ())):
         assert configured.comparable(value) == configured.comparable(value)
-    assert configured.comparable(torch.zeros(5000)) != configured.comparable(big) and configured.comparable(torch.zeros(4999)) == configured.comparable(
+    assert configured.comparable(torch.zeros(5000)) != configured.comparable(big) and configured.comparable(
         torch.zeros(4999)
-    )
+    ) == configured.comparable(torch.zeros(4999))
     assert configured.comparable(Slotted()) != configured.comparable(slotted)
-    assert configured.comparable([[[[[1]]]]]) != configured.comparable([[[[[1]]]]]) and configured.comparable([[[[1]]]]) == configured.comparable([[[[1]]]])
-    assert configured.comparable(inner(inner(inner(1)))) == configured.comparable(inner(inner(inner(1)))) and configured.comparable([1]) != configured.comparable(
-        (1,)
-    )
+    assert configured.comparable([[[[[1]]]]]) != configured.comparable([[[[[1]]]]]) and configured.comparable(
+        [[[[1]]]]
+    ) == configured.comparable([[[[1]]]])
+    assert configured.comparable(inner(inner(inner(1)))) == configured.comparable(inner(inner(inner(1)))) and configured.comparable(
+        [1]
+    ) != configured.comparable((1,))
 
 
 @pytest.mark.parametrize(
@@ -1128,7 +1130,11 @@ def test_arguments_are_those_of_the_class_that_was_called():
 def test_a_copy_has_the_arguments(copied):
     made = Configured([1], second=3)
     again = copied(made)
-    assert configured.arguments(again) == configured.arguments(made) and twins.settings(again) == twins.settings(made) and repr(again) == repr(made)
+    assert (
+        configured.arguments(again) == configured.arguments(made)
+        and twins.settings(again) == twins.settings(made)
+        and repr(again) == repr(made)
+    )
 
 
 def test_settings_are_the_arguments_and_the_switches():
