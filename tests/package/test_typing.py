@@ -16,7 +16,7 @@ from notebooks import INDEX, LIB, NBS, ROOT, read, without_directives
 
 CALLS = ROOT / "tests" / "typing" / "calls.py"
 STRICT = ["loop", "events", "callback", "undo", "learner", "optim", "history", "recorder", "metrics", "schedule", "hints"]
-FOR_PYRIGHT = ["loop", "events", "undo", "history", "hints"]
+FOR_PYRIGHT = ["loop", "events", "undo", "hints"]
 PAGES = [INDEX, *sorted((NBS / "tutorials").glob("*.ipynb"))]
 
 
