@@ -14,7 +14,22 @@ import pytest
 from notebooks import INDEX, LIB, NBS, ROOT, read, without_directives
 
 CALLS = ROOT / "tests" / "typing" / "calls.py"
-STRICT = ["loop", "events", "callback", "undo", "learner", "optim", "history", "recorder", "metrics", "schedule", "step", "data", "snapshot", "hints"]
+STRICT = [
+    "loop",
+    "events",
+    "callback",
+    "undo",
+    "learner",
+    "optim",
+    "history",
+    "recorder",
+    "metrics",
+    "schedule",
+    "step",
+    "data",
+    "snapshot",
+    "hints",
+]
 PAGES = [INDEX, *sorted((NBS / "tutorials").glob("*.ipynb"))]
 
 
