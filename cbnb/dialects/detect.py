@@ -92,7 +92,13 @@ class Adapter(Callback):
         return [cb for cb in self.learn.cbs if type(cb) is type(self)]
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        "Return whether this adapter is the first adapter of its dialect that is active for an event, and therefore handles the event"
+        """Return whether this adapter is the first adapter of its dialect that is active for an event, and therefore handles the event
+
+        Args:
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`
+        """
         on = (cb for cb in self.peers if Callback.wants(cb, event_name, training, purpose))
         return next(on, None) is self
 

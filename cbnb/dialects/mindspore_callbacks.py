@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['StepInEpoch', 'shown_loss', 'LossMonitor', 'Timer', 'TimeMonitor', 'save_checkpoint', 'load_param_into_net',
-           'load_checkpoint', 'one_of', 'checked_info', 'CheckpointConfig', 'glob_safe', 'ModelCheckpoint',
-           'LearningRateScheduler', 'monitored', 'EarlyStopping', 'History', 'LambdaCallback']
+           'load_checkpoint', 'one_of', 'CheckpointConfig', 'ModelCheckpoint', 'LearningRateScheduler', 'monitored',
+           'EarlyStopping', 'History', 'LambdaCallback']
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #d14c3e31
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #8d722565
 import copy
+import glob
 import math
 import time
 from collections.abc import Callable as Function
@@ -75,7 +76,13 @@ class LossMonitor(StepInEpoch):
                          'terminating training.')
 
     # also under its old name, which subclasses override
-    def step_end(self, run_context): self._print(run_context.original_args())
+    def step_end(self, run_context):
+        p = run_context.original_args()
+        n, step = p.cur_step_num, self.step_in_epoch(p)
+        if n <= self._last: self._last = 0       # a new run
+        if self.per_print_times == 0 or n - self._last < self.per_print_times: return
+        self._last = n
+        print(f'epoch: {p.get("cur_epoch_num", 1)} step: {step}, loss is {shown_loss(p.net_outputs)}', flush=True)
     def on_train_step_end(self, run_context): self.step_end(run_context)
     def on_eval_step_end(self, run_context): self.step_end(run_context)
     def on_train_epoch_end(self, run_context):
@@ -83,14 +90,6 @@ class LossMonitor(StepInEpoch):
         if not p.get('metrics'): return
         partial = ' (of a part of the validation set)'*p.get('metrics_partial', False)
         print(f'Eval result: epoch {p.cur_epoch_num}, metrics: {p.metrics}{partial}', flush=True)
-
-    def _print(self, p: Params) -> None:
-        n = p.cur_step_num
-        if n <= self._last: self._last = 0       # a new run
-        if self.per_print_times == 0 or n - self._last < self.per_print_times: return
-        self._last = n
-        epoch, step = p.get('cur_epoch_num', 1), self.step_in_epoch(p)
-        print(f'epoch: {epoch} step: {step}, loss is {shown_loss(p.net_outputs)}', flush=True)
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #0c88e302
 class Timer:
@@ -219,28 +218,12 @@ def one_of(
     **choices: int | None,      # two arguments by name
 ) -> list[int | None]:          # the chosen number, and None for the other argument
     "Choose one of two arguments. If both are above 0, raise `ValueError`"
-    (first, a), (second, b) = choices.items()
-    given = [None if v is None else as_count(v, name, 0) for name, v in choices.items()]
-    if all(given):
-        raise ValueError(f'{first}={a} and {second}={b} exclude each other: give one of them')
-    if given[1]: return [None, given[1]]
-    if given[0] == 0 and least: return [least, None]
-    if given[0] == 0: raise ValueError(
-        f'{first}=0 alone would do nothing: give {second}, or leave {first} out')
-    return [given[0] or default, None]
-
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #664d5c15
-def checked_info(
-    append_info: Any,       # the `append_info` of `CheckpointConfig`
-) -> list[str | dict]:
-    "Return the entries of `append_info`. If an entry is wrong, raise `TypeError` or `ValueError`"
-    if append_info is None: return []
-    if not isinstance(append_info, list):
-        raise TypeError(f'append_info={append_info!r} should be a list')
-    for entry in append_info:
-        if entry in ('epoch_num', 'step_num') or isinstance(entry, dict): continue
-        raise ValueError(f"append_info has {entry!r}; it may have 'epoch_num', 'step_num', dicts")
-    return append_info
+    a, b = (None if v is None else as_count(v, name, 0) for name, v in choices.items())
+    first, second = choices
+    if a and b: raise ValueError(f'{first}={a} and {second}={b} exclude each other: give one of them')
+    if b: return [None, b]
+    if a == 0 and not least: raise ValueError(f'{first}=0 alone would do nothing: give {second}, or leave {first} out')
+    return [least if a == 0 else a or default, None]
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #cddfb525
 class CheckpointConfig:
@@ -264,6 +247,8 @@ class CheckpointConfig:
     Raises:
         ValueError: enc_key: checkpoint files cannot be encrypted here
         ValueError: format={format}: the only one is 'ckpt'
+        TypeError: append_info={append_info} should be a list
+        ValueError: append_info has {entry}; it may have 'epoch_num', 'step_num', dicts
     """
     def __init__(self, save_checkpoint_steps: int | None = None, save_checkpoint_seconds: int | None = None,
             keep_checkpoint_max: int | None = None, keep_checkpoint_per_n_minutes: int | None = None, integrated_save: bool = True,
@@ -280,20 +265,17 @@ class CheckpointConfig:
             5, least=1, keep_checkpoint_max=keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=keep_checkpoint_per_n_minutes)
         self.saved_network, self.exception_save, self.async_save = saved_network, exception_save, async_save
-        self.append_info = checked_info(append_info)
+        if not isinstance(append_info, list | None): raise TypeError(f'append_info={append_info!r} should be a list')
+        self.append_info = append_info or []
+        for entry in self.append_info:
+            if entry not in ('epoch_num', 'step_num') and not isinstance(entry, dict): raise ValueError(
+                f"append_info has {entry!r}; it may have 'epoch_num', 'step_num', dicts")
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
         "Return a dict with the settings for saving and keeping files. A setting that does not apply is None"
         names = ('save_checkpoint_steps', 'save_checkpoint_seconds', 'keep_checkpoint_max',
                  'keep_checkpoint_per_n_minutes', 'saved_network')
         return {name: getattr(self, name) for name in names}
-
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #241fea98
-def glob_safe(
-    name: str,    # a file name, which may contain wildcard characters
-) -> str:
-    "Return a pattern that matches only this name"
-    return ''.join(f'[{c}]' if c in '*?[' else c for c in name)
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #69609c01
 class ModelCheckpoint(StepInEpoch):
@@ -324,7 +306,7 @@ class ModelCheckpoint(StepInEpoch):
         self._files: list[tuple[Path, float]] = []        # the files of this object, with their times
         self._writing: Future | None = None               # the file that a thread writes; None: it was waited for
         if not callable(prefix) and isinstance(self.directory, Path):
-            while any(self.directory.glob(f'{glob_safe(str(self.prefix))}-*.ckpt')): self._next_prefix(prefix)
+            while any(self.directory.glob(f'{glob.escape(str(self.prefix))}-*.ckpt')): self._next_prefix(prefix)
 
     @property
     def latest_ckpt_file_name(self) -> str:
@@ -481,10 +463,8 @@ class EarlyStopping(Callback):
         if (value := monitored(p, self.monitor)) is None: return
         if self.sign*value - self.min_delta > self.best:
             self.best, self.waited = self.sign*value, 0
-            if self.restore_best_weights:
-                self.best_weights = copy.deepcopy(p.train_network.state_dict())
-            if self.verbose:
-                print(f'Epoch {p.cur_epoch_num:05d}: {self.monitor} improved to {value:.5f}')
+            if self.restore_best_weights: self.best_weights = copy.deepcopy(p.train_network.state_dict())
+            if self.verbose: print(f'Epoch {p.cur_epoch_num:05d}: {self.monitor} improved to {value:.5f}')
             return
         self.waited += 1
         if self.waited < self.patience: return

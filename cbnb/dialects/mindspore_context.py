@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLACES', 'OLD_NAMES', 'MissingName', 'Params', 'Output', 'as_output', 'RunContext', 'Rate', 'SporeNames',
-           'lend_spore_names', 'Callback', 'listener', 'old_names', 'warn_old_names', 'length', 'train_params', 'same',
-           'net_outputs', 'element', 'recorded_phase', 'Evaluation', 'Session', 'MindSporeAdapter', 'wrap']
+           'lend_spore_names', 'Callback', 'listener', 'warn_old_names', 'length', 'train_params', 'net_outputs',
+           'element', 'recorded_phase', 'Evaluation', 'Session', 'MindSporeAdapter', 'wrap']
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #6e41c679
 import copy
@@ -36,7 +36,8 @@ from ..basics.text import distinct
 from ..basics.lent_names import LentNames, lend_names
 from ..basics.multi_optimizer import MultiOptimizer
 from ..basics.param_groups import get_hyper, set_hyper
-from ..recorder import PhaseMetrics, Recorder
+from ..phase import PhaseMetrics
+from ..recorder import Recorder
 from ..undo import UndoStack
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #fe3519db
@@ -236,25 +237,16 @@ def listener(
         if callable(method) and getattr(method, '__func__', None) is not own: return method
     return None
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #33c77ace
-def old_names(
-    cb: Any,         # a callback
-) -> list[str]:      # sorted; empty if no method is called under an old name
-    "List the old names under which a callback is called"
-    used = {place for name, place in OLD_NAMES.items()
-            if (method := listener(cb, name)) is not None and method == getattr(cb, place, None)
-            and method != getattr(cb, name, None)}
-    return sorted(used)
-
 # %% ../../nbs/dialects/mindspore_context.ipynb #0366dacc
 def warn_old_names(
     cbs: list[Any],   # the callbacks of a run
 ) -> None:
     "If methods are called under old names in a run, issue one warning that lists them"
-    old = [f'{type(cb).__name__}.{name}' for cb in cbs for name in old_names(cb)]
+    old = sorted({(i, place) for i, cb in enumerate(cbs) for name, place in OLD_NAMES.items()
+                  if (method := listener(cb, name)) is not None and method == getattr(cb, place, None) != getattr(cb, name, None)})
     if old: warnings.warn(
-        f'{", ".join(old)}: old names, which are called in training and in evaluation; '
-        'prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
+        f'{", ".join(f"{type(cbs[i]).__name__}.{place}" for i, place in old)}: old names, which are called in training and in '
+        'evaluation; prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c
 def length(
@@ -280,14 +272,6 @@ def train_params(
         mode='train', parallel_mode='stand_alone' if n == 1 else 'data_parallel', device_number=n, dataset_sink_mode=False,
         last_save_ckpt_step=None, latest_ckpt_file=None, initial_step=0, loss_scale_mananger=None)
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #f3fe5f3f
-def same(
-    a: Tensor,   # a tensor
-    b: Any,      # a tensor or any other value
-) -> bool:
-    "Return whether two tensors share their memory, as a tensor and its detached version do"
-    return isinstance(b, Tensor) and a.shape == b.shape and a.data_ptr() == b.data_ptr()
-
 # %% ../../nbs/dialects/mindspore_context.ipynb #fbe9b23a
 def net_outputs(
     learn: Learner,    # a learner after the loss of a batch
@@ -295,9 +279,11 @@ def net_outputs(
     "Return the outputs of the step for the current batch"
     loss, result, step = learn.loss, learn.step_result, learn.eval_step
     if learn.training: return as_output(loss if result is None else result)
+    def is_loss(v: Any) -> bool:                      # or its detached version, which shares the memory
+        return isinstance(v, Tensor) and v.shape == loss.shape and v.data_ptr() == loss.data_ptr()
     plain = type(step).outputs is Step.outputs
     made = (learn.pred, *learn.yb) if plain else learn.outputs
-    told = loss is None or result is not None and not plain or any(same(loss, t) for t in made)
+    told = loss is None or result is not None and not plain or any(map(is_loss, made))
     return as_output(made if told else (loss, *made))
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #2dade2b4

@@ -716,7 +716,7 @@ class ProgressCallback(Callback):
         self.pace, self.under_way, self.drawn = None, False, 0
         with_table = (learn.purpose == 'fit' and learn.logger is print
                       and hasattr(learn, 'recorder') and learn.recorder.history.runs)
-        self._choose(with_table)
+        self.choose_display(with_table)
         learn.undo.push(self._finish)
         if with_table:
             learn.undo.set(learn, 'logger', self.shown.row)
@@ -748,8 +748,12 @@ class ProgressCallback(Callback):
     def state_dict(self) -> dict[str, Any]: return {}       # a resumed fit has a new display
     def load_state_dict(self, state: dict[str, Any]) -> None: pass
 
-    def _choose(self, with_table: Any) -> None:
-        "Make the display for the current display mode, or for 'widgets' if `place` is set. Without a table or `learn.create_mbar`, use 'plain' instead of 'widgets'"
+    def choose_display(self, with_table: Any) -> None:
+        """Make the display for the current display mode, or for 'widgets' if `place` is set. Without a table or `learn.create_mbar`, use 'plain' instead of 'widgets'
+
+        Args:
+            with_table: whether the run has a table of epochs
+        """
         mode = 'widgets' if self.place else display_mode()
         if mode == 'widgets' and not (with_table and self.learn.create_mbar): mode = 'plain'
         self.shown = make_display(mode)

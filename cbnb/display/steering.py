@@ -36,9 +36,10 @@ class Steering(Callback):
     def __init__(self):
         self.while_paused: Callable[[], None] | None = None    # called about 30 times a second during a pause
         self._put_back: Callable[[], None] | None = None       # restores the rate
-        self._reset()
+        self.reset()
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
+        "Return to the planned rate, and forget stops, pauses and changes"
         self.stopping, self.paused = False, False
         self.lr_scale = 1.                              # factor on the planned rate
         self.changes: list[tuple[int, float]] = []      # (first step, factor) of each change in this fit
@@ -75,7 +76,7 @@ class Steering(Callback):
         return '; '.join([f'planned lr {", ".join(words)}']*bool(words) + paused*bool(self.n_pauses))
 
     def before_fit(self):
-        self._reset()
+        self.reset()
         self.learn.undo.callback(self._unscale)
 
     def before_batch(self):

@@ -269,13 +269,13 @@ def _temporary_folder() -> Iterator[Path]:
 def _write_job(learn: Learner, folder: Path, **call: Any) -> None:
     "Prepare the optimizer, then write the learner, the random state and the method call to the job file"
     with learn.run_as('fit'): learn.prepare_opt(None, None, False)
-    from cbnb.distributed.payload import dump        # imported here, so that `import cbnb` stays fast
+    from cbnb.distributed.worker import dump        # imported here, so that `import cbnb` stays fast
     dump(dict(learn=learn, rng=rng_state(loaders_of(learn)), **call), folder/'job')
 
 def _follow(learn: Learner, n: int, folder: Path) -> str | None:
     "Train in new processes, and show the fit in this process. Return the place where the fit was interrupted, or `None` if it was not interrupted"
     __tracebackhide__ = True
-    from cbnb.distributed.mirror import Mirror
+    from cbnb.distributed.worker import Mirror
     runs = list(learn.recorded_runs())
     if on_gpus(learn): torch.cuda.empty_cache()         # process 0 uses the same GPU
     with learn.run_as('fit'), contextlib.ExitStack() as stack:
@@ -302,8 +302,7 @@ def fit_distributed(self: Learner, n_epoch: int | str, n_process: int | None = N
         **kwargs: further arguments of that method: `lr`, `cbs`, ...
     """
     __tracebackhide__ = True
-    from cbnb.distributed.payload import load
-    from cbnb.distributed.worker import take_result
+    from cbnb.distributed.worker import load, take_result
     _check_call(method, n_epoch, kwargs)
     n = process_count(self, n_process)
     with interrupts_wait(), _temporary_folder() as folder, _unless_done(self):

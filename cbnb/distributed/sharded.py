@@ -27,6 +27,7 @@ from ..callbacks.compile import Compile
 from ..callbacks.precision import ChannelsLast
 from ..files.saving import plain_name
 from ..files.state import bare_model, callback_states
+from .agreement import share_tensors, shared_store
 from ..learner import Learner
 from ..optim import needs_closure
 from ..snapshot import owned_by_steps
@@ -40,17 +41,6 @@ def is_sharded(
     "Return whether `value` is a tensor of which each process holds a part"
     return isinstance(value, Tensor) and hasattr(value, 'full_tensor')
 
-# %% ../../nbs/distributed/sharded.ipynb #f639c64f
-def _rows(
-    n: int,       # number of rows of the whole tensor
-    rank: int,    # rank of the process
-    of: int,      # number of processes
-) -> tuple[int, int]:
-    "Return the index of the first row that a process holds, and the number of rows that it holds"
-    size = -(-n//of)
-    start = min(size*rank, n)
-    return start, min(size, n - start)
-
 # %% ../../nbs/distributed/sharded.ipynb #c900e083
 def shard_like(
     value: Tensor,    # whole tensor, the same in each process
@@ -61,8 +51,8 @@ def shard_like(
     mesh, part = like.device_mesh, value.detach()
     for i, placement in enumerate(like.placements):
         if not placement.is_shard(): continue
-        rows = _rows(part.shape[placement.dim], mesh.get_local_rank(i), mesh.size(i))
-        part = part.narrow(placement.dim, *rows)
+        none, rank = part.narrow(placement.dim, 0, 0), mesh.get_local_rank(i)
+        part = [*part.chunk(mesh.size(i), placement.dim), *[none]*mesh.size(i)][rank]
     return DTensor.from_local(part.to(like.device, copy=True), mesh, like.placements, run_check=False,
                               shape=value.shape, stride=value.stride())
 
@@ -89,12 +79,6 @@ def _elements(model: nn.Module) -> Iterator[nn.Module]:
         yield from _elements(child)
         if isinstance(model, _CONTAINERS) and not isinstance(child, _CONTAINERS): yield child
 
-# %% ../../nbs/distributed/sharded.ipynb #e93a29a2
-def _shares_outside(block: nn.Module, model: nn.Module) -> bool:
-    "Return whether a block shares a parameter with a module outside the block"
-    inside, params = set(block.modules()), set(block.parameters())
-    return any(p in params for m in model.modules() if m not in inside for p in m.parameters(recurse=False))
-
 # %% ../../nbs/distributed/sharded.ipynb #12a8f455
 def blocks_of(
     model: nn.Module,          # model to divide into blocks
@@ -106,9 +90,10 @@ def blocks_of(
     else: found = [m for m in reversed(list(model.modules())) if m is not model and isinstance(m, tuple(classes))]
     taken, blocks = set[nn.Parameter](), []
     for block in found:
-        new = set(block.parameters()) - taken
+        inside, new = set(block.modules()), set(block.parameters()) - taken
         if not new or classes is None and sum(p.numel() for p in new) < least: continue
-        if _shares_outside(block, model): continue
+        outside = {p for m in model.modules() if m not in inside for p in m.parameters(recurse=False)}
+        if not outside.isdisjoint(block.parameters()): continue
         taken |= new
         blocks.append(block)
     return blocks
@@ -125,12 +110,9 @@ def _fully_shard() -> Callable[..., Any]:
 def _remove_hooks(m: nn.Module) -> None:
     "Remove the hooks that `fully_shard` added to a module"
     tables = [v for name, v in vars(m).items() if '_hooks' in name and isinstance(v, dict)]
-    for number in [i for table in tables for i, hook in table.items() if _is_torchs(hook)]:
+    made_by = lambda hook: str(getattr(getattr(hook, 'hook', hook), '__module__', None))
+    for number in [i for table in tables for i, hook in table.items() if made_by(hook).startswith('torch.distributed.fsdp')]:
         for table in tables: table.pop(number, None)
-
-def _is_torchs(hook: Any) -> bool:
-    module = getattr(getattr(hook, 'hook', hook), '__module__', None)
-    return str(module).startswith('torch.distributed.fsdp')
 
 # %% ../../nbs/distributed/sharded.ipynb #51b306ae
 class _Sharded:
@@ -152,7 +134,7 @@ class _Sharded:
 
     def restore(self) -> None:
         for (m, kind, _, params), added in zip(self.before, self.added):
-            m.__class__ = kind                # `fully_shard` has replaced it, and has no function to undo that
+            m.__class__ = kind                # torch has replaced it
             for name in added: vars(m).pop(name, None)
             m._parameters.update(params)
             _remove_hooks(m)
@@ -284,7 +266,7 @@ def _has_sharded(value: Any) -> bool:
 class _Meeting:
     "Find out whether all processes still respond within a time limit"
     def __init__(self):                  # all processes create it together
-        self.store = dist.distributed_c10d._get_default_store()
+        self.store = shared_store()
         self.name = f"cbnb/sharded/{(self.store.add('cbnb/sharded', 1) - 1)//n_processes()}"
 
     def all_come(self, seconds: float) -> bool:
@@ -311,7 +293,9 @@ class ShardedModels:
     ):
         _fully_shard()
         self.learn, (self.models, self.opts) = learn, check_sharding(learn)
-        options = dict(reshard_after_forward=True, mesh=mesh or _whole_mesh(self.models)) | options
+        from torch.distributed.device_mesh import init_device_mesh
+        mesh = mesh or init_device_mesh(next(self.models[0].parameters()).device.type, (n_processes(),))
+        options = dict(reshard_after_forward=True, mesh=mesh) | options
         self.frees = options['reshard_after_forward']
         self.meeting = _Meeting()
         self.parts: list[_Sharded] = []
@@ -324,21 +308,19 @@ class ShardedModels:
         learn.undo.push(self._end)
         self._switch_over(learn.undo)
 
-    def share_buffers(self) -> None:
-        "Copy the buffers of process 0 to all processes. All processes must call this method together"
-        for b in (b for m in self.models for b in m.buffers()): dist.broadcast(b, 0)
-
     @contextmanager
     def gathered(self) -> Iterator[None]:
         "Keep the whole weights in every process inside a `with` block. All processes must enter the block"
-        self.share_buffers()
+        share_tensors(self.models, params=False)
         parts: list[Any] = [m for model in self.models for m in model.modules() if hasattr(m, 'unshard')]
-        for m in parts: m.unshard()
-        self._keep(parts, True)
+        for m in parts:
+            m.unshard()
+            m.set_reshard_after_forward(False, recurse=False)     # the weights stay gathered after a forward pass
         try: yield
         finally:
-            self._keep(parts, False)
-            for m in parts: m.reshard()
+            for m in parts:
+                m.set_reshard_after_forward(self.frees, recurse=False)
+                m.reshard()
 
     def _switch_over(self, undo: UndoStack) -> None:
         new = {p: q for q, p in self.plain.items()}
@@ -347,17 +329,16 @@ class ShardedModels:
             _unfuse(opt, undo)
             _whole_opt_states(opt, undo)
         for p in new: p.data = p.data.new_empty(0)
+        def share(model: nn.Module, _: Any) -> None:
+            if model.training: share_tensors(self.models, params=False)
         for m in self.models:
             for part in m.modules(): _whole_module_states(part, undo)
-            if any(True for _ in m.buffers()): undo.callback(m.register_forward_pre_hook(self._synchronize).remove)
-
-    def _synchronize(self, model: nn.Module, args: Any) -> None:
-        if model.training: self.share_buffers()
+            if any(True for _ in m.buffers()): undo.callback(m.register_forward_pre_hook(share).remove)
 
     @torch.no_grad()
     def _end(self, kind: type[BaseException] | None, e: BaseException | None, tb: Any) -> None:
         if e is None or self.meeting.all_come(self.seconds):
-            self.share_buffers()
+            share_tensors(self.models, params=False)
             return self._put_back(full_state)
         e.add_note('the weights are lost, and nan now: each process has a part of them, and after '
                    'this error not all processes came to put them together. Resume from a checkpoint')
@@ -373,13 +354,6 @@ class ShardedModels:
             for name, v in vars(cb).items():
                 if _has_sharded(v): vars(cb)[name] = map_tensors(convert, v)
 
-    def _keep(self, parts: list[Any], whole: bool) -> None:
-        "Set whether the weights stay gathered after a forward pass"
-        for m in parts: m.set_reshard_after_forward(not whole and self.frees, recurse=False)
-
-def _whole_mesh(models: list[nn.Module]) -> Any:
-    from torch.distributed.device_mesh import init_device_mesh
-    return init_device_mesh(next(models[0].parameters()).device.type, (n_processes(),))
 
 # %% ../../nbs/distributed/sharded.ipynb #2bb62338
 def _shard_named(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:

@@ -71,21 +71,18 @@ class Dealt:
     def __iter__(self) -> Iterator[list[Any]]:
         "Iterate over the batches of this process. If a batch is a borrowed item, set `borrowed` to the number of this batch"
         self.steps = steps_of(self.sampler, self.group.n, self.drop_last) if self.group.number == 0 else None
-        self.chunk, self.borrowed = None, None
+        self.chunk, self.is_last, self.borrowed = deque(), False, None
         return self._batches()
 
     def start(self) -> None:
-        "Fetch the first steps from process 0, unless this process already has them"
-        if self.chunk is None: self._fetch()
-
-    def _fetch(self) -> None:
+        "Fetch the next steps from process 0, unless this process has some"
+        if self.chunk or self.is_last: return
         self.group.agree()                # a process that has left the epoch would not join the next exchange
         self.chunk, self.is_last = self.group.from_main(_chunk(self.steps) if self.steps else None)
 
     def _batches(self) -> Iterator[list[Any]]:
-        self.start()
         for i in itertools.count():
-            if not self.chunk and not self.is_last: self._fetch()
+            self.start()
             if not self.chunk: return
             step = self.chunk.popleft()
             mine = step[self.group.number]
@@ -140,8 +137,6 @@ def dealt_already(
     return 'was prepared by accelerate' if type(dl).__module__.startswith('accelerate.') else None
 
 # %% ../../nbs/distributed/shares.ipynb #e1245828
-_NONE: Any = object()
-
 class Share:
     "A loader with the batches of one process"
     def __init__(self,
@@ -178,19 +173,13 @@ class Share:
         n: int,       # number of the loader's batches to skip, over all processes
     ) -> Iterator[Any]:
         "Iterate over the batches of this process after the first `n` batches of the loader"
-        if is_dealt(self.dl): source, batches = self._dealt(n)
-        else:
-            rest = itertools.islice(self.dl, n, None) if n and self.group.number == 0 else self.dl
-            batches = iter(source := _Sent(rest, self.group, self.training))
-        return self._together(source, batches)
-
-    def _dealt(self, n: int) -> tuple[Dealt, Iterator[Any]]:
-        made: list[Dealt] = []
-        def deal(sampler: Any) -> Dealt:
-            made.append(Dealt(skipping(sampler, n), self.group, self.training, self.drop_last))
-            return made[0]
-        batches = iterator_over(self.dl, deal)
-        return made[0], batches
+        source: Any
+        if is_dealt(self.dl):
+            source = Dealt(skipping(self.dl.batch_sampler, n), self.group, self.training, self.drop_last)
+            return self._together(source, iterator_over(self.dl, lambda _: source))
+        rest = itertools.islice(self.dl, n, None) if n and self.group.number == 0 else self.dl
+        source = _Sent(rest, self.group, self.training)
+        return self._together(source, iter(source))
 
     def steps_of(self,
         n: int,       # number of the loader's batches that are done
@@ -210,7 +199,7 @@ class Share:
     ) -> list[Any]:
         "Collect the parts from all processes, and return them in the order of the batches of the loader"
         each = gather_over_processes(parts)
-        return [part for step in itertools.zip_longest(*each, fillvalue=_NONE) for part in step if part is not _NONE]
+        return [part for step in itertools.zip_longest(*each, fillvalue=self) for part in step if part is not self]
 
     def _together(self, source: Any, batches: Iterator[Any]) -> Iterator[Any]:
         "Yield the batches, each after an exchange with the other processes"

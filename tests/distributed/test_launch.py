@@ -472,15 +472,15 @@ class Locks(cbnb.Callback):
 
 
 def test_without_cloudpickle_the_error_names_the_extra(nothing_starts, monkeypatch):
-    from cbnb.distributed import payload
+    from cbnb.distributed import worker
 
-    payload._pickling.cache_clear()
+    worker._pickling.cache_clear()
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     try:
         with pytest.raises(ImportError, match=r'pip install "cbnb\[distributed\]"'):
             line_learner().fit_distributed(1)
     finally:
-        payload._pickling.cache_clear()
+        worker._pickling.cache_clear()
 
 
 def test_importing_names_loads_nothing_of_the_engine():

@@ -66,7 +66,7 @@ def test_an_export_without_its_last_steps_is_told_in_one_line(tmp_path, monkeypa
     for folder, text in ((here, "short"), (fresh, "with parameters")):
         folder.mkdir()
         (folder / "a.py").write_text(text)
-        (folder / "a.pyi").write_text("stub")
+        (folder / "a.js").write_text("script")
     plain = check.modules_in(here)
     assert check.export_differences(fresh, fresh, plain) == []
     assert check.export_differences(here, fresh, plain) == [check.PLAIN]
