@@ -27,16 +27,11 @@ STRICT = [
     "metrics",
     "schedule",
     "hints",
-    "loop",
-    "events",
-    "undo",
-    "history",
-    "hints",
     "step",
     "data",
     "snapshot",
 ]
-FOR_PYRIGHT = ["loop", "events", "undo", "history", "hints"]
+FOR_PYRIGHT = ["loop", "events", "undo", "hints"]
 PAGES = [INDEX, *sorted((NBS / "tutorials").glob("*.ipynb"))]
 
 
