@@ -36,7 +36,7 @@ setup(
     keywords=settings["keywords"].split(),
     python_requires=f">={settings['min_python']}",
     packages=find_packages(include=["cbnb", "cbnb.*"]),
-    package_data={"": ["*.pyi", "*.js", "*.css"], "cbnb": ["py.typed"]},
+    package_data={"": ["*.js", "*.css"], "cbnb": ["py.typed"]},
     install_requires=settings["requirements"].split(),
     extras_require={key.removesuffix(EXTRA): names.split() for key, names in settings.items() if key.endswith(EXTRA)},
 )

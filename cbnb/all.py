@@ -76,7 +76,7 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
-from .callbacks import batch_size, fit_methods, freezing, interpret, profile       # add `learn.profile` and others
+from .callbacks import batch_size, fit_methods, freezing, interpret, profile, recorder_names       # add `learn.profile` and others
 from .files import rewind, saving       # add `learn.rewind`, `learn.save` and others
 from .callbacks.averaging import EMA
 from .files.checkpoints import Checkpoint, Resume

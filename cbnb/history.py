@@ -20,6 +20,12 @@ from .basics.tables import as_dataframe, csv_text, from_json_text, json_text, wr
 from .basics.text import plural
 
 # %% ../nbs/07_history.ipynb #a85ce031
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .display import compare as _in_compare
+    from .display import epochs_table as _in_epochs_table
+
 class StepColumns(Mapping[str, list[float]]):
     "A mapping from names to columns with one number per training batch"
     def __init__(self,
@@ -71,6 +77,8 @@ class Run:
         n_epoch: planned epochs
         beta: weight of the past in the smoothed losses
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        _repr_html_ = _in_epochs_table._repr_html_
     def __init__(self, number: int, metric_names: list[str], n_epoch: int, beta: float = 0.98) -> None:
         self.number, self.metric_names, self.n_epoch, self.beta = number, metric_names, n_epoch, beta
         self.given_name: str | None = None       # see `name`
@@ -247,6 +255,8 @@ def _numbers(values: Any) -> Any: return values.read() if isinstance(values, Sca
 # %% ../nbs/07_history.ipynb #6f4bd126
 class History:
     "The runs of a learner, which you can index, export and save"
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        _repr_html_ = _in_compare._repr_html_
     def __init__(self) -> None: self.runs: list[Run] = []
 
     def __len__(self) -> int: return len(self.runs)

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 # %% ../nbs/04_learner.ipynb #bf0b22de
 import torch
@@ -37,6 +37,33 @@ from .undo import UndoStack
 
 # %% ../nbs/04_learner.ipynb #b2056392
 _Method = TypeVar('_Method', bound=Callable[..., Any])
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .callbacks import batch_size as _in_batch_size
+    from .files import checkpoints as _in_checkpoints
+    from .distributed import data_parallel as _in_data_parallel
+    from .files import export as _in_export
+    from .lr import finder as _in_finder
+    from .callbacks import fit_methods as _in_fit_methods
+    from .callbacks import freezing as _in_freezing
+    from . import hints as _in_hints
+    from .callbacks import interpret as _in_interpret
+    from .distributed import launch as _in_launch
+    from .display import learner as _in_learner
+    from .display import loop as _in_loop
+    from .callbacks import precision as _in_precision
+    from .callbacks import predictions as _in_predictions
+    from .callbacks import profile as _in_profile
+    from .display import progress as _in_progress
+    from . import recorder as _in_recorder
+    from .files import rewind as _in_rewind
+    from .files import saving as _in_saving
+    from . import schedule as _in_schedule
+    from .display import schedules as _in_schedules
+    from .files import state as _in_state
+    from .display import summary as _in_summary
 
 def as_one_fit(
     method: _Method,     # a method of a learner
@@ -84,9 +111,59 @@ class Learner(Loop):
         assert repr(learn) == 'Learner(Sequential, 97 parameters, AdamW, cpu; 3 epochs trained)'
         learn
     """
-    if TYPE_CHECKING:
-        def __getattr__(self, name: str) -> Any: ...      # callbacks by name, and what later pages add
-
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        find_batch_size = _in_batch_size.find_batch_size
+        fit_flat_cos = _in_fit_methods.fit_flat_cos
+        fit_sgdr = _in_fit_methods.fit_sgdr
+        fine_tune = _in_fit_methods.fine_tune
+        freeze_to = _in_freezing.freeze_to
+        freeze = _in_freezing.freeze
+        unfreeze = _in_freezing.unfreeze
+        show_results = _in_interpret.show_results
+        interpret = _in_interpret.interpret
+        to_fp32 = _in_precision.to_fp32
+        to_bf16 = _in_precision.to_bf16
+        to_fp16 = _in_precision.to_fp16
+        get_preds = _in_predictions.get_preds
+        predict = _in_predictions.predict
+        def loss_not_reduced(self) -> Any: ...
+        validation_context = _in_predictions.validation_context
+        to_detach = _in_predictions.to_detach
+        def profiling(self, workers: Any=..., device: Any=..., clock: Any=...) -> Any: ...
+        profile = _in_profile.profile
+        nan_batch: Any
+        __repr__ = _in_learner.__repr__
+        _repr_html_ = _in_learner._repr_html_
+        no_logging = _in_learner.no_logging
+        no_mbar = _in_learner.no_mbar
+        show_training_loop = _in_loop.show_training_loop
+        no_bar = _in_progress.no_bar
+        planned_schedule = _in_schedules.planned_schedule
+        plot_schedule = _in_schedules.plot_schedule
+        summary = _in_summary.summary
+        distributed = _in_data_parallel.distributed
+        fit_distributed = _in_launch.fit_distributed
+        _resuming = _in_checkpoints._resuming
+        __getstate__ = _in_export.__getstate__
+        export = _in_export.export
+        runs: Any
+        keep_restore_points: Any
+        rewind = _in_rewind.rewind
+        model_file = _in_saving.model_file
+        _opt_state = _in_saving._opt_state
+        _param_names = _in_saving._param_names
+        save = _in_saving.save
+        _misfit = _in_saving._misfit
+        _load_opt = _in_saving._load_opt
+        load = _in_saving.load
+        state_dict = _in_state.state_dict
+        load_state_dict = _in_state.load_state_dict
+        __dir__ = _in_hints.__dir__
+        _mock_run = _in_finder._mock_run
+        _try_rates = _in_finder._try_rates
+        lr_find = _in_finder.lr_find
+        recorder: _in_recorder.Recorder
+        fit_one_cycle = _in_schedule.fit_one_cycle
     fit_method: str | None = None       # the training method that you called, such as 'fit_one_cycle', while it runs
     # What other pages add. `cbnb.all` installs what the library has
     default_callbacks: ClassVar[tuple[type[Callback], ...]] = (TrainEvalCallback,)

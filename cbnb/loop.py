@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 # %% ../nbs/00_loop.ipynb #00bf000c
 import torch
@@ -38,6 +38,8 @@ from .step import Step
 from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/00_loop.ipynb #f2b7c22f
+from typing import TYPE_CHECKING, Any
+
 class State:
     "What the loop writes and callbacks read. A run inside another run restores these values at its end"
     purpose: str = 'fit'                    # 'fit', 'validate', 'preds' or 'lr_find'
@@ -84,6 +86,14 @@ LOOP_STATE = ('purpose', 'training', *NAMES[1:])
 # %% ../nbs/00_loop.ipynb #b07d398e
 class Loop(State):
     "Runs the training loop over a model, loaders, steps and callbacks, which a subclass sets up"
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        def where(self, event_name: str | None=...) -> str: ...
+        def stopped_where(self) -> str: ...
+        @contextmanager
+        def evaluating(self, purpose: str, cbs: Any=..., inner: bool=...) -> Iterator[Callable[[Iterable[Any]], None]]: ...
+        def update_weights(self) -> None: ...
+        def validate_within(self) -> None: ...
+        def to_dls_device(self) -> None: ...
     callbacks: CallbackList
     undo: Any = None                        # the `UndoStack` of the run; None outside a run
     called: str | None = None               # the method you called, if it calls another method that runs the loop
@@ -98,9 +108,6 @@ class Loop(State):
     before_epochs: ClassVar[tuple[Callable[[Any], None], ...]] = ()                    # called before the first epoch
     batch_filters: ClassVar[tuple[Callable[[Any, Iterator[Any]], Iterator[Any]], ...]] = ()   # read the batches of a phase
     error_notes: ClassVar[tuple[Callable[[Any, Exception, Any], None], ...]] = ()      # called with an error and the batch
-
-    if TYPE_CHECKING:
-        def __getattr__(self, name: str) -> Any: ...        # methods from the cells below and from later pages
 
     @property
     def training(self) -> bool:

@@ -24,6 +24,11 @@ from .callback import Callback, as_list
 from .learner import Learner, as_one_fit
 
 # %% ../nbs/09_schedule.ipynb #2948ec89
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .display import schedules as _in_schedules
+
 class ParamScheduler(Callback):
     """Sets hyper-parameters from schedules before each training batch
 
@@ -36,6 +41,8 @@ class ParamScheduler(Callback):
         learn.fit(3, cbs=ParamScheduler({'lr': SchedExp(0.05, 0.0005)}))
         learn.recorder.plot_lr(show_moms=True)
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        plot = _in_schedules.plot
     order, run_valid, run_in = 60, False, ('fit',)
 
     def __init__(self, scheds: Mapping[str, Schedule]) -> None: self.scheds = dict(scheds)
@@ -69,6 +76,8 @@ class Sched:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        plot = _in_schedules.plot
     def __init__(self, start: Any, end: Any) -> None:
         self.start, self.end = start, end
         self.n_groups = next((len(v) for v in (start, end) if hasattr(v, '__len__')), None)
@@ -180,6 +189,8 @@ class SchedPoly(Sched):
 # %% ../nbs/09_schedule.ipynb #020b8977
 class SchedCombined:
     "Runs several schedules one after another, each for a share of the training"
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        plot = _in_schedules.plot
     def __init__(self,
         pcts: Sequence[float],        # share of the training for each schedule; they add up to 1
         scheds: Sequence[Schedule],   # schedules, one per share
@@ -265,6 +276,10 @@ class OneCycle(ParamScheduler):
         with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
         with raises(ValueError, 'pct_start=25'): OneCycle(pct_start=25)
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        top = _in_schedules.top
+        planned = _in_schedules.planned
+        plot = _in_schedules.plot
     def __init__(self, lr_max: Any = None, div: float = 25., div_final: float = 1e5, pct_start: float = 0.25,
             mom: Sequence[float] | None = None) -> None:
         if not 0 <= pct_start <= 1: raise ValueError(f'pct_start={pct_start} should be between 0 and 1')

@@ -217,7 +217,7 @@ def _members(cls: type) -> Iterator[str]:
         if name.startswith("_") or name in common or name in EVENTS:
             continue
         function = _function(inspect.getattr_static(cls, name))
-        if function and (function.__module__ or "").startswith(LIB.name) and inspect.getdoc(function):
+        if function and "." in function.__qualname__ and (function.__module__ or "").startswith(LIB.name) and inspect.getdoc(function):
             yield name
 
 

@@ -32,7 +32,7 @@ def export(root: Path) -> dict[Path, bytes]:
     """Export and clean the notebooks of the project at `root`; returns the modules as nbdev alone writes them, without the later steps."""
     from assets import write_assets  # here, because nbdev takes a second to import, and often nothing has changed
     from docstrings import write_docs
-    from stubs import write_stubs
+    from later import write_later
 
     lib = root / LIB.name
     for path in lib.rglob("*.py"):
@@ -42,8 +42,8 @@ def export(root: Path) -> dict[Path, bytes]:
     nbdev("nbdev_export", root)
     plain = modules_in(lib)
     write_docs(lib, root / NBS.name)
+    write_later(lib)
     write_assets(root / NBS.name, lib)
-    write_stubs(lib)
     nbdev("nbdev_clean", root)
     return plain
 

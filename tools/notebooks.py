@@ -78,7 +78,7 @@ def show(path: Path) -> str:
 
 def is_exported(path: Path) -> bool:
     """True for a file that the export wrote, as opposed to `__init__.py` and `py.typed`."""
-    return path.suffix in (".py", ".pyi") and any(mark in path.read_text(encoding="utf-8")[:2000] for mark in _MACHINE_MADE)
+    return path.suffix == ".py" and any(mark in path.read_text(encoding="utf-8")[:2000] for mark in _MACHINE_MADE)
 
 
 def is_committed(relative: Path) -> bool:

@@ -1,6 +1,6 @@
 """How a notebook reads, in figures: for orientation, no quotas.
 
-    python tools/reading.py                     a line for each notebook, and sums: the core, each room, all
+    python tools/reading.py                     a line for each notebook, and sums: the core, each room, all; then the package
     python tools/reading.py nbs/0*.ipynb        of these
 
 Words are those of Markdown cells. Lines are those of code that are not empty. A cell is exported if it has `#| export`; an example
@@ -11,13 +11,15 @@ import argparse
 import ast
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from notebooks import NBS, directives, is_hidden, notebook_paths, read, show, without_directives
+from notebooks import LIB, NBS, default_module, directives, is_exported, is_hidden, notebook_paths, read, show, without_directives
 
 _WORD = re.compile(r"[^\W\d_][\w'-]*")
+_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _HEAD = f"{'':44} {'words':>6} {'exported':>8} {'median':>6} {'p95':>4} {'> 25':>5} {'asserts':>7} {'followed':>8}"
 
 
@@ -101,7 +103,30 @@ def table(paths: Iterable[Path]) -> list[str]:
     return lines
 
 
+def package(modules: Iterable[Path], core: set[str]) -> str:
+    """Lines of code and of docstrings, classes, and rungs: classes that nothing but one other class of their file uses, as its base."""
+    code, docs, classes, heirs, used = Counter(), 0, 0, {}, Counter()
+    for path in modules:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        spans = [n.body[0] for n in ast.walk(tree) if isinstance(n, _DOCUMENTED) and ast.get_docstring(n, clean=False) is not None]
+        docs += sum(doc.end_lineno - doc.lineno + 1 for doc in spans)
+        said = {line for doc in spans for line in range(doc.lineno, doc.end_lineno + 1)}
+        lines = path.read_text(encoding="utf-8").splitlines()
+        n = sum(bool(line.strip()) and line.strip()[0] != "#" and i not in said for i, line in enumerate(lines, 1))
+        code.update({"package": n, "core": n * (path.stem in core and path.parent == LIB)})
+        used.update(n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute))
+        defined = [n for n in tree.body if isinstance(n, ast.ClassDef)]
+        classes += len(defined)
+        heirs |= {c.name: sum(c.name in map(ast.unparse, other.bases) for other in defined) for c in defined}
+    rungs = sum(n == 1 == used[name] for name, n in heirs.items())
+    return f"lines of code: core {code['core']:,}, package {code['package']:,}; docstrings {docs:,}; {classes} classes, {rungs} rungs"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks (all of them if none is named)")
-    print(*table([path.resolve() for path in parser.parse_args().paths] or notebook_paths()), sep="\n")
+    chosen = [path.resolve() for path in parser.parse_args().paths]
+    print(*table(chosen or notebook_paths()), sep="\n")
+    if not chosen:
+        numbered = {f"{default_module(read(path))}".rpartition(".")[2] for path in notebook_paths() if group(path) == "core"}
+        print(package([path for path in sorted(LIB.rglob("*.py")) if is_exported(path) and path.name[0] != "_"], numbered))

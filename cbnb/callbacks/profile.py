@@ -34,7 +34,7 @@ from ..files.rewind import RestorePoints
 from ..display.profile import LIMITS, Profile, Row
 from ..events import BATCH_EVENTS, event
 from ..learner import Learner
-from ..recorder import fresh
+from ..phase import fresh
 from ..step import Step
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 

@@ -33,7 +33,8 @@ from ..loop import note_place
 from .more_metrics import ValueMetric
 from .sklearn_metrics import SklearnMetric
 from ..metrics import MeanMetric, view_for_metric
-from ..recorder import Recorder, fresh
+from ..phase import fresh
+from ..recorder import Recorder
 from ..snapshot import owned_by_steps
 from ..basics.notices import warn_user
 from ..basics.loss_weights import n_items

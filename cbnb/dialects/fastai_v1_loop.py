@@ -38,7 +38,8 @@ from ..basics.text import distinct
 from ..basics.notices import user_level
 from ..basics.lent_names import LentNames, lend_names
 from ..basics.param_groups import get_hyper, set_hyper
-from ..recorder import PhaseMetrics, Recorder
+from ..phase import PhaseMetrics
+from ..recorder import Recorder
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #ab6485fa
 _DATA = dict(dls='dls', path='path', train_dl='dls.train', valid_dl='dls.valid', train_ds='dls.train.dataset',

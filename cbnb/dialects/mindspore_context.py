@@ -35,7 +35,8 @@ from ..step import Step
 from ..basics.text import distinct
 from ..basics.multi_optimizer import MultiOptimizer
 from ..basics.param_groups import get_hyper, set_hyper
-from ..recorder import PhaseMetrics, Recorder
+from ..phase import PhaseMetrics
+from ..recorder import Recorder
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #fe3519db
 class MissingName(AttributeError, KeyError):

@@ -19,7 +19,6 @@ import tempfile
 import threading
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -33,7 +32,7 @@ from torch import Tensor
 from ..basics.arguments import as_count, as_positive, hinted
 from ..basics.durations import COUNTERS
 from ..basics.loaders import n_batches
-from ..basics.notices import user_level
+from ..basics.notices import warn_user
 from ..basics.param_groups import save_hypers
 from ..basics.patch import patch
 from ..basics.plain import from_json, left_out, to_json
@@ -224,9 +223,9 @@ class _Writer:
         "Wait until the last checkpoint is written, and warn if a checkpoint could not be written"
         thread, self.thread = self.thread, None
         if thread is not None: thread.join()
-        while self.failed: warnings.warn(
+        while self.failed: warn_user(
             f'a checkpoint could not be written ({self.failed.pop()}): the fit goes on, the checkpoints '
-            'before it are as they were, and the next is tried when it is due', stacklevel=user_level())
+            'before it are as they were, and the next is tried when it is due')
 
     def _memory(self, i: int, t: Tensor) -> Tensor:
         "Return CPU memory for a copy of a tensor, reused from the last checkpoint if it fits"
@@ -275,6 +274,8 @@ class _Rest:
     def __iter__(self) -> Iterator[Any]:
         rest = self.start(self.dl, self.n_batches)
         return itertools.chain(itertools.repeat(torch.empty(0), self.n_steps), rest)
+
+def _place(state: dict[str, Any]) -> str: return f'epoch {state["epoch"]}' + (f', batch {state["batch"]}' if state['batch'] else '')
 
 def _done(dl: Any, state: dict[str, Any]) -> tuple[int, int]:
     "Return how many batches of this process, and how many batches of all processes together, are done"
@@ -347,17 +348,16 @@ def _warn_of_losses(learn: Learner) -> None:
     for cb in learn.cbs:
         if type(cb).__module__.startswith('cbnb.') or type(cb).state_dict is not Callback.state_dict: continue
         owned = [learn, *vars(learn).values(), *learn.cbs]
-        if names := left_out(cb, owned, ('_made_with', '_shadows', *cb.no_state)): warnings.warn(
+        if names := left_out(cb, owned, ('_made_with', '_shadows', *cb.no_state)): warn_user(
             f'{type(cb).__name__}: checkpoints do not store {", ".join(names)}. If the rest of the fit depends on it, '
-            'write state_dict and load_state_dict; if not, name it in no_state', stacklevel=user_level())
+            'write state_dict and load_state_dict; if not, name it in no_state')
 
 # %% ../../nbs/files/checkpoints.ipynb #1f3fd7c6
 def _warn_of_workers(dl: Any) -> None:
     "Warn if persistent workers draw random numbers, because checkpoints do not include their random state"
-    if getattr(dl, 'persistent_workers', False) and draws(dl): warnings.warn(
+    if getattr(dl, 'persistent_workers', False) and draws(dl): warn_user(
         'the items of the training loader draw random numbers in workers that stay from epoch to epoch: a fit '
-        'resumed after its first epoch will draw others. With persistent_workers=False it will be exact',
-        stacklevel=user_level())
+        'resumed after its first epoch will draw others. With persistent_workers=False it will be exact')
 
 class Checkpoint(Callback):
     """Saves the state of a fit while it runs, so that you can resume the fit exactly
@@ -395,8 +395,8 @@ class Checkpoint(Callback):
     def folder(self) -> Path:
         "The folder for the checkpoints of this fit"
         top = Path(self.learn.path)/self.learn.model_dir/'checkpoints' if self.path is None else self.path
-        recorder = getattr(self.learn, 'recorder', None)
-        return top/f'fit_{recorder.history[-1].number if recorder and len(recorder.history) else 0}'
+        runs = self.learn.recorded_runs()
+        return top/f'fit_{runs[-1].number if runs else 0}'
 
     def saved(self) -> list[Path]:
         """Return the checkpoints of the last fit, oldest first
@@ -479,17 +479,14 @@ class Checkpoint(Callback):
         "Return the position of a training loader that can save it, if the position is plain data"
         try: to_json(position := position_of(self.learn.dls.train))
         except TypeError as e:
-            if not self.told_of_loader: warnings.warn(
-                f'the position of the training loader cannot be stored ({e}): a fit resumed in an epoch will load the first batches and skip them',
-                stacklevel=user_level())
+            if not self.told_of_loader: warn_user(
+                f'the position of the training loader cannot be stored ({e}): a fit resumed in an epoch will load the first batches and skip them')
             self.told_of_loader = True
             return None
         return position
 
     def _value(self) -> float | None:
-        recorder = getattr(self.learn, 'recorder', None)
-        rows = recorder.last().epochs if recorder else []
-        value = rows[-1].get(self.monitor) if rows else None
+        value = next((run.epochs[-1].get(self.monitor) for run in self.learn.recorded_runs()[-1:] if run.epochs), None)
         return value if isinstance(value, float) and math.isfinite(value) else None
 
     def _listen(self) -> None:
@@ -522,8 +519,7 @@ class Checkpoint(Callback):
 
     def _folder_to_resume(self) -> Path:
         "If the learner's last fit did not finish, return the folder of its newest fit with the same settings, if there is one. Otherwise return the folder of this fit"
-        folder, recorder = self.folder, getattr(self.learn, 'recorder', None)
-        runs = recorder.history.runs[:-1] if recorder else []
+        folder, runs = self.folder, self.learn.recorded_runs()[:-1]
         if not runs or runs[-1].status == 'done': return folder
         earlier = [folder.with_name(f'fit_{run.number}') for run in reversed(runs)]
         return next((f for f in earlier if self._is_like_this(f)), folder)
@@ -539,7 +535,7 @@ class Checkpoint(Callback):
             try: return found, _state_in(found)
             except (ValueError, OSError) as e:
                 if candidates == [path]: raise
-                warnings.warn(f'passed over: {e}', stacklevel=user_level())
+                warn_user(f'passed over: {e}')
         return None
 
     def _go_on(self, resume: Resume) -> None:
@@ -561,10 +557,9 @@ class Checkpoint(Callback):
         if self.learn.fit_length: self.learn.n_epoch = max(self.learn.n_epoch, state['epoch'] + 1) if not is_over(self.learn) else state['epoch']
 
     def _say_where(self, path: Path, state: dict[str, Any]) -> None:
-        batch = f', batch {state["batch"]}' if state['batch'] else ''
         length, place = self.learn.fit_length, state['place']
         done = place[COUNTERS[length.unit]] >= length.n if length else state['epoch'] >= self.learn.n_epoch
-        what = 'this fit is finished, loaded its end' if done else f'continuing at epoch {state["epoch"]}{batch}'
+        what = 'this fit is finished, loaded its end' if done else f'continuing at {_place(state)}'
         saved = datetime.fromisoformat(read_manifest(path)['saved'])
         today = saved.date() == datetime.now().astimezone().date()
         print(f'{what}, from {path} of {saved:%H:%M:%S}' + (f' on {saved:%Y-%m-%d}' if done or not today else '')
@@ -580,18 +575,18 @@ class Checkpoint(Callback):
         learn.epoch, self.run_id = state['epoch'], state['run_id']
         if 'n_epoch' in differs: self._plan(state)
         self.due.begin(learn.train_iter)
-        if recorder := getattr(learn, 'recorder', None): self._tell_recorder(recorder, state)
-
-    def _tell_recorder(self, recorder: Any, state: dict[str, Any]) -> None:
-        batch = f', batch {state["batch"]}' if state['batch'] else ''
-        recorder.last().note('resumed', f'resumed at epoch {state["epoch"]}{batch}')
-        for row in recorder.log_rows(): self.learn.logger(row)
+        if recorder := getattr(learn, 'recorder', None):
+            recorder.last().note('resumed', f'resumed at {_place(state)}')
+            for row in recorder.log_rows(): learn.logger(row)
+        if state['batch'] and any(s['cb'] == 'Recorder' and 'train' not in s['state'] for s in state['callbacks']): warn_user(
+            f'an earlier version of cbnb wrote this checkpoint: in epoch {state["epoch"]}, the mean of the training loss and the metrics of '
+            f'training are those of the batches from {state["batch"]} on')
 
     def _plan(self, state: dict[str, Any]) -> None:
         "Adjust the progress of the fit to a new number of epochs"
         learn, n = self.learn, n_batches(self.learn.dls.train)
         learn.pct_train = learn.fit_length.share(learn) if learn.fit_length else (state['epoch'] + (state['batch']/n if n else 0))/learn.n_epoch
-        if getattr(learn, 'recorder', None): learn.recorder.last().n_epoch = learn.n_epoch
+        for run in self.learn.recorded_runs()[-1:]: run.n_epoch = learn.n_epoch
 
     def _start(self, dl: Any, n: int) -> Iterator[Any]:
         (state, differs), self.rest = self.rest, None

@@ -33,7 +33,7 @@ from ..events import event
 from ..learner import Learner
 from ..metrics import Metric
 from ..optim import one_group
-from ..recorder import fresh
+from ..phase import fresh
 from ..basics.trained_modules import load_module_states, module_states
 from ..step import Step
 from ..undo import UndoStack, interrupts_wait

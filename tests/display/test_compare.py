@@ -11,6 +11,7 @@ from torch import nn
 
 import cbnb
 from cbnb.basics.configured import brief
+from cbnb.basics.fit_settings import settings_of
 from cbnb.display import compare as page
 from cbnb.display.compare import (
     Comparison,
@@ -27,7 +28,6 @@ from cbnb.display.compare import (
 )
 from cbnb.display.look import RUN_COLORS
 from cbnb.history import Run
-from cbnb.recorder import settings_of
 from helpers import RaiseIn, line_learner
 
 

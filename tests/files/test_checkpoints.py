@@ -953,3 +953,27 @@ def test_a_position_that_cannot_be_stored_is_said_once_and_skipped(tmp_path):
         warnings.simplefilter("always")
         learn.fit(2)
     assert sum("position of the training loader cannot be stored" in str(w.message) for w in seen) == 1
+
+
+def test_a_checkpoint_in_an_epoch_without_the_means_of_the_epoch_says_what_is_lost(tmp_path):
+    def fails(cb):
+        if cb.train_iter == 4:
+            raise RuntimeError("stopped")
+
+    stop = cbnb.Callback(after_loss=fails)
+    learn = line_learner(n=6, cbs=[cbnb.Checkpoint(every_steps=3, path=tmp_path), stop])
+    with pytest.raises(RuntimeError):
+        learn.fit(1)
+    path = files.checkpoints(tmp_path / "fit_0")[-1]
+    state, manifest = files.read_checkpoint(path), files.read_manifest(path)
+    assert state["batch"] == 3
+    del next(s for s in state["callbacks"] if s["cb"] == "Recorder")["state"]["train"]  # as an earlier version wrote it
+    info = {k: v for k, v in manifest.items() if k not in ("files", "saved", "number", "format")}
+    files.remove_checkpoint(path)
+    files.write_checkpoint(path.parent, "epoch_0_batch_3", state, **info)
+    learn = line_learner(n=6, cbs=cbnb.Checkpoint(every_steps=3, path=tmp_path))
+    with pytest.warns(
+        UserWarning, match="in epoch 0, the mean of the training loss and the metrics of training are those of the batches from 3 on"
+    ):
+        learn.fit(1, resume=True)
+    assert len(learn.recorder.history) == 1

@@ -66,7 +66,7 @@ def test_an_export_without_its_last_steps_is_told_in_one_line(tmp_path, monkeypa
     for folder, text in ((here, "short"), (fresh, "with parameters")):
         folder.mkdir()
         (folder / "a.py").write_text(text)
-        (folder / "a.pyi").write_text("stub")
+        (folder / "a.js").write_text("script")
     plain = check.modules_in(here)
     assert check.export_differences(fresh, fresh, plain) == []
     assert check.export_differences(here, fresh, plain) == [check.PLAIN]
@@ -236,3 +236,11 @@ def test_a_page_counts_for_the_core_or_for_its_room():
     assert [reading.group(page) for page in pages] == ["core", "lr/", "index and roof"]
     sums = reading.table([notebooks.NBS / "lr" / "rules.ipynb", notebooks.NBS / "all.ipynb"])[3:]
     assert [line[:20].strip() for line in sums] == ["", "lr/", "index and roof", "all"]
+
+
+def test_the_figures_of_the_package(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(
+        '"a module"\n# no code\nclass A:\n    """of two\n    lines"""\n\nclass B(A): pass\nclass C: pass\nclass D(C): pass\nprint(C)\n'
+    )
+    assert reading.package([path], {"a"}) == "lines of code: core 0, package 5; docstrings 3; 4 classes, 1 rungs"

@@ -41,7 +41,7 @@ learn.fitt(1)  # error: "Learner" has no attribute "fitt"; maybe "fit"?
 # find a rate
 found = learn.lr_find(num_it=10, show_plot=False)
 rate: float | None = found.lr
-learn.lr_find(num_it="ten")  # error: Argument "num_it" to "lr_find" of "Learner" has incompatible type "str"; expected "int"
+learn.lr_find(num_it="ten")  # error: Argument "num_it" has incompatible type "str"; expected "int"
 
 # take fits back
 learn.rewind()
@@ -62,7 +62,7 @@ values = learn.validate(dl=dls.valid)
 preds, targets = learn.get_preds()
 first, *_ = learn.predict(x[0])
 learn.validate("valid")
-learn.get_preds(ds_idx="valid")  # error: Argument "ds_idx" to "get_preds" of "Learner" has incompatible type "str"; expected "int"
+learn.get_preds(ds_idx="valid")  # error: Argument "ds_idx" has incompatible type "str"; expected "int"
 
 # callbacks
 learn.add_cb(SaveModel()).add_cbs([CutMix(), GradientAccumulation(8)]).remove_cb(SaveModel)
@@ -93,7 +93,7 @@ learn.show_training_loop()
 path: Path = learn.save("model")
 again: Learner = learn.load(path).load("model", strict=False)
 load_learner(learn.export()).summary()
-learn.save(3)  # error: Argument 1 to "save" of "Learner" has incompatible type "int"; expected "str | Path"
+learn.save(3)  # error: Argument 1 has incompatible type "int"; expected "str | Path"
 
 # data
 dls.one_batch()
