@@ -33,9 +33,9 @@ from ..learner import Learner
 from ..length import is_over, set_length
 from ..schedule import OneCycle, ParamScheduler, Sched, SchedCombined, one_cycle_scheds
 from ..undo import UndoStack
-from .chart import WIDTH, Chart, Line, Mark, charts_html, described, still_svg
+from .chart import Chart, Line, Mark, charts_html, described, still_svg
 from .figures import envelope, figure, legend, show, view_for
-from .look import COLORS, RUN_COLORS, css_variables, lr_text
+from .look import COLORS, RUN_COLORS, WIDEST, css_variables, lr_text
 from .page_script import Html, asset, script, scripted, still_image
 
 # %% ../../nbs/display/schedules.ipynb #a9f29470
@@ -118,7 +118,7 @@ def schedule_charts(
         drawn = [Line(label, plan.xs(), values, _color(name, i)) for i, (label, values) in enumerate(lines.items())]
         title = f'{name.capitalize()}: {plan.title}' if plan.title and not charts else name.capitalize()
         charts.append(Chart(drawn, title=title, xlabel=xlabel, epochs=plan.epochs, borders=plan.borders,
-                            size=(WIDTH, 260 if not charts else 220), text=described(lines.items(), title)))
+                            size=(WIDEST, 260 if not charts else 220), text=described(lines.items(), title)))
     return charts
 
 def schedule_chart(
