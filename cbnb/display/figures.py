@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['RULE_COLORS', 'STYLE', 'NAMED_COLORS', 'WIDE', 'VIEWS', 'figure', 'png_bundle', 'png_metadata', 'show', 'legend',
-           'as_doubles', 'envelope', 'envelope_places', 'epoch_ticks', 'losses_figure', 'lr_figure', 'metrics_figure',
-           'sched_figure', 'loss_range', 'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'answers_mouse',
-           'view_for']
+           'as_doubles', 'envelope', 'envelope_places', 'kept_span', 'epoch_ticks', 'losses_figure', 'lr_figure',
+           'metrics_figure', 'sched_figure', 'loss_range', 'rule_colors', 'lr_find_figure', 'lr_trials_figure',
+           'answers_mouse', 'view_for']
 
 # %% ../../nbs/display/figures.ipynb #d53ef3a8
 import base64
@@ -183,7 +183,12 @@ def envelope_places(
     return sorted({0, *_extreme_places(as_doubles(ys), n).tolist(), len(ys) - 1})
 
 # %% ../../nbs/display/figures.ipynb #33bcd4ac
-def _span(n: int, skip_start: int, skip_end: int) -> tuple[int, int]:
+def kept_span(
+    n: int,               # number of steps or epochs
+    skip_start: int,      # how many to leave out at the start
+    skip_end: int,        # how many to leave out at the end
+) -> tuple[int, int]:     # the first that is kept, and the first of those left out at the end
+    "Return the range that is left. If nothing would be left, return the whole range"
     if skip_start < 0 or skip_end < 0:
         raise ValueError(f'skip_start={skip_start} and skip_end={skip_end} should be 0 or more')
     if skip_start + skip_end >= n: return 0, n              # nothing would be left, so draw everything
@@ -249,7 +254,7 @@ def losses_figure(
     named: Mapping[str, Sequence[float]] = {},  # name -> smoothed loss of each batch, for further losses
 ) -> Any:                                       # the figure
     "Draw training and validation losses over steps, which count from 0"
-    first, last = _span(len(losses), skip_start, skip_end)
+    first, last = kept_span(len(losses), skip_start, skip_end)
     own, steps, train = ax is None, range(first, last), COLORS['train']
     with figure(ax, size=WIDE) as (fig, [ax]):
         _curve(ax, steps, losses[first:last], color=COLORS['raw'] if len(smooth) else train, lw=1,
@@ -276,7 +281,7 @@ def lr_figure(
     epochs: Sequence[tuple[int, int]] = (),   # (last step, number) of each epoch
 ) -> Any:                                  # the figure
     "Draw the learning rate over steps, and optionally the momentum beside it"
-    first, last = _span(len(lrs), skip_start, skip_end)
+    first, last = kept_span(len(lrs), skip_start, skip_end)
     curves = [('learning rate', lrs, COLORS['lr'])]
     if moms is not None: curves.append(('momentum', moms, COLORS['mom']))
     if ax is not None and moms is not None:
@@ -320,7 +325,7 @@ def metrics_figure(
     size = WIDE[0] if cols > 1 else 6.4, 2.8*rows
     with figure(ax, size=size, cols=cols, rows=rows) as (fig, axes):
         for ax, (name, points) in zip(axes, metrics.items()):
-            first, last = _span(len(points), skip_start, skip_end)
+            first, last = kept_span(len(points), skip_start, skip_end)
             _metric_panel(ax, name, points[first:last], borders, epochs, 12//cols)
         for ax in axes[len(metrics):]: ax.remove()
         return fig

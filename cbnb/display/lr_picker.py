@@ -25,11 +25,11 @@ from uuid import uuid4
 # %% ../../nbs/display/lr_picker.ipynb #283ce267
 from ..basics.notices import shell
 from ..basics.text import escape
-from .chart import WIDTH, Chart, Line, Mark, charts_html, still_svg
+from .chart import Chart, Line, Mark, charts_html, still_svg
 from .figures import loss_range, png_bundle, png_metadata, rule_colors
 from .front_end import display_mode, front_end
 from .live_chart import LiveChart, has_live_charts
-from .look import COLORS, css_variables, in_page, lr_text, value_text
+from .look import COLORS, WIDEST, css_variables, in_page, lr_text, value_text
 from .page_script import still_image
 from ..learner import Learner
 
@@ -92,7 +92,7 @@ def _layout(
 ) -> dict[str, Any]:      # keyword arguments for `Chart`
     tried = [t.loss for t in found.trials if math.isfinite(t.loss)]
     return dict(marks=_marks(found), band=found.band, cursor=lr, log_x=True, y_range=loss_range(found.losses, tried),
-                xlabel='learning rate', title='Loss over learning rate', size=(WIDTH, 380), points=200,
+                xlabel='learning rate', title='Loss over learning rate', size=(WIDEST, 380), points=200,
                 say=lr_text, text=picker_text(found, lr), tools=())
 
 def picker_curve(
@@ -528,7 +528,7 @@ class LRPicker:
         self.below.layout.max_height, self.below.layout.flex = '46em', '0 0 auto'   # long output scrolls
         view = VBox([self.advice, self.chart, self.rule_row, self.slider,
                      _row(self.use, self.epochs, self.fit), self.said, self.below, self.printed])
-        view.layout.width, view.layout.max_width = '100%', f'{WIDTH}px'
+        view.layout.width, view.layout.max_width = '100%', f'{WIDEST}px'
         view.add_class('cbnb-picker')
         view.add_class(self.scope)
         return view

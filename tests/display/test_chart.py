@@ -16,7 +16,7 @@ import torch
 from cbnb.basics.text import number
 from cbnb.display.axes import Axis, linear_ticks, log_ticks, nice_step, path, spread, tick_labels
 from cbnb.display.chart import Chart, Event, Line, Mark, chart, chart_spec, charts_html, described, means, still_svg, thinned
-from cbnb.display.live_curve import LiveCurve, loss_limits, rounded_limits, sparkline
+from cbnb.display.live_curve import LiveCurve, rounded_limits, sparkline
 from cbnb.display.look import COLORS, RUN_COLORS, count_text, lr_text
 from helpers import packed_texts
 
@@ -716,11 +716,6 @@ def test_at_most_a_thousand_characters_and_the_latest_validations():
 )
 def test_limits_at_even_steps(lo, hi, limits):
     assert rounded_limits(lo, hi) == pytest.approx(limits)
-
-
-def test_the_limits_of_losses_are_those_of_the_live_curve():
-    assert loss_limits([99.0] + [1.0] * 9 + [2.0] * 10, torch.ones(20), [2.5, nan]) == pytest.approx((1, 2.5))
-    assert loss_limits([], [], []) == (0, 1)
 
 
 @pytest.mark.parametrize(
