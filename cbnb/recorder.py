@@ -396,4 +396,4 @@ class Recorder(Callback):
         return [place, *(self.row[name] for name in (*self.train_columns, *self.valid_columns))]
 
 # %% ../nbs/08_recorder.ipynb #f8837664
-Learner.recorder: Recorder  # type: ignore[attr-defined, misc]    # declared for editors and type checkers
+Learner.recorder: Recorder  # type: ignore[misc]    # declared for editors and type checkers

@@ -92,6 +92,7 @@ class Step:
         Args:
             learn: the learner
         """
+        self.observes = False
 
     def evaluator(self) -> 'Step':
         """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`

@@ -61,6 +61,7 @@ class ModelStep(Step):
         Args:
             learn: the learner
         """
+        super().join(learn)
         self.follows, theirs = self.model is None or self.model is learn.model, set(modules_of(learn.model))
         self.own = [m for m in modules_of(self.model) if m not in theirs]
 
