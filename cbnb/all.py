@@ -76,7 +76,7 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
-from .callbacks import batch_size, fit_methods, freezing, interpret, profile, recorder_names       # add `learn.profile` and others
+from .callbacks import batch_size, fit_methods, freezing, interpret, profile, recorder_names, twins       # add `learn.profile` and others
 from .files import rewind, saving       # add `learn.rewind`, `learn.save` and others
 from .insight import check                                          # adds `learn.check`
 from .callbacks.averaging import EMA
@@ -134,4 +134,7 @@ Learner.around_fits = (rewind.restore_point,)
 Learner.remark_on = staticmethod(hints.library_of)
 hints.say_instead(Learner, hints.ELSEWHERE)
 CallbackList.adapt = staticmethod(adapt)      # for callbacks of other libraries
+CallbackList.settings = staticmethod(twins.settings)
+CallbackList.on_add = (twins.warn_of_hidden, twins.warn_of_rivals)
+Callback.method_checks = (hints.check_method,)
 Metric.adapters = (adapt_sklearn, adapt_metric)     # for metrics of other libraries

@@ -5,12 +5,15 @@
 # %% auto #0
 __all__ = ['ELSEWHERE', 'keep_modes', 'check_length', 'warn_of_pct_train', 'warn_of_processes', 'warn_of_no_rate', 'note_rates',
            'warn_of_written', 'note_mistake', 'Elsewhere', 'say_instead', 'library_of', 'check_broadcast',
-           'warn_of_activation', 'warn_of_update_step', 'note_outputs', 'note_dict']
+           'warn_of_activation', 'warn_of_update_step', 'note_outputs', 'note_dict', 'check_method']
 
 # %% ../nbs/hints.ipynb #a52446d2
 import functools
+import inspect
 import os
+import re
 import traceback
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Never
 from weakref import WeakKeyDictionary, WeakSet
@@ -22,7 +25,7 @@ from torch import Tensor, nn
 
 # %% ../nbs/hints.ipynb #9a949b0b
 from .basics.all_pairs import AllPairs, check_shapes, is_column_and_row, title_of
-from .basics.arguments import as_number, without_partial
+from .basics.arguments import as_number, nearest, without_partial
 from .basics.failures import note_batch, note_fix
 from .basics.loaders import n_batches
 from .basics.nested import kind_of, part_of
@@ -325,3 +328,35 @@ def note_dict(
     way = ('without a loss_func it gets the entries by name' if computes_loss(learn.model) else
            f'DataLoaders(..., targets={target!r}) passes the others by name')
     e.add_note(f'the batch is a dict with {", ".join(names)}, and the model got it as one argument: {way}')
+
+# %% ../nbs/hints.ipynb #70d4ffd0
+def check_method(
+    name: str,     # the name of a method of a callback
+    f: Any,        # the method
+    what: str,     # its name for messages, such as 'Mine.before_fit'
+) -> None:
+    "Raise `TypeError` for a method that would never be called, and for an event method with required arguments"
+    if name in EVENTS: return _check_parameters(f, what)
+    if not callable(f) or name.startswith('_'): return
+    if re.fullmatch(_FOREIGN, name): raise TypeError(
+        f'{what} is no event of this Callback, and would never be called. '
+        'A class written for fastai v1 or MindSpore needs no base class here; '
+        'or derive it from the Callback of cbnb.dialects.fastai_v1 or .mindspore. '
+        'One for Keras, Lightning or transformers becomes methods such as before_fit, after_batch and after_epoch, which read the state from self. '
+        'A training_step is the argument train_step of Learner, and configure_optimizers is opt_func')
+    if near := nearest(name, EVENTS, cutoff=0.85): raise TypeError(
+        f'{what} is not an event and would never be called: did you mean {near!r}? '
+        '(A helper method may keep such a name with a leading underscore.)')
+
+def _check_parameters(f: Any, what: str) -> None:
+    if not isinstance(f, types.FunctionType): return
+    needed = [p.name for p in list(inspect.signature(f).parameters.values())[1:]
+              if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if needed: raise TypeError(
+        f'{what}(self, {", ".join(needed)}): an event is called without arguments. '
+        f'Drop {", ".join(needed)}; the learner is self.learn')
+
+_FOREIGN = (r'on_(fit|train|eval|validation|test|predict|sanity_check|epoch|batch|loss|backward|step|substep|init)'
+            r'(_epoch|_batch|_step)?_(begin|start|end)|on_before_(backward|zero_grad|optimizer_step)|on_after_backward|'
+            r'on_(log|evaluate|exception|prediction_step|optimizer_step|pre_optimizer_step|save_checkpoint|load_checkpoint)|'
+            r'training_step|validation_step|test_step|configure_optimizers')

@@ -86,7 +86,13 @@ class Step:
         for group in opt.param_groups:           # torch's own method takes ten microseconds for this
             for p in group['params']: p.grad = None
 
-    def join(self, learn: Any) -> None: "Prepare this step for a learner, which calls this method when you assign the step"
+    def join(self, learn: Any) -> None:
+        """Prepare this step for a learner, which calls this method when you assign the step
+
+        Args:
+            learn: the learner
+        """
+        self.observes = False
 
     def evaluator(self) -> 'Step':
         """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`

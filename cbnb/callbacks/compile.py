@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 # %% ../../nbs/callbacks/compile.ipynb #ea617bca
@@ -322,11 +322,6 @@ def _may_go_back_twice(step: Step) -> bool:
     "Return whether a step may run the backward pass of a graph more than once"
     return type(step) not in (Step, ModelLossStep)
 
-def _keeping_buffers() -> AbstractContextManager[Any]:
-    "Return a context manager in which compiled backward passes may run more than once"
-    config = torch._functorch.config
-    return config.patch(donated_buffer=False) if hasattr(config, 'donated_buffer') else nullcontext()
-
 # %% ../../nbs/callbacks/compile.ipynb #38b091d3
 def _watched(learn: Learner, before: set[tuple[str, int]]) -> str:
     "Return which callbacks use hooks, as text. If none do, return which layers have new hooks. If there are no new hooks either, return an empty string"
@@ -364,24 +359,16 @@ def _pred_and_loss(model: nn.Module, loss_func: Callable[..., Tensor]) -> Callab
 
 # %% ../../nbs/callbacks/compile.ipynb #3c740b8c
 def _use_step(learn: Learner, call: _Call) -> None:
-    "Replace the plain steps of the learner with compiled steps until the fit ends"
-    for name in ('_train_step', '_eval_step'):
-        if type(getattr(learn, name)) is Step: learn.undo.set(learn, name, CompiledStep(call))
-
-def _check_step(learn: Learner) -> None:
-    "Raise `ValueError` if what='step' is used with a custom step or without a loss"
+    "Replace the plain steps of the learner by compiled ones until the fit ends. For a custom step, raise `ValueError`"
     if type(step := learn.train_step) is not Step: raise ValueError(
         f"what='step' compiles the predictions and the loss of the plain step, and this learner has a "
         f"{type(step).__name__}: what='model' compiles the model that it calls")
     if learn.loss_func is None: raise ValueError("what='step' needs a loss_func")
+    learn.undo.set(learn, 'chooses_eval_step', learn.chooses_eval_step)      # assigning a step changes it
+    for name in ('eval_step', 'train_step'):
+        if type(getattr(learn, name)) is Step: learn.undo.set(learn, name, CompiledStep(call))
 
 # %% ../../nbs/callbacks/compile.ipynb #44a56ef7
-def _check_graphs(learn: Learner) -> None:
-    "Raise `ValueError` for CUDA graphs if the batches are not on a GPU"
-    device = torch.device(getattr(learn.dls, 'device', None) or 'cpu').type
-    if device != 'cuda': raise ValueError(
-        f'graphs=True records CUDA graphs, and the batches are on the {device}: leave it out, or train on a GPU')
-
 def _with_graphs(settings: dict[str, Any]) -> dict[str, Any]:
     "Return the settings with which torch.compile records CUDA graphs. If another backend or mode is set, raise `ValueError`"
     if settings['backend'] != 'inductor' or settings['mode'] is not None: raise ValueError(
@@ -405,7 +392,8 @@ class Compile(Callback):
     Raises:
         ValueError: what={what} should be 'model' or 'step'
     Example:
-        assert repr(Compile().report()) == 'nothing was compiled'
+        from cbnb.toy import line_learner, raises
+        with raises(ValueError, 'has a LossStep'): line_learner(train_step=lambda x, y: None, cbs=Compile('step', backend='eager')).fit(1)
     """
     order, run_in, no_state = -9, ('fit', 'lr_find'), ('kept', 'settings', 'said')     # before callbacks that add hooks
     said = 0           # number of compilations before this fit
@@ -432,12 +420,14 @@ class Compile(Callback):
     def before_fit(self):
         learn, model = self.learn, self.learn.model
         _check_model(model)
-        if self.graphs: _check_graphs(learn)
-        if self.what == 'step': _check_step(learn)
+        device = torch.device(getattr(learn.dls, 'device', None) or 'cpu').type
+        if self.graphs and device != 'cuda': raise ValueError(
+            f'graphs=True records CUDA graphs, and the batches are on the {device}: leave it out, or train on a GPU')
         call = self.kept.of(model, *self._parts(model))
         call.where, call.copies, call.off, self.said = learn.where, self.graphs, False, len(call.compilations)
         call.seen.clear()
-        if _may_go_back_twice(learn.train_step): learn.undo.enter_context(_keeping_buffers())
+        if _may_go_back_twice(learn.train_step) and hasattr(torch._functorch.config, 'donated_buffer'):
+            learn.undo.enter_context(torch._functorch.config.patch(donated_buffer=False))
         if self.what == 'step': _use_step(learn, call)
         else: learn.undo.set(model, '_compiled_call_impl', call)
 

@@ -338,17 +338,6 @@ class Rows:
         return self.chunks[0] if chunks else torch.zeros(0, wide)
 
 # %% ../../nbs/callbacks/hooks.ipynb #9ebc3c7f
-def _draw_hist(
-    ax: Any,                        # axes of matplotlib
-    hist: Tensor,                   # of shape (bins, batches)
-    limits: tuple[float, float],    # lowest and highest output
-    end: int,                       # the step after the last one
-) -> Any:                           # the image
-    "Draw histograms as a color map"
-    ax.grid(False)
-    return ax.imshow(hist.numpy(), origin='lower', aspect='auto', extent=(0, end, *limits),
-                     cmap='viridis', interpolation='antialiased')
-
 def _label_outer(axes: Sequence[Any], n: int, cols: int) -> None:
     "Label the axes at the left and at the bottom of a grid, and remove the axes after the first `n`"
     for k, ax in enumerate(axes[:n]):
@@ -497,7 +486,8 @@ class ActivationStats(HookCallback):
         rows, end = math.ceil(len(shown)/cols), self.steps[-1] + (self.every or 1) if self.steps else 1
         with figure(size=(7.4, 3.2) if one else (3.1*cols, 2.4*rows), cols=cols, rows=rows) as (fig, axes):
             for ax, k, (hist, lims) in zip(axes, shown, hists):
-                image = _draw_hist(ax, hist, lims, end)
+                image = ax.imshow(hist.numpy(), origin='lower', aspect='auto', extent=(0, end, *lims), cmap='viridis', interpolation='antialiased')
+                ax.grid(False)
                 ax.set(title=self._title(k))
             _label_outer(axes, len(shown), cols)
             if one: fig.colorbar(image, label='log(1 + count)')

@@ -9,7 +9,6 @@ __all__ = ['TASKS', 'PAGE_STYLE', 'task_of', 'nth_item', 'Items', 'class_names',
 # %% ../../nbs/callbacks/interpret.ipynb #7f7fd644
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
@@ -49,8 +48,6 @@ def _is_binary(loss_func: Any) -> bool:
     return (activation_of(loss_func) is torch.sigmoid or isinstance(loss_func, nn.BCELoss)
             or loss_func is F.binary_cross_entropy)
 
-def _is_log_probs(loss_func: Any) -> bool: return isinstance(loss_func, nn.NLLLoss) or loss_func is F.nll_loss
-
 # %% ../../nbs/callbacks/interpret.ipynb #3631d598
 def task_of(
     pred: Any,         # the model's output for a batch
@@ -83,11 +80,7 @@ def _task_without_target(pred: Tensor, loss_func: Any) -> str:
 # %% ../../nbs/callbacks/interpret.ipynb #f24f15c9
 def _act_of(loss_func: Any) -> Callable[[Any], Any]:
     "Return the function that turns model output into probabilities or values, inferred from the loss"
-    return torch.exp if _is_log_probs(loss_func) else activation_of(loss_func)
-
-def _unchanged(pred: Any) -> Any: return pred
-
-def _two_columns(yes: Tensor) -> Tensor: return torch.stack([1 - yes, yes], 1)
+    return torch.exp if isinstance(loss_func, nn.NLLLoss) or loss_func is F.nll_loss else activation_of(loss_func)
 
 def _as_task(task: str, pred: Any, yb: tuple, act: Callable[[Any], Any],
              ignored: int | None = None, axis: int | None = None) -> tuple[Any, Any]:
@@ -99,12 +92,11 @@ def _as_task(task: str, pred: Any, yb: tuple, act: Callable[[Any], Any],
     if task == 'maps': return _agreement(pred, y, ignored, axis), [f'{shape_text(t)} {str(t.dtype).removeprefix("torch.")}' for t in y]
     if task == 'values': return pred.reshape(n, -1).float(), None if y is None else y.reshape(n, -1).float()
     if task == 'labels': return pred.float(), None if y is None else y > 0.5
-    classes = (_two_columns(pred.reshape(n)) if pred.numel() == n else pred).float()
+    yes = pred.reshape(n) if pred.numel() == n else None
+    classes = (pred if yes is None else torch.stack([1 - yes, yes], 1)).float()
     if y is None: return classes, None
-    numbers = _class_numbers(y, n)
+    numbers = (y.reshape(n) if y.numel() == n else y.argmax(1)).round().long()
     return classes, numbers if ignored is None or y.is_floating_point() else numbers.where(numbers != ignored, -1)    # below 0: it does not count
-
-def _class_numbers(y: Tensor, n: int) -> Tensor: return (y.reshape(n) if y.numel() == n else y.argmax(1)).round().long()
 
 # %% ../../nbs/callbacks/interpret.ipynb #3c0bca46
 def _agreement(pred: Tensor, y: Tensor, ignored: int | None = None, axis: int | None = None) -> list[str]:
@@ -180,7 +172,7 @@ class _GatherItems(GatherPredsCallback):
         pred, yb = to_detach((learn.pred, tuple(learn.yb)), cpu=False)
         if not self.task: self.task = self.wanted or task_of(self._single(pred), yb, learn.loss_func)
         if self.task == 'maps': self._find_axis(self._single(pred), yb[0])
-        act = self.my_act or (_act_of(learn.loss_func) if self.axis is None else _unchanged)    # a softmax may be over another dimension
+        act = self.my_act or (_act_of(learn.loss_func) if self.axis is None else lambda scores: scores)    # a softmax may be over another dimension
         if self.task == 'maps' and self.axis is not None: self._count(act(pred), yb[0])
         got, wanted = _as_task(self.task, pred, yb, act, ignored_label(learn.loss_func), self.axis)
         self.preds.append(got)
@@ -286,10 +278,6 @@ def class_names(
     return names
 
 # %% ../../nbs/callbacks/interpret.ipynb #42b906c4
-def _decisions(task: str, preds: Any) -> Any:
-    if task == 'classes': return preds.argmax(1)
-    return preds > 0.5 if task == 'labels' else preds
-
 def _are_probabilities(preds: Tensor) -> bool:
     return bool(len(preds)) and bool((preds >= 0).all()) and bool(((preds.sum(1) - 1).abs() < 1e-3).all())
 
@@ -321,7 +309,7 @@ class Predictions:
             numbers: Sequence[int] | None = None):
         self.task, self.preds, self.targets, self.losses, self.note = task, preds, targets, losses, note
         self.items, self.names, self.numbers = items, list(names), numbers
-        self.decoded = _decisions(task, preds)       # class numbers, labels as True and False, or the values
+        self.decoded = preds.argmax(1) if task == 'classes' else preds > 0.5 if task == 'labels' else preds    # class numbers, True and False, or the values
 
     def __len__(self) -> int: return len(self.preds)
 
@@ -376,21 +364,14 @@ def loader_of(
     return learn.dls[dl] if isinstance(dl, int) else as_loader(dl, single=True)
 
 # %% ../../nbs/callbacks/interpret.ipynb #5ff470a1
-@contextmanager
-def _same_random_state(loaders: Sequence[Any]) -> Iterator[None]:
-    restore = save_rng(loaders)
-    try: yield
-    finally: restore()
-
-def _check_task(task: str | None) -> None:
-    if task is not None and task not in TASKS: raise ValueError(f'task={task!r} is none of {", ".join(TASKS)}')
-
 def _run(learn: Learner, dl: Any, act: Any, task: str | None) -> tuple[_GatherItems, Items]:
     "Predict the items of a loader. Return the callback that has gathered the predictions, and the items"
     def inputs_of(item: Any) -> Any: return split_batch(item, learn.dls.n_inp, learn.dls.targets)[0]
     items = Items(dl, inputs_of)
     gather = _GatherItems(act, task, 0 if items.can_fetch else _KEPT_BYTES)
-    with _same_random_state([dl]): learn.get_preds(dl=dl, reorder=False, with_preds=False, with_targs=False, cbs=gather)
+    restore = save_rng([dl])
+    try: learn.get_preds(dl=dl, reorder=False, with_preds=False, with_targs=False, cbs=gather)
+    finally: restore()
     items.kept = gather.kept
     return gather, items
 
@@ -405,7 +386,7 @@ def predictions(
     **looks: Any,                # options for showing an item: `how`, `decode`, `columns` as in `shown`
 ) -> Predictions:                  # the predictions, whose items can be shown as cards
     "Return predictions, targets and losses for each item of a loader"
-    _check_task(task)
+    if task is not None and task not in TASKS: raise ValueError(f'task={task!r} is none of {", ".join(TASKS)}')
     source = loader_of(learn, dl)
     gather, items = _run(learn, in_order(source) if numbers is None else _only(in_order(source), numbers), act, task)
     preds, targets, losses = map(gather.gathered, (gather.preds, gather.targets, gather.losses))
@@ -491,6 +472,10 @@ class TopLosses(NamedTuple):
     "Highest or lowest losses with the indices of their items"
     values: Tensor     # losses, in order
     indices: Tensor    # indices of the items in the loader
+
+def _shown(fig: Any, title: str, ax: Any, return_fig: bool | None) -> Any:
+    "Show a figure, or return it if you passed `ax` or `return_fig=True`"
+    return show_figure(fig, title, return_fig) if ax is None else fig
 
 # %% ../../nbs/callbacks/interpret.ipynb #0fa49f1c
 _PAGE_BYTES, _PAGE_CLASSES = 400_000, 25      # most characters of items, and most classes of the matrix, on the page
@@ -673,7 +658,7 @@ class Interpretation:
             the figure with `return_fig=True` or `ax`, otherwise None
         """
         fig = predictions_figure(*self._column('plot_predictions', output), ax)
-        return show_figure(fig, 'predicted against actual values', return_fig) if ax is None else fig
+        return _shown(fig, 'predicted against actual values', ax, return_fig)
 
     def plot_residuals(self, output: int = 0, ax: Any = None, return_fig: bool | None = None) -> Any:
         """Plot residuals over predicted values
@@ -686,7 +671,7 @@ class Interpretation:
             the figure with `return_fig=True` or `ax`, otherwise None
         """
         fig = residuals_figure(*self._column('plot_residuals', output), ax)
-        return show_figure(fig, 'residuals over predicted values', return_fig) if ax is None else fig
+        return _shown(fig, 'residuals over predicted values', ax, return_fig)
 
     def calibration(self, n_bins: int = 10, of: Any = None) -> Calibration:
         """Return the calibration curve. If the predictions are not probabilities, raise `ValueError`
@@ -721,7 +706,7 @@ class Interpretation:
         curve, two = self.calibration(n_bins, of), len(self.classes) == 2
         what = 'prediction' if of is None and not two else f'class {self.classes[self._class_number(1 if of is None else of)]}'
         fig = calibration_figure(curve, what, ax)
-        return show_figure(fig, f'calibration, error {number(curve.error)}', return_fig) if ax is None else fig
+        return _shown(fig, f'calibration, error {number(curve.error)}', ax, return_fig)
 
     def plot_confusion_matrix(self, normalize: bool = False, max_classes: int = 40, title: str = 'Confusion matrix', ax: Any = None,
             return_fig: bool | None = None) -> Any:
@@ -739,7 +724,7 @@ class Interpretation:
         matrix, kept = _most(self.confusion_matrix(), max_classes)
         if len(kept) < len(self.classes): title = f'{title}\n{len(kept)} of {len(self.classes)} classes, those with most errors'
         fig = confusion_figure(matrix, [self.classes[i] for i in kept], normalize, title, ax)
-        return show_figure(fig, title, return_fig) if ax is None else fig
+        return _shown(fig, title, ax, return_fig)
 
     def summary(self) -> str:
         """Return one line with the number of items, the most important scores and, if there are losses, their mean

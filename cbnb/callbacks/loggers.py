@@ -32,19 +32,14 @@ from ..basics.notices import user_level
 from ..basics.processes import process_number
 from ..basics.text import distinct
 from ..callback import Callback
-from .csv_logger import _ends_line
+from .csv_logger import ends_line
 from ..display import plots  # noqa: F401 (adds `plot_losses` to the recorder)
 from ..basics.buffers import ScalarBuffer
 from ..history import Run
-from ..recorder import how_it_ends
+from ..basics.fit_settings import how_it_ends
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/loggers.ipynb #3d0fbb4f
-def _numbers(values: Any, wait: bool) -> Any:
-    "Return the values of a column. With `wait=False`, return only the values that have reached the CPU"
-    if not isinstance(values, ScalarBuffer): return values
-    return values.read() if wait else values.arrived()
-
 def batch_rows(
     run: Run,            # run of the recorder
     after: int,          # number of batches to skip, because they were sent before
@@ -52,7 +47,8 @@ def batch_rows(
     wait: bool = True,   # wait for the device; False: return only batches whose numbers have reached the CPU
 ) -> list[tuple[dict[str, float], int]]:    # values, and the number of training batches so far
     "Return the loss and the learning rate of every `every`-th batch, without the first `after` batches"
-    losses, lrs = run.raw_losses if wait else run.arrived()[0], _numbers(run.hypers.get('lr', ()), wait)
+    losses, lrs = run.raw_losses if wait else run.arrived()[0], run.hypers.get('lr', ())
+    if isinstance(lrs, ScalarBuffer): lrs = lrs.read() if wait else lrs.arrived()
     n = len(losses) if wait or 'lr' not in run.hypers else min(len(losses), len(lrs))
     steps = range(after - after % every + every, n + 1, every)
     chosen = slice(steps.start - 1, n, every)
@@ -188,24 +184,16 @@ class Logger(Callback):
         self.due = time.monotonic() + self.seconds
         with self._warned(), interrupts_wait():
             if not self.opened: self._begin()
-            self._send_rows(wait)
-            self._send_notes()
+            run, sent = self.learn.recorder.last(), self.sent
+            rows = batch_rows(run, sent['batches'], self.every, wait) if self.every else []
+            last, n_epochs = rows[-1][1] if rows else sent['batches'], len(run.epochs)
+            if rows := sorted(rows + epoch_rows(run, sent['epochs']), key=lambda row: row[1]):
+                self.log_rows(rows)
+                self.sent = sent | dict(batches=last, epochs=n_epochs, step=rows[-1][1])
+            for event in run.events[sent['events']:]:
+                self._note(f'{event["kind"]}: {event["text"]}', event['step'] + 1)
+                self.sent = self.sent | dict(events=self.sent['events'] + 1)
             self.flush()
-
-    def _send_rows(self, wait: bool) -> None:
-        run, sent = self.learn.recorder.last(), self.sent
-        rows = batch_rows(run, sent['batches'], self.every, wait) if self.every else []
-        whole = epoch_rows(run, sent['epochs'])
-        last, n_epochs = rows[-1][1] if rows else sent['batches'], len(run.epochs)
-        if rows or whole:
-            rows = sorted(rows + whole, key=lambda row: row[1])
-            self.log_rows(rows)
-            self.sent = sent | dict(batches=last, epochs=n_epochs, step=rows[-1][1])
-
-    def _send_notes(self) -> None:
-        for event in self.learn.recorder.last().events[self.sent['events']:]:
-            self._note(f'{event["kind"]}: {event["text"]}', event['step'] + 1)
-            self.sent = self.sent | dict(events=self.sent['events'] + 1)
 
     def _note(self, text: str, step: int) -> None:
         self.notes.append(f'step {step}, {text}')
@@ -317,7 +305,7 @@ def _finite(value: Any) -> Any:
 
 def _append_lines(file: Path, lines: list[str]) -> None:
     "Append lines to a file, in one write. If the last line of the file is incomplete, begin a new line first"
-    cut_off = file.exists() and file.stat().st_size > 0 and not _ends_line(file)
+    cut_off = file.exists() and file.stat().st_size > 0 and not ends_line(file)
     with open(file, 'a', encoding='utf-8', newline='') as f:
         f.write('\n'*cut_off + ''.join(f'{line}\n' for line in lines))
 
@@ -520,7 +508,7 @@ class MLflowLogger(Logger):
         from mlflow.entities import Metric
         now = int(time.time()*1000)
         found = [Metric(name, float(value), now, step) for values, step in rows
-                 for name, value in _for_mlflow(values).items() if step > self.last.get(name, -1)]
+                 for name, value in zip(_mlflow_names(tuple(values)), values.values()) if step > self.last.get(name, -1)]
         for i in range(0, len(found), 1000): self.service.log_batch(self.run_id, found[i:i + 1000])
 
     def note(self, text: str, step: int) -> None:
@@ -543,12 +531,9 @@ class MLflowLogger(Logger):
         "Return the address of the folder for the files of an SQLite store. For other stores, return None"
         return (Path(self.learn.path)/'mlartifacts').absolute().as_uri() if self.store.startswith('sqlite') else None
 
-def _for_mlflow(values: dict[str, float]) -> dict[str, float]:
-    "Return the values with names that MLflow accepts"
-    return dict(zip(_mlflow_names(tuple(values)), values.values()))
-
 @functools.lru_cache
 def _mlflow_names(names: tuple[str, ...]) -> list[str]:
+    "Return names that MLflow accepts"
     def as_path(name: str) -> str: return name if posixpath.normpath(name) == name and name[:1] not in '/.' else name.replace('/', '_')
     return distinct(as_path(name)[:200] for name in _cleaned_names(names, r'[^\w. :/-]'))
 

@@ -109,9 +109,6 @@ def gradients(
     grads = [p.grad for group in opt.param_groups for p in group['params'] if p.grad is not None]
     return [g._values() if g.is_sparse else g for g in grads]
 
-def _has_gradients(opt: Any) -> bool:
-    return any(p.grad is not None for group in opt.param_groups for p in group['params'])
-
 # %% ../../nbs/callbacks/precision.ipynb #524955e4
 def check_fp16(learn: Learner) -> None:
     "Raise `TypeError` if the step, its optimizers or the type of the weights rule out a loss scale"
@@ -131,10 +128,6 @@ def _no_scale(step: Step) -> TypeError:
 
 # %% ../../nbs/callbacks/precision.ipynb #87fffe19
 AMP_MODES = dict(bf16=torch.bfloat16, fp16=torch.float16)
-
-def _not_honoured(step: Step) -> TypeError:
-    return TypeError(f'{type(step).__name__}.backward did not differentiate learn.loss_grad, so fp16 cannot scale '
-                     'its loss: use learn.loss_grad there, or learn.to_bf16(), which needs no scale')
 
 # %% ../../nbs/callbacks/precision.ipynb #45bb9922
 class MixedPrecision(Callback):
@@ -263,9 +256,11 @@ class MixedPrecision(Callback):
         if grads := gradients(learn.opt): torch._foreach_mul_(grads, self.scale)
         try: backward(learn)
         finally:
-            learn.loss_grad, self.checked = loss, _has_gradients(learn.opt)
+            learn.loss_grad, self.checked = loss, bool(gradients(learn.opt))
             if self.checked: scaler.unscale_(learn.opt)
-        if not self.honoured: raise _not_honoured(learn.train_step)
+        if not self.honoured: raise TypeError(
+            f'{type(learn.train_step).__name__}.backward did not differentiate learn.loss_grad, so fp16 cannot scale '
+            'its loss: use learn.loss_grad there, or learn.to_bf16(), which needs no scale')
 
     def _watch(self, loss: Tensor) -> None:
         "Note whether the backward pass reaches the scaled loss"

@@ -5,16 +5,20 @@
 # %% auto #0
 __all__ = ['moms', 'hps', 'iters', 'metric_names', 'val_losses', 'metrics', 'nb_batches']
 
-# %% ../../nbs/callbacks/recorder_names.ipynb #8c0f8e50
+# %% ../../nbs/callbacks/recorder_names.ipynb #4922547e
 from typing import Any
 
-# %% ../../nbs/callbacks/recorder_names.ipynb #11ca0d48
+import torch
+from torch import Tensor
+
+# %% ../../nbs/callbacks/recorder_names.ipynb #5de43d0b
 from ..basics.patch import patch
 from ..callback import Callback
 from ..events import EVENTS
+from ..learner import Learner
 from ..recorder import Recorder
 
-# %% ../../nbs/callbacks/recorder_names.ipynb #c5a19b90
+# %% ../../nbs/callbacks/recorder_names.ipynb #b9aed841
 def moms(self: Recorder) -> list[float]:
     "Momentum of the last group, for each training batch of the last run"
     return self.last().hyper('mom')
@@ -57,3 +61,12 @@ def __dir__(self: Recorder) -> list[str]:        # completes its own attributes,
     own = {name for cls in type(self).__mro__ for name in vars(cls) if issubclass(cls, Callback) and cls is not Callback}
     hidden = {*EVENTS, 'order', 'run_in', 'no_state', 'state_dict', 'load_state_dict', 'log_rows'}
     return sorted(name for name in {*own, 'history'} if name[:1] != '_' and name not in hidden)
+
+# %% ../../nbs/callbacks/recorder_names.ipynb #ef77120d
+def _smooth_loss(learn: Learner) -> Tensor:
+    "The current smoothed training loss. Reading the property waits for the device"
+    losses = learn.recorder.last().losses
+    if not len(losses): raise AttributeError('smooth_loss is known after the first training batch')
+    return torch.tensor(losses[-1])
+
+setattr(Learner, 'smooth_loss', property(_smooth_loss))

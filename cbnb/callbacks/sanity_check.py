@@ -29,7 +29,7 @@ from ..basics.loaders import TensorLoader
 from ..basics.text import plural
 from ..events import CancelException
 from ..learner import Learner
-from ..loop import note_place
+from ..loop import PHASE_STATE, note_place
 from .more_metrics import ValueMetric
 from .sklearn_metrics import SklearnMetric
 from ..metrics import MeanMetric, view_for_metric
@@ -77,9 +77,6 @@ def _by_worker(dl: DataLoader, numbers: Any) -> Any:
                                 worker_init_fn=dl.worker_init_fn, multiprocessing_context=dl.multiprocessing_context)))
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #d0f43e3f
-_STATE = ('dl', 'xb', 'yb', 'pred', 'loss', 'loss_grad', 'loss_parts', 'step_result', 'divisor', '_weight', 'iter', 'n_iter', '_in_batch',
-          'training')
-
 def _save_module(m: nn.Module, undo: UndoStack) -> None:
     "Restore the attributes of a module at the end, and its buffers and other tensors that were changed in place"
     held = vars(m)
@@ -103,7 +100,7 @@ def _without_trace(learn: Learner) -> Iterator[None]:
     steps, networks, _ = owned_by_steps(learn)
     with interrupts_wait(), UndoStack() as undo:
         undo.callback(save_rng(learn.dls))
-        for name in _STATE: undo.callback(setattr, learn, name, getattr(learn, name))
+        for name in PHASE_STATE: undo.callback(setattr, learn, name, getattr(learn, name))
         for owner in (*steps, learn.loss_func):
             if hasattr(owner, '__dict__') and not isinstance(owner, nn.Module): undo.callback(_put, owner, dict(vars(owner)))
         for m in {id(m): m for network in networks for m in network.modules()}.values(): _save_module(m, undo)
@@ -155,7 +152,7 @@ def _computes(learn: Learner) -> Any:
 def _is_new(learn: Learner) -> bool:
     "Return whether the weights of batches may be unknown, and the loss was not yet compared with the losses of halves"
     if learn.batch_weight is not None or learn.weigh is not None or learn.eval_step is None: return False
-    return type(learn.eval_step).batch_weight is Step.batch_weight and getattr(learn, '_compared_loss', None) is not _computes(learn)
+    return type(learn.eval_step).batch_weight is Step.batch_weight and getattr(learn, 'compared_loss', None) is not _computes(learn)
 
 def _map_rows(f: Any, values: Any, n: int) -> Any:
     "Apply `f` to the tensors of nested values. Raise `ValueError` unless all values are tensors with `n` rows"
@@ -252,5 +249,5 @@ def sanity_check(
             for note in learn.error_notes: note(learn, e, batch)
             e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
             raise
-    learn._compared_loss = _computes(learn)
+    learn.compared_loss = _computes(learn)
     if said: warn_user(said)

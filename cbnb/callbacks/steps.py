@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['StepState', 'ModelStep', 'above_zero', 'check_parts', 'trainable', 'unscaled', 'TrainStep', 'ClipStep', 'with_params',
-           'names_of', 'n_losses', 'MultiLossStep', 'ClosureStep', 'EvalStep', 'FTRL', 'ftrl_update']
+           'names_of', 'n_losses', 'MultiLossStep', 'ClosureStep', 'EvalStep']
 
 # %% ../../nbs/callbacks/steps.ipynb #a0be7561
 from collections import defaultdict
@@ -34,14 +34,14 @@ class StepState:
     "The attributes that a step reads and writes when there is no learner"
     def __init__(self,
         step: 'ModelStep',      # the step with the model, the loss function and the optimizer
-        batch: tuple,           # the arguments of the call: a batch, or the elements of a batch
+        batch: tuple[Any, ...],           # the arguments of the call: a batch, or the elements of a batch
         training: bool,         # True for training, False for evaluation
     ):
         if step.model is None or training and step.opt is None:
             raise TypeError(f'without a learner, {type(step).__name__} needs a model'
                             + ' and an optimizer'*training)
         self.model, self.loss_func, self.opt = step.model, step.loss_func, step.opt
-        if len(batch) == 1 and isinstance(batch[0], (tuple, list)): batch = batch[0]
+        if len(batch) == 1 and isinstance(batch[0], (tuple, list)): batch = tuple(batch[0])
         self.xb, self.yb = split_batch(batch, step.n_inp)
         self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None
         self.divisor, self.training, self.callbacks = UNKNOWN, training, SimpleNamespace(table=defaultdict(tuple))
@@ -61,6 +61,7 @@ class ModelStep(Step):
         Args:
             learn: the learner
         """
+        super().join(learn)
         self.follows, theirs = self.model is None or self.model is learn.model, set(modules_of(learn.model))
         self.own = [m for m in modules_of(self.model) if m not in theirs]
 
@@ -75,11 +76,11 @@ class ModelStep(Step):
         for m in self.own: m.training = learn.training
         return learn.model if self.follows else self.model
 
-    def predict(self, learn):
+    def predict(self, learn: Any) -> None:
         model, xb = self.model_for(learn), learn.xb
         learn.pred = model(**xb) if isinstance(xb, dict) else model(*xb)
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> Any:
         """Return the model's state, with the model's own names
 
         Returns:
@@ -98,7 +99,7 @@ class ModelStep(Step):
 def above_zero(
     value: Any,    # the value of the argument
     name: str,     # the name of the argument, for error messages
-) -> float:        # the value as a finite float above 0
+) -> Any:          # the value as a finite float above 0
     "Convert an argument to a float. Raise `ValueError` if the value is not finite and above 0"
     if (value := as_positive(value, name)) == 0: raise ValueError(f'{name}=0 should be above 0')
     return value
@@ -119,7 +120,7 @@ def trainable(
     "Return the parameters that an optimizer holds and that are not frozen"
     return [p for group in opt.param_groups for p in group['params'] if p.requires_grad]
 
-def _nonempty(params: list) -> list:
+def _nonempty(params: list[Any]) -> list[Any]:
     "Return `params`. Raise `ValueError` if the list is empty"
     if params: return params
     raise ValueError('nothing to train: all parameters that the optimizer holds are frozen')
@@ -170,7 +171,7 @@ class TrainStep(ModelStep):
         self.zero_grad(state)
         return state.loss if state.step_result is None else state.step_result
 
-    def predict(self, learn):
+    def predict(self, learn: Any) -> None:
         if not self.model_is_loss(learn): return super().predict(learn)
         learn.pred = call_on_batch(self.model_for(learn), learn)
 
@@ -185,7 +186,7 @@ class TrainStep(ModelStep):
         own = type(self).loss is not TrainStep.loss         # a subclass computes the loss
         return not own and self.loss_func is None and (learn.loss_func is None or not self.follows)
 
-    def loss(self, learn):
+    def loss(self, learn: Any) -> None:
         if self.model_is_loss(learn): found = learn.pred
         elif not learn.yb: return
         else: found = learn.loss_func(learn.pred, *learn.yb)
@@ -193,12 +194,12 @@ class TrainStep(ModelStep):
         learn.step_result = loss.detach()
         learn.loss, learn.loss_grad = learn.step_result.mean(), loss.sum()*self.loss_scale
 
-    def backward(self, learn):
+    def backward(self, learn: Any) -> None:
         params = _nonempty(trainable(learn.opt))
         with unscaled(params, self.loss_scale): learn.loss_grad.backward(inputs=params)
 
 # %% ../../nbs/callbacks/steps.ipynb #ed23b763
-_CLIPS = {'value': clip_grad_value_, 'global': clip_grad_norm_,
+_CLIPS: dict[str, Callable[..., Any]] = {'value': clip_grad_value_, 'global': clip_grad_norm_,
           'tensor': lambda params, value: [clip_grad_norm_([p], value) for p in params]}
 
 class ClipStep(TrainStep):
@@ -217,7 +218,7 @@ class ClipStep(TrainStep):
         if kind not in _CLIPS: raise ValueError(f'kind={kind!r} is not one of {", ".join(_CLIPS)}')
         self.kind, self.value, self.enabled = kind, above_zero(value, 'value'), enabled
 
-    def step(self, learn):
+    def step(self, learn: Any) -> None:
         if self.enabled: _CLIPS[self.kind](trainable(learn.opt), self.value)
         super().step(learn)
 
@@ -236,7 +237,7 @@ def with_params(
 # %% ../../nbs/callbacks/steps.ipynb #7712af2c
 def names_of(
     found: Any,    # losses in a dict, or a tuple that begins with such a dict, or losses without names
-) -> tuple:        # the names; empty if the losses have no names
+) -> tuple[Any, ...]:        # the names; empty if the losses have no names
     "Return the names of losses. If the losses have no names, return an empty tuple"
     first = found[0] if isinstance(found, (tuple, list)) and found else found
     return tuple(first) if isinstance(first, dict) else ()
@@ -244,7 +245,7 @@ def names_of(
 def n_losses(
     found: Any,    # losses in a tuple or a dict, possibly followed by predictions
     n: int,        # number of optimizers
-) -> tuple:        # the losses and the following values
+) -> tuple[Any, ...]:        # the losses and the following values
     "Return losses and predictions as a flat tuple. Raise `ValueError` if a dict does not hold `n` losses, or if other losses are not in a tuple of at least `n` values"
     several = isinstance(found, (tuple, list))
     if names := names_of(found):
@@ -268,22 +269,23 @@ class MultiLossStep(TrainStep):
     """
     def __init__(self, model: Any, opts: Iterable[Optimizer], losses: Callable[..., Any] | None = None, loss_scale: float = 1.0,
             n_inp: int | None = None):
-        opts = opts if isinstance(opts, MultiOptimizer) else MultiOptimizer(opts)
-        super().__init__(model, None, opts, loss_scale, n_inp)
-        self.losses, self.n, self.graph, self.names = losses, len(opts.optimizers), (), ()
+        every: Any = opts if isinstance(opts, MultiOptimizer) else MultiOptimizer(opts)
+        super().__init__(model, None, every, loss_scale, n_inp)
+        self.losses, self.n, self.names = losses, len(every.optimizers), ()
+        self.graph: list[Tensor] = []      # a tensor for each loss, between `loss` and `backward`
 
-    def batch_weight(self, learn):
+    def batch_weight(self, learn: Any) -> Any:
         return n_items(learn) if learn.batch_weight is None else super().batch_weight(learn)
 
-    def predict(self, learn):
-        self.graph = ()
+    def predict(self, learn: Any) -> None:
+        self.graph = []
         if self.losses is not None: return ModelStep.predict(self, learn)
         found = call_on_batch(self.model_for(learn), learn)
         self.names, found = names_of(found), n_losses(found, self.n)
         learn.step_result, rest = found, found[self.n:]
         if rest: learn.pred = rest[0] if len(rest) == 1 else rest
 
-    def loss(self, learn):
+    def loss(self, learn: Any) -> None:
         found = learn.step_result
         if self.losses is not None:
             if not learn.yb: return                    # without targets there is no loss
@@ -299,15 +301,15 @@ class MultiLossStep(TrainStep):
         self.graph = [v.sum() for v in found]         # one tensor for each loss that no other code uses
         learn.loss_grad = sum(self.graph)*self.loss_scale
 
-    def backward(self, learn):
+    def backward(self, learn: Any) -> None:
         todo = _nonempty(with_params(self.graph, self.opt.optimizers))
         factors = torch.autograd.grad(learn.loss_grad, [loss for loss, _ in todo])
         for i, (loss, params) in enumerate(todo):     # the factor is `loss_scale` times factors of callbacks
             with unscaled(params, self.loss_scale):
                 loss.backward(factors[i], inputs=params, retain_graph=i + 1 < len(todo))
-        self.graph = ()
+        self.graph = []
 
-    def outputs(self, learn):
+    def outputs(self, learn: Any) -> tuple[Any, ...]:
         found = super().outputs(learn) if learn.pred is not None else learn.yb
         losses = learn.step_result or ()
         return *(losses.values() if isinstance(losses, dict) else losses), *found
@@ -316,22 +318,22 @@ class MultiLossStep(TrainStep):
 class ClosureStep(TrainStep):
     "A training step for optimizers that evaluate the loss several times in an update, such as LBFGS"
     own_update = True
-    made: tuple = ()      # the prediction and the loss that this step computed, with their versions
+    made: tuple[Any, ...] = ()      # the prediction and the loss that this step computed, with their versions
 
-    def predict(self, learn):
+    def predict(self, learn: Any) -> None:
         super().predict(learn)
         self.made = _versions(learn.pred)
 
-    def loss(self, learn):
+    def loss(self, learn: Any) -> None:
         super().loss(learn)
         self.made = *self.made[:1], *_versions(learn.loss_grad)
 
-    def step(self, learn):
+    def step(self, learn: Any) -> None:
         changed = _differ(self.made, _versions(learn.pred, learn.loss_grad))      # by a callback
         before = learn.pred, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result
-        def value() -> Tensor: return learn.loss_grad.detach()/self.loss_scale    # the loss that is differentiated
+        def value() -> Any: return learn.loss_grad.detach()/self.loss_scale    # the loss that is differentiated
         held, first = _gradients(learn.opt), [value()]
-        def closure() -> Tensor:
+        def closure() -> Any:
             if first:
                 loss = first.pop()
                 if not _differ(held, _gradients(learn.opt)): return loss     # weights and gradients are as they were
@@ -346,9 +348,9 @@ class ClosureStep(TrainStep):
         self.made = ()
         learn.pred, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result = before
 
-def _gradients(opt: Optimizer) -> tuple: return _versions(*(t for p in trainable(opt) for t in (p, p.grad)))
-def _versions(*values: Any) -> tuple: return tuple((v, getattr(v, '_version', 0)) for v in values)
-def _differ(a: tuple, b: tuple) -> bool: return any(v is not w or i != k for (v, i), (w, k) in zip(a, b))
+def _gradients(opt: Optimizer) -> tuple[Any, ...]: return _versions(*(t for p in trainable(opt) for t in (p, p.grad)))
+def _versions(*values: Any) -> tuple[Any, ...]: return tuple((v, getattr(v, '_version', 0)) for v in values)
+def _differ(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool: return any(v is not w or i != k for (v, i), (w, k) in zip(a, b))
 
 # %% ../../nbs/callbacks/steps.ipynb #e682dbd5
 class EvalStep(ModelStep):
@@ -364,14 +366,14 @@ class EvalStep(ModelStep):
         self.model, self.loss_func, self.n_inp = model, loss_func, n_inp
 
     @torch.no_grad()
-    def __call__(self, *batch: Any) -> tuple:
+    def __call__(self, *batch: Any) -> tuple[Any, ...]:
         "Evaluate a batch and return `(loss, pred, *targets)`, or `(pred, *targets)` without a loss function or targets"
         state = StepState(self, batch, training=False)
         self.predict(state)
         self.loss(state)
         return self.outputs(state)
 
-    def predict(self, learn):
+    def predict(self, learn: Any) -> None:
         model = learn.model if self.follows else self.model
         training = [m for m in modules_of(model) if m.training]    # none during a learner's validation
         if training: model.eval()
@@ -379,59 +381,10 @@ class EvalStep(ModelStep):
         finally:
             for m in training: m.training = True
 
-    def loss(self, learn):
+    def loss(self, learn: Any) -> None:
         if self.loss_func is None or not learn.yb: return
         loss, learn.loss_parts = loss_and_parts(self.loss_func(learn.pred, *learn.yb), training=False)
         learn.loss = learn.loss_grad = loss.detach().mean()
 
-    def outputs(self, learn):
+    def outputs(self, learn: Any) -> tuple[Any, ...]:
         return *(() if learn.loss is None else (learn.loss,)), learn.pred, *learn.yb
-
-# %% ../../nbs/callbacks/steps.ipynb #5bb52f32
-class FTRL(Optimizer):
-    "FTRL-Proximal, an optimizer for sparse linear models. Initialize the weights to 0"
-    def __init__(self,
-        params: Any,                    # parameters, or parameter groups
-        lr: float = 1e-3,               # learning rate, alpha in the paper
-        l1: float = 0.,                 # strength of the L1 penalty; larger values set more weights to exactly 0
-        l2: float = 0.,                 # strength of the L2 penalty, which shrinks weights towards 0
-        initial_accum: float = 0.1,     # sum of squared gradients at the start, above 0
-        lr_power: float = -0.5,         # exponent of the sum of squared gradients in a weight's rate; 0: a constant rate
-    ):
-        lr, l1, l2 = as_positive(lr), as_positive(l1, 'l1'), as_positive(l2, 'l2')
-        initial_accum = above_zero(initial_accum, 'initial_accum')
-        if not lr_power <= 0: raise ValueError(f'lr_power={lr_power!r} should be 0 or less')
-        super().__init__(params, dict(lr=lr, l1=l1, l2=l2, initial_accum=initial_accum,
-                                      lr_power=lr_power))
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        "Update the weights. If you pass `closure`, call it first and return its result"
-        loss = None
-        if closure is not None:
-            with torch.enable_grad(): loss = closure()
-        for group in self.param_groups:
-            lr = float(group['lr'])
-            if lr == 0: continue                     # a rate of 0 makes no update
-            for p in group['params']:
-                if p.grad is not None: ftrl_update(p, self.state[p], group, lr)
-        return loss
-
-# %% ../../nbs/callbacks/steps.ipynb #a3235c26
-def ftrl_update(
-    p: Tensor,                  # the parameter, changed in place
-    state: dict[str, Any],      # state of the parameter: `n`, `z` and the last `lr`; filled if empty
-    group: dict[str, Any],      # parameter group with `l1`, `l2`, `initial_accum` and `lr_power`
-    lr: float,                  # learning rate of this update
-) -> None:
-    "Update one parameter by FTRL-Proximal"
-    g = p.grad.to_dense() if p.grad.is_sparse else p.grad
-    if not state:
-        state.update(n=torch.full_like(p, group['initial_accum']), z=torch.zeros_like(p), lr=lr)
-    n, z, power = state['n'], state['z'], -group['lr_power']
-    before = n**power/state['lr']
-    n.addcmul_(g, g)
-    now, state['lr'] = n**power/lr, lr
-    z.add_(g).sub_((now - before)*p)
-    shrunk = z.sign()*(z.abs() - group['l1']).clamp_min(0)
-    p.copy_(-shrunk/(now + group['l2']))

@@ -27,6 +27,7 @@ from ..basics.notices import user_level, say
 from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
 from ..basics.nested import map_tensors, to_detach
+from .precision import gradients
 from ..step import CallStep, Step, UpdateStep
 from ..learner import Learner
 from ..basics.param_groups import total_norm
@@ -173,9 +174,7 @@ class TerminateOnNaN(Callback):
 
     def before_step(self):
         if not self.check_grads: return
-        grads = [g._values() if g.is_sparse else g for group in self.learn.opt.param_groups
-                 for p in group['params'] if (g := p.grad) is not None]
-        if math.isfinite(total_norm(grads)): return           # waits for the device
+        if math.isfinite(total_norm(gradients(self.learn.opt))): return           # waits for the device
         bad = [name for name, p in self.learn.model.named_parameters()
                if p.grad is not None and not all_finite(p.grad)]
         if bad: self._found(f'the gradient of {bad[0]} is not finite')      # else only the norm has overflowed

@@ -379,7 +379,7 @@ def _warn_of_late_values(recorder: Recorder) -> None:
                   'Give the callback _order = -20, so that it is called before the recorder', stacklevel=user_level())
     late.clear()
 
-def _as_tuple(values: Any) -> tuple: return tuple(values) if isinstance(values, (tuple, list)) else (values,)
+def _as_tuple(values: Any) -> tuple[Any, ...]: return tuple(values) if isinstance(values, (tuple, list)) else (values,)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #f0566264
 class V1Columns(Callback):

@@ -226,7 +226,7 @@ class CallbackHandler:
         self.past = 1.                                         # the weight of the losses before the first
         self.said_by: dict[str, tuple[Any, Callable]] = {}     # entry -> the callback and the method that changed it
         self.warned = False                                    # `_validation_is_meant` warns once
-        self.asked: list[tuple] | None = None                  # those whose `on_epoch_end` was called early
+        self.asked: list[tuple[Any, ...]] | None = None                  # those whose `on_epoch_end` was called early
 
     @property
     def skip_validate(self) -> bool: return self.state_dict['skip_validate']
@@ -384,7 +384,7 @@ class CallbackHandler:
         "Call a slot of all callbacks. If a returned value is wrong, raise an error"
         for entry in (self._all if call_mets else self._own)[slot]: self._tell(entry, slot, extra)
 
-    def _tell(self, entry: tuple, slot: str, extra: dict[str, Any]) -> None:
+    def _tell(self, entry: tuple[Any, ...], slot: str, extra: dict[str, Any]) -> None:
         cb, method, names = entry
         given = {**self.state_dict, **extra} if extra else self.state_dict
         try:

@@ -40,7 +40,7 @@ def rearrange_inputs(update: Function[..., None]) -> Function[..., None]:
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #8c9f8f21
 def feed(
     metric: Any,      # a metric with `update`, and optionally `indexes`
-    inputs: tuple,    # the outputs of a batch
+    inputs: tuple[Any, ...],    # the outputs of a batch
 ) -> None:
     "Update a metric with its selected inputs"
     indexes = getattr(metric, 'indexes', None)
@@ -117,7 +117,7 @@ class Metric(NativeMetric):
     @property
     def value(self) -> Any: return one_number(self.eval(), self.name) if self._seen else None
 
-    def inputs(self, learn: Learner) -> tuple:
+    def inputs(self, learn: Learner) -> tuple[Any, ...]:
         """Return the inputs of the metric from a learner: prediction and targets, or all outputs if `indexes` is set
 
         Args:
@@ -142,7 +142,7 @@ class MeanMetric(Metric):
         self.clear()
     def clear(self) -> None: self.total, self.count = 0., 0
 
-    def pair(self, inputs: tuple) -> list[Tensor]:
+    def pair(self, inputs: tuple[Any, ...]) -> list[Tensor]:
         """Return prediction and label as tensors. If there are more or fewer inputs, raise `ValueError`
 
         Raises:
@@ -213,7 +213,7 @@ class Loss(MeanMetric):
         n = 1 if self.average == 'batches' else self._items or loss.numel()
         self.total, self.count = self.total + loss.double().mean()*n, self.count + n
 
-    def inputs(self, learn: Learner) -> tuple: return learn.outputs if self.indexes else (learn.loss,)
+    def inputs(self, learn: Learner) -> tuple[Any, ...]: return learn.outputs if self.indexes else (learn.loss,)
     def accumulate(self, learn: Learner) -> None:
         self._items = find_bs((learn.yb, learn.xb))
         super().accumulate(learn)

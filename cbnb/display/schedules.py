@@ -602,12 +602,27 @@ def _log_slider(name: str, tip: str, value: float, low: float, high: float, step
 # %% ../../nbs/display/schedules.ipynb #37cac9e7
 class OneCycleView:
     "A view of a one-cycle schedule with points to drag, and the call that trains with it"
-    one_cycle: OneCycle      # the current schedule
-    n: int                   # number of points of the curves
-    lr_max: Any              # sliders of the four parameters
-    pct_start: Any
-    div: Any
-    div_final: Any
+    def __init__(self,
+        one_cycle: OneCycle,    # a schedule with `lr_max`
+        n: int = 200,           # number of points of the curves that `picture` draws
+    ):
+        import ipywidgets
+        self.one_cycle, self.n = one_cycle, n
+        self.slot = uuid4().hex[:12]                     # id that the curve in the browser and the invisible widget share
+        self.words: list[str] = []                       # description of the schedule for screen readers
+        self.lr_max = _log_slider('lr_max', 'highest learning rate', one_cycle.top(), -6, 1)
+        self.pct_start = _slider('FloatSlider', 'pct_start', 'share of the training that warms up',
+                                 one_cycle.pct_start, min=0, max=1, step=0.01)
+        self.div = _log_slider('div', 'begin at lr_max/div', one_cycle.div, 0, 3)
+        self.div_final = _log_slider('div_final', 'end at lr_max/div_final', one_cycle.div_final, 0, 8)
+        self.controls = [self.lr_max, self.pct_start, self.div, self.div_final]
+        self.chart, relay = ipywidgets.HTML(), _relay()
+        self.relay = relay(slot=self.slot, cycle=self.numbers()) if relay else None    # the invisible widget; None: anywidget is not installed
+        rows = [ipywidgets.HBox(self.controls[i:i + 2], layout=dict(flex_flow='row wrap')) for i in (0, 2)]
+        self.box = ipywidgets.VBox([self.chart, *rows])
+        for control in self.controls: control.observe(self.refresh, 'value')
+        if self.relay: self.relay.observe(self._hear, 'cycle')
+        self.refresh()
 
     def cycle(self) -> OneCycle:
         "Return the schedule with the values of the sliders"
@@ -621,10 +636,6 @@ class OneCycleView:
     def numbers(self) -> dict[str, float]:
         "Return the four parameters by name"
         return {name: getattr(self, name).value for name in ('lr_max', 'pct_start', 'div', 'div_final')}
-    slot: str             # id that the curve in the browser and the invisible widget share
-    relay: Any            # the invisible widget; None: anywidget is not installed
-    chart: Any            # HTML widget with the images of the schedule
-    words: list[str]      # description of the schedule for screen readers
 
     def refresh(self,
         change: Any = None,    # change event of ipywidgets, which is ignored
@@ -649,26 +660,6 @@ class OneCycleView:
         _display(cycle_page(self.one_cycle, slot=self.slot), self.words[0])
 
     def _ipython_display_(self) -> None: self.show()
-
-    def __init__(self,
-        one_cycle: OneCycle,    # a schedule with `lr_max`
-        n: int = 200,           # number of points of the curves that `picture` draws
-    ):
-        import ipywidgets
-        self.one_cycle, self.n, self.slot, self.words = one_cycle, n, uuid4().hex[:12], []
-        self.lr_max = _log_slider('lr_max', 'highest learning rate', one_cycle.top(), -6, 1)
-        self.pct_start = _slider('FloatSlider', 'pct_start', 'share of the training that warms up',
-                                 one_cycle.pct_start, min=0, max=1, step=0.01)
-        self.div = _log_slider('div', 'begin at lr_max/div', one_cycle.div, 0, 3)
-        self.div_final = _log_slider('div_final', 'end at lr_max/div_final', one_cycle.div_final, 0, 8)
-        self.controls = [self.lr_max, self.pct_start, self.div, self.div_final]
-        self.chart, relay = ipywidgets.HTML(), _relay()
-        self.relay = relay(slot=self.slot, cycle=self.numbers()) if relay else None
-        rows = [ipywidgets.HBox(self.controls[i:i + 2], layout=dict(flex_flow='row wrap')) for i in (0, 2)]
-        self.box = ipywidgets.VBox([self.chart, *rows])
-        for control in self.controls: control.observe(self.refresh, 'value')
-        if self.relay: self.relay.observe(self._hear, 'cycle')
-        self.refresh()
 
 # %% ../../nbs/display/schedules.ipynb #cbadde1d
 @patch

@@ -21,7 +21,7 @@ from ..basics.text import escape, html_table, text_table
 from ..learner import Learner
 from ..optim import is_fused
 from ..basics.trained_modules import trained_modules
-from ..callbacks.model_loss import ModelLossStep
+from ..step import CallStep
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/display/summary.ipynb #21a143ce
@@ -69,7 +69,8 @@ class Summary(str):
 # %% ../../nbs/display/summary.ipynb #c862c2c2
 def _try_batch(learn: Learner) -> None:
     xb, _ = learn.split_batch(first_batch(learn.dls.train))
-    by_name = isinstance(learn.train_step, ModelLossStep) and not isinstance(xb, Mapping)
+    step = learn.train_step
+    by_name = step.own_loss and not isinstance(step, CallStep) and not isinstance(xb, Mapping)
     if by_name and isinstance(xb[0], Mapping): [xb] = xb
     learn.model(**xb) if isinstance(xb, Mapping) else learn.model(*xb)
 

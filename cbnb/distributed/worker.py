@@ -162,9 +162,9 @@ class Messages:
 class Printed(io.TextIOBase):
     "A replacement for `sys.stdout` or `sys.stderr` that sends the printed text as messages, at each newline"
     def __init__(self,
-        tell: Messages,    # sends the messages
+        send: Messages,    # sends the messages
         to: str,           # stream of the notebook to print to: 'stdout' or 'stderr'
-    ): self.tell, self.to, self.text = tell, to, ''
+    ): self.send, self.to, self.text = send, to, ''
 
     def writable(self) -> bool: return True
 
@@ -175,7 +175,7 @@ class Printed(io.TextIOBase):
 
     def flush(self) -> None:
         text, self.text = self.text, ''
-        if text: self.tell('write', text=text, to=self.to)
+        if text: self.send('write', text=text, to=self.to)
 
 # %% ../../nbs/distributed/worker.ipynb #dbfb5b57
 def _take_over(rank: int) -> tuple[BinaryIO, Messages]:

@@ -375,10 +375,14 @@ class Sweep:
         part = slice(self.num_it//10, infinite[0] if infinite else len(self.losses) - 5)
         return self.lrs[part], self.losses[part]
 
-    def loss_at(self,
-        lr: float,
-    ) -> float:
-        "Return the smoothed loss at a rate, also between the points of the curve"
+    def loss_at(self, lr: float) -> float:
+        """Return the smoothed loss at a rate, also between the points of the curve
+
+        Args:
+            lr: a rate of the curve, or between two
+        Returns:
+            the loss there
+        """
         return loss_at(self.lrs, self.losses, lr)
 
     def recommend(self, steps: float) -> Rate:

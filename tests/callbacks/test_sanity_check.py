@@ -443,7 +443,7 @@ def test_a_loss_that_is_no_mean_over_items_is_named_once(name):
     said = differences(learn := WARNED[name]())
     assert len(said) == 1 and "batch_weight=lambda pred, y" in said[0]
     learn.batch_weight = lambda pred, y: (y != 0).sum()
-    learn._compared_loss = None
+    learn.compared_loss = None
     assert not differences(learn)
 
 

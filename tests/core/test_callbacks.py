@@ -18,6 +18,8 @@ import cbnb.all as cbnb
 from cbnb import callback as base
 from cbnb.basics import configured
 from cbnb.basics.arguments import hinted, nearest, unknown_argument
+from cbnb.callbacks import twins
+from cbnb.hints import check_method
 from helpers import EVENTS, IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, line_learner, listener, noting
 
 
@@ -943,22 +945,24 @@ OTHER = dict(
 
 @pytest.mark.parametrize("kind", SAME)
 def test_settings_are_compared_by_what_they_hold(kind):
-    one, again, other = base.comparable(SAME[kind]()), base.comparable(SAME[kind]()), base.comparable(OTHER[kind]())
+    one, again, other = configured.comparable(SAME[kind]()), configured.comparable(SAME[kind]()), configured.comparable(OTHER[kind]())
     assert one == again and one != other
 
 
 def test_what_cannot_be_looked_into_is_equal_to_itself_only():
     big, slotted, deep = torch.zeros(5000), Slotted(), [[[[[[1]]]]]]
     for value in (big, slotted, deep, (i for i in ())):
-        assert base.comparable(value) == base.comparable(value)
-    assert base.comparable(torch.zeros(5000)) != base.comparable(big) and base.comparable(torch.zeros(4999)) == base.comparable(
+        assert configured.comparable(value) == configured.comparable(value)
+    assert configured.comparable(torch.zeros(5000)) != configured.comparable(big) and configured.comparable(
         torch.zeros(4999)
-    )
-    assert base.comparable(Slotted()) != base.comparable(slotted)
-    assert base.comparable([[[[[1]]]]]) != base.comparable([[[[[1]]]]]) and base.comparable([[[[1]]]]) == base.comparable([[[[1]]]])
-    assert base.comparable(inner(inner(inner(1)))) == base.comparable(inner(inner(inner(1)))) and base.comparable([1]) != base.comparable(
-        (1,)
-    )
+    ) == configured.comparable(torch.zeros(4999))
+    assert configured.comparable(Slotted()) != configured.comparable(slotted)
+    assert configured.comparable([[[[[1]]]]]) != configured.comparable([[[[[1]]]]]) and configured.comparable(
+        [[[[1]]]]
+    ) == configured.comparable([[[[1]]]])
+    assert configured.comparable(inner(inner(inner(1)))) == configured.comparable(inner(inner(inner(1)))) and configured.comparable(
+        [1]
+    ) != configured.comparable((1,))
 
 
 @pytest.mark.parametrize(
@@ -1006,7 +1010,7 @@ def test_names_that_a_callback_brings_along():
         def found(self):
             pass
 
-    assert base.early_names(Early()) == ["level", "own"]
+    assert twins.early_names(Early()) == ["level", "own"]
 
 
 def test_callbacks_are_found_by_class_name_and_what_they_stand_for():
@@ -1115,18 +1119,22 @@ class Narrowed(Configured):
 
 def test_arguments_are_those_of_the_class_that_was_called():
     made = Configured("a", "b", after_fit=len)
-    assert base.arguments(made) == dict(first="a", rest=("b",), second=2, after_fit=len)
-    assert base.arguments(Narrowed(3)) == dict(scale=3) and base.arguments(cbnb.Callback()) == {}
+    assert configured.arguments(made) == dict(first="a", rest=("b",), second=2, after_fit=len)
+    assert configured.arguments(Narrowed(3)) == dict(scale=3) and configured.arguments(cbnb.Callback()) == {}
     assert repr(made) == "Configured(first='a', rest=('b',), after_fit=len)" and repr(Narrowed()) == "Narrowed()"
     made.second = 5  # from now on the attribute counts
-    assert base.arguments(made)["second"] == 5 and repr(made) == "Configured(first='a', rest=('b',), second=5, after_fit=len)"
+    assert configured.arguments(made)["second"] == 5 and repr(made) == "Configured(first='a', rest=('b',), second=5, after_fit=len)"
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda cb: pickle.loads(pickle.dumps(cb))])
 def test_a_copy_has_the_arguments(copied):
     made = Configured([1], second=3)
     again = copied(made)
-    assert base.arguments(again) == base.arguments(made) and base.settings(again) == base.settings(made) and repr(again) == repr(made)
+    assert (
+        configured.arguments(again) == configured.arguments(made)
+        and twins.settings(again) == twins.settings(made)
+        and repr(again) == repr(made)
+    )
 
 
 def test_settings_are_the_arguments_and_the_switches():
@@ -1135,11 +1143,11 @@ def test_settings_are_the_arguments_and_the_switches():
             self.every, self.unlike_any_other = every, object()
 
     one, again, later = Timed(), Timed(every=1), Timed(2)
-    assert base.settings(one) == base.settings(again) != base.settings(later)
+    assert twins.settings(one) == twins.settings(again) != twins.settings(later)
     again.order = 5
-    assert base.settings(one) != base.settings(again)
+    assert twins.settings(one) != twins.settings(again)
     again.order, one.every = 0, 2
-    assert base.settings(one) == base.settings(later) != base.settings(again)
+    assert twins.settings(one) == twins.settings(later) != twins.settings(again)
 
 
 def test_callbacks_that_cannot_be_compared_stay_both():
@@ -1155,7 +1163,7 @@ def test_a_lambda_of_a_cell_that_has_grown_is_the_same():
     spaces = [{"Callback": cbnb.Callback, "__name__": "__main__"} for _ in range(3)]
     for space, text in zip(spaces, [cell, "# a line more\n\n" + cell, cell.replace("x + 1", "x + 2")]):
         exec(text, space)
-    one, again, other = (base.settings(space["make"]()) for space in spaces)
+    one, again, other = (twins.settings(space["make"]()) for space in spaces)
     assert one == again != other
 
 
@@ -1168,9 +1176,9 @@ def test_dataclasses_and_classes_with_a_constructor_of_objects():
     class Sized(cbnb.Callback, dict):
         pass
 
-    assert base.settings(Data(1.0)) == base.settings(Data(rate=1.0)) != base.settings(Data(2.0))
-    assert base.settings(Data(1.0, ["a"])) != base.settings(Data(1.0))
-    assert base.arguments(Sized()) == {} and isinstance(Sized(), dict)
+    assert twins.settings(Data(1.0)) == twins.settings(Data(rate=1.0)) != twins.settings(Data(2.0))
+    assert twins.settings(Data(1.0, ["a"])) != twins.settings(Data(1.0))
+    assert configured.arguments(Sized()) == {} and isinstance(Sized(), dict)
     assert str(inspect.signature(Narrowed)) == "(scale=1.0)"
 
 
@@ -1186,4 +1194,5 @@ def test_the_methods_of_our_own_callbacks_have_names_that_are_no_misspelt_events
     found = set(own_callbacks())
     assert {cbnb.Recorder, cbnb.SaveModel, cbnb.Checkpoint, cbnb.MixUp} <= found and len(found) > 40
     for cls in found:
-        base._check_method_names(cls)
+        for name, f in vars(cls).items():
+            check_method(name, f, name)

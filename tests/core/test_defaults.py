@@ -7,7 +7,7 @@ import pytest
 
 import cbnb.all as cbnb
 from cbnb import metrics, optim, recorder
-from cbnb.callbacks import hooks, mixup, more_metrics, steps, stopping
+from cbnb.callbacks import ftrl, hooks, mixup, more_metrics, steps, stopping
 from cbnb.callbacks import predictions as preds
 from cbnb.dialects import fastai_v1, fastai_v1_loop, fastai_v2, mindspore_callbacks, mindspore_context
 from cbnb.display import chart, dashboard, run_charts, schedules, steering
@@ -21,6 +21,7 @@ DIALECTS = SimpleNamespace(v1=fastai_v1, v1_loop=fastai_v1_loop, v2=fastai_v2, m
 PLACES = [
     cbnb,
     steps,
+    ftrl,
     stopping,
     preds,
     steering,

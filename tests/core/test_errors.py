@@ -622,7 +622,7 @@ def test_the_signatures_stay_visible():
     for method in (cbnb.Learner.__init__, cbnb.Learner.fit, cbnb.Learner.fit_one_cycle, cbnb.Learner.lr_find, cbnb.Learner.get_preds):
         names = list(inspect.signature(method).parameters)
         assert names[0] == "self" and "cbs" in names and method.__doc__ != cbnb.Callback.__doc__
-        assert "#" in inspect.getsource(method)  # with the comments of its parameters
+        assert method.__name__ == "__init__" or "\nArgs:\n" in inspect.getdoc(method)  # what its parameters mean
 
 
 def test_a_type_error_of_the_model_is_no_hint_about_arguments():

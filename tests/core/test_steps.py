@@ -14,8 +14,9 @@ from torch.nn import functional as F
 import cbnb
 from cbnb.basics.multi_optimizer import MultiOptimizer
 from cbnb.basics.param_groups import get_hyper, hyper_key, known_hypers
+from cbnb.callbacks.ftrl import FTRL
 from cbnb.callbacks.model_loss import ModelLossStep
-from cbnb.callbacks.steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
+from cbnb.callbacks.steps import ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
 from cbnb.step import PredictStep
 from cbnb.undo import UndoStack
 from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed

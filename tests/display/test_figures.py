@@ -569,7 +569,7 @@ def test_named_losses_of_all_fits_have_gaps_where_there_are_none():
         n[0] += 1
         return {"loss": torch.tensor(1.0), "extra": torch.tensor(float(n[0]))}
 
-    learn = line_learner(2, valid=False, train_step=step)
+    learn = line_learner(2, valid=False, train_step=cbnb.UpdateStep(step))
     with learn.no_logging():
         learn.fit(1)
     learn.recorder.history.runs.insert(0, two_fits().recorder.history[0])

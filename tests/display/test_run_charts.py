@@ -138,7 +138,7 @@ def test_named_losses_are_lines_of_the_runs_that_have_them():
     def step(x, y):
         return {"loss": torch.tensor(1.0), "<extra>": torch.tensor(2.0)}
 
-    runs = [*runs_of(1), *runs_of(1, valid=False, train_step=step)]
+    runs = [*runs_of(1), *runs_of(1, valid=False, train_step=cbnb.UpdateStep(step))]
     chart = losses_chart(runs)
     (extra,) = named(chart, "<extra>")
     assert (extra.run, list(extra.xs), list(extra.ys)) == (1, [4, 5, 6, 7], [2.0] * 4) and extra.color == COLORS["lr"]

@@ -86,7 +86,7 @@ def test_the_learner_stays_as_it_is(tmp_path):
     learn.fit(1)
     opt, metric, dls = learn.opt, learn.metrics[0], learn.dls
     learn.export("a.cbnb")
-    assert learn.opt is opt and learn.metrics[0] is metric and learn.dls is dls and metric.preds
+    assert learn.opt is opt and learn.metrics[0] is metric and learn.dls is dls and metric.batches
     content = torch.load(tmp_path / "a.cbnb", weights_only=True)
     assert set(content) == {"cbnb", "state", "tensors"} and all(t.device.type == "cpu" for t in content["tensors"])
 

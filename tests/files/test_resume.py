@@ -55,7 +55,7 @@ def test_the_training_of_the_tutorial_ends_with_the_same_numbers(tmp_path, whole
     script(tmp_path)
     assert run(tmp_path, name).returncode == -getattr(signal, name)
     again = run(tmp_path)
-    assert again.stdout.splitlines()[1].startswith(f"continuing at epoch 2, batch {batch}, from out/"), again.stderr
+    assert again.stdout.splitlines()[0].startswith(f"continuing at epoch 2, batch {batch}, from out/"), again.stderr
     assert rows(again) == whole and len(whole) == 5
 
 

@@ -236,8 +236,8 @@ def test_an_exported_learner_holds_no_data_that_metrics_have_kept(tmp_path):
     learn = line_learner(3, metrics=metric, path=tmp_path)
     learn.fit(1)
     learn.export()
-    assert learn.metrics[0] is metric and metric.preds
-    assert not cbnb.load_learner(tmp_path / "export.pkl", trust=True).metrics[0].preds
+    assert learn.metrics[0] is metric and metric.batches
+    assert not cbnb.load_learner(tmp_path / "export.pkl", trust=True).metrics[0].batches
 
 
 def no_difference(pred, y):

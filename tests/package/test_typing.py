@@ -15,7 +15,22 @@ from later import write_later
 from notebooks import INDEX, LIB, NBS, ROOT, read, without_directives
 
 CALLS = ROOT / "tests" / "typing" / "calls.py"
-STRICT = ["loop", "events", "callback", "undo", "learner", "optim", "history", "recorder", "metrics", "schedule", "hints"]
+STRICT = [
+    "loop",
+    "events",
+    "callback",
+    "undo",
+    "learner",
+    "optim",
+    "history",
+    "recorder",
+    "metrics",
+    "schedule",
+    "hints",
+    "step",
+    "data",
+    "snapshot",
+]
 FOR_PYRIGHT = ["loop", "events", "undo", "hints"]
 PAGES = [INDEX, *sorted((NBS / "tutorials").glob("*.ipynb"))]
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cbnb.all import DataLoaders, Learner
+from cbnb.all import DataLoaders, Learner, UpdateStep
 from program import Hand, Program, loader, mean
 
 RHO = 0.05
@@ -63,4 +63,4 @@ class TestSAM(Program):
         def step(x, y):
             return sam_update(model, opt, F.mse_loss, x, y)
 
-        return Learner(DataLoaders(*loaders(), device="cpu"), model, F.mse_loss, opt, train_step=step, path=path)
+        return Learner(DataLoaders(*loaders(), device="cpu"), model, F.mse_loss, opt, train_step=UpdateStep(step, opt), path=path)
