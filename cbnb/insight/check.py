@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
-# %% ../../nbs/insight/check.ipynb #83f711b3
+# %% ../../nbs/insight/check.ipynb #df0ee7b6
 from ..basics.patch import patch
 from ..basics.text import plural
 from .data_faults import DATA_CHECKS
-from .evidence import Evidence, collect
+from .evidence import Evidence, collect, without_trace
 from .findings import FAULTS, Finding, Findings
 from .model_faults import MODEL_CHECKS
 from .plan_faults import PLAN_CHECKS
 from .small_trainings import can_train, overfit, rate
 from ..learner import Learner
 
-# %% ../../nbs/insight/check.ipynb #78ffa8a1
+# %% ../../nbs/insight/check.ipynb #6402339e
 Check = Callable[[Evidence], Iterator[Finding]]
 
 def run_checks(
@@ -42,9 +42,9 @@ def _decided(found: list[Finding], trained: list[Finding]) -> list[Finding]:
     return [f for f in found if f.code != 'M6'] + trained
 
 def _of_failure(e: Evidence) -> Finding:
-    return Finding('X1', 'error', 'the first batch', type(e.failed).__name__, 'no error', str(e.failed), 'learn.fit(1) shows where it is raised')
+    return Finding('X1', 'error', 'the first batch', type(e.failed).__name__, 'no error', f'it raises: {e.failed}', 'learn.fit(1) shows where it is raised')
 
-# %% ../../nbs/insight/check.ipynb #19b640e2
+# %% ../../nbs/insight/check.ipynb #163a4418
 _ALL_FROZEN = Finding('M4', 'error', 'all parameters', 'frozen', 'parameters to train', 'requires_grad is False for each of them, so nothing can be trained', 'learn.unfreeze()')
 
 def _skipped_codes(skip: Any) -> set[str]:
@@ -72,7 +72,7 @@ def check(self: Learner, fast: bool = False, skip: Any = ()) -> Findings:
     left_out = _skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
     if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()): return Findings([_ALL_FROZEN])
-    with self.without_trace():
+    with without_trace(self):
         if self.opt is None: self.create_opt()
         e = collect(self)
         if e is None: return Findings(skipped=['anything: the training loader has no batch'])

@@ -5,14 +5,13 @@
 # %% auto #0
 __all__ = ['FAULTS', 'EFFECTS', 'Level', 'LEVELS', 'Finding', 'in_groups', 'Findings']
 
-# %% ../../nbs/insight/findings.ipynb #1cd04c4d
-import math
+# %% ../../nbs/insight/findings.ipynb #18003e30
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-# %% ../../nbs/insight/findings.ipynb #1c405172
-from ..basics.text import escape, number, plural
+# %% ../../nbs/insight/findings.ipynb #7db832a7
+from ..basics.text import escape, plural
 from ..display.look import COLORS, css_variables, in_page
 
 # %% ../../nbs/insight/findings.ipynb #d54d7ab3

@@ -87,11 +87,11 @@ def width(e: Evidence) -> Iterator[Finding]:
     if seen < n and len(y) >= max(50, 5*n): yield Finding(
         'M13', 'note', 'the last layer', f'{n} outputs', f'{seen}, the number of labels', 'an output without a label is never right', f'give the last layer {seen} outputs')
 
-# %% ../../nbs/insight/model_faults.ipynb #a46882c2
+# %% ../../nbs/insight/model_faults.ipynb #0dbf1081
 def no_gradient(e: Evidence) -> Iterator[Finding]:
     "M4: the loss has no gradient, or no parameter gets one"
     params = list(e.learn.model.parameters())
-    if e.loss is None or not params: return
+    if e.loss is None or not params or e.learn.train_step.own_update: return
     cut = not e.loss.requires_grad
     if not cut and (not e.grads or any(g is not None for g in e.grads.values())): return
     yield Finding('M4', 'error', 'the loss' if cut else 'all parameters', 'no gradient', 'a gradient', 'something between parameters and loss cuts the graph, such as detach(), argmax, item() or NumPy',

@@ -10,9 +10,8 @@ __all__ = ['PLAN_CHECKS', 'first_loss', 'wrong_activation', 'wrong_loss', 'broad
 import math
 from collections.abc import Iterator
 
-# %% ../../nbs/insight/plan_faults.ipynb #33900e22
+# %% ../../nbs/insight/plan_faults.ipynb #9ece3d1f
 import torch
-from torch import Tensor
 
 # %% ../../nbs/insight/plan_faults.ipynb #2abd6731
 from .data_faults import digits, listed, percent

@@ -357,7 +357,22 @@ def test_dicts_steps_and_streams():
 
     learn = learner(loss=lambda p, y: F.cross_entropy(p, y))
     learn.train_step = Scaled()
-    assert "L2" not in learn.check(fast=True).codes or learn.check(fast=True).ok is False
+    assert "L2" in learn.check(fast=True).codes
+
+    net = mlp()
+    opt = torch.optim.Adam(net.parameters(), 3e-3)
+
+    def update(x, y):
+        loss = F.cross_entropy(net(x), y)
+        loss.backward(), opt.step(), opt.zero_grad()
+        return loss.detach()
+
+    learn = learner(X * 1000, model=net)
+    learn.train_step = cbnb.UpdateStep(update, opt)
+    before = copy.deepcopy(net.state_dict())
+    found = learn.check()
+    assert found.codes[0] == "D2" and not found.errors and "updates the weights itself" in found.skipped[0]
+    assert same(net.state_dict(), before) and not opt.state
 
     class Stream(IterableDataset):
         def __iter__(self):
