@@ -144,5 +144,5 @@ def check_writable(
     try:
         if target.is_dir(): raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if target.exists() and not target.is_file(): return
-        with draft_of(folder/target.name): pass
+        with interrupts_wait(), draft_of(folder/target.name): pass      # no draft is left behind
     except OSError as e: raise type(e)(e.errno, f'{e.strerror}, so {use} could not be written there; choose another folder', str(path)) from None
