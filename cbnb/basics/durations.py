@@ -46,6 +46,9 @@ def as_duration(
 ) -> Duration:
     "Convert a value to a `Duration`. Raise `TypeError` if it is neither a whole number nor text, and `ValueError` if it is below 1 or its unit is unknown"
     if isinstance(value, Duration): return value
+    if name == 'n_epoch' and not isinstance(value, str) and hasattr(value, '__getitem__') and getattr(value, 'ndim', 1): raise TypeError(
+        f'n_epoch is a {type(value).__name__}, and a fit takes a number of epochs, as learn.fit(3). The data are passed to '
+        'Learner(dls, model, loss_func), with dls = DataLoaders.from_datasets(TensorDataset(x, y), bs=64)')
     if not isinstance(value, str): return Duration(as_count(value, name, 1), 'epoch')
     found = re.fullmatch(r'([\d_,]*)\s*([a-z]*)', value.strip().lower())
     number, word = found.groups() if found else ('', '')

@@ -607,6 +607,12 @@ HELP = {
     "a sweep without a result as rate": (lambda: line_learner().fit(1, refused()), ValueError, "lr_find recommends no rate: .*"),
     "the same for a learner": (lambda: line_learner(lr=refused()), ValueError, "lr_find recommends no rate"),
     "the same for one-cycle": (lambda: line_learner().fit_one_cycle(1, refused()), ValueError, "lr_find recommends no rate"),
+    "the data of a fit": (
+        lambda: line_learner().fit(torch.ones(4, 1), torch.ones(4, 1)),
+        TypeError,
+        "takes a number of epochs.*from_datasets",
+    ),
+    "a loader as n_epoch": (lambda: line_learner().fit([(1, 2)]), TypeError, "n_epoch is a list, and a fit takes a number of epochs"),
 }
 
 
