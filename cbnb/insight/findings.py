@@ -165,7 +165,7 @@ def _html_group(group: list[Finding]) -> str:
     cause, *effects = group
     color = in_page(COLORS[_COLORS[cause.level]])
     below = ''.join(f'<li class="cbnb-quiet">{escape(f"{f.code} {f.name}: {_what(f)}")}</li>' for f in effects)
-    also = f'<span class="cbnb-quiet">This also explains:</span><ul>{below}</ul>' if effects else ''
+    also = f'<br><span class="cbnb-quiet">This also explains:</span><ul>{below}</ul>' if effects else ''
     return (f'<li style="border-color:{color}"><b style="color:{color}">{cause.level.capitalize()}</b> <b>{escape(f"{cause.code} {cause.name}")}</b> '
             f'<span>{escape(cause.where)}</span><br><span>{escape(cause.measured)}; expected: {escape(cause.limit)}. '
             f'{escape(_sentence(cause.why))}</span><br><span class="cbnb-quiet">Fix: <code>{escape(cause.fix)}</code></span>{also}</li>')
