@@ -92,9 +92,8 @@ class Findings:
         found: Iterable[Finding] = (),    # in any order
         about: str = '',                  # what was checked
         skipped: Iterable[str] = (),      # what was not checked, and why
-        figure: str = '',                 # SVG below the list
     ):
-        self.groups, self.about, self.skipped, self.figure = in_groups(found), about, list(skipped), figure
+        self.groups, self.about, self.skipped = in_groups(found), about, list(skipped)
 
     def __iter__(self) -> Iterator[Finding]: return (f for group in self.groups for f in group)
     def __len__(self) -> int: return sum(map(len, self.groups))
@@ -159,7 +158,7 @@ def _html(found: Findings) -> str:
     skipped = ''.join(f'<p class="cbnb-quiet">Not checked: {escape(text)}</p>' for text in found.skipped)
     style = css_variables('.cbnb-findings', ('text', 'quiet', 'bad', 'valid')) + _STYLE
     return (f'<div class="cbnb-findings"><style>{style}</style><b>{escape(_headline(found).capitalize())}</b>'
-            f'<ol>{items}</ol>{skipped}{found.figure}</div>')
+            f'<ol>{items}</ol>{skipped}</div>')
 
 def _html_group(group: list[Finding]) -> str:
     cause, *effects = group

@@ -13,13 +13,13 @@ from typing import Any
 
 # %% ../../nbs/insight/small_trainings.ipynb #a9ae54b4
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 # %% ../../nbs/insight/small_trainings.ipynb #6c91a7b4
 from ..basics.nested import map_tensors, to_device
 from ..basics.text import plural
 from .data_faults import digits, listed
-from .evidence import Evidence, compute_loss, rows, without_dropout
+from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
 from ..learner import Learner
 
@@ -66,13 +66,8 @@ def _restarting(learn: Learner) -> Any:
 def _without_inputs(learn: Learner, batch: Any) -> Any:
     "Return the batch with zeros as inputs, as the learner splits it"
     xb, _ = learn.split_batch(batch)
-    zeros = {id(t): torch.zeros_like(t) for t in _tensors(xb)}
+    zeros = {id(t): torch.zeros_like(t) for _, t in leaves(xb)}
     return map_tensors(lambda t: zeros.get(id(t), t), batch)
-
-def _tensors(values: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    map_tensors(found.append, values)
-    return found
 
 def overfit(e: Evidence) -> Iterator[Finding]:
     "T1 and T2: 16 items cannot be learned by heart, or as well without inputs. M6: weights that this training does not change"
