@@ -38,7 +38,8 @@ from ..recorder import Recorder
 from ..snapshot import owned_by_steps
 from ..basics.notices import warn_user
 from ..basics.loss_weights import n_items
-from ..step import CallStep, Step
+from ..function_steps import CallStep
+from ..step import Step
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473
