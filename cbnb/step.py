@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .basics.loss_parts import as_loss, loss_and_parts, loss_of, pred_of, split_result
 from .basics.loss_weights import UNKNOWN, divisor, given_weight, n_items, seen, weigher
 from .basics.multi_optimizer import MultiOptimizer
-from .optim import update
+from .basics.fused import update
 from .basics.interrupts import interrupts_act, interrupts_wait
 from .undo import UndoStack
 

@@ -19,7 +19,7 @@ from ..basics.patch import patch
 from ..basics.random_state import save_rng
 from ..basics.text import escape, html_table, text_table
 from ..learner import Learner
-from ..optim import is_fused
+from ..basics.fused import is_fused
 from ..basics.trained_modules import trained_modules
 from ..step import CallStep
 from ..undo import UndoStack, interrupts_act, interrupts_wait
