@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['as_count', 'recommended', 'as_positive', 'is_number', 'as_python', 'as_number', 'nearest', 'columns_hint',
-           'without_partial', 'check_arguments', 'unknown_argument', 'hinted']
+           'without_partial', 'check_arguments', 'unknown_argument', 'hinted', 'checked_model', 'checked_loss_func',
+           'checked_moms', 'event_names']
 
 # %% ../../nbs/basics/arguments.ipynb #6eef8137
 import difflib
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 import math
 
 # %% ../../nbs/basics/arguments.ipynb #b7abfbb3
-from torch import Tensor
+from torch import Tensor, nn
 
 # %% ../../nbs/basics/arguments.ipynb #11bb6b50
 def as_count(
@@ -187,3 +188,38 @@ def hinted(f: _F) -> _F:
             said = unknown_argument(name, unknown[0], [p for p in parameters if p != 'self'])
         raise TypeError(said)
     return call
+
+# %% ../../nbs/basics/arguments.ipynb #ac626e12
+def checked_model(
+    model: Any,                           # the argument of a learner
+    remark_on: Callable[[Any], str],      # returns a remark about a model of another library, or ''
+) -> Any:                                 # `model`
+    "Raise `TypeError` if a model is a class, or cannot be called"
+    if isinstance(model, nn.Module) or not isinstance(model, type) and callable(model) and not remark_on(model): return model
+    raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module{remark_on(model)}')
+
+def checked_loss_func(
+    f: Any,        # the argument of a learner, or None
+) -> Any:          # `f`
+    "Raise `TypeError` if a loss function is a class, or cannot be called"
+    if isinstance(f, type): raise TypeError(f'loss_func is the class {f.__name__}: pass {f.__name__}()')
+    if f is None or callable(f): return f
+    raise TypeError(f'loss_func={f!r} cannot be called: pass a function, or a module as nn.CrossEntropyLoss()')
+
+def checked_moms(
+    moms: Any,                 # the argument of a learner
+) -> tuple[float, ...]:        # three numbers
+    "Raise an error if the momenta of a one-cycle fit are not three rates"
+    if len(moms) != 3: raise ValueError(f'moms={moms!r} should be three numbers: start, top, end')
+    return tuple(as_positive(m, 'moms') for m in moms)
+
+def event_names(
+    given: Any,        # what a learner was called with
+) -> list[str]:        # names, not all of them those of events
+    "Return one name or several as a list. Raise `TypeError` if the learner was called like a model"
+    one = isinstance(given, (str, dict)) or hasattr(given, 'shape') or not isinstance(given, Iterable)
+    names: list[Any] = [given] if one else list(given)
+    if wrong := [name for name in names if not isinstance(name, str)]: raise TypeError(
+        f'learn(...) dispatches events by their names, and this is a {type(wrong[0]).__name__}. For the output of the model, '
+        'call learn.model(x). For predictions: learn.predict(item), or learn.get_preds(dl=[(x,)])')
+    return names
