@@ -36,7 +36,8 @@ from ..recorder import Recorder
 from ..snapshot import owned_by_steps, without_trace
 from ..basics.notices import warn_user
 from ..basics.loss_weights import n_items
-from ..step import CallStep, Step
+from ..function_steps import CallStep
+from ..step import Step
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473
 def _numbers(dl: DataLoader) -> list[int] | int | None:

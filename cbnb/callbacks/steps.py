@@ -25,7 +25,8 @@ from ..learner import Learner
 from ..basics.loss_parts import as_loss, loss_and_parts
 from ..basics.trained_modules import modules_of
 from ..basics.loss_weights import UNKNOWN, n_items
-from ..step import Step, call_on_batch
+from ..function_steps import call_on_batch
+from ..step import Step
 from ..basics.multi_optimizer import MultiOptimizer
 from ..basics.arguments import as_positive
 
