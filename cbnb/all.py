@@ -106,7 +106,7 @@ _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 
 from .callbacks.model_loss import model_loss_step
 from .step import LossStep, Step, UpdateStep
 from .callbacks.steps import EvalStep, MultiLossStep, TrainStep
-from .basics.multi_optimizer import MultiOptimizer
+from .basics.optimizers import MultiOptimizer
 
 # %% ../nbs/all.ipynb #1d9e5d65
 _all_ = ['Step', 'TrainStep', 'EvalStep', 'LossStep', 'UpdateStep', 'MultiLossStep', 'MultiOptimizer']

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../nbs/hints.ipynb #9a949b0b
-from .basics.all_pairs import AllPairs, check_shapes, is_column_and_row, title_of
+from .basics.metric_functions import AllPairs, check_shapes, is_column_and_row, title_of
 from .basics.arguments import as_number, nearest, without_partial
 from .basics.failures import note_batch, note_fix
 from .basics.loaders import n_batches
@@ -38,7 +38,7 @@ from .events import EVENTS, event
 from .learner import Learner
 from .length import is_over
 from .loop import Loop
-from .basics.notices import warn_user
+from .basics.text import warn_user
 from .step import PredictStep, Step, UpdateStep
 
 # %% ../nbs/hints.ipynb #4154531d

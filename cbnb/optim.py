@@ -22,8 +22,7 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks as _BEFORE_ALL
 
 # %% ../nbs/05_optim.ipynb #294b52b0
 from .basics.arguments import as_positive, recommended
-from .basics.lent_names import lend_hypers
-from .basics.param_groups import hyper_key, noted_hypers, save_hypers, set_hyper, set_wd, spread_lrs
+from .basics.optimizers import hyper_key, lend_hypers, noted_hypers, save_hypers, set_hyper, set_wd, spread_lrs
 from .undo import UndoStack
 
 # %% ../nbs/05_optim.ipynb #9de6902f

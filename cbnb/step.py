@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 # %% ../nbs/06_step.ipynb #14969f78
-from .basics.loss_parts import as_loss, loss_and_parts, loss_of, pred_of, split_result
-from .basics.loss_weights import UNKNOWN, divisor, given_weight, n_items, seen, weigher
-from .basics.multi_optimizer import MultiOptimizer
+from .basics.losses import (
+    UNKNOWN, as_loss, divisor, given_weight, loss_and_parts, loss_of, n_items, pred_of, seen, split_result, weigher)
+from .basics.optimizers import MultiOptimizer
 from .optim import update
 from .basics.interrupts import interrupts_act, interrupts_wait
 from .undo import UndoStack
