@@ -27,8 +27,8 @@ from .events import CancelException, event, not_honoured
 from .length import MidEpochValidation, as_valid_every, set_length
 from .loop import Loop, TrainEvalCallback, splitter_of
 from .metrics import as_metrics
-from .optim import (
-    belongs_to, check_opt_func, checked_lr, count_updates, hold_hypers, lacks_params, make_opt, needs_closure, one_group, own_rates, shares_params)
+from .basics.opt_checks import check_opt_func, checked_lr, count_updates, lacks_params, needs_closure, own_rates, shares_params
+from .optim import belongs_to, hold_hypers, make_opt, one_group
 from .basics.text import warn_user
 from .basics.trained_modules import params_outside, trained_modules
 from .step import CallStep, Step, as_step

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .basics.losses import (
     UNKNOWN, as_loss, divisor, given_weight, loss_and_parts, loss_of, n_items, pred_of, seen, split_result, weigher)
 from .basics.optimizers import MultiOptimizer
-from .optim import update
+from .basics.fused import update
 from .basics.interrupts import interrupts_act, interrupts_wait
 from .undo import UndoStack
 
