@@ -104,7 +104,8 @@ _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 
 
 # %% ../nbs/all.ipynb #671b2bc9
 from .callbacks.model_loss import model_loss_step
-from .step import LossStep, Step, UpdateStep
+from .function_steps import LossStep, UpdateStep
+from .step import Step
 from .callbacks.steps import EvalStep, MultiLossStep, TrainStep
 from .basics.optimizers import MultiOptimizer
 

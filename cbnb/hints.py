@@ -39,7 +39,8 @@ from .learner import Learner
 from .length import is_over
 from .loop import Loop
 from .basics.text import warn_user
-from .step import PredictStep, Step, UpdateStep
+from .function_steps import UpdateStep
+from .step import PredictStep, Step
 
 # %% ../nbs/hints.ipynb #4154531d
 def keep_modes(

@@ -31,7 +31,8 @@ from .basics.opt_checks import check_opt_func, checked_lr, count_updates, lacks_
 from .optim import belongs_to, hold_hypers, make_opt, one_group
 from .basics.text import warn_user
 from .basics.trained_modules import params_outside, trained_modules
-from .step import CallStep, Step, as_step
+from .function_steps import CallStep, as_step
+from .step import Step
 from .undo import UndoStack
 
 # %% ../nbs/04_learner.ipynb #b2056392

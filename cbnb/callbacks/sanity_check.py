@@ -36,7 +36,8 @@ from ..metrics import MeanMetric, view_for_metric
 from ..phase import fresh
 from ..recorder import Recorder
 from ..snapshot import owned_by_steps
-from ..step import CallStep, Step
+from ..function_steps import CallStep
+from ..step import Step
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473

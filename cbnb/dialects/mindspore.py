@@ -39,7 +39,7 @@ from .mindspore_metrics import (
 from .mindspore_parallel import (
     DistributedGradReducer, ParallelMode, context, get_auto_parallel_context, get_group_size, get_rank, in_parallel, init,
     reset_auto_parallel_context, set_auto_parallel_context)
-from ..step import CallStep, UpdateStep
+from ..function_steps import CallStep, UpdateStep
 from ..learner import Learner
 from ..basics.arguments import as_count
 from ..metrics import Metric as NativeMetric

@@ -32,7 +32,7 @@ from ..basics.nested import find_bs, map_tensors
 from ..basics.loaders import n_batches
 from ..basics.losses import MeanLoss
 from ..basics.text import distinct, shell
-from ..step import CallStep, UpdateStep
+from ..function_steps import CallStep, UpdateStep
 from ..callback import as_list
 from ..learner import Learner
 from .rules import BAND, REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
