@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #d93ae9ee
-from ..basics.notices import user_level
+from ..basics.text import user_level
 from ..basics.processes import process_number
 from ..callback import Callback
 from ..files.atomic import check_writable

@@ -20,9 +20,9 @@ from ..basics.processes import local_parts, whole_tensor
 from ..callback import Callback, STEP
 from ..events import CancelBatchException
 from ..basics.arguments import as_count, as_positive
-from ..basics.notices import user_level
+from ..basics.text import user_level
 from ..basics.nested import find_bs, map_tensors
-from ..basics.param_groups import norm_params
+from ..basics.optimizers import norm_params
 
 # %% ../../nbs/callbacks/gradients.ipynb #03e8362c
 def values_of_sparse(p: Tensor) -> Tensor:

@@ -20,13 +20,12 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 # %% ../../nbs/callbacks/interpret.ipynb #3e45a4b2
 from ..basics.arguments import as_count, hinted
-from ..basics.layout import IGNORED, class_axis, ignored_label, loss_axis
+from ..basics.metric_functions import IGNORED, class_axis, ignored_label, loss_axis
 from ..basics.loaders import as_loader, first_batch
 from ..basics.nested import entries, find_bs, map_tensors, shape_text, to_detach
-from ..basics.notices import shell
+from ..basics.text import escape, number, plural, shell
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
-from ..basics.text import escape, number, plural
 from .predictions import GatherPredsCallback, activation_of, in_order, losses_and_weights
 from ..data import split_batch
 from ..display.figures import show as show_figure

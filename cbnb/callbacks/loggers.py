@@ -28,15 +28,14 @@ import numpy as np
 
 # %% ../../nbs/callbacks/loggers.ipynb #3a186089
 from ..basics.arguments import as_count, hinted, is_number
-from ..basics.notices import user_level
+from ..basics.text import distinct, user_level
 from ..basics.processes import process_number
-from ..basics.text import distinct
 from ..callback import Callback
 from .csv_logger import ends_line
 from ..display import plots  # noqa: F401 (adds `plot_losses` to the recorder)
 from ..basics.buffers import ScalarBuffer
 from ..history import Run
-from ..basics.fit_settings import how_it_ends
+from ..basics.settings import how_it_ends
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/loggers.ipynb #3d0fbb4f

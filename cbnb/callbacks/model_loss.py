@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor
 
 # %% ../../nbs/callbacks/model_loss.ipynb #20fc923c
-from ..basics.loss_parts import as_loss, pred_of, split_result
-from ..basics.loss_weights import UNKNOWN, divisor
-from ..step import Step, call_on_batch
+from ..basics.losses import UNKNOWN, as_loss, divisor, pred_of, split_result
+from ..function_steps import call_on_batch
+from ..step import Step
 
 # %% ../../nbs/callbacks/model_loss.ipynb #83c9631d
 class ModelLossStep(Step):

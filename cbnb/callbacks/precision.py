@@ -17,7 +17,7 @@ from torch import Tensor, nn
 # %% ../../nbs/callbacks/precision.ipynb #0111a24c
 from ..basics.arguments import as_count, hinted
 from ..basics.nested import map_tensors
-from ..basics.notices import say, user_level
+from ..basics.text import say, user_level
 from ..basics.patch import patch
 from ..callback import Callback
 from .steps import above_zero

@@ -33,12 +33,11 @@ from ..basics.patch import patch
 from ..files.atomic import sweep_drafts, write_whole
 from ..files.saving import read_file
 from ..basics.loaders import as_loader
-from ..basics.loss_weights import per_item, with_call
+from ..basics.losses import loss_of, per_item, with_call
 from ..basics.nested import entries, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..callback import as_list
 from ..learner import Learner
-from ..basics.loss_parts import loss_of
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/predictions.ipynb #757697af

@@ -22,11 +22,11 @@ from torch.optim import Optimizer
 # %% ../../nbs/callbacks/steps.ipynb #660d0241
 from ..data import split_batch
 from ..learner import Learner
-from ..basics.loss_parts import as_loss, loss_and_parts
+from ..basics.losses import UNKNOWN, as_loss, loss_and_parts, n_items
 from ..basics.trained_modules import modules_of
-from ..basics.loss_weights import UNKNOWN, n_items
-from ..step import Step, call_on_batch
-from ..basics.multi_optimizer import MultiOptimizer
+from ..function_steps import call_on_batch
+from ..step import Step
+from ..basics.optimizers import MultiOptimizer
 from ..basics.arguments import as_positive
 
 # %% ../../nbs/callbacks/steps.ipynb #5fc23e38

@@ -23,14 +23,15 @@ from torch import Tensor, nn
 from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.arguments import as_count, as_positive
-from ..basics.notices import user_level, say
+from ..basics.text import user_level, say
 from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
 from ..basics.nested import map_tensors, to_detach
 from .precision import gradients
-from ..step import CallStep, Step, UpdateStep
+from ..function_steps import CallStep, UpdateStep
+from ..step import Step
 from ..learner import Learner
-from ..basics.param_groups import total_norm
+from ..basics.optimizers import total_norm
 
 # %% ../../nbs/callbacks/stopping.ipynb #676d8ba3
 def all_finite(value: Any) -> bool:

@@ -23,11 +23,9 @@ from torch.optim.lr_scheduler import LRScheduler
 # %% ../../nbs/callbacks/trackers.ipynb #42cb5fe0
 from ..callback import Callback
 from ..events import CancelFitException
-from ..basics.arguments import hinted, as_count, as_positive, columns_hint
-from ..basics.durations import Every
-from ..basics.notices import user_level
-from ..basics.param_groups import hyper_key, no_such_hyper
-from ..basics.text import lower_is_better, named_direction
+from ..basics.arguments import Every, as_count, as_positive, columns_hint, hinted
+from ..basics.text import lower_is_better, named_direction, user_level
+from ..basics.optimizers import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
 from ..length import is_validated
 from ..schedule import ParamScheduler

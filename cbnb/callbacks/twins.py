@@ -11,8 +11,8 @@ import warnings
 from typing import Any
 
 # %% ../../nbs/callbacks/twins.ipynb #8eb07651
-from ..basics.configured import Configured, comparable, configuration
-from ..basics.notices import user_level
+from ..basics.settings import Configured, comparable, configuration
+from ..basics.text import user_level
 from ..callback import Callback, CallbackList, made_by, shadows, warn_shadow, wrapped
 from ..events import EVENTS
 

@@ -31,13 +31,11 @@ from .detect import Adapter
 from .fastai_v1_slots import CallbackHandler, LearnerCallback, v1_name
 from ..callback import as_list
 from ..learner import Learner
-from ..basics.loss_parts import as_loss
+from ..basics.losses import as_loss
 from ..metrics import Metric
 from ..basics.arguments import as_number
-from ..basics.text import distinct
-from ..basics.notices import user_level
-from ..basics.lent_names import LentNames, lend_names
-from ..basics.param_groups import get_hyper, set_hyper
+from ..basics.text import distinct, user_level
+from ..basics.optimizers import LentNames, get_hyper, lend_names, set_hyper
 from ..phase import PhaseMetrics
 from ..recorder import Recorder
 

@@ -22,7 +22,7 @@ from ..callback import as_list
 from ..learner import Learner
 from ..basics.arguments import as_count
 from ..lr.finder import LRFind, geometric
-from ..basics.param_groups import hyper_key, spread_lrs
+from ..basics.optimizers import hyper_key, spread_lrs
 from ..schedule import SchedPoly
 from ..snapshot import snapshot
 

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #f6ff131a
-from ..basics.text import snake_name
-from ..basics.notices import user_level
+from ..basics.text import snake_name, user_level
 from ..callback import warn_shadow
 from ..basics.nested import find_bs
 from ..callback import as_list

@@ -27,7 +27,7 @@ from ..files.saving import as_loadable, read_file
 from ..callbacks.stopping import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
 from ..basics.arguments import as_count, as_positive
-from ..basics.param_groups import get_hyper, set_hyper
+from ..basics.optimizers import get_hyper, set_hyper
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #369414b0
 class StepInEpoch(Callback):

@@ -23,18 +23,15 @@ from torch import Tensor
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #97166aa2
 from ..events import CancelFitException, CancelTrainException, CancelValidException
-from ..basics.notices import user_level
-from ..basics.nested import map_tensors
-from ..basics.plain import Held, state_of
+from ..basics.text import distinct, user_level
+from ..basics.nested import Held, map_tensors, state_of
 from ..basics.loaders import n_batches
 from ..basics.processes import n_processes
 from .detect import Adapter
 from ..distributed.shares import n_steps
 from ..learner import Learner
 from ..step import Step
-from ..basics.text import distinct
-from ..basics.multi_optimizer import MultiOptimizer
-from ..basics.param_groups import get_hyper, set_hyper
+from ..basics.optimizers import MultiOptimizer, get_hyper, set_hyper
 from ..phase import PhaseMetrics
 from ..recorder import Recorder
 
