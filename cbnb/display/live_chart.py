@@ -22,10 +22,7 @@ from .chart import Chart, Line, as_float32, chart_css, chart_spec, even_ends, st
 from .page_script import script, still_image
 
 # %% ../../nbs/display/live_chart.ipynb #040d2b1f
-def extreme_places(
-    ys: Sequence[float],
-    n: int,                 # approximate number of points to keep
-) -> Sequence[int]:
+def extreme_places(ys: Sequence[float], n: int) -> Sequence[int]:
     "Return the indices of about `n` points of a curve: the lowest and the highest of each group of neighbors, and the last"
     if len(ys) <= n: return range(len(ys))
     size, found = -(-2*len(ys)//n), []
@@ -50,10 +47,7 @@ class Points:
         self.xs.extend(xs)
         self.ys.extend(ys)
 
-def thinned_together(
-    lines: Iterable[tuple[array, array]],    # x and y values of each line
-    most: int,                               # approximate number of points to keep
-) -> list[tuple[array, array]]:              # x and y values of each line
+def thinned_together(lines: Iterable[tuple[array, array]], most: int) -> list[tuple[array, array]]:
     "Thin lines to about `most` points. Lines with the same x values as the line before keep the same points"
     found, before, places = [], None, ()
     for xs, ys in lines:
@@ -61,11 +55,10 @@ def thinned_together(
         found.append((xs, ys) if len(xs) <= most else (array('f', [xs[i] for i in places]), array('f', [ys[i] for i in places])))
     return found
 
-def news(
-    points: Sequence[Points],    # the points of each line
-    most: int = 200,             # approximate number of points to return for each line; more points are thinned
-    limit: int = 4000,           # thin the stored points to this number when there are more than twice as many
-) -> list[tuple[array, array]]:    # x and y values of each line
+def news(points: Sequence[Points],
+    most: int = 200,      # approximate number of points to return for each line; more points are thinned
+    limit: int = 4000,    # thin the stored points to this number when there are more than twice as many
+) -> list[tuple[array, array]]:
     "Return the points that were not sent yet, count them as sent, and thin the stored points if there are too many"
     found = thinned_together(((p.xs[p.sent:], p.ys[p.sent:]) for p in points), most)
     if any(len(p.xs) > 2*limit for p in points):
@@ -162,11 +155,10 @@ _NAMES = dict(cursor='chosen', xlabel='x_label', ylabel='y_label')      # layout
 class LiveChart:
     "A chart that grows while a cell runs, and reports clicks to Python"
     def __init__(self,
-        lines: Iterable[Line],                            # names and styles of the lines, with points so far if there are any
+        lines: Iterable[Line],                                   # names and styles of the lines, with points so far if there are any
         on_pick: Callable[[float, bool], None] | None = None,    # called with x, and False during a drag or True at its end
         whole: Callable[[], Sequence[Line]] | None = None,       # returns the lines with all steps, for pages that ask; None: the page has all points
-        **layout: Any,                                    # keyword arguments of `Chart`
-    ):
+        **layout: Any):
         self.lines, self.layout, self.on_pick, self.whole = list(lines), layout, on_pick, whole
         self.points = {line.name: Points() for line in self.lines}
         self.name, self.here, self.n_sent = uuid4().hex[:12], False, 0
@@ -198,11 +190,9 @@ class LiveChart:
         head = struct.pack(f'<{1 + len(sent)}I', self.n_sent, *(len(xs) for xs, _ in sent))
         return head + b''.join(xs.tobytes() + ys.tobytes() for xs, ys in sent)
 
-    def add(self,
-        name: str,                # name of the line
-        xs: Iterable[float],      # ascending values, larger than those of the line so far
-        ys: Iterable[float],      # as many values as `xs`
-    ) -> None:
+    def add(self, name: str,
+        xs: Iterable[float],    # ascending values, larger than those of the line so far
+        ys: Iterable[float]) -> None:
         "Append points to a line. The next `flush` sends them to the page"
         self.points[name].add(xs, ys)
 

@@ -30,16 +30,12 @@ def asset(
     "Return the text of a script or a style sheet in the package"
     return (Path(__file__).parent/name).read_text(encoding='utf-8')
 
-def script(
-    *names: str,    # names of scripts, such as 'chart.js'
-) -> str:
+def script(*names: str) -> str:
     "Return scripts as one module, with `page.js` before them. Its function `mount` draws what they define in `KINDS`"
     return '\n'.join(map(asset, ('page.js', *names)))
 
 # %% ../../nbs/display/page_script.ipynb #802de5da
-def packed(
-    text: str,
-) -> str:    # base 85 of the deflated text, which browsers can unpack
+def packed(text: str) -> str:    # base 85 of the deflated text, which browsers can unpack
     "Compress text into a string for a script"
     return base64.b85encode(zlib.compress(text.encode(), 9, -15)).translate(_TO_DIGITS).decode()
 
@@ -64,11 +60,10 @@ try{module.mount(home,data);slot.firstChild.style.display='none'}catch(e){home.r
 
 # %% ../../nbs/display/page_script.ipynb #58ce2bfa
 def scripted(
-    still: str,                # HTML for pages that do not run scripts
-    code: str,                 # a JavaScript module that exports `mount(element, data)`
-    data: Mapping[str, Any],   # JSON data, passed to `mount` as its second argument
-    live: bool | None = None,  # whether to include the script; None: include it if `runs_scripts()`
-) -> str:                      # HTML of the output
+    still: str,                 # HTML for pages that do not run scripts
+    code: str,                  # a JavaScript module that exports `mount(element, data)`
+    data: Mapping[str, Any],    # JSON data, passed to `mount` as its second argument
+    live: bool | None = None) -> str:
     "Return HTML that becomes interactive in a page that runs scripts"
     if not (runs_scripts() if live is None else live): return still
     name = f'cbnb-{uuid4().hex[:12]}'
@@ -89,9 +84,8 @@ _STILL_STYLE = ('<style>.cbnb-still{max-width:100%;height:auto;border-radius:6px
                 'body[data-theme=dark] .cbnb-still{filter:invert(.93) hue-rotate(180deg)}</style>')
 
 def still_image(
-    svg: str,     # SVG text with `xmlns`, width and height
-    text: str,    # alternative text for screen readers
-) -> str:         # HTML of the image
+    svg: str,    # SVG text with `xmlns`, width and height
+    text: str) -> str:
     "Return an SVG as an `<img>` element, which untrusted notebooks also show"
     return (f'{_STILL_STYLE}<img class="cbnb-still" alt="{escape(text)}" '
             f'src="data:image/svg+xml,{_quoted(svg)}">')
