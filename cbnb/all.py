@@ -107,7 +107,7 @@ from .callbacks.model_loss import model_loss_step
 from .function_steps import LossStep, UpdateStep
 from .step import Step
 from .callbacks.steps import EvalStep, MultiLossStep, TrainStep
-from .basics.multi_optimizer import MultiOptimizer
+from .basics.optimizers import MultiOptimizer
 
 # %% ../nbs/all.ipynb #1d9e5d65
 _all_ = ['Step', 'TrainStep', 'EvalStep', 'LossStep', 'UpdateStep', 'MultiLossStep', 'MultiOptimizer']

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 # %% ../nbs/hints.ipynb #9a949b0b
-from .basics.all_pairs import title_of
+from .basics.metric_functions import title_of
 from .basics.arguments import as_number, nearest
 from .basics.failures import note_batch, note_fix
 from .basics.loaders import n_batches
@@ -36,7 +36,7 @@ from .events import EVENTS, event
 from .learner import Learner
 from .length import is_over
 from .loop import Loop
-from .basics.notices import warn_user
+from .basics.text import warn_user
 from .function_steps import UpdateStep
 from .step import PredictStep, Step
 

@@ -18,13 +18,13 @@ from torch.utils.data import (
     BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #ef48819b
-from ..basics.all_pairs import AllPairsWarning, is_column_and_row, title_of
+from ..basics.metric_functions import AllPairsWarning, is_column_and_row, title_of
 from ..basics.arguments import as_number
-from ..basics.loss_weights import UNKNOWN
+from ..basics.losses import UNKNOWN, n_items
 from ..basics.nested import is_empty, map_rows
 from ..basics.processes import n_processes
 from ..basics.loaders import TensorLoader
-from ..basics.text import plural
+from ..basics.text import plural, warn_user
 from ..events import CancelException
 from ..learner import Learner
 from ..loop import note_place
@@ -34,8 +34,6 @@ from ..metrics import MeanMetric, view_for_metric
 from ..phase import fresh
 from ..recorder import Recorder
 from ..snapshot import owned_by_steps, without_trace
-from ..basics.notices import warn_user
-from ..basics.loss_weights import n_items
 from ..function_steps import CallStep
 from ..step import Step
 

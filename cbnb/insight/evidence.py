@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 # %% ../../nbs/insight/evidence.ipynb #5bb77d30
-from ..basics.loss_weights import LossCalls
+from ..basics.losses import LossCalls
 from ..basics.nested import entries, find_bs, is_empty, map_rows, to_device
 from ..learner import Learner
 

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../../nbs/insight/first_batch.ipynb #070b6705
-from ..basics.all_pairs import AllPairs, check_shapes, is_column_and_row, title_of
+from ..basics.metric_functions import AllPairs, check_shapes, is_column_and_row, title_of
 from ..basics.arguments import without_partial
-from ..basics.notices import warn_user
+from ..basics.text import warn_user
 from .model_faults import last_operation
 
 # %% ../../nbs/insight/first_batch.ipynb #88e4cdc5
