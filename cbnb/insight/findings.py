@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 # %% ../../nbs/insight/findings.ipynb #7db832a7
-from ..basics.error_help import errors_page
+from ..basics.failures import errors_page
 from ..basics.text import escape, plural
 from ..display.look import COLORS, css_variables, in_page
 
