@@ -340,7 +340,7 @@ def show(rows: Sequence[Row], stored: dict[str, Any]) -> None:
     refused = [row for row in rows if "refused" in row["check"]]
     rows = [row for row in rows if "refused" not in row["check"]]
     of = {kind: [row for row in rows if row["kind"] == kind] for kind in ("healthy", "fixed", "fault", "port")}
-    pairs = [(task, name) for task in TASKS for name in stored[task] if name in MUTATORS]
+    pairs = [(task, name) for task in TASKS for name in stored.get(task, ()) if name in MUTATORS]
     harmful = sum(harm.harms(stored, *pair) for pair in pairs)
     print(f"{len(MUTATORS)} faults on {len(TASKS)} tasks: {len(pairs)} pairs, of which {harmful} harm; the others are left out")
     held = sum(harm.port_holds(stored, name) for name in PORTS)
