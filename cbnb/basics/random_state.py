@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 # %% ../../nbs/basics/random_state.ipynb #a177ceb1
 from .arguments import as_count
-from .plain import generator_state, set_generator_state
+from .nested import generator_state, set_generator_state
 
 # %% ../../nbs/basics/random_state.ipynb #55f77148
 def _holders(dl: Any) -> list[Any]:

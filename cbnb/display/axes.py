@@ -20,10 +20,9 @@ def nice_step(
     power = 10.**math.floor(math.log10(least))
     return next((m*power for m in (1, 2, 5) if m*power >= least*(1 - 1e-9)), 10*power)
 
-def linear_ticks(
-    lo: float,
-    hi: float,              # above `lo`
-    n: int,                 # approximate limit on the number of ticks
+def linear_ticks(lo: float,
+    hi: float,    # above `lo`
+    n: int,
     whole: bool = False,    # whether ticks are whole numbers only
 ) -> list[float]:
     "Return evenly spaced, round tick values between `lo` and `hi`"
@@ -35,8 +34,7 @@ def linear_ticks(
 def log_ticks(
     lo: float,    # above 0
     hi: float,    # above `lo`
-    n: int,       # approximate limit on the number of ticks
-) -> list[float]:
+    n: int) -> list[float]:
     "Return about `n` ticks between `lo` and `hi`: powers of ten, and 2 and 5 times these powers if there is room. For a small range, return evenly spaced ticks"
     low, high = math.log10(lo), math.log10(hi)
     every = max(1, math.ceil((high - low)/n))
@@ -47,10 +45,7 @@ def log_ticks(
     return inside if len(inside) > 2 or high - low > 1 else linear_ticks(lo, hi, n)
 
 # %% ../../nbs/display/axes.ipynb #f58777eb
-def tick_labels(
-    ticks: Sequence[float],
-    log: bool = False,    # whether the axis is logarithmic
-) -> list[str]:
+def tick_labels(ticks: Sequence[float], log: bool = False) -> list[str]:
     "Return tick labels in one format: with as many decimals as the distance between ticks needs, or with exponents"
     if not ticks: return []
     largest = max(map(abs, ticks))
@@ -75,12 +70,10 @@ def _shortened(ticks: Sequence[float], labels: list[str], widest: int) -> list[s
 # %% ../../nbs/display/axes.ipynb #992f73f6
 class Axis:
     "An axis that converts values to positions from 0 to 1, and chooses ticks"
-    def __init__(self,
-        values: Iterable[float],                       # values that the axis must include
-        log: bool = False,                             # whether the axis is logarithmic
-        limits: tuple[float, float] | None = None,     # first and last value of the axis; None: the range of `values`
-        pad: float = 0.,                               # empty space at both ends, as a fraction of the range
-        whole: bool = False,                           # whether the ticks are at whole numbers only
+    def __init__(self, values: Iterable[float], log: bool = False,
+        limits: tuple[float, float] | None = None,    # first and last value of the axis; None: the range of `values`
+        pad: float = 0.,                              # empty space at both ends, as a fraction of the range
+        whole: bool = False,                          # whether the ticks are at whole numbers only
     ):
         self.log, self.whole = log, whole
         fit = [v for v in limits or values if self.has(v)]
@@ -92,32 +85,25 @@ class Axis:
         elif not limits: lo, hi = lo - pad*(hi - lo), hi + pad*(hi - lo)
         self.lo, self.hi = lo, hi
 
-    def has(self,
-        value: float,
-    ) -> bool:
+    def has(self, value: float) -> bool:
         "Return whether the axis can show a value"
         return -1e300 < value < 1e300 and (value > 0 or not self.log)
 
     def scale(self, value: float) -> float: return math.log10(value) if self.log else value
 
-    def place(self,
-        value: float,
-    ) -> float:
+    def place(self, value: float) -> float:
         "Return the position of a value, from 0 at the start of the axis to 1 at its end"
         return (self.scale(value) - self.lo)/(self.hi - self.lo)
 
-    def places(self,
-        values: Iterable[float],
-    ) -> list[float | None]:
+    def places(self, values: Iterable[float]) -> list[float | None]:
         "Return the positions of many values, with None for values that the axis cannot show"
         if self.log: return [self.place(v) if self.has(v) else None for v in values]
         lo, scale = self.lo, 1/(self.hi - self.lo)
         return [(v - lo)*scale if -1e300 < v < 1e300 else None for v in values]
 
-    def ticks(self,
-        n: int,    # approximate limit on the number of ticks
+    def ticks(self, n: int,
         widest: int | None = None,    # if a label has more characters, write values of 10,000 and above with exponents if that is shorter; None: never
-    ) -> list[tuple[float, str]]:   # (position from 0 to 1, label)
+    ) -> list[tuple[float, str]]:    # (position from 0 to 1, label)
         "Return the positions of the ticks and their labels"
         if self.log: values = log_ticks(10**self.lo, 10**self.hi, n)
         else: values = linear_ticks(self.lo, self.hi, n, self.whole)
@@ -126,13 +112,8 @@ class Axis:
         return [(self.place(v), label) for v, label in zip(values, labels)]
 
 # %% ../../nbs/display/axes.ipynb #bf9b3f0d
-def path(
-    xs: Iterable[float],
-    ys: Iterable[float],           # as many values as `xs`
-    x: Axis,
-    y: Axis,
-    size: tuple[float, float],     # width and height of the viewport
-    dots: bool = False,            # draw separate points instead of a line
+def path(xs: Iterable[float], ys: Iterable[float], x: Axis, y: Axis, size: tuple[float, float],
+    dots: bool = False,    # draw separate points instead of a line
 ) -> str:
     "Return the `d` attribute of an SVG path through the points"
     w, h, parts, gap = *size, [], True

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOOLS', 'Line', 'Mark', 'Event', 'thinned', 'means', 'Chart', 'described', 'as_float32', 'kept_points', 'chart_spec',
-           'steps_between', 'still_svg', 'chart_css', 'charts_html', 'even_ends', 'chart']
+           'without_blanks', 'steps_between', 'still_svg', 'chart_css', 'charts_html', 'even_ends', 'chart']
 
 # %% ../../nbs/display/chart.ipynb #2c0c28ba
 import base64
@@ -47,9 +47,7 @@ class Line(NamedTuple):
     run: int | None = None         # index of the line's run in the `runs` of the chart
     smooths: Sequence[float] | None = None    # raw values of a smoothed line, so that `chart.js` can smooth them again
 
-    def at(self,
-        x: float,
-    ) -> float | None:   # None: the line has no value there
+    def at(self, x: float) -> float | None:    # None: the line has no value there
         "Return the value at the nearest point. For a line with dots or with `held=True`, return the latest value up to `x`"
         if not len(self.xs) or x < self.xs[0]: return None
         if x > self.xs[len(self.xs) - 1] and not (self.dots or self.held): return None
@@ -73,11 +71,7 @@ class Event(NamedTuple):
     text: str               # description of the event
 
 # %% ../../nbs/display/chart.ipynb #45d44a43
-def thinned(
-    line: Line,
-    points: int,           # approximate number of points to draw
-    log_x: bool = False,   # whether the x axis is logarithmic
-) -> tuple[Sequence[float], Sequence[float]]:    # x and y values
+def thinned(line: Line, points: int, log_x: bool = False) -> tuple[Sequence[float], Sequence[float]]:
     "Return the points to draw for a line: about `points`, or up to twice as many on a logarithmic axis"
     xs, ys, n = line.xs, line.ys, len(line.xs)
     first = bisect_right(xs, 0) if log_x else 0
@@ -99,10 +93,7 @@ def _extremes(xs: Sequence[float], ys: Sequence[float], n: int) -> tuple[list, l
     return envelope(xs, ys, n) if len(ys) > n else (list(xs), listed(ys))
 
 # %% ../../nbs/display/chart.ipynb #26deb98c
-def means(
-    values: Sequence[float],    # value of each step
-    n: int,                     # largest number of means
-) -> tuple[list[float], int]:   # the means, and the number of steps in each mean
+def means(values: Sequence[float], n: int) -> tuple[list[float], int]:    # the means, and the number of steps in each mean
     "Return the mean of each group of consecutive values, ignoring values that are not finite"
     k = max(math.ceil(len(values)/n), 1)
     if k == 1: return listed(values), 1
@@ -115,34 +106,30 @@ TOOLS = 'smooth', 'log_x', 'log_y', 'overlay'
 
 class Chart:
     "The lines, marks and events of a chart, and its settings"
-    def __init__(self,
-        lines: Iterable[Line],
-        *,
-        marks: Iterable[Mark] = (),
-        events: Iterable[Event] = (),
-        borders: Iterable[float] = (),                  # x of dotted vertical lines, such as the start of a new fit
-        xlabel: str = '',                               # label of the x axis, written beside the ticks
-        ylabel: str = '',                               # label of the y axis, written above the upper left corner
-        title: str = '',                                # title above the chart
-        log_x: bool = False,                            # logarithmic x axis, without values of 0 or below
-        log_y: bool = False,                            # logarithmic y axis, without values of 0 or below
-        x_range: tuple[float, float] | None = None,     # first and last x; None: the range of the lines
-        y_range: tuple[float, float] | None = None,     # lowest and highest y; None: the range of the lines
-        cursor: float | None = None,                    # x of a vertical line that marks the chosen value
-        size: tuple[int, int] = (WIDEST, 300),          # largest width, and height, in pixels
-        text: str = '',                                 # alternative text for screen readers; '': a description of the lines
-        points: int = 400,                              # approximate number of points to draw for each line
-        epochs: Sequence[tuple[int, int]] = (),         # (last step, number) of each epoch, for a second row of ticks
-        band: tuple[float, float] | None = None,        # first and last x of a shaded range
-        say: Callable[[float], str] = number,           # function that formats a value of x
-        x_format: str = '',                             # format in `chart.js`: 'number', 'rate', 'count', 'epoch', 'time'; '': as `say`
-        smoothing: float | None = None,                 # initial weight of the past for lines with `smooths`; None: no smoothing control
-        tools: Sequence[str] = ('log_y',),              # controls above the chart, from `TOOLS`
+    def __init__(self, lines: Iterable[Line], *, marks: Iterable[Mark] = (), events: Iterable[Event] = (),
+        borders: Iterable[float] = (),    # x of dotted vertical lines, such as the start of a new fit
+        xlabel: str = '',
+        ylabel: str = '',    # label of the y axis, written above the upper left corner
+        title: str = '',
+        log_x: bool = False,                           # logarithmic x axis, without values of 0 or below
+        log_y: bool = False,                           # logarithmic y axis, without values of 0 or below
+        x_range: tuple[float, float] | None = None,    # first and last x; None: the range of the lines
+        y_range: tuple[float, float] | None = None,    # lowest and highest y; None: the range of the lines
+        cursor: float | None = None,                   # x of a vertical line that marks the chosen value
+        size: tuple[int, int] = (WIDEST, 300),         # largest width, and height, in pixels
+        text: str = '',                                # alternative text for screen readers; '': a description of the lines
+        points: int = 400,
+        epochs: Sequence[tuple[int, int]] = (),    # (last step, number) of each epoch, for a second row of ticks
+        band: tuple[float, float] | None = None,    # first and last x of a shaded range
+        say: Callable[[float], str] = number,    # function that formats a value of x
+        x_format: str = '',    # format in `chart.js`: 'number', 'rate', 'count', 'epoch', 'time'; '': as `say`
+        smoothing: float | None = None,    # initial weight of the past for lines with `smooths`; None: no smoothing control
+        tools: Sequence[str] = ('log_y',),    # controls above the chart, from `TOOLS`
         runs: Sequence[tuple[str, float, str]] = (),    # (name, first step, color) of each run, for the control `overlay`
-        details: Mapping[str, Sequence[tuple[str, str, bool]]] | None = None,   # name of a line -> (setting, value, whether it differs)
-        robust: bool = False,                           # keep high values in the first tenth of the steps from flattening the later values
-        digits: int | None = None,                      # significant digits of the values for `chart.js`; None: stored as 32-bit floats
-        asks: str = '',                                 # name of the `LiveChart` that answers for steps that the page does not have; '': none
+        details: Mapping[str, Sequence[tuple[str, str, bool]]] | None = None,    # name of a line -> (setting, value, whether it differs)
+        robust: bool = False,    # keep high values in the first tenth of the steps from flattening the later values
+        digits: int | None = None,    # significant digits of the values for `chart.js`; None: stored as 32-bit floats
+        asks: str = '',    # name of the `LiveChart` that answers for steps that the page does not have; '': none
     ):
         if y_range and not y_range[0] < y_range[1]:
             raise ValueError(f'y_range={y_range} should be (low, high), with low below high')
@@ -164,8 +151,7 @@ _FORMATS: dict[Any, str] = {number: 'number', lr_text: 'rate', count_text: 'coun
 
 def described(
     curves: Iterable[tuple[str, Sequence[float]]],    # (name, values) of each curve
-    title: str = '',    # first part of the description
-) -> str:
+    title: str = '') -> str:
     "Describe curves in words, with the first, the last and the lowest value of each curve"
     parts = [title] if title else []
     for name, values in curves:
@@ -208,9 +194,7 @@ def _places(xs: Sequence[float]) -> Any:
 # %% ../../nbs/display/chart.ipynb #d9214012
 _MOST_DOTS = 500      # values of epochs that are sent for a line; of more, only the envelope
 
-def kept_points(
-    chart: 'Chart',
-) -> list[tuple[Sequence[float], Sequence[float]]]:
+def kept_points(chart: 'Chart') -> list[tuple[Sequence[float], Sequence[float]]]:
     "Return the x and y values that a page gets for each line. Lines over the same range of steps keep the same steps"
     found, shared = [], {}
     for line in chart.lines:
@@ -245,9 +229,7 @@ def _source(chart: 'Chart', line: Line, lines: Sequence[dict[str, Any]]) -> dict
 
 
 # %% ../../nbs/display/chart.ipynb #cc764a23
-def chart_spec(
-    chart: Chart,
-) -> dict[str, Any]:    # data that can be written as JSON
+def chart_spec(chart: Chart) -> dict[str, Any]:
     "Convert a chart to the data that `chart.js` draws"
     lines = [_line_spec(line, *points, chart.digits) for line, points in zip(chart.lines, kept_points(chart))]
     for line, found in zip(chart.lines, lines):
@@ -266,13 +248,14 @@ def chart_spec(
         overlay=False, runs=[dict(name=name, start=start, color=in_page(color)) for name, start, color in chart.runs],
         asks=chart.asks)
 
+def without_blanks(spec: Mapping[str, Any]) -> dict[str, Any]:
+    "Leave out what is None or False, because a missing name means the same to `chart.js`"
+    return {name: value for name, value in spec.items() if value is not None and value is not False}
+
 def _finite(value: float | None) -> float | None: return value if value is not None and math.isfinite(value) else None
 
 # %% ../../nbs/display/chart.ipynb #b36c2a69
-def steps_between(
-    lines: Sequence[Line],        # lines with all their points
-    first: float,                 # first x of the range
-    last: float,                  # last x of the range
+def steps_between(lines: Sequence[Line], first: float, last: float,
     most: int = 2000,             # approximate number of points to return for each line
     beta: float | None = None,    # weight of the past for lines with `smooths`; None: as recorded
 ) -> list[tuple[Sequence[float], Sequence[float]] | None]:    # x and y values of each line; None for lines with dots
@@ -474,10 +457,7 @@ def _named_points(plane: _Plane) -> str:
     return ''.join(parts)
 
 # %% ../../nbs/display/chart.ipynb #aeaad833
-def still_svg(
-    chart: Chart,
-    points: int = 240,    # approximate number of points to draw for each line
-) -> str:
+def still_svg(chart: Chart, points: int = 240) -> str:
     "Return a static picture of a chart as SVG with a white background"
     plane = _Plane(chart, [thinned(line, min(points, chart.points), chart.log_x) for line in chart.lines])
     w, h = plane.size
@@ -498,34 +478,26 @@ def chart_css() -> str:
     "Return the CSS of charts, including their colors"
     return css_variables('.cbnb-lc') + asset('chart.css')
 
-def charts_html(
-    charts: Sequence[Chart],
-    columns: int = 1,           # number of charts side by side, if the page is wide enough
-    live: bool | None = None,   # whether to include the script; None: include it if `runs_scripts()`
-    still_points: int = 240,    # approximate number of points to draw of each line in the still image
+def charts_html(charts: Sequence[Chart],
+    columns: int = 1,    # number of charts side by side, if the page is wide enough
+    live: bool | None = None, still_points: int = 240,
     more: Mapping[str, Any] = {},    # additional data for `chart.js`: `css` replaces the styles, `table` has the epochs of a fit
-) -> str:                       # HTML of the output
+) -> str:
     "Return HTML for several charts that share one script. Charts with the same x label also share a crosshair"
     still = ''.join(still_image(still_svg(chart, still_points), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
-    specs = [chart_spec(chart) | dict(epochs=even_ends(chart.epochs)) for chart in charts]
+    specs = [without_blanks(chart_spec(chart) | dict(epochs=even_ends(chart.epochs))) for chart in charts]
     return scripted(still, script('chart.js'), dict(kind='charts', css=chart_css(), charts=specs, columns=columns) | more, True)
 
-def even_ends(
-    ends: Sequence[tuple[int, int]],    # (last step, number) of each epoch
-) -> list:                              # data that can be written as JSON
+def even_ends(ends: Sequence[tuple[int, int]]) -> list:
     "Return the ends of epochs for `chart.js`. Three or more evenly spaced ends become `[first end, distance, first number, count]`"
     n, (step, number), (last, _) = len(ends), *(ends[:1] or [(0, 0)]), *(ends[-1:] or [(0, 0)])
     every = (last - step)//max(n - 1, 1)
     even = n > 2 and all(tuple(end) == (step + i*every, number + i) for i, end in enumerate(ends))
     return [step, every, number, n] if even else [end for end in ends if math.isfinite(end[0])]
 
-def chart(
-    lines: Iterable[Line],
-    live: bool | None = None,    # whether to include the script that makes the chart interactive; None: include it if `runs_scripts()`
-    still_points: int = 240,     # approximate number of points to draw of each line in the still image
-    more: Mapping[str, Any] = {},    # additional data for the script, as in `charts_html`
-    **layout: Any,               # keyword arguments of `Chart`, such as title, marks, events and log_x
-) -> str:                        # HTML of the output
+def chart(lines: Iterable[Line], live: bool | None = None, still_points: int = 240, more: Mapping[str, Any] = {},
+    **layout: Any,    # keyword arguments of `Chart`, such as title, marks, events and log_x
+) -> str:
     "Return HTML for a chart that adapts to the width of the page"
     return charts_html([Chart(lines, **layout)], live=live, still_points=still_points, more=more)

@@ -17,10 +17,8 @@ from typing import Any, NamedTuple
 
 # %% ../../nbs/display/compare.ipynb #999316e4
 from ..basics.arguments import columns_hint
-from ..basics.notices import variable_name
+from ..basics.text import as_dataframe, clock, distinct, escape, lower_is_better, plural, text_table, variable_name
 from ..basics.patch import patch
-from ..basics.tables import as_dataframe
-from ..basics.text import clock, distinct, escape, lower_is_better, plural, text_table
 from .chart import Chart, Line, chart_css, chart_spec, charts_html, still_svg
 from .epochs_table import epochs_html
 from .figures import figure, legend, show
@@ -52,10 +50,7 @@ def _own_names(source: Any) -> list[tuple[str, str, Any]]:
     return [*zip(given, variables if all(variables) else ['']*len(each), each)]
 
 # %% ../../nbs/display/compare.ipynb #e3d24858
-def runs_of(
-    *sources: Any,     # learners, recorders, histories, runs, lists of them, or dicts from names to them
-    **named: Any,      # further sources by name
-) -> dict[str, Run]:   # unique name -> run
+def runs_of(*sources: Any, **named: Any) -> dict[str, Run]:    # unique name -> run
     "Collect the runs of all sources in order, with a unique name for each run"
     groups, names, runs = _groups(sources, named), [], []
     for i, (given, variable, found) in enumerate(groups, 1):
@@ -77,8 +72,7 @@ class Curve(NamedTuple):
     values: Sequence[float]    # value at each of the steps
     dots: bool                 # whether there is one value for each epoch, drawn as dots
 
-def run_curve(
-    run: Run,
+def run_curve(run: Run,
     metric: str,          # column of the table of epochs, named loss, 'train_loss', or hyper-parameter
     points: int = 200,    # approximate number of values to keep of a column with a value for each batch
 ) -> Curve:
@@ -99,10 +93,7 @@ def _of_steps(run: Run, metric: str) -> Sequence[float] | None:
 # %% ../../nbs/display/compare.ipynb #fe26c6aa
 AXES = dict(step=('step', 'count'), epoch=('epochs', 'epoch'), time=('seconds', 'time'))    # name -> label, format
 
-def knots(
-    run: Run,
-    by: str,    # x axis: 'epoch' or 'time'
-) -> list[tuple[int, float]]:    # (number of finished batches, position on the axis) in ascending order
+def knots(run: Run, by: str) -> list[tuple[int, float]]:    # (number of finished batches, position on the axis) in ascending order
     "Return the positions of the start of a run and of the ends of its epochs on the x axis"
     rows, start = run.epochs, float(run.start_epoch)
     if by == 'time': found = [(0, 0.), *zip((row['step'] for row in rows), accumulate(map(_seconds, rows)))]
@@ -126,10 +117,7 @@ def _epoch_size(run: Run) -> int:
     return run.settings.get('batches') or max((b - a for a, b in zip([0, *ends], ends)), default=run.n_steps) or 1
 
 # %% ../../nbs/display/compare.ipynb #a1cd877c
-def places(
-    steps: Iterable[int],
-    found: Sequence[tuple[int, float]],    # positions as `knots` returns them
-) -> list[float]:
+def places(steps: Iterable[int], found: Sequence[tuple[int, float]]) -> list[float]:
     "Return the positions of steps on the x axis"
     ends = [done for done, _ in found]
     return [_between(step + 1, found, min(max(bisect_left(ends, step + 1), 1), len(ends) - 1)) for step in steps]
@@ -146,9 +134,7 @@ def _late_range(values: Sequence[float]) -> tuple[float, float, float] | None:
     late = [v for v in values[len(values)//10:] if math.isfinite(v)]
     return (min(late), max(late), finite[0]) if late else None
 
-def leaves_range(
-    curves: Sequence[Sequence[float]],
-) -> list[bool]:
+def leaves_range(curves: Sequence[Sequence[float]]) -> list[bool]:
     "Return for each curve whether it goes far beyond the range of the other curves"
     ranges = [_late_range(values) for values in curves]
     known = [r for r in ranges if r is not None]
@@ -163,9 +149,7 @@ def leaves_range(
     return [r is not None and (r[1] > ceiling(r) or r[0] < bottom - room) for r in ranges]
 
 # %% ../../nbs/display/compare.ipynb #eb00b8a6
-def differences(
-    runs: Iterable[Run],    # the runs to compare
-) -> dict[str, list[Any]]:    # setting -> its value in each run; None where it was not recorded
+def differences(runs: Iterable[Run]) -> dict[str, list[Any]]:    # setting -> its value in each run; None where it was not recorded
     "Return the settings that differ between runs"
     found = [run.settings for run in runs]
     columns = {name: [settings.get(name) for settings in found] for settings in found for name in settings}
@@ -174,9 +158,7 @@ def differences(
         differing['callbacks'] = [[value for value in values if not all(value in others for others in lists)] for values in lists]
     return differing
 
-def outcome_of(
-    run: Run,    # the run
-) -> str:        # such as 'done' or 'interrupted'
+def outcome_of(run: Run) -> str:    # such as 'done' or 'interrupted'
     "Describe how a run ended. The call waits for the device"
     word = 'stopped early' if run.status == 'cancelled' else run.status
     return word if run.diverged is None else f'{word}, loss {run.raw_losses[run.diverged]} from step {run.diverged}'
@@ -206,9 +188,7 @@ def _lengths(run: Run) -> dict[str, Any]:
     done = sum(row['complete'] for row in run.epochs)
     return dict(epochs=done, steps=run.n_steps, time=sum(map(_seconds, run.epochs)))
 
-def runs_rows(
-    runs: Mapping[str, Run],    # runs as `runs_of` returns them
-) -> list[dict[str, Any]]:      # a dict for each run, with the same keys in all dicts
+def runs_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:    # a dict for each run, with the same keys in all dicts
     "Return the table of runs as a list of dicts"
     differing, metrics = differences(runs.values()), _metrics(runs.values())
     rows = [_row(name, run, metrics) for name, run in runs.items()]
@@ -228,10 +208,7 @@ def _key(value: Any) -> tuple:
 
 def _missing(value: Any) -> bool: return value is None or isinstance(value, float) and math.isnan(value)
 
-def sorted_rows(
-    rows: Sequence[dict[str, Any]],    # rows as `runs_rows` returns them
-    sort: str | None,                  # name of a column, with a minus to reverse the order; None: keep the order
-) -> list[dict[str, Any]]:
+def sorted_rows(rows: Sequence[dict[str, Any]], sort: str | None) -> list[dict[str, Any]]:
     "Sort rows by a column. If there is no such column, raise `ValueError`"
     if sort is None or not rows: return list(rows)
     column = sort.removeprefix('-')
@@ -242,10 +219,7 @@ def sorted_rows(
     return there + [row for row in rows if _missing(row[column])]
 
 # %% ../../nbs/display/compare.ipynb #6a850040
-def cell_text(
-    column: str,    # name of the column
-    value: Any,     # value in this column
-) -> str:
+def cell_text(column: str, value: Any) -> str:
     "Format a value for the table"
     if value is None: return ''
     if isinstance(value, (list, tuple)): return ', '.join(cell_text(column, each) for each in value) or 'none'
@@ -264,9 +238,7 @@ def _best_cells(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def _is_number(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
     return all(isinstance(row[column], (int, float, type(None))) for row in rows)
 
-def table_html(
-    rows: Sequence[Mapping[str, Any]],    # rows as `runs_rows` returns them
-) -> str:
+def table_html(rows: Sequence[Mapping[str, Any]]) -> str:
     "Return rows as an HTML table without scripts"
     if not rows: return '<p>no runs yet</p>'
     best = _best_cells(rows)
@@ -286,11 +258,7 @@ def _cells(row: Mapping[str, Any], looks: Mapping[str, str], best: Mapping[str, 
 # %% ../../nbs/display/compare.ipynb #3a88051f
 class RunsTable:
     "A table of runs, as a list of dicts, text, HTML or a DataFrame"
-    def __init__(self,
-        runs: Mapping[str, Run],          # runs as `runs_of` returns them
-        sort: str | None = None,          # name of a column, with a minus to reverse the order; None: keep the order
-        metric: str | None = None,        # metric of the figure; None: the validation loss if there is one
-    ):
+    def __init__(self, runs: Mapping[str, Run], sort: str | None = None, metric: str | None = None):
         self.rows, names = runs_rows(runs), _metrics(runs.values())
         self.metric = _known_metric(metric, names) if names else None
         self.sort_by(sort)
@@ -311,9 +279,7 @@ class RunsTable:
         "Return the table as a pandas DataFrame"
         return as_dataframe(self.rows)
 
-    def html(self,
-        live: bool | None = None,    # whether to include the script that sorts the table; None: include it if `runs_scripts()`
-    ) -> str:
+    def html(self, live: bool | None = None) -> str:
         "Return the table as HTML"
         still = table_html(self.rows)
         if not self.rows or not (runs_scripts() if live is None else live): return still
@@ -330,11 +296,9 @@ def _known_metric(metric: str | None, names: Sequence[str]) -> str:
 def _css() -> str: return css_variables('.cbnb-runs') + asset('compare.css')
 
 # %% ../../nbs/display/compare.ipynb #b27a80ac
-def table_data(
-    rows: Sequence[Mapping[str, Any]],    # sorted rows as `sorted_rows` returns them
-    sort: str | None = None,              # name of the column by which the rows are sorted
+def table_data(rows: Sequence[Mapping[str, Any]], sort: str | None = None,
     looks: Mapping[str, tuple[str, str]] | None = None,    # name of a run -> CSS color, 'dash', 'dot' or ''
-) -> dict[str, Any]:                      # data that can be written as JSON
+) -> dict[str, Any]:
     "Convert rows to the data that `compare.js` shows"
     columns, best = list(rows[0]), _best_cells(rows)
     heads = [dict(text=name, number=_is_number(rows, name), down=_largest_first(name, columns)) for name in columns]
@@ -350,14 +314,9 @@ def _row_data(row: Mapping[str, Any], best: Mapping[str, float], look: tuple[str
                 best=[i for i, name in enumerate(row) if name in best and row[name] == best[name]])
 
 # %% ../../nbs/display/compare.ipynb #1fd03cee
-def runs_table(
-    *sources: Any,                    # learners, recorders, histories, runs, lists of them, or dicts from names to them
-    sort: str | None = None,          # name of a column, with a minus to reverse the order; None: keep the order
-    metric: str | None = None,        # metric of the figure; None: the validation loss if there is one
-    return_fig: bool | None = None,   # whether to return a figure of the best values instead of the table
-    ax: Any = None,                   # axes to draw the figure into; None: a new figure
-    **named: Any,                     # further sources by name
-) -> Any:                             # a `RunsTable`; the figure with `return_fig=True`; `ax` if passed
+def runs_table(*sources: Any, sort: str | None = None, metric: str | None = None,
+    return_fig: bool | None = None,    # whether to return a figure of the best values instead of the table
+    ax: Any = None, **named: Any) -> Any:    # a `RunsTable`; the figure with `return_fig=True`; `ax` if passed
     "Make a table of runs with their status, their metrics and the settings that differ. With `return_fig=True`, return a figure"
     table = RunsTable(runs_of(*sources, **named), sort, metric)
     if not return_fig and ax is None: return table
@@ -365,11 +324,7 @@ def runs_table(
     return show(fig, f'best {table.metric} of {plural(len(table), "run")}', True) if ax is None else ax
 
 # %% ../../nbs/display/compare.ipynb #01cfee3f
-def best_figure(
-    rows: Sequence[Mapping[str, Any]],    # rows as `runs_rows` returns them
-    metric: str,                          # name of a loss or metric
-    ax: Any = None,                       # axes to draw into; None: a new figure
-) -> Any:                                 # the figure
+def best_figure(rows: Sequence[Mapping[str, Any]], metric: str, ax: Any = None) -> Any:
     "Draw the best value of each run as a point, with the first run at the top"
     values = [row[f'best {metric}'] for row in rows]
     with figure(ax, size=(7.4, 0.9 + 0.28*len(rows))) as (fig, [ax]):
@@ -384,8 +339,7 @@ def best_figure(
         return fig
 
 # %% ../../nbs/display/compare.ipynb #b9e8911c
-def run_looks(
-    names: Iterable[str],
+def run_looks(names: Iterable[str],
 ) -> dict[str, tuple[str, str]]:    # name -> (color, line style), with the style '', 'dash' or 'dot'
     "Return a color and a line style for each run"
     n = len(RUN_COLORS)
@@ -395,8 +349,7 @@ def run_looks(
 _ALWAYS = 'lr', 'wd', 'n_epoch', 'callbacks'
 _WORDS = dict(n_epoch='epochs', batch_size='batch size')
 
-def details_of(
-    runs: Mapping[str, Run],    # runs as `runs_of` returns them
+def details_of(runs: Mapping[str, Run],
 ) -> dict[str, list[tuple[str, str, bool]]]:    # name -> (setting, value, whether it differs) for each setting
     "List the settings of each run as strings, and note for each setting whether it differs between the runs"
     differing = differences(runs.values())
@@ -415,11 +368,7 @@ def _reason(run: Run) -> str:
 # %% ../../nbs/display/compare.ipynb #4bdedc57
 class DrawsRuns:
     "Curves of runs that can be drawn as a chart of one metric"
-    def __init__(self,
-        runs: Mapping[str, Run],         # runs as `runs_of` returns them
-        metric: str | None = None,       # metric to draw; None: the validation loss if there is one
-        by: str = 'step',                # x axis: 'step', 'epoch' or 'time'
-    ):
+    def __init__(self, runs: Mapping[str, Run], metric: str | None = None, by: str = 'step'):
         if not runs: raise ValueError('there are no runs to compare: fit first')
         if by not in AXES: raise ValueError(f'by={by!r} should be one of {", ".join(AXES)}')
         points = 200 if len(runs) < 9 else 100
@@ -473,13 +422,7 @@ class DrawsRuns:
 # %% ../../nbs/display/compare.ipynb #57625f63
 _STYLES = {'': '-', 'dash': '--', 'dot': ':'}
 
-def runs_figure(
-    lines: Sequence[Line],
-    title: str,
-    xlabel: str = 'step',
-    ax: Any = None,               # axes to draw into; None: a new figure
-    notes: Iterable[str] = (),    # lines of text below the x axis
-) -> Any:                         # the figure
+def runs_figure(lines: Sequence[Line], title: str, xlabel: str = 'step', ax: Any = None, notes: Iterable[str] = ()) -> Any:
     "Draw the lines of several runs, with their names at the right"
     own = ax is None
     with figure(ax, size=(9.2, max(3.6, 1.2 + 0.21*len(lines)))) as (fig, [ax]):
@@ -495,13 +438,8 @@ def runs_figure(
         return fig
 
 # %% ../../nbs/display/compare.ipynb #5eabf9ce
-def runs_chart(
-    runs: Sequence[Run],
-    metric: str | None = None,             # metric to draw; None: the validation loss if there is one
-    by: str = 'step',                      # x axis: 'step', 'epoch' or 'time'
-    names: Sequence[str] | None = None,    # names of the runs; None: `run.name` of each run
-    live: bool | None = None,              # whether to include the script that makes the chart interactive; None: if `runs_scripts()`
-) -> str:                                  # HTML of the chart
+def runs_chart(runs: Sequence[Run], metric: str | None = None, by: str = 'step', names: Sequence[str] | None = None,
+    live: bool | None = None) -> str:
     "Return HTML for a chart of several runs"
     names = distinct([run.name for run in runs]) if names is None else names
     curves = DrawsRuns(dict(zip(names, runs)), metric, by)
@@ -512,11 +450,8 @@ def _notes_html(notes: Sequence[str]) -> str: return ''.join(f'<div>{escape(note
 # %% ../../nbs/display/compare.ipynb #bddaf0b1
 class Comparison(DrawsRuns):
     "A comparison of runs, with one chart and one table"
-    def __init__(self,
-        runs: Mapping[str, Run],         # runs as `runs_of` returns them
-        metric: str | None = None,       # metric to draw; None: the validation loss if there is one
-        by: str = 'step',                # x axis: 'step', 'epoch' or 'time'
-        sort: str | None = None,         # column of the table to sort by; None: the best value of `metric`
+    def __init__(self, runs: Mapping[str, Run], metric: str | None = None, by: str = 'step',
+        sort: str | None = None,    # column of the table to sort by; None: the best value of `metric`
     ):
         super().__init__(runs, metric, by)
         self.table = RunsTable(runs, sort)
@@ -535,9 +470,7 @@ class Comparison(DrawsRuns):
     def __repr__(self) -> str: return '\n'.join([*self.table.lines(), *self.notes(self.metric)])
     def _repr_html_(self) -> str: return self.html()
 
-    def html(self,
-        live: bool | None = None,    # whether to include the script that makes the output interactive; None: if `runs_scripts()`
-    ) -> str:
+    def html(self, live: bool | None = None) -> str:
         "Return the chart and the table as HTML"
         chart = self.chart()
         still = still_image(still_svg(chart), chart.text) + _notes_html(self.notes(self.metric)) + table_html(self.rows)
@@ -545,9 +478,7 @@ class Comparison(DrawsRuns):
         return scripted(still, script('chart.js', 'compare.js'), comparison_data(self), True)
 
 # %% ../../nbs/display/compare.ipynb #77366f5b
-def comparison_data(
-    found: Comparison,
-) -> dict[str, Any]:    # data that can be written as JSON
+def comparison_data(found: Comparison) -> dict[str, Any]:
     "Return the data for `compare.js`: a chart of each metric over steps, and the positions of the ends of epochs on the other axes"
     looks = {name: (in_page(color), dash) for name, (color, dash) in found.looks.items()}
     return dict(

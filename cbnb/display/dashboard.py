@@ -39,16 +39,18 @@ _STATUS_STYLE = '''
 .cbnb-now {grid-column:1/-1; display:flex; flex-wrap:wrap; gap:0 1.2em; min-height:1.4em}
 .cbnb-now b {font-weight:600; margin-right:.4em}
 .cbnb-status, .cbnb-curve, .cbnb-table {max-width:100%}
-.cbnb-dashboard .cbnb-stop {width:5.6em} .cbnb-dashboard .cbnb-pause {width:6.8em}
-.cbnb-dashboard .cbnb-scale {width:16.5em} .cbnb-dashboard .cbnb-planned {width:4.8em}
-.cbnb-dashboard.jupyter-widgets-disconnected > * {opacity:.55}
-.cbnb-dashboard.jupyter-widgets-disconnected .cbnb-controls {display:none}
-.cbnb-dashboard.jupyter-widgets-disconnected::after {
-  content:"the kernel is gone, and this fit with it"}
-.cbnb-dashboard .widget-html-content {flex:1; min-width:0}
-.cbnb-dashboard.cbnb-fit {padding-right:18px} .cbnb-dashboard :is(.cbnb-curve, .cbnb-table) {margin:0}
-.cbnb-dashboard .cbnb-controls {flex-flow:row wrap} .cbnb-dashboard .cbnb-off {display:none}
-.cbnb-dashboard .cbnb-scale .widget-label {width:2.2em}
+.cbnb-dashboard {
+  & .cbnb-stop {width:5.6em} & .cbnb-pause {width:6.8em}
+  & .cbnb-scale {width:16.5em} & .cbnb-planned {width:4.8em}
+  &.jupyter-widgets-disconnected {
+    &::after {content:"the kernel is gone, and this fit with it"}
+    & > * {opacity:.55} & .cbnb-controls {display:none}
+  }
+  & .widget-html-content {flex:1; min-width:0}
+  &.cbnb-fit {padding-right:18px} & :is(.cbnb-curve, .cbnb-table) {margin:0}
+  & .cbnb-controls {flex-flow:row wrap} & .cbnb-off {display:none}
+  & .cbnb-scale .widget-label {width:2.2em}
+}
 .cbnb-curve {min-height:318px} .cbnb-main:has(.cbnb-moved-in) .cbnb-legend, .cbnb-style {display:none}
 '''
 
@@ -108,11 +110,7 @@ def _now_html(at: Progress, lr_scale: float) -> str:
     return f'<div class=cbnb-now>{said}</div>'
 
 # %% ../../nbs/display/dashboard.ipynb #21b62e46
-def status_html(
-    at: Progress,
-    lr_scale: float = 1.,    # factor on the planned learning rate
-    word: str = '',          # status such as 'paused'
-) -> str:
+def status_html(at: Progress, lr_scale: float = 1., word: str = '') -> str:
     "Return the bars and numbers of the dashboard as HTML"
     left = f'{clock(at.left)} left' if at.left is not None else ''
     rate = f'{at.rate:,.0f} samples/s' if at.rate else ''
@@ -123,9 +121,7 @@ def status_html(
             + _bar('batches', part, f'batch {at.batches}{of}', phase, rate))
     return f'<div class=cbnb-bars>{bars}{_now_html(at, lr_scale)}</div>'
 
-def waiting_html(
-    word: str = '',          # status such as 'paused'
-) -> str:
+def waiting_html(word: str = '') -> str:
     "Return the empty bars before the first batch as HTML"
     bars = _bar('epochs', None, _STARTING, word) + _bar('batches', None)
     return f'<div class=cbnb-bars>{bars}<div class=cbnb-now></div></div>'
@@ -140,10 +136,7 @@ def small_curve() -> LiveCurve:
     return line
 
 # %% ../../nbs/display/dashboard.ipynb #ef3167bd
-def curve_html(
-    line: LiveCurve,
-    valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss) of each epoch
-) -> str:
+def curve_html(line: LiveCurve, valid: Sequence[tuple[int, float]] = ()) -> str:
     "Return the loss curve so far as HTML, with a grid and its labels"
     svg, (_, _, last), (ys, x, xs) = line.svg(valid), line.labels, line.ticks
     def labels(words: Sequence[str]) -> str: return ''.join(f'<i>{word}</i>' for word in words)
@@ -154,9 +147,7 @@ def curve_html(
 # %% ../../nbs/display/dashboard.ipynb #14b71af6
 class LiveLosses:
     "The losses of a running fit, as a chart that grows"
-    def __init__(self,
-        run: Run,    # record of the running fit
-    ):
+    def __init__(self, run: Run):
         lines, self.run, self.events = loss_looks(run), run, run_events(run)[-20:]
         self.sent = {line.name: 0 for line in lines}
         self.n_rows, self.seen, self.lowest = 0, (), math.inf
@@ -193,9 +184,7 @@ class LiveLosses:
         "Return the lines with all losses that have reached the CPU"
         return [line for line in loss_lines(self.run, wait=False) if line.name in self.sent]
 
-    def end(self,
-        send: bool,    # whether to send the points to open pages
-    ) -> None:
+    def end(self, send: bool) -> None:
         "Keep the steps that the output of the finished fit keeps, for pages that still draw this chart"
         self.draw()
         chart = Chart(loss_lines(self.run), points=KEPT_STEPS)
@@ -211,15 +200,12 @@ class LiveLosses:
         self.chart.set(events=events)
 
 # %% ../../nbs/display/dashboard.ipynb #49e1450a
-def page_numbers(
-    at: Progress,
-    lr_scale: float = 1.,    # factor on the planned learning rate
-    word: str = '',          # status such as 'paused'
-) -> list[Any]:              # values that can be written as JSON
-    "Return the values that `status_html` shows, for `live_chart.js`"
+def page_numbers(at: Progress, lr_scale: float = 1., word: str = '') -> list[Any]:
+    "Return the values that `status_html` shows, for `live_chart.js`. The factor and the word are left out if there is nothing to say"
     scale = f'{lr_scale:.2g}'
+    words = ['' if scale == '1' else scale, word]
     return [at.epochs, at.n_epoch, at.batches, at.n_batches, int(at.training), _rounded(at.share), _rounded(at.left),
-            at.rate and round(at.rate), *map(_rounded, (at.loss, at.lr, at.mom)), '' if scale == '1' else scale, word]
+            at.rate and round(at.rate), *map(_rounded, (at.loss, at.lr, at.mom)), *(words if any(words) else [])]
 
 def _rounded(value: float | None) -> float | str | None:
     "Round a number to six significant digits. If the number is not finite, return a string, because JSON cannot contain such a number"
@@ -300,10 +286,7 @@ def _quiet_class() -> type:
 
     return QuietHTML
 
-def quiet_html(
-    value: str = '',
-    **settings: Any,    # keyword arguments of `ipywidgets.HTML`
-) -> Any:
+def quiet_html(value: str = '', **settings: Any) -> Any:
     "Return an HTML widget with a method `keep`, which changes the value without a message to open pages"
     return _quiet_class()(value, **settings)
 
@@ -332,10 +315,8 @@ class Panel:
     def _all(self) -> list[Any]:
         return [*self.controls.children, *self.main.children, self.main, self.table]
 
-    def replace_by(self,
-        page: str,            # HTML to show in place of the panel
-        *below: Any,          # widgets to show below the HTML
-        later: bool = False,  # True: send the HTML to open pages only if one of them was opened during the fit
+    def replace_by(self, page: str, *below: Any,
+        later: bool = False,    # True: send the HTML to open pages only if one of them was opened during the fit
     ) -> None:
         "Close the widgets of the panel, and show HTML and other widgets in their place"
         import ipywidgets as w
@@ -371,10 +352,8 @@ def _point_of_fit(points: Any) -> Any:
 
 
 # %% ../../nbs/display/dashboard.ipynb #5832d8d7
-def rewind_button(
-    points: Any,    # restore points of a learner: `learn.runs`
-    point: Any,     # the restore point of the fit above the button
-) -> Any:           # a box of widgets; None if there is no such point, or the fit cannot be undone
+def rewind_button(points: Any, point: Any,
+) -> Any:    # a box of widgets; None if there is no such point, or the fit cannot be undone
     "Make a button that undoes a fit, and then redoes it"
     import ipywidgets as w
     if point is None or point.restore is None: return None

@@ -14,9 +14,8 @@ from ..basics.text import clock, escape, number
 from ..history import Run
 
 # %% ../../nbs/display/epochs_table.ipynb #2f81fb27
-def epochs_html(
-    runs: list[Run],    # the runs whose epochs are shown
-    most: int = 20,     # if there are more rows, those in the middle are left out
+def epochs_html(runs: list[Run],
+    most: int = 20,    # if there are more rows, those in the middle are left out
 ) -> str:
     "Return an HTML table of the epochs of runs"
     names, rows = list(dict.fromkeys(name for run in runs for name in run.metric_names)), []

@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/display/figures.ipynb #deee873c
-from ..basics.notices import shell
+from ..basics.text import number, shell
 from .front_end import by_name, display_mode
-from ..basics.text import number
 from .axes import free_place, spread
 from .look import COLORS, LINE_WIDTHS, RUN_COLORS, lr_text
 from .page_script import runs_scripts
@@ -49,12 +48,8 @@ STYLE = {
 
 # %% ../../nbs/display/figures.ipynb #fe9c1b9b
 @contextmanager
-def figure(
-    ax: Any = None,                           # axes to draw into; None: a new figure
-    size: tuple[float, float] = (6.4, 3.4),   # width and height in inches
-    cols: int = 1,                            # number of panels side by side
-    rows: int = 1,                            # number of rows of panels
-) -> Iterator[tuple[Any, list[Any]]]:         # the figure, and a list of the axes to draw into
+def figure(ax: Any = None, size: tuple[float, float] = (6.4, 3.4), cols: int = 1, rows: int = 1,
+) -> Iterator[tuple[Any, list[Any]]]:    # the figure, and a list of the axes to draw into
     "Make a figure in the style of cbnb, or use the figure of `ax`. `show` shows a new figure in a notebook, and `plt.show()` in a script"
     import matplotlib
     with matplotlib.rc_context(STYLE):
@@ -84,29 +79,23 @@ def _open_figure(size: tuple[float, float]) -> Any:
     return fig
 
 # %% ../../nbs/display/figures.ipynb #c0201922
-def png_bundle(
-    fig: Any,           # a matplotlib figure
-    text: str,          # description of the figure
-) -> dict[str, str]:    # MIME type -> content
+def png_bundle(fig: Any, text: str) -> dict[str, str]:
     "Return a figure as notebook output: a PNG image, and text for front ends without images"
     buffer = io.BytesIO()
     fig.savefig(buffer, format='png', dpi=144)
     return {'image/png': base64.b64encode(buffer.getvalue()).decode(), 'text/plain': text}
 
-def png_metadata(
-    fig: Any,           # a matplotlib figure
-    text: str,          # alternative text of the image
+def png_metadata(fig: Any, text: str,
 ) -> dict[str, Any]:    # MIME type -> width and height in CSS pixels (100 for each inch), and alternative text
     "Return the display size and the alternative text of an image for a notebook"
     width, height = fig.get_size_inches()
     return {'image/png': dict(width=int(100*width), height=int(100*height), alt=text)}
 
 # %% ../../nbs/display/figures.ipynb #171f10db
-def show(
-    fig: Any,                         # a matplotlib figure
-    text: str,                        # description for readers who cannot see the figure
-    return_fig: bool | None = None,   # whether to return the figure instead of showing it
-) -> Any:                             # the figure with `return_fig=True`, otherwise None
+def show(fig: Any,
+    text: str,                         # description for readers who cannot see the figure
+    return_fig: bool | None = None,    # whether to return the figure instead of showing it
+) -> Any:    # the figure with `return_fig=True`, otherwise None
     "Show a figure once in a notebook, or return it if `return_fig` is true. Outside of notebooks, show nothing"
     if return_fig:
         pyplot = sys.modules.get('matplotlib.pyplot')
@@ -154,11 +143,9 @@ def as_doubles(
     return torch.frombuffer(doubles, dtype=torch.float64) if doubles else torch.zeros(0, dtype=torch.float64)
 
 # %% ../../nbs/display/figures.ipynb #c198b53c
-def envelope(
-    xs: Sequence[float],
+def envelope(xs: Sequence[float],
     ys: Sequence[float],    # as many as `xs`; nan is a gap
-    n: int = 2000,          # approximate number of points to keep, at least 2
-) -> tuple[list[float], list[float]]:    # x and y values
+    n: int = 2000) -> tuple[list[float], list[float]]:
     "Thin a curve to about `n` points: the smallest and the largest value of each of `n/2` groups of consecutive points"
     if len(ys) <= n: return list(xs), ys.tolist() if hasattr(ys, 'tolist') else list(ys)
     y = as_doubles(ys)
@@ -184,10 +171,8 @@ def envelope_places(
 
 # %% ../../nbs/display/figures.ipynb #33bcd4ac
 def kept_span(
-    n: int,               # number of steps or epochs
-    skip_start: int,      # how many to leave out at the start
-    skip_end: int,        # how many to leave out at the end
-) -> tuple[int, int]:     # the first that is kept, and the first of those left out at the end
+    n: int,    # number of steps or epochs
+    skip_start: int, skip_end: int) -> tuple[int, int]:    # the first that is kept, and the first of those left out at the end
     "Return the range that is left. If nothing would be left, return the whole range"
     if skip_start < 0 or skip_end < 0:
         raise ValueError(f'skip_start={skip_start} and skip_end={skip_end} should be 0 or more')
@@ -205,10 +190,7 @@ def _whole_steps(ax: Any) -> None:
     ax.xaxis.set_major_locator(MaxNLocator('auto', steps=[1, 2, 5, 10], integer=True))
 
 # %% ../../nbs/display/figures.ipynb #c3e9a1b4
-def epoch_ticks(
-    ends: Sequence[tuple[int, int]],    # (last step, number) of each epoch
-    n: int = 12,                        # number of epochs up to which all epochs are labeled
-) -> list[tuple[int, str]]:             # (step, label) of each label
+def epoch_ticks(ends: Sequence[tuple[int, int]], n: int = 12) -> list[tuple[int, str]]:    # (step, label) of each label
     "Choose the epochs to label below an axis of steps. If there are more than `n`, choose the multiples of 2, 5, 10 or a larger number"
     every = next(k*10**power for power in itertools.count() for k in (1, 2, 5)
                  if len(ends) <= n*k*10**power)
@@ -242,17 +224,10 @@ NAMED_COLORS = [COLORS[name] for name in ('lr', 'mom', 'mark', 'text')]
 
 WIDE = (8.4, 3.4)        # inches: width and height of a figure over steps
 
-def losses_figure(
-    losses: Sequence[float],                    # loss of each training batch
-    smooth: Sequence[float] = (),               # smoothed loss of each training batch
-    valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss) of each epoch
-    borders: Sequence[int] = (),                # steps at which a new fit began
-    skip_start: int = 0,                        # number of steps to leave out at the start
-    skip_end: int = 0,                          # number of steps to leave out at the end
-    ax: Any = None,                             # axes to draw into; None: a new figure
-    epochs: Sequence[tuple[int, int]] = (),     # (last step, number) of each epoch
-    named: Mapping[str, Sequence[float]] = {},  # name -> smoothed loss of each batch, for further losses
-) -> Any:                                       # the figure
+def losses_figure(losses: Sequence[float], smooth: Sequence[float] = (), valid: Sequence[tuple[int, float]] = (),
+    borders: Sequence[int] = (), skip_start: int = 0, skip_end: int = 0, ax: Any = None, epochs: Sequence[tuple[int, int]] = (),
+    named: Mapping[str, Sequence[float]] = {},    # name -> smoothed loss of each batch, for further losses
+) -> Any:
     "Draw training and validation losses over steps, which count from 0"
     first, last = kept_span(len(losses), skip_start, skip_end)
     own, steps, train = ax is None, range(first, last), COLORS['train']
@@ -271,15 +246,11 @@ def losses_figure(
         return fig
 
 # %% ../../nbs/display/figures.ipynb #5e5b4814
-def lr_figure(
-    lrs: Sequence[float],                  # learning rate of each training batch
-    moms: Sequence[float] | None = None,   # momentum of each training batch; None: no panel for momentum
-    borders: Sequence[int] = (),           # steps at which a new fit began
-    skip_start: int = 0,                   # number of steps to leave out at the start
-    skip_end: int = 0,                     # number of steps to leave out at the end
-    ax: Any = None,                        # axes to draw the learning rate into; `moms` must then be None
-    epochs: Sequence[tuple[int, int]] = (),   # (last step, number) of each epoch
-) -> Any:                                  # the figure
+def lr_figure(lrs: Sequence[float],
+    moms: Sequence[float] | None = None,    # momentum of each training batch; None: no panel for momentum
+    borders: Sequence[int] = (), skip_start: int = 0, skip_end: int = 0,
+    ax: Any = None,    # axes to draw the learning rate into; `moms` must then be None
+    epochs: Sequence[tuple[int, int]] = ()) -> Any:
     "Draw the learning rate over steps, and optionally the momentum beside it"
     first, last = kept_span(len(lrs), skip_start, skip_end)
     curves = [('learning rate', lrs, COLORS['lr'])]
@@ -307,13 +278,10 @@ def _metric_panel(ax: Any, name: str, points: Sequence[tuple[int, float]], borde
 
 # %% ../../nbs/display/figures.ipynb #737c63c2
 def metrics_figure(
-    metrics: Mapping[str, Sequence[tuple[int, float]]],   # name of a metric -> (step, value) of each epoch
-    borders: Sequence[int] = (),                          # steps at which a new fit began
-    skip_start: int = 0,                                  # number of values to leave out at the start
-    skip_end: int = 0,                                    # number of values to leave out at the end
-    ax: Any = None,                                       # axes to draw a single metric into; None: a new figure
-    epochs: Sequence[tuple[int, int]] = (),               # (last step, number) of each epoch
-) -> Any:                                                 # the figure
+    metrics: Mapping[str, Sequence[tuple[int, float]]],    # name of a metric -> (step, value) of each epoch
+    borders: Sequence[int] = (), skip_start: int = 0, skip_end: int = 0,
+    ax: Any = None,    # axes to draw a single metric into; None: a new figure
+    epochs: Sequence[tuple[int, int]] = ()) -> Any:
     "Draw each metric over steps in a separate panel"
     if not metrics:
         raise ValueError('no metrics were recorded: give the learner some, Learner(..., '
@@ -346,10 +314,9 @@ def sched_figure(
         return fig
 
 # %% ../../nbs/display/figures.ipynb #9f5f756c
-def loss_range(
-    losses: Sequence[float],         # losses of a sweep
-    more: Sequence[float] = (),      # further losses to include, such as those of trials
-) -> tuple[float, float] | None:     # None: no loss is finite
+def loss_range(losses: Sequence[float],
+    more: Sequence[float] = (),    # further losses to include, such as those of trials
+) -> tuple[float, float] | None:    # None: no loss is finite
     "Return the limits of the loss axis of a sweep: below the lowest loss, and above the first and the median loss"
     finite = sorted(filter(math.isfinite, losses))
     if not finite: return None
@@ -407,16 +374,14 @@ def _pixels(line: Any, box: Any) -> Iterable[tuple[float, float]]:
     return [(x, y) for y in range(int(box.y0), int(box.y1), 8)] if upright else points
 
 # %% ../../nbs/display/figures.ipynb #3016e5a4
-def lr_find_figure(
-    lrs: Sequence[float],               # learning rates of the sweep
-    losses: Sequence[float],            # smoothed loss at each rate
-    marks: Mapping[str, tuple[float, float]] | None = None,   # name of a suggestion -> (rate, loss)
-    recommended: float | None = None,   # recommended rate; None: no line
-    title: str = 'Learning rate finder',
-    ax: Any = None,                     # axes to draw into; None: a new figure
-    band: tuple[float, float] | None = None,   # lowest and highest rate that may do about as well
-    faint: Sequence[str] = (),          # names of suggestions that are less likely to be good
-) -> Any:                               # the figure
+def lr_find_figure(lrs: Sequence[float],
+    losses: Sequence[float],                                   # smoothed loss at each rate
+    marks: Mapping[str, tuple[float, float]] | None = None,    # name of a suggestion -> (rate, loss)
+    recommended: float | None = None,                          # recommended rate; None: no line
+    title: str = 'Learning rate finder', ax: Any = None,
+    band: tuple[float, float] | None = None,    # lowest and highest rate that may do about as well
+    faint: Sequence[str] = (),                  # names of suggestions that are less likely to be good
+) -> Any:
     "Draw loss over learning rate on a logarithmic axis, with the suggested rates"
     marks, colors = marks or {}, rule_colors(marks or {})
     with figure(ax, size=(WIDE[0], 3.6)) as (fig, [ax]):
@@ -451,14 +416,12 @@ def _trial_numbers(ax: Any, lrs: Sequence[float], losses: Sequence[float], other
 
 # %% ../../nbs/display/figures.ipynb #90f9650b
 def lr_trials_figure(
-    lrs: Sequence[float],               # learning rates of the trials, in the order of the trials
-    losses: Sequence[float],            # loss at the end of each trial; infinite: the trial diverged
-    start: float | None = None,         # loss before any training
-    recommended: float | None = None,   # recommended rate for a fit of another length
-    band: tuple[float, float] | None = None,   # lowest and highest rate that may do about as well
-    title: str = 'Trials',
-    ax: Any = None,                     # axes to draw into; None: a new figure
-) -> Any:                               # the figure
+    lrs: Sequence[float],                       # learning rates of the trials, in the order of the trials
+    losses: Sequence[float],                    # loss at the end of each trial; infinite: the trial diverged
+    start: float | None = None,                 # loss before any training
+    recommended: float | None = None,           # recommended rate for a fit of another length
+    band: tuple[float, float] | None = None,    # lowest and highest rate that may do about as well
+    title: str = 'Trials', ax: Any = None) -> Any:
     "Draw the loss at the end of each trial over its learning rate"
     own = ax is None
     with figure(ax, size=(6.2, 3.6)) as (fig, [ax]):
@@ -480,10 +443,8 @@ def lr_trials_figure(
 
 # %% ../../nbs/display/figures.ipynb #18f5b34d
 def answers_mouse(
-    widget: bool | None,        # True: always a chart; False: never; None: in a notebook front end, unless it is headless
-    return_fig: bool | None,    # whether the plot returns a figure
-    ax: Any,                    # axes that the plot draws into; None: a new figure
-) -> bool:
+    widget: bool | None,    # True: always a chart; False: never; None: in a notebook front end, unless it is headless
+    return_fig: bool | None, ax: Any) -> bool:
     "Return whether a plot should show an interactive chart instead of a figure"
     if widget and (return_fig or ax is not None):
         raise ValueError('widget=True does not go with return_fig or ax: those ask for a figure')
@@ -494,12 +455,9 @@ def answers_mouse(
 VIEWS: dict[str, str | Callable[..., Any]] = {    # name of a plot -> function that makes its view, or 'module:name'
     'one_cycle': 'cbnb.display.schedules:OneCycleView', 'lr_find': 'cbnb.display.lr_picker:as_picker'}
 
-def view_for(
-    name: str,                  # name of a plot: a key of `VIEWS`
-    widget: bool | None,        # True: always a widget; False: never; None: if widgets work in this place
-    return_fig: bool | None,    # whether the plot returns a figure
-    ax: Any,                    # axes that the plot draws into; None: a new figure
-) -> Callable[..., Any] | None:
+def view_for(name: str,
+    widget: bool | None,    # True: always a widget; False: never; None: if widgets work in this place
+    return_fig: bool | None, ax: Any) -> Callable[..., Any] | None:
     "Return the function that makes the widget of a plot, or None if the plot should show no widget"
     if widget and (return_fig or ax is not None):
         raise ValueError('widget=True does not go with return_fig or ax: those ask for a figure')

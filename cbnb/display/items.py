@@ -56,9 +56,7 @@ def as_pixels(
 # %% ../../nbs/display/items.ipynb #dd9b292a
 def _is_array(value: Any) -> bool: return hasattr(value, 'shape') and hasattr(value, 'dtype') and hasattr(value, '__array__')
 
-def is_image(
-    value: Any,    # anything
-) -> bool:
+def is_image(value: Any) -> bool:
     "Return whether an item has the shape of an image"
     if not _is_array(value) or 0 in value.shape: return False
     shape = tuple(value.shape)
@@ -86,15 +84,11 @@ class Shown(NamedTuple):
     size: tuple[int, int] = (0, 0)    # width and height in pixels, for an image
 
 # %% ../../nbs/display/items.ipynb #4367ddfb
-def _image(
-    data: bytes,    # a PNG file
-) -> Shown:
+def _image(data: bytes) -> Shown:
     return Shown('image', 'data:image/png;base64,' + base64.b64encode(data).decode(), size=struct.unpack('>2I', data[16:24]))
 
 # %% ../../nbs/display/items.ipynb #91723528
-def brief(
-    value: Any,    # anything
-) -> str:
+def brief(value: Any) -> str:
     "Describe a value in a few words, such as `0.25`, `[1, 2]` or `tensor 2x64x64`"
     if value is None: return ''
     if isinstance(value, str): return value
@@ -124,8 +118,7 @@ def _numbers_row(values: Any, columns: Sequence[str] | None) -> Shown:
 # %% ../../nbs/display/items.ipynb #a89a8ca7
 _PADS = {'', '<pad>', '[PAD]', '<|pad|>', 'xxpad'}
 
-def _text_of(
-    ids: list[int],
+def _text_of(ids: list[int],
     decode: Any,    # a function of a list of ids, an object with a method `decode`, or the tokens in order
 ) -> str:
     if callable(decode): return str(decode(ids))
@@ -164,11 +157,10 @@ def _kind_of(value: Any, decode: Any) -> str:
     is_row = _entries(value) is not None or _is_array(value) and len(value.shape) == 1 and len(value) > 0
     return 'row' if is_row else 'plain'
 
-def shown(
-    value: Any,                                # one input of an item
-    how: str | Callable[[Any], Any] | None = None,   # one of `KINDS`, or a function that converts `value`; None: detect the kind
-    decode: Any = None,                        # converts token ids: a function, an object with `decode`, or the list of all tokens
-    columns: Sequence[str] | None = None,      # names of the numbers in a row; None: x0, x1 and so on
+def shown(value: Any,
+    how: str | Callable[[Any], Any] | None = None,    # one of `KINDS`, or a function that converts `value`; None: detect the kind
+    decode: Any = None,                               # converts token ids: a function, an object with `decode`, or the list of all tokens
+    columns: Sequence[str] | None = None,             # names of the numbers in a row; None: x0, x1 and so on
 ) -> Shown:
     "Convert an input of an item for display. An unknown kind `how` raises `ValueError`"
     if isinstance(how, str) and how not in KINDS: raise ValueError(f'show={how!r} is no kind of item: these are {", ".join(KINDS)}')
@@ -178,12 +170,9 @@ def shown(
     return _as_kind(value, how or _kind_of(value, decode), decode, columns)
 
 # %% ../../nbs/display/items.ipynb #cf205fb1
-def shown_parts(
-    inputs: Any,           # a single input, or a tuple or dict of inputs
-    how: Any = None,       # as for `shown`; a function receives the single input, or the whole tuple or dict
-    decode: Any = None,    # as for `shown`
-    columns: Sequence[str] | None = None,    # as for `shown`
-) -> list[Shown]:
+def shown_parts(inputs: Any,
+    how: Any = None,    # as for `shown`; a function receives the single input, or the whole tuple or dict
+    decode: Any = None, columns: Sequence[str] | None = None) -> list[Shown]:
     "Convert the inputs of an item for display"
     if isinstance(inputs, tuple) and len(inputs) == 1: inputs = inputs[0]
     elif isinstance(inputs, tuple) and not callable(how):
@@ -219,9 +208,7 @@ class Card(NamedTuple):
         return '' if self.wrong is None else '✗' if self.wrong else '✓'
 
 # %% ../../nbs/display/items.ipynb #5c8cf7a1
-def prediction_text(
-    card: Card,
-) -> str:
+def prediction_text(card: Card) -> str:
     "Return the sign, the prediction and the probability of a card as text, such as `✗ 9 (0.71)`"
     sure = '' if card.sure is None else f' ({card.sure:.2f})'
     return f'{card.sign} {card.predicted}'.strip() + sure
@@ -242,9 +229,7 @@ def _columns(cards: Sequence[Card]) -> list[tuple[str, Callable[[Card], str]]]:
     return found
 
 # %% ../../nbs/display/items.ipynb #41e77b43
-def cards_text(
-    cards: Sequence[Card],
-) -> str:
+def cards_text(cards: Sequence[Card]) -> str:
     "Format cards as a table of text"
     columns = _columns(cards)
     rows = [(*(_shortened(f(c), 30) for _, f in columns), _shortened(' | '.join(map(_part_text, c.parts)))) for c in cards]
@@ -323,8 +308,7 @@ def _table_head(names: Sequence[str], right: Sequence[str]) -> str:
     cells = ''.join(f'<th scope="col"{" class=number" if name in right else ""}>{escape(name)}</th>' for name in names)
     return f'<div class="wide" tabindex="0" role="group" aria-label="items"><table><thead><tr>{cells}</tr></thead><tbody>'
 
-def card_pieces(
-    cards: Sequence[Card],
+def card_pieces(cards: Sequence[Card],
 ) -> tuple[str, list[str], str]:    # HTML before the cards, HTML of each card, and HTML after the cards
     "Format cards as pieces of HTML, so that a page can show some of the cards"
     if any(part.kind == 'image' for card in cards for part in card.parts):
@@ -334,9 +318,7 @@ def card_pieces(
     rows = [_in_table(card, columns, headings is not None) for card in cards]
     return _table_head(names, ['item', 'loss', *(headings or ())]), rows, '</tbody></table></div>'
 
-def cards_html(
-    cards: Sequence[Card],
-) -> str:
+def cards_html(cards: Sequence[Card]) -> str:
     "Format cards as HTML: as a grid if there are images, otherwise as a table"
     before, each, after = card_pieces(cards)
     return f'<div class="cbnb-items">{ITEM_STYLE}{before}{"".join(each)}{after}</div>'
@@ -368,9 +350,7 @@ def _draw_card(ax: Any, card: Card) -> None:
     if card.loss is not None: words.append(f'loss {number(card.loss)}')
     ax.set_title('\n'.join(words), fontsize=9, parse_math=False, **(dict(color=COLORS['bad'], weight='bold') if card.wrong else {}))
 
-def cards_figure(
-    cards: Sequence[Card],
-) -> Any:    # the matplotlib figure
+def cards_figure(cards: Sequence[Card]) -> Any:
     "Draw cards as a matplotlib figure"
     images = any(part.kind == 'image' for card in cards for part in card.parts)
     width, height = (1.7, 2.2) if images else (3, 2.2)

@@ -18,14 +18,11 @@ from typing import Any
 from uuid import uuid4
 
 # %% ../../nbs/display/live_chart.ipynb #60fbccb1
-from .chart import Chart, Line, as_float32, chart_css, chart_spec, even_ends, steps_between, still_svg
+from .chart import Chart, Line, as_float32, chart_css, chart_spec, even_ends, steps_between, still_svg, without_blanks
 from .page_script import script, still_image
 
 # %% ../../nbs/display/live_chart.ipynb #040d2b1f
-def extreme_places(
-    ys: Sequence[float],
-    n: int,                 # approximate number of points to keep
-) -> Sequence[int]:
+def extreme_places(ys: Sequence[float], n: int) -> Sequence[int]:
     "Return the indices of about `n` points of a curve: the lowest and the highest of each group of neighbors, and the last"
     if len(ys) <= n: return range(len(ys))
     size, found = -(-2*len(ys)//n), []
@@ -50,10 +47,7 @@ class Points:
         self.xs.extend(xs)
         self.ys.extend(ys)
 
-def thinned_together(
-    lines: Iterable[tuple[array, array]],    # x and y values of each line
-    most: int,                               # approximate number of points to keep
-) -> list[tuple[array, array]]:              # x and y values of each line
+def thinned_together(lines: Iterable[tuple[array, array]], most: int) -> list[tuple[array, array]]:
     "Thin lines to about `most` points. Lines with the same x values as the line before keep the same points"
     found, before, places = [], None, ()
     for xs, ys in lines:
@@ -61,17 +55,26 @@ def thinned_together(
         found.append((xs, ys) if len(xs) <= most else (array('f', [xs[i] for i in places]), array('f', [ys[i] for i in places])))
     return found
 
-def news(
-    points: Sequence[Points],    # the points of each line
-    most: int = 200,             # approximate number of points to return for each line; more points are thinned
-    limit: int = 4000,           # thin the stored points to this number when there are more than twice as many
-) -> list[tuple[array, array]]:    # x and y values of each line
+def news(points: Sequence[Points],
+    most: int = 200,      # approximate number of points to return for each line; more points are thinned
+    limit: int = 4000,    # thin the stored points to this number when there are more than twice as many
+) -> list[tuple[array, array]]:
     "Return the points that were not sent yet, count them as sent, and thin the stored points if there are too many"
     found = thinned_together(((p.xs[p.sent:], p.ys[p.sent:]) for p in points), most)
     if any(len(p.xs) > 2*limit for p in points):
         for p, (p.xs, p.ys) in zip(points, thinned_together(((p.xs, p.ys) for p in points), limit)): pass
     for p in points: p.sent = len(p.xs)
     return found
+
+def _as_bytes(lines: Iterable[tuple[array, array]]) -> tuple[list[int], bytes]:
+    "Return the number of points of each line, and their bytes. A line with the x values of the line before has a negative number and y values only"
+    counts, parts, before = [], [], array('f')
+    for xs, ys in lines:
+        same = len(xs) > 0 and xs == before
+        counts.append(-len(xs) if same else len(xs))
+        parts += [ys.tobytes()] if same else [xs.tobytes(), ys.tobytes()]
+        before = xs
+    return counts, b''.join(parts)
 
 
 # %% ../../nbs/display/live_chart.ipynb #676ac6ba
@@ -152,11 +155,10 @@ _NAMES = dict(cursor='chosen', xlabel='x_label', ylabel='y_label')      # layout
 class LiveChart:
     "A chart that grows while a cell runs, and reports clicks to Python"
     def __init__(self,
-        lines: Iterable[Line],                            # names and styles of the lines, with points so far if there are any
+        lines: Iterable[Line],                                   # names and styles of the lines, with points so far if there are any
         on_pick: Callable[[float, bool], None] | None = None,    # called with x, and False during a drag or True at its end
         whole: Callable[[], Sequence[Line]] | None = None,       # returns the lines with all steps, for pages that ask; None: the page has all points
-        **layout: Any,                                    # keyword arguments of `Chart`
-    ):
+        **layout: Any):
         self.lines, self.layout, self.on_pick, self.whole = list(lines), layout, on_pick, whole
         self.points = {line.name: Points() for line in self.lines}
         self.name, self.here, self.n_sent = uuid4().hex[:12], False, 0
@@ -179,7 +181,8 @@ class LiveChart:
         lines = [line._replace(xs=(), ys=(), smooths=None) for line in self.lines]
         whole = not self.layout.get('log_x')
         beside = self.beside() if self.beside else None
-        return chart_spec(Chart(lines, **self.layout)) | dict(picks=self.on_pick is not None, whole=whole, beside=beside, asks=self.name if self.whole else '')
+        found = chart_spec(Chart(lines, **self.layout)) | dict(picks=self.on_pick is not None, whole=whole, beside=beside, asks=self.name if self.whole else '')
+        return without_blanks(found)
 
     def history(self) -> bytes:
         "Return all points that were sent, and the number of messages with points, as bytes"
@@ -187,11 +190,9 @@ class LiveChart:
         head = struct.pack(f'<{1 + len(sent)}I', self.n_sent, *(len(xs) for xs, _ in sent))
         return head + b''.join(xs.tobytes() + ys.tobytes() for xs, ys in sent)
 
-    def add(self,
-        name: str,                # name of the line
-        xs: Iterable[float],      # ascending values, larger than those of the line so far
-        ys: Iterable[float],      # as many values as `xs`
-    ) -> None:
+    def add(self, name: str,
+        xs: Iterable[float],    # ascending values, larger than those of the line so far
+        ys: Iterable[float]) -> None:
         "Append points to a line. The next `flush` sends them to the page"
         self.points[name].add(xs, ys)
 
@@ -218,8 +219,9 @@ class LiveChart:
         message, buffers = self._changed() | (dict(beside=beside) if beside else {}), []
         new = news([*self.points.values()], most)
         if any(len(xs) for xs, _ in new):
-            message |= dict(s=self.n_sent, n=[len(xs) for xs, _ in new])
-            buffers = [b''.join(xs.tobytes() + ys.tobytes() for xs, ys in new)]
+            counts, points = _as_bytes(new)
+            message |= dict(s=self.n_sent, n=counts)
+            buffers = [points]
             self.n_sent += 1
         if message: self.widget.send(message, buffers)
 

@@ -24,8 +24,7 @@ def listed(
 # %% ../../nbs/display/live_curve.ipynb #e25445d9
 def sparkline(
     values: Sequence[float],    # values of the curve; values that are not finite are ignored
-    width: int = 24,            # largest number of characters
-) -> str:
+    width: int = 24) -> str:
     "Return a curve as a line of text such as `▇▅▃▂▁`. Each character shows the mean of one or more consecutive values"
     n = len(values)
     width = min(width, n)
@@ -121,10 +120,7 @@ class LiveCurve:
         self.size, self.filled = 1, 0                      # steps in a full bucket, and in the last bucket
         self.valid: list[tuple[int, float]] = []           # validation losses of the latest drawing
 
-    def add(self,
-        raw: Sequence[float],       # losses of the steps since the last call
-        smooth: Sequence[float],    # smoothed losses of the same steps
-    ) -> None:
+    def add(self, raw: Sequence[float], smooth: Sequence[float]) -> None:
         "Add the losses of new steps"
         done = 0
         while done < len(raw):
@@ -136,9 +132,7 @@ class LiveCurve:
             self.highs[-1] = _most([self.highs[-1], *finite])
             self.smooth[-1] = smooth[done - 1] if math.isfinite(smooth[done - 1]) else None
 
-    def svg(self,
-        valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss) of each epoch
-    ) -> str:                                       # SVG of at most `limit` characters
+    def svg(self, valid: Sequence[tuple[int, float]] = ()) -> str:    # SVG of at most `limit` characters
         "Return the raw losses, the smoothed losses and the latest validation losses as SVG"
         self.valid = [(step, v) for step, v in valid if v is not None and math.isfinite(v)]
         width = max(self.n_steps/self.size, 0.1)

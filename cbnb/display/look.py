@@ -43,10 +43,7 @@ COLORS = {name: shade.light for name, shade in PALETTE.items()}    # for figures
 RUN_COLORS = [shade.light for shade in RUN_SHADES]
 
 # %% ../../nbs/display/look.ipynb #e7af25d0
-def contrast(
-    a: str,    # as `#rrggbb`
-    b: str,
-) -> float:    # contrast ratio from 1 to 21
+def contrast(a: str, b: str) -> float:    # contrast ratio from 1 to 21
     "Return the contrast ratio of two colors as defined in WCAG 2.2"
     dim, bright = sorted(map(_luminance, (a, b)))
     return (bright + 0.05)/(dim + 0.05)
@@ -74,17 +71,15 @@ def _times(matrix: Iterable[Iterable[float]], vector: list[float]) -> list[float
     return [sum(a*b for a, b in zip(row, vector)) for row in matrix]
 
 def seen_by(
-    eye: str,      # type of color vision: 'normal', 'protan', 'deutan' or 'tritan'
-    color: str,    # as `#rrggbb`
-) -> list[float]:  # lightness from 0 to 1, and two color coordinates
+    eye: str,    # type of color vision: 'normal', 'protan', 'deutan' or 'tritan'
+    color: str) -> list[float]:    # lightness from 0 to 1, and two color coordinates
     "Return the Oklab coordinates of a color as perceived with a type of color vision"
     light = [max(v, 0.) for v in _times(_VISION[eye], _linear(color))]
     return _times(_TO_LAB, [v**(1/3) for v in _times(_TO_CONES, light)])
 
 # %% ../../nbs/display/look.ipynb #901a611f
-def closest(
-    colors: Iterable[str],    # as `#rrggbb`
-    eye: str = 'normal',      # type of color vision, as for `seen_by`
+def closest(colors: Iterable[str],
+    eye: str = 'normal',    # type of color vision, as for `seen_by`
 ) -> float:
     "Return the smallest Oklab distance between any two of the colors"
     places = [seen_by(eye, color) for color in colors]
@@ -140,9 +135,7 @@ def value_text(
     return '–' if value is None else number(value)
 
 # %% ../../nbs/display/look.ipynb #690dc7af
-def count_text(
-    n: int,
-) -> str:
+def count_text(n: int) -> str:
     "Format a count with thousands separators, such as `12,345`"
     return f'{n:,}'
 

@@ -23,8 +23,7 @@ from typing import Any
 from uuid import uuid4
 
 # %% ../../nbs/display/lr_picker.ipynb #283ce267
-from ..basics.notices import shell
-from ..basics.text import escape
+from ..basics.text import escape, shell
 from .chart import Chart, Line, Mark, charts_html, still_svg
 from .figures import loss_range, png_bundle, png_metadata, rule_colors
 from .front_end import display_mode, front_end
@@ -34,9 +33,7 @@ from .page_script import still_image
 from ..learner import Learner
 
 # %% ../../nbs/display/lr_picker.ipynb #b2a9b3f6
-def choices(
-    found: Any,          # result of `lr_find`
-) -> dict[str, float]:      # rule -> rate, only valid rates
+def choices(found: Any) -> dict[str, float]:    # rule -> rate, only valid rates
     "Return the recommended rate and the valid suggestions of the rules"
     best = {} if found.recommended is None else {found.rule or 'recommended': found.recommended}
     rates = {**best, **found.suggestions, **best}         # the recommended rate comes first
@@ -47,10 +44,7 @@ def _is_rate(value: Any) -> bool:
     return real and 0 < value < math.inf
 
 # %% ../../nbs/display/lr_picker.ipynb #f385eea5
-def slider_range(
-    found: Any,            # result of `lr_find`
-    lr: Any = None,           # rate of the learner; ignored unless it is a number
-) -> tuple[float, float]:     # lowest and highest exponent of ten
+def slider_range(found: Any, lr: Any = None) -> tuple[float, float]:    # lowest and highest exponent of ten
     "Compute the limits of a log slider that covers the sweep and all rates to choose from"
     rates = [*found.lrs, *choices(found).values(), *([lr] if _is_rate(lr) else [])]
     rates = rates or [1e-7, 10.]
@@ -58,10 +52,8 @@ def slider_range(
     return math.floor(10*low - 1e-9)/10, max(math.ceil(10*high + 1e-9)/10, low + 0.1)
 
 # %% ../../nbs/display/lr_picker.ipynb #d30f6ce7
-def first_choice(
-    found: Any,     # result of `lr_find`
-    lr: Any = None,    # rate of the learner; ignored unless it is a number
-) -> float:            # `found.lr`, otherwise the learner's rate, otherwise the middle of the slider
+def first_choice(found: Any, lr: Any = None,
+) -> float:    # `found.lr`, otherwise the learner's rate, otherwise the middle of the slider
     "Return the rate at which the slider starts"
     if _is_rate(found.lr): return float(found.lr)
     if _is_rate(lr): return float(lr)
@@ -86,26 +78,17 @@ def _marks(found: Any) -> list[Mark]:
     return [mark(name, lr) for name, lr in choices(found).items()] if found.lrs else []
 
 # %% ../../nbs/display/lr_picker.ipynb #33950718
-def _layout(
-    found: Any,        # result of `lr_find`
-    lr: float | None,     # chosen rate; None: no line
-) -> dict[str, Any]:      # keyword arguments for `Chart`
+def _layout(found: Any, lr: float | None) -> dict[str, Any]:
     tried = [t.loss for t in found.trials if math.isfinite(t.loss)]
     return dict(marks=_marks(found), band=found.band, cursor=lr, log_x=True, y_range=loss_range(found.losses, tried),
                 xlabel='learning rate', title='Loss over learning rate', size=(WIDEST, 380), points=200,
                 say=lr_text, text=picker_text(found, lr), tools=())
 
-def picker_curve(
-    found: Any,             # result of `lr_find`
-    lr: float | None = None,   # chosen rate; None: no line
-) -> Chart:
+def picker_curve(found: Any, lr: float | None = None) -> Chart:
     "Return a chart with the curve, a mark for each suggestion, and a line at the chosen rate"
     return Chart(_lines(found), **_layout(found, lr))
 
-def picker_chart(
-    found: Any,    # result of `lr_find`
-    lr: float,        # chosen rate
-) -> str:             # HTML of the image
+def picker_chart(found: Any, lr: float) -> str:
     "Return HTML with the chart of the picker as a static image"
     curve = picker_curve(found, lr)
     return still_image(still_svg(curve, curve.points), curve.text)
@@ -122,10 +105,7 @@ def _loss_words(found: Any, lr: float) -> str:
     return f', loss there {value_text(loss)}' if loss is not None else ''
 
 # %% ../../nbs/display/lr_picker.ipynb #33f2909a
-def picker_text(
-    found: Any,             # result of `lr_find`
-    lr: float | None = None,   # chosen rate; None: do not mention it
-) -> str:
+def picker_text(found: Any, lr: float | None = None) -> str:
     "Describe the chart in words, for screen readers"
     words = ['Loss over learning rate']
     if found.lrs: words[0] += f' from {lr_text(found.lrs[0])} to {lr_text(found.lrs[-1])}'
@@ -137,9 +117,7 @@ def picker_text(
     return '; '.join(words)
 
 # %% ../../nbs/display/lr_picker.ipynb #4a6facf3
-def advice_html(
-    found: Any,    # result of `lr_find`
-) -> str:             # HTML
+def advice_html(found: Any) -> str:
     "Return HTML with the recommended rate and its reason, or with the reason why there is no rate"
     reason = escape(str(found.reason))
     if found.recommended is not None:
@@ -148,10 +126,9 @@ def advice_html(
         return boxed(f'{rate} is recommended, by the rule <b>{rule}</b>: {reason}', 'lr')
     return boxed(f'<b>No suggestion.</b> {reason[:1].upper()}{reason[1:]}', 'mark')
 
-def boxed(
-    page: str,     # HTML of the content
+def boxed(page: str,
     color: str,    # color of the bar at the left, a key of `COLORS`
-) -> str:          # HTML
+) -> str:
     "Return HTML that puts `page` into a box with a colored bar at its left"
     look = f'border-left:4px solid var(--cbnb-{color},{COLORS[color]});padding:.15em .8em;line-height:1.45;margin:.2em 0'
     return f'<div style="{look};overflow-wrap:anywhere">{page}</div>'
@@ -159,10 +136,7 @@ def boxed(
 # %% ../../nbs/display/lr_picker.ipynb #96e24757
 class Tee:
     "A stream that passes the text of the thread that created it to `take`, and the text of other threads to the original stream"
-    def __init__(self,
-        stream: Any,                   # original stream
-        take: Callable[[str], None],   # function that receives the text
-    ):
+    def __init__(self, stream: Any, take: Callable[[str], None]):
         self._stream, self._thread, self._take = stream, threading.get_ident(), take
 
     def end(self,
@@ -219,9 +193,7 @@ class Printed:
             self.update()
 
 # %% ../../nbs/display/lr_picker.ipynb #ab8c8943
-def problem_html(
-    e: BaseException,   # the exception to show
-) -> str:               # HTML
+def problem_html(e: BaseException) -> str:
     "Format an exception with its notes and traceback as HTML"
     first = f'<b>{escape(type(e).__name__)}</b>: {escape(str(e)[:2000])}'
     notes = ''.join(f'<br>{escape(note)}' for note in getattr(e, '__notes__', ()))
@@ -232,9 +204,8 @@ def problem_html(
 
 # %% ../../nbs/display/lr_picker.ipynb #637e5735
 @contextmanager
-def placed(
-    learn: Learner,               # learner whose fit shows its progress
-    put: Callable[[Any], None],   # function that places the widget of the progress display
+def placed(learn: Learner,
+    put: Callable[[Any], None],                              # function that places the widget of the progress display
     keep: Callable[[dict[str, str]], None] | None = None,    # function that stores the page of the fit so far, for a saved notebook
 ) -> Iterator[None]:
     "Call `put` with the progress widget of each fit in a `with` block. If `learn.progress` has no attribute `place`, do nothing"
@@ -260,21 +231,14 @@ def _rule_words(found: Any, name: str) -> tuple[str, str]:
     return f'{name}  {lr_text(lr)}' if lr is not None else name, tip
 
 # %% ../../nbs/display/lr_picker.ipynb #3ed77f0b
-def _dress(
-    button: Any,      # an ipywidgets button
-    found: Any,    # result of `lr_find`
-    name: str,        # name of the rule
-) -> None:
+def _dress(button: Any, found: Any, name: str) -> None:
     "Set the text, tooltip, icon and style of a rule's button from the current result"
     button.description, button.tooltip = _rule_words(found, name)
     button.icon = 'star' if name == found.rule else ''
     faint = name in found.outside and name != found.rule
     (button.add_class if faint else button.remove_class)('cbnb-faint')
 
-def rule_button(
-    found: Any,    # result of `lr_find`
-    name: str,        # name of the rule
-) -> Any:             # an ipywidgets button
+def rule_button(found: Any, name: str) -> Any:
     "Create the button of a rule, without a click handler. The button is disabled if the suggestion is not a valid rate"
     from ipywidgets import Button
     button = Button(disabled=name not in choices(found))
@@ -286,10 +250,7 @@ def rule_button(
 # %% ../../nbs/display/lr_picker.ipynb #cf61a1f5
 _STEP = 0.01         # step of the slider, in exponents of ten: 2.3%
 
-def lr_slider(
-    found: Any,    # result of `lr_find`
-    lr: Any = None,   # rate of the learner; ignored unless it is a number
-) -> Any:             # a `FloatLogSlider` of ipywidgets
+def lr_slider(found: Any, lr: Any = None) -> Any:
     "Create a slider for the learning rate with a log scale"
     from ipywidgets import FloatLogSlider
     low, high = slider_range(found, lr)
@@ -300,10 +261,7 @@ def lr_slider(
     slider.add_class('cbnb-lr')
     return slider
 
-def nearby(
-    value: float,           # value of the slider
-    exact: list[float],     # exact rates to choose from, above 0
-) -> float:
+def nearby(value: float, exact: list[float]) -> float:
     "Return the rate in `exact` nearest to the slider if it is within half a step. Otherwise return the value of the slider"
     def steps(lr: float) -> float: return abs(math.log10(lr/value))/_STEP
     nearest = min(exact, key=steps, default=value)
@@ -311,9 +269,8 @@ def nearby(
 
 # %% ../../nbs/display/lr_picker.ipynb #79d5e0b0
 def clicked(
-    x: float,               # rate at the position of the mouse, above 0
-    exact: list[float],     # exact rates to choose from, above 0
-) -> float:
+    x: float,    # rate at the position of the mouse, above 0
+    exact: list[float]) -> float:
     "Return the rate that a click on the curve chooses"
     def factor(lr: float) -> float: return abs(math.log(lr/x))
     nearest = min(exact, key=factor, default=0.)
@@ -376,9 +333,7 @@ def from_page() -> bool:
     return parent.get('header', {}).get('msg_type') == 'comm_msg'
 
 # %% ../../nbs/display/lr_picker.ipynb #483e44df
-def _hide_later(
-    box: Any,    # an ipywidgets box
-) -> None:
+def _hide_later(box: Any) -> None:
     "Add CSS to a box that hides the next output of the cell as long as the box is alive"
     from ipywidgets import HTML
     name = f'cbnb-live-{box.model_id}'
@@ -410,10 +365,7 @@ def _close_all() -> None:
 # %% ../../nbs/display/lr_picker.ipynb #c2d34ce8
 class LRPicker:
     "Widgets to choose a learning rate on the curve of a sweep, to set it for the learner, and to train with it"
-    def __init__(self,
-        learn: Learner,    # learner whose rate is set
-        found: Any,        # result of `lr_find` for this learner
-    ):
+    def __init__(self, learn: Learner, found: Any):
         from ipywidgets import HTML, VBox
         self._learn, self.found = weakref.ref(learn), found
         self.rates = choices(found)                        # rule -> suggested rate
@@ -538,9 +490,7 @@ class LRPicker:
         self.advice.value = f'<style>{_STYLE}{_rule_style(self.found, self.scope)}</style>{advice_html(self.found)}'
         for name, button in self.rules.items(): _dress(button, self.found, name)
 
-    def _draw(self,
-        *changed: str,      # keys of the layout that have changed, besides the chosen rate
-    ) -> None:
+    def _draw(self, *changed: str) -> None:
         "Move the line to the chosen rate, and highlight the button of the rule that suggested this rate"
         if self.live:
             layout = _layout(self.found, self.lr)
@@ -611,9 +561,8 @@ class LRPicker:
         self._draw('marks', 'band')
 
 # %% ../../nbs/display/lr_picker.ipynb #fa23dcd3
-def as_picker(
-    found: Any,                     # result of `lr_find`
-    learn: Learner | None = None,   # learner whose rate the picker sets; None: the learner of the sweep
+def as_picker(found: Any,
+    learn: Learner | None = None,    # learner whose rate the picker sets; None: the learner of the sweep
 ) -> LRPicker:
     "Create the picker for a result. Raises `ValueError` if the learner is not known"
     learn = learn if learn is not None else found.learn

@@ -7,9 +7,9 @@ __all__ = ['asset', 'script', 'packed', 'scripted', 'runs_scripts', 'still_image
 
 # %% ../../nbs/display/page_script.ipynb #a744d681
 import base64
-import gzip
 import json
 import string
+import zlib
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
@@ -30,18 +30,14 @@ def asset(
     "Return the text of a script or a style sheet in the package"
     return (Path(__file__).parent/name).read_text(encoding='utf-8')
 
-def script(
-    *names: str,    # names of scripts, such as 'chart.js'
-) -> str:
+def script(*names: str) -> str:
     "Return scripts as one module, with `page.js` before them. Its function `mount` draws what they define in `KINDS`"
     return '\n'.join(map(asset, ('page.js', *names)))
 
 # %% ../../nbs/display/page_script.ipynb #802de5da
-def packed(
-    text: str,
-) -> str:    # base 85 of the gzipped text, which browsers can unpack
+def packed(text: str) -> str:    # base 85 of the deflated text, which browsers can unpack
     "Compress text into a string for a script"
-    return base64.b85encode(gzip.compress(text.encode(), 9, mtime=0)).translate(_TO_DIGITS).decode()
+    return base64.b85encode(zlib.compress(text.encode(), 9, -15)).translate(_TO_DIGITS).decode()
 
 _B85 = string.digits + string.ascii_uppercase + string.ascii_lowercase + '!#$%&()*+-;<=>?@^_`{|}~'    # the digits of `base64.b85encode`
 _TO_DIGITS = bytes.maketrans(_B85.encode(), bytes(c for c in range(40, 127) if c not in b'<\\'))
@@ -51,7 +47,7 @@ _SCRIPT = '''<script>(async()=>{try{
 const bytes=s=>{const b=[];for(let i=0,j,n,c;i<s.length;i+=5){
 for(n=j=0;j<5;j++){c=(s.charCodeAt(i+j)||126)-40;n=n*85+c-(c>20)-(c>52)}
 for(j=24;j>=0;j-=8)b.push(n/2**j&255)}return Uint8Array.from(b).slice(0,s.length*.8)},
-text=async s=>await new Response(new Blob([bytes(s)]).stream().pipeThrough(new DecompressionStream('gzip'))).text();
+text=async s=>await new Response(new Blob([bytes(s)]).stream().pipeThrough(new DecompressionStream('deflate-raw'))).text();
 const all=window.cbnbModules??={};
 all['__HASH__']??=text('__CODE__').then(code=>import(URL.createObjectURL(new Blob([code],{type:'text/javascript'}))));
 const module=await all['__HASH__'],data=JSON.parse(await text('__DATA__'));
@@ -64,11 +60,10 @@ try{module.mount(home,data);slot.firstChild.style.display='none'}catch(e){home.r
 
 # %% ../../nbs/display/page_script.ipynb #58ce2bfa
 def scripted(
-    still: str,                # HTML for pages that do not run scripts
-    code: str,                 # a JavaScript module that exports `mount(element, data)`
-    data: Mapping[str, Any],   # JSON data, passed to `mount` as its second argument
-    live: bool | None = None,  # whether to include the script; None: include it if `runs_scripts()`
-) -> str:                      # HTML of the output
+    still: str,                 # HTML for pages that do not run scripts
+    code: str,                  # a JavaScript module that exports `mount(element, data)`
+    data: Mapping[str, Any],    # JSON data, passed to `mount` as its second argument
+    live: bool | None = None) -> str:
     "Return HTML that becomes interactive in a page that runs scripts"
     if not (runs_scripts() if live is None else live): return still
     name = f'cbnb-{uuid4().hex[:12]}'
@@ -89,9 +84,8 @@ _STILL_STYLE = ('<style>.cbnb-still{max-width:100%;height:auto;border-radius:6px
                 'body[data-theme=dark] .cbnb-still{filter:invert(.93) hue-rotate(180deg)}</style>')
 
 def still_image(
-    svg: str,     # SVG text with `xmlns`, width and height
-    text: str,    # alternative text for screen readers
-) -> str:         # HTML of the image
+    svg: str,    # SVG text with `xmlns`, width and height
+    text: str) -> str:
     "Return an SVG as an `<img>` element, which untrusted notebooks also show"
     return (f'{_STILL_STYLE}<img class="cbnb-still" alt="{escape(text)}" '
             f'src="data:image/svg+xml,{_quoted(svg)}">')

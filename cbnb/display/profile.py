@@ -383,12 +383,9 @@ def _stack(ax: Any, profile: Profile) -> None:
         left += share
 
 # %% ../../nbs/display/profile.ipynb #c96ed906
-def profile_figure(
-    profile: Profile,
-    most: int = 12,          # largest number of rows to draw
-    ax: Any = None,          # axes to draw into; None: a new figure
-    title: str = '',         # title of the figure; '': the total time
-) -> Any:                    # the matplotlib figure
+def profile_figure(profile: Profile, most: int = 12, ax: Any = None,
+    title: str = '',    # title of the figure; '': the total time
+) -> Any:
     "Draw the groups as one stacked bar, and the longest rows below it"
     rows = _shown(profile)[:most]
     with figure(ax, size=(7.2, 1.3 + 0.27*(len(rows) + 1))) as (fig, [ax]):

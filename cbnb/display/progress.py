@@ -26,7 +26,7 @@ from ..basics.patch import patch
 from ..basics.text import clock, escape
 from ..callback import PURPOSES, Callback
 from ..basics.nested import find_bs
-from ..basics.durations import Every
+from ..basics.arguments import Every
 from ..basics.loaders import n_batches
 from .chart import Chart, Event, Line, chart, still_svg
 from .live_curve import sparkline
@@ -59,10 +59,8 @@ def as_line(
     return '  '.join(cells).rstrip()
 
 # %% ../../nbs/display/progress.ipynb #d5b2c8f1
-def best_row(
-    names: Sequence[str],             # headings of the table
-    rows: Sequence[Sequence[Any]],    # rows with a value for each heading
-) -> int | None:                      # index of the row; None if there are no validation losses to compare
+def best_row(names: Sequence[str], rows: Sequence[Sequence[Any]],
+) -> int | None:    # index of the row; None if there are no validation losses to compare
     "Return the index of the row with the lowest validation loss. If several rows have this loss, return the first"
     if 'valid_loss' not in names or len(rows) < 2: return None
     at = list(names).index('valid_loss')
@@ -71,20 +69,17 @@ def best_row(
     return min(losses)[1] if losses else None
 
 # %% ../../nbs/display/progress.ipynb #b3cc763e
-def best_words(
-    names: Sequence[str],             # headings of the table
-    rows: Sequence[Sequence[Any]],    # rows with a value for each heading
-) -> str:                             # the sentence; empty if there are no validation losses to compare
+def best_words(names: Sequence[str], rows: Sequence[Sequence[Any]],
+) -> str:    # the sentence; empty if there are no validation losses to compare
     "Describe the epoch with the lowest validation loss"
     if (i := best_row(names, rows)) is None: return ''
     row = dict(zip(names, rows[i]))
     return f'lowest valid_loss: {as_cell(row["valid_loss"])}, {"at step" if names[0] == "step" else "in epoch"} {row[names[0]]}'
 
 # %% ../../nbs/display/progress.ipynb #8c9cd455
-def shortened(
-    rows: Sequence[Sequence[Any]],   # rows of the table
-    most: int,                       # number of rows to keep, at least 5
-    keep: int | None = None,         # index of a row to keep in any case
+def shortened(rows: Sequence[Sequence[Any]],
+    most: int,                  # number of rows to keep, at least 5
+    keep: int | None = None,    # index of a row to keep in any case
 ) -> list[Sequence[Any]]:
     "Return at most `most` lines of a table: the first and the latest rows, the row `keep`, and the number of omitted rows for each gap"
     n = len(rows)
@@ -99,11 +94,9 @@ def shortened(
     return found
 
 # %% ../../nbs/display/progress.ipynb #e4cdef18
-def _change(
-    name: str,     # name of the column
-    before: Any,   # latest finite value of the column in earlier rows
-    value: Any,    # value in this row
-) -> str:          # CSS class: better or worse for a loss, otherwise up or down; empty if the value did not change
+def _change(name: str,
+    before: Any,    # latest finite value of the column in earlier rows
+    value: Any) -> str:    # CSS class: better or worse for a loss, otherwise up or down; empty if the value did not change
     "Return the CSS class for the change of a value"
     if name in ('epoch', 'step', 'time') or not (_is_finite(before) and _is_finite(value)): return ''
     if as_cell(float(before)) == as_cell(float(value)): return ''
@@ -113,10 +106,8 @@ def _change(
 def _is_finite(value: Any) -> bool: return isinstance(value, (int, float)) and math.isfinite(value)
 
 # %% ../../nbs/display/progress.ipynb #c2af71f5
-def changes(
-    names: Sequence[str],             # headings of the table
-    rows: Sequence[Sequence[Any]],    # rows with a value for each heading
-) -> list[list[str]]:                 # 'better', 'worse', 'up', 'down' or '' for each cell
+def changes(names: Sequence[str], rows: Sequence[Sequence[Any]],
+) -> list[list[str]]:    # 'better', 'worse', 'up', 'down' or '' for each cell
     "Compare each value with the previous value of its column, and skip epochs without a value"
     found, latest = [], [None]*len(names)
     for row in rows:
@@ -162,11 +153,8 @@ def _gap_html(text: str, n: int) -> str:
     return f'<tr><td colspan={n} style="text-align:left">{escape(text)}</td></tr>'
 
 # %% ../../nbs/display/progress.ipynb #8bb0d582
-def as_html(
-    names: Sequence[str],             # headings of the table; empty: no table
-    rows: Sequence[Sequence[Any]],    # rows with a value for each heading
-    below: str = '',                  # HTML to put below the table
-    most: int | None = None,          # largest number of rows to show, at least 5; None: all rows
+def as_html(names: Sequence[str], rows: Sequence[Sequence[Any]], below: str = '',
+    most: int | None = None,    # largest number of rows to show, at least 5; None: all rows
 ) -> str:
     "Return the table as HTML. A long table can be scrolled"
     if not names: return f'<div>{below}</div>'
@@ -188,11 +176,7 @@ def _scrolled(table: str, n: int) -> str:
             f'role="region" aria-label="all {n} epochs">{table}</div>')
 
 # %% ../../nbs/display/progress.ipynb #216138bc
-def live_table(
-    names: Sequence[str],             # headings of the table; empty: no table
-    rows: Sequence[Sequence[Any]],    # rows with a value for each heading
-    below: str = '',                  # HTML to put below the table
-) -> str:
+def live_table(names: Sequence[str], rows: Sequence[Sequence[Any]], below: str = '') -> str:
     "Return the table of a running fit as HTML. A table of more than 8 rows is shortened to the first, the best and the latest rows"
     return as_html(names, rows, below, most=_SHORT)
 
@@ -247,9 +231,8 @@ _FRAME = ('display:inline-block;flex:none;width:14em;height:.75em;border:1px sol
           'border-radius:3px;overflow:hidden;opacity:.85')
 
 def bar_html(
-    share: float | None,   # complete fraction from 0 to 1; None: not known
-    text: str,             # text beside the bar
-) -> str:
+    share: float | None,    # complete fraction from 0 to 1; None: not known
+    text: str) -> str:
     "Return a progress bar as HTML"
     inner = ''
     if share is not None:
@@ -333,16 +316,14 @@ class Pace:
 
     def begin(self,
         training: bool,    # True for a training pass, False for a validation pass
-        now: float,        # time in seconds, on any clock
-    ) -> None:
+        now: float) -> None:
         "Begin a pass"
         self.phase = self.train if training else self.valid
         self.phase.begin(now if self.ended is None else self.ended)
 
     def reach(self,
-        done: int,         # number of complete batches in this pass
-        now: float,        # time in seconds, on the same clock
-    ) -> None:
+        done: int,    # number of complete batches in this pass
+        now: float) -> None:
         "Record the number of complete batches"
         self.phase.reach(done, now)
 
@@ -394,8 +375,7 @@ def loss_looks(run: Run) -> list[Line]:
     if 'valid_loss' in run.metric_names: lines.append(Line('valid', (), (), COLORS['valid'], dots=True))
     return lines
 
-def loss_lines(
-    run: Run,
+def loss_lines(run: Run,
     wait: bool = True,    # whether to wait for the device; False: the losses that have reached the CPU
 ) -> list[Line]:
     "Return the lines for the losses of a run, with their points"
@@ -413,11 +393,7 @@ def losses_layout(run: Run) -> dict[str, Any]:
     "Return the chart settings for the losses, during and after a fit"
     return dict(xlabel='step', size=(WIDEST, 290), robust=True, epochs=run.ends(), events=run_events(run))
 
-def losses_chart(
-    run: Run,
-    more: Mapping[str, Any] = {},    # additional data for the script, as in `charts_html`
-    asks: str = '',                  # name of the `LiveChart` that answers for all steps
-) -> str:                            # HTML of the chart, or ''
+def losses_chart(run: Run, more: Mapping[str, Any] = {}, asks: str = '') -> str:    # HTML of the chart, or ''
     "Return the losses of a fit as an HTML chart, or '' if there are fewer than 4 steps"
     if run.n_steps < 4: return ''
     return chart(loss_lines(run), **losses_layout(run), points=KEPT_STEPS, digits=4, smoothing=run.beta, tools=('smooth', 'log_y'),
@@ -434,12 +410,8 @@ def picture_so_far(run: Run) -> str:    # HTML, or ''
     return still_image(still_svg(chart, 20), chart.text)
 
 def page_so_far(
-    name: str,                        # name of the panel, in whose place this page is shown when its kernel is gone
-    names: Sequence[str],             # headings of the table
-    rows: Sequence[Sequence[Any]],    # rows so far
-    run: Run,
-    words: str,                       # the progress of the fit
-) -> dict[str, str]:                  # MIME type -> content
+    name: str,    # name of the panel, in whose place this page is shown when its kernel is gone
+    names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run, words: str) -> dict[str, str]:
     "Return the rows and a picture of a running fit, for a notebook that is saved meanwhile. A page that shows the panel does not show this output"
     here, output = f'.cbnb-so-far-{name}', '.jp-OutputArea-child'
     style = (f'<style>body:has(.cbnb-at-{name}) :is({here},{output}:has({here})),'
@@ -461,9 +433,7 @@ FIT_STYLE = f'<style>{css_variables(".cbnb-fit", _USED)}{_LAYOUT}</style>{TABLE_
 _BRIEF = {'</td>': '', '</th>': '', '</tr>': '', ' scope=row': '', ' class=better>': ' class=b>', '.better': '.b',
           ' class=worse>': ' class=w>', '.worse': '.w', ' style="text-align:right;font-variant-numeric:tabular-nums"': ''}
 
-def brief(
-    text: str,    # HTML of a table, or its style
-) -> str:         # shorter text for the same table or style
+def brief(text: str) -> str:    # shorter text for the same table or style
     "Shorten a table or style: use short class names, and omit closing tags and attributes that are not needed"
     for long, short in _BRIEF.items(): text = text.replace(long, short)
     return text
@@ -475,10 +445,7 @@ def _page_css() -> str:
     table = brief(TABLE_STYLE.removeprefix('<style>').removesuffix('</style>'))
     return css_variables('.cbnb-fit', [*_USED, 'lr', 'mom', 'mark']) + _LAYOUT + table + asset('chart.css')
 
-def _page_data(
-    names: Sequence[str],             # headings of the table
-    rows: Sequence[Sequence[Any]],    # rows of the table
-) -> dict[str, Any]:                  # data that can be written as JSON
+def _page_data(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
     "Return the data that `chart.js` needs in addition to the chart: the styles, and all rows of a long table"
     data: dict[str, Any] = dict(css=_page_css())
     if len(rows) <= _SHORT: return data
@@ -498,14 +465,10 @@ def row_text(
     return '\t'.join(as_cell(value).replace('\t', ' ') for value in values)
 
 # %% ../../nbs/display/progress.ipynb #18dac7b0
-def fit_page(
-    names: Sequence[str],             # headings of the table
-    rows: Sequence[Sequence[Any]],    # rows of the table
-    word: str,                        # sentence about how the fit ended
-    run: Run | None = None,           # record of the fit; None: no losses are drawn
-    drawn: str | None = None,         # losses as HTML; None: as `losses_chart` draws them
-    asks: str = '',                   # name of the `LiveChart` that answers for all steps, as in `losses_chart`
-) -> dict[str, str]:                  # MIME type -> content
+def fit_page(names: Sequence[str], rows: Sequence[Sequence[Any]], word: str,
+    run: Run | None = None,      # record of the fit; None: no losses are drawn
+    drawn: str | None = None,    # losses as HTML; None: as `losses_chart` draws them
+    asks: str = '') -> dict[str, str]:
     "Return the output of a finished fit: the table, the losses and a sentence, as HTML and as text"
     words = '; '.join(filter(None, [word, best_words(names, rows)]))
     live, style, table = runs_scripts(), FIT_STYLE, as_html(names, rows)
@@ -521,9 +484,8 @@ def fit_page(
     return {'text/html': page, 'text/plain': '\n'.join([*lines, word])}
 
 # %% ../../nbs/display/progress.ipynb #8911a360
-def _page_lines(
-    names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
-    most: int = 60,     # largest number of rows
+def _page_lines(names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
+    most: int = 60,    # largest number of rows
 ) -> list[str]:
     "Return the table as lines of text, followed by the best epoch if it is known, and by a sparkline if there are more than 3 steps"
     best, words = best_row(names, rows), best_words(names, rows)
@@ -552,24 +514,18 @@ class LogDisplay:
     def poll(self) -> None:
         "Handle the clicks that have arrived. By default, do nothing"
 
-    def start(self,
-        names: Sequence[str],      # headings of the table; empty: no table
-        run: Run | None = None,    # record of the running fit
-    ) -> None:
+    def start(self, names: Sequence[str], run: Run | None = None) -> None:
         "Begin a run. The headings come with the first row, because the first epoch may add parts of the loss to them"
         self.names, self.said = names, []
 
-    def row(self,
-        values: Sequence[Any],     # a value for each heading
-    ) -> None:
+    def row(self, values: Sequence[Any]) -> None:
         "Show another row of the table, with the headings above it if they are new"
         names, new = list(self.names), list(self.names) != self.said
         self.said = names
         self.say('\n'.join(as_line(line, names) for line in ([names]*new + [values])))
 
-    def finish(self,
-        word: str,                 # sentence about how the fit ended
-        as_planned: bool,          # False if the fit was cancelled, interrupted or failed
+    def finish(self, word: str,
+        as_planned: bool,    # False if the fit was cancelled, interrupted or failed
     ) -> None:
         "Print how the fit ended, if it was cancelled, interrupted or failed"
         if not as_planned: self.say(word)
@@ -642,9 +598,7 @@ class NotebookDisplay(LogDisplay):
         long = self.run and time.perf_counter() - self.begun > 2
         self.send({'text/html': page + (picture_so_far(self.run) if long else ''), 'text/plain': text})
 
-    def send(self,
-        bundle: dict[str, Any],    # MIME type -> content
-    ) -> None:
+    def send(self, bundle: dict[str, Any]) -> None:
         "Display a bundle in place of the previous output"
         from IPython.display import display
         if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
@@ -657,16 +611,13 @@ DISPLAYS: dict[str, str | Callable[[], Any]] = dict(    # mode -> display, or 'm
     widgets='cbnb.display.dashboard:Dashboard',
     plain=NotebookDisplay, terminal=TerminalDisplay, lines=LogDisplay)
 
-def make_display(
-    mode: str,    # display mode: one of `MODES`
-) -> LogDisplay:
+def make_display(mode: str) -> LogDisplay:
     "Make a new display for a display mode"
     return by_name(DISPLAYS[mode])()
 
 # %% ../../nbs/display/progress.ipynb #af1fb048
-def n_validated(
-    learn: Learner,
-    after: int,        # number of an epoch
+def n_validated(learn: Learner,
+    after: int,    # number of an epoch
 ) -> int:
     "Return the number of epochs after epoch `after` that include validation"
     if getattr(learn.dls, 'valid', None) is None: return 0

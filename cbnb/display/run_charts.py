@@ -26,15 +26,11 @@ from .look import COLORS, RUN_COLORS, WIDEST, count_text
 from ..history import Run
 
 # %% ../../nbs/display/run_charts.ipynb #71ce118b
-def starts_of(
-    runs: Sequence[Run],
-) -> list[int]:
+def starts_of(runs: Sequence[Run]) -> list[int]:
     "Return the first step of each run, counted over all runs"
     return list(accumulate((run.n_steps for run in runs[:-1]), initial=0)) if runs else []
 
-def ends_of(
-    runs: Sequence[Run],
-) -> list[tuple[int, int]]:
+def ends_of(runs: Sequence[Run]) -> list[tuple[int, int]]:
     "Return the pair (last step, epoch number) for each complete training epoch. Steps are counted over all runs"
     return [(start + step, epoch) for start, run in zip(starts_of(runs), runs) for step, epoch in run.ends()]
 
@@ -51,8 +47,7 @@ class _Kept:
     def has(self, step: float) -> bool: return self.first <= step < self.last
 
 # %% ../../nbs/display/run_charts.ipynb #07b1e5f0
-def column_of(
-    run: Run,
+def column_of(run: Run,
     name: str,    # 'loss', 'smooth', or the name of a named loss or a hyper-parameter
 ) -> Sequence[float]:
     "Return the value at each step of a run. If the run did not record the hyper-parameter `name`, all values are nan"
@@ -80,17 +75,14 @@ def _epoch_lines(runs: Sequence[Run], key: str, kept: _Kept, name: str, color: s
     return found
 
 # %% ../../nbs/display/run_charts.ipynb #860d82da
-def points_of(
-    runs: Sequence[Run],
-    key: str,     # name of a column in the table of epochs, such as 'valid_loss'
+def points_of(runs: Sequence[Run],
+    key: str,    # name of a column in the table of epochs, such as 'valid_loss'
 ) -> list[tuple[int, float]]:
     "Return the pair (last step, value) for each epoch with a value in this column. Steps are counted over all runs"
     return [(start + step, value) for start, run in zip(starts_of(runs), runs) for step, value in run.points(key)]
 
 # %% ../../nbs/display/run_charts.ipynb #310f0bc7
-def diverged(
-    lines: Sequence[Line],
-) -> set[int]:    # numbers of the diverged runs, as in `line.run`
+def diverged(lines: Sequence[Line]) -> set[int]:    # numbers of the diverged runs, as in `line.run`
     "Find the runs whose values would flatten the curves of the other runs"
     starts, tops, low = {}, {}, math.inf
     for line in lines:
@@ -120,9 +112,7 @@ def _marked(lines: Sequence[Line]) -> list[Line]:
     return [line._replace(beyond=line.run in far) for line in lines] if far else list(lines)
 
 # %% ../../nbs/display/run_charts.ipynb #138bba60
-def events_of(
-    runs: Sequence[Run],
-) -> list[Event]:
+def events_of(runs: Sequence[Run]) -> list[Event]:
     "Return the events of runs, at steps that are counted over all runs"
     return [Event(start + event['step'], event['kind'], event['text'])
             for start, run in zip(starts_of(runs), runs) for event in run.events]
@@ -140,13 +130,7 @@ def _layout(runs: Sequence[Run], kept: _Kept) -> dict[str, Any]:
         details=details_of(dict(zip(names, runs))) if len(runs) > 1 else None,
         tools=['log_x', 'log_y', *(['overlay'] if len(runs) > 1 else [])])
 
-def losses_chart(
-    runs: Sequence[Run],
-    skip_start: int = 0,    # number of steps to leave out at the start
-    skip_end: int = 0,      # number of steps to leave out at the end
-    beta: float = 0.98,     # weight of the past in the smoothed losses of the runs
-    **layout: Any,          # further keyword arguments of `Chart`
-) -> Chart:
+def losses_chart(runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0, beta: float = 0.98, **layout: Any) -> Chart:
     "Make a chart of the training loss of each batch, the smoothed training loss, the named losses and the validation loss"
     kept = _Kept(runs, skip_start, skip_end)
     raw = _step_lines(runs, 'loss', kept, 'train, each batch', COLORS['raw'], faint=True)
@@ -170,12 +154,7 @@ def _joined(lines: Sequence[Line]) -> Tensor:
     return torch.cat([as_doubles(line.ys) for line in lines]) if lines else torch.zeros(0)
 
 # %% ../../nbs/display/run_charts.ipynb #d93ab11c
-def rates_charts(
-    runs: Sequence[Run],
-    show_moms: bool = False,    # whether to add a chart of the momentum
-    skip_start: int = 0,        # number of steps to leave out at the start
-    skip_end: int = 0,          # number of steps to leave out at the end
-) -> list[Chart]:
+def rates_charts(runs: Sequence[Run], show_moms: bool = False, skip_start: int = 0, skip_end: int = 0) -> list[Chart]:
     "Make a chart of the learning rate over steps, and optionally a second chart of the momentum"
     kept, found = _Kept(runs, skip_start, skip_end), []
     for column, name in [('lr', 'learning rate'), *([('mom', 'momentum')] if show_moms else [])]:
@@ -184,19 +163,13 @@ def rates_charts(
     return found
 
 # %% ../../nbs/display/run_charts.ipynb #12a1c517
-def metric_names(
-    runs: Sequence[Run],
-) -> list[str]:
+def metric_names(runs: Sequence[Run]) -> list[str]:
     "Return the names of the metrics of runs, without duplicates"
     others = ('epoch', 'step', 'train_loss', 'valid_loss', 'time')
     names = dict.fromkeys(name for run in runs for name in run.metric_names)
     return [name for name in names if name not in others]
 
-def metric_charts(
-    runs: Sequence[Run],
-    skip_start: int = 0,    # number of epochs to leave out at the start
-    skip_end: int = 0,      # number of epochs to leave out at the end
-) -> list[Chart]:
+def metric_charts(runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0) -> list[Chart]:
     "Make a chart for each metric. The value of an epoch is at the last step of the epoch"
     ends = [row['step'] + start for start, run in zip(starts_of(runs), runs) for row in run.epochs]
     first, last = kept_span(len(ends), skip_start, skip_end)

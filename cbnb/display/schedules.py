@@ -21,12 +21,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 # %% ../../nbs/display/schedules.ipynb #1ff80f49
-from ..basics.durations import as_duration
-from ..basics.arguments import as_count, as_positive
-from ..basics.notices import shell
-from ..basics.param_groups import get_hyper, hyper_key, set_hyper, spread_lrs
+from ..basics.arguments import as_count, as_duration, as_positive
+from ..basics.text import escape, shell
+from ..basics.optimizers import get_hyper, hyper_key, set_hyper, spread_lrs
 from ..basics.patch import patch
-from ..basics.text import escape
 from ..callback import Callback
 from ..callback import as_list
 from ..learner import Learner
@@ -56,10 +54,7 @@ class SchedulePlan(NamedTuple):
         return range(self.n_steps) if self.epochs else [i/self.n_steps for i in range(self.n_steps)]
 
 # %% ../../nbs/display/schedules.ipynb #e0f03454
-def _told_apart(
-    groups: Sequence[list[float]],     # values of each parameter group
-    name: str,                         # name of the hyper-parameter, in words
-) -> dict[str, list[float]]:           # name of a line -> values of the line
+def _told_apart(groups: Sequence[list[float]], name: str) -> dict[str, list[float]]:    # name of a line -> values of the line
     "Make one line for all groups with the same values"
     same: dict[tuple, list[int]] = {}
     for i, values in enumerate(groups): same.setdefault(tuple(values), []).append(i)
@@ -93,10 +88,9 @@ def _panel(ax: Any, name: str, lines: Mapping[str, Sequence[float]], plan: Sched
     if len(lines) > 1: legend(ax, own=False)
 
 # %% ../../nbs/display/schedules.ipynb #cf4e1b7a
-def schedule_figure(
-    plan: SchedulePlan,    # plan to draw
-    ax: Any = None,        # axes to draw a single panel into; None: a new figure
-) -> Any:                  # the matplotlib figure
+def schedule_figure(plan: SchedulePlan,
+    ax: Any = None,    # axes to draw a single panel into; None: a new figure
+) -> Any:
     "Draw a panel for the learning rate and for each other hyper-parameter that changes. If `ax` is passed and there are several panels, raise `ValueError`"
     panels = _panels(plan)
     if ax is not None and len(panels) > 1:
@@ -109,9 +103,7 @@ def schedule_figure(
         return fig
 
 # %% ../../nbs/display/schedules.ipynb #0a485db7
-def schedule_charts(
-    plan: SchedulePlan,    # plan to draw
-) -> list[Chart]:          # the charts
+def schedule_charts(plan: SchedulePlan) -> list[Chart]:
     "Make a chart for the learning rate and for each other hyper-parameter that changes"
     charts, xlabel = [], 'step' if plan.epochs else 'share done'
     for name, lines in _panels(plan).items():
@@ -121,18 +113,13 @@ def schedule_charts(
                             size=(WIDEST, 260 if not charts else 220), text=described(lines.items(), title)))
     return charts
 
-def schedule_chart(
-    plan: SchedulePlan,    # plan to draw
-) -> str:                  # HTML of the charts
+def schedule_chart(plan: SchedulePlan) -> str:
     "Return HTML for the charts of a plan, with one crosshair for all charts"
     return charts_html(schedule_charts(plan))
 
 # %% ../../nbs/display/schedules.ipynb #ebfc4689
-def _shown(
-    plan: SchedulePlan,
-    return_fig: bool | None,
-    ax: Any,
-    widget: bool | None = None,      # True: return a chart; False: draw a figure
+def _shown(plan: SchedulePlan, return_fig: bool | None, ax: Any,
+    widget: bool | None = None,    # True: return a chart; False: draw a figure
 ) -> Any:
     if widget and (return_fig or ax is not None):
         raise ValueError('widget=True does not go with return_fig or ax: those ask for a figure')
@@ -152,10 +139,7 @@ def _display(page: str, words: str) -> None:
     display({'text/html': page, 'text/plain': words}, raw=True)
 
 # %% ../../nbs/display/schedules.ipynb #69fca369
-def _called(
-    sched: Callable[[float], Any],    # function of the completed fraction
-    n: int,                           # number of steps
-) -> list[list[float]]:               # for each parameter group, a value for each step
+def _called(sched: Callable[[float], Any], n: int) -> list[list[float]]:
     rows = [row.tolist() if hasattr(row, 'tolist') else row for row in (sched(i/n) for i in range(n))]
     rows = [list(row) if isinstance(row, (list, tuple)) else [row] for row in rows]
     return [[float(v) for v in group] for group in zip(*rows, strict=True)]
@@ -218,9 +202,7 @@ class _Rates(Optimizer):
     def __repr__(self) -> str: return f'{self.name} without its weights'
 
 # %% ../../nbs/display/schedules.ipynb #a1195085
-def is_scheduler(
-    cb: Any,    # a callback
-) -> bool:
+def is_scheduler(cb: Any) -> bool:
     "Return whether a callback sets hyper-parameters by a schedule that does not depend on losses or metrics"
     schedules = isinstance(cb, ParamScheduler) or getattr(type(cb), 'schedules', False)
     return bool(schedules) and not vars(cb).get('monitor')
@@ -228,10 +210,7 @@ def is_scheduler(
 # %% ../../nbs/display/schedules.ipynb #a08a0995
 class _Notes:
     "Record the hyper-parameters of an optimizer at each step"
-    def __init__(self,
-        opt: Any,                  # the optimizer
-        names: Sequence[str],      # common names of the hyper-parameters
-    ):
+    def __init__(self, opt: Any, names: Sequence[str]):
         self.groups = opt.param_groups
         self.places = {name: hyper_key(opt, name) for name in names if hyper_key(opt, name)}
         self.values: dict[str, list[list[float]]] = {name: [[] for _ in self.groups] for name in self.places}
@@ -244,9 +223,8 @@ class _Notes:
 
 # %% ../../nbs/display/schedules.ipynb #49504681
 def _rehearse(
-    learn: Any,                  # object with `opt`, `cbs`, `n_epoch` and `start_epoch`
-    n: int,                      # number of batches in an epoch
-) -> _Notes:                     # record of the hyper-parameters
+    learn: Any,    # object with `opt`, `cbs`, `n_epoch` and `start_epoch`
+    n: int) -> _Notes:
     "Dispatch the events of epochs and batches to the callbacks, and record the hyper-parameters they set"
     cbs = sorted(learn.cbs, key=lambda cb: cb.order)
     names = dict.fromkeys(['lr', 'mom', *(name for cb in cbs for name in getattr(cb, 'scheds', ()))])
@@ -281,11 +259,7 @@ class _Alone:
     "A minimal learner for a scheduler, with one epoch of `n` batches or `n` epochs of one batch"
     purpose, training, start_epoch, fit_length = 'fit', True, 0, None
 
-    def __init__(self,
-        cb: Callback,     # the scheduler
-        n: int,           # number of steps of the scheduler
-        lr: float,        # learning rate of the optimizer
-    ):
+    def __init__(self, cb: Callback, n: int, lr: float):
         by_epoch = getattr(cb, 'every', '') == 'epoch'
         self.n_epoch, self.n_iter = (n, 1) if by_epoch else (1, n)
         self.opt = _Rates(_one_weight(lr))
@@ -378,8 +352,7 @@ def _stand_in(learn: Learner) -> Any:
 # %% ../../nbs/display/schedules.ipynb #c72ec9f7
 def _joined(
     noted: Sequence[tuple[_Notes, range]],    # (record, epochs) of each fit
-    title: str,                               # title of the plan
-) -> SchedulePlan:
+    title: str) -> SchedulePlan:
     "Join the records of several fits into one plan"
     values: dict[str, list[list[float]]] = {}
     for name in noted[0][0].values:
@@ -517,10 +490,9 @@ def plot(self: ParamScheduler, n: int = 200, return_fig: bool | None = None, ax:
 # %% ../../nbs/display/schedules.ipynb #643a352e
 def _plain(value: float) -> str: return f'{value:.4g}'.replace('e-0', 'e-').replace('e+0', 'e')
 
-def _cycle_call(
-    cycle: OneCycle,
+def _cycle_call(cycle: OneCycle,
     n_epoch: Any = 'n_epoch',    # number of epochs; 'n_epoch': leave it as a placeholder
-) -> str:                        # Python code
+) -> str:
     "Return the call that trains with a one-cycle schedule"
     given = dict(lr_max=cycle.top(), pct_start=cycle.pct_start, div=cycle.div)
     if cycle.div_final != 1e5: given['div_final'] = cycle.div_final
@@ -550,11 +522,10 @@ def _cycle_still(cycle: OneCycle) -> str:
     return still_image(still_svg(lr), words) + still_image(still_svg(mom), 'the momentum of the same cycle')
 
 # %% ../../nbs/display/schedules.ipynb #6e3fa240
-def cycle_page(
-    cycle: OneCycle,                         # a schedule with `lr_max`
+def cycle_page(cycle: OneCycle,
     steps: tuple[int, int] | None = None,    # number of steps and epochs of the fit; None: not known
     slot: str = '',                          # name by which a widget finds the output; '': no widget
-) -> str:                                    # HTML of the output
+) -> str:
     "Return HTML for a one-cycle schedule with points to drag, and the call that trains with it"
     now = {name: getattr(cycle, name) for name in ('div', 'div_final', 'pct_start')}
     moms = cycle.mom or [0.95, 0.85, 0.95]
@@ -602,9 +573,8 @@ def _log_slider(name: str, tip: str, value: float, low: float, high: float, step
 # %% ../../nbs/display/schedules.ipynb #37cac9e7
 class OneCycleView:
     "A view of a one-cycle schedule with points to drag, and the call that trains with it"
-    def __init__(self,
-        one_cycle: OneCycle,    # a schedule with `lr_max`
-        n: int = 200,           # number of points of the curves that `picture` draws
+    def __init__(self, one_cycle: OneCycle,
+        n: int = 200,    # number of points of the curves that `picture` draws
     ):
         import ipywidgets
         self.one_cycle, self.n = one_cycle, n

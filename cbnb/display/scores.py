@@ -25,18 +25,15 @@ from .look import COLORS, contrast, css_variables
 def confusion_matrix(
     actual: Tensor,       # actual class of each item, as a number
     predicted: Tensor,    # predicted class of each item, as a number
-    n: int,               # number of classes
-) -> Tensor:              # counts of shape n x n; row: actual class, column: predicted class
+    n: int) -> Tensor:    # counts of shape n x n; row: actual class, column: predicted class
     "Count how often each class is predicted for each actual class"
     known = actual >= 0
     pairs = actual[known]*n + predicted[known]
     return torch.bincount(pairs, minlength=n*n).reshape(n, n)
 
 # %% ../../nbs/display/scores.ipynb #5e6b0fe5
-def confused_pairs(
-    matrix: Tensor,           # matrix as `confusion_matrix` returns it
-    names: Sequence[str],     # names of the classes
-    min_val: int = 1,         # smallest count to include
+def confused_pairs(matrix: Tensor, names: Sequence[str],
+    min_val: int = 1,    # smallest count to include
 ) -> list[tuple[str, str, int]]:    # (actual class, predicted class, count), the most frequent first
     "List the pairs of classes that were confused at least `min_val` times"
     often = (matrix >= max(min_val, 1)).nonzero().tolist()
@@ -44,10 +41,7 @@ def confused_pairs(
     return sorted(found, key=lambda pair: -pair[2])
 
 # %% ../../nbs/display/scores.ipynb #373daa3b
-def most_in_error(
-    matrix: Tensor,    # matrix as `confusion_matrix` returns it
-    n: int,            # number of classes to select
-) -> list[int]:        # numbers of the classes, in ascending order
+def most_in_error(matrix: Tensor, n: int) -> list[int]:
     "Select the classes with the most errors. An error counts for its actual class and for its predicted class"
     errors = matrix - torch.diag(matrix.diag())
     return sorted((errors.sum(0) + errors.sum(1)).argsort(descending=True, stable=True)[:n].tolist())
@@ -90,10 +84,7 @@ def _rows(each: Tensor, items: Tensor, names: Sequence[str]) -> Scores:
     return Scores(found | {'mean': row(each.mean(0), int(items.sum())), 'weighted mean': row(share @ each, int(items.sum()))})
 
 # %% ../../nbs/display/scores.ipynb #1b31e30f
-def class_scores(
-    matrix: Tensor,          # matrix as `confusion_matrix` returns it
-    names: Sequence[str],    # names of the classes
-) -> Scores:
+def class_scores(matrix: Tensor, names: Sequence[str]) -> Scores:
     "Compute precision, recall and F1 of each class, the means over classes, and the accuracy"
     scores = _rows(_scores_of(matrix.diag(), matrix.sum(0), matrix.sum(1)), matrix.sum(1), names)
     total = int(matrix.sum())
@@ -101,10 +92,8 @@ def class_scores(
 
 # %% ../../nbs/display/scores.ipynb #6e36771b
 def label_scores(
-    actual: Tensor,          # boolean tensor with a row for each item and a column for each label
-    predicted: Tensor,       # predicted labels, in the same shape
-    names: Sequence[str],    # names of the labels
-) -> Scores:
+    actual: Tensor,    # boolean tensor with a row for each item and a column for each label
+    predicted: Tensor, names: Sequence[str]) -> Scores:
     "Compute precision, recall and F1 of each label, and the means over labels"
     each = _scores_of((actual & predicted).sum(0), predicted.sum(0), actual.sum(0))
     return _rows(each, actual.sum(0), names)
@@ -157,11 +146,9 @@ def _between(low: str, high: str, share: float) -> str:
     mixed = (round(int(low[i:i + 2], 16)*(1 - share) + int(high[i:i + 2], 16)*share) for i in (1, 3, 5))
     return '#' + ''.join(f'{v:02x}' for v in mixed)
 
-def cell_colors(
-    i: int,           # row of the cell
-    j: int,           # column of the cell
-    share: float,     # value of the cell as a fraction of the highest value on its color scale, from 0 to 1
-) -> tuple[str, str]:    # background color and text color
+def cell_colors(i: int, j: int,
+    share: float,    # value of the cell as a fraction of the highest value on its color scale, from 0 to 1
+) -> tuple[str, str]:
     "Return background and text color of a cell that is not empty"
     low, high = _SCALES['right' if i == j else 'wrong']
     fill = _between(low, high, share)
@@ -177,9 +164,7 @@ def _shares(
     def top(which: Tensor) -> Tensor: return values[which].max().clamp(min=1e-12) if which.any() else torch.tensor(1.)
     return torch.where(diagonal, values/top(diagonal), values/top(~diagonal))
 
-def by_row(
-    matrix: Tensor,    # counts of a confusion matrix
-) -> Tensor:           # fractions from 0 to 1
+def by_row(matrix: Tensor) -> Tensor:
     "Divide each row of a matrix by its sum. A row without items stays 0"
     return matrix.double()/matrix.sum(1, keepdim=True).clamp(min=1)
 
@@ -202,13 +187,8 @@ def _named_axes(ax: Any, names: Sequence[str]) -> None:
     ax.grid(False)
 
 # %% ../../nbs/display/scores.ipynb #0ee0590d
-def confusion_figure(
-    matrix: Tensor,             # matrix as `confusion_matrix` returns it
-    names: Sequence[str],       # names of the classes
-    normalize: bool = False,    # whether to divide each row by its sum
-    title: str = 'Confusion matrix',
-    ax: Any = None,             # axes to draw into; None: a new figure
-) -> Any:                       # the matplotlib figure
+def confusion_figure(matrix: Tensor, names: Sequence[str], normalize: bool = False, title: str = 'Confusion matrix',
+    ax: Any = None) -> Any:
     "Draw a confusion matrix"
     values = by_row(matrix) if normalize else matrix
     shares, n = _shares(values), len(matrix)
@@ -224,11 +204,9 @@ def confusion_figure(
         return fig
 
 # %% ../../nbs/display/scores.ipynb #2860602e
-def calibration_figure(
-    curve: Calibration,
-    of: str = 'prediction',     # name of the event with this probability, for the label of the x axis
-    ax: Any = None,             # axes to draw into; None: a new figure
-) -> Any:                       # the matplotlib figure
+def calibration_figure(curve: Calibration,
+    of: str = 'prediction',    # name of the event with this probability, for the label of the x axis
+    ax: Any = None) -> Any:
     "Draw the fraction of correct predictions against the predicted probability"
     with figure(ax, size=(4.4, 4)) as (fig, [ax]):
         ax.plot([0, 1], [0, 1], ls='--', lw=1, color=COLORS['quiet'])
@@ -253,12 +231,7 @@ def _points(ax: Any, xs: list[float], ys: list[float]) -> None:
     ax.scatter(xs, ys, 14, color=COLORS['train'], alpha=0.75 if len(xs) < 300 else 0.4, linewidths=0)
 
 # %% ../../nbs/display/scores.ipynb #f7cdd577
-def predictions_figure(
-    actual: Tensor,       # actual values of one quantity
-    predicted: Tensor,    # predicted values
-    name: str = '',       # name of the quantity, for the axis labels
-    ax: Any = None,       # axes to draw into; None: a new figure
-) -> Any:                 # the matplotlib figure
+def predictions_figure(actual: Tensor, predicted: Tensor, name: str = '', ax: Any = None) -> Any:
     "Draw predicted against actual values"
     xs, ys = _thinned(actual, predicted)
     with figure(ax, size=(4.4, 4)) as (fig, [ax]):
@@ -268,12 +241,7 @@ def predictions_figure(
         return fig
 
 # %% ../../nbs/display/scores.ipynb #75ffa816
-def residuals_figure(
-    actual: Tensor,       # actual values of one quantity
-    predicted: Tensor,    # predicted values
-    name: str = '',       # name of the quantity, for the axis labels
-    ax: Any = None,       # axes to draw into; None: a new figure
-) -> Any:                 # the matplotlib figure
+def residuals_figure(actual: Tensor, predicted: Tensor, name: str = '', ax: Any = None) -> Any:
     "Draw the residuals against the predicted values"
     xs, ys = _thinned(predicted, predicted - actual)
     with figure(ax, size=(6.4, 3.4)) as (fig, [ax]):
@@ -295,8 +263,7 @@ MATRIX_STYLE = f'''<style>{css_variables('.cbnb-matrix')}
 </style>'''.replace('\n', '')
 
 # %% ../../nbs/display/scores.ipynb #a8c6d53f
-def matrix_cells(
-    matrix: Tensor,    # matrix as `confusion_matrix` returns it
+def matrix_cells(matrix: Tensor,
 ) -> list[list[tuple[int, str, str] | None]]:    # (count, background color, text color) of each cell; None: no items
     "Return the counts and colors of the cells of the table"
     shares, n = _shares(matrix), len(matrix)
@@ -310,10 +277,7 @@ def _cell_html(cell: tuple[int, str, str] | None) -> str:
     return f'<td style="background-color:{fill};color:{ink}">{n:,}</td>'
 
 # %% ../../nbs/display/scores.ipynb #e8eb272c
-def still_matrix(
-    matrix: Tensor,             # matrix as `confusion_matrix` returns it
-    names: Sequence[str],       # names of the classes
-) -> str:                       # HTML of the table
+def still_matrix(matrix: Tensor, names: Sequence[str]) -> str:
     "Return a confusion matrix as an HTML table"
     head = ''.join(f'<th scope="col">{escape(name)}</th>' for name in names)
     body = ''.join(f'<tr><th scope="row">{escape(name)}</th>{"".join(map(_cell_html, row))}</tr>'
@@ -341,10 +305,7 @@ def _axis_labels(low: float, high: float) -> str:
                     _label(46, 10 + _SIDE/2, 'predicted', more=f' transform="rotate(-90 46 {10 + _SIDE//2})"')])
 
 # %% ../../nbs/display/scores.ipynb #d9f057ee
-def values_svg(
-    actual: Tensor,       # actual values of one quantity
-    predicted: Tensor,    # predicted values
-) -> str:                 # SVG text
+def values_svg(actual: Tensor, predicted: Tensor) -> str:
     "Draw predicted against actual values as SVG on a white background"
     xs, ys = _thinned(actual, predicted)
     known = [(x, y) for x, y in zip(xs, ys) if math.isfinite(x) and math.isfinite(y)] or [(0., 0.)]

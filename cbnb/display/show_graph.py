@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 # %% ../../nbs/display/show_graph.ipynb #76cc0edb
-from ..basics.notices import user_level
+from ..basics.text import user_level
 from ..callback import Callback
 from .axes import nice_step
 from .chart import described
@@ -38,11 +38,10 @@ def grown(
     return first*step, max(last, first + 1)*step
 
 # %% ../../nbs/display/show_graph.ipynb #9bbd00da
-def run_figure(
-    run: Run,                                     # record of a fit
+def run_figure(run: Run,
     total: int | None = None,                     # planned number of batches; None: not known
     bounds: tuple[float, float] | None = None,    # limits of the y axis so far; None: no limits yet
-) -> tuple[Any, tuple[float, float] | None]:      # the figure, and the limits of its y axis
+) -> tuple[Any, tuple[float, float] | None]:    # the figure, and the limits of its y axis
     "Draw the losses of a run. The x axis ends at the last planned batch if `total` is known, and the y axis seldom changes"
     raw, smooth, valid = list(run.raw_losses), list(run.losses), valid_points(run)
     late = len(raw)//10

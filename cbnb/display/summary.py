@@ -19,16 +19,15 @@ from ..basics.patch import patch
 from ..basics.random_state import save_rng
 from ..basics.text import escape, html_table, text_table
 from ..learner import Learner
-from ..optim import is_fused
+from ..basics.fused import is_fused
 from ..basics.trained_modules import trained_modules
-from ..step import CallStep
+from ..function_steps import CallStep
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/display/summary.ipynb #21a143ce
-def layer_rows(
-    model: nn.Module,
-    run: Callable[[], Any],             # function that passes a batch through the model
-) -> list[tuple[str, str, str, str]]:   # (name, output shape, number of parameters, 'yes' if trainable) for each layer
+def layer_rows(model: nn.Module,
+    run: Callable[[], Any],    # function that passes a batch through the model
+) -> list[tuple[str, str, str, str]]:    # (name, output shape, number of parameters, 'yes' if trainable) for each layer
     "List the layers without sublayers in the order in which `run` calls them, with output shapes and parameter counts"
     rows = []
     def note(name: str, layer: nn.Module, out: Any) -> None:
@@ -50,10 +49,7 @@ class Summary(str):
     headings = ('layer', 'output', 'parameters', 'trainable')
     rows, notes = (), ()     # rows of the table, and lines of text below the table
 
-    def __new__(cls,
-        rows: list[tuple[str, ...]],   # rows as `layer_rows` returns them
-        notes: list[str],              # lines of text below the table
-    ):
+    def __new__(cls, rows: list[tuple[str, ...]], notes: list[str]):
         self = super().__new__(cls, '\n'.join([*text_table([cls.headings, *rows]), '', *notes]))
         self.rows, self.notes = rows, notes
         return self

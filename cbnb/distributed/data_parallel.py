@@ -34,9 +34,10 @@ from ..display.steering import Steering
 from .agreement import Group, Request, share_tensors
 from .shares import Share
 from ..learner import Learner
-from ..optim import needs_closure
+from ..basics.opt_checks import needs_closure
 from ..snapshot import owned_by_steps
-from ..step import CallStep, Step
+from ..function_steps import CallStep
+from ..step import Step
 from ..undo import UndoStack
 
 # %% ../../nbs/distributed/data_parallel.ipynb #2efe9a64

@@ -26,8 +26,7 @@ import torch
 from torch.distributed import TCPStore
 
 # %% ../../nbs/distributed/launch.ipynb #420cb87a
-from ..basics.arguments import as_count, unknown_argument
-from ..basics.durations import as_duration
+from ..basics.arguments import as_count, as_duration, unknown_argument
 from ..basics.loaders import n_batches
 from ..basics.patch import patch
 from ..basics.random_state import rng_state

@@ -29,9 +29,9 @@ from ..files.saving import plain_name
 from ..files.state import bare_model, callback_states
 from .agreement import share_tensors, shared_store
 from ..learner import Learner
-from ..optim import needs_closure
+from ..basics.opt_checks import needs_closure
 from ..snapshot import owned_by_steps
-from ..step import CallStep
+from ..function_steps import CallStep
 from ..undo import UndoStack
 
 # %% ../../nbs/distributed/sharded.ipynb #53593373

@@ -33,7 +33,7 @@ from torch.storage import TypedStorage, UntypedStorage
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 # %% ../../nbs/distributed/worker.ipynb #5260f817
-from ..basics.plain import put_state, state_of
+from ..basics.nested import put_state, state_of
 from ..basics.random_state import set_rng_state
 from ..callback import Callback, as_list, is_a
 from ..files.state import loaders_of

@@ -29,19 +29,17 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/files/checkpoints.ipynb #529adc6b
-from ..basics.arguments import as_count, as_positive, hinted
-from ..basics.durations import COUNTERS
+from ..basics.arguments import COUNTERS, as_count, as_positive, hinted
 from ..basics.loaders import n_batches
-from ..basics.notices import warn_user
-from ..basics.param_groups import save_hypers
+from ..basics.text import lower_is_better, warn_user
+from ..basics.optimizers import save_hypers
 from ..basics.patch import patch
-from ..basics.plain import from_json, left_out, to_json
+from ..basics.nested import from_json, left_out, to_json
 from .position import batches_from, continued, draws, has_workers, position_of, start_workers
 from ..basics.processes import any_over_processes, n_processes, process_number
 from ..callback import Callback
 from .atomic import draft_of, explains_refusal, sweep_drafts, sync, sync_name
 from .state import described, loaders_of, rng_states, set_rng_states, state_differs
-from ..basics.text import lower_is_better
 from ..callback import as_list
 from ..learner import Learner
 from ..length import is_over

@@ -20,10 +20,10 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 # %% ../../nbs/files/export.ipynb #318d5359
-from ..basics.configured import brief
-from ..basics.notices import user_level
+from ..basics.settings import brief
+from ..basics.text import user_level
 from ..basics.patch import patch
-from ..basics.plain import Held, from_json, to_json
+from ..basics.nested import Held, from_json, to_json
 from ..callback import Callback
 from .atomic import write_whole
 from .saving import read_file

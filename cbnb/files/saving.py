@@ -24,12 +24,11 @@ from torch import Tensor, nn
 # %% ../../nbs/files/saving.ipynb #ebaca54e
 from ..basics.arguments import hinted
 from ..basics.patch import patch
-from ..basics.notices import warn_user
+from ..basics.text import warn_user
 from .atomic import write_whole
 from ..learner import Learner
-from ..basics.trained_modules import load_module_states, module_states
-from ..basics.trained_modules import trained_modules
-from ..basics.param_groups import SCHEDULER_KEYS, save_hypers, state_keys
+from ..basics.trained_modules import load_module_states, module_states, trained_modules
+from ..basics.optimizers import SCHEDULER_KEYS, save_hypers, state_keys
 from ..undo import interrupts_wait
 
 # %% ../../nbs/files/saving.ipynb #fcc79b31

@@ -26,12 +26,12 @@ from torch.utils.data import Subset, TensorDataset
 # %% ../../nbs/files/state.ipynb #5972c074
 from ..basics.loaders import batch_size, n_batches
 from ..basics.patch import patch
-from ..basics.plain import Held, put_state, state_of
+from ..basics.nested import Held, put_state, state_of
 from .position import has_workers, start_workers
 from ..basics.processes import gather_over_processes, process_number
 from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback, wrapped
-from ..basics.configured import brief
+from ..basics.settings import brief
 from .saving import name_in, param_names, plain_name, renamed
 from ..learner import Learner
 from ..schedule import ParamScheduler

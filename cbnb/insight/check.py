@@ -14,12 +14,13 @@ from typing import Any
 from ..basics.patch import patch
 from ..basics.text import plural
 from .data_faults import DATA_CHECKS
-from .evidence import Evidence, collect, without_trace
+from .evidence import Evidence, collect
 from .findings import FAULTS, Finding, Findings
 from .model_faults import MODEL_CHECKS
 from .plan_faults import PLAN_CHECKS
 from .small_trainings import can_train, overfit, rate
 from ..learner import Learner
+from ..snapshot import without_trace
 
 # %% ../../nbs/insight/check.ipynb #6402339e
 Check = Callable[[Evidence], Iterator[Finding]]

@@ -22,9 +22,7 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/lr/finder.ipynb #3eb8e9fd
-from ..basics.param_groups import (
-    get_hyper, hyper_key, set_hyper, spread_lrs, total_norm, write_hyper)
-from ..basics.multi_optimizer import MultiOptimizer
+from ..basics.optimizers import MultiOptimizer, get_hyper, hyper_key, set_hyper, spread_lrs, total_norm, write_hyper
 from ..basics.processes import local_parts
 from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
@@ -32,9 +30,9 @@ from ..basics.arguments import hinted, as_count, as_positive
 from ..basics.patch import patch
 from ..basics.nested import find_bs, map_tensors
 from ..basics.loaders import n_batches
-from ..basics.loss_weights import MeanLoss
-from ..basics.notices import shell
-from ..step import CallStep, UpdateStep
+from ..basics.losses import MeanLoss
+from ..basics.text import distinct, shell
+from ..function_steps import CallStep, UpdateStep
 from ..callback import as_list
 from ..learner import Learner
 from .rules import BAND, REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
@@ -42,7 +40,6 @@ from .trials import Plan, Trial, choose, next_rate, plan_trials
 from ..basics.buffers import Smoother
 from ..basics.metric_functions import name_of
 from ..metrics import RunningMean
-from ..basics.text import distinct
 from cbnb.display.figures import (
     COLORS, figure, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show,
     view_for)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.basics.fused import is_fused
 from cbnb.display import progress
-from cbnb.optim import is_fused
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
