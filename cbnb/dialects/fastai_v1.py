@@ -33,7 +33,7 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b058d9b6
 from ..files import saving            # gives learners `save` and `load`
-from ..basics.notices import user_level, shell
+from ..basics.text import user_level, shell
 from ..basics.nested import find_bs
 from ..basics.processes import any_over_processes, process_number
 from ..callback import made_by

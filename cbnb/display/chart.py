@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TOOLS', 'Line', 'Mark', 'Event', 'thinned', 'means', 'Chart', 'described', 'as_float32', 'kept_points', 'chart_spec',
-           'steps_between', 'still_svg', 'chart_figure', 'chart_css', 'charts_html', 'even_ends', 'chart',
-           'show_charts']
+           'without_blanks', 'steps_between', 'still_svg', 'chart_figure', 'chart_css', 'charts_html', 'even_ends',
+           'chart', 'show_charts']
 
 # %% ../../nbs/display/chart.ipynb #2c0c28ba
 import base64
@@ -254,6 +254,10 @@ def chart_spec(chart: Chart) -> dict[str, Any]:
         names_width=max(130, 7*(names or [0])[0] + 90), details=chart.details or None,
         overlay=False, runs=[dict(name=name, start=start, color=in_page(color)) for name, start, color in chart.runs],
         asks=chart.asks)
+
+def without_blanks(spec: Mapping[str, Any]) -> dict[str, Any]:
+    "Leave out what is None or False, because a missing name means the same to `chart.js`"
+    return {name: value for name, value in spec.items() if value is not None and value is not False}
 
 def _finite(value: float | None) -> float | None: return value if value is not None and math.isfinite(value) else None
 
@@ -547,7 +551,7 @@ def charts_html(charts: Sequence[Chart],
     "Return HTML for several charts that share one script. Charts with the same x label also share a crosshair"
     still = ''.join(still_image(still_svg(chart, still_points), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
-    specs = [chart_spec(chart) | dict(epochs=even_ends(chart.epochs)) for chart in charts]
+    specs = [without_blanks(chart_spec(chart) | dict(epochs=even_ends(chart.epochs))) for chart in charts]
     return scripted(still, script('chart.js'), dict(kind='charts', css=chart_css(), charts=specs, columns=columns) | more, True)
 
 def even_ends(ends: Sequence[tuple[int, int]]) -> list:

@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 
 # %% ../../nbs/display/compare.ipynb #999316e4
 from ..basics.arguments import columns_hint
-from ..basics.notices import variable_name
 from ..basics.patch import patch
-from ..basics.tables import as_dataframe
-from ..basics.text import clock, distinct, escape, lower_is_better, plural, text_table
+from ..basics.text import as_dataframe, clock, distinct, escape, lower_is_better, plural, text_table, variable_name
 from .chart import Chart, Line, chart_css, chart_spec, show_charts, still_svg
 from .epochs_table import epochs_html
 from .figures import figure, show

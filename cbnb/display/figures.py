@@ -23,9 +23,8 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/display/figures.ipynb #deee873c
-from ..basics.notices import shell
+from ..basics.text import number, shell
 from .front_end import by_name, display_mode
-from ..basics.text import number
 from .axes import free_place, spread
 from .look import COLORS, LINE_WIDTHS, RUN_COLORS, lr_text
 from .page_script import runs_scripts

@@ -21,9 +21,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 # %% ../../nbs/display/schedules.ipynb #1ff80f49
-from ..basics.durations import as_duration
-from ..basics.arguments import as_count, as_positive
-from ..basics.param_groups import get_hyper, hyper_key, set_hyper, spread_lrs
+from ..basics.arguments import as_count, as_duration, as_positive
+from ..basics.optimizers import get_hyper, hyper_key, set_hyper, spread_lrs
 from ..basics.patch import patch
 from ..basics.text import escape
 from ..callback import Callback

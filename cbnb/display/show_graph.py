@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 # %% ../../nbs/display/show_graph.ipynb #76cc0edb
-from ..basics.notices import user_level
+from ..basics.text import user_level
 from ..callback import Callback
 from .axes import nice_step
 from .chart import chart_figure, described

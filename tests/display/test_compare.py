@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import cbnb
-from cbnb.basics.configured import brief
-from cbnb.basics.fit_settings import settings_of
+from cbnb.basics.settings import brief, settings_of
 from cbnb.display import compare as page
 from cbnb.display.chart import charts_html
 from cbnb.display.compare import (

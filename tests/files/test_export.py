@@ -14,7 +14,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 import processes
-from cbnb.basics.plain import Held, from_json, to_json
+from cbnb.basics.nested import Held, from_json, to_json
 from cbnb.callbacks.more_metrics import Accuracy
 from cbnb.files import export
 from cbnb.step import Step
