@@ -17,7 +17,7 @@ import torch
 from .data_faults import digits, listed, percent
 from .evidence import Evidence
 from .findings import Finding
-from .model_faults import last_operation
+from .first_batch import last_operation
 from ..snapshot import owned_by_steps
 
 # %% ../../nbs/insight/plan_faults.ipynb #fbc0029a
