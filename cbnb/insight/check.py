@@ -15,18 +15,7 @@ from ..basics.patch import patch
 from ..basics.text import plural
 from .evidence import Evidence, collect
 from .findings import FAULTS, Finding, Findings
-from ..learner import Learner
-from ..snapshot import without_trace
-
-# %% ../../nbs/insight/check.ipynb #df0ee7b6
-from ..basics.patch import patch
-from ..basics.text import plural
-from .evidence import Evidence, collect
-from .findings import FAULTS, Finding, Findings
 from .texts import finding
-from .model_faults import MODEL_CHECKS
-from .plan_faults import PLAN_CHECKS
-from .small_trainings import can_train, overfit, rate
 from ..learner import Learner
 from ..snapshot import without_trace
 
