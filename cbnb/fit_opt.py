@@ -14,7 +14,7 @@ from torch import nn
 
 # %% ../nbs/16_fit_opt.ipynb #ac6b6454
 from .basics.loaders import n_batches
-from .basics.notices import warn_user
+from .basics.text import warn_user
 from .basics.opt_checks import count_updates, lacks_params, needs_closure, shares_params
 from .basics.trained_modules import params_outside
 from .optim import belongs_to

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 # %% ../nbs/15_function_steps.ipynb #897c3003
 from .basics.interrupts import interrupts_act, interrupts_wait
-from .basics.loss_parts import as_loss, pred_of, split_result
-from .basics.multi_optimizer import MultiOptimizer
+from .basics.losses import as_loss, pred_of, split_result
+from .basics.optimizers import MultiOptimizer
 from .step import PredictStep, Step
 from .undo import UndoStack
 

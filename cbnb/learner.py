@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 # %% ../nbs/04_learner.ipynb #02713ab8
 from .basics.arguments import as_count, checked_loss_func, checked_model, checked_moms, event_names, hinted
-from .basics.durations import Every, as_duration
+from .basics.arguments import Every, as_duration
 from .basics.fused import zero_grad
 from .basics.loaders import as_loader
-from .basics.loss_weights import weigher
-from .basics.notices import warn_user
+from .basics.losses import weigher
+from .basics.text import warn_user
 from .basics.opt_checks import check_opt_func, checked_lr, taken_rates, warn_of_next_rate
-from .basics.param_groups import spread_lrs
+from .basics.optimizers import spread_lrs
 from .basics.patch import patch
 from .basics.trained_modules import params_outside, trained_modules
 from .callback import Callback, CallbackList, CbList, as_list, is_a

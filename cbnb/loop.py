@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import torch
 
 # %% ../nbs/00_loop.ipynb #ddc84363
-from .basics.durations import Duration
+from .basics.arguments import Duration
 from .basics.failures import releases_batches
 from .basics.loaders import batches_of, independent_loader, n_batches, quiet_batches_of, set_epoch
-from .basics.loss_weights import UNKNOWN
+from .basics.losses import UNKNOWN
 from .basics.nested import is_empty
-from .basics.notices import log_nothing
+from .basics.text import log_nothing
 from .basics.patch import patch
 from .basics.trained_modules import in_eval_mode, reset_state, training_modes
 from .callback import Callback, CallbackList

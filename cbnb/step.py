@@ -14,8 +14,7 @@ from torch import Tensor
 
 # %% ../nbs/06_step.ipynb #14969f78
 from .basics.fused import update, zero_grad
-from .basics.loss_parts import loss_and_parts, loss_of
-from .basics.loss_weights import UNKNOWN, divisor, given_weight, n_items, seen, weigher
+from .basics.losses import UNKNOWN, divisor, given_weight, loss_and_parts, loss_of, n_items, seen, weigher
 
 # %% ../nbs/06_step.ipynb #5ba57aff
 class Step:

@@ -9,12 +9,12 @@ __all__ = []
 from contextlib import AbstractContextManager
 
 # %% ../../nbs/display/learner.ipynb #a6233e12
-from ..basics.configured import brief
+from ..basics.settings import brief
 from ..basics.patch import patch
 from ..basics.text import html_row, number, plural
 from ..basics.trained_modules import modules_of
 from ..learner import Learner
-from ..basics.notices import log_nothing
+from ..basics.text import log_nothing
 
 # %% ../../nbs/display/learner.ipynb #99822f81
 def _words(learn: Learner) -> list[str]:

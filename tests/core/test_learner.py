@@ -14,7 +14,7 @@ from torch import nn
 import cbnb
 from cbnb import callback as base
 from cbnb.basics.arguments import as_count
-from cbnb.basics.loss_parts import as_loss, pred_of, split_result
+from cbnb.basics.losses import as_loss, pred_of, split_result
 from cbnb.basics.opt_checks import checked_lr
 from cbnb.callback import as_list, is_a
 from cbnb.callbacks.model_loss import ModelLossStep, computes_loss
