@@ -180,11 +180,9 @@ def as_hook(f: Callable[..., Any], cb: Callback) -> Callable[..., Any]:
 # %% ../../nbs/callbacks/hooks.ipynb #c7a779c5
 def _check_own_hook(cb: Callback) -> None:
     "Raise `TypeError` if a callback class has no method `hook`, or one with a wrong signature"
-    name, own = type(cb).__name__, hasattr(type(cb), 'hook')
-    if not own: raise TypeError(f'{name} needs a hook: pass hook=f, called as '
-                                'f(module, input, output), or write it as a method')
-    if not _takes(cb.hook, 3): raise TypeError(
-        f'{name}.hook{inspect.signature(cb.hook)} should take (self, module, input, output)')
+    name = type(cb).__name__
+    if not hasattr(type(cb), 'hook'): raise TypeError(f'{name} needs a hook: pass hook=f, or write it as a method')
+    if not _takes(cb.hook, 3): raise TypeError(f'{name}.hook{inspect.signature(cb.hook)} should take (self, module, input, output)')
 
 # %% ../../nbs/callbacks/hooks.ipynb #508568d1
 def _after_own(own: Callable | None, f: Callable) -> Callable:

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 # %% ../../nbs/callbacks/schedulers.ipynb #b327652d
 from ..callback import Callback
-from ..basics.arguments import columns_hint
+from ..basics.arguments import as_choice, columns_hint
 from ..basics.loaders import batch_size, first_batch
 from ..basics.nested import find_bs
 from ..basics.processes import n_processes
@@ -103,7 +103,6 @@ class TorchScheduler(Callback):
         monitor: column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no value
     Raises:
         TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda opt: StepLR(opt, 10)
-        ValueError: every={every} should be 'update', 'batch' or 'epoch'
     """
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has removed its factor
     schedules = True               # included in planned schedules: see display/schedules
@@ -112,8 +111,7 @@ class TorchScheduler(Callback):
         if not callable(make) or hasattr(make, 'optimizer'):
             raise TypeError(f'{type(make).__name__} belongs to one optimizer: pass a function that '
                             'makes it, such as lambda opt: StepLR(opt, 10)')
-        if every not in ('update', 'batch', 'epoch'):
-            raise ValueError(f"every={every!r} should be 'update', 'batch' or 'epoch'")
+        as_choice(every, 'every', 'update', 'batch', 'epoch')
         self.make, self.every, self.monitor = make, 'epoch' if monitor else every, monitor
         self.scheduler: Any = None     # set while a fit runs
 

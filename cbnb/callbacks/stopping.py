@@ -9,7 +9,6 @@ __all__ = ['all_finite', 'first_bad_layer', 'has_updated', 'explain_nan', 'Runni
 # %% ../../nbs/callbacks/stopping.ipynb #d8cb515d
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, time as day_time, timedelta
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.arguments import as_count, as_positive
-from ..basics.text import user_level, say
+from ..basics.text import warn_user, say
 from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
 from ..basics.nested import map_tensors, to_detach
@@ -179,7 +178,7 @@ class TerminateOnNaN(Callback):
         reason = f'{what} in {learn.where()}{why}'
         if learn.purpose != 'fit':
             self.warned_in = learn.undo
-            return warnings.warn(reason, stacklevel=user_level())
+            return warn_user(reason)
         self.reason, learn.nan_batch = reason, to_detach((learn.xb, learn.yb))
         late = has_updated(learn)
         when = f' {"after" if late else "before"} the update' if learn.training else ''
