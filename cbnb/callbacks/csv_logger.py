@@ -10,7 +10,6 @@ import contextlib
 import csv
 import io
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 

@@ -131,10 +131,7 @@ def hook_outputs(modules: Sequence[nn.Module], detach: bool = True, cpu: bool = 
 
 # %% ../../nbs/callbacks/hooks.ipynb #25b166b9
 def find_layers(model: nn.Module, which: Any = None, include_paramless: bool = False) -> dict[str, nn.Module]:
-    """Find layers of a model by name, class or module, in the order of the model. If `which` matches no layer, raise `ValueError`
-
-    The default is the leaves with parameters, with `include_paramless` all leaves
-    """
+    "Find layers by name, class or module, or the leaves (with parameters), in the order of the model. If there are none, raise `ValueError`"
     named = dict(model.named_modules())
     if which is None:
         leaves = {name: m for name, m in named.items() if next(m.children(), None) is None}
@@ -262,10 +259,7 @@ class HookCallback(Callback):
 
 # %% ../../nbs/callbacks/hooks.ipynb #c252876c
 def summarized(out: Any, near_zero: float = 0.05, bins: int = 40) -> Tensor | None:
-    """Return mean, std, share near zero, lowest and highest value and a histogram of a layer's output, as one tensor on its device
-
-    If there are no floating-point values, return None. With `bins=0`, leave out the histogram
-    """
+    "Return mean, std, share near zero, lowest and highest value, and a histogram of the floating-point values in an output, as one tensor"
     parts = []
     map_tensors(lambda t: parts.append(t.detach().flatten()) if t.is_floating_point() else t, out)
     parts = [part.float() for part in parts if part.numel()]

@@ -355,10 +355,7 @@ def _run(learn: Learner, dl: Any, act: Any, task: str | None) -> tuple[_GatherIt
 # %% ../../nbs/callbacks/interpret.ipynb #20a84985
 def predictions(learn: Learner, dl: Any = None, classes: Any = None, act: Callable[[Any], Any] | None = None, task: str | None = None,
         numbers: Sequence[int] | None = None, **looks: Any) -> Predictions:
-    """Return predictions, targets and losses for each item of a loader, or with `numbers` for these items of its dataset
-
-    The other arguments are those of `learn.show_results`; `looks` are `how`, `decode` and `columns`
-    """
+    "Return predictions, targets and losses for all items of a loader or for some `numbers`. `looks` are `how`, `decode` and `columns`"
     if task is not None and task not in TASKS: raise ValueError(f'task={task!r} is none of {", ".join(TASKS)}')
     source = loader_of(learn, dl)
     gather, items = _run(learn, in_order(source) if numbers is None else _only(in_order(source), numbers), act, task)

@@ -402,10 +402,7 @@ def _with_workers(dl: DataLoader, n: int) -> DataLoader:
 
 # %% ../../nbs/callbacks/profile.ipynb #6afe9377
 def waiting_with(dl: DataLoader, n: int, rest: float, limit: float = 3.) -> float | None:
-    """Measure the mean wait for a batch with `n` workers, in a fit that takes `rest` seconds for a batch without the wait
-
-    The trial stops after `limit` seconds. If it had too few batches until then, return None
-    """
+    "Measure the mean wait for a batch with `n` workers, while a fit takes `rest` seconds a batch. None: too few batches in `limit` seconds"
     trial, restore, begun = _with_workers(dl, n), save_rng([dl]), time.perf_counter()
     waits: list[float] = []
     ready = n*(trial.prefetch_factor or 0) + 1                 # batches that may be prefetched before the first request

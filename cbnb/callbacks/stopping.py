@@ -189,10 +189,7 @@ Learner.nan_batch = None     # inputs and targets for which `TerminateOnNaN` sto
 
 # %% ../../nbs/callbacks/stopping.ipynb #f026548f
 def next_time(at: Any, now: datetime | None = None) -> datetime:
-    """Return the next moment with a time of day, 'HH:MM', 'HH:MM:SS' or a `time`. A `datetime` is returned unchanged
-
-    Raise `ValueError` if a string is no time, or if a `datetime` is in the past. `now` is the present moment, or None to read the clock
-    """
+    "Return the next moment with a time of day, 'HH:MM' or a `time`, or a `datetime` itself. If that is over, or no time, raise `ValueError`"
     if isinstance(at, str):
         try: at = day_time.fromisoformat(at)
         except ValueError as e: raise ValueError(f"at={at!r} should be a time like '18:30'") from e

@@ -7,7 +7,6 @@ __all__ = ['settings', 'early_names', 'warn_of_hidden', 'warn_of_rivals']
 
 # %% ../../nbs/callbacks/twins.ipynb #83ea90e5
 import functools
-import warnings
 from typing import Any
 
 # %% ../../nbs/callbacks/twins.ipynb #8eb07651
