@@ -124,20 +124,13 @@ def nth_item(batch: Any, i: int, n: int) -> Any:
 
 # %% ../../nbs/callbacks/interpret.ipynb #646e80db
 class _GatherItems(GatherPredsCallback):
-    "Keep a prediction, a target and a loss for each item, and inputs up to a memory limit"
-    limit = 0            # bytes that may still be kept
-    kept: list[Any] = []
-    note = ''
-    weights: list[Tensor] = []        # how much each loss counts in the mean of all
-    task = ''
-
-    def __init__(self,
-        act: Callable[[Any], Any] | None = None,   # turns model output into probabilities or values; None: inferred from the loss
-        task: str | None = None,                   # one of `TASKS`; None: inferred from the first batch
-        limit: int = 0,                            # memory limit for inputs, in bytes
-    ):
+    "Keep a prediction, a target and a loss for each item, and inputs up to `limit` bytes. `act` and `task` are inferred if None"
+    def __init__(self, act: Callable[[Any], Any] | None = None, task: str | None = None, limit: int = 0):
         super().__init__()
-        self.wanted, self.my_act, self.limit, self.kept, self.weights, self.axis, self.counts = task, act, limit, [], [], None, None
+        self.my_act, self.wanted, self.limit = act, task, limit
+        self.kept: list[Any] = []             # inputs of the first items
+        self.weights: list[Tensor] = []       # how much each loss counts in the mean of all
+        self.task, self.note, self.axis, self.counts = '', '', None, None
 
     def add_inputs(self) -> None:
         if self.limit <= 0: return

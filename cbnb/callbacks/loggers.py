@@ -460,7 +460,8 @@ class MLflowLogger(Logger):
         self.last: dict[str, int] = {}                  # last step that MLflow has, by column
         if self.run_id: return self._go_on()
         found = client.get_experiment_by_name(self.experiment)
-        number = found.experiment_id if found else client.create_experiment(self.experiment, self._files())
+        files = (Path(self.learn.path)/'mlartifacts').absolute().as_uri() if self.store.startswith('sqlite') else None
+        number = found.experiment_id if found else client.create_experiment(self.experiment, files)
         self.run_id = client.create_run(number).info.run_id
         for name, value in settings.items(): client.log_param(self.run_id, name, str(as_text(value))[:6000])
 
@@ -488,10 +489,6 @@ class MLflowLogger(Logger):
         client, known = self.service, self.service.get_run(self.run_id).data.metrics
         client.update_run(self.run_id, status='RUNNING')
         self.last = {name: max(m.step for m in client.get_metric_history(self.run_id, name)) for name in known}
-
-    def _files(self) -> str | None:
-        "Return the address of the folder for the files of an SQLite store. For other stores, return None"
-        return (Path(self.learn.path)/'mlartifacts').absolute().as_uri() if self.store.startswith('sqlite') else None
 
 @functools.lru_cache
 def _mlflow_names(names: tuple[str, ...]) -> list[str]:

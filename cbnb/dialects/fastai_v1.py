@@ -9,7 +9,7 @@ __all__ = ['Rank0Tensor', 'Tensors', 'TensorOrNumber', 'TensorOrNumList', 'BoolO
            'MetricFuncList', 'MetricsList', 'OptMetrics', 'ModuleList', 'ParamList', 'OptOptimizer', 'LayerFunc',
            'OptSplitFunc', 'HookFunc', 'AnnealFunc', 'TerminateOnNaN', 'EarlyStopping', 'SaveModel',
            'ReduceLROnPlateau', 'Tracker', 'GradientClipping', 'AccumulateScheduler', 'BnFreeze',
-           'TerminateOnNaNCallback', 'StopAfterNBatches', 'TrackerCallback', 'PatientCallback', 'EarlyStoppingCallback',
+           'TerminateOnNaNCallback', 'StopAfterNBatches', 'TrackerCallback', 'EarlyStoppingCallback',
            'ReduceLROnPlateauCallback', 'SaveModelCallback', 'CSVLogger', 'ShowGraph', 'Recorder', 'Factories',
            'Learner', 'ifnone', 'is_listy', 'is_tuple', 'listify', 'SLOTS', 'Callback', 'LearnerCallback',
            'CallbackHandler', 'AverageMetric', 'add_metrics', 'LRFinder', 'OneCycleScheduler', 'fit_one_cycle',
@@ -189,17 +189,15 @@ class TrackerCallback(LearnerCallback):
         return rows[-1].get(name) if rows else None
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #4b9f3791
-class PatientCallback(TrackerCallback):
-    """Base class of callbacks that act when more than `patience` epochs in a row bring no improvement
-
-    Args:
-        learn: the learner, which gets this callback as an attribute
-        monitor: column of the recorder's table to monitor
-        mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
-        min_delta
-        patience
-    """
-    def __init__(self, learn: NativeLearner, monitor: str, mode: str, min_delta: float, patience: int):
+class _PatientCallback(TrackerCallback):
+    "Base class of callbacks that act when more than `patience` epochs in a row bring no improvement"
+    def __init__(self,
+        learn: NativeLearner,
+        monitor: str = 'valid_loss',    # column of the recorder's table to monitor
+        mode: str = 'auto',
+        min_delta: float = 0.,          # difference from the best value that an improvement has to exceed
+        patience: int = 0,              # number of epochs in a row that may bring no improvement
+    ):
         super().__init__(learn, monitor, mode)
         self.min_delta = as_positive(min_delta, 'min_delta')
         self.patience, self.wait = as_count(patience, 'patience', 0), 0
@@ -215,7 +213,7 @@ class PatientCallback(TrackerCallback):
     def act(self) -> dict[str, Any] | None: raise NotImplementedError
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #c4cc071b
-class EarlyStoppingCallback(PatientCallback):
+class EarlyStoppingCallback(_PatientCallback):
     """Ends the fit when more than `patience` epochs in a row bring no improvement
 
     Args:
@@ -225,13 +223,10 @@ class EarlyStoppingCallback(PatientCallback):
         min_delta: difference from the best value that an improvement has to exceed
         patience: number of epochs in a row that may bring no improvement
     """
-    def __init__(self, learn: NativeLearner, monitor: str = 'valid_loss', mode: str = 'auto', min_delta: float = 0., patience: int = 0,
-            ): super().__init__(learn, monitor, mode, min_delta, patience)
-
     def act(self) -> dict[str, Any]: return {'stop_training': True}
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #97ff4d3f
-class ReduceLROnPlateauCallback(PatientCallback):
+class ReduceLROnPlateauCallback(_PatientCallback):
     """Multiplies the learning rates by `factor` when more than `patience` epochs in a row bring no improvement
 
     Args:
