@@ -255,9 +255,8 @@ def to_fp32(self: Learner) -> Learner:
         the learner, so that calls can be chained
     Example:
         from cbnb.toy import line_learner
-        learn = line_learner().to_bf16().to_fp16(init_scale=1024).to_fp16(init_scale=1024)
-        assert [repr(cb.init_scale) for cb in learn.cbs if isinstance(cb, MixedPrecision)] == ['1024.0']
-        assert not any(isinstance(cb, MixedPrecision) for cb in learn.to_fp32().cbs)
+        learn = line_learner().to_bf16().to_fp16(init_scale=1024)
+        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.remove_cb(MixedPrecision)
 
@@ -269,9 +268,8 @@ def to_bf16(self: Learner) -> Learner:
         the learner, so that calls can be chained
     Example:
         from cbnb.toy import line_learner
-        learn = line_learner().to_bf16().to_fp16(init_scale=1024).to_fp16(init_scale=1024)
-        assert [repr(cb.init_scale) for cb in learn.cbs if isinstance(cb, MixedPrecision)] == ['1024.0']
-        assert not any(isinstance(cb, MixedPrecision) for cb in learn.to_fp32().cbs)
+        learn = line_learner().to_bf16().to_fp16(init_scale=1024)
+        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.to_fp32().add_cb(MixedPrecision('bf16'))
 
@@ -285,9 +283,8 @@ def to_fp16(self: Learner, **options: Any) -> Learner:
         the learner, so that calls can be chained
     Example:
         from cbnb.toy import line_learner
-        learn = line_learner().to_bf16().to_fp16(init_scale=1024).to_fp16(init_scale=1024)
-        assert [repr(cb.init_scale) for cb in learn.cbs if isinstance(cb, MixedPrecision)] == ['1024.0']
-        assert not any(isinstance(cb, MixedPrecision) for cb in learn.to_fp32().cbs)
+        learn = line_learner().to_bf16().to_fp16(init_scale=1024)
+        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.to_fp32().add_cb(MixedPrecision('fp16', **options))
 
