@@ -161,6 +161,7 @@ class Learner(Loop):
         load_state_dict = _in_state.load_state_dict
         __dir__ = _in_hints.__dir__
         check = _in_check.check
+        findings: Any
         _mock_run = _in_finder._mock_run
         _try_rates = _in_finder._try_rates
         lr_find = _in_finder.lr_find
