@@ -26,7 +26,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.lr_scheduler import StepLR
 
 import cbnb
-from cbnb.basics.param_groups import total_norm
+from cbnb.basics.optimizers import total_norm
 from cbnb.callbacks.mixup import window
 from loop_overhead import Loader, median, verdict
 

@@ -104,9 +104,10 @@ _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 
 
 # %% ../nbs/all.ipynb #671b2bc9
 from .callbacks.model_loss import model_loss_step
-from .step import LossStep, Step, UpdateStep
+from .function_steps import LossStep, UpdateStep
+from .step import Step
 from .callbacks.steps import EvalStep, MultiLossStep, TrainStep
-from .basics.multi_optimizer import MultiOptimizer
+from .basics.optimizers import MultiOptimizer
 
 # %% ../nbs/all.ipynb #1d9e5d65
 _all_ = ['Step', 'TrainStep', 'EvalStep', 'LossStep', 'UpdateStep', 'MultiLossStep', 'MultiOptimizer']
@@ -120,6 +121,7 @@ _all_ = ['Distributed']
 
 # %% ../nbs/all.ipynb #cbcc64ff
 from . import hints
+from .insight.first_batch import check_broadcast, warn_of_activation
 from .dialects.detect import adapt, adapt_metric
 
 # %% ../nbs/all.ipynb #e0e37a7d
@@ -129,7 +131,7 @@ Learner.before_epochs = (hints.note_rates, hints.warn_of_pct_train, hints.warn_o
 Learner.batch_filters = (hints.check_length, hints.keep_modes)
 Learner.error_notes = (hints.note_outputs, hints.note_dict, hints.note_mistake, batch_size.note_memory)
 Learner.default_steps = (model_loss_step,)
-Step.loss_checks = (hints.check_broadcast, hints.warn_of_activation)
+Step.loss_checks = (check_broadcast, warn_of_activation)
 Learner.around_fits = (rewind.restore_point,)
 Recorder.watchers = (loss_faults.watch,)
 Learner.remark_on = staticmethod(hints.library_of)

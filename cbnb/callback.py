@@ -17,10 +17,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 # %% ../nbs/02_callback.ipynb #ebd17c7c
-from .basics.configured import Configured, unchanged
-from .basics.notices import user_level
-from .basics.plain import put_state, state_of
-from .basics.text import snake_name
+from .basics.settings import Configured, unchanged
+from .basics.text import snake_name, user_level
+from .basics.nested import put_state, state_of
 from .events import (  # noqa: F401 (those that are not used here may be imported from here)
     Action, BACKWARD, BATCH, BATCH_EVENTS, CancelBackwardException, CancelBatchException,
     CancelEpochException, CancelException, CancelFitException, CancelStepException,

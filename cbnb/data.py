@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 # %% ../nbs/10_data.ipynb #07ed69df
-from .basics.datasets import check_datasets
-from .basics.loader_text import counts_of, shapes_of, table_of, workers_of
-from .basics.loaders import as_loader, batch_size, first_batch
+from .basics.loaders import (
+    as_loader, batch_size, check_datasets, counts_of, first_batch, shapes_of, table_of, workers_of)
 from .basics.nested import can_move, entries, to_device
 
 # %% ../nbs/10_data.ipynb #8a89099b

@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['ELSEWHERE', 'keep_modes', 'check_length', 'warn_of_pct_train', 'warn_of_processes', 'warn_of_no_rate', 'note_rates',
-           'warn_of_written', 'note_mistake', 'Elsewhere', 'say_instead', 'library_of', 'check_broadcast',
-           'warn_of_activation', 'warn_of_update_step', 'note_outputs', 'note_dict', 'check_method']
+           'warn_of_written', 'note_mistake', 'Elsewhere', 'say_instead', 'library_of', 'warn_of_update_step',
+           'note_outputs', 'note_dict', 'check_method']
 
 # %% ../nbs/hints.ipynb #a52446d2
-import functools
 import inspect
 import os
 import re
@@ -20,12 +19,11 @@ from weakref import WeakKeyDictionary, WeakSet
 
 # %% ../nbs/hints.ipynb #f047a9ee
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../nbs/hints.ipynb #9a949b0b
-from .basics.all_pairs import AllPairs, check_shapes, is_column_and_row, title_of
-from .basics.arguments import as_number, nearest, without_partial
+from .basics.metric_functions import title_of
+from .basics.arguments import as_number, nearest
 from .basics.failures import note_batch, note_fix
 from .basics.loaders import n_batches
 from .basics.nested import kind_of, part_of
@@ -38,8 +36,9 @@ from .events import EVENTS, event
 from .learner import Learner
 from .length import is_over
 from .loop import Loop
-from .basics.notices import warn_user
-from .step import PredictStep, Step, UpdateStep
+from .basics.text import warn_user
+from .function_steps import UpdateStep
+from .step import PredictStep, Step
 
 # %% ../nbs/hints.ipynb #4154531d
 def keep_modes(
@@ -227,51 +226,6 @@ def library_of(
 _IS_LIGHTNING = ('. {} is a LightningModule, whose training_step and configure_optimizers a learner does not call. '
                  'Pass the module inside it: Learner(dls, module.model, loss_func, opt_func, lr=...). Or pass its step: '
                  'train_step=lambda x, y: module.training_step((x, y), 0). See the page Moving from Lightning')
-
-# %% ../nbs/hints.ipynb #79d4a980
-def check_broadcast(
-    learn: Any,        # the learner, with the predictions of the first batch of a phase
-    loss_func: Any,    # the loss function
-) -> Any:              # the loss function, which warns in training if it compares all pairs
-    "Look for a column of predictions beside a row of targets. Raise `ValueError` if an element-wise loss of torch would compare all pairs"
-    pred, y = learn.pred, learn.yb[0]
-    check_shapes(loss_func, pred, y)
-    if not learn.training or learn.train_iter or not is_column_and_row(pred, y): return loss_func
-    return functools.partial(AllPairs().call, f'the loss function {title_of(loss_func)}', loss_func)
-
-# %% ../nbs/hints.ipynb #a464052d
-_APPLIED_BY_LOSS = (    # loss, as a class and a function; the activation it applies; its node in the autograd graph
-    (nn.CrossEntropyLoss, F.cross_entropy, nn.Softmax, 'SoftmaxBackward0'),
-    (nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits, nn.Sigmoid, 'SigmoidBackward0'))
-_RESHAPES = {f'{name}Backward0' for name in ('Squeeze', 'Unsqueeze', 'View', 'UnsafeView', 'Reshape', 'ReshapeAlias',
-                                             'Select', 'Slice', 'T', 'Transpose', 'Permute', 'ToCopy', 'Clone', 'Alias')}
-
-def _last_node(t: Tensor) -> str:
-    "Return the name of the last operation in the autograd graph of a tensor. Skip changes of shape and type"
-    node = t.grad_fn
-    while node is not None and node.name() in _RESHAPES: node = node.next_functions[0][0]
-    return '' if node is None else node.name()
-
-def _last_layer(model: Any) -> Any:
-    "Return the last layer of an `nn.Sequential`, which may be nested. Return any other model unchanged"
-    while isinstance(model, nn.Sequential) and len(model): model = model[-1]
-    return model
-
-def warn_of_activation(
-    learn: Any,        # the learner, with the predictions of the first batch of a phase
-    loss_func: Any,    # the loss function
-) -> Any:              # the same loss function
-    "Warn if the model ends with the activation function that the loss applies itself"
-    model, pred, f = learn.model, learn.pred, without_partial(loss_func)
-    if not learn.training or learn.train_iter or not isinstance(pred, Tensor): return loss_func
-    for cls, func, activation, node in _APPLIED_BY_LOSS:
-        if not isinstance(f, cls) and f is not func: continue
-        if not isinstance(_last_layer(model), activation) and _last_node(pred) != node: return loss_func
-        name, layers = activation.__name__.lower(), [(n, m) for n, m in getattr(model, 'named_modules', list)() if isinstance(m, activation)]
-        where = f'its layer {layers[-1][0]!r}, {layers[-1][1]}' if layers else f'a {name} in {type(model).__name__}.forward'
-        warn_user(f'the model ends with {where}, and {title_of(f)} applies a {name} itself, so the {name} is applied twice and the model '
-              f'learns slowly. Remove it from the model: get_preds and predict apply a {name} to the outputs')
-    return loss_func
 
 # %% ../nbs/hints.ipynb #46d5c7b8
 _with_update_step: WeakSet[Any] = WeakSet()       # learners that were warned

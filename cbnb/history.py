@@ -16,8 +16,7 @@ from typing import Any, Self
 # %% ../nbs/07_history.ipynb #8a9ba52f
 from .basics.arguments import columns_hint
 from .basics.buffers import NamedLoss, ScalarBuffer, SmoothedBuffer, nan_since, packed
-from .basics.tables import as_dataframe, csv_text, from_json_text, json_text, write_text
-from .basics.text import plural
+from .basics.text import as_dataframe, csv_text, from_json_text, json_text, plural, write_text
 
 # %% ../nbs/07_history.ipynb #a85ce031
 from typing import TYPE_CHECKING, Any

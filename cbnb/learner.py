@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 
 # %% ../nbs/04_learner.ipynb #02713ab8
-from .basics.arguments import as_count, as_positive, hinted
-from .basics.durations import Every, as_duration
+from .basics.arguments import Every, as_count, as_duration, as_positive, hinted
 from .basics.loaders import as_loader, n_batches
-from .basics.loss_weights import weigher
-from .basics.param_groups import spread_lrs
+from .basics.losses import weigher
+from .basics.optimizers import spread_lrs
 from .callback import Callback, CallbackList, CbList, as_list, is_a
 from .data import as_dls
 from .events import CancelException, event, not_honoured
@@ -30,9 +29,10 @@ from .loop import Loop, TrainEvalCallback, splitter_of
 from .metrics import as_metrics
 from .basics.opt_checks import check_opt_func, checked_lr, count_updates, lacks_params, needs_closure, own_rates, shares_params
 from .optim import belongs_to, hold_hypers, make_opt, one_group
-from .basics.notices import warn_user
+from .basics.text import warn_user
 from .basics.trained_modules import params_outside, trained_modules
-from .step import CallStep, Step, as_step
+from .function_steps import CallStep, as_step
+from .step import Step
 from .undo import UndoStack
 
 # %% ../nbs/04_learner.ipynb #b2056392
@@ -300,7 +300,7 @@ class Learner(Loop):
     def lr(self, lr: Any) -> None:
         if self.running and self.pct_train < 1 and lr is not self._lr:
             warn_user('learn.lr is the rate of the next fit, and this one goes on with its own. To change that, use '
-                  "set_hyper(learn.opt, 'lr', rate) of cbnb.basics.param_groups, or learn.steering.scale_lr(factor)")
+                  "set_hyper(learn.opt, 'lr', rate) of cbnb.basics.optimizers, or learn.steering.scale_lr(factor)")
         self._lr = lr
 
     def put_opt(self, opt: Any) -> None:

@@ -11,11 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 # %% ../nbs/13_length.ipynb #d76c1f9b
-from .basics.arguments import as_count
-from .basics.durations import Duration, Every, as_duration
+from .basics.arguments import Duration, Every, as_count, as_duration
 from .basics.loaders import n_batches
-from .basics.notices import warn_user
-from .basics.text import plural
+from .basics.text import plural, warn_user
 from .callback import Callback
 
 # %% ../nbs/13_length.ipynb #1a493345

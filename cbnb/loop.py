@@ -19,13 +19,12 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 # %% ../nbs/00_loop.ipynb #ddc84363
-from .basics.device_copies import on_device
-from .basics.durations import Duration
+from .basics.nested import is_empty, on_device
+from .basics.arguments import Duration
 from .basics.failures import releases_batches
 from .basics.loaders import batches_of, independent_loader, n_batches, quiet_batches_of, set_epoch
-from .basics.loss_weights import UNKNOWN
-from .basics.nested import is_empty
-from .basics.notices import warn_user
+from .basics.losses import UNKNOWN
+from .basics.text import warn_user
 from .basics.patch import patch
 from .basics.trained_modules import in_eval_mode, modules_of, trained_modules
 from .callback import Callback, CallbackList

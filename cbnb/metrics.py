@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 
 # %% ../nbs/11_metrics.ipynb #52cab884
-from .basics.all_pairs import AllPairs
+from .basics.metric_functions import (
+    IGNORED, AllPairs, Layout, check_averaged, checked_outputs, class_axis, name_of, noting, one_number, pick_output,
+    takes_targets_first, which_part)
 from .basics.arguments import check_arguments, without_partial
-from .basics.layout import IGNORED, Layout, class_axis
-from .basics.loss_weights import MeanLoss, exact_dtype
-from .basics.metric_functions import check_averaged, name_of, noting, one_number, takes_targets_first, which_part
+from .basics.losses import MeanLoss, exact_dtype
 from .basics.nested import find_bs, kind_of, map_tensors, to_detach
-from .basics.outputs import checked_outputs, pick_output
 from .basics.processes import (
     agreed_value, gather_over_processes, merged_metric, n_processes, sum_over_processes)
 from .basics.text import snake_name

@@ -13,9 +13,8 @@ from typing import Any
 
 # %% ../nbs/14_phase.ipynb #32c5a75e
 from .basics.arguments import as_number
-from .basics.loss_weights import MeanLoss
-from .basics.nested import find_bs
-from .basics.plain import put_state, state_of
+from .basics.losses import MeanLoss
+from .basics.nested import find_bs, put_state, state_of
 from .basics.processes import gather_over_processes, n_processes
 from .metrics import view_for_metric
 

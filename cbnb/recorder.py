@@ -18,12 +18,11 @@ from torch import Tensor
 
 # %% ../nbs/08_recorder.ipynb #e476aab1
 from .basics.buffers import NamedLoss, ScalarBuffer, nan_since
-from .basics.durations import Every
-from .basics.fit_settings import how_it_ends, settings_of, why_stopped
-from .basics.notices import say, user_level
-from .basics.param_groups import hyper_key
+from .basics.arguments import Every
+from .basics.settings import how_it_ends, settings_of, why_stopped
+from .basics.text import clock, distinct, say, user_level
+from .basics.optimizers import hyper_key
 from .basics.processes import gather_over_processes, n_processes, process_number
-from .basics.text import clock, distinct
 from .callback import Callback
 from .events import CancelFitException
 from .history import History, Run

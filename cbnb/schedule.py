@@ -17,8 +17,8 @@ Schedule = Callable[[float], Any]      # from the share of training done, from 0
 # %% ../nbs/09_schedule.ipynb #2f764a2e
 from .basics.arguments import as_positive, as_python, hinted
 from .basics.loaders import n_batches
-from .basics.notices import user_level
-from .basics.param_groups import hyper_key, no_such_hyper, spread_lrs, write_hyper
+from .basics.text import user_level
+from .basics.optimizers import hyper_key, no_such_hyper, spread_lrs, write_hyper
 from .basics.patch import patch
 from .callback import Callback, as_list
 from .learner import Learner, as_one_fit

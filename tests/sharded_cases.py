@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from cbnb.basics.multi_optimizer import MultiOptimizer
+from cbnb.basics.optimizers import MultiOptimizer
 from cbnb.basics.processes import wait_for_processes
 from cbnb.callback import Callback
 from cbnb.callbacks.averaging import EMA

@@ -23,19 +23,14 @@ from ..snapshot import owned_by_steps
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/averaging.ipynb #2ce941e4
-def warm_decay(
-    decay: float,     # decay after many updates
-    t: int,           # number of updates so far, including this one
-) -> float:
-    "Return the decay at update `t`. The decay is lower at first, so that the untrained weights soon drop out of the average"
+def warm_decay(decay: float, t: int) -> float:
+    "Return the decay at update `t`, from 1. The decay is lower at first, so that the untrained weights soon drop out of the average"
     return min(decay, (1 + t)/(10 + t))
 
 # %% ../../nbs/callbacks/averaging.ipynb #9e5da73a
 class Averaged:
     "List of the parameters and floating-point buffers of one or more models. If a model has lazy layers, the constructor raises `ValueError`"
-    def __init__(self,
-        models: list[nn.Module],      # models to average; a tensor in two of them counts once
-    ):
+    def __init__(self, models: list[nn.Module]):
         params = _each_once([p for m in models for p in m.parameters()])
         if any(map(nn.parameter.is_lazy, params)): raise ValueError(
             'EMA needs the shapes of all weights, and the model has lazy layers: pass one batch through it first')
@@ -52,12 +47,8 @@ def _is_real(t: Tensor | None) -> bool: return t is not None and (t.is_floating_
 
 # %% ../../nbs/callbacks/averaging.ipynb #663fb792
 @torch.no_grad()
-def move_average(
-    means: list[Tensor],      # averages, updated in place
-    tensors: list[Tensor],    # current values, in the same order
-    decay: float,             # share of the old mean
-) -> None:
-    "Move each average towards the current value of its tensor"
+def move_average(means: list[Tensor], tensors: list[Tensor], decay: float) -> None:
+    "Move each average in place towards the current value of its tensor. `decay` is the share of the old average"
     get_ema_multi_avg_fn(decay)(local_parts(means), local_parts(tensors), None)
 
 # %% ../../nbs/callbacks/averaging.ipynb #8d4358d9

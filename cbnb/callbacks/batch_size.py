@@ -43,10 +43,8 @@ class Memory(NamedTuple):
     peak: int     # largest number of bytes in use since `forget_peak`
     free: int     # bytes that are still available
 
-def memory_of(
-    device: torch.device | str,      # device to look up; for the CPU, the memory of this process counts
-) -> Memory | None:                  # bytes used, at the peak, and free; None: the system does not report them
-    "Return the used and the free memory of a device"
+def memory_of(device: torch.device | str) -> Memory | None:
+    "Return the used and the free memory of a device; for the CPU, that of this process. None: the system does not report them"
     kind = torch.device(device).type
     if kind == 'cuda':
         used, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
@@ -85,10 +83,7 @@ def _dataset_of(dl: Any) -> Any:
         'batches of other sizes of: use DataLoaders.from_datasets, or a DataLoader over such a dataset')
     return dataset
 
-def _batch_of(
-    dl: Any,    # loader with a dataset
-    n: int,     # number of items
-) -> Any:
+def _batch_of(dl: Any, n: int) -> Any:
     "Return a batch of `n` items, drawn at random from the dataset of a loader"
     dataset, g = _dataset_of(dl), torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(dataset), generator=g)[:n].tolist()
@@ -311,13 +306,11 @@ def asked_for(e: BaseException) -> int | None:
     return int(float(found[1])*_UNITS[found[2]]) if found and found[2] in _UNITS else None
 
 # %% ../../nbs/callbacks/batch_size.ipynb #a93e8913
-def memory_advice(
-    n: int,                    # number of items in the batch that failed
-    now: Memory,               # memory of the device when it ran out
-    asked: int,                # bytes of the allocation that failed
-    held: tuple[int, int],     # bytes of weights, optimizer state and gradients: now, and once all gradients exist
-) -> str:
-    "Return a sentence that says how much memory the batch needed and which batch size would fit"
+def memory_advice(n: int, now: Memory, asked: int, held: tuple[int, int]) -> str:
+    """Return a sentence that says how much memory a batch of `n` items needed, and which batch size would fit
+
+    `asked` bytes could not be allocated. `held` are the bytes of weights, optimizer state and gradients: now, and once all gradients exist
+    """
     needed, room = now.used - held[0] + asked, now.used + now.free - held[1]
     said = (f'the batch needed at least {size_words(needed)} beside {size_words(held[1])} for weights, gradients and '
             f'optimizer, and {size_words(max(room, 0))} were there')
@@ -330,12 +323,8 @@ def memory_advice(
             f'learn.find_batch_size() tries it, and GradientAccumulation({n}) keeps updates of {n} items')
 
 # %% ../../nbs/callbacks/batch_size.ipynb #8aa45c73
-def note_memory(
-    self: Learner,      # the learner
-    e: Exception,       # the error of a batch
-    batch: Any,         # the batch, or None
-) -> None:
-    "Add advice on the batch size to an out-of-memory error"
+def note_memory(self: Learner, e: Exception, batch: Any) -> None:
+    "Add advice on the batch size to the out-of-memory error of a batch"
     if batch is None or not is_out_of_memory(e): return
     with contextlib.suppress(Exception):                # the error itself is what matters
         n, device, asked = find_bs(batch), torch.device(getattr(self.dls, 'device', None) or 'cpu'), asked_for(e)

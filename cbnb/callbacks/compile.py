@@ -24,9 +24,8 @@ from torch.nn.parallel import DataParallel
 
 # %% ../../nbs/callbacks/compile.ipynb #37d903de
 from ..basics.nested import map_tensors
-from ..basics.notices import say
+from ..basics.text import escape, html_table, plural, say, text_table
 from ..basics.random_state import save_rng
-from ..basics.text import escape, html_table, plural, text_table
 from ..callback import Callback
 from .hooks import HookCallback
 from ..learner import Learner

@@ -15,25 +15,19 @@ from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #d93ae9ee
-from ..basics.notices import user_level
+from ..basics.text import user_level
 from ..basics.processes import process_number
 from ..callback import Callback
 from ..files.atomic import check_writable
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #0ce561c4
-def check_rows(
-    file: Path,    # CSV file to which rows will be written later
-) -> None:
+def check_rows(file: Path) -> None:
     "Raise `OSError` if rows cannot be written to a file"
     if file.exists(): open(file, 'a').close()
     else: check_writable(file, 'the rows')
 
-def append_rows(
-    file: Path,              # the CSV file; missing folders are created
-    rows: list[list[Any]],
-    new: bool,               # True: start a new file with the rows
-) -> None:
-    "Append rows to a CSV file, or start a new file with them. If they cannot be written, the file keeps its old rows"
+def append_rows(file: Path, rows: list[list[Any]], new: bool) -> None:
+    "Append rows to a CSV file, or with `new` start a file with them. If they cannot be written, the file keeps its old rows"
     file.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     csv.writer(text, lineterminator='\n').writerows(rows)
@@ -46,9 +40,7 @@ def append_rows(
         with contextlib.suppress(OSError): os.truncate(file, size)       # a part of a row may have been written
         raise
 
-def ends_line(
-    file: Path,    # a file that is not empty
-) -> bool:
+def ends_line(file: Path) -> bool:
     "Return whether a file ends with a line break. The line break is missing if the process was killed in the middle of a row"
     with open(file, 'rb') as f:
         f.seek(-1, 2)

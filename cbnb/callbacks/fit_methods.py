@@ -9,9 +9,8 @@ __all__ = []
 from typing import Any
 
 # %% ../../nbs/callbacks/fit_methods.ipynb #772ae9dc
-from ..basics.arguments import as_count, hinted
-from ..basics.durations import Duration, as_duration
-from ..basics.param_groups import spread_lrs
+from ..basics.arguments import Duration, as_count, as_duration, hinted
+from ..basics.optimizers import spread_lrs
 from ..basics.patch import patch
 from ..callback import as_list
 from ..learner import Learner, as_one_fit

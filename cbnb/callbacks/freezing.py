@@ -6,8 +6,8 @@
 __all__ = []
 
 # %% ../../nbs/callbacks/freezing.ipynb #79b43658
-from ..basics.notices import warn_user
-from ..basics.param_groups import freeze_groups, norm_params
+from ..basics.text import warn_user
+from ..basics.optimizers import freeze_groups, norm_params
 from ..basics.patch import patch
 from ..learner import Learner
 

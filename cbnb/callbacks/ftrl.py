@@ -49,13 +49,8 @@ class FTRL(Optimizer):
         return loss
 
 # %% ../../nbs/callbacks/ftrl.ipynb #a3235c26
-def ftrl_update(
-    p: Tensor,                  # the parameter, changed in place
-    state: dict[str, Any],      # state of the parameter: `n`, `z` and the last `lr`; filled if empty
-    group: dict[str, Any],      # parameter group with `l1`, `l2`, `initial_accum` and `lr_power`
-    lr: float,                  # learning rate of this update
-) -> None:
-    "Update one parameter by FTRL-Proximal"
+def ftrl_update(p: Tensor, state: dict[str, Any], group: dict[str, Any], lr: float) -> None:
+    "Update one parameter by FTRL-Proximal. Its `state` has `n`, `z` and the last `lr`, and is filled if empty"
     grad: Any = p.grad
     g = grad.to_dense() if grad.is_sparse else grad
     if not state:

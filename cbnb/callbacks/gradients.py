@@ -20,14 +20,12 @@ from ..basics.processes import local_parts, whole_tensor
 from ..callback import Callback, STEP
 from ..events import CancelBatchException
 from ..basics.arguments import as_count, as_positive
-from ..basics.notices import user_level
+from ..basics.text import user_level
 from ..basics.nested import find_bs, map_tensors
-from ..basics.param_groups import norm_params
+from ..basics.optimizers import norm_params
 
 # %% ../../nbs/callbacks/gradients.ipynb #03e8362c
-def values_of_sparse(
-    p: Tensor,    # parameter with a dense or a sparse gradient, or none
-) -> Tensor:      # `p` itself, unless its gradient is sparse
+def values_of_sparse(p: Tensor) -> Tensor:
     "Return a tensor whose dense gradient shares memory with the values of the sparse gradient of `p`, or `p` if its gradient is not sparse"
     if p.grad is None or not p.grad.is_sparse: return p
     p.grad = p.grad.coalesce()
@@ -37,9 +35,7 @@ def values_of_sparse(
     return stand_in
 
 # %% ../../nbs/callbacks/gradients.ipynb #47d9ce40
-def warn_own_update(
-    cb: Callback,    # callback of a learner that changes gradients
-) -> None:
+def warn_own_update(cb: Callback) -> None:
     "If the learner's step updates the weights by itself, warn that the callback has little or no effect"
     if cb.learn.train_step.own_update: warnings.warn(
         f'{cb} has little or no effect: this train_step finds gradients by itself, where '

@@ -130,12 +130,11 @@ def hook_outputs(modules: Sequence[nn.Module], detach: bool = True, cpu: bool = 
     return Hooks(modules, _output, not grad, detach, cpu)
 
 # %% ../../nbs/callbacks/hooks.ipynb #25b166b9
-def find_layers(
-    model: nn.Module,                   # model to search
-    which: Any = None,                  # one or several names, classes or modules; None: leaves
-    include_paramless: bool = False,    # with `which=None`, also return leaves without parameters
-) -> dict[str, nn.Module]:              # name -> module, in the order of the model
-    "Find layers of a model by name, class or module. The default is the leaves with parameters. If `which` matches no layer, raise `ValueError`"
+def find_layers(model: nn.Module, which: Any = None, include_paramless: bool = False) -> dict[str, nn.Module]:
+    """Find layers of a model by name, class or module, in the order of the model. If `which` matches no layer, raise `ValueError`
+
+    The default is the leaves with parameters, with `include_paramless` all leaves
+    """
     named = dict(model.named_modules())
     if which is None:
         leaves = {name: m for name, m in named.items() if next(m.children(), None) is None}
@@ -171,11 +170,8 @@ def _takes(f: Callable[..., Any], n: int) -> bool:
     return True
 
 # %% ../../nbs/callbacks/hooks.ipynb #e92e70d0
-def as_hook(
-    f: Callable[..., Any],   # function of module, input, output; or of callback, module, input, output
-    cb: Callback,            # callback to pass if `f` takes four arguments
-) -> Callable[..., Any]:     # function of module, input, output
-    "Adapt a hook function that takes three arguments, or four with a callback. For other signatures, raise `TypeError`"
+def as_hook(f: Callable[..., Any], cb: Callback) -> Callable[..., Any]:
+    "Adapt a hook function of (module, input, output), or of four arguments with `cb` first. For other signatures, raise `TypeError`"
     if _takes(f, 3) and not _takes(f, 9): return f          # a function with `*args` gets the callback, too
     if _takes(f, 4): return MethodType(f, cb)
     raise TypeError(f'hook={getattr(f, "__name__", f)!r} should take (module, input, output), '
@@ -267,12 +263,11 @@ class HookCallback(Callback):
         return self.run_train if learn.training else self.run_valid and self.every is None
 
 # %% ../../nbs/callbacks/hooks.ipynb #c252876c
-def summarized(
-    out: Any,                   # output of a layer: a tensor, or tensors nested in tuples and dicts
-    near_zero: float = 0.05,    # largest absolute value that counts as near zero
-    bins: int = 40,             # number of bins of the histogram; 0: no histogram
-) -> Tensor | None:             # mean, std, share near zero, lowest, highest, then the counts; None: no floating-point values
-    "Compute statistics and a histogram of a layer's output, as one tensor on the device of the output"
+def summarized(out: Any, near_zero: float = 0.05, bins: int = 40) -> Tensor | None:
+    """Return mean, std, share near zero, lowest and highest value and a histogram of a layer's output, as one tensor on its device
+
+    If there are no floating-point values, return None. With `bins=0`, leave out the histogram
+    """
     parts = []
     map_tensors(lambda t: parts.append(t.detach().flatten()) if t.is_floating_point() else t, out)
     parts = [part.float() for part in parts if part.numel()]
@@ -286,13 +281,8 @@ def summarized(
     return torch.cat([found, torch.histc(share, bins, 0, 1)])
 
 # %% ../../nbs/callbacks/hooks.ipynb #30164153
-def rebinned(
-    counts: Tensor,                  # histograms of shape (batches, bins), each over its own range
-    lows: Tensor,                    # lower end of each range, of shape (batches,)
-    highs: Tensor,                   # upper end of each range, of shape (batches,)
-    limits: tuple[float, float],     # lower and upper end of the common range
-) -> Tensor:                         # histograms of the same shape; the sum of each row is unchanged
-    "Convert histograms over different ranges to histograms over a common range"
+def rebinned(counts: Tensor, lows: Tensor, highs: Tensor, limits: tuple[float, float]) -> Tensor:
+    "Convert histograms of shape (batches, bins), each from its low to its high, to histograms over a common range with the same sums"
     n, bins = counts.shape
     edges = torch.linspace(*limits, bins + 1, dtype=torch.float64)
     widths = ((highs - lows)/bins).double().clamp(min=1e-300)[:, None]
@@ -304,10 +294,8 @@ def rebinned(
     return below.diff(dim=1).float()
 
 # %% ../../nbs/callbacks/hooks.ipynb #78bbdc87
-def _limits_of(
-    table: Tensor,               # rows of `summarized`
-) -> tuple[float, float]:        # lowest and highest value, rounded outwards
-    "Return the range that contains almost all outputs of a layer"
+def _limits_of(table: Tensor) -> tuple[float, float]:
+    "Return the range that contains almost all outputs of a layer, rounded outwards. `table` has rows of `summarized`"
     table = table[table.isfinite().all(1)] if table.shape[1] > 1 else table[:0]
     if not len(table): return 0., 1.
     mean, std, _, low, high = table[:, :5].double().T
@@ -322,10 +310,8 @@ class Rows:
     "Small tensors of one shape, kept on their device until you read them"
     def __init__(self): self.chunks: list[Tensor] = []
 
-    def extend(self,
-        rows: list[Tensor | None],    # rows of shape (columns,); None: the layer has not run in that batch
-    ) -> None:
-        "Add several rows, without waiting for the device"
+    def extend(self, rows: list[Tensor | None]) -> None:
+        "Add several rows of shape (columns,), without waiting for the device. None stands for a layer that has not run"
         some = next((row for row in rows if row is not None), None)
         gap = torch.full((1,), math.nan) if some is None else torch.full_like(some, math.nan)
         self.chunks.append(torch.stack([gap if row is None else row for row in rows]))

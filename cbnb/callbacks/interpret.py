@@ -20,13 +20,12 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 # %% ../../nbs/callbacks/interpret.ipynb #3e45a4b2
 from ..basics.arguments import as_count, hinted
-from ..basics.layout import IGNORED, class_axis, ignored_label, loss_axis
+from ..basics.metric_functions import IGNORED, class_axis, ignored_label, loss_axis
 from ..basics.loaders import as_loader, first_batch
 from ..basics.nested import entries, find_bs, map_tensors, shape_text, to_detach
-from ..basics.notices import shell
+from ..basics.text import escape, number, plural, shell
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
-from ..basics.text import escape, number, plural
 from .predictions import GatherPredsCallback, activation_of, in_order, losses_and_weights
 from ..data import split_batch
 from ..display.figures import show as show_figure
@@ -49,12 +48,8 @@ def _is_binary(loss_func: Any) -> bool:
             or loss_func is F.binary_cross_entropy)
 
 # %% ../../nbs/callbacks/interpret.ipynb #3631d598
-def task_of(
-    pred: Any,         # the model's output for a batch
-    yb: tuple,         # the targets of the batch
-    loss_func: Any,    # the learner's loss function
-) -> str:              # one of `TASKS`
-    "Return the task of a model, inferred from its outputs, the targets and the loss function"
+def task_of(pred: Any, yb: tuple, loss_func: Any) -> str:
+    "Return the task of a model, one of `TASKS`, inferred from the outputs and targets of a batch and the loss function"
     if not isinstance(pred, Tensor) or len(yb) > 1 or not pred.ndim or any(not isinstance(y, Tensor) for y in yb): return 'other'
     if not yb: return _task_without_target(pred, loss_func)
     y, n = yb[0], len(pred)
@@ -120,12 +115,8 @@ def _described(value: Any) -> str:
     return ', '.join(f'{_described(v)}' if isinstance(k, int) else f'{k} {_described(v)}' for k, v in parts.items())
 
 # %% ../../nbs/callbacks/interpret.ipynb #df093d06
-def nth_item(
-    batch: Any,    # nested tensors, arrays and lists
-    i: int,        # index of the item in the batch
-    n: int,        # number of items in the batch
-) -> Any:          # the item, with the nesting of the batch
-    "Return one item of a batch"
+def nth_item(batch: Any, i: int, n: int) -> Any:
+    "Return one of `n` items of a batch of nested tensors, arrays and lists, with the nesting of the batch"
     if isinstance(batch, Tensor) or hasattr(batch, 'shape'): return batch[i] if len(batch.shape) and batch.shape[0] == n else batch
     if (held := entries(batch)) is not None: return {k: nth_item(v, i, n) for k, v in held.items()}
     if isinstance(batch, list) and len(batch) == n and not all(isinstance(v, Tensor) for v in batch): return batch[i]
@@ -211,11 +202,7 @@ def _order(dl: Any) -> Sequence[int] | None:
 # %% ../../nbs/callbacks/interpret.ipynb #3e81fccc
 class Items:
     "The inputs of a loader's items, in order. Indexing fetches an item, or returns its kept inputs"
-    def __init__(self,
-        dl: Any,                                         # the loader, `in_order`
-        split: Callable[[Any], Any],                     # function that returns the inputs of an item
-        kept: Sequence[Any] = (),                        # kept inputs, for a loader that cannot return items again
-    ):
+    def __init__(self, dl: Any, split: Callable[[Any], Any], kept: Sequence[Any] = ()):
         self.dl, self.split, self.kept, self.numbers = dl, split, kept, _order(dl)
         sizes = [find_bs(batch) for batch in dl] if self._is_list else []
         self.starts = [0, *accumulate(sizes)]
@@ -225,9 +212,7 @@ class Items:
         "True if items are fetched again, False if their inputs are kept in memory"
         return self.numbers is not None or self._is_list
 
-    def __getitem__(self,
-        i: int,    # index of the item, from 0, in the order of the predictions
-    ) -> Any:      # the inputs of the item, a tuple or a dict
+    def __getitem__(self, i: int) -> Any:
         restore = save_rng()                              # a dataset may transform its items at random
         try: return self._item(i)
         finally: restore()
@@ -263,13 +248,8 @@ def _as_names(names: Any, n: int) -> list[str] | None:
     return list(map(str, names)) if len(names) == n else None
 
 # %% ../../nbs/callbacks/interpret.ipynb #28da61c7
-def class_names(
-    learn: Learner,   # the learner whose datasets may hold names
-    dl: Any,          # the loader that is shown
-    n: int,           # number of classes of the model
-    classes: Any,     # class names, a list, or a dict from numbers to names; None: found in the datasets, else numbers
-) -> list[str]:       # one name for each class
-    "Return the names of the classes. Raise `ValueError` if `classes` does not have `n` names"
+def class_names(learn: Learner, dl: Any, n: int, classes: Any) -> list[str]:
+    "Return the names of `n` classes: a list or a dict, or those of the datasets, else numbers. If there are not `n` names, raise `ValueError`"
     if classes is None:
         found = (_as_names(names, n) for names in _names_found(learn, dl))
         return next(filter(None, found), None) or [str(i) for i in range(n)]
@@ -351,11 +331,8 @@ class Predictions:
                     actual, self.is_wrong(i), loss, sure)
 
 # %% ../../nbs/callbacks/interpret.ipynb #76342342
-def loader_of(
-    learn: Learner,   # the learner with the loaders
-    dl: Any,          # 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
-) -> Any:             # the loader
-    "Return the loader for `dl`. Raise `ValueError` for an unknown name, or if there is no validation loader"
+def loader_of(learn: Learner, dl: Any) -> Any:
+    "Return a loader by 'valid', 'train', its index in `learn.dls`, or itself. None is 'valid'. For other names, raise `ValueError`"
     if dl is None or isinstance(dl, str) and dl == 'valid':
         if learn.dls.valid is None: raise ValueError("there is no validation data to show: give the learner some, or pass dl='train' or a loader")
         return learn.dls.valid
@@ -376,16 +353,12 @@ def _run(learn: Learner, dl: Any, act: Any, task: str | None) -> tuple[_GatherIt
     return gather, items
 
 # %% ../../nbs/callbacks/interpret.ipynb #20a84985
-def predictions(
-    learn: Learner,              # the learner that predicts
-    dl: Any = None,              # 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
-    classes: Any = None,         # class names, a list or a dict; None: found in the dataset, else numbers
-    act: Callable[[Any], Any] | None = None,    # turns model output into probabilities or values; None: inferred from the loss
-    task: str | None = None,     # one of `TASKS`; None: inferred from the loss and the shapes
-    numbers: Sequence[int] | None = None,       # indices of the items to predict, for loaders with a dataset; None: all items
-    **looks: Any,                # options for showing an item: `how`, `decode`, `columns` as in `shown`
-) -> Predictions:                  # the predictions, whose items can be shown as cards
-    "Return predictions, targets and losses for each item of a loader"
+def predictions(learn: Learner, dl: Any = None, classes: Any = None, act: Callable[[Any], Any] | None = None, task: str | None = None,
+        numbers: Sequence[int] | None = None, **looks: Any) -> Predictions:
+    """Return predictions, targets and losses for each item of a loader, or with `numbers` for these items of its dataset
+
+    The other arguments are those of `learn.show_results`; `looks` are `how`, `decode` and `columns`
+    """
     if task is not None and task not in TASKS: raise ValueError(f'task={task!r} is none of {", ".join(TASKS)}')
     source = loader_of(learn, dl)
     gather, items = _run(learn, in_order(source) if numbers is None else _only(in_order(source), numbers), act, task)
@@ -414,19 +387,12 @@ def _looks(dl: Any, how: Any = None, decode: Any = None, columns: Any = None) ->
     return dict(how=how, decode=decode, columns=columns)
 
 # %% ../../nbs/callbacks/interpret.ipynb #c5521417
-def spread(
-    n: int,     # number of items
-    k: int,     # number of indices to choose
-) -> list[int]:    # the chosen indices, in ascending order
+def spread(n: int, k: int) -> list[int]:
     "Choose up to `k` evenly spaced indices below `n`"
     return [i*n//k for i in range(k)] if n > k else list(range(n))
 
 # %% ../../nbs/callbacks/interpret.ipynb #5dc5c1d2
-def show_cards(
-    cards: Sequence[Card],               # the cards to show
-    title: str,                          # alternative text of the figure
-    return_fig: bool | None = None,      # return a matplotlib figure instead of showing the cards
-) -> Any:                                # the figure with `return_fig=True`, else None
+def show_cards(cards: Sequence[Card], title: str, return_fig: bool | None = None) -> Any:
     "Show cards as HTML in a notebook, and as text elsewhere. With `return_fig=True`, return a figure instead"
     if return_fig: return show_figure(cards_figure(cards), title, True)
     if shell():
@@ -494,13 +460,8 @@ def _ranks(cells: Tensor, losses: Tensor) -> Tensor:
     ranks[order] = torch.minimum(2*top, 2*(sizes[cells[order]] - 1 - top) + 1)
     return ranks
 
-def items_for_page(
-    cells: Tensor,            # number of the matrix cell of each item
-    wrong: Tensor,            # whether the prediction of each item is wrong
-    losses: Tensor | None,    # loss of each item; None: unknown
-    n: int,                   # largest number of items to choose
-) -> list[int]:               # indices of the chosen items, the most informative first
-    "Choose up to `n` items for the interactive page, in rounds over the cells of the confusion matrix"
+def items_for_page(cells: Tensor, wrong: Tensor, losses: Tensor | None, n: int) -> list[int]:
+    "Choose up to `n` items for the interactive page, in rounds over the cells of the confusion matrix, the most informative first"
     losses = torch.zeros(len(cells)) if losses is None else losses.nan_to_num(float('inf'))
     order = (~wrong).long().argsort(stable=True)
     return order[_ranks(cells, losses)[order].argsort(stable=True)][:n].tolist()
@@ -792,9 +753,8 @@ class Interpretation:
         return dict(h=html, n=i, a=int(self.targets[i]) if classes else None, p=int(self.decoded[i]) if classes else None,
                     w=self.found.is_wrong(i), l=loss)
 
-    def _page_items(self,
-        max_items: int,                                  # largest number of items
-    ) -> tuple[str, list[dict[str, Any]], str]:          # HTML before the items, the items, HTML after the items
+    def _page_items(self, max_items: int) -> tuple[str, list[dict[str, Any]], str]:
+        "Return up to `max_items` items, and the HTML before and after them"
         chosen = [i for i in items_for_page(*self._cells(), self.losses, max_items) if self.found.items.has(i)]
         before, pieces, after = card_pieces([self.found.card(i) for i in chosen])
         size, found = 0, []

@@ -28,25 +28,22 @@ import numpy as np
 
 # %% ../../nbs/callbacks/loggers.ipynb #3a186089
 from ..basics.arguments import as_count, hinted, is_number
-from ..basics.notices import user_level
+from ..basics.text import distinct, user_level
 from ..basics.processes import process_number
-from ..basics.text import distinct
 from ..callback import Callback
 from .csv_logger import ends_line
 from ..display import plots  # noqa: F401 (adds `plot_losses` to the recorder)
 from ..basics.buffers import ScalarBuffer
 from ..history import Run
-from ..basics.fit_settings import how_it_ends
+from ..basics.settings import how_it_ends
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/loggers.ipynb #3d0fbb4f
-def batch_rows(
-    run: Run,            # run of the recorder
-    after: int,          # number of batches to skip, because they were sent before
-    every: int,          # return every `every`-th batch
-    wait: bool = True,   # wait for the device; False: return only batches whose numbers have reached the CPU
-) -> list[tuple[dict[str, float], int]]:    # values, and the number of training batches so far
-    "Return the loss and the learning rate of every `every`-th batch, without the first `after` batches"
+def batch_rows(run: Run, after: int, every: int, wait: bool = True) -> list[tuple[dict[str, float], int]]:
+    """Return loss, learning rate and step of every `every`-th batch, without the first `after` batches, which were sent before
+
+    With `wait=False`, return only batches whose numbers have reached the CPU
+    """
     losses, lrs = run.raw_losses if wait else run.arrived()[0], run.hypers.get('lr', ())
     if isinstance(lrs, ScalarBuffer): lrs = lrs.read() if wait else lrs.arrived()
     n = len(losses) if wait or 'lr' not in run.hypers else min(len(losses), len(lrs))
@@ -56,11 +53,8 @@ def batch_rows(
     return both + [({'loss': losses[i - 1]}, i) for i in steps[len(both):]]     # batches without a learning rate
 
 # %% ../../nbs/callbacks/loggers.ipynb #c9182012
-def epoch_rows(
-    run: Run,            # run of the recorder
-    after: int = 0,      # number of rows to skip, because they were sent before
-) -> list[tuple[dict[str, float], int]]:    # values, and the number of training batches so far
-    "Return the rows of the table of epochs, without those of interrupted epochs and without the first `after` rows"
+def epoch_rows(run: Run, after: int = 0) -> list[tuple[dict[str, float], int]]:
+    "Return the rows of the table of epochs with their steps, without interrupted epochs and without the first `after` rows"
     found = [row for row in run.epochs[after:] if row['complete'] or row.get('mid_epoch')]
     names = ['epoch', *run.metric_names[1:]]                     # the step is the axis of a service
     return [({name: row[name] for name in names if is_number(row.get(name))}, row['step']) for row in found]
@@ -321,30 +315,22 @@ def _keep_lines(file: Path, run_id: str, n: int) -> None:
     os.replace(other, file)
 
 # %% ../../nbs/callbacks/loggers.ipynb #5bbdc932
-def needed(
-    module: str,     # module of an optional dependency
-    who: str,        # name of the class that needs it, for the error message
-) -> Any:            # the module
-    "Import a module of an optional dependency. If the module is missing, raise `ImportError` with the command that installs it"
+def needed(module: str, who: str) -> Any:
+    "Import a module of an optional dependency. If it is missing, raise `ImportError` with the command that installs what `who` needs"
     try: return import_module(module)
     except ImportError as e:
         raise ImportError(f'{who} needs {module.split(".")[0]}: pip install "cbnb[loggers]"') from e
 
 # %% ../../nbs/callbacks/loggers.ipynb #f167dcf4
-def cleaned(
-    values: dict[str, float],    # values by name
-    unfit: str,                  # regular expression for the characters that a name may not contain
-) -> dict[str, float]:           # the same values with cleaned names
-    "Replace characters that a service does not allow in names, and keep the names distinct"
+def cleaned(values: dict[str, float], unfit: str) -> dict[str, float]:
+    "Replace the characters in names that match the regular expression `unfit`, and keep the names distinct"
     return dict(zip(_cleaned_names(tuple(values), unfit), values.values()))
 
 @functools.lru_cache
 def _cleaned_names(names: tuple[str, ...], unfit: str) -> list[str]:
     return distinct(re.sub(unfit, '_', name) for name in names)
 
-def as_text(
-    value: Any,        # value of a setting
-) -> Any:              # a number or a string
+def as_text(value: Any) -> Any:
     "Convert a setting for services that accept only numbers and strings"
     if isinstance(value, (list, tuple)): return ', '.join(map(str, value))
     return value if isinstance(value, (bool, int, float, str)) else str(value)
@@ -356,10 +342,8 @@ def _new_event(names: tuple[str, ...]) -> tuple[Any, list[Any]]:
     event = Event(wall_time=time.time())
     return event, [event.summary.value.add(tag=name) for name in cleaned(dict.fromkeys(names, 0.), r'[^\w./-]')]
 
-def _events(
-    rows: Iterable[tuple[dict[str, float], int]],    # values and step of each row
-) -> Iterator[Any]:    # an event, which changes when the next one is taken if both rows have the same columns
-    "Yield a TensorBoard event for each row"
+def _events(rows: Iterable[tuple[dict[str, float], int]]) -> Iterator[Any]:
+    "Yield a TensorBoard event for each row. It changes when the next one is taken, if both rows have the same columns"
     known: dict[tuple[str, ...], tuple[Any, list[Any]]] = {}
     for values, step in rows:
         if (names := tuple(values)) not in known: known[names] = _new_event(names)
@@ -375,19 +359,15 @@ def _crc_table() -> np.ndarray:
     for _ in range(8): table = table >> 1 ^ (table & 1)*np.uint32(0x82f63b78)
     return table
 
-def _with_checksum(
-    data: np.ndarray,    # bytes, one row for each record
-) -> np.ndarray:
+def _with_checksum(data: np.ndarray) -> np.ndarray:
     "Append its checksum to each row of bytes"
     table, crc = _crc_table(), np.full(len(data), 0xffffffff, np.uint32)
     for column in data.T: crc = table[(crc ^ column) & 255] ^ crc >> 8
     masked = (~crc >> 15 | ~crc << 17) + np.uint32(0xa282ead8)       # the file format stores checksums in this form
     return np.hstack([data, masked.astype('<u4').view(np.uint8).reshape(-1, 4)])
 
-def _as_records(
-    events: Iterable[bytes],    # serialized events
-) -> bytes:
-    "Return the events as records of an event file"
+def _as_records(events: Iterable[bytes]) -> bytes:
+    "Return serialized events as records of an event file"
     found = []
     for n, same in itertools.groupby(events, len):
         data = np.frombuffer(b''.join(same), np.uint8).reshape(-1, n)

@@ -107,13 +107,8 @@ class MixUp(Mix):
                         'or mix what is made of them inside the model')
 
 # %% ../../nbs/callbacks/mixup.ipynb #30b680ba
-def window(
-    height: int,     # height of the image, in pixels
-    width: int,      # width of the image, in pixels
-    share: float,    # wanted share of the image's area, from 0 to 1
-    at: tuple[float, float],     # center of the window, as fractions of height and width
-) -> tuple[slice, slice, float]:             # rows, columns, and share of the area after clipping
-    "Return a window with the proportions of the image, clipped at the border"
+def window(height: int, width: int, share: float, at: tuple[float, float]) -> tuple[slice, slice, float]:
+    "Return rows and columns of a window with `share` of the area, clipped at the border, and the share that is left. `at` is its center, in fractions"
     spans = []
     for n, middle in zip((height, width), at):
         half, center = n*share**0.5/2, n*middle

@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor
 
 # %% ../../nbs/callbacks/model_loss.ipynb #20fc923c
-from ..basics.loss_parts import as_loss, pred_of, split_result
-from ..basics.loss_weights import UNKNOWN, divisor
-from ..step import Step, call_on_batch
+from ..basics.losses import UNKNOWN, as_loss, divisor, pred_of, split_result
+from ..function_steps import call_on_batch
+from ..step import Step
 
 # %% ../../nbs/callbacks/model_loss.ipynb #83c9631d
 class ModelLossStep(Step):
@@ -52,10 +52,8 @@ def computes_loss(model: Any) -> bool:
     try: return 'labels' in inspect.signature(model.forward).parameters
     except (AttributeError, TypeError, ValueError): return False
 
-def model_loss_step(
-    learn: Any,      # a learner without a loss function
-) -> Step | None:    # None: the model does not compute its loss
-    "Return the step for a model that computes its loss"
+def model_loss_step(learn: Any) -> Step | None:
+    "Return the step for a model that computes its loss. If the model does not, return None"
     return ModelLossStep() if computes_loss(learn.model) else None
 
 # %% ../../nbs/callbacks/model_loss.ipynb #712211b8

@@ -15,9 +15,8 @@ from torch import Tensor
 
 # %% ../../nbs/callbacks/more_metrics.ipynb #1a4213a4
 from ..basics.buffers import Smoother
-from ..basics.layout import Layout
-from ..basics.loss_weights import exact_dtype
-from ..basics.metric_functions import name_of, one_number
+from ..basics.metric_functions import Layout, name_of, one_number
+from ..basics.losses import exact_dtype
 from ..metrics import MeanMetric, Metric, a_pair, hits_of
 
 # %% ../../nbs/callbacks/more_metrics.ipynb #f9f46a18

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 # %% ../../nbs/callbacks/precision.ipynb #0111a24c
 from ..basics.arguments import as_count, hinted
 from ..basics.nested import map_tensors
-from ..basics.notices import say, user_level
+from ..basics.text import say, user_level
 from ..basics.patch import patch
 from ..callback import Callback
 from .steps import above_zero
@@ -30,21 +30,14 @@ from ..undo import UndoStack
 # %% ../../nbs/callbacks/precision.ipynb #236b047e
 _HALF = torch.bfloat16, torch.float16
 
-def to_float(
-    value: Any,    # a tensor, or tensors in nested containers
-) -> Any:          # the same containers; tensors of other types are unchanged
-    "Convert half-precision tensors to float32"
+def to_float(value: Any) -> Any:
+    "Convert half-precision tensors in nested containers to float32"
     if isinstance(value, Tensor): return value.float() if value.dtype in _HALF else value
     return map_tensors(lambda t: t.float() if t.dtype in _HALF else t, value)
 
 # %% ../../nbs/callbacks/precision.ipynb #78b11a11
-def cast_step(
-    step: Step,             # the step whose `predict` and `loss` are replaced
-    device_type: str,       # device type of the model: 'cpu', 'cuda', ...
-    dtype: torch.dtype,     # type of matrix products and convolutions
-    undo: UndoStack,        # restores the two methods at the end of the run
-) -> None:
-    "Make `predict` and `loss` of a step run under autocast, and convert their results to float32"
+def cast_step(step: Step, device_type: str, dtype: torch.dtype, undo: UndoStack) -> None:
+    "Make `predict` and `loss` of a step run under autocast, and convert their results to float32, until `undo` is unwound"
     def casting(part: Callable[[Any], None]) -> Callable[[Any], None]:
         def call(learn: Any) -> None:
             __tracebackhide__ = True
@@ -59,9 +52,7 @@ _RESULTS = 'pred', 'loss', 'loss_grad', 'loss_parts', 'step_result'
 # %% ../../nbs/callbacks/precision.ipynb #e7017823
 class AutocastState:
     "Save the state of `torch.autocast` in this thread, to restore it later"
-    def __init__(self,
-        device_type: str,    # device type whose autocast state is saved: 'cpu', 'cuda', ...
-    ):
+    def __init__(self, device_type: str):
         self.device_type = device_type
         self.noted = self.now()
 
@@ -81,10 +72,7 @@ class AutocastState:
         torch.set_autocast_cache_enabled(cached)
 
 # %% ../../nbs/callbacks/precision.ipynb #8ded2efb
-def check_autocast(
-    device_type: str,      # device type to check: 'cpu', 'cuda', ...
-    dtype: torch.dtype,    # type of matrix products and convolutions under autocast
-) -> None:
+def check_autocast(device_type: str, dtype: torch.dtype) -> None:
     "Raise `ValueError` if the device has no autocast to `dtype`, and warn if a GPU only emulates bfloat16"
     with warnings.catch_warnings():
         warnings.simplefilter('error')
@@ -102,10 +90,8 @@ def device_of(learn: Learner) -> torch.device:
     return next((p.device for p in params), torch.device(getattr(learn.dls, 'device', None) or 'cpu'))
 
 # %% ../../nbs/callbacks/precision.ipynb #2e15832d
-def gradients(
-    opt: Any,            # an optimizer of torch, or one with the same `param_groups`
-) -> list[Tensor]:       # the gradients; for a sparse gradient, the tensor of its values
-    "Return the gradients of the parameters in `opt`. Parameters without a gradient are left out"
+def gradients(opt: Any) -> list[Tensor]:
+    "Return the gradients of the parameters in `opt` that have one. For a sparse gradient, return the tensor of its values"
     grads = [p.grad for group in opt.param_groups for p in group['params'] if p.grad is not None]
     return [g._values() if g.is_sparse else g for g in grads]
 
@@ -322,20 +308,13 @@ def to_fp16(self: Learner, **options: Any) -> Learner:
     return self.to_fp32().add_cb(MixedPrecision('fp16', **options))
 
 # %% ../../nbs/callbacks/precision.ipynb #b0c07cc1
-def relaid(
-    t: Tensor,                # tensor to copy, with any strides
-    strides: tuple[int, ...], # strides of the copy, in elements
-) -> Tensor:
-    "Return a copy of a tensor with other strides"
+def relaid(t: Tensor, strides: tuple[int, ...]) -> Tensor:
+    "Return a copy of a tensor with other strides, in elements"
     return torch.empty_strided(t.shape, strides, dtype=t.dtype, device=t.device).copy_(t)
 
 @torch.no_grad()
-def lay_out(
-    p: Tensor,        # parameter to change in place
-    strides: tuple[int, ...],    # new strides, in elements
-    opt: Any,         # optimizer that may hold state for `p`; None: change only the parameter and its gradient
-) -> None:
-    "Change the strides of a parameter, its gradient and its optimizer state"
+def lay_out(p: Tensor, strides: tuple[int, ...], opt: Any) -> None:
+    "Change the strides of a parameter, its gradient and its optimizer state in place"
     if p.stride() != strides: p.data = relaid(p.data, strides)
     if p.grad is not None: p.grad = relaid(p.grad, strides)
     state = {} if opt is None or p not in opt.state else opt.state[p]

@@ -33,19 +33,16 @@ from ..basics.patch import patch
 from ..files.atomic import sweep_drafts, write_whole
 from ..files.saving import read_file
 from ..basics.loaders import as_loader
-from ..basics.loss_weights import per_item, with_call
+from ..basics.losses import loss_of, per_item, with_call
 from ..basics.nested import entries, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..callback import as_list
 from ..learner import Learner
-from ..basics.loss_parts import loss_of
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/predictions.ipynb #757697af
-def activation_of(
-    loss_func: Any,                       # the loss, a function or a module
-) -> Callable[[Tensor], Tensor]:          # the loss's own `activation` if it has one; else softmax, sigmoid or the identity
-    "Return the function that turns model output into predictions, such as scores into probabilities"
+def activation_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
+    "Return the function that turns scores into predictions: the loss's own `activation`, else softmax, sigmoid or the identity"
     if hasattr(loss_func, 'activation'): return loss_func.activation
     if _is_cross_entropy(loss_func): return lambda p: p.softmax(1)
     return torch.sigmoid if _is_bce(loss_func) else lambda p: p
@@ -58,10 +55,8 @@ def _is_bce(loss_func: Any) -> bool:
             or loss_func is F.binary_cross_entropy_with_logits)
 
 # %% ../../nbs/callbacks/predictions.ipynb #613ef0b4
-def decodes_of(
-    loss_func: Any,                       # the loss, a function or a module
-) -> Callable[[Tensor], Tensor]:          # the loss's own `decodes` if it has one; else argmax, a threshold of 0.5 or the identity
-    "Return the function that turns probabilities into decisions"
+def decodes_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
+    "Return the function that turns probabilities into decisions: the loss's own `decodes`, else argmax, a threshold of 0.5 or the identity"
     if hasattr(loss_func, 'decodes'): return loss_func.decodes
     if _is_cross_entropy(loss_func): return lambda p: p.argmax(1)
     return (lambda p: p > 0.5) if _is_bce(loss_func) else lambda p: p
@@ -75,10 +70,8 @@ def _takes_reduction(f: Callable[..., Any]) -> bool:
 
 # %% ../../nbs/callbacks/predictions.ipynb #abb45fa4
 @contextmanager
-def unreduced(
-    loss_func: Any,    # a module with the attribute `reduction`, or a function with the argument `reduction`
-) -> Iterator[Callable[..., Tensor]]:    # the loss function, which returns one loss for each item
-    "Turn off the averaging of a loss function for the duration of a `with` block"
+def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
+    "Turn off the averaging of a loss with the attribute or the argument `reduction`, for the duration of a `with` block"
     if loss_func is None: raise TypeError('the learner has no loss_func, so there is no loss for each item: '
                                           'what a model or a step computes is one number for a batch')
     if hasattr(loss_func, 'reduction'):
@@ -92,20 +85,12 @@ def unreduced(
                         "nor an argument `reduction` that could be 'none'")
 
 # %% ../../nbs/callbacks/predictions.ipynb #630ba59b
-def item_losses(
-    loss_func: Any,    # a module with the attribute `reduction`, or a function with the argument `reduction`
-    pred: Any,         # the prediction of a batch
-    yb: tuple,         # the targets of the batch
-) -> Tensor:           # losses of shape (items,), each as the loss function gives it for the item alone
-    "Return one loss for each item of a batch. Raise `ValueError` if the batch has no targets"
+def item_losses(loss_func: Any, pred: Any, yb: tuple) -> Tensor:
+    "Return one loss for each item of a batch, as `loss_func` gives it for the item alone. If there are no targets, raise `ValueError`"
     return losses_and_weights(loss_func, pred, yb)[0]
 
-def losses_and_weights(
-    loss_func: Any,    # a module with the attribute `reduction`, or a function with the argument `reduction`
-    pred: Any,         # the prediction of a batch
-    yb: tuple,         # the targets of the batch
-) -> tuple[Tensor, Tensor]:    # a loss for each item, and how much it counts in the mean of all
-    "Return the losses of the items of a batch as `item_losses` does, and their weights"
+def losses_and_weights(loss_func: Any, pred: Any, yb: tuple) -> tuple[Tensor, Tensor]:
+    "Return `item_losses` of a batch, and how much each loss counts in the mean of all"
     if not yb: raise ValueError('with_loss needs targets, and this loader has none')
     with interrupts_wait(), unreduced(loss_func) as f: found, call = with_call(f, pred, *yb, loss_of=loss_of)
     losses = loss_of(found)                     # the loss function may return parts, too
@@ -122,11 +107,8 @@ def _one_each(parts: list[Any]) -> bool:
     return any(len({len(t) for t in part if t.ndim}) > 1 for part in parts)    # boxes of an image
 
 # %% ../../nbs/callbacks/predictions.ipynb #b8d830bb
-def joined(
-    parts: list[Any],   # batches, nested in the same way
-    dim: int = 0,       # dimension to join along; tensors with fewer dimensions are joined along 0
-) -> Any:               # one batch with the same nesting
-    "Join nested batches. Values that cannot be concatenated become a list of items"
+def joined(parts: list[Any], dim: int = 0) -> Any:
+    "Join batches with the same nesting along `dim`, tensors with fewer dimensions along 0. What cannot be concatenated becomes a list of items"
     first = parts[0]
     if isinstance(first, Tensor): return _joined_tensors(parts, dim)
     if (held := entries(first)) is not None:
@@ -164,22 +146,15 @@ def _plain(batch: Any) -> Any:
     return list(map(_plain, batch)) if isinstance(batch, list) else batch
 
 # %% ../../nbs/callbacks/predictions.ipynb #66050294
-def save_batch(
-    folder: str | Path,    # folder of the file, created if it does not exist
-    i: int,                # number of the batch, from 0
-    batch: Any,            # the batch, nested tensors
-    pickle_protocol: int = 2,    # pickle protocol that `torch.save` uses
-) -> Path:                 # path of the file
-    "Copy a batch to the CPU, which waits for the device, and write it to a separate file"
+def save_batch(folder: str | Path, i: int, batch: Any, pickle_protocol: int = 2) -> Path:
+    "Copy batch number `i` to the CPU, which waits for the device, and write it to a file of its own. Return its path"
     content = _plain(map_tensors(_own_copy, batch))
     path = Path(folder)/f'{i:06d}.pt'          # `forget_batches` removes its drafts
     def write(draft: Path) -> None: torch.save(content, draft, pickle_protocol=pickle_protocol)
     return write_whole(path, write, sweep=False, everywhere=True)
 
 # %% ../../nbs/callbacks/predictions.ipynb #4a3af5dd
-def forget_batches(
-    folder: str | Path,    # folder with saved batches; it need not exist
-) -> None:
+def forget_batches(folder: str | Path) -> None:
     "Remove the saved batches of an earlier run, and keep other files in the folder"
     sweep_drafts(Path(folder), '*.pt')
     for path in Path(folder).glob('*.pt'):
@@ -188,10 +163,7 @@ def forget_batches(
 # %% ../../nbs/callbacks/predictions.ipynb #4bfb7b0a
 class SavedBatches:
     "A sequence of the saved batches in a folder, each read from its file when you index it"
-    def __init__(self,
-        folder: str | Path,     # the folder passed as `save_preds` or `save_targs`
-        trust: bool = False,    # True: also read objects other than tensors and plain values, which can run any code
-    ):
+    def __init__(self, folder: str | Path, trust: bool = False):
         self.folder, self.trust = Path(folder), trust
         if not self.folder.is_dir(): raise FileNotFoundError(f'there is no folder {folder}')
 
@@ -205,10 +177,8 @@ class SavedBatches:
     def __getitem__(self, i: int) -> Any: return self._read(self.paths[i])
     def __iter__(self) -> Iterator[Any]: return map(self._read, self.paths)
 
-    def load(self,
-        dim: int = 0,    # dimension to join the batches along
-    ) -> Any:            # all batches in memory, with the nesting of one batch
-        "Read and join all batches. Raise `ValueError` if the folder holds no batches"
+    def load(self, dim: int = 0) -> Any:
+        "Read all batches, and join them along `dim`. If the folder holds no batches, raise `ValueError`"
         if not len(self): raise ValueError(f'there are no batches in {self.folder}')
         return joined(list(self), dim)
 
@@ -327,9 +297,7 @@ def _check_two_folders(save_preds: str | Path | None, save_targs: str | Path | N
         'they would overwrite each other')
 
 # %% ../../nbs/callbacks/predictions.ipynb #a81b0052
-def in_order(
-    dl: Any,       # any loader
-) -> Any:          # `dl` itself if it is already in order, or is no torch `DataLoader` with standard batches
+def in_order(dl: Any) -> Any:
     "Return a loader that yields all items in the order of the dataset. For custom loaders and batch samplers, return `dl`"
     if not isinstance(dl, DataLoader) or type(dl.batch_sampler) is not BatchSampler: return dl
     if isinstance(dl.sampler, SequentialSampler) and not dl.drop_last: return dl
@@ -356,14 +324,8 @@ def _decoded(loss_func: Any, preds: Any) -> Any:
     return decodes_of(loss_func)(preds) if own else preds
 
 # %% ../../nbs/callbacks/predictions.ipynb #f291dcd5
-def _run_to_gather(
-    learn: Learner,                 # the learner that predicts
-    dl: Any,                        # the loader to predict on
-    gather: GatherPredsCallback,    # the callback that keeps the predictions
-    cbs: Any,                       # more callbacks for this run
-    inner: bool,                    # dispatch only the events of validation
-) -> None:
-    "Run the loop over a loader to gather predictions. Raise `ValueError` if there are no predictions"
+def _run_to_gather(learn: Learner, dl: Any, gather: GatherPredsCallback, cbs: Any, inner: bool) -> None:
+    "Run the loop over a loader to gather predictions. If there are no predictions, raise `ValueError`"
     with learn.evaluating('preds', cbs, inner) as evaluate, learn.added_cbs(gather):
         gather.at_home()                     # bind the callback to this run before a nested run can
         evaluate(dl)
@@ -429,11 +391,8 @@ def _usual_batch(learn: Learner) -> tuple[Any, tuple] | None:
     finally: restore()
 
 # %% ../../nbs/callbacks/predictions.ipynb #85fdb078
-def _check_item(
-    usual: Any,     # inputs of a training batch; None: unknown
-    inputs: Any,    # inputs of a batch of one item: a list or a dict
-) -> None:
-    "Raise `ValueError` if an input has more or fewer dimensions than in a training batch"
+def _check_item(usual: Any, inputs: Any) -> None:
+    "Raise `ValueError` if an input of a single item has more or fewer dimensions than in a training batch, `usual`"
     if usual is None or isinstance(inputs, dict) != isinstance(usual, dict): return
     by_name = isinstance(usual, dict)
     names = usual.keys() & inputs.keys() if by_name else range(min(len(inputs), len(usual)))
@@ -447,22 +406,18 @@ def _check_item(
             f'training set, and got {tuple(one.shape[1:])}; for several: learn.get_preds(dl=[(x,)])')
 
 # %% ../../nbs/callbacks/predictions.ipynb #ccb33fbc
-def _without_targets(
-    item: Any,                # one item, with or without its targets
-    inputs: tuple | dict,     # inputs of a training batch
-    targets: tuple,           # targets of a training batch
-) -> Any:                     # the only input, or a tuple of the inputs
-    "Drop the targets of an item that is a tuple of inputs and targets"
+def _without_targets(item: Any, inputs: tuple | dict, targets: tuple) -> Any:
+    "Drop the targets of an item that is a tuple of inputs and targets, as many as in a training batch"
     if not targets or not isinstance(item, tuple) or isinstance(inputs, dict): return item
     if len(item) != len(inputs) + len(targets): return item
     return item[0] if len(inputs) == 1 else item[:len(inputs)]
 
 # %% ../../nbs/callbacks/predictions.ipynb #22ff218b
-def _collated(
-    learn: Learner,
-    item: Any,         # one item, with or without its target
-) -> Any:              # the inputs of a batch of this item; None: the loaders have no collate function of their own, or it fails
-    "Make a batch of one item with the collate function of the loaders. If the item has no target, the function gets that of the first item of the dataset"
+def _collated(learn: Learner, item: Any) -> Any:
+    """Make a batch of one item with the collate function of the loaders, and return its inputs. None: there is no such function, or it fails
+
+    If the item has no target, the function gets that of the first item of the dataset
+    """
     like = learn.dls.train if getattr(learn.dls, 'valid', None) is None else learn.dls.valid
     collate, restore = getattr(like, 'collate_fn', default_collate), save_rng()
     if collate in (default_collate, default_convert): return None

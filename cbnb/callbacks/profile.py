@@ -41,11 +41,7 @@ from ..undo import UndoStack, interrupts_act, interrupts_wait
 # %% ../../nbs/callbacks/profile.ipynb #ff61a206
 class Part:
     "The measurements of one part of a fit"
-    def __init__(self,
-        name: str,           # name of the part, as in `Row`
-        group: str,          # group of the part, as in `Row`
-        phase: str = '',     # 'train', 'valid', or '' for neither phase
-    ):
+    def __init__(self, name: str, group: str, phase: str = ''):
         self.name, self.group, self.phase = name, group, phase
         self.seconds, self.count, self.syncs = 0., 0, 0
         self.device: float | None = None       # seconds on the device; None: not measured
@@ -57,9 +53,7 @@ class Part:
 # %% ../../nbs/callbacks/profile.ipynb #3f475ec9
 class Stopwatch:
     "A stopwatch that divides the elapsed time among the parts of a fit"
-    def __init__(self,
-        clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
-    ):
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self.clock = clock
         self.parts: dict[tuple[str, str], Part] = {}
         self.now = self.part('outside of the fit', 'loop')
@@ -81,12 +75,8 @@ class Stopwatch:
         self.now.seconds += now - self.since
         self.now, self.since = part, now
 
-    def timed(self,
-        f: Callable[..., Any],    # the function to time
-        parts: Sequence[Part],    # the parts for validation and for training
-        loop: Any,                # object whose attribute `training` chooses the part
-    ) -> Callable[..., Any]:      # a timed function that does the same
-        "Wrap a function so that its time counts for a part of the fit"
+    def timed(self, f: Callable[..., Any], parts: Sequence[Part], loop: Any) -> Callable[..., Any]:
+        "Wrap a function so that its time counts for a part of the fit. `loop.training` chooses among the parts for validation and for training"
         clock = self.clock
         def call(*args: Any, **kwargs: Any) -> Any:      # inlined instead of calling `switch`, as it runs a dozen times per batch
             __tracebackhide__ = True
@@ -151,10 +141,7 @@ def _untimed(metrics: list[Any]) -> list[Any]:
 # %% ../../nbs/callbacks/profile.ipynb #f7b31ac1
 class DeviceTimes:
     "Measure seconds on the device with pairs of events"
-    def __init__(self,
-        event: Callable[[], Any],    # function that creates an event with the methods of `torch.cuda.Event`
-        stream: Callable[[], Any] = lambda: None,    # function that returns the stream to record in, or None for the current stream
-    ):
+    def __init__(self, event: Callable[[], Any], stream: Callable[[], Any] = lambda: None):
         self.event, self.stream = event, stream
         self.waiting: deque[tuple[Part, Part | None, Any, Any]] = deque()    # part, outer part, and events at the start and the end of a call
         self.free: list[Any] = []              # events that are not in use
@@ -164,10 +151,8 @@ class DeviceTimes:
         "Return an event that is not in use"
         return self.free.pop() if self.free else self.event()
 
-    def drain(self,
-        wait: bool = False,    # wait for all events; False: read only the events that have passed
-    ) -> None:
-        "Read events and add their times to the parts, without the time of nested parts"
+    def drain(self, wait: bool = False) -> None:
+        "Read the events that have passed, with `wait` all events, and add their times to the parts, without the time of nested parts"
         while self.waiting and (wait or self.waiting[0][-1].query()):
             part, outer, start, end = self.waiting.popleft()
             if wait: end.synchronize()
@@ -338,11 +323,8 @@ def _use_device(times: _Profiler, device: Any, undo: UndoStack) -> None:
     torch.cuda.set_sync_debug_mode('warn')
 
 # %% ../../nbs/callbacks/profile.ipynb #123d7e22
-def measuring_cost(
-    clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
-    n: int = 1000,                 # number of calls to measure
-) -> tuple[float, float]:          # overhead of a call in seconds, inside its part and around it
-    "Measure the overhead of timing a call"
+def measuring_cost(clock: Callable[[], float] = time.perf_counter, n: int = 1000) -> tuple[float, float]:
+    "Measure the overhead of timing a call, in seconds: inside its part and around it, from `n` calls"
     watch, times = Stopwatch(clock), []
     part = watch.part('nothing', 'loop')
     f = watch.timed(_nothing, (part, part), _Training)
@@ -358,11 +340,8 @@ def _nothing() -> None: pass
 class _Training: training = True
 
 # %% ../../nbs/callbacks/profile.ipynb #60a0447b
-def _batch_cost(
-    clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
-    n: int = 300,        # number of batches to measure
-) -> float:              # overhead of a batch in seconds
-    "Measure the overhead of timing a batch, without the overhead of the calls in it"
+def _batch_cost(clock: Callable[[], float] = time.perf_counter, n: int = 300) -> float:
+    "Measure the overhead of timing a batch, in seconds, without the overhead of the calls in it"
     learn: Any = SimpleNamespace(callbacks=_Training, train_step=Step(), dls=None, split_batch=print, logger=print)
     times, found = _Profiler(learn, clock), []
     for _ in range(3):
@@ -372,14 +351,8 @@ def _batch_cost(
     return min(found)
 
 # %% ../../nbs/callbacks/profile.ipynb #405d65fd
-def _without_cost(
-    parts: Sequence[Part],     # the parts of the profile, which are changed
-    loops: dict[str, Part],    # phase -> the part that contains the other parts of this phase
-    inside: float,             # overhead of a call inside its part, from `measuring_cost`
-    around: float,             # overhead of a call around its part, from `measuring_cost`
-    batch: float = 0.,         # overhead of a batch, from `_batch_cost`
-) -> Row:                      # the row of the profiler
-    "Subtract the overhead of measuring from the parts of a profile"
+def _without_cost(parts: Sequence[Part], loops: dict[str, Part], inside: float, around: float, batch: float = 0.) -> Row:
+    "Subtract the overhead of measuring from the parts of a profile, and return it as a row. `loops` has the outer part of each phase"
     costs = [(at, cost*part.count) for part in parts for at, cost in ((part, inside), (loops[part.phase], around))]
     costs += [(loop, batch*loop.count) for loop in loops.values() if loop.phase]
     taken = 0.
@@ -392,11 +365,8 @@ def _without_cost(
 # %% ../../nbs/callbacks/profile.ipynb #6b54c501
 SLOW_START = 3      # the first batch is slow if it takes this many times as long as the mean of the others
 
-def _slow_first(
-    times: _Profiler,    # the profiler whose parts are corrected
-    training: bool,      # True: the first training batch; False: the first validation batch
-) -> Row | None:         # the row of the extra time; None: the first batch was not slow
-    "Subtract the extra time of a slow first batch from the parts of a profile, and return it as a row"
+def _slow_first(times: _Profiler, training: bool) -> Row | None:
+    "Subtract the extra time of a slow first batch from the parts of a profile, and return it as a row. None: it was not slow"
     first: dict[Part, float] = times.first[training] or {}
     n = times.batches[training] - 1
     mean = {part: max(part.seconds - spent, 0.)/max(n, 1) for part, spent in first.items()}
@@ -406,11 +376,8 @@ def _slow_first(
     return Row('first batch', 'start', times.loops[training].phase, sum(longer.values()), 1)
 
 # %% ../../nbs/callbacks/profile.ipynb #9f93919d
-def _slow_loader(
-    start: Part,             # the wait for the first batch of each phase
-    wait: Part,              # the wait for the other batches, to which the ordinary share of `start` is added
-) -> Row | None:             # the row of the extra time; None: the start was not slow
-    "Return the extra wait for the first batches as a row, and add their ordinary wait to `wait`"
+def _slow_loader(start: Part, wait: Part) -> Row | None:
+    "Return the extra wait for the first batches of a phase as a row, and add their ordinary wait to `wait`. None: the start was not slow"
     mean, n = wait.seconds/max(wait.count - start.count, 1), start.count
     slow = wait.count - n >= 2 and start.seconds > SLOW_START*n*mean
     longer = start.seconds - n*mean if slow else 0.
@@ -418,11 +385,8 @@ def _slow_loader(
     return Row('start of the loader', 'start', start.phase, longer, n) if slow else None
 
 # %% ../../nbs/callbacks/profile.ipynb #102980f8
-def _rows(
-    times: _Profiler,             # a profiler that has stopped
-    cost: tuple[float, ...],      # overhead in seconds, from `measuring_cost` and `_batch_cost`
-) -> list[Row]:                   # the rows, without empty ones
-    "Return the rows of a profile, which sum to the elapsed time"
+def _rows(times: _Profiler, cost: tuple[float, ...]) -> list[Row]:
+    "Return the rows of a profile, which sum to the elapsed time, without empty ones"
     parts = [part for part in times.watch.parts.values() if part.count or part.seconds]
     loops = dict(valid=times.loops[False], train=times.loops[True]) | {'': times.setup}
     taken = [_slow_first(times, True), _slow_first(times, False), _without_cost(parts, loops, *cost),
@@ -439,13 +403,11 @@ def _with_workers(dl: DataLoader, n: int) -> DataLoader:
     return trial
 
 # %% ../../nbs/callbacks/profile.ipynb #6afe9377
-def waiting_with(
-    dl: DataLoader,        # the loader to copy
-    n: int,                # number of workers to try
-    rest: float,           # seconds that the fit takes for a batch, without the wait for data
-    limit: float = 3.,     # seconds after which the trial stops
-) -> float | None:         # mean wait for a batch in seconds; None: too few batches before the limit
-    "Measure the wait for a batch with a different number of workers"
+def waiting_with(dl: DataLoader, n: int, rest: float, limit: float = 3.) -> float | None:
+    """Measure the mean wait for a batch with `n` workers, in a fit that takes `rest` seconds for a batch without the wait
+
+    The trial stops after `limit` seconds. If it had too few batches until then, return None
+    """
     trial, restore, begun = _with_workers(dl, n), save_rng([dl]), time.perf_counter()
     waits: list[float] = []
     ready = n*(trial.prefetch_factor or 0) + 1                 # batches that may be prefetched before the first request
@@ -462,12 +424,8 @@ def waiting_with(
     return sum(late)/len(late) if len(late) > 2 else None
 
 # %% ../../nbs/callbacks/profile.ipynb #a7fc0cc3
-def _try_workers(
-    p: Profile,               # the profile, whose `about` is updated
-    dl: Any,                  # the training loader
-    workers: Sequence[int],   # numbers of workers to try if above the current number; if there are any, 0 is tried as well
-) -> None:
-    "Measure the effect of different numbers of workers, if the fit waits long for a `DataLoader` with a map-style dataset"
+def _try_workers(p: Profile, dl: Any, workers: Sequence[int]) -> None:
+    "Measure the effect of more workers, and of none, if the fit waits long for a `DataLoader` with a map-style dataset"
     n, wait = p.batches['train'], p.seconds(group='data', phase='train')
     if not isinstance(dl, DataLoader) or isinstance(dl.dataset, IterableDataset): return
     p.about['num_workers'] = dl.num_workers
@@ -484,12 +442,8 @@ def _try_workers(
     p.about['workers'] = {k: seconds for k, seconds in tried.items() if seconds is not None}
 
 # %% ../../nbs/callbacks/profile.ipynb #1f96d9dc
-def _install(
-    learn: Learner,           # the learner to measure
-    times: _Profiler,         # the profiler that measures
-    undo: UndoStack,          # undo stack that restores the learner
-) -> None:
-    "Instrument a learner for a profiler"
+def _install(learn: Learner, times: _Profiler, undo: UndoStack) -> None:
+    "Instrument a learner for a profiler, until `undo` is unwound"
     callbacks = learn.callbacks
     undo.set(learn, 'sanity_check', False)       # the batch that is tried before a fit is not part of it
     undo.callback(times.release_steps)           # an interrupt may have cut a batch short
@@ -509,11 +463,7 @@ def _about(learn: Learner) -> dict[str, Any]:
     return dict(device=device, optimizer=type(opt).__name__, fused=fused, bs=batch_size(learn.dls.train), notes=notes)
 
 # %% ../../nbs/callbacks/profile.ipynb #92431017
-def _finish(
-    p: Profile,                # the profile to fill
-    learn: Learner,            # the measured learner
-    times: _Profiler,          # the profiler with the measurements
-) -> None:
+def _finish(p: Profile, learn: Learner, times: _Profiler) -> None:
     "Fill a profile with its rows, batch counts and facts about the learner"
     p.batches, p.about = dict(train=times.batches[True], valid=times.batches[False]), _about(learn)
     clock = times.watch.clock
@@ -558,12 +508,8 @@ def _check_free(learn: Learner) -> None:
         'this learner is being profiled already')
 
 # %% ../../nbs/callbacks/profile.ipynb #30b0664f
-def _apart(
-    learn: Learner,     # the learner whose path is changed
-    folder: Path,       # the folder to write to
-    undo: UndoStack,    # undo stack that restores the paths
-) -> None:
-    "Redirect the files of a learner to another folder"
+def _apart(learn: Learner, folder: Path, undo: UndoStack) -> None:
+    "Redirect the files of a learner to another folder, until `undo` is unwound"
     undo.set(learn, 'path', folder)
     for cb in learn.cbs:
         if isinstance(cb, Checkpoint) and cb.path is not None: undo.set(cb, 'path', folder/'checkpoints')

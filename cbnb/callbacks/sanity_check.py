@@ -7,39 +7,35 @@ __all__ = ['sample_batch', 'sanity_check']
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #1758918c
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #17e8d994
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.utils.data import (
     BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #ef48819b
-from ..basics.all_pairs import AllPairsWarning, is_column_and_row, title_of
+from ..basics.metric_functions import AllPairsWarning, is_column_and_row, title_of
 from ..basics.arguments import as_number
-from ..basics.loss_weights import UNKNOWN
-from ..basics.nested import entries, is_empty, rebuild
+from ..basics.losses import UNKNOWN, n_items
+from ..basics.nested import is_empty, map_rows
 from ..basics.processes import n_processes
-from ..basics.random_state import save_rng
 from ..basics.loaders import TensorLoader
-from ..basics.text import plural
+from ..basics.text import plural, warn_user
 from ..events import CancelException
 from ..learner import Learner
-from ..loop import PHASE_STATE, note_place
+from ..loop import note_place
 from .more_metrics import ValueMetric
 from .sklearn_metrics import SklearnMetric
 from ..metrics import MeanMetric, view_for_metric
 from ..phase import fresh
 from ..recorder import Recorder
-from ..snapshot import owned_by_steps
-from ..basics.notices import warn_user
-from ..basics.loss_weights import n_items
-from ..step import CallStep, Step
-from ..undo import UndoStack, interrupts_act, interrupts_wait
+from ..snapshot import owned_by_steps, without_trace
+from ..function_steps import CallStep
+from ..step import Step
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473
 def _numbers(dl: DataLoader) -> list[int] | int | None:
@@ -75,42 +71,6 @@ def _by_worker(dl: DataLoader, numbers: Any) -> Any:
     if not isinstance(numbers, list) or context.get_start_method() != 'fork': return None
     return next(iter(DataLoader(dl.dataset, batch_sampler=[numbers], num_workers=1, collate_fn=dl.collate_fn, timeout=dl.timeout,
                                 worker_init_fn=dl.worker_init_fn, multiprocessing_context=dl.multiprocessing_context)))
-
-# %% ../../nbs/callbacks/sanity_check.ipynb #d0f43e3f
-def _save_module(m: nn.Module, undo: UndoStack) -> None:
-    "Restore the attributes of a module at the end, and its buffers and other tensors that were changed in place"
-    held = vars(m)
-    containers = [(k, v, v.copy()) for k, v in held.items() if type(v) in (list, dict, set) and k not in ('_parameters', '_modules')]
-    tensors = [t for t in (*held['_buffers'].values(), *held.values()) if isinstance(t, Tensor) and not t.is_inference()]
-    noted = [(t, t._version, t.detach().clone()) for t in tensors]
-    attributes = dict(held)
-    def restore() -> None:
-        for k in [k for k in held if k not in attributes]: del held[k]
-        held.update(attributes)
-        for k, old, copied in containers:
-            old.clear()
-            old.extend(copied) if isinstance(old, list) else old.update(copied)
-        for t, version, copied in noted:
-            if t._version != version: t.copy_(copied)
-    undo.callback(torch.no_grad()(restore))
-
-@contextmanager
-def _without_trace(learn: Learner) -> Iterator[None]:
-    "Restore the learner, its networks and steps, and the random state at the end of the block"
-    steps, networks, _ = owned_by_steps(learn)
-    with interrupts_wait(), UndoStack() as undo:
-        undo.callback(save_rng(learn.dls))
-        for name in PHASE_STATE: undo.callback(setattr, learn, name, getattr(learn, name))
-        for owner in (*steps, learn.loss_func):
-            if hasattr(owner, '__dict__') and not isinstance(owner, nn.Module): undo.callback(_put, owner, dict(vars(owner)))
-        for m in {id(m): m for network in networks for m in network.modules()}.values(): _save_module(m, undo)
-        learn.training = False
-        for network in networks: network.eval()
-        with interrupts_act(), torch.no_grad(): yield
-
-def _put(obj: Any, attributes: dict[str, Any]) -> None:
-    vars(obj).clear()
-    vars(obj).update(attributes)
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #a8003993
 def _try_batch(learn: Learner, batch: Any) -> None:
@@ -154,22 +114,15 @@ def _is_new(learn: Learner) -> bool:
     if learn.batch_weight is not None or learn.weigh is not None or learn.eval_step is None: return False
     return type(learn.eval_step).batch_weight is Step.batch_weight and getattr(learn, 'compared_loss', None) is not _computes(learn)
 
-def _map_rows(f: Any, values: Any, n: int) -> Any:
-    "Apply `f` to the tensors of nested values. Raise `ValueError` unless all values are tensors with `n` rows"
-    if isinstance(values, Tensor) and values.ndim and len(values) == n: return f(values)
-    if type(values) in (tuple, list): return type(values)([_map_rows(f, v, n) for v in values])
-    if (held := entries(values)) is None: raise ValueError('not one row for each item')
-    return rebuild(values, {k: _map_rows(f, v, n) for k, v in held.items()})
-
 def _losses(learn: Learner, batch: Any, n: int, *parts: Any) -> list[Tensor]:
     "Return the losses of parts of the tried batch, which functions of its tensors choose"
     step, yb, pred, found = learn.eval_step, learn.yb, learn.pred, []
     learn.iter = 1                          # the checks of the first batch of a phase are over
     for f in parts:
-        if step.calls_loss_func: learn.yb = _map_rows(f, yb, n)
-        else: learn.xb, learn.yb = learn.split_batch(_map_rows(f, batch, n))
+        if step.calls_loss_func: learn.yb = map_rows(f, yb, n, strict=True)
+        else: learn.xb, learn.yb = learn.split_batch(map_rows(f, batch, n, strict=True))
         if step.own_loss: step.predict(learn)
-        else: learn.pred = _map_rows(f, pred, n)
+        else: learn.pred = map_rows(f, pred, n, strict=True)
         step.loss(learn)
         found.append(learn.loss)
     return found
@@ -238,7 +191,7 @@ def sanity_check(
     __tracebackhide__ = True
     if not (learn.sanity_check and (learn.metrics or _is_new(learn)) and _validates(learn) and _can_be_tried(learn)): return
     batch, said = None, None
-    with _without_trace(learn):
+    with without_trace(learn, training=False):
         try:
             if (batch := sample_batch(learn.dls.valid)) is not None and not is_empty(batch):
                 _try_batch(learn, batch)

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/callbacks/save_model.ipynb #c6a553c9
-from ..basics.arguments import as_count, hinted
-from ..basics.durations import Every, as_duration
-from ..basics.notices import warn_user
+from ..basics.arguments import Every, as_count, as_duration, hinted
+from ..basics.text import warn_user
 from ..basics.processes import any_over_processes, process_number
 from .trackers import Tracker
 from ..files.atomic import check_writable

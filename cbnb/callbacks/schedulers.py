@@ -41,12 +41,8 @@ def _batches_per_update(learn: Learner) -> int:
     size = batch_size(learn.dls.train) or find_bs(first_batch(learn.dls.train))
     return -(-items//(size*n_processes()))
 
-def _n_steps(
-    learn: Learner,              # the learner with the training loader
-    every: str,                  # 'update', 'batch' or 'epoch': when the scheduler steps
-    epochs: int | None = None,   # number of epochs; None: the whole fit
-) -> int:                        # number of steps
-    "Return how often the scheduler steps in a number of epochs, or in the whole fit"
+def _n_steps(learn: Learner, every: str, epochs: int | None = None) -> int:
+    "Return how often the scheduler steps, by 'update', 'batch' or 'epoch', in a number of epochs or in the whole fit"
     length, n = learn.fit_length if epochs is None else None, learn.n_epoch if epochs is None else epochs
     if every == 'epoch': return n
     window, in_epoch = _batches_per_update(learn), learn.batches_in(learn.dls.train)
@@ -76,11 +72,7 @@ def _check_alone(learn: Any) -> None:
                              'the other: use plain fit(cbs=TorchScheduler(...)), or do without it')
 
 # %% ../../nbs/callbacks/schedulers.ipynb #08223c0a
-def _check_scheduler(
-    made: Any,                # the object that `make` returned
-    monitor: str | None,      # column whose value the scheduler gets; None: no value
-    learn: Any,               # the learner, in a fit
-) -> None:
+def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
     "Raise `TypeError` if `made` is no scheduler, and `ValueError` if it does not match `monitor`"
     plateau = isinstance(made, ReduceLROnPlateau)
     if not hasattr(made, 'step'):

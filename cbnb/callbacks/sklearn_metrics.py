@@ -24,9 +24,7 @@ from ..metrics import AccumMetric, flattened, not_half
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #aa993f3e
 TAKES = ('labels', 'probabilities', 'values')
 
-def takes_of(
-    func: Callable[..., Any],   # a function of scikit-learn, or one with the same signature
-) -> str:
+def takes_of(func: Callable[..., Any]) -> str:
     "Return the kind of predictions that a function of `(y_true, y_pred)` expects: 'labels', 'probabilities' or 'values'"
     func = without_partial(func)
     try: second = list(inspect.signature(func).parameters)[1]
@@ -37,13 +35,8 @@ def takes_of(
     return 'values' if is_regression or second == 'pred_decision' else 'labels'
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #fff0f103
-def as_labels(
-    pred: Tensor,             # scores, or labels already
-    has_classes: bool,        # whether dimension 1 holds a score for each class
-    thresh: float | None,     # label 1 for scores at or above this; None: the class with the highest score
-    name: str,                # the name of the metric, for the error message
-) -> Tensor:
-    "Convert scores to labels, or raise `ValueError` if single scores need a threshold"
+def as_labels(pred: Tensor, has_classes: bool, thresh: float | None, name: str) -> Tensor:
+    "Convert scores to labels, by a threshold or by the highest score of dimension 1. Raise `ValueError` if single scores have no threshold"
     if thresh is not None: return (pred >= thresh).long()
     if not pred.is_floating_point(): return pred
     if has_classes: return pred.argmax(1)
@@ -51,18 +44,13 @@ def as_labels(
                      "thresh=0. for logits or thresh=0.5 for probabilities, or takes='values'")
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #f20fe770
-def as_probabilities(
-    pred: Tensor,         # scores
-    has_classes: bool,    # whether dimension 1 holds a score for each class
-) -> Tensor:              # probabilities; for two classes, those of the second class
-    "Convert scores to probabilities: the softmax over the classes, or the sigmoid of single scores"
+def as_probabilities(pred: Tensor, has_classes: bool) -> Tensor:
+    "Convert scores to probabilities: the softmax over dimension 1 (of two classes, the second), or the sigmoid of single scores"
     if not has_classes: return pred.sigmoid()
     return pred.softmax(1)[:, 1] if pred.shape[1] == 2 else pred.softmax(1)
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #ae32eeae
-def kind_of_loss(
-    loss_func: Any,    # a loss, or a partial of one
-) -> str:
+def kind_of_loss(loss_func: Any) -> str:
     "Return 'classes' for a cross-entropy, 'probabilities' or 'logits' for a binary cross-entropy of these, otherwise ''"
     f = without_partial(loss_func)
     if isinstance(f, nn.CrossEntropyLoss) or f is F.cross_entropy: return 'classes'
@@ -70,9 +58,7 @@ def kind_of_loss(
     return 'probabilities' if isinstance(f, nn.BCELoss) or f is F.binary_cross_entropy else ''
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #53859c6d
-def sklearn_function(
-    name: str,    # the name of a function, such as 'f1_score'
-) -> Callable[..., float]:
+def sklearn_function(name: str) -> Callable[..., float]:
     "Return the function of `sklearn.metrics` with the given name, or raise `ValueError` if there is none"
     try: metrics = importlib.import_module('sklearn.metrics')
     except ImportError as e:
@@ -158,8 +144,6 @@ class SklearnMetric(AccumMetric):
                     f'the {name} of {n} of {len(values)} items are NaN: has the validation set missing values?')
             raise
 
-def adapt_sklearn(
-    m: Any,                    # anything that was passed as a metric
-) -> SklearnMetric | None:     # None: not of scikit-learn
-    "Wrap a function of scikit-learn in a `SklearnMetric`"
+def adapt_sklearn(m: Any) -> SklearnMetric | None:
+    "Wrap a function of scikit-learn in a `SklearnMetric`. For any other object, return None"
     return SklearnMetric(m) if is_of_sklearn(m) else None

@@ -22,21 +22,17 @@ from torch.optim import Optimizer
 # %% ../../nbs/callbacks/steps.ipynb #660d0241
 from ..data import split_batch
 from ..learner import Learner
-from ..basics.loss_parts import as_loss, loss_and_parts
+from ..basics.losses import UNKNOWN, as_loss, loss_and_parts, n_items
 from ..basics.trained_modules import modules_of
-from ..basics.loss_weights import UNKNOWN, n_items
-from ..step import Step, call_on_batch
-from ..basics.multi_optimizer import MultiOptimizer
+from ..function_steps import call_on_batch
+from ..step import Step
+from ..basics.optimizers import MultiOptimizer
 from ..basics.arguments import as_positive
 
 # %% ../../nbs/callbacks/steps.ipynb #5fc23e38
 class StepState:
     "The attributes that a step reads and writes when there is no learner"
-    def __init__(self,
-        step: 'ModelStep',      # the step with the model, the loss function and the optimizer
-        batch: tuple[Any, ...],           # the arguments of the call: a batch, or the elements of a batch
-        training: bool,         # True for training, False for evaluation
-    ):
+    def __init__(self, step: 'ModelStep', batch: tuple[Any, ...], training: bool):
         if step.model is None or training and step.opt is None:
             raise TypeError(f'without a learner, {type(step).__name__} needs a model'
                             + ' and an optimizer'*training)
@@ -96,10 +92,7 @@ class ModelStep(Step):
         self.model.load_state_dict(state)
 
 # %% ../../nbs/callbacks/steps.ipynb #42bbd80b
-def above_zero(
-    value: Any,    # the value of the argument
-    name: str,     # the name of the argument, for error messages
-) -> Any:          # the value as a finite float above 0
+def above_zero(value: Any, name: str) -> Any:
     "Convert an argument to a float. Raise `ValueError` if the value is not finite and above 0"
     if (value := as_positive(value, name)) == 0: raise ValueError(f'{name}=0 should be above 0')
     return value
@@ -114,9 +107,7 @@ def check_parts(**given: Any) -> None:
         f'opt={opt!r} is no optimizer; several can be one, MultiOptimizer([...])')
 
 # %% ../../nbs/callbacks/steps.ipynb #8088c4a6
-def trainable(
-    opt: Optimizer,       # the optimizer
-) -> list[Tensor]:        # its parameters with `requires_grad`
+def trainable(opt: Optimizer) -> list[Tensor]:
     "Return the parameters that an optimizer holds and that are not frozen"
     return [p for group in opt.param_groups for p in group['params'] if p.requires_grad]
 
@@ -126,10 +117,7 @@ def _nonempty(params: list[Any]) -> list[Any]:
     raise ValueError('nothing to train: all parameters that the optimizer holds are frozen')
 
 @contextmanager
-def unscaled(
-    params: list[Tensor],   # parameters whose gradients are computed in the block
-    loss_scale: float,      # factor by which the loss was multiplied
-) -> Iterator[None]:
+def unscaled(params: list[Tensor], loss_scale: float) -> Iterator[None]:
     "Divide gradients that are computed in the block by `loss_scale`, and keep earlier gradients unchanged"
     if loss_scale == 1:
         yield
@@ -204,15 +192,11 @@ _CLIPS: dict[str, Callable[..., Any]] = {'value': clip_grad_value_, 'global': cl
 
 class ClipStep(TrainStep):
     "A training step that clips the gradients before the update"
-    def __init__(self,
-        model: Any = None,            # model that returns predictions; None: the learner's model
-        loss_func: Callable[..., Tensor] | None = None,   # loss; None: the learner's, or the model returns the loss
-        opt: Optimizer | None = None, # optimizer, whose parameters alone are updated; None: the learner's optimizer
-        loss_scale: float = 1.0,      # factor of the loss in the backward pass, by which gradients are divided again
+    def __init__(self, model: Any = None, loss_func: Callable[..., Tensor] | None = None, opt: Optimizer | None = None, loss_scale: float = 1.0,
         kind: str = 'global',         # 'global' (norm of all gradients), 'tensor' (norm of each gradient) or 'value' (each element)
         value: float = 1.0,           # largest norm, or largest absolute value of an element
         enabled: bool = True,         # False: do not clip
-        n_inp: int | None = None,     # number of inputs in a batch when called by hand; None: all elements but the last
+        n_inp: int | None = None,
     ):
         super().__init__(model, loss_func, opt, loss_scale, n_inp)
         if kind not in _CLIPS: raise ValueError(f'kind={kind!r} is not one of {", ".join(_CLIPS)}')
@@ -223,11 +207,11 @@ class ClipStep(TrainStep):
         super().step(learn)
 
 # %% ../../nbs/callbacks/steps.ipynb #4c9b2efb
-def with_params(
-    losses: list[Tensor],          # the losses of one batch
-    optimizers: list[Optimizer],   # one optimizer for each loss
-) -> list[tuple[Tensor, list[Tensor]]]:   # pairs (loss, parameters), without losses whose parameters are all frozen
-    "Pair each loss with its optimizer's parameters. Raise `ValueError` if a loss depends on no trained parameter although its optimizer has some"
+def with_params(losses: list[Tensor], optimizers: list[Optimizer]) -> list[tuple[Tensor, list[Tensor]]]:
+    """Pair each loss with the trained parameters of its optimizer, and leave out losses whose parameters are all frozen
+
+    Raise `ValueError` if a loss depends on no trained parameter although its optimizer has some
+    """
     pairs = [(loss, trainable(opt)) for loss, opt in zip(losses, optimizers)]
     for i, (loss, params) in enumerate(pairs):
         if params and not loss.requires_grad: raise ValueError(
@@ -235,18 +219,13 @@ def with_params(
     return [(loss, params) for loss, params in pairs if params]
 
 # %% ../../nbs/callbacks/steps.ipynb #7712af2c
-def names_of(
-    found: Any,    # losses in a dict, or a tuple that begins with such a dict, or losses without names
-) -> tuple[Any, ...]:        # the names; empty if the losses have no names
-    "Return the names of losses. If the losses have no names, return an empty tuple"
+def names_of(found: Any) -> tuple[Any, ...]:
+    "Return the names of losses in a dict, or in a tuple that begins with one. If the losses have no names, return an empty tuple"
     first = found[0] if isinstance(found, (tuple, list)) and found else found
     return tuple(first) if isinstance(first, dict) else ()
 
-def n_losses(
-    found: Any,    # losses in a tuple or a dict, possibly followed by predictions
-    n: int,        # number of optimizers
-) -> tuple[Any, ...]:        # the losses and the following values
-    "Return losses and predictions as a flat tuple. Raise `ValueError` if a dict does not hold `n` losses, or if other losses are not in a tuple of at least `n` values"
+def n_losses(found: Any, n: int) -> tuple[Any, ...]:
+    "Return `n` losses and the predictions that follow as a flat tuple. Raise `ValueError` if there are not `n` in a dict, or `n` values in a tuple"
     several = isinstance(found, (tuple, list))
     if names := names_of(found):
         first, *rest = found if several else [found]

@@ -23,20 +23,19 @@ from torch import Tensor, nn
 from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.arguments import as_count, as_positive
-from ..basics.notices import user_level, say
+from ..basics.text import user_level, say
 from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
 from ..basics.nested import map_tensors, to_detach
 from .precision import gradients
-from ..step import CallStep, Step, UpdateStep
+from ..function_steps import CallStep, UpdateStep
+from ..step import Step
 from ..learner import Learner
-from ..basics.param_groups import total_norm
+from ..basics.optimizers import total_norm
 
 # %% ../../nbs/callbacks/stopping.ipynb #676d8ba3
-def all_finite(
-    value: Any,   # tensors and floats in nested tuples, lists and dicts; other objects count as finite
-) -> bool:        # False if there is a nan or an infinity
-    "Return whether all numbers in `value` are finite, which waits for the device"
+def all_finite(value: Any) -> bool:
+    "Return whether all floats and tensors in nested tuples, lists and dicts are finite, which waits for the device"
     if isinstance(value, float): return math.isfinite(value)
     if isinstance(value, Tensor):
         if value.ndim == 0 and value.is_floating_point(): return math.isfinite(value.item())
@@ -46,11 +45,8 @@ def all_finite(
     return all(map(all_finite, value))
 
 # %% ../../nbs/callbacks/stopping.ipynb #b66ab2ad
-def first_bad_layer(
-    model: nn.Module,         # the model to check
-    run: Callable[[], Any],   # function that passes a batch through the model
-) -> str | None:              # name and class of the layer; None: all outputs are finite
-    "Find the first layer in the forward pass whose output has a nan or an infinity"
+def first_bad_layer(model: nn.Module, run: Callable[[], Any]) -> str | None:
+    "Return the name of the first layer whose output has a nan or an infinity when `run` passes a batch through the model, or None"
     found: list[str] = []
     def look(name: str, layer: nn.Module, out: Any) -> None:
         if found or all_finite(out): return
@@ -98,9 +94,7 @@ def _from_the_loss(pred: Any) -> str:
     if max(sizes) < 1e6: return 'So it comes from the loss function.'
     return f'The largest is {max(sizes):.1e}: the training has diverged. Try a lower learning rate.'
 
-def explain_nan(
-    learn: Learner,   # the learner, in the middle of a batch
-) -> str:             # the explanation as text
+def explain_nan(learn: Learner) -> str:
     "Explain where the bad loss of the current batch comes from"
     late = learn.training and has_updated(learn)
     try: layer = None if late else _look_again(learn)
@@ -119,9 +113,7 @@ def explain_nan(
 # %% ../../nbs/callbacks/stopping.ipynb #0c41eec4
 class RunningAverages:
     "Copy and restore the running averages of normalization layers"
-    def __init__(self,
-        model: nn.Module,    # the model with the layers
-    ):
+    def __init__(self, model: nn.Module):
         layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
         by_kind: dict[Any, list[Tensor]] = {}
         for b in (b for m in layers for b in m.buffers(recurse=False)):
@@ -179,9 +171,7 @@ class TerminateOnNaN(Callback):
                if p.grad is not None and not all_finite(p.grad)]
         if bad: self._found(f'the gradient of {bad[0]} is not finite')      # else only the norm has overflowed
 
-    def _found(self,
-        what: str,    # description of the number that is not finite
-    ) -> None:
+    def _found(self, what: str) -> None:
         learn = self.learn
         if learn.purpose != 'fit' and self.warned_in is learn.undo: return
         if learn.training and self.averages: self.averages.put_back()
@@ -199,11 +189,11 @@ class TerminateOnNaN(Callback):
 Learner.nan_batch = None     # inputs and targets for which `TerminateOnNaN` stopped the last fit
 
 # %% ../../nbs/callbacks/stopping.ipynb #f026548f
-def next_time(
-    at: Any,                      # time of day, 'HH:MM', 'HH:MM:SS' or a `time`; or a `datetime`, which is returned unchanged
-    now: datetime | None = None,  # the present moment; None: read the clock
-) -> datetime:                    # the next moment with this time of day
-    "Return the next moment at which the clock shows a time of day. Raise `ValueError` if a string is no time, or if a `datetime` is in the past"
+def next_time(at: Any, now: datetime | None = None) -> datetime:
+    """Return the next moment with a time of day, 'HH:MM', 'HH:MM:SS' or a `time`. A `datetime` is returned unchanged
+
+    Raise `ValueError` if a string is no time, or if a `datetime` is in the past. `now` is the present moment, or None to read the clock
+    """
     if isinstance(at, str):
         try: at = day_time.fromisoformat(at)
         except ValueError as e: raise ValueError(f"at={at!r} should be a time like '18:30'") from e

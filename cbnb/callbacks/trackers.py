@@ -23,11 +23,9 @@ from torch.optim.lr_scheduler import LRScheduler
 # %% ../../nbs/callbacks/trackers.ipynb #42cb5fe0
 from ..callback import Callback
 from ..events import CancelFitException
-from ..basics.arguments import hinted, as_count, as_positive, columns_hint
-from ..basics.durations import Every
-from ..basics.notices import user_level
-from ..basics.param_groups import hyper_key, no_such_hyper
-from ..basics.text import lower_is_better, named_direction
+from ..basics.arguments import Every, as_count, as_positive, columns_hint, hinted
+from ..basics.text import lower_is_better, named_direction, user_level
+from ..basics.optimizers import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
 from ..length import is_validated
 from ..schedule import ParamScheduler
@@ -35,11 +33,8 @@ from ..basics.trained_modules import load_module_states, module_states
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/trackers.ipynb #8480c97f
-def as_comparison(
-    comp: Any,     # 'min', 'max', or a function of (new, best); None: inferred from `name`
-    name: str,     # name of the loss or metric
-) -> Callable[[float, float], bool]:    # function that returns whether its first argument is better than its second
-    "Return the comparison function for `comp`"
+def as_comparison(comp: Any, name: str) -> Callable[[float, float], bool]:
+    "Return a function of (new, best) that says which is better, for 'min', 'max', such a function, or None: inferred from the column's name"
     if comp is None: comp = 'min' if named_direction(name) < 0 else 'max'      # a fit warns if the name does not say
     if comp in ('min', min): return operator.lt
     if comp in ('max', max): return operator.gt
@@ -54,22 +49,16 @@ def _called(comp: Callable[[Any, Any], Any], new: float, best: float) -> bool:
         return bool(comp(torch.tensor(new, dtype=exact), torch.tensor(best, dtype=exact)))
 
 # %% ../../nbs/callbacks/trackers.ipynb #6532bf78
-def direction(
-    better: Callable[[float, float], bool],    # function that returns whether its first argument is better than its second
-) -> int:    # -1 if lower is better, 1 if higher is better, 0 if it depends on the values
-    "Return the direction of a comparison function"
+def direction(better: Callable[[float, float], bool]) -> int:
+    "Return -1 if a comparison function prefers lower values, 1 for higher values, 0 if it depends on the values"
     pairs = [(0., 1.), (-2., -1.), (0.5, 2.)]
     if all(better(low, high) and not better(high, low) for low, high in pairs): return -1
     if all(better(high, low) and not better(low, high) for low, high in pairs): return 1
     return 0
 
 # %% ../../nbs/callbacks/trackers.ipynb #3a6e5733
-def column_index(
-    monitor: str,     # heading of the column
-    learn: Any,       # the learner, in a fit
-    who: str,         # name of the watching callback, for error messages
-) -> int:             # index of the column, without counting `epoch`
-    "Return the index of a column of the table of epochs. If there is no such column, or no recorder, raise `ValueError`"
+def column_index(monitor: str, learn: Any, who: str) -> int:
+    "Return the index of a column in the table of epochs, after `epoch`. If `who` cannot watch the column, raise `ValueError`"
     recorder = getattr(learn, 'recorder', None)
     if recorder is None: raise ValueError(
         f'{who} watches what the Recorder writes, and this learner has none: add cbs=Recorder')
@@ -261,16 +250,12 @@ class EarlyStopping(Tracker):
             f'{self.monitor} has not improved in this fit: the weights are those of its end', stacklevel=user_level())
 
 # %% ../../nbs/callbacks/trackers.ipynb #4ef3ddc5
-def torch_schedulers(
-    cb: Callback,                 # callback of a learner
-) -> list[LRScheduler]:           # those in the attributes of the callback, and in lists and tuples there
-    "Return the torch schedulers that a callback holds"
+def torch_schedulers(cb: Callback) -> list[LRScheduler]:
+    "Return the torch schedulers in the attributes of a callback, and in lists and tuples there"
     held = [part for value in vars(cb).values() for part in (value if isinstance(value, (list, tuple)) else [value])]
     return [part for part in held if isinstance(part, LRScheduler)]
 
-def sets_lr(
-    cb: Callback,    # callback of a learner
-) -> bool:           # True if the callback schedules the learning rate
+def sets_lr(cb: Callback) -> bool:
     "Return whether a callback schedules the learning rate of a fit"
     if isinstance(cb, ParamScheduler): return 'lr' in cb.scheds
     return vars(cb).get('scheduler') is not None or bool(torch_schedulers(cb))   # `scheduler` may be of any type
@@ -278,26 +263,18 @@ def sets_lr(
 # %% ../../nbs/callbacks/trackers.ipynb #587a5fbf
 class RateFactor:
     "Multiply the learning rates of an optimizer. `wrap` hides the change from torch schedulers"
-    def __init__(self,
-        opt: Any,          # optimizer with `lr` in its groups
-        min_lr: float,     # lower limit of reduced rates; rates already below it stay
-    ):
+    def __init__(self, opt: Any, min_lr: float):
         self.opt, self.min_lr, self.by = opt, min_lr, 1.
         self.planned: list[Any] | None = None      # the rates before `on`; None: the rates are not multiplied
         self.written: list[Any] = []               # the rates that `on` has set
 
-    def lowered(self,
-        lr: Any,           # learning rate, a number or a tensor with one element
-        by: float,         # factor, at most 1
-    ) -> Any:              # the reduced rate: a tensor if `lr` is a tensor, otherwise a float
-        "Return `lr` times `by`, but not below `min_lr`. If `lr` is below `min_lr`, return `lr`"
+    def lowered(self, lr: Any, by: float) -> Any:
+        "Return a rate, a number or a tensor, times `by`, but not below `min_lr`. If the rate is below `min_lr`, return it unchanged"
         if isinstance(lr, Tensor): return torch.maximum(lr*by, lr.clamp(max=self.min_lr))
         return max(float(lr)*by, min(float(lr), self.min_lr))
 
-    def write(self,
-        rates: list[Any],  # rate of each group
-    ) -> None:
-        "Set the learning rates of the optimizer"
+    def write(self, rates: list[Any]) -> None:
+        "Set the learning rate of each group of the optimizer"
         for group, lr in zip(self.opt.param_groups, rates):
             if isinstance(lr, Tensor): group['lr'].copy_(lr)
             else: group['lr'] = lr

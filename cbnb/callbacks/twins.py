@@ -11,8 +11,8 @@ import warnings
 from typing import Any
 
 # %% ../../nbs/callbacks/twins.ipynb #8eb07651
-from ..basics.configured import Configured, comparable, configuration
-from ..basics.notices import user_level
+from ..basics.settings import Configured, comparable, configuration
+from ..basics.text import user_level
 from ..callback import Callback, CallbackList, made_by, shadows, warn_shadow, wrapped
 from ..events import EVENTS
 
@@ -38,19 +38,13 @@ def early_names(cb: Callback) -> list[str]:
     return sorted({k for k in {*values, *vars(cb)} if k[:1] != '_' and k not in EVENTS})
 
 # %% ../../nbs/callbacks/twins.ipynb #8061afb9
-def warn_of_hidden(
-    cbs: CallbackList,     # the callbacks of the learner
-    cb: Callback,          # a callback that was added
-) -> None:
-    "Warn if an attribute of your callback hides an attribute of the learner"
+def warn_of_hidden(cbs: CallbackList, cb: Callback) -> None:
+    "Warn if an attribute of a callback that was added hides an attribute of the learner"
     for name in () if type(cb).__module__.startswith('cbnb.') else early_names(cb):
         if shadows(cb, name): warn_shadow(cb, name, user_level() + 1)
 
-def warn_of_rivals(
-    cbs: CallbackList,     # the callbacks of the learner
-    cb: Callback,          # a callback that was added
-) -> None:
-    "Warn if the list has a callback of the same class that is equal in the attributes `distinct_by`"
+def warn_of_rivals(cbs: CallbackList, cb: Callback) -> None:
+    "Warn if the list has another callback of the class of `cb` that is equal in the attributes `distinct_by`"
     if cb.distinct_by is None: return
     for name, old in cbs.names.items():
         if old is cb or type(old) is not type(cb) or any(getattr(old, a) != getattr(cb, a) for a in cb.distinct_by): continue

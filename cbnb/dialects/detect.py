@@ -58,11 +58,11 @@ def _check_origin(cb: Any, names: list[str]) -> None:
             'define methods such as before_fit and after_epoch, and read the state from self')
 
 # %% ../../nbs/dialects/detect.ipynb #f4fafdf5
-def dialect_of(
-    cb: Any,        # an object, a class, or a partial of a class
-) -> str | None:    # 'fastai_v1' or 'mindspore'; None for any other object
-    """Return the dialect that a callback declares, or the one detected from its methods. Raise `TypeError` if the callback
-    has methods of both libraries and declares no dialect, or if it is a callback of Keras, Lightning or transformers"""
+def dialect_of(cb: Any) -> str | None:
+    """Return 'fastai_v1' or 'mindspore', as a callback declares or as its methods show. For any other object, return None
+
+    Raise `TypeError` if there are methods of both libraries, or if it is a callback of Keras, Lightning or transformers
+    """
     if isinstance(cb, functools.partial): return dialect_of(cb.func)
     v1, mindspore = _methods(cb, _V1), _methods(cb, _MINDSPORE)
     _check_origin(cb, [*v1, *mindspore, *_methods(cb, _BOTH)])
@@ -106,9 +106,7 @@ class Adapter(Callback):
     __str__ = __repr__
 
 # %% ../../nbs/dialects/detect.ipynb #e87008a6
-def adapt(
-    cb: Any,               # an object that is not a native callback
-) -> Callback | None:      # the adapter; None: the dialect is unknown
+def adapt(cb: Any) -> Callback | None:
     "Wrap a foreign callback in an adapter. If its dialect is unknown, return None"
     if (dialect := dialect_of(cb)) is None: return None
     return _module_of(dialect).wrap(cb)
@@ -116,8 +114,6 @@ def adapt(
 def _module_of(dialect: str) -> Any: return importlib.import_module(f'cbnb.dialects.{dialect}')    # imported on first use
 
 # %% ../../nbs/dialects/detect.ipynb #c8f48f5e
-def adapt_metric(
-    m: Any,          # an object that is not a native metric
-) -> Any | None:     # the adapter; None: not a metric of fastai v1
+def adapt_metric(m: Any) -> Any | None:
     "Wrap a metric of fastai v1 in an adapter. For any other object, return None"
     return _module_of('fastai_v1').V1Metric(m) if dialect_of(m) == 'fastai_v1' else None

@@ -31,13 +31,11 @@ from .detect import Adapter
 from .fastai_v1_slots import CallbackHandler, LearnerCallback, v1_name
 from ..callback import as_list
 from ..learner import Learner
-from ..basics.loss_parts import as_loss
+from ..basics.losses import as_loss
 from ..metrics import Metric
 from ..basics.arguments import as_number
-from ..basics.text import distinct
-from ..basics.notices import user_level
-from ..basics.lent_names import LentNames, lend_names
-from ..basics.param_groups import get_hyper, set_hyper
+from ..basics.text import distinct, user_level
+from ..basics.optimizers import LentNames, get_hyper, lend_names, set_hyper
 from ..phase import PhaseMetrics
 from ..recorder import Recorder
 
@@ -56,9 +54,7 @@ class Data:
         return operator.attrgetter(_DATA.get(name, f'dls.{name}'))(self.learn)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b589e2e1
-def lend_data(
-    learn: Learner,    # the learner, after a fastai v1 callback was added or removed
-) -> None:
+def lend_data(learn: Learner) -> None:
     "Add `learn.data` if the learner has fastai v1 callbacks, else remove it"
     vars(learn).pop('data', None)
     if any(type(cb) is V1Callback for cb in learn.cbs): vars(learn)['data'] = Data(learn)
@@ -78,11 +74,8 @@ class OptNames(LentNames):
     mom = _hyper('mom', 'momentum, or the first of `betas`')
     beta = _hyper('sqr_mom', '`alpha`, or the second of `betas`')
     wd = _hyper('wd', 'weight decay')
-    def set_stat(self: Any,
-        name: str,     # lr, mom, beta or wd, or the name in torch
-        value: Any,    # a number for all groups, or a list with one number per group
-    ) -> None:
-        "Set a hyper-parameter in each parameter group"
+    def set_stat(self: Any, name: str, value: Any) -> None:
+        "Set lr, mom, beta, wd or a hyper-parameter of torch: a number for all groups, or a list with one number per group"
         own = dict(beta='sqr_mom', momentum='mom', weight_decay='wd')
         set_hyper(self, own.get(name, name), value.tolist() if hasattr(value, 'tolist') else value)
 
@@ -97,9 +90,7 @@ class RecorderNames(LentNames):
         "Smoothed training losses, as tensors, so `.item()` and `torch.isnan` work"
         return list(torch.tensor(type(self)._plain_class.losses.__get__(self)))
 
-    def add_metric_names(self: Any,
-        names: Any,    # one column name or several
-    ) -> None:
+    def add_metric_names(self: Any, names: Any) -> None:
         "Add columns to the table of epochs of this fit. In a run that is not a fit, do nothing"
         if self.learn.purpose != 'fit': return                     # only a fit has a table
         run = self.history[-1]
@@ -112,9 +103,7 @@ class RecorderNames(LentNames):
         run.metric_names[:] = [run.metric_names[0], *self.train_columns, *self.valid_columns,
                                *(['time'] if self.add_time else [])]
 
-    def add_metrics(self: Any,
-        metrics: Any,    # one value or several, in the order of the added columns
-    ) -> None:
+    def add_metrics(self: Any, metrics: Any) -> None:
         "Set values of the added columns for the row of this epoch. In a run that is not a fit, do nothing"
         if self.learn.purpose != 'fit': return
         if self.added_values is None: raise ValueError(
@@ -123,11 +112,8 @@ class RecorderNames(LentNames):
         self.added_values += as_list(metrics)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #29a0ad97
-def make(
-    factory: Any,      # a class, or a partial of one
-    learn: Learner,
-) -> Any:              # `factory(learn)`, or `factory()` if it takes no argument
-    "Call a factory for a learner, and return the callback"
+def make(factory: Any, learn: Learner) -> Any:
+    "Return the callback that a class or a partial makes with the learner, or without it if it takes no argument"
     def takes(*args: Any) -> bool:
         try: inspect.signature(factory).bind(*args)
         except TypeError: return False
@@ -174,34 +160,25 @@ class V1Callback(Adapter):
 wrap = V1Callback      # `cbnb.dialects.detect.adapt` calls it with a callback, its class, or a partial of the class
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #7391e8a6
-def listeners(
-    learn: Learner,
-) -> list[V1Callback]:
+def listeners(learn: Learner) -> list[V1Callback]:
     "List the adapters of fastai v1 callbacks that are active in the current kind of run"
     return [cb for cb in learn.cbs if type(cb) is V1Callback
             and Callback.wants(cb, 'before_fit', False, learn.purpose)]
 
-def recorders(
-    learn: Learner,
-) -> list[Recorder]:
+def recorders(learn: Learner) -> list[Recorder]:
     "List the recorders of a learner, which usually has one"
     return [cb for cb in learn.cbs if isinstance(cb, Recorder)]
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #1ee425e2
 class Pbar:
     "Stand-in for the progress bar of fastai v1 that only prints lines"
-    def write(self,
-        line: Any,              # text, or a row of a table
-        table: bool = False,    # a row of a table
-    ) -> None:
-        "Print a line"
+    def write(self, line: Any, table: bool = False) -> None:
+        "Print a line of text, or with `table` a row of a table"
         print(*line, sep='\t') if table else print(line)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #63cc4130
-def begin_run(
-    learn: Learner,    # the learner, in `before_fit`
-) -> None:
-    "Set up the learner so that the slots are called until the run ends"
+def begin_run(learn: Learner) -> None:
+    "Set up the learner, in `before_fit`, so that the slots are called until the run ends"
     slots, columns, cancels, undo = V1Slots(), V1Columns(), V1Cancels(), learn.undo
     if learn.opt is not None: lend_names(learn.opt, OptNames, undo)
     for recorder in recorders(learn): lend_names(recorder, RecorderNames, undo)
@@ -426,11 +403,8 @@ class V1Cancels(Callback):
         if learn.epoch + 1 < learn.n_epoch: raise CancelFitException()
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #0d4d9dca
-def _value_of(
-    cb: Any,                      # the metric
-    last_metrics: list[Any],      # the values after `on_epoch_end`; the first is the validation loss
-) -> Any:
-    "Return the result of a metric. If the metric does not have exactly one result, raise `TypeError`"
+def _value_of(cb: Any, last_metrics: list[Any]) -> Any:
+    "Return the result of a metric, which it has appended to `last_metrics`. If there is not exactly one result, raise `TypeError`"
     values = last_metrics[1:]
     if not values and getattr(cb, 'metric', None) is not None: values = [cb.metric]    # early v1
     if len(values) == 1: return values[0]

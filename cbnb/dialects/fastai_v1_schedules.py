@@ -22,7 +22,7 @@ from ..callback import as_list
 from ..learner import Learner
 from ..basics.arguments import as_count
 from ..lr.finder import LRFind, geometric
-from ..basics.param_groups import hyper_key, spread_lrs
+from ..basics.optimizers import hyper_key, spread_lrs
 from ..schedule import SchedPoly
 from ..snapshot import snapshot
 
@@ -174,10 +174,8 @@ def fit_one_cycle(learn: Learner, cyc_len: int, max_lr: Any = 0.003, moms: Seque
     learn.fit(cyc_len, max_lr, wd, [*as_list(callbacks), one_cycle])
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #fd5285d4
-def diverges(
-    losses: Sequence[float],    # smoothed losses
-) -> bool:
-    "Return whether the last loss is so far above the best loss that the sweep should end"
+def diverges(losses: Sequence[float]) -> bool:
+    "Return whether the last smoothed loss is so far above the best one that the sweep should end"
     best = min(losses)
     return losses[-1] > best + 3*(best if best > 0 else max(abs(best), losses[0] - best))
 

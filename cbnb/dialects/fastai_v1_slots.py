@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #f6ff131a
-from ..basics.text import snake_name
-from ..basics.notices import user_level
+from ..basics.text import snake_name, user_level
 from ..callback import warn_shadow
 from ..basics.nested import find_bs
 from ..callback import as_list
@@ -79,10 +78,8 @@ class Callback:
     def __repr__(self) -> str: return type(self).__name__
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #181f4c94
-def v1_name(
-    cls: type,    # a callback class
-) -> str:
-    "Convert a class name to snake_case, and keep the ending 'Callback'"
+def v1_name(cls: type) -> str:
+    "Convert the name of a callback class to snake_case, and keep the ending 'Callback'"
     suffix = '_callback' if cls.__name__.removesuffix('Callback') not in ('', cls.__name__) else ''
     return snake_name(cls) + suffix
 
@@ -141,20 +138,15 @@ class LearnerCallback(Callback):
             stacklevel=user_level())
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #7bb330f2
-def accepted(
-    method: Callable[..., Any],    # a slot method
-) -> tuple[str, ...] | None:       # None: all keyword arguments
+def accepted(method: Callable[..., Any]) -> tuple[str, ...] | None:
     "Return the names of the keyword arguments that a method takes, or None if it has `**kwargs`"
     params = inspect.signature(method).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in params): return None
     return tuple(p.name for p in params if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #ce77d599
-def asks_for(
-    method: Callable[..., Any],    # a slot method
-    name: str,                     # an entry of the state
-) -> bool:
-    "Return whether a method reads an entry, as a parameter or as in `kwargs['train']`"
+def asks_for(method: Callable[..., Any], name: str) -> bool:
+    "Return whether a method reads an entry of the state, as a parameter or as in `kwargs['train']`"
     func = inspect.unwrap(getattr(method, '__func__', method))       # look inside a decorator
     code = getattr(func, '__code__', None)
     return code is not None and name in (*code.co_varnames, *code.co_consts)
@@ -376,12 +368,8 @@ class CallbackHandler:
         for entry in self.asked: self._tell(entry, 'on_epoch_end', {})
         return self.state_dict['last_metrics']
 
-    def __call__(self,
-        slot: str,                   # one of `SLOTS`
-        call_mets: bool = True,      # True: also call the metrics
-        **extra: Any,                # arguments for this slot only
-    ) -> None:
-        "Call a slot of all callbacks. If a returned value is wrong, raise an error"
+    def __call__(self, slot: str, call_mets: bool = True, **extra: Any) -> None:
+        "Call a slot of all callbacks, and with `call_mets` of the metrics. If a returned value is wrong, raise an error"
         for entry in (self._all if call_mets else self._own)[slot]: self._tell(entry, slot, extra)
 
     def _tell(self, entry: tuple[Any, ...], slot: str, extra: dict[str, Any]) -> None:

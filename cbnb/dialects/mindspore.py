@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 # %% ../../nbs/dialects/mindspore.ipynb #3e8c5629
-from ..basics.notices import user_level
+from ..basics.text import user_level
 from ..data import DataLoaders
 from ..basics.loaders import as_loader, n_batches
 from ..basics.nested import map_tensors
@@ -39,11 +39,11 @@ from .mindspore_metrics import (
 from .mindspore_parallel import (
     DistributedGradReducer, ParallelMode, context, get_auto_parallel_context, get_group_size, get_rank, in_parallel, init,
     reset_auto_parallel_context, set_auto_parallel_context)
-from ..step import CallStep, UpdateStep
+from ..function_steps import CallStep, UpdateStep
 from ..learner import Learner
 from ..basics.arguments import as_count
 from ..metrics import Metric as NativeMetric
-from ..basics.multi_optimizer import MultiOptimizer
+from ..basics.optimizers import MultiOptimizer
 from ..optim import one_group
 from ..recorder import History as RunHistory, Recorder
 from ..callbacks.steps import TrainStep, above_zero

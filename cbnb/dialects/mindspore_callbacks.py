@@ -27,7 +27,7 @@ from ..files.saving import as_loadable, read_file
 from ..callbacks.stopping import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
 from ..basics.arguments import as_count, as_positive
-from ..basics.param_groups import get_hyper, set_hyper
+from ..basics.optimizers import get_hyper, set_hyper
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #369414b0
 class StepInEpoch(Callback):
@@ -49,10 +49,8 @@ class StepInEpoch(Callback):
         return (n - 1)%(p.get('batch_num') or n) + 1
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #af162cf9
-def shown_loss(
-    outputs: Any,          # the outputs of a step
-) -> float | Tensor:       # the loss; for several losses, the first one as a tensor
-    "Return the loss as MindSpore prints it. Converting the loss to a number waits for the device"
+def shown_loss(outputs: Any) -> float | Tensor:
+    "Return the loss as MindSpore prints it, which waits for the device. Of several losses, return the first one as a tensor"
     several = isinstance(outputs, (tuple, list))
     loss = outputs[0] if several else outputs
     if not isinstance(loss, Tensor) or several and loss.ndim == 0: return loss
@@ -212,12 +210,11 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
     return state
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #0bc4b772
-def one_of(
-    default: int,               # value of the first argument if neither is passed
-    least: int = 0,             # number to choose if the first argument is 0; 0: raise `ValueError` instead
-    **choices: int | None,      # two arguments by name
-) -> list[int | None]:          # the chosen number, and None for the other argument
-    "Choose one of two arguments. If both are above 0, raise `ValueError`"
+def one_of(default: int, least: int = 0, **choices: int | None) -> list[int | None]:
+    """Return the chosen one of two arguments, and None for the other one. If both are above 0, raise `ValueError`
+
+    If neither is passed, the first is `default`. If the first is 0, choose `least`, or raise `ValueError` if that is 0, too
+    """
     a, b = (None if v is None else as_count(v, name, 0) for name, v in choices.items())
     first, second = choices
     if a and b: raise ValueError(f'{first}={a} and {second}={b} exclude each other: give one of them')
@@ -415,11 +412,8 @@ class LearningRateScheduler(Callback):
             set_hyper(opt, 'lr', [as_positive(lr) for lr in new])
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #b534bfb0
-def monitored(
-    p: Params,        # the context at the end of an epoch
-    name: str,        # 'loss', 'eval_loss' or the name of a metric
-) -> float | None:    # None: no complete evaluation in this epoch
-    "Return the monitored value with the given name. If the name is unknown, raise `ValueError`"
+def monitored(p: Params, name: str) -> float | None:
+    "Return 'loss', 'eval_loss' or a metric at the end of an epoch. None: no complete evaluation. If the name is unknown, raise `ValueError`"
     results = p.get('eval_results', {})
     if name in results: return None if p.get('metrics_partial', False) else float(results[name])
     if name == 'loss': return float(shown_loss(p.net_outputs))

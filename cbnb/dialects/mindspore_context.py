@@ -23,18 +23,15 @@ from torch import Tensor
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #97166aa2
 from ..events import CancelFitException, CancelTrainException, CancelValidException
-from ..basics.notices import user_level
-from ..basics.nested import map_tensors
-from ..basics.plain import Held, state_of
+from ..basics.text import distinct, user_level
+from ..basics.nested import Held, map_tensors, state_of
 from ..basics.loaders import n_batches
 from ..basics.processes import n_processes
 from .detect import Adapter
 from ..distributed.shares import n_steps
 from ..learner import Learner
 from ..step import Step
-from ..basics.text import distinct
-from ..basics.multi_optimizer import MultiOptimizer
-from ..basics.param_groups import get_hyper, set_hyper
+from ..basics.optimizers import MultiOptimizer, get_hyper, set_hyper
 from ..phase import PhaseMetrics
 from ..recorder import Recorder
 
@@ -83,10 +80,8 @@ class Output(Tensor):
     def __round__(self, n: int | None = None) -> Any: return round(self.item(), n)
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #54a19172
-def as_output(
-    value: Any,    # nested tensors
-) -> Any:          # the same nesting of `Output` tensors
-    "Convert each tensor to an `Output`"
+def as_output(value: Any) -> Any:
+    "Convert each tensor in a nesting to an `Output`"
     if type(value) is Tensor:                             # fast path for the usual case
         return (value.detach() if value.requires_grad else value).as_subclass(Output)
     if type(value) in (tuple, list): return type(value)([as_output(v) for v in value])
@@ -134,10 +129,8 @@ class Rate(Output):
     opt: Any = None              # the optimizer with this rate; None: the result of a calculation
     group: int | None = None     # index of the parameter group; None: all groups have this rate
     def value(self) -> 'Rate': return self
-    def set_data(self,
-        data: Any,    # a number, or a tensor with one element
-    ) -> 'Rate':      # the new rate
-        "Set the learning rate of the groups that have this rate"
+    def set_data(self, data: Any) -> 'Rate':
+        "Set the learning rate of the groups that have this rate to a number, or a tensor with one element. Return the new rate"
         if self.group is None: self.opt.learning_rate = data
         else: self.opt.learning_rate = [data if i == self.group else lr for i, lr in enumerate(get_hyper(self.opt, 'lr'))]
         now = self.opt.learning_rate
@@ -228,20 +221,15 @@ class Callback:
     def on_eval_end(self, run_context: RunContext) -> None: self.end(run_context)
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #56dbc962
-def listener(
-    cb: Any,                  # a callback, with or without the base class
-    name: str,                # a method name, such as 'on_train_begin'
-) -> Function | None:         # a bound method; None if the callback does not handle this event
-    "Find the method of a callback for an event"
+def listener(cb: Any, name: str) -> Function | None:
+    "Return the bound method of a callback for an event, such as 'on_train_begin', or None if the callback does not handle it"
     for candidate in (name, OLD_NAMES.get(name, name)):
         method, own = getattr(cb, candidate, None), vars(Callback).get(candidate, cb)
         if callable(method) and getattr(method, '__func__', None) is not own: return method
     return None
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #0366dacc
-def warn_old_names(
-    cbs: list[Any],   # the callbacks of a run
-) -> None:
+def warn_old_names(cbs: list[Any]) -> None:
     "If methods are called under old names in a run, issue one warning that lists them"
     old = sorted({(i, place) for i, cb in enumerate(cbs) for name, place in OLD_NAMES.items()
                   if (method := listener(cb, name)) is not None and method == getattr(cb, place, None) != getattr(cb, name, None)})
@@ -250,21 +238,15 @@ def warn_old_names(
         'evaluation; prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c
-def length(
-    dl: Any,              # a loader
-    n: int = 1,           # number of processes that share its batches
-) -> dict[str, int]:      # `batch_num`; empty if the length is unknown
-    "Return a dict with `batch_num`, the number of steps per epoch. If the loader has no length, return an empty dict"
+def length(dl: Any, n: int = 1) -> dict[str, int]:
+    "Return `batch_num`, the steps per epoch of a loader that `n` processes share, in a dict. If it has no length, return an empty dict"
     drop_last = getattr(getattr(dl, 'batch_sampler', None), 'drop_last', False)
     found = n_steps(n_batches(dl), n, drop_last)
     return {} if found is None else dict(batch_num=found)
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #387e9dcf
-def train_params(
-    learn: Learner,    # a learner at the start of a fit
-    steps_done: Function[[], int] = lambda: 0,      # returns the number of steps done in this fit
-) -> dict[str, Any]:
-    "Return the entries that the context has at the start of a fit"
+def train_params(learn: Learner, steps_done: Function[[], int] = lambda: 0) -> dict[str, Any]:
+    "Return the entries that the context has at the start of a fit. `steps_done` returns the steps done so far"
     opt, n = learn.opt, n_processes()
     if isinstance(opt, MultiOptimizer): opt = [SporeOptimizer(one, steps_done) for one in opt.optimizers]
     elif opt is not None: opt = SporeOptimizer(opt, steps_done)
@@ -276,10 +258,8 @@ def train_params(
         last_save_ckpt_step=None, latest_ckpt_file=None, initial_step=0, loss_scale_mananger=None)
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #fbe9b23a
-def net_outputs(
-    learn: Learner,    # a learner after the loss of a batch
-) -> Any:              # one `Output` or several
-    "Return the outputs of the step for the current batch"
+def net_outputs(learn: Learner) -> Any:
+    "Return the outputs of the step for the current batch, one `Output` or several"
     loss, result, step = learn.loss, learn.step_result, learn.eval_step
     if learn.training: return as_output(loss if result is None else result)
     def is_loss(v: Any) -> bool:                      # or its detached version, which shares the memory
@@ -290,18 +270,14 @@ def net_outputs(
     return as_output(made if told else (loss, *made))
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #2dade2b4
-def element(
-    learn: Learner,    # a learner in a batch
-) -> list[Any]:
+def element(learn: Learner) -> list[Any]:
     "Return the columns of the current batch"
     xb = learn.xb.values() if isinstance(learn.xb, dict) else learn.xb
     return as_output([*xb, *learn.yb])
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #c111db3d
-def recorded_phase(
-    learn: Learner,            # a learner in an evaluation
-) -> PhaseMetrics | None:      # None if no recorder computes the metrics
-    "Return the loss and metrics that the learner's `Recorder` computes for the evaluation"
+def recorded_phase(learn: Learner) -> PhaseMetrics | None:
+    "Return the loss and metrics that the learner's `Recorder` computes for the evaluation, or None if no recorder does"
     recorder = next((cb for cb in learn.cbs if isinstance(cb, Recorder)), None)
     phases = recorder.phases if recorder else []
     return phases[-1] if phases and phases[-1].run is learn.undo else None
@@ -320,11 +296,7 @@ _PASSING = 'net_outputs', 'eval_dataset_element', 'valid_dataset'      # they la
 
 class Session:
     "One `fit` or `validate` for the MindSpore callbacks in it"
-    def __init__(self,
-        learn: Learner,                      # a running learner
-        members: 'list[MindSporeAdapter]',   # adapters of the callbacks, in the order of `learn.cbs`
-        outer: 'Session | None',             # session of the enclosing run; None: not nested
-    ):
+    def __init__(self, learn: Learner, members: 'list[MindSporeAdapter]', outer: 'Session | None'):
         self.learn, self.members, self.outer = learn, members, outer
         self.training = learn.purpose == 'fit'
         static = train_params(learn, lambda: self.step - self.in_step) if self.training else dict(network=learn.model, dataset_sink_mode=False)
@@ -518,9 +490,7 @@ class MindSporeAdapter(Adapter):
         found = state_of(SimpleNamespace(**s.params), (), s.fixed)
         return dict(step=s.step, params={k: v for k, v in found.items() if not isinstance(v, Held)})
 
-    def load_state_dict(self,
-        state: dict[str, Any],    # the state from `state_dict`
-    ) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         "Restore the step and the context in the session of the running fit"
         if not (state and (s := self.session)): return
         s.step = state['step']

@@ -38,21 +38,15 @@ def rearrange_inputs(update: Function[..., None]) -> Function[..., None]:
     return chosen
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #8c9f8f21
-def feed(
-    metric: Any,      # a metric with `update`, and optionally `indexes`
-    inputs: tuple[Any, ...],    # the outputs of a batch
-) -> None:
-    "Update a metric with its selected inputs"
+def feed(metric: Any, inputs: tuple[Any, ...]) -> None:
+    "Update a metric with the outputs of a batch, selected by its `indexes`"
     indexes = getattr(metric, 'indexes', None)
     if indexes and not getattr(metric.update, 'chooses', False):
         inputs = tuple(inputs[i] for i in indexes)
     metric.update(*as_output(inputs))
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #7523a536
-def one_number(
-    value: Any,      # the result of `eval`
-    name: str,       # the name of the metric
-) -> Any:            # `value` unchanged
+def one_number(value: Any, name: str) -> Any:
     "Return the result of a metric. If the result is not a single number, raise `TypeError`"
     try: as_number(value)
     except (TypeError, ValueError): raise TypeError(
@@ -61,11 +55,8 @@ def one_number(
     return value
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #323dc4b5
-def as_tensor(
-    value: Any,     # a tensor, a list or an array
-    where: str,     # the name of the method, for the error message
-) -> Tensor:
-    "Convert a value to a tensor without a graph"
+def as_tensor(value: Any, where: str) -> Tensor:
+    "Convert a tensor, a list or an array to a tensor without a graph. Errors name the method `where`"
     if isinstance(value, Tensor): return value.detach().as_subclass(Tensor)
     is_array = isinstance(value, (list, tuple)) or hasattr(value, '__array__')
     if is_array: return torch.as_tensor(value)

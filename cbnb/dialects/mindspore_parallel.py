@@ -123,9 +123,7 @@ class SumOfGradients(Callback):
     def after_loss(self):
         if self.training and self.learn.loss_grad is not None: self.learn.loss_grad = self.learn.loss_grad*n_processes()
 
-def in_parallel(
-    learn: Learner,       # the learner of a model
-) -> AbstractContextManager:    # for a `with` block
+def in_parallel(learn: Learner) -> AbstractContextManager:
     "Return a context manager that applies the parallel mode to a learner"
     if _settings['parallel_mode'] != ParallelMode.DATA_PARALLEL: return contextlib.nullcontext()
     cbs = [Distributed()] + ([] if _settings['gradients_mean'] else [SumOfGradients()])

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 # %% ../../nbs/display/front_end.ipynb #093a0e66
-from ..basics.notices import shell
+from ..basics.text import shell
 
 # %% ../../nbs/display/front_end.ipynb #7e3520da
 def front_end() -> str | None:

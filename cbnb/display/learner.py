@@ -9,7 +9,7 @@ __all__ = []
 from contextlib import AbstractContextManager
 
 # %% ../../nbs/display/learner.ipynb #a6233e12
-from ..basics.configured import brief
+from ..basics.settings import brief
 from ..basics.patch import patch
 from ..basics.text import html_row, number, plural
 from ..basics.trained_modules import modules_of

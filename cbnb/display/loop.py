@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 # %% ../../nbs/display/loop.ipynb #5295ea36
-from ..basics.notices import shell
+from ..basics.text import escape, shell
 from ..basics.patch import patch
-from ..basics.text import escape
 from .front_end import display_mode
 from .look import css_variables
 from ..events import Action, CancelException, EVENTS, Events, FIT, Level, loop_lines

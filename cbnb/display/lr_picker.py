@@ -23,8 +23,7 @@ from typing import Any
 from uuid import uuid4
 
 # %% ../../nbs/display/lr_picker.ipynb #283ce267
-from ..basics.notices import shell
-from ..basics.text import escape
+from ..basics.text import escape, shell
 from .chart import Chart, Line, Mark, charts_html, still_svg
 from .figures import loss_range, png_bundle, png_metadata, rule_colors
 from .front_end import display_mode, front_end

@@ -26,7 +26,7 @@ from ..basics.patch import patch
 from ..basics.text import clock, escape
 from ..callback import PURPOSES, Callback
 from ..basics.nested import find_bs
-from ..basics.durations import Every
+from ..basics.arguments import Every
 from ..basics.loaders import n_batches
 from .chart import Chart, Event, Line, chart, still_svg
 from .live_curve import sparkline

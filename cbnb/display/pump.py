@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 # %% ../../nbs/display/pump.ipynb #2b32b98a
-from ..basics.notices import shell
+from ..basics.text import shell
 from ..undo import interrupts_act, interrupts_wait
 
 # %% ../../nbs/display/pump.ipynb #2e3d684f

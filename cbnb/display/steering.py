@@ -15,7 +15,7 @@ from typing import Any
 from ..basics.arguments import as_positive
 from ..callback import Callback
 from ..events import CancelFitException
-from ..basics.param_groups import hyper_key, save_hypers, write_hyper
+from ..basics.optimizers import hyper_key, save_hypers, write_hyper
 from ..basics.text import clock
 from ..history import Run
 

@@ -21,7 +21,7 @@ from ..basics.text import escape, html_table, text_table
 from ..learner import Learner
 from ..basics.fused import is_fused
 from ..basics.trained_modules import trained_modules
-from ..step import CallStep
+from ..function_steps import CallStep
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/display/summary.ipynb #21a143ce

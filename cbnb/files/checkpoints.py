@@ -29,19 +29,17 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/files/checkpoints.ipynb #529adc6b
-from ..basics.arguments import as_count, as_positive, hinted
-from ..basics.durations import COUNTERS
+from ..basics.arguments import COUNTERS, as_count, as_positive, hinted
 from ..basics.loaders import n_batches
-from ..basics.notices import warn_user
-from ..basics.param_groups import save_hypers
+from ..basics.text import lower_is_better, warn_user
+from ..basics.optimizers import save_hypers
 from ..basics.patch import patch
-from ..basics.plain import from_json, left_out, to_json
+from ..basics.nested import from_json, left_out, to_json
 from .position import batches_from, continued, draws, has_workers, position_of, start_workers
 from ..basics.processes import any_over_processes, n_processes, process_number
 from ..callback import Callback
 from .atomic import draft_of, explains_refusal, sweep_drafts, sync, sync_name
 from .state import described, loaders_of, rng_states, set_rng_states, state_differs
-from ..basics.text import lower_is_better
 from ..callback import as_list
 from ..learner import Learner
 from ..length import is_over
@@ -87,22 +85,15 @@ def _damaged(path: str | Path, why: str) -> ValueError:
     return ValueError(f'{path} is no whole checkpoint: {why}. Use another one, or delete the folder')
 
 # %% ../../nbs/files/checkpoints.ipynb #1479347d
-def write_checkpoint(
-    folder: str | Path,          # folder for all checkpoints; created if it is missing
-    name: str,                   # name of the new checkpoint, without the number in front
-    state: Any,                  # plain data: numbers, strings, lists, dicts and tensors
-    **info: Any,                 # numbers and strings that the manifest should also contain
-) -> Path:                       # folder of the new checkpoint
+def write_checkpoint(folder: str | Path,    # folder for all checkpoints; created if it is missing
+    name: str,    # name of the new checkpoint, without the number in front
+    state: Any, **info: Any) -> Path:    # folder of the new checkpoint
     "Write a checkpoint atomically. If the state is not plain data, raise `TypeError`"
     return write_encoded(folder, name, *to_json(state), **info)
 
-def write_encoded(
-    folder: str | Path,          # folder for all checkpoints; created if it is missing
-    name: str,                   # name of the new checkpoint, without the number in front
-    text: str,                   # structure of the state, from `to_json`
-    tensors: list[Tensor],       # tensors of the state, from `to_json`
-    **info: Any,                 # numbers and strings that the manifest should also contain
-) -> Path:                       # folder of the new checkpoint
+def write_encoded(folder: str | Path,    # folder for all checkpoints; created if it is missing
+    name: str,    # name of the new checkpoint, without the number in front
+    text: str, tensors: list[Tensor], **info: Any) -> Path:    # folder of the new checkpoint
     "Write a checkpoint of a state that `to_json` has already encoded"
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -137,9 +128,7 @@ def _named(draft: Path, folder: Path, number: int, name: str) -> Path:
         return path
 
 # %% ../../nbs/files/checkpoints.ipynb #0cf5e670
-def checkpoints(
-    folder: str | Path,      # folder with checkpoints
-) -> list[Path]:             # folders of the checkpoints, oldest first; damaged ones are included
+def checkpoints(folder: str | Path) -> list[Path]:    # folders of the checkpoints, oldest first; damaged ones are included
     "Return the checkpoints in a folder, without checking them"
     found = (f for f in Path(folder).glob('[0-9]*_*') if f.is_dir())
     return sorted(found, key=lambda f: (_number(f), f.name))
@@ -148,18 +137,14 @@ def _number(path: Path) -> int:
     head = path.name.partition('_')[0]
     return int(head) if head.isdecimal() else 0
 
-def remove_checkpoint(
-    path: Path,              # folder of a checkpoint
-) -> None:
+def remove_checkpoint(path: Path) -> None:
     "Remove a checkpoint. If the removal is interrupted, the next `write_checkpoint` removes the remaining files"
     with contextlib.suppress(OSError), tempfile.TemporaryDirectory(
             prefix='.checkpoint.', suffix='.part', dir=path.parent, ignore_cleanup_errors=True) as trash:
         os.rename(path, Path(trash)/path.name)
 
 # %% ../../nbs/files/checkpoints.ipynb #7dc1b086
-def read_checkpoint(
-    path: str | Path,      # folder of a checkpoint
-) -> Any:                  # the state that was passed to `write_checkpoint`
+def read_checkpoint(path: str | Path) -> Any:    # the state that was passed to `write_checkpoint`
     "Return the state in a checkpoint. If a file is missing or damaged, raise `ValueError`"
     path, manifest = Path(path), read_manifest(path)
     for name, there in manifest['files'].items():
@@ -176,10 +161,9 @@ def read_checkpoint(
 # %% ../../nbs/files/checkpoints.ipynb #2a1367d2
 class Due:
     "Computes when the next checkpoint is due"
-    def __init__(self,
-        every_steps: int | None,       # number of training batches between checkpoints; None: do not count batches
-        every_seconds: float | None,   # seconds between checkpoints; None: ignore the time
-        every_epochs: int | None,      # number of epochs between checkpoints; None: do not count epochs
+    def __init__(self, every_steps: int | None,    # number of training batches between checkpoints; None: do not count batches
+        every_seconds: float | None,    # seconds between checkpoints; None: ignore the time
+        every_epochs: int | None,    # number of epochs between checkpoints; None: do not count epochs
     ):
         self.every_steps, self.every_seconds, self.every_epochs = every_steps, every_seconds, every_epochs
         self.step, self.time = math.inf, math.inf
@@ -300,9 +284,7 @@ class Resume:
 
 _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 
-def as_resume(
-    resume: Any,           # the argument of `fit`: True, a path, or `Resume`
-) -> Resume:
+def as_resume(resume: Any) -> Resume:
     "Convert the argument `resume` of a fit to a `Resume`. If `resume` is not True, a path or a `Resume`, raise `TypeError`"
     if isinstance(resume, Resume): return resume
     if resume is True: return Resume()
@@ -455,10 +437,7 @@ class Checkpoint(Callback):
         together = getattr(self.learn, 'data_parallel', None)
         return together.flagged(due) if together and together.together else due
 
-    def _save(self,
-        epoch: int,     # epoch in which a resumed fit continues
-        batch: int,     # number of batches of this epoch that are done
-    ) -> None:
+    def _save(self, epoch: int, batch: int) -> None:
         learn, folder = self.learn, self.folder
         name = f'epoch_{epoch}' + (f'_batch_{batch}' if batch else '')
         info = dict(epoch=epoch, batch=batch, step=learn.train_iter, n_epoch=learn.n_epoch,
@@ -602,10 +581,7 @@ class Checkpoint(Callback):
 
 # %% ../../nbs/files/checkpoints.ipynb #551b4822
 @patch
-def _resuming(self: Learner,
-    resume: Any,       # the argument of `fit`: True, a path, or `Resume`
-    cbs: Any,          # callbacks for this fit
-) -> list[Any]:        # `cbs`, and a `Checkpoint` if the learner and `cbs` have none
+def _resuming(self: Learner, resume: Any, cbs: Any) -> list[Any]:    # `cbs`, and a `Checkpoint` if the learner and `cbs` have none
     "Make the `Checkpoint` of the next fit resume, and add a `Checkpoint` if there is none"
     as_resume(resume)
     cbs = [cb() if cb is Checkpoint else cb for cb in as_list(cbs)]

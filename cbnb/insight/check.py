@@ -13,13 +13,11 @@ from typing import Any
 # %% ../../nbs/insight/check.ipynb #df0ee7b6
 from ..basics.patch import patch
 from ..basics.text import plural
-from .data_faults import DATA_CHECKS
-from .evidence import Evidence, collect, without_trace
+from .evidence import Evidence, collect
 from .findings import FAULTS, Finding, Findings
-from .model_faults import MODEL_CHECKS
-from .plan_faults import PLAN_CHECKS
-from .small_trainings import can_train, overfit, rate
+from .texts import finding
 from ..learner import Learner
+from ..snapshot import without_trace
 
 # %% ../../nbs/insight/check.ipynb #6402339e
 Check = Callable[[Evidence], Iterator[Finding]]
@@ -42,10 +40,10 @@ def _decided(found: list[Finding], trained: list[Finding]) -> list[Finding]:
     return [f for f in found if f.code != 'M6'] + trained
 
 def _of_failure(e: Evidence) -> Finding:
-    return Finding('X1', 'error', 'the first batch', type(e.failed).__name__, 'no error', f'it raises: {e.failed}', 'learn.fit(1) shows where it is raised')
+    return finding('X1', 'the first batch', type(e.failed).__name__, 'no error', error=e.failed)
 
 # %% ../../nbs/insight/check.ipynb #163a4418
-_ALL_FROZEN = Finding('M4', 'error', 'all parameters', 'frozen', 'parameters to train', 'requires_grad is False for each of them, so nothing can be trained', 'learn.unfreeze()')
+_ALL_FROZEN = finding('M4.frozen', 'all parameters', 'frozen', 'parameters to train')
 
 def _skipped_codes(skip: Any) -> set[str]:
     "Return the codes of faults given by code or name. Raise `ValueError` for an unknown one"
@@ -69,6 +67,10 @@ def check(self: Learner, fast: bool = False, skip: Any = ()) -> Findings:
     Raises:
         RuntimeError: this learner is running (...): check it before or after the fit
     """
+    from cbnb.insight.data_faults import DATA_CHECKS      # imported here: the checks and what they need take a tenth of the time of `import cbnb`
+    from cbnb.insight.model_faults import MODEL_CHECKS
+    from cbnb.insight.plan_faults import PLAN_CHECKS
+    from cbnb.insight.small_trainings import can_train, overfit, rate
     left_out = _skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
     if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()): return Findings([_ALL_FROZEN])

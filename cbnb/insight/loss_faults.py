@@ -19,14 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# %% ../../nbs/insight/loss_faults.ipynb #94cfbdf5
+# %% ../../nbs/insight/loss_faults.ipynb #074c1afa
 from ..basics.buffers import nan_since
 from ..basics.text import number
 from ..history import Run
 from .findings import Finding, Findings
+from .texts import finding
 from ..learner import Learner
 
-# %% ../../nbs/insight/loss_faults.ipynb #68176e40
+# %% ../../nbs/insight/loss_faults.ipynb #769dabaf
 SIZE = 10        # losses of a block
 
 class LossWatch:
@@ -58,9 +59,9 @@ class LossWatch:
             self.means.append(sum(block)/len(block))
             found = [*self._look_at(block)]
             if planned and self.n >= max(100, min(planned/2, 2000)) and len(self.means) >= self.next: found += self._look_at_fall(guess)
-            for finding in found:
-                if finding.code not in self.told: yield self.n - 1, finding
-                self.told.add(finding.code)
+            for each in found:
+                if each.code not in self.told: yield self.n - 1, each
+                self.told.add(each.code)
 
     def _look_at(self, block: list[float]) -> Iterator[Finding]:
         values, n, early = sorted(block), len(self.means), block[:5]
@@ -75,7 +76,7 @@ class LossWatch:
             self.n_spikes += 1
             if self.n_spikes == 3: yield _spikes(top, self.middle)
         self._swing(mid, size)
-        if self.n_swings == 3: yield _oscillating(self.trough, self.start)
+        if self.n_swings == 3: yield _oscillating(self.trough)
         self.middle += (mid - self.middle)/min(n, 5)
         self.spread += (spread - self.spread)/min(n, 20)
         self.ratio += (ratio - self.ratio)/min(n, 20)
@@ -102,25 +103,14 @@ class LossWatch:
         if mean > first - 0.03*abs(first) and min(self.means) > first - 0.2*abs(first): yield _not_learning(mean, first, 'the first loss')
         elif (constant := guess()) and mean > 0.97*constant: yield _not_learning(mean, constant, 'the loss of a constant prediction')
 
-# %% ../../nbs/insight/loss_faults.ipynb #5c3e9556
-def _not_finite(loss: float) -> Finding: return Finding(
-    'R1', 'error', 'the training loss', f'{loss}', 'finite numbers', 'an update with it makes the weights {loss} as well'.format(loss=loss), _LOWER)
+# %% ../../nbs/insight/loss_faults.ipynb #c6e21654
+_LOSS = 'the training loss'
 
-def _diverging(loss: float, low: float) -> Finding: return Finding(
-    'R2', 'warning', 'the training loss', f'it rose from {number(low)} to {number(loss)}', 'a loss that falls', 'the updates are too large, or go in the wrong direction', _LOWER)
-
-def _oscillating(low: float, first: float) -> Finding: return Finding(
-    'R4', 'warning', 'the training loss', f'3 swings between {number(low)} and twice as much or more', 'a loss that falls',
-    'each update goes beyond the minimum: the rate is too large for this momentum', _LOWER)
-
-def _spikes(loss: float, usual: float) -> Finding: return Finding(
-    'R8', 'note', 'the training loss', f'3 spikes, the last of {number(loss)} beside {number(usual)}', 'losses near their median',
-    'a single batch with a large gradient can undo many updates', 'cbs=GradientClip(1.)')
-
-def _not_learning(loss: float, than: float, what: str) -> Finding: return Finding(
-    'R3', 'warning', 'the training loss', f'{number(loss)}, and {what} is {number(than)}', '3 % less', 'the model has learned nothing about the items so far', 'learn.check()')
-
-_LOWER = 'learn.rewind(), and fit with a third of the rate'
+def _not_finite(loss: float) -> Finding: return finding('R1', _LOSS, f'{loss}', 'finite numbers', loss=loss)
+def _diverging(loss: float, low: float) -> Finding: return finding('R2', _LOSS, f'it rose from {number(low)} to {number(loss)}', 'a loss that falls')
+def _not_learning(loss: float, than: float, what: str) -> Finding: return finding('R3', _LOSS, f'{number(loss)}, and {what} is {number(than)}', '3 % less')
+def _oscillating(low: float) -> Finding: return finding('R4', _LOSS, f'3 times up to twice as much, down to {number(low)} last', 'a loss that falls')
+def _spikes(loss: float, usual: float) -> Finding: return finding('R8', _LOSS, f'3 spikes, the last of {number(loss)} beside {number(usual)}', 'losses near their median')
 
 # %% ../../nbs/insight/loss_faults.ipynb #f46a2071
 _KINDS = {F.cross_entropy: 'classes', F.binary_cross_entropy: 'shares', F.binary_cross_entropy_with_logits: 'shares', F.mse_loss: 'numbers',
@@ -150,7 +140,7 @@ def constant_loss(
         each = (F.binary_cross_entropy(mean, y, reduction='none') if kind == 'shares' else (y - mean)**2).mean(1)
     return (each.mean() + 2*each.std()/math.sqrt(len(each))).item() if len(each) >= max(least, 50) else None
 
-# %% ../../nbs/insight/loss_faults.ipynb #c26f14e1
+# %% ../../nbs/insight/loss_faults.ipynb #409347e3
 class _Watched:
     "The state of the watch of one run"
     def __init__(self):
@@ -180,16 +170,16 @@ def watch(
     kept.add(yb[0] if isinstance(yb, (list, tuple)) and len(yb) == 1 else yb, kind, wait)
     planned = run.n_steps/learn.pct_train if learn.pct_train and not learn.train_step.own_update else None
     guess = (lambda: constant_loss(kind, torch.cat(kept.targets))) if kind and kept.targets else lambda: None
-    for step, finding in kept.losses.look(losses, planned, guess): note_finding(run, finding, step)
+    for step, found in kept.losses.look(losses, planned, guess): note_finding(run, found, step)
 
 def note_finding(
     run: Run,
-    finding: Finding,
-    step: int,           # index of the training batch
+    found: Finding,
+    step: int,         # index of the training batch
 ) -> None:
     "Add a finding to the events of a run, unless the run has one with this code and place"
-    if any(e['kind'] == 'finding' and (e['code'], e['where']) == (finding.code, finding.where) for e in run.events): return
-    run.note('finding', f'{finding.name}: {finding.measured}', step, **asdict(finding))
+    if any(e['kind'] == 'finding' and (e['code'], e['where']) == (found.code, found.where) for e in run.events): return
+    run.note('finding', f'{found.name}: {found.measured}', step, **asdict(found))
 
 def findings_of(
     run: Run,

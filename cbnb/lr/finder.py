@@ -22,9 +22,7 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/lr/finder.ipynb #3eb8e9fd
-from ..basics.param_groups import (
-    get_hyper, hyper_key, set_hyper, spread_lrs, total_norm, write_hyper)
-from ..basics.multi_optimizer import MultiOptimizer
+from ..basics.optimizers import MultiOptimizer, get_hyper, hyper_key, set_hyper, spread_lrs, total_norm, write_hyper
 from ..basics.processes import local_parts
 from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
@@ -32,9 +30,9 @@ from ..basics.arguments import hinted, as_count, as_positive
 from ..basics.patch import patch
 from ..basics.nested import find_bs, map_tensors
 from ..basics.loaders import n_batches
-from ..basics.loss_weights import MeanLoss
-from ..basics.notices import shell
-from ..step import CallStep, UpdateStep
+from ..basics.losses import MeanLoss
+from ..basics.text import distinct, shell
+from ..function_steps import CallStep, UpdateStep
 from ..callback import as_list
 from ..learner import Learner
 from .rules import BAND, REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
@@ -42,7 +40,6 @@ from .trials import Plan, Trial, choose, next_rate, plan_trials
 from ..basics.buffers import Smoother
 from ..basics.metric_functions import name_of
 from ..metrics import RunningMean
-from ..basics.text import distinct
 from cbnb.display.figures import (
     COLORS, figure, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show,
     view_for)
@@ -52,21 +49,16 @@ from ..snapshot import snapshot
 from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/lr/finder.ipynb #cbf3cb54
-def geometric(
-    start: float,    # first number, above 0
-    end: float,      # last number, above `start`
-    n: int,          # how many numbers, 2 or more
-) -> list[float]:
+def geometric(start: float,    # first number, above 0
+    end: float, n: int) -> list[float]:
     "Return `n` numbers that grow by equal factors from `start` to `end`. Raises `ValueError` unless 0 < start < end"
     if start <= 0 or end <= start:
         raise ValueError(f'a sweep from {start:g} to {end:g} makes no sense: 0 < start_lr < end_lr')
     return [start*(end/start)**(i/(n - 1)) for i in range(n)]
 
 # %% ../../nbs/lr/finder.ipynb #dfe4d1ad
-def diverged(
-    losses: Sequence[float],       # smoothed losses
-    raw_losses: Sequence[float],   # measured losses
-) -> bool:
+def diverged(losses: Sequence[float],    # smoothed losses
+    raw_losses: Sequence[float]) -> bool:
     "Return whether the loss has risen far above its lowest value, and by more than its noise"
     settled = losses[19:]                               # means of twenty losses or more
     if not settled: return False
@@ -147,9 +139,7 @@ class UpdateCounter(Callback):
 # %% ../../nbs/lr/finder.ipynb #63c293cc
 class UpdateNorms:
     "Measure how far each update moves the weights"
-    def __init__(self,
-        params: Iterable[Tensor],    # the trained parameters
-    ):
+    def __init__(self, params: Iterable[Tensor]):
         self.params = list(params)
         self.before = [p.detach().clone() for p in self.params]
         self.weight_norm = total_norm(self.before)
@@ -172,9 +162,7 @@ def _bad_rows(t: Tensor) -> list[int]:
     return (~finite.flatten(1).all(1) if t.ndim > 1 else ~finite).reshape(-1).nonzero().flatten().tolist()
 
 # %% ../../nbs/lr/finder.ipynb #8ddf311a
-def bad_items(
-    learn: Learner,   # learner with a current batch
-) -> str:             # message; empty if all values are finite
+def bad_items(learn: Learner) -> str:    # message; empty if all values are finite
     "Name up to five items with nan or infinite values in the current batch. Covers only the first tensor that has such values"
     found: list[tuple[str, list[int]]] = []
     for name, part in (('inputs', learn.xb), ('targets', learn.yb)):
@@ -275,9 +263,7 @@ class LRFinder(UpdateCounter):
 
 # %% ../../nbs/lr/finder.ipynb #765a50d1
 @patch
-def _mock_run(self: Learner,
-    counter: UpdateCounter,   # callback that records losses and ends the run
-    cbs: Any = None,          # further callbacks; None: no others
+def _mock_run(self: Learner, counter: UpdateCounter, cbs: Any = None,    # further callbacks; None: no others
 ) -> None:
     "Train with the purpose `lr_find`, then restore the learner. Only `counter` keeps its records of the run"
     error = batch = None
@@ -307,10 +293,7 @@ def _try_again(learn: Learner, batch: tuple[Any, Any], error: Exception) -> None
     finally: restore()
 
 # %% ../../nbs/lr/finder.ipynb #4262f991
-def in_words(
-    n: float,     # number of things
-    unit: str,    # noun in the singular
-) -> str:         # such as '1 epoch' or 'about 21 epochs'
+def in_words(n: float, unit: str) -> str:    # such as '1 epoch' or 'about 21 epochs'
     "Format a number with its unit. If the number has to be rounded, the text begins with 'about'"
     about = f'{n:.0f}' if n >= 10 else f'{n:.2g}'
     return f'about {about} {unit}s' if float(about) != n else f'{about} {unit}{"s"*(n != 1)}'
@@ -326,12 +309,10 @@ class Planned(NamedTuple):
 # %% ../../nbs/lr/finder.ipynb #8a7a7d29
 TYPICAL_EPOCHS, UNKNOWN_EPOCH = 5, 1000    # assumed epochs of a fit, and assumed batches of an epoch
 
-def planned_run(
-    n_epoch: float | None,       # planned epochs; None: as many as the last fit had
-    last: int | None,            # epochs of the last fit; None: there was none
-    epoch_batches: int | None,   # batches in an epoch; None: not known
-    per_update: float = 1.,      # batches per update
-) -> Planned:
+def planned_run(n_epoch: float | None,    # planned epochs; None: as many as the last fit had
+    last: int | None,    # epochs of the last fit; None: there was none
+    epoch_batches: int | None,    # batches in an epoch; None: not known
+    per_update: float = 1.) -> Planned:
     "Compute the length of the planned run, in updates and in words"
     hint = ''
     if n_epoch is None:
@@ -437,9 +418,7 @@ class LastFit(NamedTuple):
 
 LITTLE_LEFT, LOWER = 0.2, 3     # share of the first loss that counts as little; divisor of the last rate for training on
 
-def last_fit(
-    learn: Learner,      # a learner with a recorder
-) -> LastFit | None:     # None: nothing is recorded
+def last_fit(learn: Learner) -> LastFit | None:    # None: nothing is recorded
     "Return the first loss and the last rate from the learner's history"
     recorder = getattr(learn, 'recorder', None)
     runs = [run for run in recorder.history.runs if run.n_steps and len(run.hyper('lr'))] if recorder and learn.train_iter else []
@@ -447,11 +426,7 @@ def last_fit(
     first = list(runs[0].raw_losses[:3])
     return LastFit(sum(first)/len(first), max(runs[-1].hyper('lr')))
 
-def for_trained(
-    rate: Rate,                  # rate from the sweep
-    losses: Sequence[float],     # first losses of the sweep
-    last: LastFit,               # the fit that trained the model
-) -> Rate:
+def for_trained(rate: Rate, losses: Sequence[float], last: LastFit) -> Rate:
     "Limit a rate to a third of the rate of the last fit, if the sweep shows no fall, or if little of the loss is left"
     most, loss = last.lr/LOWER, sum(losses)/len(losses)
     if rate.lr <= most or not (rate.doubt or 0 <= loss <= LITTLE_LEFT*last.first_loss): return rate
@@ -464,10 +439,7 @@ def for_trained(
 FEW_UPDATES, FEW_ITEMS = 20, 1000      # an epoch with fewer of both is too short to tell learning from learning by heart
 SHORT_RUN = 40                         # updates of a run, below which the best rate no longer rises as the run gets shorter
 
-def for_few_items(
-    rate: Rate,                                # rate from the sweep
-    steps: float,                              # number of updates of the planned run
-    epoch_size: tuple[float, float] | None,    # updates and items of an epoch; None: not known
+def for_few_items(rate: Rate, steps: float, epoch_size: tuple[float, float] | None,    # updates and items of an epoch; None: not known
 ) -> Rate:
     "Lower a rate if an epoch has few updates and few items, or if the planned run has few updates"
     updates, items = epoch_size if epoch_size and all(epoch_size) else (math.inf, math.inf)

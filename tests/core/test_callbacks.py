@@ -16,7 +16,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb import callback as base
-from cbnb.basics import configured
+from cbnb.basics import settings as configured
 from cbnb.basics.arguments import hinted, nearest, unknown_argument
 from cbnb.callbacks import twins
 from cbnb.hints import check_method

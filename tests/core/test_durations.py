@@ -9,7 +9,7 @@ from torch.optim import lr_scheduler as torch_schedulers
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
-from cbnb.basics.durations import Duration, as_duration
+from cbnb.basics.arguments import Duration, as_duration
 from cbnb.toy import mae
 from helpers import ab, line_batches, line_learner, noting
 from resumed import PowerFailed, fails_before

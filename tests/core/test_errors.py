@@ -17,9 +17,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import cbnb
-from cbnb.basics import error_help
-from cbnb.basics.all_pairs import AllPairsWarning
-from cbnb.basics.error_help import errors_page, explained
+from cbnb.basics import failures
+from cbnb.basics.failures import errors_page, explained
+from cbnb.basics.metric_functions import AllPairsWarning
 from helpers import IN_BATCH, RUN_EVENTS, TRAIN_ONLY, Line, RaiseIn, ab, line_batches, line_learner, noting
 
 
@@ -876,7 +876,7 @@ def test_each_error_on_the_page_of_errors_leads_to_it():
     page = Path(__file__).parents[2] / "nbs/how_to/errors.ipynb"
     assert errors_page() == "nbs/how_to/errors.ipynb"  # settings.ini has no real address
     for heading in headings(page):
-        if not heading.startswith(("Errors of", "See also")):
+        if not heading.startswith(("Errors of", "Findings of", "See also")):
             error = explained(RuntimeError(heading))
             led = getattr(error, "__notes__", []) == [f"explained in {errors_page()}"]
             assert led is not any(words in heading for words in SAID_OUTSIDE), heading
@@ -904,7 +904,7 @@ def test_the_page_of_errors_is_on_the_site_that_the_metadata_names_or_in_a_clone
     def page(**changed):
         with monkeypatch.context() as patch:
             for name, found in changed.items():
-                patch.setattr(error_help, name, found)
+                patch.setattr(failures, name, found)
             return errors_page.__wrapped__()
 
     class Fields:
@@ -914,12 +914,12 @@ def test_the_page_of_errors_is_on_the_site_that_the_metadata_names_or_in_a_clone
     assert page(metadata=lambda name: Fields()) == "https://b.org/cbnb/how_to/errors.html"
 
     def missing(name):
-        raise error_help.PackageNotFoundError(name)
+        raise failures.PackageNotFoundError(name)
 
     assert page(metadata=missing).endswith("errors.ipynb")
     assert page(find_spec=lambda name: None) is None
     with monkeypatch.context() as patch:
-        patch.setattr(error_help, "errors_page", lambda: None)
+        patch.setattr(failures, "errors_page", lambda: None)
         assert not hasattr(explained(RuntimeError("does not require grad")), "__notes__")
 
 

@@ -14,12 +14,12 @@ from torch import nn
 import cbnb
 from cbnb import callback as base
 from cbnb.basics.arguments import as_count
-from cbnb.basics.loss_parts import as_loss, pred_of, split_result
+from cbnb.basics.losses import as_loss, pred_of, split_result
 from cbnb.basics.opt_checks import checked_lr
 from cbnb.callback import as_list, is_a
 from cbnb.callbacks.model_loss import ModelLossStep, computes_loss
+from cbnb.function_steps import as_step, depends_on
 from cbnb.length import as_valid_every
-from cbnb.step import as_step, depends_on
 from helpers import Line, ab, line_batches, line_learner
 
 

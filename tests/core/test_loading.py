@@ -39,8 +39,8 @@ from torch.utils.data import (
 import cbnb
 import resumed
 from cbnb.basics import workers
-from cbnb.basics.device_copies import CopiesAhead, OnDevice
 from cbnb.basics.loaders import TensorBatches, TensorLoader, batches_of, can_index, first_batch, holds_tensors, independent_loader
+from cbnb.basics.nested import CopiesAhead, OnDevice
 from cbnb.basics.random_state import rng_state, set_rng_state
 from cbnb.basics.workers import WorkerLoader, decide, held, make_loader, state_of_data
 from cbnb.files.position import batches_from, draws, start_workers

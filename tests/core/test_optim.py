@@ -18,20 +18,24 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 import cbnb.all as cbnb
 from cbnb.basics.arguments import as_positive, as_python
 from cbnb.basics.fused import fuse, is_fused, update
-from cbnb.basics.lent_names import Hypers, LentNames, lend_hypers, lend_names, with_names
-from cbnb.basics.multi_optimizer import MultiOptimizer
 from cbnb.basics.opt_checks import needs_closure, shares_params
-from cbnb.basics.param_groups import (
+from cbnb.basics.optimizers import (
+    Hypers,
+    LentNames,
+    MultiOptimizer,
     freeze_groups,
     get_hyper,
     hyper_key,
     known_hypers,
+    lend_hypers,
+    lend_names,
     norm_params,
     noted_hypers,
     save_hypers,
     set_hyper,
     spread_lrs,
     state_keys,
+    with_names,
     write_hyper,
 )
 from cbnb.optim import belongs_to, make_opt, param_groups

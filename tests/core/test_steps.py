@@ -12,8 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import cbnb
-from cbnb.basics.multi_optimizer import MultiOptimizer
-from cbnb.basics.param_groups import get_hyper, hyper_key, known_hypers
+from cbnb.basics.optimizers import MultiOptimizer, get_hyper, hyper_key, known_hypers
 from cbnb.callbacks.ftrl import FTRL
 from cbnb.callbacks.model_loss import ModelLossStep
 from cbnb.callbacks.steps import ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep

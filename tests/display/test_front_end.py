@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cbnb.basics.notices import say, shell
+from cbnb.basics.text import say, shell
 from cbnb.display import front_end as module
 from cbnb.display.front_end import MODES, display_as, display_mode, front_end, set_display
 

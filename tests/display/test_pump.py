@@ -280,7 +280,7 @@ def test_a_page_that_is_opened_again(kernel):
 
 def test_it_is_false_where_it_cannot_work(kernel):
     code = """
-from cbnb.basics.notices import shell
+from cbnb.basics.text import shell
 found = []
 pump = Pump(button)
 def look(): found.extend([bool(Pump(button)), bool(pump), pump()])

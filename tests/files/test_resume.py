@@ -15,7 +15,7 @@ import torch
 
 import cbnb
 import processes
-from cbnb.basics.plain import put_state, state_of
+from cbnb.basics.nested import put_state, state_of
 from cbnb.callbacks.stopping import StopAfter
 from cbnb.dialects import mindspore
 from cbnb.display.front_end import display_as

@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb
-from cbnb.basics.device_copies import CopiesAhead, OnDevice, on_device
 from cbnb.basics.loaders import TensorLoader
+from cbnb.basics.nested import CopiesAhead, OnDevice, on_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 N, SIZE = 300, (3, 32, 32)

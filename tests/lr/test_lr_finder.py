@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb
-from cbnb.basics.param_groups import total_norm
+from cbnb.basics.optimizers import total_norm
 from cbnb.display.look import COLORS, lr_text
 from cbnb.lr.finder import Planned, UpdateNorms, bad_items, checked_trials, diverged, geometric, in_words, planned_run, trial_plan
 from cbnb.lr.rules import RULES, falls_surely

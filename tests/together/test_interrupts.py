@@ -16,7 +16,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.display.summary import layer_rows
-from cbnb.step import LossStep
+from cbnb.function_steps import LossStep
 from cbnb.undo import UndoStack, interrupts_act, interrupts_wait
 from helpers import Line, line_learner
 from interrupts import CALLS, At, at_each, at_random, interrupted, make, quiet
