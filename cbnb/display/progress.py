@@ -32,7 +32,7 @@ from .chart import Chart, Event, Line, chart, still_svg
 from .live_curve import sparkline
 from .figures import NAMED_COLORS
 from .front_end import by_name, display_mode
-from .look import COLORS, FONT, WIDEST, css_variables, value_text
+from .look import COLORS, WIDEST, css_variables, value_text
 from .page_script import asset, runs_scripts, still_image
 from ..learner import Learner
 from ..history import Run
@@ -116,28 +116,7 @@ def changes(names: Sequence[str], rows: Sequence[Sequence[Any]],
     return found
 
 # %% ../../nbs/display/progress.ipynb #ac6c793e
-TABLE_STYLE = f'''<style>
-.cbnb-epochs{{max-width:100%;overflow-x:auto;color:var(--cbnb-text,currentColor)}}
-.cbnb-epochs.long{{display:flex;flex-direction:column-reverse}}
-.cbnb-epochs.cbnb-epochs.cbnb-epochs{{
-& table{{flex:none;align-self:flex-start;margin:0;border-collapse:collapse;border:0;
-font:13px/20px {FONT};font-variant-numeric:tabular-nums}}
-& tr{{background:none}}
-& :is(th,td){{position:relative;padding:0 1.4em 0 .4em;border:0;min-width:8ch;
-text-align:right;white-space:nowrap;font-weight:400;line-height:20px;max-width:none}}
-& :is(th,td):last-child{{padding-right:.5em;min-width:0}}
-& :first-child{{min-width:0}}
-& thead th{{position:sticky;top:0;z-index:1;font-weight:600;
-background:var(--jp-layout-color0,var(--cbnb-page,Canvas));box-shadow:0 1px currentColor}}
-& .best *{{font-weight:700;background:color-mix(in srgb,var(--cbnb-train,gray) 13%,transparent)}}
-& .best * *{{background:none}}
-& :is(.up,.down,.better,.worse)::after{{position:absolute;right:.45em;font-size:10px;
-color:var(--cbnb-quiet,inherit)}}
-& :is(.up,.worse)::after{{content:"▲";content:"▲"/"up"}}
-& :is(.down,.better)::after{{content:"▼";content:"▼"/"down"}}
-& .better::after{{color:var(--cbnb-good,inherit)}}
-& .worse::after{{color:var(--cbnb-bad,inherit)}}
-}}</style>'''.replace('\n', '')
+TABLE_STYLE = f'<style>{asset("epochs.css")}</style>'
 
 # %% ../../nbs/display/progress.ipynb #3a24463e
 def _row_html(values: Sequence[Any], looks: Sequence[str], best: bool) -> str:
@@ -203,27 +182,19 @@ class Progress(NamedTuple):
         most: float = math.inf,    # largest number of characters; the least important words are left out
     ) -> str:
         "Describe the progress in one line"
-        return _worded(self, most)
-
-# %% ../../nbs/display/progress.ipynb #ebfb5214
-def _worded(at: Progress, most: float) -> str:
-    of = f' of {at.n_batches}' if at.n_batches else ''
-    if at.purpose == 'lr_find':
-        stage = f', {at.stage}'*bool(at.stage)
-        return f'lr_find{stage}: {at.batches}{of} updates, lr {at.lr:.2g}'
-    batch = f'batch {at.batches}{of}'
-    if at.purpose != 'fit': return f'{at.purpose}: {batch}'
-    said = _fit_words(at, batch + ' of validation'*(not at.training))
-    for least in ('rate', 'batch', 'loss'):
-        if len(', '.join(said.values())) > most: said.pop(least, None)
-    return ', '.join(said.values())
-
-def _fit_words(at: Progress, batch: str) -> dict[str, str]:
-    said = dict(epochs=f'{at.epochs} of {at.n_epoch} epochs', batch=batch)
-    if at.loss is not None: said['loss'] = f'loss {at.loss:.4f}'
-    if at.rate: said['rate'] = f'{at.rate:,.0f} samples/s'
-    if at.left is not None: said['left'] = f'{clock(at.left)} left'
-    return said
+        of = f' of {self.n_batches}' if self.n_batches else ''
+        if self.purpose == 'lr_find':
+            stage = f', {self.stage}'*bool(self.stage)
+            return f'lr_find{stage}: {self.batches}{of} updates, lr {self.lr:.2g}'
+        said = dict(epochs=f'{self.epochs} of {self.n_epoch} epochs', batch=f'batch {self.batches}{of}')
+        if self.purpose != 'fit': return f'{self.purpose}: {said["batch"]}'
+        if not self.training: said['batch'] += ' of validation'
+        if self.loss is not None: said['loss'] = f'loss {self.loss:.4f}'
+        if self.rate: said['rate'] = f'{self.rate:,.0f} samples/s'
+        if self.left is not None: said['left'] = f'{clock(self.left)} left'
+        for least in ('rate', 'batch', 'loss'):
+            if len(', '.join(said.values())) > most: said.pop(least, None)
+        return ', '.join(said.values())
 
 # %% ../../nbs/display/progress.ipynb #9372d930
 _ROW = 'display:flex;gap:.8em;align-items:center;margin:.4em 0'
@@ -765,13 +736,11 @@ class ProgressCallback(Callback):
 
     def _act(self, now: float) -> None:
         if self.pace and self.learn.purpose == 'fit': self.pace.reach(self.learn.iter + 1, self._worked(now))
-        if now >= self.poll_at: self._poll()
+        if now >= self.poll_at:
+            self.shown.poll()
+            self.poll_at = time.perf_counter() + self.shown.poll_every
         if now >= self.draw_at: self._draw(now)
         self.next = min(self.draw_at, self.poll_at)
-
-    def _poll(self) -> None:
-        self.shown.poll()
-        self.poll_at = time.perf_counter() + self.shown.poll_every
 
     def _draw(self, now: float) -> None:
         self.shown.progress(self._progress(now))
