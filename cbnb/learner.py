@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .insight import check as _in_check
     from .files import checkpoints as _in_checkpoints
     from .distributed import data_parallel as _in_data_parallel
+    from .insight import diagnose as _in_diagnose
     from .files import export as _in_export
     from .lr import finder as _in_finder
     from .callbacks import fit_methods as _in_fit_methods
@@ -161,6 +162,7 @@ class Learner(Loop):
         load_state_dict = _in_state.load_state_dict
         __dir__ = _in_hints.__dir__
         check = _in_check.check
+        diagnose = _in_diagnose.diagnose
         _mock_run = _in_finder._mock_run
         _try_rates = _in_finder._try_rates
         lr_find = _in_finder.lr_find
