@@ -26,11 +26,7 @@ from torch import Tensor
 from .text import plural
 
 # %% ../../nbs/basics/arguments.ipynb #11bb6b50
-def as_count(
-    n: Any,         # the value passed
-    name: str,      # the name of the parameter, for the error message
-    least: int,     # the smallest number allowed
-) -> int:
+def as_count(n: Any, name: str, least: int) -> int:
     "Return `n` as an `int`, after checking that it is a whole number of at least `least`"
     try: count = operator.index(n) if not isinstance(n, bool) else None
     except TypeError: count = None
@@ -40,19 +36,14 @@ def as_count(
     return count
 
 # %% ../../nbs/basics/arguments.ipynb #870055cc
-def recommended(
-    value: Any,    # a result of `lr_find`, or a rate
-) -> Any:          # the recommended rate, or `value` itself if it is a rate
+def recommended(value: Any) -> Any:    # the recommended rate, or `value` itself if it is a rate
     "Return the learning rate of a result of `lr_find`: the recommended one, or the one that you chose with `choose`. If the result has none, raise `ValueError`. Return any other value unchanged"
     if not (hasattr(value, 'lr') and hasattr(value, 'reason')): return value
     if value.lr is not None: return value.lr
     raise ValueError(f'lr_find recommends no rate: {value.reason}')
 
 # %% ../../nbs/basics/arguments.ipynb #f5bd1d85
-def as_positive(
-    value: Any,          # a number, a tensor with one element, or a result of `lr_find`
-    name: str = 'lr',    # the name of the parameter, for the error message
-) -> float:              # a finite number, 0 or more
+def as_positive(value: Any, name: str = 'lr') -> float:    # a finite number, 0 or more
     "Convert a rate to a finite `float` of 0 or more, or raise `TypeError` or `ValueError`"
     value = recommended(value)
     scalar = isinstance(value, Tensor) and value.numel() == 1
@@ -77,44 +68,32 @@ def as_python(value: Any) -> Any:
     return value.tolist() if hasattr(value, 'tolist') and not isinstance(value, Tensor) else value
 
 # %% ../../nbs/basics/arguments.ipynb #31dcf46a
-def as_number(
-    value: Any,       # a number, a tensor or an array with one element, or None
-) -> float | None:    # the number; None if `value` is None
+def as_number(value: Any) -> float | None:    # the number; None if `value` is None
     "Convert `value` to a Python number, and return None for None. Converting a tensor waits for its device"
     if value is None or isinstance(value, (bool, int, float)): return value
     return value.item() if hasattr(value, 'item') else float(value)
 
 # %% ../../nbs/basics/arguments.ipynb #f624f79b
-def nearest(
-    name: str,               # the name that may be misspelled
-    known: Iterable[str],    # the names to choose from
-    cutoff: float = 0.6,     # the least similarity, from 0 to 1
-) -> str | None:             # the closest name; None: no name is similar
+def nearest(name: str,    # the name that may be misspelled
+    known: Iterable[str], cutoff: float = 0.6,    # the least similarity, from 0 to 1
+) -> str | None:    # the closest name; None: no name is similar
     "Return the known name that is most similar to `name`, or None if no name is similar"
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
 # %% ../../nbs/basics/arguments.ipynb #dd3acdc6
-def columns_hint(
-    name: str,           # a column name that the table lacks
-    there: list[str],    # the column names of the table
-) -> str:
+def columns_hint(name: str, there: list[str]) -> str:
     "Return a hint for an error message: the closest column name, if one is similar, and all column names"
     near, listed = nearest(name, there), ', '.join(there)
     return f'did you mean {near!r}? (there are: {listed})' if near else f'there are: {listed}'
 
 # %% ../../nbs/basics/arguments.ipynb #7cfb6e9f
-def without_partial(
-    f: Any,    # a function, or a partial of one
-) -> Any:
+def without_partial(f: Any) -> Any:
     "Return the function inside a `functools.partial`, or `f` itself if it is not a partial"
     while isinstance(f, functools.partial): f = f.func
     return f
 
 # %% ../../nbs/basics/arguments.ipynb #671afe28
-def check_arguments(
-    func: Callable,             # the function that will be called later
-    kwargs: dict[str, Any],     # some of the keyword arguments for that call
-) -> None:
+def check_arguments(func: Callable, kwargs: dict[str, Any]) -> None:
     "Raise `TypeError` if `func` does not accept one of the keyword arguments"
     try: parameters = inspect.signature(func).parameters.values()
     except (TypeError, ValueError): return                    # some builtins have no signature
@@ -160,11 +139,7 @@ _ELSEWHERE = dict(                   # argument -> where to pass it instead
     weights_only='leave it out, files are read without running code in any case')
 
 # %% ../../nbs/basics/arguments.ipynb #6026d6c0
-def unknown_argument(
-    func: str,           # the name of the function
-    name: str,           # the argument that `func` does not have
-    known: list[str],    # the arguments of `func`
-) -> str:
+def unknown_argument(func: str, name: str, known: list[str]) -> str:
     "Return the error message for an unknown argument, with a hint at what to pass instead"
     if name in _ELSEWHERE and name not in known: hint = _ELSEWHERE[name]
     else:
@@ -202,25 +177,19 @@ class Duration:
 
     def __str__(self) -> str: return plural(self.n, self.unit)
 
-    def count(self,
-        learn: Any,    # the learner, in a fit
-    ) -> int:          # epochs, steps or updates of this fit so far
+    def count(self, learn: Any) -> int:    # epochs, steps or updates of this fit so far
         "Return the counter of the unit"
         return getattr(learn, COUNTERS[self.unit])
 
-    def share(self,
-        learn: Any,    # the learner, in a fit
-    ) -> float:        # from 0 to 1
+    def share(self, learn: Any) -> float:    # from 0 to 1
         "Return the share of the duration that is over"
         return min(self.count(learn)/self.n, 1.)
 
 # %% ../../nbs/basics/arguments.ipynb #5dc31307
 _UNITS = dict(epoch='epoch', step='step', batch='step', batche='step', iteration='step', update='update')
 
-def as_duration(
-    value: Any,              # a whole number of epochs, text such as '500 steps', or a `Duration`
-    name: str = 'n_epoch',   # the name of the parameter, for error messages
-) -> Duration:
+def as_duration(value: Any,    # a whole number of epochs, text such as '500 steps', or a `Duration`
+    name: str = 'n_epoch') -> Duration:
     "Convert a value to a `Duration`. Raise `TypeError` if it is neither a whole number nor text, and `ValueError` if it is below 1 or its unit is unknown"
     if isinstance(value, Duration): return value
     if name == 'n_epoch' and not isinstance(value, str) and hasattr(value, '__getitem__') and getattr(value, 'ndim', 1): raise TypeError(
@@ -249,14 +218,10 @@ class Every:
 
     def __repr__(self) -> str: return str(self.duration)
 
-    def is_due(self,
-        count: int,    # epochs, steps or updates so far
-    ) -> bool:
+    def is_due(self, count: int) -> bool:
         "Return whether an interval has been completed since the last call of `mark`"
         return count//self.duration.n > self.n_done
 
-    def mark(self,
-        count: int,    # epochs, steps or updates so far
-    ) -> None:
+    def mark(self, count: int) -> None:
         "Wait for the end of the current interval"
         self.n_done = count//self.duration.n

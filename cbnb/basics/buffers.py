@@ -19,9 +19,7 @@ from torch import Tensor
 # %% ../../nbs/basics/buffers.ipynb #fde1331c
 class Copy:
     "An asynchronous copy of a tensor from a GPU to the CPU"
-    def __init__(self,
-        t: Tensor,    # a tensor on the GPU, which the GPU may not have computed yet
-    ) -> None:
+    def __init__(self, t: Tensor) -> None:
         self.numbers = torch.empty(t.shape, dtype=t.dtype, pin_memory=True)
         self.numbers.copy_(t, non_blocking=True)
         cuda: Any = torch.cuda
@@ -30,8 +28,7 @@ class Copy:
 
     def __len__(self) -> int: return len(self.numbers)
 
-    def is_here(self,
-        wait: bool,    # whether to wait until the copy is complete
+    def is_here(self, wait: bool,    # whether to wait until the copy is complete
     ) -> bool:
         "Return whether the copy is complete"
         if wait: self.event.synchronize()
@@ -42,18 +39,14 @@ class ScalarBuffer:
     "A list of scalar tensors that stay on their device until you read them"
     def __init__(self) -> None: self.fill(array('f'))
 
-    def fill(self,
-        numbers: 'array[float]',    # the new numbers
-    ) -> None:
+    def fill(self, numbers: 'array[float]') -> None:
         "Replace all numbers of the buffer"
         self.numbers = numbers[:]            # on the CPU; then, from older to newer:
         self.coming: list[Copy] = []         # being copied to the CPU
         self.chunks: list[Tensor] = []       # stacked, on the device
         self.waiting: list[Tensor] = []      # not stacked yet
 
-    def append(self,
-        t: Tensor,    # a tensor without dimensions
-    ) -> None:
+    def append(self, t: Tensor) -> None:
         "Append a scalar tensor without waiting for the device"
         self.waiting.append(t)
         if len(self.waiting) == 256: self.stack()
@@ -94,14 +87,11 @@ class ScalarBuffer:
 # %% ../../nbs/basics/buffers.ipynb #9d376944
 class Smoother:
     "An exponentially weighted mean with bias correction"
-    def __init__(self,
-        beta: float = 0.98,   # weight of the past; 0.98 averages over about 50 numbers
+    def __init__(self, beta: float = 0.98,    # weight of the past; 0.98 averages over about 50 numbers
     ) -> None:
         self.beta, self.weight = beta, 0.
         self.v: Any = 0.
-    def add(self,
-        x: Any,     # a number or a scalar tensor
-    ) -> Any:       # the weighted mean so far
+    def add(self, x: Any) -> Any:    # the weighted mean so far
         "Add a number and return the weighted mean"
         beta = self.beta
         self.v, self.weight = beta*self.v + (1 - beta)*x, beta*self.weight + 1 - beta
@@ -114,9 +104,7 @@ class Smoother:
 # %% ../../nbs/basics/buffers.ipynb #1a5fa7ba
 class SmoothedBuffer(ScalarBuffer):
     "A `ScalarBuffer` that can also return smoothed numbers"
-    def __init__(self,
-        beta: float = 0.98,   # weight of the past in the running mean
-    ) -> None:
+    def __init__(self, beta: float = 0.98) -> None:
         self.beta = beta
         super().__init__()
 
@@ -141,16 +129,13 @@ class SmoothedBuffer(ScalarBuffer):
 # %% ../../nbs/basics/buffers.ipynb #1d196a77
 class NamedLoss:
     "One of several named losses of a step, with a number for each batch that has this loss"
-    def __init__(self,
-        beta: float = 0.98,   # weight of the past in the smoothed loss
+    def __init__(self, beta: float = 0.98,    # weight of the past in the smoothed loss
     ) -> None:
         self.series = SmoothedBuffer(beta)
         self.steps: list[int] = []      # the batches that have this loss
 
-    def append(self,
-        step: int,                # index of the training batch
-        value: Tensor | float,    # the loss of this batch
-    ) -> None:
+    def append(self, step: int,    # index of the training batch
+        value: Tensor | float) -> None:
         "Add the loss of a batch without waiting for the device"
         self.steps.append(step)
         self.series.append(torch.as_tensor(value).detach().clone())
@@ -160,25 +145,20 @@ class NamedLoss:
         "The smoothed loss for each batch that has one. Reading the property waits for the device"
         return self.series.smoothed()
 
-    def column(self,
-        n: int,                   # number of training batches of the run
-        smooth: bool = False,     # whether to smooth, and repeat the last value for batches without one
+    def column(self, n: int, smooth: bool = False,    # whether to smooth, and repeat the last value for batches without one
     ) -> list[float]:
         "Return one number per batch. For a batch without this loss, the number is nan, or the previous number if `smooth` is set"
         values, last = dict(zip(self.steps, self.losses if smooth else self.series.read())), math.nan
         return [last := values.get(step, last if smooth else math.nan) for step in range(n)]
 
 # %% ../../nbs/basics/buffers.ipynb #6a6fc7a4
-def nan_since(
-    losses: Sequence[float],    # raw losses, one for each step
-) -> int | None:                # index of the first step; None if the last loss is finite
+def nan_since(losses: Sequence[float],    # raw losses, one for each step
+) -> int | None:    # index of the first step; None if the last loss is finite
     "Return the step from which on no loss is finite"
     n = sum(1 for _ in itertools.takewhile(lambda loss: not math.isfinite(loss), reversed(losses)))
     return len(losses) - n if n else None
 
-def packed(
-    values: list[float],    # the numbers
-) -> 'array[float]':
+def packed(values: list[float]) -> 'array[float]':
     "Return an array of 32-bit numbers if these represent `values` exactly, otherwise of 64-bit numbers"
     small = array('f', values)
     return small if all(a == b or math.isnan(b) for a, b in zip(small, values)) else array('d', values)

@@ -41,9 +41,7 @@ _EXPLAINED = (
 
 _E = TypeVar('_E', bound=BaseException)
 
-def explained(
-    e: _E,
-) -> _E:  # the same error
+def explained(e: _E) -> _E:    # the same error
     "Add a note with the address of the page of common errors to an error that the page explains"
     if type(e) not in (TypeError, ValueError, RuntimeError): return e     # the `str` of other classes may fail
     words = str(e)
@@ -53,9 +51,7 @@ def explained(
     return e
 
 # %% ../../nbs/basics/failures.ipynb #5ccc0f12
-def _chained(
-    e: BaseException,
-    until: BaseException | None,    # the exception where the chain ends; None: follow the whole chain
+def _chained(e: BaseException, until: BaseException | None,    # the exception where the chain ends; None: follow the whole chain
 ) -> list[BaseException]:
     "Return an exception, the exceptions that it was raised from or during, and the members of exception groups"
     found: list[BaseException] = []
@@ -74,27 +70,19 @@ def _release(tb: TracebackType | None) -> None:
         except RuntimeError: continue      # the call is still running
         frame.f_locals
 
-def release_locals(
-    e: BaseException,
-    until: BaseException | None = None,    # an exception from before the failure, which keeps its variables
-) -> None:
+def release_locals(e: BaseException, until: BaseException | None = None) -> None:
     "Release the local variables of all finished calls in the traceback of an exception, and in the tracebacks of the exceptions in its chain"
     for found in _chained(e, until): _release(found.__traceback__)
 
 # %% ../../nbs/basics/failures.ipynb #6c045c12
 _OUT_OF_MEMORY = ('out of memory', 'not enough memory', "can't allocate memory", 'ALLOC_FAILED')
 
-def is_out_of_memory(
-    e: BaseException,
-) -> bool:
+def is_out_of_memory(e: BaseException) -> bool:
     "Return whether `e` or another exception in its chain is an out-of-memory error"
     return any(isinstance(f, MemoryError) or isinstance(f, RuntimeError) and any(w in str(f) for w in _OUT_OF_MEMORY)
                for f in _chained(e, None))
 
-def note_batch(
-    e: BaseException,     # the error that the note is added to
-    batch: Any,           # the batch as the loader returned it
-) -> None:
+def note_batch(e: BaseException, batch: Any) -> None:
     "Add the size of the batch to an out-of-memory error, as a note"
     if batch is None or not isinstance(e, RuntimeError) or not is_out_of_memory(e): return
     try: n = f'{find_bs(batch)} items'
@@ -138,9 +126,7 @@ def _text_labels(batch: Any) -> str | None:
     if isinstance(target, (tuple, list)) and target: target = target[0]
     return target if isinstance(target, str) else None
 
-def note_fix(
-    e: BaseException,    # the error that the note is added to
-    batch: Any,          # the batch as the loader returned it; None: there was none
+def note_fix(e: BaseException, batch: Any,    # the batch as the loader returned it; None: there was none
 ) -> None:
     "Add the fix to an error of torch about the type or shape of a batch, as a note"
     if type(e).__name__ == 'NoClosureError': return e.add_note(      # of pytorch_optimizer

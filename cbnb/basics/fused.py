@@ -18,15 +18,11 @@ from torch.optim.optimizer import _global_optimizer_post_hooks as _AFTER_ALL
 from torch.optim.optimizer import _global_optimizer_pre_hooks as _BEFORE_ALL
 
 # %% ../../nbs/basics/fused.ipynb #87f4fb43
-def is_fused(
-    opt: Optimizer,    # any optimizer
-) -> bool:
+def is_fused(opt: Optimizer) -> bool:
     "Return whether the optimizer uses torch's fused form for all groups"
     return all(group.get('fused') for group in opt.param_groups)
 
-def fuse(
-    opt: Optimizer,                              # a new optimizer
-    device: torch.device | str | None = None,    # device of the training; None: the device of the parameters
+def fuse(opt: Optimizer, device: torch.device | str | None = None,    # device of the training; None: the device of the parameters
 ) -> None:
     "Choose the fused form of an optimizer of torch. Keep a form that you chose, and the default form where the fused form fails or is not faster"
     own = type(opt).__module__.partition('.')[0] != 'torch'
@@ -52,24 +48,18 @@ def _can_fuse(opt: Optimizer, device: torch.device | str | None) -> bool:
     except Exception: return False       # for any error: torch's own choice works
     return True
 
-def has_sparse(
-    model: nn.Module,    # any model
-) -> bool:
+def has_sparse(model: nn.Module) -> bool:
     "Return whether a layer has sparse gradients, which the fused forms do not support"
     return isinstance(model, nn.Module) and any(getattr(m, 'sparse', False) is True for m in model.modules())
 
 # %% ../../nbs/basics/fused.ipynb #7e72f51f
-def update(
-    opt: Optimizer,    # any optimizer with `step`
-) -> None:
+def update(opt: Optimizer) -> None:
     "Update the weights like `opt.step()`, but skip the work for profilers and hooks if there are none"
     inner = _inside(getattr(type(opt), 'step', None))
     if inner is None or 'step' in vars(opt) or _is_watched(opt): opt.step()
     else: inner(opt)
 
-def zero_grad(
-    opt: Any,          # an optimizer
-) -> None:
+def zero_grad(opt: Any) -> None:
     "Set the gradients to None like `opt.zero_grad()`. The method of torch takes ten microseconds for this"
     if type(opt).zero_grad is not Optimizer.zero_grad: return opt.zero_grad()
     for group in opt.param_groups:

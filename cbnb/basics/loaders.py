@@ -46,17 +46,13 @@ class Batches:
         raise TypeError('this loader does not know its length: pass Batches(make, n_iter=...)')
 
 # %% ../../nbs/basics/loaders.ipynb #325ac23e
-def n_batches(
-    dl: Any,         # a loader
-) -> int | None:     # None if the loader has no length
+def n_batches(dl: Any) -> int | None:    # None if the loader has no length
     "Return the number of batches of a loader, or None if the loader has no length"
     try: return len(dl)
     except TypeError: return None
 
 # %% ../../nbs/basics/loaders.ipynb #29b3af1e
-def batch_size(
-    dl: Any,         # a loader
-) -> int | None:     # None if the loader has no `batch_size`
+def batch_size(dl: Any) -> int | None:    # None if the loader has no `batch_size`
     "Return the `batch_size` of a loader or of its batch sampler, or None if neither has one"
     for holder in (dl, getattr(dl, 'batch_sampler', None)):
         if isinstance(n := getattr(holder, 'batch_size', None), int): return n
@@ -72,10 +68,7 @@ def _are_columns(parts: tuple | list) -> bool:
     return len({look(p) for p in parts}) > 1
 
 # %% ../../nbs/basics/loaders.ipynb #4d37c64a
-def _items_remedy(
-    dl: Any,                # what was passed as a loader
-    single: bool = False,   # one loader is wanted, as for `get_preds(dl=...)`, and not a `DataLoaders`
-) -> str | None:
+def _items_remedy(dl: Any, single: bool = False) -> str | None:
     "Return a message that says what to pass instead of `dl`, or None if `dl` may hold batches"
     kind = type(dl).__name__
     if isinstance(dl, Dataset):
@@ -118,9 +111,8 @@ def as_loader(
     return dl
 
 # %% ../../nbs/basics/loaders.ipynb #825ae4bf
-def independent_loader(
-    dl: Any,    # a loader, perhaps in the middle of an iteration
-) -> Any:       # `dl` itself, if it can be iterated twice at the same time
+def independent_loader(dl: Any,    # a loader, perhaps in the middle of an iteration
+) -> Any:    # `dl` itself, if it can be iterated twice at the same time
     "Return a loader over the same batches that can be iterated independently of `dl`"
     running = getattr(dl, '_iterator', None)          # torch keeps the iterator if workers are persistent
     if not isinstance(dl, DataLoader) or running is None: return dl
@@ -131,9 +123,7 @@ def independent_loader(
     return dl
 
 # %% ../../nbs/basics/loaders.ipynb #fcc22480
-def first_batch(
-    dl: Any,       # a loader
-) -> Any:          # the batch that the next epoch begins with
+def first_batch(dl: Any) -> Any:    # the batch that the next epoch begins with
     "Return the first batch of a loader, and restore the random state"
     restore = save_rng([dl])
     try:
@@ -142,10 +132,7 @@ def first_batch(
     raise ValueError('the loader gave no batches')
 
 # %% ../../nbs/basics/loaders.ipynb #d822a78e
-def set_epoch(
-    dl: Any,       # a loader
-    epoch: int,    # the number of the epoch that begins
-) -> None:
+def set_epoch(dl: Any, epoch: int) -> None:
     "Call `set_epoch` of a loader, its samplers and its datasets, however they are nested"
     waiting, seen = [dl], set()
     while waiting:
@@ -166,18 +153,13 @@ def _reads_like(base: type, dataset: Any) -> bool:
     return (isinstance(dataset, base) and not vars(dataset).keys() & set(_READS)
             and [getattr(type(dataset), name, None) for name in _READS] == _KEPT[base])
 
-def holds_tensors(
-    dataset: Any,    # any dataset
-) -> bool:
+def holds_tensors(dataset: Any) -> bool:
     "Return whether the items of a dataset are rows of tensors: a `TensorDataset`, or a `Subset` of one"
     while _reads_like(Subset, dataset): dataset = dataset.dataset
     return _reads_like(TensorDataset, dataset)
 
 # %% ../../nbs/basics/loaders.ipynb #bd225ca0
-def _rows(
-    dataset: Any,       # a dataset that passes `holds_tensors`
-    chosen: list[int],  # the numbers of the items in a batch
-) -> tuple[TensorDataset, list[int]]:
+def _rows(dataset: Any, chosen: list[int]) -> tuple[TensorDataset, list[int]]:
     "Return the `TensorDataset` inside `dataset`, and the row numbers of the chosen items"
     while isinstance(dataset, Subset):
         at, dataset = dataset.indices, dataset.dataset
@@ -195,10 +177,7 @@ def _select(t: Tensor, rows: Tensor) -> Tensor:
     return t.index_select(0, rows.pin_memory().to(t.device, non_blocking=True))
 
 # %% ../../nbs/basics/loaders.ipynb #21f24ff3
-def batch_by_index(
-    dataset: Any,       # a dataset that passes `holds_tensors`
-    chosen: Any,        # a batch of item numbers from a sampler
-) -> list[Tensor] | None:    # None: torch must load this batch
+def batch_by_index(dataset: Any, chosen: Any) -> list[Tensor] | None:    # None: torch must load this batch
     "Load the batch of the chosen items with one indexing call per tensor, or return None if torch must load the batch"
     if type(chosen) is not list or not chosen: return None
     try:
@@ -220,9 +199,7 @@ class TensorBatches(_SingleProcessDataLoaderIter):
         return batch
 
 # %% ../../nbs/basics/loaders.ipynb #954157d1
-def can_index(
-    dl: DataLoader,    # the loader to check
-) -> bool:
+def can_index(dl: DataLoader) -> bool:
     "Return whether the next iteration of a loader can index tensors by batch"
     usual = dl.collate_fn is default_collate and default_collate_fn_map.get(Tensor) is collate_tensor_fn
     return usual and not dl.num_workers and not dl.timeout and dl.batch_sampler is not None and holds_tensors(dl.dataset)
@@ -235,15 +212,11 @@ class TensorLoader(DataLoader):
     def __repr__(self) -> str: return f'{type(self).__name__}({len(self.dataset)} items, batch size {self.batch_size})'
 
 # %% ../../nbs/basics/loaders.ipynb #a1cb2ae5
-def batches_of(
-    dl: Iterable,     # a loader
-) -> Iterable:        # `dl` itself, or an iterator over the same batches
+def batches_of(dl: Iterable) -> Iterable:    # `dl` itself, or an iterator over the same batches
     "Return an iterable over the batches of a loader that indexes in-memory tensors by batch where possible"
     return TensorBatches(dl) if type(dl) is DataLoader and can_index(dl) else dl
 
-def quiet_batches_of(
-    dl: Iterable,     # a loader
-) -> Iterable:        # `dl` itself, or an iterator over the same batches
+def quiet_batches_of(dl: Iterable) -> Iterable:    # `dl` itself, or an iterator over the same batches
     "Return an iterable like `batches_of`. If the loader neither shuffles nor has workers, restore the random state after torch has drawn its seed"
     if not _is_sequential(dl): return batches_of(dl)
     generator = dl.generator or torch.default_generator
@@ -305,10 +278,8 @@ def _cells(i: int, dl: Any) -> list[Any]:
     return ['train' if i == 0 else 'valid' if i == 1 else i, '?' if n is None else f'{n:,}', size or '?', words]
 
 # %% ../../nbs/basics/loaders.ipynb #4d4e4a11
-def check_datasets(
-    train_ds: Any,              # dataset for training
-    others: list[Any],          # datasets for validation; None among them are left out
-    kwargs: dict[str, Any],     # further arguments of torch's `DataLoader`
+def check_datasets(train_ds: Any, others: list[Any],    # datasets for validation; None among them are left out
+    kwargs: dict[str, Any],    # further arguments of torch's `DataLoader`
 ) -> None:
     "Raise `TypeError` for a dataset or an argument that `DataLoaders.from_datasets` cannot take"
     _check_arguments(kwargs)

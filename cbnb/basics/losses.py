@@ -73,11 +73,7 @@ _MODULES = {cls: rule for cls, _, rule in _LOSSES.values()}
 # %% ../../nbs/basics/losses.ipynb #d429416a
 _PLAIN = SimpleNamespace(weight=None, ignore_index=None, reduction='none')
 
-def _weight(
-    rule: Callable[..., Any],    # what the mean divides by
-    o: Any,                      # options of the loss
-    *data: Any,                  # the tensors that the loss compares
-) -> Any:
+def _weight(rule: Callable[..., Any], o: Any, *data: Any) -> Any:
     if o.reduction == 'sum': return None
     return int(rule(_PLAIN, *data)) if o.reduction == 'none' else rule(o, *data)
 
@@ -164,9 +160,7 @@ def _divided_by(rule: Callable[..., Any], o: Any, values: Tensor, pred: Any, y: 
 # %% ../../nbs/basics/losses.ipynb #367de8b5
 _COUNTS = 'NllLossBackward0', 'NllLoss2DBackward0'
 
-def divisor(
-    loss: Tensor,    # a loss with its graph
-) -> Any:            # a scalar tensor, or `UNKNOWN`
+def divisor(loss: Tensor) -> Any:    # a scalar tensor, or `UNKNOWN`
     "Return the number that `F.nll_loss` has divided by, if this was the last operation of a loss"
     if type(node := loss.grad_fn).__name__ not in _COUNTS or node._saved_reduction != 1: return UNKNOWN       # 1: the mean
     total = node._saved_total_weight
@@ -205,9 +199,7 @@ def with_call(
     return loss, next((call for out, *call in reversed(calls.noted) if out is picked), None)
 
 # %% ../../nbs/basics/losses.ipynb #1d032f86
-def exact_dtype(
-    device: torch.device,    # where a sum is accumulated
-) -> torch.dtype:
+def exact_dtype(device: torch.device) -> torch.dtype:
     "Return the most precise floating-point type of a device. Apple's `mps` has no double precision"
     return torch.float32 if device.type == 'mps' else torch.float64
 
@@ -217,9 +209,8 @@ class MeanLoss:
         self.losses, self.weights, self.n = [], [], 0         # not yet added up; number of batches
         self.total, self.weight, self.adds = 0., 0., False    # `adds`: the losses of batches add up
 
-    def add(self,
-        loss: Tensor,             # the loss of a batch; several values: their mean
-        weight: Any,              # how much it counts, a number or a scalar tensor; None: the losses add up
+    def add(self, loss: Tensor,    # the loss of a batch; several values: their mean
+        weight: Any,    # how much it counts, a number or a scalar tensor; None: the losses add up
     ) -> None:
         "Add the loss of a batch"
         self.weights.append(weight)              # first: an interrupt may come between these two lines
@@ -239,9 +230,8 @@ class MeanLoss:
             self.weight = self.weight + weights.sum()
         self.losses, self.weights = [], []
 
-    def value(self,
-        everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
-    ) -> float | None:              # None without batches
+    def value(self, everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
+    ) -> float | None:    # None without batches
         "Return the loss. The call waits for the device"
         if self.losses: self._sum_up()
         numbers = self.total, self.weight, self.n, self.adds
@@ -274,12 +264,8 @@ def _stacked(weights: list[Any], dtype: torch.dtype, device: torch.device) -> Te
     return torch.stack([torch.as_tensor(w, dtype=dtype, device=device).detach() for w in weights])
 
 # %% ../../nbs/basics/losses.ipynb #6919af65
-def given_weight(
-    f: Any,              # the argument `batch_weight` of a learner
-    pred: Any,           # the prediction of a batch
-    *yb: Any,            # the targets of the batch
-    look: bool = True,   # whether to check the value of a tensor, which waits for the device
-) -> Any:                # a number or a scalar tensor
+def given_weight(f: Any, pred: Any, *yb: Any, look: bool = True,    # whether to check the value of a tensor, which waits for the device
+) -> Any:    # a number or a scalar tensor
     "Return what a function of yours gives as the weight of a batch. Raise `TypeError` or `ValueError` unless it can be a weight"
     if not callable(f): raise TypeError(f'batch_weight={f!r} should be a function, such as lambda pred, y: (y != pad).sum()')
     weight = f(pred, *yb)
@@ -291,9 +277,7 @@ def given_weight(
     raise (ValueError if isinstance(weight, (Tensor, Real)) else TypeError)(
         f'batch_weight returned {said}, and the weight of a batch is one number, 0 or more, such as the number of its tokens: (y != pad).sum()')
 
-def n_items(
-    learn: Any,     # a learner
-) -> int:
+def n_items(learn: Any) -> int:
     "Return the number of items of the current batch, or 1 if its values have no length"
     try: return find_bs((learn.yb, learn.xb))
     except ValueError: return 1
@@ -340,11 +324,8 @@ def _split_sequence(out: Any, needs_loss: bool) -> tuple[Any, dict[str, Tensor],
     return loss, _as_parts(numbers, loss), rest
 
 # %% ../../nbs/basics/losses.ipynb #2c1f0bb6
-def as_loss(
-    value: Any,       # the value that a loss function or a step returned
-    training: bool,   # whether the loss will be differentiated
-    source: str = 'loss_func',   # what returned it, for error messages
-) -> Tensor:          # the loss; in training, without dimensions
+def as_loss(value: Any, training: bool,    # whether the loss will be differentiated
+    source: str = 'loss_func') -> Tensor:    # the loss; in training, without dimensions
     "Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number"
     if not isinstance(value, Tensor):
         raise TypeError(f'{source} returned a {type(value).__name__} ({value!r}), not a tensor')
@@ -354,25 +335,18 @@ def as_loss(
                      'training needs one number: take the mean over the batch')
 
 # %% ../../nbs/basics/losses.ipynb #9ef0bb8f
-def loss_and_parts(
-    found: Any,       # what a loss function returned
-    training: bool,   # whether the loss will be differentiated
-    source: str = 'loss_func',   # what returned it, for error messages
-) -> tuple[Tensor, dict[str, Tensor]]:    # the loss; the parts by name
+def loss_and_parts(found: Any, training: bool,    # whether the loss will be differentiated
+    source: str = 'loss_func') -> tuple[Tensor, dict[str, Tensor]]:    # the loss; the parts by name
     "Return the loss and its parts, after the checks of `as_loss`"
     if isinstance(found, Tensor): return as_loss(found, training, source), {}
     loss, parts, _ = split_result(found, needs_loss=True)
     return as_loss(found if loss is None else loss, training, source), parts
 
-def loss_of(
-    found: Any,       # what a loss function returned
-) -> Any:             # the loss; None: there is none
+def loss_of(found: Any) -> Any:    # the loss; None: there is none
     "Return the loss without its parts"
     return found if isinstance(found, Tensor) else split_result(found, needs_loss=True)[0]
 
 # %% ../../nbs/basics/losses.ipynb #ffbc6043
-def pred_of(
-    rest: dict[str, Any],    # the values of a result that are no numbers
-) -> Any:                    # None if there are none
+def pred_of(rest: dict[str, Any]) -> Any:    # None if there are none
     "Return the prediction among named values: the entry `logits`, or the only entry, or a dict of all"
     return rest.get('logits', next(iter(rest.values())) if len(rest) == 1 else rest or None)

@@ -30,9 +30,7 @@ from .nested import kind_of, named_parts, part_of
 from .text import user_level
 
 # %% ../../nbs/basics/metric_functions.ipynb #9ee92435
-def name_of(
-    f: Callable[..., Any],   # a function, or a partial of one
-) -> str:
+def name_of(f: Callable[..., Any]) -> str:
     "Return the name of a function, or of the function inside a partial. Raise `ValueError` if the function has no name"
     f = without_partial(f)
     name = getattr(f, '__name__', None)
@@ -63,9 +61,7 @@ def _described(value: Any) -> str:
 
 # %% ../../nbs/basics/metric_functions.ipynb #7342d1f1
 @contextmanager
-def noting(
-    name: str,       # name of the metric
-    *given: Any,     # the arguments of its function, the prediction first; none: the note says that `compute` failed
+def noting(name: str, *given: Any,    # the arguments of its function, the prediction first; none: the note says that `compute` failed
 ) -> Iterator[None]:
     "Add a note to an error that the block raises. The note names the metric and describes its inputs"
     try: yield
@@ -75,17 +71,13 @@ def noting(
         e.add_note(f'metric {name!r} {what}{advice and ": "}{advice}')
         raise
 
-def which_part(
-    pred: Any,    # a prediction
-) -> str:
+def which_part(pred: Any) -> str:
     "Return advice on how to choose an output, for a prediction with several parts. For other predictions, return an empty string"
     which = part_of(pred)
     return '' if which is None else f'choose a part of it, such as metric_on(metric, {which!r}, -1)'
 
 # %% ../../nbs/basics/metric_functions.ipynb #61000111
-def is_of_sklearn(
-    f: Any,    # a function, or a partial of one
-) -> bool:
+def is_of_sklearn(f: Any) -> bool:
     "Return whether `f` is a function of scikit-learn. Raise `TypeError` if `f` is another object of scikit-learn, such as a scorer"
     f = without_partial(f)
     own = getattr(f, '__globals__', {}).get('__name__')      # functools.wraps copies `__module__`, but not this
@@ -98,9 +90,7 @@ def is_of_sklearn(
 _TARGETS = {f'{name}{s}' for name in ('y', 'target', 'targ', 'label', 'actual', 'truth', 'gt', 'y_true', 'ground_truth') for s in ('', 's')}
 _PREDS = {f'{name}{s}' for name in ('pred', 'y_pred', 'y_hat', 'yhat', 'output', 'logit', 'prediction', 'y_score', 'y_prob') for s in ('', 's')} | {'predicted'}
 
-def takes_targets_first(
-    f: Callable[..., Any],    # a metric, or a partial of one
-) -> bool:
+def takes_targets_first(f: Callable[..., Any]) -> bool:
     "Return whether `f` is of scikit-learn, or its first two parameters are `y_true` and `y_pred`. Warn if other names suggest the same order"
     if is_of_sklearn(f): return True
     try: names = list(inspect.signature(f, follow_wrapped=False).parameters)[:2]
@@ -113,9 +103,7 @@ def takes_targets_first(
     return False
 
 # %% ../../nbs/basics/metric_functions.ipynb #59accdda
-def check_averaged(
-    f: Callable[..., Any],    # a function, or a partial of one
-) -> None:
+def check_averaged(f: Callable[..., Any]) -> None:
     "Raise `TypeError` if `f` is of a library whose metrics are seldom means over items"
     if is_of_sklearn(f): raise TypeError(
         f'{name_of(f)} of scikit-learn takes the targets first, and is seldom a mean over items: use SklearnMetric({name_of(f)})')
@@ -148,18 +136,14 @@ def class_axis(
 _CLASS_LOSSES = nn.CrossEntropyLoss, nn.NLLLoss
 _CLASS_FUNCS = F.cross_entropy, F.nll_loss
 
-def loss_axis(
-    loss_func: Any,     # a loss function, or a partial of one
-) -> int | None:        # 1, or None if the loss function is not one of these
+def loss_axis(loss_func: Any) -> int | None:    # 1, or None if the loss function is not one of these
     "Return the dimension in which a loss function of torch expects the classes"
     f = without_partial(loss_func)
     as_torch = isinstance(f, _CLASS_LOSSES) and any(type(f).forward is cls.forward for cls in _CLASS_LOSSES)
     return 1 if as_torch or any(f is func for func in _CLASS_FUNCS) else None
 
 # %% ../../nbs/basics/metric_functions.ipynb #0034c273
-def ignored_label(
-    loss_func: Any,     # a loss function, or a partial of one
-) -> int | None:        # None if the loss function does not say
+def ignored_label(loss_func: Any) -> int | None:    # None if the loss function does not say
     "Return the label of targets that a loss function ignores"
     keywords = getattr(loss_func, 'keywords', None) if isinstance(loss_func, functools.partial) else None
     if keywords and 'ignore_index' in keywords: return keywords['ignore_index']
@@ -178,9 +162,7 @@ class Layout:
         ignore_index: int | None = None,    # label of targets that are left out; None: the one that the loss function ignores, or -100
     ): self.axis, self.ignore_index, self.of_loss, self.ignored, self.seen, self.n_classes = axis, ignore_index, None, None, None, None
 
-    def read(self,
-        learn: Any,             # the learner, after a batch
-        loss: bool = True,      # whether the metric compares what the loss function compares
+    def read(self, learn: Any, loss: bool = True,    # whether the metric compares what the loss function compares
     ) -> None:
         "Note what the loss function of the learner says about the layout"
         f = getattr(learn, 'loss_func', None) if loss else None
@@ -201,10 +183,7 @@ class Layout:
         if axis is not None and n > 2: self.seen = (n, axis)
         return axis
 
-    def label(self,
-        scores: Any,        # scores of a batch
-        targets: Tensor,    # targets of the batch
-    ) -> int | None:        # None: the targets are no class numbers, so that all of them count
+    def label(self, scores: Any, targets: Tensor) -> int | None:    # None: the targets are no class numbers, so that all of them count
         "Return the label of the targets that are left out"
         if self.ignore_index is not None: return self.ignore_index
         if targets.is_floating_point() or targets.dtype == torch.bool: return None
@@ -218,9 +197,7 @@ def _calls_loss(step: Any) -> bool:
     return not getattr(step, 'own_loss', False) and type(step).loss.__module__ == 'cbnb.step'
 
 # %% ../../nbs/basics/metric_functions.ipynb #a8b64ef9
-def checked_outputs(
-    indexes: Any,    # a list of numbers, names and paths
-) -> tuple:
+def checked_outputs(indexes: Any) -> tuple:
     "Return `indexes` as a tuple of numbers, names and paths, or raise `TypeError` if an item is none of these"
     if isinstance(indexes, (str, int, float, dict, set)) or not isinstance(indexes, Iterable):
         raise TypeError(f'set_indexes({indexes!r}): pass a list, such as [0, 2]')
@@ -257,9 +234,7 @@ def _by_name(learn: Any, name: str) -> Any:
 def _tuple_names(value: Any) -> tuple: return getattr(value, '_fields', ())
 
 # %% ../../nbs/basics/metric_functions.ipynb #63fac8c2
-def pick_output(
-    learn: Any,                  # a learner with `outputs`, `pred` and `yb`
-    which: int | str | tuple,    # a number, a name, or a path such as `(1, 'boxes')`
+def pick_output(learn: Any, which: int | str | tuple,    # a number, a name, or a path such as `(1, 'boxes')`
 ) -> Any:
     "Return an output of the learner by its number, or a part of an output by its name or path"
     outputs = learn.outputs
@@ -279,17 +254,11 @@ def pick_output(
 _ELEMENTWISE = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss
 _ELEMENTWISE_FUNCS = F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss
 
-def title_of(
-    f: Any,     # a function or a module
-) -> str:
+def title_of(f: Any) -> str:
     "Return the name of a function, or of the class of a module"
     return getattr(f, '__name__', type(f).__name__)
 
-def check_shapes(
-    loss_func: Any,    # a loss, a function or a module
-    pred: Any,         # the prediction of a batch
-    y: Any,            # its target
-) -> None:
+def check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
     "Raise `ValueError` if an element-wise loss gets predictions and targets with the same number of elements in different shapes"
     if not isinstance(loss_func, _ELEMENTWISE) and loss_func not in _ELEMENTWISE_FUNCS: return
     if not isinstance(pred, Tensor) or not isinstance(y, Tensor): return
@@ -298,10 +267,7 @@ def check_shapes(
                      'compare each prediction with every target. Give both one shape, such as y[:, None] or pred.squeeze(1)')
 
 # %% ../../nbs/basics/metric_functions.ipynb #8a0878f6
-def is_column_and_row(
-    pred: Any,    # the prediction of a batch
-    y: Any,       # its target
-) -> bool:
+def is_column_and_row(pred: Any, y: Any) -> bool:
     "Return whether one value has the shape (n, 1), the other has the shape (n,), and n is above 1"
     if not isinstance(pred, Tensor) or not isinstance(y, Tensor) or pred.ndim + y.ndim != 3: return False
     column, row = (pred, y) if pred.ndim == 2 else (y, pred)
@@ -330,13 +296,7 @@ class AllPairs:
     "Calls functions, and warns once if one of them compares each prediction with every target"
     def __init__(self) -> None: self.said = False
 
-    def call(self,
-        what: str,                 # what the function is, for the warning
-        f: Callable[..., Any],     # a function of your own
-        pred: Any,                 # the prediction of a batch
-        *yb: Any,                  # its targets
-        **kwargs: Any,             # other arguments of `f`
-    ) -> Any:                      # what `f(pred, *yb, **kwargs)` returns
+    def call(self, what: str, f: Callable[..., Any], pred: Any, *yb: Any, **kwargs: Any) -> Any:    # what `f(pred, *yb, **kwargs)` returns
         "Call a function, and warn if it compares each prediction with every target"
         unseen = hasattr(f, '_torchdynamo_orig_callable')                              # compiled code is not observed
         if self.said or unseen or not yb or not is_column_and_row(pred, yb[0]): return f(pred, *yb, **kwargs)

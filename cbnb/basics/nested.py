@@ -28,19 +28,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 # %% ../../nbs/basics/nested.ipynb #598f0336
-def entries(
-    batch: Any,              # anything
-) -> dict[str, Any] | None:  # None if `batch` is neither a mapping nor a dataclass
+def entries(batch: Any) -> dict[str, Any] | None:    # None if `batch` is neither a mapping nor a dataclass
     "Return the entries of a mapping or a dataclass as a dict"
     if isinstance(batch, Mapping): return dict(batch.items())
     if not is_dataclass(batch) or isinstance(batch, type): return None
     return {f.name: getattr(batch, f.name) for f in fields(batch) if hasattr(batch, f.name)}
 
 # %% ../../nbs/basics/nested.ipynb #b67fb9ae
-def rebuild(
-    container: Any,            # a mapping or a dataclass
-    values: dict[str, Any],    # the new entries by name
-) -> Any:                      # a copy of `container` with these entries
+def rebuild(container: Any, values: dict[str, Any]) -> Any:    # a copy of `container` with these entries
     "Copy a container and replace its entries"
     kind = type(container)
     if kind is dict: return values
@@ -74,19 +69,14 @@ def map_tensors(
     return rebuild(batch, {k: map_tensors(f, v, others) for k, v in held.items()})
 
 # %% ../../nbs/basics/nested.ipynb #73a4b41c
-def can_move(
-    value: Any,    # anything
-) -> bool:
+def can_move(value: Any) -> bool:
     "Return whether `value` has a method `to`, like tensors and batches of graphs"
     return callable(getattr(value, 'to', None)) and not isinstance(value, type)
 
 # %% ../../nbs/basics/nested.ipynb #5b403e23
-def map_rows(
-    f: Callable[[Tensor], Any],   # called with each tensor that has `n` rows
-    batch: Any,                   # tensors in nested tuples, lists, dicts and dataclasses
-    n: int,                       # number of items
-    strict: bool = False,         # whether to raise `ValueError` for any other value; False: it stays as it is
-) -> Any:                         # the same nesting with the results
+def map_rows(f: Callable[[Tensor], Any],    # called with each tensor that has `n` rows
+    batch: Any, n: int, strict: bool = False,    # whether to raise `ValueError` for any other value; False: it stays as it is
+) -> Any:    # the same nesting with the results
     "Apply `f` to the tensors of a nested batch that have a row for each item"
     if isinstance(batch, Tensor) and batch.ndim and len(batch) == n: return f(batch)
     if isinstance(batch, (tuple, list)):
@@ -174,17 +164,13 @@ def _why_sizeless(part: Any) -> str:
             'give the class a property `num_graphs` or a method `__len__`')
 
 # %% ../../nbs/basics/nested.ipynb #304691d1
-def first_tensor(
-    batch: Any,      # nested tensors
-) -> Tensor | None:  # None if the batch has no tensor
+def first_tensor(batch: Any) -> Tensor | None:    # None if the batch has no tensor
     "Return the first tensor of a nested batch, or None if the batch has no tensor"
     if type(batch) is tuple and batch and isinstance(batch[0], Tensor): return batch[0]
     return next((part for part in _parts(batch) if isinstance(part, Tensor)), None)
 
 # %% ../../nbs/basics/nested.ipynb #b3d7e77c
-def is_empty(
-    batch: Any,     # one batch of a loader
-) -> bool:
+def is_empty(batch: Any) -> bool:
     "Return whether at least one part of a batch has a size, and all these sizes are 0"
     first = batch[0] if type(batch) in (tuple, list) and batch else batch
     if isinstance(first, Tensor) and first.numel(): return False         # fast path for the usual case
@@ -192,39 +178,29 @@ def is_empty(
     return bool(counts) and not any(counts)
 
 # %% ../../nbs/basics/nested.ipynb #b3be395b
-def named_parts(
-    value: Any,            # anything
-) -> dict[Any, Any]:       # empty if `value` has no named parts
+def named_parts(value: Any) -> dict[Any, Any]:    # empty if `value` has no named parts
     "Return the parts of a mapping, a dataclass or a named tuple, by name"
     return value._asdict() if hasattr(value, '_asdict') else entries(value) or {}
 
-def part_of(
-    value: Any,            # a prediction
-) -> Any:                  # a name, or 0; None: `value` has no parts
+def part_of(value: Any) -> Any:    # a name, or 0; None: `value` has no parts
     "Return the part of a prediction that holds the scores most likely: `logits`, or the first part"
     if parts := list(named_parts(value)): return 'logits' if 'logits' in parts else parts[0]
     return 0 if isinstance(value, (tuple, list)) else None
 
-def kind_of(
-    value: Any,    # a tensor or anything else
-) -> str:
+def kind_of(value: Any) -> str:
     "Describe a tensor by its shape, and another value by its type and the names of its parts, for an error message"
     if isinstance(value, Tensor): return f'tensor {shape_text(value)}'
     names = ', '.join(map(repr, named_parts(value)))
     return f'{type(value).__name__} with {names}' if names else type(value).__name__
 
-def shape_text(
-    t: Tensor,
-) -> str:
+def shape_text(t: Tensor) -> str:
     "Return the shape of a tensor as text, such as `64x1x8x8`, or `scalar` for a tensor without dimensions"
     return 'x'.join(map(str, t.shape)) or 'scalar'
 
 # %% ../../nbs/basics/nested.ipynb #a6d45830
 class OnDevice:
     "Callable that moves a batch to a device and then calls a function with the moved batch"
-    def __init__(self,
-        device: torch.device | str,     # the device to move batches to
-        then: Callable[[Any], Any],     # called with the batch on the device
+    def __init__(self, device: torch.device | str, then: Callable[[Any], Any],    # called with the batch on the device
     ):
         self.device, self.then = torch.device(device), then
 
@@ -241,14 +217,10 @@ def _is_worth_it(batch: Any) -> bool:
 # %% ../../nbs/basics/nested.ipynb #55273fc7
 class Pace:
     "Keeps Python at most two batches ahead of a CUDA stream"
-    def __init__(self,
-        make: Callable[[], Any] = lambda: torch.cuda.Event(blocking=True),    # creates an event
-    ):
+    def __init__(self, make: Callable[[], Any] = lambda: torch.cuda.Event(blocking=True)):
         self.make, self.begun = make, deque()
 
-    def begin(self,
-        computing: Any,       # the stream that computes the batches
-    ) -> None:
+    def begin(self, computing: Any) -> None:
         "Wait for the event that was recorded two batches earlier, and record an event for the new batch"
         if len(self.begun) == 2: self.begun.popleft().synchronize()
         self.begun.append(self.make())
@@ -283,25 +255,18 @@ class CopiesAhead(OnDevice):
         return self.then(moved)
 
 # %% ../../nbs/basics/nested.ipynb #586e3e87
-def on_device(
-    device: torch.device | str,     # the device to move batches to
-    then: Callable[[Any], Any],     # called with the batch on the device
+def on_device(device: torch.device | str, then: Callable[[Any], Any],    # called with the batch on the device
 ) -> OnDevice:
     "Return a callable that moves a batch to a device and calls `then` with it. On a CUDA device, the copy of a large batch can overlap with the computation of earlier batches"
     return (CopiesAhead if torch.device(device).type == 'cuda' else OnDevice)(device, then)
 
 # %% ../../nbs/basics/nested.ipynb #98ef4134
-def to_json(
-    value: Any,      # plain data: numbers, strings, tensors, arrays, and containers of these
-) -> tuple[str, list[Tensor]]:    # JSON text, and the tensors that the text refers to by number
+def to_json(value: Any) -> tuple[str, list[Tensor]]:    # JSON text, and the tensors that the text refers to by number
     "Convert plain data to JSON text and a list of tensors, or raise `TypeError` for any other value"
     tensors = _Tensors()
     return json.dumps(_encoded(value, tensors, 'the state'), allow_nan=False), list(tensors)
 
-def from_json(
-    text: str,                 # JSON text from `to_json`
-    tensors: list[Tensor],     # the tensors from `to_json`
-) -> Any:
+def from_json(text: str, tensors: list[Tensor]) -> Any:
     "Restore the value that `to_json` converted, without running code from the text"
     return _decoded(json.loads(text), tensors)
 
@@ -398,11 +363,9 @@ def _torch_name(name: str, kind: type) -> Any:
     raise ValueError(f'torch has no {kind.__name__} called {name!r}')
 
 # %% ../../nbs/basics/nested.ipynb #fef17e82
-def state_of(
-    obj: Any,                     # an object with attributes
-    shared: Iterable[Any] = (),   # objects that `obj` refers to but does not own
-    exclude: Iterable[str] = (),  # names of attributes that do not belong to the state
-) -> dict[str, Any]:              # plain data, and `Held` for objects with a state of their own
+def state_of(obj: Any, shared: Iterable[Any] = (),    # objects that `obj` refers to but does not own
+    exclude: Iterable[str] = (),    # names of attributes that do not belong to the state
+) -> dict[str, Any]:    # plain data, and `Held` for objects with a state of their own
     "Collect the attributes of an object that are plain data or have a state of their own"
     return _state_of(obj, {id(s) for s in shared}, exclude)
 
@@ -416,11 +379,9 @@ def _state_of(obj: Any, known: set[int], exclude: Iterable[str]) -> dict[str, An
         elif (inside := _held(value, known)) is not None: found[name] = inside
     return found
 
-def left_out(
-    obj: Any,                     # an object with attributes
-    shared: Iterable[Any] = (),   # objects that `obj` refers to but does not own
-    exclude: Iterable[str] = (),  # names of attributes that do not belong to the state
-) -> list[str]:                   # attribute names
+def left_out(obj: Any, shared: Iterable[Any] = (),    # objects that `obj` refers to but does not own
+    exclude: Iterable[str] = (),    # names of attributes that do not belong to the state
+) -> list[str]:    # attribute names
     "List the attributes with data that `state_of` cannot store"
     known, stored = {id(s) for s in shared}, state_of(obj, shared, exclude)
     made_again = (FunctionType, MethodType, ModuleType, type, nn.Module)
@@ -437,10 +398,7 @@ def generator_state(value: Any) -> Any:    # plain data; None: `value` is not a 
     if isinstance(value, numpy.random.Generator): return value.bit_generator.state
     return value.get_state(legacy=False) if isinstance(value, numpy.random.RandomState) else None
 
-def set_generator_state(
-    generator: Any,
-    state: Any,         # a result of `generator_state` for a generator of the same kind
-) -> None:
+def set_generator_state(generator: Any, state: Any) -> None:
     "Restore the saved state of a random generator"
     if type(generator) is random.Random: generator.setstate(state)
     elif hasattr(generator, 'bit_generator'): generator.bit_generator.state = state
@@ -464,10 +422,7 @@ def _held(value: Any, known: set[int]) -> Held | None:
     return Held(vars=_state_of(value, known, ('learn',))) if ours else None
 
 # %% ../../nbs/basics/nested.ipynb #6556dbc5
-def put_state(
-    obj: Any,                      # an object of the same class as the saved one
-    state: Mapping[str, Any],      # the state from `state_of`
-) -> None:
+def put_state(obj: Any, state: Mapping[str, Any]) -> None:
     "Restore the attributes of an object. Change lists, dicts, sets and tensors of matching type and shape in place"
     mine = vars(obj)
     for name, value in state.items():

@@ -23,16 +23,12 @@ from torch.optim import Optimizer
 from .arguments import as_positive, recommended
 
 # %% ../../nbs/basics/opt_checks.ipynb #985cc256
-def is_opt(
-    value: Any,    # an optimizer, or something that makes one
-) -> bool:
+def is_opt(value: Any) -> bool:
     "Return whether a value is an optimizer, and not a class of optimizers"
     return hasattr(value, 'param_groups') and not isinstance(value, type)
 
 # %% ../../nbs/basics/opt_checks.ipynb #0046c03c
-def check_opt_func(
-    opt_func: Any,     # a torch optimizer class, a function `(groups, lr=...)`, or an optimizer
-) -> None:
+def check_opt_func(opt_func: Any) -> None:
     "Raise `TypeError` if `opt_func` is neither an optimizer nor a function that takes parameter groups and `lr`"
     if is_opt(opt_func): return
     if not callable(opt_func):
@@ -51,10 +47,8 @@ def _class_like(name: Any) -> str:
     return next((n for n in dir(torch.optim) if n.lower() == str(name).lower() and n != n.lower()), 'AdamW')
 
 # %% ../../nbs/basics/opt_checks.ipynb #ad113d2e
-def checked_lr(
-    lr: Any,         # the learning rate passed to the learner
-    opt_func: Any,   # may have a rate: `partial(SGD, lr=0.1)`, or an optimizer
-) -> Any:            # the rate to use
+def checked_lr(lr: Any, opt_func: Any,    # may have a rate: `partial(SGD, lr=0.1)`, or an optimizer
+) -> Any:    # the rate to use
     "Return the learning rate to use. Raise `ValueError` if `lr` is not the default, and `opt_func` has a different rate"
     if hasattr(lr, 'tolist'): lr = lr.tolist()
     lr = recommended(lr)
@@ -69,18 +63,14 @@ def checked_lr(
     raise ValueError(f'the learning rate is given twice: lr={lr!r}, and {theirs!r} in opt_func')
 
 # %% ../../nbs/basics/opt_checks.ipynb #7e72f521
-def own_rates(
-    opt: Optimizer,           # the optimizer that was made
-    lr: float,                # the rate that `opt_func` was called with
-) -> list[float] | None:      # the rate of each group; None: all groups have the rate `lr`
+def own_rates(opt: Optimizer, lr: float,    # the rate that `opt_func` was called with
+) -> list[float] | None:    # the rate of each group; None: all groups have the rate `lr`
     "Return the rates that an optimizer gave its groups, if they differ from the rate that it got"
     rates = [float(group.get('lr', lr)) for group in opt.param_groups]
     return None if all(math.isclose(rate, lr, rel_tol=1e-6) for rate in rates) else rates
 
 # %% ../../nbs/basics/opt_checks.ipynb #efb66f0b
-def held_params(
-    opt: Optimizer,    # any optimizer
-) -> set[int]:         # the `id` of each parameter
+def held_params(opt: Optimizer) -> set[int]:    # the `id` of each parameter
     "Return the parameters that an optimizer holds"
     return {id(p) for g in opt.param_groups for p in g['params']}
 
@@ -92,29 +82,19 @@ def lacks_params(
     held = held_params(opt)
     return [p for p in params if p.requires_grad and id(p) not in held]
 
-def shares_params(
-    opt: Optimizer,                          # an optimizer of this model or of another
-    model: nn.Module,                        # the current model
-    others: Iterable[nn.Parameter] = (),     # parameters outside the model
-) -> bool:
+def shares_params(opt: Optimizer, model: nn.Module, others: Iterable[nn.Parameter] = ()) -> bool:
     "Return whether an optimizer holds any parameter of the model, or any in `others`"
     return not held_params(opt).isdisjoint(map(id, [*model.parameters(), *others]))
 
 # %% ../../nbs/basics/opt_checks.ipynb #27f96063
-def needs_closure(
-    opt: Optimizer,   # any optimizer with `step`
-) -> bool:
+def needs_closure(opt: Optimizer) -> bool:
     "Return whether `opt.step` requires a function that computes the loss, as `LBFGS` does"
     try: closure = inspect.signature(opt.step).parameters.get('closure')
     except (TypeError, ValueError): return False
     return closure is not None and closure.default is closure.empty
 
 # %% ../../nbs/basics/opt_checks.ipynb #81b207f2
-def count_updates(
-    learn: Any,           # the learner, whose `train_updates` is raised
-    opts: list[Any],      # the optimizers
-    undo: ExitStack,      # undo stack that removes the hooks
-) -> bool:                # False: an optimizer has no hooks
+def count_updates(learn: Any, opts: list[Any], undo: ExitStack) -> bool:    # False: an optimizer has no hooks
     "Count the calls of `opt.step()` with hooks until the end of a run"
     if not all(hasattr(opt, 'register_step_post_hook') for opt in opts): return False
     counts = dict.fromkeys(map(id, opts), 0)

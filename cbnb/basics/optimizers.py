@@ -40,9 +40,7 @@ def hyper_key(
     return None
 
 # %% ../../nbs/basics/optimizers.ipynb #53926c11
-def known_hypers(
-    opt: Optimizer,   # any optimizer with `param_groups`
-) -> list[str]:       # names that all groups have
+def known_hypers(opt: Optimizer) -> list[str]:    # names that all groups have
     "List the common names of an optimizer's hyper-parameters"
     first, *others = opt.param_groups
     keys = [k for k, v in first.items() if isinstance(v, (Real, Tensor))
@@ -51,28 +49,19 @@ def known_hypers(
     return common + [k for k in keys if k not in ('momentum', 'weight_decay', 'alpha')]
 
 # %% ../../nbs/basics/optimizers.ipynb #d1f7990b
-def get_hyper(
-    opt: Optimizer,     # any optimizer with `param_groups`
-    name: str,          # common name
-) -> list[Any]:         # one value per group
+def get_hyper(opt: Optimizer, name: str) -> list[Any]:    # one value per group
     "Return the value of a hyper-parameter in each group, or raise `ValueError` for an unknown name"
     if (place := hyper_key(opt, name)) is None: raise no_such_hyper(opt, name)
     key, i = place
     return [g[key] if i is None else g[key][i] for g in opt.param_groups]
 
-def no_such_hyper(
-    opt: Optimizer,     # any optimizer with `param_groups`
-    name: str,          # a name that the optimizer does not have
-) -> ValueError:        # the error to raise
+def no_such_hyper(opt: Optimizer, name: str) -> ValueError:    # the error to raise
     "Create a `ValueError` that names an unknown hyper-parameter and lists the known names"
     known = ', '.join(sorted(known_hypers(opt)))
     return ValueError(f'{type(opt).__name__} has no hyper-parameter {name!r}; it has {known}')
 
 # %% ../../nbs/basics/optimizers.ipynb #175d7323
-def set_hyper(
-    opt: Optimizer,     # any optimizer with `param_groups`
-    name: str,          # common name
-    value: Any,         # a number for all groups, or a list with one number per group
+def set_hyper(opt: Optimizer, name: str, value: Any,    # a number for all groups, or a list with one number per group
 ) -> None:
     "Set a hyper-parameter in each group, or raise `ValueError` for an unknown name or a wrong number of values"
     if isinstance(value, (list, tuple)): _check_length(name, value, len(opt.param_groups))
@@ -84,11 +73,8 @@ def _check_length(name: str, values: Any, n: int) -> None:
         f'{name} has {len(values)} values, but the optimizer has {n} parameter group{"s"*(n != 1)}')
 
 # %% ../../nbs/basics/optimizers.ipynb #7b30c0df
-def write_hyper(
-    groups: list[dict],   # parameter groups of an optimizer
-    key: str,             # the key from `hyper_key`
-    i: int | None,        # the index from `hyper_key`
-    value: Any,           # a number for all groups, or a list with one number per group
+def write_hyper(groups: list[dict], key: str, i: int | None,    # the index from `hyper_key`
+    value: Any,    # a number for all groups, or a list with one number per group
 ) -> None:
     "Set a hyper-parameter whose key is known. `set_hyper` is slower, because it looks up the key"
     if type(value) is not float: value = as_python(value)
@@ -101,10 +87,7 @@ def write_hyper(
         else: group[key] = v
 
 # %% ../../nbs/basics/optimizers.ipynb #2842b0cf
-def set_wd(
-    opt: Optimizer,     # any optimizer with `param_groups`
-    wd: Any,            # a number for the groups with weight decay, or a list with one number per group
-) -> None:
+def set_wd(opt: Optimizer, wd: Any) -> None:
     "Set the weight decay. A number leaves groups at 0 unless all groups are at 0"
     if isinstance(wd, (list, tuple)): values = [as_positive(v, 'wd') for v in wd]
     else:
@@ -115,9 +98,7 @@ def set_wd(
 # %% ../../nbs/basics/optimizers.ipynb #baf62004
 SCHEDULER_KEYS = frozenset('initial_lr max_lr min_lr max_momentum base_momentum swa_lr'.split())     # those that torch's schedulers add to groups
 
-def state_keys(
-    opt: Optimizer,             # any optimizer with `param_groups`
-) -> set[str]:
+def state_keys(opt: Optimizer) -> set[str]:
     "Return the keys of the groups in which an optimizer keeps state of its own, such as a counter of steps"
     if not isinstance(opt, Optimizer): return set()
     parts = [opt, *getattr(opt, 'optimizers', ()), *(v for v in vars(opt).values() if isinstance(v, Optimizer))]   # it may wrap others
@@ -127,16 +108,12 @@ def state_keys(
 @functools.cache
 def _taken_by(cls: type) -> set[str]: return set(inspect.signature(cls.__init__).parameters)
 
-def noted_hypers(
-    opt: Optimizer,             # any optimizer with `param_groups`
-) -> list[dict[str, Any]]:      # one dict per group
+def noted_hypers(opt: Optimizer) -> list[dict[str, Any]]:    # one dict per group
     "Return a copy of all hyper-parameters of an optimizer"
     return [{k: v.clone() if isinstance(v, Tensor) else v for k, v in g.items() if k != 'params'}
             for g in opt.param_groups]
 
-def save_hypers(
-    opt: Optimizer,             # any optimizer with `param_groups`
-) -> Callable[[], None]:        # a function that restores the hyper-parameters
+def save_hypers(opt: Optimizer) -> Callable[[], None]:    # a function that restores the hyper-parameters
     "Save all hyper-parameters of an optimizer, and return a function that restores them"
     saved = noted_hypers(opt)
     def restore() -> None:
@@ -150,11 +127,7 @@ def save_hypers(
     return restore
 
 # %% ../../nbs/basics/optimizers.ipynb #d7fb4c30
-def spread_lrs(
-    lr: Any,            # a number, a slice, or one number per group
-    n: int,             # number of parameter groups
-    name: str = 'lr',   # the name of the argument in error messages
-) -> list[float]:       # one rate per group
+def spread_lrs(lr: Any, n: int, name: str = 'lr') -> list[float]:    # one rate per group
     "Return one learning rate per group, or raise `ValueError` if `lr` lists a different number of rates"
     if isinstance(lr, slice): return _spread_slice(lr, n, name)
     if isinstance(lr, Sequence) and not isinstance(lr, str) or getattr(lr, 'ndim', 0) == 1:
@@ -172,11 +145,8 @@ def _spread_slice(lr: slice, n: int, name: str) -> list[float]:
     return [lo*(hi/lo)**(i/(n - 1)) for i in range(n)] if n > 1 else [hi]
 
 # %% ../../nbs/basics/optimizers.ipynb #a365d0f1
-def freeze_groups(
-    opt: Optimizer,                  # the optimizer whose groups are frozen
-    n: int,                          # the first trainable group; negative counts from the end
-    keep: Iterable[Tensor] = (),     # parameters that always stay trainable
-) -> int:                            # the first trainable group
+def freeze_groups(opt: Optimizer, n: int,    # the first trainable group; negative counts from the end
+    keep: Iterable[Tensor] = ()) -> int:    # the first trainable group
     "Freeze the groups before `n`, and unfreeze the other groups. The optimizer keeps its state"
     count, kept = len(opt.param_groups), {id(p) for p in keep}
     if not -count <= n <= count: raise ValueError(
@@ -194,9 +164,7 @@ def norm_params(model: nn.Module) -> list[nn.Parameter]:
     return [p for m in layers for p in m.parameters(recurse=False)]
 
 # %% ../../nbs/basics/optimizers.ipynb #cc97af16
-def total_norm(
-    tensors: Sequence[Tensor],    # tensors of any shapes, on one or several devices
-) -> Tensor:                      # a tensor without dimensions
+def total_norm(tensors: Sequence[Tensor]) -> Tensor:    # a tensor without dimensions
     "Return the L2 norm over all elements of all tensors"
     if not tensors: return torch.zeros(())
     norms = torch._foreach_norm(list(tensors))
@@ -226,12 +194,7 @@ class _States(MutableMapping):
 def _renumbered(group: dict, by: int) -> dict:
     return group | dict(params=[i + by for i in group['params']])
 
-def _part_of(
-    opt: Optimizer,
-    groups: list[dict],         # the saved groups of `opt`
-    state: dict[int, Any],      # the saved states of all members, by parameter number
-    first: int,                 # the number of the first parameter of `opt`
-) -> dict[str, Any]:
+def _part_of(opt: Optimizer, groups: list[dict], state: dict[int, Any], first: int) -> dict[str, Any]:
     "Extract the saved state of one member, or raise `ValueError` if the state lacks settings of the member"
     needed = [k for k in getattr(opt, 'defaults', {}) if all(k in g for g in opt.param_groups)]
     lacking = [k for k in needed if any(k not in g for g in groups)]
@@ -362,10 +325,7 @@ class LentNames:
         return _make, (_plain(cls), *args), *state
 
 @functools.cache
-def with_names(
-    names: type[LentNames],    # class with the methods and properties to add
-    cls: type,                 # the class of the optimizer
-) -> type:                     # cached, because a compiled step would be compiled again for a new class
+def with_names(names: type[LentNames], cls: type) -> type:    # cached, because a compiled step would be compiled again for a new class
     "Create a subclass of `cls` that also has the methods in `names`"
     own = {name: v for base in reversed(names.__mro__[:-1]) for name, v in vars(base).items() if name not in _PER_CLASS}
     return type(cls.__name__, (cls, names), own | dict(__module__=cls.__module__, _plain_class=_plain(cls)))
@@ -376,11 +336,7 @@ def _plain(cls: type) -> type: return getattr(cls, '_plain_class', cls)
 def _make(cls: type, *args: Any) -> Any: return cls.__new__(cls, *args)
 
 # %% ../../nbs/basics/optimizers.ipynb #99976328
-def lend_names(
-    opt: Optimizer,            # the optimizer, whose groups, state and `step` stay the same
-    names: type[LentNames],    # class with the methods and properties to add
-    undo: ExitStack,           # undo stack that restores the class
-) -> None:
+def lend_names(opt: Optimizer, names: type[LentNames], undo: ExitStack) -> None:
     "Add methods and properties to an optimizer until `undo` is unwound"
     cls = type(opt)
     undo.callback(setattr, opt, '__class__', cls)
@@ -400,38 +356,30 @@ class AllHypers(Sequence):
 # %% ../../nbs/basics/optimizers.ipynb #a27043b6
 class HyperNames:
     "Methods of a fastai v2 optimizer, for a torch optimizer"
-    def __init__(self,
-        opt: Optimizer,   # any optimizer with `param_groups`
-    ):
+    def __init__(self, opt: Optimizer):
         self.opt = opt
         self.hypers = AllHypers(opt)      # one `Hypers` mapping per parameter group, for reading and assignment
 
-    def set_hyper(self,
-        name: str,     # common name: lr, mom, sqr_mom, wd, ...
-        value: Any,    # a number for all groups, a list with one number per group, or a slice
+    def set_hyper(self, name: str, value: Any,    # a number for all groups, a list with one number per group, or a slice
     ) -> None:
         "Set a hyper-parameter in each parameter group, or raise `ValueError` for an unknown name"
         if isinstance(value, slice): value = spread_lrs(value, len(self.opt.param_groups), name)
         set_hyper(self.opt, name, value)
 
-    def set_hypers(self,
-        **values: Any,    # values by common name, as for `set_hyper`
-    ) -> None:
+    def set_hypers(self, **values: Any) -> None:
         "Set several hyper-parameters, each as `set_hyper` does"
         for name, value in values.items(): self.set_hyper(name, value)
 
-    def all_params(self,
-        n: int | slice = slice(None),   # index of a group, or a slice of groups
-        with_grad: bool = False,        # only parameters that have a gradient now
-    ) -> list[tuple[Tensor, dict, dict, Hypers]]:   # tuples of a parameter, its group, its state and its `Hypers`
+    def all_params(self, n: int | slice = slice(None),    # index of a group, or a slice of groups
+        with_grad: bool = False,    # only parameters that have a gradient now
+    ) -> list[tuple[Tensor, dict, dict, Hypers]]:    # tuples of a parameter, its group, its state and its `Hypers`
         "List the parameters of the chosen groups, each with its group, state and hyper-parameters"
         chosen = list(zip(self.opt.param_groups, self.hypers))[n]
         return [(p, group, self.opt.state.get(p, {}), hypers)
                 for group, hypers in (chosen if isinstance(n, slice) else [chosen])
                 for p in group['params'] if p.grad is not None or not with_grad]
 
-    def freeze_to(self,
-        n: int,   # the first group to train; negative counts from the end
+    def freeze_to(self, n: int,    # the first group to train; negative counts from the end
     ) -> None:
         "Freeze the groups before `n`, and unfreeze the other groups. Batch norm layers are frozen too, while `learn.freeze_to` keeps them trainable by default"
         freeze_groups(self.opt, n)
@@ -448,10 +396,7 @@ class HyperNames:
 # %% ../../nbs/basics/optimizers.ipynb #1c121f6c
 LENT = ('hypers', 'set_hyper', 'set_hypers', 'all_params', 'freeze_to', 'freeze', 'unfreeze', 'clear_state')
 
-def lend_hypers(
-    opt: Optimizer,      # any optimizer with `param_groups`
-    undo: ExitStack,     # undo stack that removes the names
-) -> None:
+def lend_hypers(opt: Optimizer, undo: ExitStack) -> None:
     "Add fastai's names to an optimizer until `undo` is unwound. A name that the optimizer has itself stays"
     if not hasattr(opt, '__dict__'): return
     names = HyperNames(opt)

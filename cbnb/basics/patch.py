@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 # %% ../../nbs/basics/patch.ipynb #4a8a4605
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 
-def patch(
-    f: _Method,    # a function whose first parameter is annotated with a class
-) -> _Method:      # `f` itself
+def patch(f: _Method) -> _Method:    # `f` itself
     "Add `f` as a method to the class that annotates its first parameter"
     cls = next(iter(f.__annotations__.values()))
     f.__qualname__ = f'{cls.__name__}.{f.__name__}'

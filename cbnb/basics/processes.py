@@ -30,22 +30,18 @@ def process_number() -> int:
     return dist.get_rank() if n_processes() > 1 else 0
 
 # %% ../../nbs/basics/processes.ipynb #9d8e11ef
-def local_parts(
-    tensors: Iterable[torch.Tensor],     # tensors, of which some may be sharded
-) -> list[torch.Tensor]:                 # local tensors that share memory with `tensors`
+def local_parts(tensors: Iterable[torch.Tensor],    # tensors, of which some may be sharded
+) -> list[torch.Tensor]:    # local tensors that share memory with `tensors`
     "Return the part of each tensor that this process holds"
     return [t.to_local() if hasattr(t, 'to_local') else t for t in tensors]
 
-def whole_tensor(
-    t: Any,      # a tensor
-) -> Any:
+def whole_tensor(t: Any) -> Any:
     "Gather a sharded tensor from all processes, and return other values unchanged"
     return t.full_tensor() if hasattr(t, 'full_tensor') else t
 
 # %% ../../nbs/basics/processes.ipynb #7dfd09aa
-def sum_over_processes(
-    *numbers: Any,     # numbers or scalar tensors, the same count in each process
-) -> list[Any]:        # the sums as Python floats; with one process, `numbers` unchanged
+def sum_over_processes(*numbers: Any,    # numbers or scalar tensors, the same count in each process
+) -> list[Any]:    # the sums as Python floats; with one process, `numbers` unchanged
     "Sum each number over all processes. All processes must call `sum_over_processes`"
     if n_processes() == 1: return list(numbers)
     total = torch.tensor([float(n) for n in numbers], dtype=torch.float64, device=_shared_device())
@@ -58,9 +54,8 @@ def _shared_device() -> torch.device:
     return torch.device('cuda', torch.cuda.current_device()) if on_gpu else torch.device('cpu')
 
 # %% ../../nbs/basics/processes.ipynb #a7fbbcde
-def gather_over_processes(
-    value: Any,        # anything that can be pickled; tensors should be on the CPU
-) -> list[Any]:        # the values of all processes, by rank
+def gather_over_processes(value: Any,    # anything that can be pickled; tensors should be on the CPU
+) -> list[Any]:    # the values of all processes, by rank
     "Collect a value from each process. All processes must call `gather_over_processes`"
     if n_processes() == 1: return [value]
     values = [None]*n_processes()
@@ -68,9 +63,7 @@ def gather_over_processes(
     return values
 
 # %% ../../nbs/basics/processes.ipynb #79dffdc3
-def any_over_processes(
-    flag: bool,     # the flag of this process
-) -> bool:
+def any_over_processes(flag: bool) -> bool:
     "Return whether the flag is set in any process. All processes must call `any_over_processes`"
     return flag if n_processes() == 1 else any(gather_over_processes(flag))
 
@@ -80,10 +73,8 @@ def wait_for_processes() -> None:
     if n_processes() > 1: dist.barrier()
 
 # %% ../../nbs/basics/processes.ipynb #72ce488a
-def merged_metric(
-    metric: Any,    # a metric with a method `merge_state`
-    seen: bool,     # whether the metric saw a batch in this process
-) -> Any:           # the merged metric, which may be a copy of `metric`
+def merged_metric(metric: Any, seen: bool,    # whether the metric saw a batch in this process
+) -> Any:    # the merged metric, which may be a copy of `metric`
     "Merge the states of a metric from all processes that saw a batch"
     mine = copy.deepcopy(metric).to('cpu') if seen and hasattr(metric, 'to') else metric
     first, *others = [m for m in gather_over_processes(mine if seen else None) if m is not None]
@@ -93,10 +84,7 @@ def merged_metric(
     return first
 
 # %% ../../nbs/basics/processes.ipynb #ada830f3
-def agreed_value(
-    name: str,                    # the name of the metric, for the error message
-    compute: Callable[[], Any],   # computes the value in this process
-) -> float:
+def agreed_value(name: str, compute: Callable[[], Any]) -> float:
     "Compute a value in each process and return it. If the values differ, raise `TypeError` in all processes"
     error = None
     try: mine = float(as_number(compute()))

@@ -57,9 +57,7 @@ def _put_memory(holder: Any, memory: Mapping[str, Any]) -> None:
         else: vars(holder)[name] = value
 
 # %% ../../nbs/basics/random_state.ipynb #8bc3af70
-def rng_state(
-    loaders: Iterable[Any] = (),   # loaders whose generators and custom samplers are included
-) -> dict[str, Any]:               # plain data, such as numbers, arrays and tensors
+def rng_state(loaders: Iterable[Any] = ()) -> dict[str, Any]:    # plain data, such as numbers, arrays and tensors
     "Return the random state of Python, NumPy and torch (CPU and CUDA), and of the loaders, as plain data"
     numpy, state = sys.modules.get('numpy'), dict(python=random.getstate(), torch=torch.get_rng_state())
     if numpy: state['numpy'] = numpy.random.get_state()
@@ -67,10 +65,7 @@ def rng_state(
     return state | dict(loaders=[dict(
         generators=[g.get_state() for g in _generators(dl)], own=[_memory(h) for h in _own(dl)]) for dl in loaders])
 
-def set_rng_state(
-    state: Mapping[str, Any],      # the state from `rng_state`
-    loaders: Iterable[Any] = (),   # the same loaders as for `rng_state`, or similar ones
-) -> None:
+def set_rng_state(state: Mapping[str, Any], loaders: Iterable[Any] = ()) -> None:
     "Restore the random state that `rng_state` returned"
     random.setstate(state['python'])
     torch.set_rng_state(state['torch'])

@@ -70,9 +70,7 @@ def brief(value: Any) -> str:
     return re.sub(' at 0x[0-9a-f]+', '', text)
 
 # %% ../../nbs/basics/settings.ipynb #28ef6df7
-def unchanged(
-    obj: Any,         # a `Configured` object
-) -> list[str]:       # attribute names; only those of plain values, because a container may have changed inside
+def unchanged(obj: Any) -> list[str]:    # attribute names; only those of plain values, because a container may have changed inside
     "List the attributes with an immutable value that still equals the constructor argument of the same name"
     passed = _passed(obj).arguments
     return [name for name, value in passed.items() if name in vars(obj)
@@ -126,10 +124,7 @@ class _Same:
         return isinstance(other, _Same) and self.value is other.value
 
 # %% ../../nbs/basics/settings.ipynb #6595947b
-def comparable(
-    value: Any,        # an argument of a callback
-    depth: int = 4,    # how many levels of containers and objects to convert
-) -> Any:
+def comparable(value: Any, depth: int = 4) -> Any:
     "Convert `value` to data for a comparison with `==`. An unchanged function or class gives equal data after its cell has run again"
     kind = type(value).__name__
     if isinstance(value, _PLAIN): return kind, repr(value)
@@ -158,9 +153,7 @@ def _reprs(cbs: Iterable[Any]) -> list[str]:
 
 _NO_SEED = 67280421310721       # torch's default seed
 
-def settings_of(
-    learn: Any,            # the learner, at the beginning of a fit
-) -> dict[str, Any]:       # plain data, without None
+def settings_of(learn: Any) -> dict[str, Any]:    # plain data, without None
     "Return the settings of a fit: its arguments, and a description of model, data and optimizer"
     loss, seed = learn.loss_func, torch.initial_seed()
     found = dict(
@@ -173,11 +166,8 @@ def settings_of(
     return {name: value for name, value in found.items() if value is not None}
 
 # %% ../../nbs/basics/settings.ipynb #f2ce8d7f
-def how_it_ends(
-    run: Any,                      # the run whose fit ends
-    exc: BaseException | None,     # the exception that ended the fit; None: no exception
-    start_epoch: int = 0,          # the first epoch of the fit
-) -> tuple[str, str]:              # the status, and the reason if it is 'interrupted' or 'failed'
+def how_it_ends(run: Any, exc: BaseException | None,    # the exception that ended the fit; None: no exception
+    start_epoch: int = 0) -> tuple[str, str]:    # the status, and the reason if it is 'interrupted' or 'failed'
     "Return the status of a run at the end of its fit. If the fit was interrupted or failed, also return the reason"
     if isinstance(exc, (KeyboardInterrupt, SystemExit)):
         return 'interrupted', (str(exc) or type(exc).__name__).removesuffix('; learn is usable')
@@ -185,10 +175,7 @@ def how_it_ends(
     n_whole = sum(row['complete'] for row in run.epochs)
     return 'done' if n_whole == run.n_epoch - start_epoch else 'cancelled', ''
 
-def why_stopped(
-    stop: Any,         # the `CancelFitException` that a callback raised
-    learn: Any,        # the learner
-) -> str:
+def why_stopped(stop: Any, learn: Any) -> str:
     "Describe which callback stopped a fit, and why"
     cb = stop.raised_by
     why = str(stop) or getattr(cb, 'reason', None) or learn.stopped_where()

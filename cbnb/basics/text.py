@@ -53,18 +53,14 @@ def warn_user(message: str) -> None:
     warnings.warn(message, stacklevel=user_level())
 
 # %% ../../nbs/basics/text.ipynb #c3f2b9d4
-def variable_name(
-    value: Any,
-) -> str:    # '' if no variable holds this object
+def variable_name(value: Any) -> str:    # '' if no variable holds this object
     "Return the name of a variable that holds an object, in the first frame outside this package"
     frame = _outside()[0]
     names = (name for scope in (frame.f_locals, frame.f_globals) for name, found in list(scope.items()) if found is value)
     return next((name for name in names if name.isidentifier() and not name.startswith('_')), '')
 
 # %% ../../nbs/basics/text.ipynb #9b2066b8
-def number(
-    value: float,    # any number, including nan and infinity
-) -> str:
+def number(value: float) -> str:
     "Format a number as short text, such as `12,346`, `0.25` or `1.2e-5`"
     if not math.isfinite(value): return str(value)
     size = abs(value)
@@ -74,9 +70,7 @@ def number(
     if float(value).is_integer(): return f'{int(value):,}'
     return trim_zeros(f'{value:,.{max(0, 3 - math.floor(math.log10(size)))}f}')
 
-def trim_zeros(
-    digits: str,    # a number as text
-) -> str:
+def trim_zeros(digits: str) -> str:
     "Remove the zeros at the end of a number's decimals"
     return digits.rstrip('0').rstrip('.') if '.' in digits else digits
 
@@ -86,17 +80,13 @@ def plural(n: int, word: str) -> str:
     return f'{n:,} {word}{"s"*(n != 1)}'
 
 # %% ../../nbs/basics/text.ipynb #51811df0
-def clock(
-    seconds: float,
-) -> str:
+def clock(seconds: float) -> str:
     "Format seconds as MM:SS, and as H:MM:SS from one hour on"
     m, s = divmod(round(seconds), 60)
     return f'{m:02d}:{s:02d}' if m < 60 else f'{m//60}:{m % 60:02d}:{s:02d}'
 
 # %% ../../nbs/basics/text.ipynb #d3c7fd79
-def snake_name(
-    cls: type,   # a callback class
-) -> str:
+def snake_name(cls: type) -> str:
     "Convert a class name to snake_case, without a trailing 'Callback'"
     name = cls.__name__.removesuffix('Callback') or cls.__name__
     name = re.sub('(.)([A-Z][a-z]+)', r'\1_\2', name)
@@ -110,17 +100,15 @@ HIGHER = set('accuracy acc f r auc roc auroc ap map precision recall sensitivity
              'ndcg mrr hit hits top similarity reward return success likelihood elbo'.split())    # words in names of other metrics
 _named: set[str] = set()      # columns whose names said nothing
 
-def named_direction(
-    name: str,    # name of a loss or metric, such as `valid_loss`
-) -> int:         # -1 if lower values are better, 1 if higher values are better, 0 if the name does not say
+def named_direction(name: str,    # name of a loss or metric, such as `valid_loss`
+) -> int:    # -1 if lower values are better, 1 if higher values are better, 0 if the name does not say
     "Return the direction that a name says"
     words = re.split('[^a-z]+', name.lower())
     def has(known: set[str]) -> bool: return any(word in known or any(len(k) > 3 and k in word for k in known) for word in words)
     return -1 if has(LOWER) else int(has(HIGHER))
 
-def lower_is_better(
-    name: str,    # name of a loss or metric, such as `valid_loss`
-) -> bool:        # True if lower values are better
+def lower_is_better(name: str,    # name of a loss or metric, such as `valid_loss`
+) -> bool:    # True if lower values are better
     "Return whether a loss or metric with this name should fall. If its name does not say, warn once, and return False"
     found = named_direction(name)
     if not found and name not in _named:
@@ -131,8 +119,7 @@ def lower_is_better(
     return found < 0
 
 # %% ../../nbs/basics/text.ipynb #7665eb24
-def distinct(
-    names: Iterable[str],    # names, of which some may be equal
+def distinct(names: Iterable[str],    # names, of which some may be equal
 ) -> list[str]:
     "Append a number to each name that repeats an earlier name"
     seen: dict[str, int] = {}
@@ -142,9 +129,7 @@ def distinct(
     return [number(name) for name in names]
 
 # %% ../../nbs/basics/text.ipynb #5a889aa9
-def text_table(
-    rows: list[tuple[str, ...]],   # rows of cells, with the headings first
-) -> list[str]:
+def text_table(rows: list[tuple[str, ...]]) -> list[str]:
     "Format a table as lines of text with aligned columns"
     widths = [max(map(len, column)) for column in zip(*rows)]
     return ['  '.join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
@@ -152,17 +137,13 @@ def text_table(
 # %% ../../nbs/basics/text.ipynb #f0222ef5
 _ENTITIES = str.maketrans({'&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#x27;'})
 
-def escape(
-    text: str,
-) -> str:
+def escape(text: str) -> str:
     "Escape text for HTML as `html.escape` does, but without importing `html`, which takes 2 ms"
     return text.translate(_ENTITIES)
 
 # %% ../../nbs/basics/text.ipynb #439b60f9
-def html_row(
-    tag: str,               # the tag of each cell: 'td' or 'th'
-    cells: Iterable[str],   # cell texts, which the function escapes
-    sides: Iterable[str],   # the alignment of each cell: 'left' or 'right'
+def html_row(tag: str,    # the tag of each cell: 'td' or 'th'
+    cells: Iterable[str], sides: Iterable[str],    # the alignment of each cell: 'left' or 'right'
 ) -> str:
     "Format a row of an HTML table"
     shown = (f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>' for side, cell in zip(sides, cells))
@@ -179,8 +160,7 @@ def html_table(
     return f'<table><thead>{html_row("th", headings, sides)}</thead><tbody>{body}</tbody></table>'
 
 # %% ../../nbs/basics/text.ipynb #d67fefad
-def csv_text(
-    rows: Iterable[dict[str, Any]],    # one dict per row; a missing value leaves its cell empty
+def csv_text(rows: Iterable[dict[str, Any]],    # one dict per row; a missing value leaves its cell empty
 ) -> str:
     "Return rows as CSV, with a header that has the columns of all rows"
     rows, text = list(rows), io.StringIO()
@@ -189,19 +169,15 @@ def csv_text(
     writer.writerows(rows)
     return text.getvalue()
 
-def as_dataframe(
-    rows: list[dict[str, Any]],    # one dict per row
-) -> Any:                          # a pandas `DataFrame`
+def as_dataframe(rows: list[dict[str, Any]]) -> Any:    # a pandas `DataFrame`
     "Convert rows to a pandas `DataFrame`. Raise `ImportError` if pandas is missing"
     try: import pandas  # type: ignore[import-untyped, unused-ignore]
     except ImportError as e: raise ImportError('to_df needs pandas: pip install "cbnb[data]"') from e
     return pandas.DataFrame(rows)
 
 # %% ../../nbs/basics/text.ipynb #426b333e
-def write_text(
-    text: str,                   # the text
-    path: str | Path | None,     # file to write; None: write none
-) -> str:                        # the text
+def write_text(text: str, path: str | Path | None,    # file to write; None: write none
+) -> str:    # the text
     "Write a text to a file, which takes the place of an old one when it is complete"
     if path is None: return text
     file = Path(os.path.realpath(path))
@@ -213,9 +189,7 @@ def write_text(
     return text
 
 # %% ../../nbs/basics/text.ipynb #5ba6926e
-def json_text(
-    data: dict[str, Any],      # the result of `History.to_dict`
-) -> str:
+def json_text(data: dict[str, Any]) -> str:
     "Return plain data as JSON text, with `null` for numbers that are not finite"
     lost: list[Any] = []
     plain = _finite(data, lost)
@@ -228,9 +202,7 @@ def _finite(value: Any, lost: list[Any], *at: str | int) -> Any:
     if not isinstance(value, float) or math.isfinite(value): return value
     if at[2:3] != ('steps',) or not math.isnan(value): lost.append((list(at), str(value)))
 
-def from_json_text(
-    text: str,    # the result of `json_text`
-) -> Any:
+def from_json_text(text: str) -> Any:
     "Return the plain data, with the numbers that are not finite"
     data = json.loads(text)
     for run in data.get('runs', ()):

@@ -23,9 +23,7 @@ def modules_of(model: Any) -> list[nn.Module]:
     return list(model.modules()) if isinstance(model, nn.Module) else []
 
 # %% ../../nbs/basics/trained_modules.ipynb #fb1e7e99
-def held_by(
-    owner: Any,    # an object with attributes
-) -> dict[str, Any]:    # attribute -> value; 'name.0' or 'name.key' for values in a list, tuple or dict
+def held_by(owner: Any) -> dict[str, Any]:    # attribute -> value; 'name.0' or 'name.key' for values in a list, tuple or dict
     "Return the attributes of an object. A list, tuple or dict among them is replaced by its values"
     found = {}
     for name, v in getattr(owner, '__dict__', {}).items():
@@ -33,10 +31,7 @@ def held_by(
         found |= {name: v} if several is None else {f'{name}.{k}': value for k, value in several}
     return found
 
-def _modules_in(
-    owner: Any,    # a loss function or a step
-    name: str,     # its name
-) -> Iterator[tuple[str, nn.Module]]:
+def _modules_in(owner: Any, name: str) -> Iterator[tuple[str, nn.Module]]:
     "Yield the module that an object is, or the modules among its attributes"
     owner = without_partial(owner)
     if isinstance(owner, MethodType): owner = owner.__self__
@@ -45,9 +40,7 @@ def _modules_in(
         yield from ((f'{name}.{k}', v) for k, v in held_by(owner).items() if isinstance(v, nn.Module))
 
 # %% ../../nbs/basics/trained_modules.ipynb #16015cc8
-def trained_modules(
-    learn: Any,    # a learner
-) -> dict[str, nn.Module]:    # 'model', 'loss_func', 'train_step.proj' and the like -> module
+def trained_modules(learn: Any) -> dict[str, nn.Module]:    # 'model', 'loss_func', 'train_step.proj' and the like -> module
     "Return everything that is trained and saved: the model, the loss function and the modules of the steps. Leave out modules inside another one of the list"
     parts = [('model', learn.model), ('loss_func', learn.loss_func)]
     for name in 'train_step', 'eval_step':
@@ -61,9 +54,7 @@ def trained_modules(
     return found
 
 # %% ../../nbs/basics/trained_modules.ipynb #9a570ac7
-def params_outside(
-    learn: Any,    # a learner
-) -> dict[str, nn.Parameter]:    # 'loss_func.s' and the like -> parameter, frozen ones included
+def params_outside(learn: Any) -> dict[str, nn.Parameter]:    # 'loss_func.s' and the like -> parameter, frozen ones included
     "Return the parameters of the loss function and the training step that are not in the model and not in another optimizer"
     step, found = learn.train_step, {}
     names = ('loss_func', 'train_step') if step.shares_opt and step.opt is None else ('loss_func',)
@@ -80,9 +71,7 @@ def params_outside(
 
 # %% ../../nbs/basics/trained_modules.ipynb #46eb4f5a
 @contextmanager
-def in_eval_mode(
-    learn: Any,    # a learner
-) -> Iterator[None]:
+def in_eval_mode(learn: Any) -> Iterator[None]:
     "Switch the modules of the loss function and the steps to evaluation mode for the duration of a `with` block"
     own = set(modules_of(learn.model))
     others = [m for part in trained_modules(learn).values() if part is not learn.model for m in part.modules()]
@@ -98,9 +87,7 @@ def _prefixes(part: nn.Module, model: Any) -> tuple[str, ...]:
     own = set(modules_of(model)) if part is not model else set()
     return tuple(f'{name}.' for name, m in part.named_modules(remove_duplicate=False) if m in own)
 
-def module_states(
-    learn: Any,     # a learner
-) -> dict[str, dict[str, Any]]:    # name in `trained_modules` -> state dict; tensors are not copied
+def module_states(learn: Any) -> dict[str, dict[str, Any]]:    # name in `trained_modules` -> state dict; tensors are not copied
     "Return the states of the model, the loss function and the modules of the steps. Leave out modules without a state, and losses of torch"
     found = {}
     for name, m in trained_modules(learn).items():

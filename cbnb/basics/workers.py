@@ -47,11 +47,8 @@ class Workers(NamedTuple):
     def __str__(self) -> str: return f'{self.n} worker{"s"*(self.n != 1)}: {self.why}'
 
 # %% ../../nbs/basics/workers.ipynb #b1cbd239
-def decide(
-    item: float,     # seconds to load an item
-    size: int,       # items in a batch
-    n: int,          # batches in an epoch
-    cores: int,      # cores that this process may use
+def decide(item: float,    # seconds to load an item
+    size: int, n: int, cores: int,    # cores that this process may use
     least: float = 1.,    # seconds that an epoch takes to load, at least, to be worth the start of workers
 ) -> Workers:
     "Choose a number of workers from the time that loading takes"
@@ -105,9 +102,7 @@ def _runs_again() -> bool:
     guards = [n for n in tree.body if isinstance(n, ast.If) and '__name__' in ast.unparse(n.test)]
     return frame is None or not any(n.lineno <= frame.f_lineno <= n.end_lineno for n in guards)
 
-def packed(
-    obj: Any,     # a dataset, a function or a loader
-) -> bytes:       # for `pickle.loads` in another process
+def packed(obj: Any) -> bytes:    # for `pickle.loads` in another process
     "Pickle an object for a spawned process, with the classes and functions that a notebook or script defines"
     try: from cloudpickle import dumps
     except ImportError: dumps = pickle.dumps
@@ -117,9 +112,7 @@ def packed(
 # %% ../../nbs/basics/workers.ipynb #cbb753dc
 _PLAIN = int, float, str, bytes, bool, type(None)
 
-def held(
-    obj: Any,               # any object
-) -> Iterator[Any]:
+def held(obj: Any) -> Iterator[Any]:
     "Yield an object, the contents of its attributes, and the first 100 elements of each container in them"
     seen, waiting = {}, [obj]
     while waiting and len(seen) < 10_000:
@@ -168,9 +161,7 @@ class Trial(NamedTuple):
     differ: bool        # whether items draw random numbers, or differ each time
     on_cpu: bool = True # whether the tensors of an item are in CPU memory
 
-def measured(
-    dl: DataLoader,    # the loader, whose dataset has a length
-) -> Trial:
+def measured(dl: DataLoader) -> Trial:
     "Load items of a loader for about 25 ms, and measure the loading time and the size of an item"
     data, n, times = dl.dataset, len(dl.dataset), []
     def load(i: int) -> Any:
@@ -205,11 +196,8 @@ def _trial(dl: DataLoader | bytes, answer: Any) -> None:
     torch.set_num_threads(1)
     answer.send(_silent(dl))
 
-def _tried(
-    dl: DataLoader | bytes,    # the loader, or what `packed` made of it, for a spawned process
-    seconds: float = 3.,       # seconds to wait
-    how: str = 'fork',         # how the process is started
-) -> Trial | str:
+def _tried(dl: DataLoader | bytes, seconds: float = 3.,    # seconds to wait
+    how: str = 'fork') -> Trial | str:
     "Call `measured` in another process, and return its result, or the reason why there is no result"
     context = multiprocessing.get_context(how)
     ask, answer = context.Pipe(duplex=False)
@@ -226,11 +214,9 @@ def _tried(
 
 
 # %% ../../nbs/basics/workers.ipynb #201a5239
-def _lacks_room(
-    batch: float,      # size of a batch, in bytes
-    n: int,            # number of workers
-    folder: str = '/dev/shm',    # where shared memory is mounted
-) -> str | None:       # the reason; None: the memory is enough, or its size is unknown
+def _lacks_room(batch: float,    # size of a batch, in bytes
+    n: int, folder: str = '/dev/shm',    # where shared memory is mounted
+) -> str | None:    # the reason; None: the memory is enough, or its size is unknown
     "If shared memory is too small for the batches that the workers of two loaders prefetch, return an explanation. Otherwise return None"
     if not os.path.isdir(folder): return None
     room = os.statvfs(folder)
@@ -238,8 +224,7 @@ def _lacks_room(
     return f'their batches would fill {folder}, which has {free/2**20:.0f} MB' if free < 8*n*batch else None
 
 # %% ../../nbs/basics/workers.ipynb #6f7474b6
-def choose_workers(
-    dl: DataLoader,     # a loader without workers
+def choose_workers(dl: DataLoader,    # a loader without workers
 ) -> Workers:
     "Choose how many workers a loader should have, and give the reason"
     if (why := _stays(dl)) is not None: return Workers(0, why)
@@ -324,11 +309,9 @@ class WorkerLoader(DataLoader):
 def _ignore_interrupts(worker: int) -> None: signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 # %% ../../nbs/basics/workers.ipynb #f8938332
-def make_loader(
-    dataset: Any,                               # the dataset to load
-    num_workers: int | None = None,             # number of worker processes; None: chosen
-    device: torch.device | str = 'cpu',         # the device that batches move to; for a GPU, batches may be pinned
-    **kwargs: Any,                              # further arguments of torch's DataLoader
+def make_loader(dataset: Any, num_workers: int | None = None,    # number of worker processes; None: chosen
+    device: torch.device | str = 'cpu',    # the device that batches move to; for a GPU, batches may be pinned
+    **kwargs: Any,    # further arguments of torch's DataLoader
 ) -> DataLoader:
     "Create a torch `DataLoader`. Without `num_workers`, choose the number, and store it with the reason in the attribute `chosen`"
     dl = TensorLoader(dataset, num_workers=num_workers or 0, **kwargs)

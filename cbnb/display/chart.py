@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOOLS', 'Line', 'Mark', 'Event', 'thinned', 'means', 'Chart', 'described', 'as_float32', 'kept_points', 'chart_spec',
-           'steps_between', 'still_svg', 'chart_css', 'charts_html', 'even_ends', 'chart']
+           'without_blanks', 'steps_between', 'still_svg', 'chart_css', 'charts_html', 'even_ends', 'chart']
 
 # %% ../../nbs/display/chart.ipynb #2c0c28ba
 import base64
@@ -248,6 +248,10 @@ def chart_spec(chart: Chart) -> dict[str, Any]:
         overlay=False, runs=[dict(name=name, start=start, color=in_page(color)) for name, start, color in chart.runs],
         asks=chart.asks)
 
+def without_blanks(spec: Mapping[str, Any]) -> dict[str, Any]:
+    "Leave out what is None or False, because a missing name means the same to `chart.js`"
+    return {name: value for name, value in spec.items() if value is not None and value is not False}
+
 def _finite(value: float | None) -> float | None: return value if value is not None and math.isfinite(value) else None
 
 # %% ../../nbs/display/chart.ipynb #b36c2a69
@@ -482,7 +486,7 @@ def charts_html(charts: Sequence[Chart],
     "Return HTML for several charts that share one script. Charts with the same x label also share a crosshair"
     still = ''.join(still_image(still_svg(chart, still_points), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
-    specs = [chart_spec(chart) | dict(epochs=even_ends(chart.epochs)) for chart in charts]
+    specs = [without_blanks(chart_spec(chart) | dict(epochs=even_ends(chart.epochs))) for chart in charts]
     return scripted(still, script('chart.js'), dict(kind='charts', css=chart_css(), charts=specs, columns=columns) | more, True)
 
 def even_ends(ends: Sequence[tuple[int, int]]) -> list:

@@ -39,16 +39,18 @@ _STATUS_STYLE = '''
 .cbnb-now {grid-column:1/-1; display:flex; flex-wrap:wrap; gap:0 1.2em; min-height:1.4em}
 .cbnb-now b {font-weight:600; margin-right:.4em}
 .cbnb-status, .cbnb-curve, .cbnb-table {max-width:100%}
-.cbnb-dashboard .cbnb-stop {width:5.6em} .cbnb-dashboard .cbnb-pause {width:6.8em}
-.cbnb-dashboard .cbnb-scale {width:16.5em} .cbnb-dashboard .cbnb-planned {width:4.8em}
-.cbnb-dashboard.jupyter-widgets-disconnected > * {opacity:.55}
-.cbnb-dashboard.jupyter-widgets-disconnected .cbnb-controls {display:none}
-.cbnb-dashboard.jupyter-widgets-disconnected::after {
-  content:"the kernel is gone, and this fit with it"}
-.cbnb-dashboard .widget-html-content {flex:1; min-width:0}
-.cbnb-dashboard.cbnb-fit {padding-right:18px} .cbnb-dashboard :is(.cbnb-curve, .cbnb-table) {margin:0}
-.cbnb-dashboard .cbnb-controls {flex-flow:row wrap} .cbnb-dashboard .cbnb-off {display:none}
-.cbnb-dashboard .cbnb-scale .widget-label {width:2.2em}
+.cbnb-dashboard {
+  & .cbnb-stop {width:5.6em} & .cbnb-pause {width:6.8em}
+  & .cbnb-scale {width:16.5em} & .cbnb-planned {width:4.8em}
+  &.jupyter-widgets-disconnected {
+    &::after {content:"the kernel is gone, and this fit with it"}
+    & > * {opacity:.55} & .cbnb-controls {display:none}
+  }
+  & .widget-html-content {flex:1; min-width:0}
+  &.cbnb-fit {padding-right:18px} & :is(.cbnb-curve, .cbnb-table) {margin:0}
+  & .cbnb-controls {flex-flow:row wrap} & .cbnb-off {display:none}
+  & .cbnb-scale .widget-label {width:2.2em}
+}
 .cbnb-curve {min-height:318px} .cbnb-main:has(.cbnb-moved-in) .cbnb-legend, .cbnb-style {display:none}
 '''
 
@@ -199,10 +201,11 @@ class LiveLosses:
 
 # %% ../../nbs/display/dashboard.ipynb #49e1450a
 def page_numbers(at: Progress, lr_scale: float = 1., word: str = '') -> list[Any]:
-    "Return the values that `status_html` shows, for `live_chart.js`"
+    "Return the values that `status_html` shows, for `live_chart.js`. The factor and the word are left out if there is nothing to say"
     scale = f'{lr_scale:.2g}'
+    words = ['' if scale == '1' else scale, word]
     return [at.epochs, at.n_epoch, at.batches, at.n_batches, int(at.training), _rounded(at.share), _rounded(at.left),
-            at.rate and round(at.rate), *map(_rounded, (at.loss, at.lr, at.mom)), '' if scale == '1' else scale, word]
+            at.rate and round(at.rate), *map(_rounded, (at.loss, at.lr, at.mom)), *(words if any(words) else [])]
 
 def _rounded(value: float | None) -> float | str | None:
     "Round a number to six significant digits. If the number is not finite, return a string, because JSON cannot contain such a number"

@@ -18,7 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 # %% ../../nbs/display/live_chart.ipynb #60fbccb1
-from .chart import Chart, Line, as_float32, chart_css, chart_spec, even_ends, steps_between, still_svg
+from .chart import Chart, Line, as_float32, chart_css, chart_spec, even_ends, steps_between, still_svg, without_blanks
 from .page_script import script, still_image
 
 # %% ../../nbs/display/live_chart.ipynb #040d2b1f
@@ -65,6 +65,16 @@ def news(points: Sequence[Points],
         for p, (p.xs, p.ys) in zip(points, thinned_together(((p.xs, p.ys) for p in points), limit)): pass
     for p in points: p.sent = len(p.xs)
     return found
+
+def _as_bytes(lines: Iterable[tuple[array, array]]) -> tuple[list[int], bytes]:
+    "Return the number of points of each line, and their bytes. A line with the x values of the line before has a negative number and y values only"
+    counts, parts, before = [], [], array('f')
+    for xs, ys in lines:
+        same = len(xs) > 0 and xs == before
+        counts.append(-len(xs) if same else len(xs))
+        parts += [ys.tobytes()] if same else [xs.tobytes(), ys.tobytes()]
+        before = xs
+    return counts, b''.join(parts)
 
 
 # %% ../../nbs/display/live_chart.ipynb #676ac6ba
@@ -171,7 +181,8 @@ class LiveChart:
         lines = [line._replace(xs=(), ys=(), smooths=None) for line in self.lines]
         whole = not self.layout.get('log_x')
         beside = self.beside() if self.beside else None
-        return chart_spec(Chart(lines, **self.layout)) | dict(picks=self.on_pick is not None, whole=whole, beside=beside, asks=self.name if self.whole else '')
+        found = chart_spec(Chart(lines, **self.layout)) | dict(picks=self.on_pick is not None, whole=whole, beside=beside, asks=self.name if self.whole else '')
+        return without_blanks(found)
 
     def history(self) -> bytes:
         "Return all points that were sent, and the number of messages with points, as bytes"
@@ -208,8 +219,9 @@ class LiveChart:
         message, buffers = self._changed() | (dict(beside=beside) if beside else {}), []
         new = news([*self.points.values()], most)
         if any(len(xs) for xs, _ in new):
-            message |= dict(s=self.n_sent, n=[len(xs) for xs, _ in new])
-            buffers = [b''.join(xs.tobytes() + ys.tobytes() for xs, ys in new)]
+            counts, points = _as_bytes(new)
+            message |= dict(s=self.n_sent, n=counts)
+            buffers = [points]
             self.n_sent += 1
         if message: self.widget.send(message, buffers)
 

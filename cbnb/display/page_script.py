@@ -7,9 +7,9 @@ __all__ = ['asset', 'script', 'packed', 'scripted', 'runs_scripts', 'still_image
 
 # %% ../../nbs/display/page_script.ipynb #a744d681
 import base64
-import gzip
 import json
 import string
+import zlib
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
@@ -35,9 +35,9 @@ def script(*names: str) -> str:
     return '\n'.join(map(asset, ('page.js', *names)))
 
 # %% ../../nbs/display/page_script.ipynb #802de5da
-def packed(text: str) -> str:    # base 85 of the gzipped text, which browsers can unpack
+def packed(text: str) -> str:    # base 85 of the deflated text, which browsers can unpack
     "Compress text into a string for a script"
-    return base64.b85encode(gzip.compress(text.encode(), 9, mtime=0)).translate(_TO_DIGITS).decode()
+    return base64.b85encode(zlib.compress(text.encode(), 9, -15)).translate(_TO_DIGITS).decode()
 
 _B85 = string.digits + string.ascii_uppercase + string.ascii_lowercase + '!#$%&()*+-;<=>?@^_`{|}~'    # the digits of `base64.b85encode`
 _TO_DIGITS = bytes.maketrans(_B85.encode(), bytes(c for c in range(40, 127) if c not in b'<\\'))
@@ -47,7 +47,7 @@ _SCRIPT = '''<script>(async()=>{try{
 const bytes=s=>{const b=[];for(let i=0,j,n,c;i<s.length;i+=5){
 for(n=j=0;j<5;j++){c=(s.charCodeAt(i+j)||126)-40;n=n*85+c-(c>20)-(c>52)}
 for(j=24;j>=0;j-=8)b.push(n/2**j&255)}return Uint8Array.from(b).slice(0,s.length*.8)},
-text=async s=>await new Response(new Blob([bytes(s)]).stream().pipeThrough(new DecompressionStream('gzip'))).text();
+text=async s=>await new Response(new Blob([bytes(s)]).stream().pipeThrough(new DecompressionStream('deflate-raw'))).text();
 const all=window.cbnbModules??={};
 all['__HASH__']??=text('__CODE__').then(code=>import(URL.createObjectURL(new Blob([code],{type:'text/javascript'}))));
 const module=await all['__HASH__'],data=JSON.parse(await text('__DATA__'));

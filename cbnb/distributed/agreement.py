@@ -56,9 +56,7 @@ def _leave(world: Any) -> None:
 
 # %% ../../nbs/distributed/agreement.ipynb #aae77f8f
 @torch.no_grad()
-def share_tensors(
-    models: Iterable[nn.Module],
-    params: bool = True,      # False: only the buffers
+def share_tensors(models: Iterable[nn.Module], params: bool = True,    # False: only the buffers
 ) -> None:
     "Copy the parameters and buffers of process 0 into the models of all processes, in place"
     for t in (t for m in models for t in itertools.chain(m.parameters() if params else (), m.buffers())):
@@ -108,9 +106,7 @@ class Group:
         if self.interrupted and now - self.interrupted > 2: raise KeyboardInterrupt
         self.interrupted = self.interrupted or now         # a launcher may send SIGINT twice in quick succession
 
-    def tell_failure(self,
-        e: BaseException,    # the exception that ended the run of this process
-    ) -> None:
+    def tell_failure(self, e: BaseException) -> None:
         "Store an error message for the other processes. Only the first message of a run is kept"
         with contextlib.suppress(Exception):               # the store may be gone
             shared_store().compare_set(f'cbnb/failed/{self.run}', '', f'process {self.number} failed first: {type(e).__name__}: {e}')
@@ -121,8 +117,7 @@ class Group:
             if (store := shared_store()).check([key := f'cbnb/failed/{self.run}']): return store.get(key).decode()
         return ''
 
-    def from_main(self,
-        value: Any,       # the value to send; only the value of process 0 is used
+    def from_main(self, value: Any,    # the value to send; only the value of process 0 is used
     ) -> Any:
         "Return the value of process 0 in every process"
         if self.n == 1: return value
@@ -130,8 +125,7 @@ class Group:
         with self._naming_failures(): dist.broadcast_object_list(values, 0, group=self.control)
         return values[0]
 
-    def dealt(self,
-        values: list[Any],     # values of process 0, at most one for each process
+    def dealt(self, values: list[Any],    # values of process 0, at most one for each process
     ) -> tuple[tuple | None, tuple | None]:
         "Send each process its value from the list `values` of process 0. Return two tuples of one element: the value of this process, and the value to use. If `values` is too short for this process, the first result is None, and the value to use is that of process 0"
         if self.n == 1: return ((values[0],),)*2 if values else (None, None)

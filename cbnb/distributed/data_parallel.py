@@ -66,11 +66,7 @@ class Wrapped(nn.Module):
     def forward(self, call: Callable[[], Any]) -> Any: return call()
 
 # %% ../../nbs/distributed/data_parallel.ipynb #704ed777
-def wrap_step(
-    step: Step,                    # step whose `predict` is replaced
-    wrapped: nn.Module,            # module that calls a function, and averages gradients in the following backward pass
-    undo: UndoStack,               # undo stack that restores `predict`
-) -> None:
+def wrap_step(step: Step, wrapped: nn.Module, undo: UndoStack) -> None:
     "Send the training predictions of a step through a wrapper module"
     predict = step.predict
     def call(learn: Learner) -> None:
@@ -131,10 +127,8 @@ def is_one_of_several() -> bool:
     names = 'WORLD_SIZE', 'PMI_SIZE', 'OMPI_COMM_WORLD_SIZE', 'MV2_COMM_WORLD_SIZE'
     return n_processes() > 1 or any(int(os.environ.get(name) or 1) > 1 for name in names)
 
-def make_accelerator(
-    device: Any,               # device of the loaders; only 'cpu' is kept, otherwise accelerate chooses
-    options: dict[str, Any],   # keyword arguments for `DistributedDataParallel`
-) -> Any:
+def make_accelerator(device: Any,    # device of the loaders; only 'cpu' is kept, otherwise accelerate chooses
+    options: dict[str, Any]) -> Any:
     "Create an `Accelerator` from accelerate, which connects to the other processes. Raises `ImportError` if accelerate is not installed"
     try: from accelerate import Accelerator, DistributedDataParallelKwargs
     except ImportError as e: raise ImportError('training in several processes needs accelerate: pip install "cbnb[distributed]"') from e
@@ -143,11 +137,9 @@ def make_accelerator(
     return Accelerator(cpu=on_cpu, mixed_precision='no', kwargs_handlers=[DistributedDataParallelKwargs(**options)])
 
 # %% ../../nbs/distributed/data_parallel.ipynb #a1bc2a57
-def mean_losses(
-    learn: Learner,       # learner with a loss, which may have parts
-    weight: Any,          # how much the batch of this process counts; None: the losses of the processes add up
-    left_out: bool = False,    # the batch of this process does not count
-) -> Any:                 # the weight of the batches of all processes; None: the losses add up
+def mean_losses(learn: Learner,    # learner with a loss, which may have parts
+    weight: Any,    # how much the batch of this process counts; None: the losses of the processes add up
+    left_out: bool = False) -> Any:    # the weight of the batches of all processes; None: the losses add up
     "Replace the loss of a batch and its parts by their mean over all processes, by weight, or by their sum"
     parts, like = learn.loss_parts or {}, learn.loss
     values = [v.detach().to(like.device, torch.float64).reshape(()) for v in (like, *parts.values())]

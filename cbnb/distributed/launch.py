@@ -41,9 +41,7 @@ def on_gpus(learn: Learner) -> bool:
     "Return whether a learner trains on GPUs"
     return torch.device(getattr(learn.dls, 'device', None) or 'cpu').type == 'cuda'
 
-def process_count(
-    learn: Learner,
-    n: int | None,     # number of processes; None: one per GPU, or two without GPUs
+def process_count(learn: Learner, n: int | None,    # number of processes; None: one per GPU, or two without GPUs
 ) -> int:
     "Return the number of processes to start. Raises `ValueError` if `n` is below 1 or exceeds the batches or GPUs there are, and `OSError` on Windows"
     if os.name != 'posix': raise OSError('fit_distributed needs Linux or macOS')
@@ -111,10 +109,7 @@ def _end(process: subprocess.Popen) -> None:
 # %% ../../nbs/distributed/launch.ipynb #7a51ac0f
 class Crew:
     "The training processes, with methods to send commands and to kill the processes"
-    def __init__(self,
-        n: int,            # number of processes
-        folder: Path,      # folder with the job file
-        gpus: bool,        # True: train on GPUs, one for each process
+    def __init__(self, n: int, folder: Path, gpus: bool,    # True: train on GPUs, one for each process
     ):
         self.folder, self.store, self.arrived = folder, _store(), threading.Event()
         self.processes: list[Any] = []                 # of type `Popen`, with pipes
@@ -156,11 +151,7 @@ class Crew:
                 self.arrived.set()
 
 # %% ../../nbs/distributed/launch.ipynb #25d1fd54
-def _as_raised(
-    rank: int,                    # rank of the process that failed
-    n: int,                       # number of processes
-    report: dict[str, Any],       # report from `error_report`
-) -> BaseException:
+def _as_raised(rank: int, n: int, report: dict[str, Any]) -> BaseException:
     "Return the exception of another process, with its traceback as a note. If it cannot be unpickled or is no `Exception`, return a `RuntimeError`"
     try: e = pickle.loads(report['exception'])
     except Exception: e = RuntimeError(report['words'].strip().splitlines()[-1])

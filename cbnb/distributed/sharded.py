@@ -35,17 +35,13 @@ from ..function_steps import CallStep
 from ..undo import UndoStack
 
 # %% ../../nbs/distributed/sharded.ipynb #53593373
-def is_sharded(
-    value: Any,    # any object
-) -> bool:
+def is_sharded(value: Any) -> bool:
     "Return whether `value` is a tensor of which each process holds a part"
     return isinstance(value, Tensor) and hasattr(value, 'full_tensor')
 
 # %% ../../nbs/distributed/sharded.ipynb #c900e083
-def shard_like(
-    value: Tensor,    # whole tensor, the same in each process
-    like: Any,        # sharded tensor with the shape of `value`
-) -> Tensor:
+def shard_like(value: Tensor,    # whole tensor, the same in each process
+    like: Any) -> Tensor:
     "Return a copy of `value` that is sharded like another tensor"
     from torch.distributed.tensor import DTensor
     mesh, part = like.device_mesh, value.detach()
@@ -141,11 +137,8 @@ class _Sharded:
             _composable_state._module_state_mapping.pop(m, None)     # torch's table of sharded modules
 
 # %% ../../nbs/distributed/sharded.ipynb #fd8dc31a
-def _replace_params(
-    opt: torch.optim.Optimizer,
-    new: Mapping[Tensor, Tensor],                    # maps each parameter to its replacement
-    convert: Callable[[Tensor, Tensor], Tensor],     # converts a tensor of the state for a new parameter
-) -> None:
+def _replace_params(opt: torch.optim.Optimizer, new: Mapping[Tensor, Tensor],    # maps each parameter to its replacement
+    convert: Callable[[Tensor, Tensor], Tensor]) -> None:
     "Replace the parameters of an optimizer, and convert its state"
     for params in (group['params'] for group in opt.param_groups):
         for i, p in enumerate(params):
@@ -239,10 +232,7 @@ def _whole_module_states(m: nn.Module, undo: UndoStack) -> None:
     undo.callback(m.register_load_state_dict_pre_hook(_before_loading).remove)
 
 # %% ../../nbs/distributed/sharded.ipynb #ba8fdf94
-def _shard_opt_state(
-    opt: torch.optim.Optimizer,   # optimizer with sharded parameters
-    state: Mapping[str, Any],     # state from its `state_dict`, with whole tensors
-) -> dict[str, Any]:
+def _shard_opt_state(opt: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
     "Return `state` with its tensors sharded like the parameters of `opt`, and with the `fused` settings of `opt`"
     params = dict(enumerate(p for group in opt.param_groups for p in group['params']))
     each = {i: map_tensors(lambda t: _shard_value(t, params.get(i)), s) for i, s in state['state'].items()}
@@ -362,9 +352,7 @@ def _shard_named(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     return {name: _shard_value(v, like.get(name)) for name, v in state.items()}
 
 # %% ../../nbs/distributed/sharded.ipynb #c480c583
-def _shard_nested(
-    value: Any,     # nested containers with whole tensors
-    like: Any,      # containers of the same structure, with tensors that may be sharded
+def _shard_nested(value: Any, like: Any,    # containers of the same structure, with tensors that may be sharded
 ) -> Any:
     "Shard the tensors in nested containers like the tensors at the same places of `like`"
     if isinstance(value, dict) and isinstance(like, dict): return rebuild(value, {k: _shard_nested(v, like.get(k)) for k, v in value.items()})
@@ -373,10 +361,9 @@ def _shard_nested(
     return _shard_value(value, like)
 
 # %% ../../nbs/distributed/sharded.ipynb #901c4fb5
-def sharded_state(
-    learn: Learner,               # learner whose models may be sharded
-    state: Mapping[str, Any],     # state from `Learner.state_dict` with whole tensors, the same in each process
-) -> Mapping[str, Any]:           # state for `Learner.load_state_dict`
+def sharded_state(learn: Learner,    # learner whose models may be sharded
+    state: Mapping[str, Any],    # state from `Learner.state_dict` with whole tensors, the same in each process
+) -> Mapping[str, Any]:    # state for `Learner.load_state_dict`
     "Return a state whose tensors are sharded like those of `learn`. If `learn` is not sharded, return `state` unchanged"
     _, models, opts = owned_by_steps(learn)
     if not any(is_sharded(p) for m in models for p in m.parameters()): return state

@@ -23,10 +23,8 @@ from ..basics.processes import gather_over_processes
 from .agreement import Group
 
 # %% ../../nbs/distributed/shares.ipynb #f69cb1ff
-def dealt_step(
-    batches: list[list[Any]],    # batches of item numbers from a sampler, at most one for each process
-    n: int,                      # number of processes
-) -> list[list[Any]]:            # the batch of each process; empty if there are too few items
+def dealt_step(batches: list[list[Any]],    # batches of item numbers from a sampler, at most one for each process
+    n: int) -> list[list[Any]]:    # the batch of each process; empty if there are too few items
     "Divide the batches of a step among processes"
     if len(batches) == n: return batches
     items = list(itertools.chain.from_iterable(batches))
@@ -45,11 +43,8 @@ def steps_of(
     while step := list(itertools.islice(batches, n)):
         if len(step) == n or not drop_last: yield dealt_step(step, n)
 
-def n_steps(
-    n_batches: int | None,    # number of batches in the loader; None: unknown
-    n: int,                   # number of processes
-    drop_last: bool,          # drop a last step that has too few batches
-) -> int | None:              # number of steps; None: unknown
+def n_steps(n_batches: int | None,    # number of batches in the loader; None: unknown
+    n: int, drop_last: bool) -> int | None:    # number of steps; None: unknown
     "Return the number of steps in an epoch"
     if n_batches is None: return None
     return n_batches//n if drop_last else -(-n_batches//n)
@@ -59,12 +54,9 @@ _AT_ONCE = 2**18     # number of items per message
 
 class Dealt:
     "A batch sampler for one of several processes. Process 0 runs the original sampler for all processes"
-    def __init__(self,
-        sampler: Any,        # batch sampler; only process 0 iterates over it
-        group: Group,        # group of the processes that train together
-        borrows: bool = False,     # give a process without items in a step an item of another process
-        drop_last: bool = False,   # drop a last step that has too few batches
-    ):
+    def __init__(self, sampler: Any,    # batch sampler; only process 0 iterates over it
+        group: Group, borrows: bool = False,    # give a process without items in a step an item of another process
+        drop_last: bool = False):
         self.sampler, self.group, self.borrows, self.drop_last = sampler, group, borrows, drop_last
         self.borrowed: int | None = None      # number of the batch with a weight of zero; None: no such batch
 
@@ -116,9 +108,7 @@ class _Sent:
             i += 1
 
 # %% ../../nbs/distributed/shares.ipynb #51d4671a
-def is_dealt(
-    dl: Any,     # a loader
-) -> bool:
+def is_dealt(dl: Any) -> bool:
     "Return whether a loader has a batch sampler to divide. If not, process 0 loads all batches"
     return isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset) and dl.batch_sampler is not None
 
@@ -127,9 +117,7 @@ def _items_in(batch: Any) -> int:
     except ValueError: return 1               # the batch has no length
 
 # %% ../../nbs/distributed/shares.ipynb #7b8fb615
-def dealt_already(
-    dl: Any,           # a loader
-) -> str | None:       # the reason as text; None: the loader has all items
+def dealt_already(dl: Any) -> str | None:    # the reason as text; None: the loader has all items
     "Return the reason why a loader yields only the part of one process. If no reason is found, return None"
     holders = getattr(dl, 'sampler', None), getattr(dl, 'batch_sampler', None)
     sampler = next((s for s in holders if getattr(s, 'num_replicas', 1) > 1), None)
@@ -169,8 +157,7 @@ class Share:
 
     def __iter__(self) -> Iterator[Any]: return self.batches_from(0)
 
-    def batches_from(self,
-        n: int,       # number of the loader's batches to skip, over all processes
+    def batches_from(self, n: int,    # number of the loader's batches to skip, over all processes
     ) -> Iterator[Any]:
         "Iterate over the batches of this process after the first `n` batches of the loader"
         source: Any
@@ -181,21 +168,17 @@ class Share:
         source = _Sent(rest, self.group, self.training)
         return self._together(source, iter(source))
 
-    def steps_of(self,
-        n: int,       # number of the loader's batches that are done
+    def steps_of(self, n: int,    # number of the loader's batches that are done
     ) -> int:
         "Return the number of steps that correspond to the first `n` batches of the loader"
         if (total := n_batches(self.dl)) is None: return n//self.group.n
         return len(self) - n_steps(max(total - n, 0), self.group.n, self.drop_last)
 
-    def place(self,
-        i: int,      # number of a batch of this process
-    ) -> int:
+    def place(self, i: int) -> int:
         "Return the number of batch `i` of this process among the batches of all processes"
         return i*self.group.n + self.group.number
 
-    def from_all(self,
-        parts: list[Any],     # one for each batch of this process
+    def from_all(self, parts: list[Any],    # one for each batch of this process
     ) -> list[Any]:
         "Collect the parts from all processes, and return them in the order of the batches of the loader"
         each = gather_over_processes(parts)

@@ -68,19 +68,15 @@ def _pickling() -> Any:
     return SimpleNamespace(__name__='cloudpickle', Pickler=Pickler)
 
 # %% ../../nbs/distributed/worker.ipynb #0b131f64
-def dump(
-    obj: Any,        # object to write, such as a learner or a dict
-    path: Path,      # path of the file to write
-) -> None:
+def dump(obj: Any,    # object to write, such as a learner or a dict
+    path: Path) -> None:
     "Write an object to a file for another process. Raises `TypeError` with the name of the part that cannot be pickled"
     try: torch.save(obj, path, pickle_module=_pickling(), pickle_protocol=5)
     except (OSError, ImportError): raise
     except Exception as e: raise _refused(obj, e) from e
 
 # %% ../../nbs/distributed/worker.ipynb #626752c9
-def load(
-    path: Path,                # path of a file that `dump` wrote
-    gpu: int | None = None,    # number of the GPU for all tensors that were on a GPU; None: the same GPU as before
+def load(path: Path, gpu: int | None = None,    # number of the GPU for all tensors that were on a GPU; None: the same GPU as before
 ) -> Any:
     "Read an object from a file that `dump` wrote"
     place = None if gpu is None else {f'cuda:{i}': f'cuda:{gpu}' for i in range(torch.cuda.device_count())}
@@ -110,10 +106,7 @@ def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:
         if name != '_modules': yield f'.{public if hasattr(type(obj), public) else name}', value
 
 # %% ../../nbs/distributed/worker.ipynb #6d6053c3
-def _refusal(
-    part: Any,
-    above: set[int],    # ids of the objects that contain the part
-) -> Exception | None:
+def _refusal(part: Any, above: set[int]) -> Exception | None:
     "Return the error that pickling a part raises, or None if pickling succeeds"
     class Pickler(_pickling().Pickler):
         def persistent_id(self, obj: Any) -> Any:
@@ -201,10 +194,7 @@ class Begins(Callback):
 # %% ../../nbs/distributed/worker.ipynb #f0861b0c
 class Orders:
     "Execute the commands of the notebook"
-    def __init__(self,
-        source: BinaryIO,     # stream with the commands
-        folder: Path,         # folder to remove when the notebook has ended
-    ):
+    def __init__(self, source: BinaryIO, folder: Path):
         self.source, self.folder = source, folder
         self.learn: Any = None
 
@@ -228,8 +218,7 @@ class Orders:
 # %% ../../nbs/distributed/worker.ipynb #5532b9e6
 class RunFeed:
     "Callable that returns the entries added to a run since the previous call"
-    def __init__(self,
-        run: Run | None,     # the record of the fit; None: nothing is recorded
+    def __init__(self, run: Run | None,    # the record of the fit; None: nothing is recorded
     ):
         self.run, self.n_losses, self.n_rows = run, 0, 0
         self.n_named: dict[str, int] = {}      # values sent of each named loss
@@ -247,10 +236,8 @@ class RunFeed:
         return dict(losses=losses, rows=rows, named=named, start_epoch=run.start_epoch, names=list(run.metric_names))
 
 # %% ../../nbs/distributed/worker.ipynb #179f374e
-def add_news(
-    run: Run | None,          # run to extend; None: do nothing
-    news: dict[str, Any],     # new entries from a `RunFeed`
-) -> None:
+def add_news(run: Run | None,    # run to extend; None: do nothing
+    news: dict[str, Any]) -> None:
     "Append the entries from a `RunFeed` to a run"
     if run is None or not news: return
     run.series.numbers.extend(news['losses'])
@@ -285,9 +272,7 @@ class MessageDisplay(LogDisplay):
         self.send('finish', word=word, as_planned=as_planned, news=self.feed())
 
 # %% ../../nbs/distributed/worker.ipynb #ba6be1ee
-def send_displays(
-    learn: Learner,
-    send: Callable[..., None],    # called with the kind of a message, and its contents as keyword arguments
+def send_displays(learn: Learner, send: Callable[..., None],    # called with the kind of a message, and its contents as keyword arguments
 ) -> None:
     "Send the progress and the table of all further runs as messages. The display mode of the whole process changes"
     DISPLAYS['lines'] = lambda: MessageDisplay(send)
@@ -300,10 +285,7 @@ ASKED = dict(stopping=False, paused=False, lr_scale=1.)      # settings of `Stee
 
 class Mirror:
     "Show the fit of another process, and send the settings of the controls to that process"
-    def __init__(self,
-        learn: Learner,               # learner in a run
-        send: Callable[..., None],    # sends commands to the other process
-    ):
+    def __init__(self, learn: Learner, send: Callable[..., None]):
         self.learn, self.send = learn, send
         self.shown: Any = None        # the display; None: no fit is under way
         self.at: Progress | None = None
@@ -372,11 +354,7 @@ class Mirror:
         if self.shown: self.finish('the processes have ended before the fit', False, {})
 
 # %% ../../nbs/distributed/worker.ipynb #b5ba96c9
-def _helpers(
-    job: dict[str, Any],         # job with the keys `learn` and `kwargs`
-    tell: Callable[..., None],   # sends a message to the notebook
-    n: int,                      # number of processes
-) -> list[Callback]:
+def _helpers(job: dict[str, Any], tell: Callable[..., None], n: int) -> list[Callback]:
     "Return the callbacks to add to a job. `Begins` is always added. `Steering` and, with several processes, `Distributed` are added if the job has no such callback"
     there = [*job['learn'].cbs, *as_list(job['kwargs'].get('cbs'))]
     wanted = [Steering] if n == 1 else [Steering, Distributed]
@@ -385,10 +363,7 @@ def _helpers(
     return [Begins(tell), *(cls() for cls in wanted if not any(is_a(cb, cls) for cb in there))]
 
 # %% ../../nbs/distributed/worker.ipynb #ea3e3181
-def do_job(
-    job: dict[str, Any],               # dict with the keys `learn`, `method`, `n_epoch`, `kwargs` and `rng`
-    tell: Callable[..., None],         # sends a message to the notebook
-) -> str | None:                       # where the fit was interrupted; None: it was not interrupted
+def do_job(job: dict[str, Any], tell: Callable[..., None]) -> str | None:    # where the fit was interrupted; None: it was not interrupted
     "Call the training method of a job"
     learn = job['learn']
     learn.keep_restore_points = 0
@@ -406,21 +381,14 @@ def _state(cb: Any) -> dict[str, Any]:
     if isinstance(cb, Callback): return cb.state_dict()
     return state_of(cb, (), getattr(cb, 'no_state', ())) if hasattr(cb, '__dict__') and not isinstance(cb, type) else {}
 
-def result_of(
-    learn: Learner,            # learner that has been trained
-    kwargs: dict[str, Any],    # keyword arguments of the fit
-) -> dict[str, Any]:           # dict with the keys `state`, `fitted`, `trained` and `cbs`
+def result_of(learn: Learner, kwargs: dict[str, Any]) -> dict[str, Any]:    # dict with the keys `state`, `fitted`, `trained` and `cbs`
     "Collect the state of a trained learner and the states of the callbacks in `kwargs`, for `take_result`"
     params = [p for m in owned_by_steps(learn)[1] for p in m.parameters()]
     return dict(state=learn.state_dict(), fitted={name: getattr(learn, name) for name in FITTED},
                 trained=[p.requires_grad for p in params], cbs=[_state(cb) for cb in as_list(kwargs.get('cbs'))])
 
 # %% ../../nbs/distributed/worker.ipynb #96fd8c71
-def take_result(
-    learn: Learner,             # learner in the notebook, whose copy was trained
-    kwargs: dict[str, Any],     # keyword arguments of the fit
-    result: dict[str, Any],     # result from `result_of`
-) -> None:
+def take_result(learn: Learner, kwargs: dict[str, Any], result: dict[str, Any]) -> None:
     "Load the result of a fit into a learner. The `Run` objects of earlier fits stay in its history"
     runs = learn.recorded_runs()
     earlier = list(runs)
@@ -442,9 +410,7 @@ def error_report(e: BaseException) -> dict[str, Any]:
     return dict(words=words, exception=data, time=time.time())
 
 # %% ../../nbs/distributed/worker.ipynb #468095e1
-def main(
-    folder: Path,     # folder with the job file, where the result is written
-    rank: int,        # rank of this process; process 0 sends the progress and writes the result
+def main(folder: Path, rank: int,    # rank of this process; process 0 sends the progress and writes the result
 ) -> None:
     "Run the job of a notebook in this process, then exit"
     source, tell = _take_over(rank)

@@ -47,9 +47,7 @@ def _locked_folder(target: Path) -> tuple[int | None, Path]:
 
 # %% ../../nbs/files/atomic.ipynb #5264486e
 @contextlib.contextmanager
-def draft_of(
-    target: Path,      # file or folder that the draft will replace
-) -> Iterator[Path]:   # path to write the draft to; its last part is the name of the target
+def draft_of(target: Path) -> Iterator[Path]:    # path to write the draft to; its last part is the name of the target
     "Context manager that yields a path for a draft, and removes the draft at the end if it was not renamed"
     lock, folder = _locked_folder(target)
     try: yield folder/target.name
@@ -58,10 +56,7 @@ def draft_of(
         if lock is not None: os.close(lock)
 
 # %% ../../nbs/files/atomic.ipynb #7bf9a9c1
-def sweep_drafts(
-    folder: Path,    # folder that contains the targets
-    names: str,      # glob pattern for the names of the targets
-) -> None:
+def sweep_drafts(folder: Path, names: str) -> None:
     "Remove the drafts of killed processes from a folder"
     if fcntl is None: return
     for draft in folder.glob(f'.{names}.????????.part'):
@@ -71,8 +66,7 @@ def sweep_drafts(
             os.close(lock)
 
 # %% ../../nbs/files/atomic.ipynb #b3fef8b3
-def sync(
-    path: Path,      # a file, or a folder; its files are included, subfolders are not
+def sync(path: Path,    # a file, or a folder; its files are included, subfolders are not
 ) -> None:
     "Wait until the contents of a file or a folder are on the disk"
     for file in [*path.iterdir(), path] if path.is_dir() else [path]:
@@ -81,8 +75,7 @@ def sync(
         try: os.fsync(fd)
         finally: os.close(fd)
 
-def sync_name(
-    folder: Path,    # folder in which a file was created or renamed
+def sync_name(folder: Path,    # folder in which a file was created or renamed
 ) -> None:
     "Wait until the names in a folder are on the disk, if the file system supports that"
     if fcntl is None: return
@@ -99,10 +92,7 @@ def _refusal(draft: Path) -> OSError | None:
     except OSError as e: return e
 
 @contextlib.contextmanager
-def explains_refusal(
-    path: str | Path,      # file that is being written, for the message
-    draft: Path,           # draft of the file
-) -> Iterator[None]:
+def explains_refusal(path: str | Path, draft: Path) -> Iterator[None]:
     "Context manager for writing a draft. If writing fails, add a note that the old file is unchanged. If the disk accepts no more data, raise the error of the operating system"
     try: yield
     except (RuntimeError, OSError) as e:
@@ -134,10 +124,8 @@ def write_whole(
     return path
 
 # %% ../../nbs/files/atomic.ipynb #7dc50157
-def check_writable(
-    path: str | Path,    # file that will be written later; its folder need not exist
-    use: str,            # what will be written, for the message
-) -> None:
+def check_writable(path: str | Path,    # file that will be written later; its folder need not exist
+    use: str) -> None:
     "Try to create a draft in the folder of a file, or in its nearest folder that exists. If that fails, raise `OSError`"
     target = Path(os.path.realpath(path))
     folder = next(p for p in target.parents if p.exists())

@@ -85,22 +85,15 @@ def _damaged(path: str | Path, why: str) -> ValueError:
     return ValueError(f'{path} is no whole checkpoint: {why}. Use another one, or delete the folder')
 
 # %% ../../nbs/files/checkpoints.ipynb #1479347d
-def write_checkpoint(
-    folder: str | Path,          # folder for all checkpoints; created if it is missing
-    name: str,                   # name of the new checkpoint, without the number in front
-    state: Any,                  # plain data: numbers, strings, lists, dicts and tensors
-    **info: Any,                 # numbers and strings that the manifest should also contain
-) -> Path:                       # folder of the new checkpoint
+def write_checkpoint(folder: str | Path,    # folder for all checkpoints; created if it is missing
+    name: str,    # name of the new checkpoint, without the number in front
+    state: Any, **info: Any) -> Path:    # folder of the new checkpoint
     "Write a checkpoint atomically. If the state is not plain data, raise `TypeError`"
     return write_encoded(folder, name, *to_json(state), **info)
 
-def write_encoded(
-    folder: str | Path,          # folder for all checkpoints; created if it is missing
-    name: str,                   # name of the new checkpoint, without the number in front
-    text: str,                   # structure of the state, from `to_json`
-    tensors: list[Tensor],       # tensors of the state, from `to_json`
-    **info: Any,                 # numbers and strings that the manifest should also contain
-) -> Path:                       # folder of the new checkpoint
+def write_encoded(folder: str | Path,    # folder for all checkpoints; created if it is missing
+    name: str,    # name of the new checkpoint, without the number in front
+    text: str, tensors: list[Tensor], **info: Any) -> Path:    # folder of the new checkpoint
     "Write a checkpoint of a state that `to_json` has already encoded"
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -135,9 +128,7 @@ def _named(draft: Path, folder: Path, number: int, name: str) -> Path:
         return path
 
 # %% ../../nbs/files/checkpoints.ipynb #0cf5e670
-def checkpoints(
-    folder: str | Path,      # folder with checkpoints
-) -> list[Path]:             # folders of the checkpoints, oldest first; damaged ones are included
+def checkpoints(folder: str | Path) -> list[Path]:    # folders of the checkpoints, oldest first; damaged ones are included
     "Return the checkpoints in a folder, without checking them"
     found = (f for f in Path(folder).glob('[0-9]*_*') if f.is_dir())
     return sorted(found, key=lambda f: (_number(f), f.name))
@@ -146,18 +137,14 @@ def _number(path: Path) -> int:
     head = path.name.partition('_')[0]
     return int(head) if head.isdecimal() else 0
 
-def remove_checkpoint(
-    path: Path,              # folder of a checkpoint
-) -> None:
+def remove_checkpoint(path: Path) -> None:
     "Remove a checkpoint. If the removal is interrupted, the next `write_checkpoint` removes the remaining files"
     with contextlib.suppress(OSError), tempfile.TemporaryDirectory(
             prefix='.checkpoint.', suffix='.part', dir=path.parent, ignore_cleanup_errors=True) as trash:
         os.rename(path, Path(trash)/path.name)
 
 # %% ../../nbs/files/checkpoints.ipynb #7dc1b086
-def read_checkpoint(
-    path: str | Path,      # folder of a checkpoint
-) -> Any:                  # the state that was passed to `write_checkpoint`
+def read_checkpoint(path: str | Path) -> Any:    # the state that was passed to `write_checkpoint`
     "Return the state in a checkpoint. If a file is missing or damaged, raise `ValueError`"
     path, manifest = Path(path), read_manifest(path)
     for name, there in manifest['files'].items():
@@ -174,10 +161,9 @@ def read_checkpoint(
 # %% ../../nbs/files/checkpoints.ipynb #2a1367d2
 class Due:
     "Computes when the next checkpoint is due"
-    def __init__(self,
-        every_steps: int | None,       # number of training batches between checkpoints; None: do not count batches
-        every_seconds: float | None,   # seconds between checkpoints; None: ignore the time
-        every_epochs: int | None,      # number of epochs between checkpoints; None: do not count epochs
+    def __init__(self, every_steps: int | None,    # number of training batches between checkpoints; None: do not count batches
+        every_seconds: float | None,    # seconds between checkpoints; None: ignore the time
+        every_epochs: int | None,    # number of epochs between checkpoints; None: do not count epochs
     ):
         self.every_steps, self.every_seconds, self.every_epochs = every_steps, every_seconds, every_epochs
         self.step, self.time = math.inf, math.inf
@@ -298,9 +284,7 @@ class Resume:
 
 _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 
-def as_resume(
-    resume: Any,           # the argument of `fit`: True, a path, or `Resume`
-) -> Resume:
+def as_resume(resume: Any) -> Resume:
     "Convert the argument `resume` of a fit to a `Resume`. If `resume` is not True, a path or a `Resume`, raise `TypeError`"
     if isinstance(resume, Resume): return resume
     if resume is True: return Resume()
@@ -361,13 +345,13 @@ class Checkpoint(Callback):
     """Saves the state of a fit while it runs, so that you can resume the fit exactly
 
     Args:
-        every_steps: number of training batches between checkpoints; None: do not count batches
+        every_steps
         every_seconds: seconds between checkpoints; None: ignore the time
         every_epochs: number of epochs between checkpoints; None: 1 if the other two are None, too
-        keep: number of newest checkpoints to keep, in addition to the best one
+        keep: folder for the checkpoints; None: `checkpoints` in the learner's model folder
         path: folder for the checkpoints; None: `checkpoints` in the learner's model folder
         monitor: column of the table of epochs that decides which is best; None: keep no best
-        background: write in a thread, with a copy of the state in CPU memory
+        background
     """
     order, run_valid, run_in = math.inf, False, ('fit',)     # runs last, because its files lack later changes
     due: Due
@@ -380,8 +364,8 @@ class Checkpoint(Callback):
     resume: Any = False       # argument `resume` of the next fit
 
     @hinted
-    def __init__(self, every_steps: int | None = None, every_seconds: float | None = None, every_epochs: int | None = None, keep: int = 3,
-            path: str | Path | None = None, monitor: str | None = 'valid_loss', background: bool = False):
+    def __init__(self, every_steps: int | None = None, every_seconds: float | None = None, every_epochs: int | None = None,
+            keep: int = 3, path: str | Path | None = None, monitor: str | None = 'valid_loss', background: bool = False):
         if every_steps is every_seconds is every_epochs is None: every_epochs = 1
         self.every_steps = None if every_steps is None else as_count(every_steps, 'every_steps', 1)
         self.every_seconds = None if every_seconds is None else as_positive(every_seconds, 'every_seconds')
@@ -453,10 +437,7 @@ class Checkpoint(Callback):
         together = getattr(self.learn, 'data_parallel', None)
         return together.flagged(due) if together and together.together else due
 
-    def _save(self,
-        epoch: int,     # epoch in which a resumed fit continues
-        batch: int,     # number of batches of this epoch that are done
-    ) -> None:
+    def _save(self, epoch: int, batch: int) -> None:
         learn, folder = self.learn, self.folder
         name = f'epoch_{epoch}' + (f'_batch_{batch}' if batch else '')
         info = dict(epoch=epoch, batch=batch, step=learn.train_iter, n_epoch=learn.n_epoch,
@@ -600,10 +581,7 @@ class Checkpoint(Callback):
 
 # %% ../../nbs/files/checkpoints.ipynb #551b4822
 @patch
-def _resuming(self: Learner,
-    resume: Any,       # the argument of `fit`: True, a path, or `Resume`
-    cbs: Any,          # callbacks for this fit
-) -> list[Any]:        # `cbs`, and a `Checkpoint` if the learner and `cbs` have none
+def _resuming(self: Learner, resume: Any, cbs: Any) -> list[Any]:    # `cbs`, and a `Checkpoint` if the learner and `cbs` have none
     "Make the `Checkpoint` of the next fit resume, and add a `Checkpoint` if there is none"
     as_resume(resume)
     cbs = [cb() if cb is Checkpoint else cb for cb in as_list(cbs)]

@@ -39,9 +39,8 @@ from ..step import Step
 from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/files/export.ipynb #faa0f047
-def import_path(
-    obj: Any,         # a function or class; other objects have no path
-) -> str | None:      # path such as 'torch.optim.adam:Adam'; None: the object cannot be imported
+def import_path(obj: Any,    # a function or class; other objects have no path
+) -> str | None:    # path such as 'torch.optim.adam:Adam'; None: the object cannot be imported
     "Return the import path of a function or class, as 'module:name', or None if there is no such path"
     module, name = getattr(obj, '__module__', None), getattr(obj, '__qualname__', None)
     if not isinstance(module, str) or not isinstance(name, str) or module == '__main__': return None
@@ -50,9 +49,8 @@ def import_path(
     return f'{module}:{name}' if found is obj else None
 
 # %% ../../nbs/files/export.ipynb #877a4dfa
-def at_path(
-    path: str,      # path from `import_path`, such as 'torch.optim.adam:Adam'
-) -> Any:           # the function or class
+def at_path(path: str,    # path from `import_path`, such as 'torch.optim.adam:Adam'
+) -> Any:    # the function or class
     "Import the function or class at an import path. If the import fails, raise `ValueError`"
     module, _, name = path.partition(':')
     try:
@@ -69,9 +67,7 @@ def _arguments(obj: Any) -> dict[str, Any]:
     return named | next((value for kind, value in found.values() if kind is inspect.Parameter.VAR_KEYWORD), {})
 
 # %% ../../nbs/files/export.ipynb #1b94a173
-def as_recipe(
-    value: Any,      # a function, a class, a loss, a metric, or plain data
-) -> Any:            # `Held` with the import path, and the arguments of an object or a partial; plain data as it is
+def as_recipe(value: Any) -> Any:    # `Held` with the import path, and the arguments of an object or a partial; plain data as it is
     "Describe a part of a learner as plain data. If its import path is known, `load_learner` can make the part again"
     words = brief(value)
     if (path := import_path(value)) is not None: return Held(path=path, words=words)

@@ -46,9 +46,7 @@ class _Skipped:
         for _ in itertools.islice(self.it, n): pass
 
 # %% ../../nbs/files/position.ipynb #04823209
-def iterator_over(
-    dl: DataLoader,                    # the loader to iterate over
-    replaced: Callable[[Any], Any],    # takes the loader's sampler, returns a sampler with a method `start`
+def iterator_over(dl: DataLoader, replaced: Callable[[Any], Any],    # takes the loader's sampler, returns a sampler with a method `start`
 ) -> Iterator[Any]:
     "Return an iterator over the batches of a loader, with another sampler for this iteration"
     name = 'batch_sampler' if dl.batch_sampler is not None else 'sampler'
@@ -61,17 +59,12 @@ def iterator_over(
     sampler.start()                                       # with workers, the first indices are already drawn
     return it
 
-def skipping(
-    sampler: Iterable[Any],  # a sampler of indices or of batches
-    n: int,                  # number of entries to skip
-) -> Any:
+def skipping(sampler: Iterable[Any], n: int) -> Any:
     "Create a sampler for `iterator_over` that skips the first `n` entries of `sampler`"
     return _Skipping(sampler, n)
 
 # %% ../../nbs/files/position.ipynb #9c23f993
-def draws(
-    dl: DataLoader,    # the loader, whose first item is loaded
-) -> bool:
+def draws(dl: DataLoader) -> bool:
     "Return whether the items of a loader may depend on random numbers"
     if isinstance(dl.dataset, IterableDataset): return True
     if isinstance(dl, WorkerLoader) and getattr(dl, 'chosen', True): return False       # `choose_workers` has checked it
@@ -83,10 +76,8 @@ def draws(
     finally: restore()
 
 # %% ../../nbs/files/position.ipynb #9c74a1cd
-def batches_from(
-    dl: Any,     # a loader; set the random state of the beginning of the epoch first
-    n: int,      # number of batches to skip
-) -> Iterator[Any]:
+def batches_from(dl: Any,    # a loader; set the random state of the beginning of the epoch first
+    n: int) -> Iterator[Any]:
     "Return an iterator over the batches of an epoch, starting with batch `n`"
     if hasattr(dl, 'batches_from'): return dl.batches_from(n)      # of several processes
     if not n: return iter(batches_of(dl))
@@ -97,19 +88,13 @@ def batches_from(
     return it
 
 # %% ../../nbs/files/position.ipynb #ed1530e4
-def position_of(
-    dl: Any,                     # a loader
-) -> dict[str, Any] | None:      # its `state_dict()`; None: it has none
+def position_of(dl: Any) -> dict[str, Any] | None:    # its `state_dict()`; None: it has none
     "Return the position of a loader with the methods `state_dict` and `load_state_dict`"
     if hasattr(dl, 'batches_from'): return None             # of several processes
     both = all(callable(getattr(dl, name, None)) for name in ('state_dict', 'load_state_dict'))
     return dl.state_dict() if both else None
 
-def continued(
-    dl: Any,                     # a loader of the same kind
-    position: dict[str, Any],    # from `position_of`
-    anew: bool = False,          # the position is the end of an epoch: return the batches of the next one
-) -> Iterator[Any]:
+def continued(dl: Any, position: dict[str, Any], anew: bool = False) -> Iterator[Any]:
     "Return an iterator over the batches after a saved position"
     dl.load_state_dict(position)
     if not anew: return iter(dl)
@@ -118,14 +103,11 @@ def continued(
     return iter(dl) if first is dl else itertools.chain([first], batches)
 
 # %% ../../nbs/files/position.ipynb #187580c2
-def has_workers(
-    dl: Any,     # a loader
-) -> bool:
+def has_workers(dl: Any) -> bool:
     "Return whether a loader has persistent workers that have been started"
     return getattr(dl, '_iterator', None) is not None
 
-def start_workers(
-    dl: Any,     # a loader; without persistent workers, nothing happens
+def start_workers(dl: Any,    # a loader; without persistent workers, nothing happens
 ) -> None:
     "Start the persistent workers of a loader without changing the random state"
     if has_workers(dl) or not getattr(dl, 'persistent_workers', False): return

@@ -87,9 +87,7 @@ def _n_bytes(values: Iterable[Any]) -> int:
     return sum(t.nbytes for t in each.values())
 
 # %% ../../nbs/files/rewind.ipynb #d8482358
-def point_size(
-    learn: Learner,    # the learner to measure
-) -> int:              # size in bytes
+def point_size(learn: Learner) -> int:    # size in bytes
     "Return the memory in bytes that a restore point would need"
     _, models, opts = owned_by_steps(learn)
     attributes = [v for cb in learn.cbs for k, v in vars(cb).items() if k not in cb.no_state]
@@ -129,18 +127,14 @@ def _call_words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
 # %% ../../nbs/files/rewind.ipynb #572625fc
 class RestorePoint:
     "The restore point of a fit: the state of the learner before the fit, and the status of the fit"
-    def __init__(self,
-        called: str,    # the call that began the fit, as text
-    ):
+    def __init__(self, called: str):
         self.called, self.status = called, 'running'
         self.restore: Any = None        # function that restores the state; None: no state was kept
         self.why = ''                   # the reason why no state was kept
         self.n_bytes = 0
         self.runs: list[Run] = []       # the recorder's runs of this fit
 
-    def row(self,
-        n: int,    # argument of `rewind` that restores this point
-    ) -> tuple[str, ...]:    # one text for each of `HEADINGS`
+    def row(self, n: int) -> tuple[str, ...]:    # one text for each of `HEADINGS`
         "Return the row of this point in the table of `learn.runs`"
         rows = [row for run in self.runs for row in run.epochs]
         planned = sum(run.n_epoch - run.start_epoch for run in self.runs)
@@ -189,10 +183,7 @@ class RestorePoints:
         "Remove all but the last `keep` restore points"
         del self.points[:max(len(self.points) - keep, 0)]
 
-    def take(self,
-        learn: Learner,      # the learner to save
-        called: str,         # the call that begins the fit, as text
-    ) -> RestorePoint:       # the new point; its `restore` is None if the state could not be kept
+    def take(self, learn: Learner, called: str) -> RestorePoint:    # the new point; its `restore` is None if the state could not be kept
         "Save the state of a learner before a fit"
         point, self.undone = RestorePoint(called), None
         self.trim(self.keep - 1)
@@ -223,9 +214,7 @@ class RestorePoints:
                                   'switches them on, for the fits that follow')
         return 'there is no fit to take back: each fit leaves a restore point, until it is taken back'
 
-    def take_back(self,
-        n: int,
-        redo: bool = False,    # whether to save the current state for `redo` first, if there is room
+    def take_back(self, n: int, redo: bool = False,    # whether to save the current state for `redo` first, if there is room
     ) -> str:
         "Restore the state before the last `n` fits, and return a sentence about what was undone"
         point, learn = self.find(n), self.learn()
@@ -263,9 +252,7 @@ class RestorePoints:
         sides = ['left', 'left', 'right', 'left', 'right', 'right', 'right', 'left']
         return html_table(HEADINGS, self._rows(), sides)
 
-    def _no_room(self,
-        n_bytes: int,
-        keep: bool = False,    # whether to keep all old points
+    def _no_room(self, n_bytes: int, keep: bool = False,    # whether to keep all old points
     ) -> str:
         "Return why a point cannot be kept. If the point fits, remove old points to make room, and return an empty string"
         if n_bytes < self.ask_from: return ''
@@ -307,12 +294,8 @@ Learner.keep_restore_points = property(_get_keep, _set_keep)
 
 # %% ../../nbs/files/rewind.ipynb #e80387d6
 @contextmanager
-def restore_point(
-    self: Learner,                # the learner
-    name: str,                    # the name of the method that trains, such as 'fit'
-    args: tuple,                  # its arguments
-    kwargs: dict[str, Any],
-) -> Iterator[None]:
+def restore_point(self: Learner, name: str,    # the name of the method that trains, such as 'fit'
+    args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
     "Context manager that creates a restore point before a fit. Inside another fit, or with `keep_restore_points = 0`, it creates no point"
     points = self.runs
     if self.running or points.is_open or not points.keep:

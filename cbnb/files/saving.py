@@ -34,10 +34,7 @@ from ..undo import interrupts_wait
 # %% ../../nbs/files/saving.ipynb #fcc79b31
 _PLAIN = {Tensor, nn.Parameter, type(None), bool, int, float, complex, str, bytes}
 
-def as_loadable(
-    value: Any,    # the value to save, of any nesting
-    name: str,     # name of the value in error messages
-) -> Any:          # the value with Python numbers instead of NumPy numbers
+def as_loadable(value: Any, name: str) -> Any:    # the value with Python numbers instead of NumPy numbers
     "Convert NumPy numbers to Python numbers. Raise `TypeError` if a value could not be loaded again"
     kind, numpy = type(value), sys.modules.get('numpy')
     if kind in _PLAIN: return value
@@ -79,12 +76,8 @@ def _wrong_entry(path: str | Path) -> str | None:
     return bad and f'the checksum of {bad} is wrong'
 
 # %% ../../nbs/files/saving.ipynb #c37de916
-def read_file(
-    path: str | Path,                 # the file to read
-    map_location: Any = 'cpu',        # device to load tensors to, as for `torch.load`
-    trust: bool = False,              # True: read any object, which can run any code
-    writer: str = 'Learner.save',     # function that should have written the file, for error messages
-) -> Any:                             # the saved object
+def read_file(path: str | Path, map_location: Any = 'cpu', trust: bool = False,    # True: read any object, which can run any code
+    writer: str = 'Learner.save') -> Any:    # the saved object
     "Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`"
     with open(path, 'rb'): pass       # if the file cannot be opened, the system's error says why
     is_zip, damaged = _is_zip(path), f'{path} is damaged, or no file of {writer}'
@@ -108,16 +101,11 @@ def _is_zip(path: str | Path) -> bool:
     except zipfile.BadZipFile: return True      # a damaged one
 
 # %% ../../nbs/files/saving.ipynb #f273dcf4
-def plain_name(
-    name: str,   # name of a parameter, buffer or module
-) -> str:        # the name without the prefixes that `torch.compile` adds
+def plain_name(name: str) -> str:    # the name without the prefixes that `torch.compile` adds
     "Return the name of a parameter or module in the model before compilation"
     return '.'.join(part for part in name.split('.') if part != '_orig_mod')
 
-def renamed(
-    state: Mapping[str, Any],      # state of a model
-    name: Callable[[str], str],    # function that returns the new name for an old name
-) -> OrderedDict[str, Any]:        # the state with new names
+def renamed(state: Mapping[str, Any], name: Callable[[str], str]) -> OrderedDict[str, Any]:    # the state with new names
     "Rename the entries of a model's state, including the versions of its modules"
     new = OrderedDict((name(k), v) for k, v in state.items())
     new._metadata = {name(k): v for k, v in getattr(state, '_metadata', {}).items()}
@@ -185,9 +173,7 @@ def _split_file(state: Any) -> dict[str, Any]:
     several = isinstance(state, dict) and isinstance(state.get('model'), dict) and all(isinstance(v, dict) or k == 'opt' for k, v in state.items())
     return dict(state) if several else dict(model=state)
 
-def read_note(
-    path: str | Path,       # a file of `Learner.save`
-) -> dict[str, Any] | None:    # the note; None: the file has no note
+def read_note(path: str | Path) -> dict[str, Any] | None:    # the note; None: the file has no note
     "Return the note in a saved file"
     return getattr(_split_file(read_file(path))['model'], 'note', None)
 
@@ -217,9 +203,7 @@ def _malformed(what: str) -> str:
             'load(..., with_opt=False) loads the weights alone')
 
 # %% ../../nbs/files/saving.ipynb #e661b909
-def name_in(
-    model: nn.Module,          # the model, compiled or not
-) -> Callable[[str], str]:     # function that returns the model's name for a name in a file
+def name_in(model: nn.Module) -> Callable[[str], str]:    # function that returns the model's name for a name in a file
     "Return a function that translates names in a file to names in the model"
     names = [*model.state_dict(), *(name for name, _ in model.named_modules())]
     here = {plain_name(name): name for name in names}
@@ -273,9 +257,7 @@ def _leave_schedule(saved: list[dict], mine: list[dict]) -> None:
             if k in own: theirs[k] = own[k]
 
 @patch
-def _load_opt(self: Learner,
-    saved: dict[str, Any],      # state from `_opt_state`
-) -> str | None:                # the reason why the state does not fit; None: the state was loaded
+def _load_opt(self: Learner, saved: dict[str, Any]) -> str | None:    # the reason why the state does not fit; None: the state was loaded
     "Load a saved state into the learner's optimizer if it fits. Otherwise return the reason"
     if self.opt is None: self.create_opt()
     _leave_schedule(saved['param_groups'], self.opt.param_groups)
@@ -329,11 +311,7 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
     return self
 
 # %% ../../nbs/files/saving.ipynb #5d02917a
-def note_loaded(
-    learn: Learner,       # the learner, before a fit
-    lr: Any,              # not used
-    start_epoch: int,     # first epoch of the fit
-) -> None:
+def note_loaded(learn: Learner, lr: Any, start_epoch: int) -> None:
     "Say that a fit with `start_epoch` continues from the file of `load`, and what is not in the file"
     file = vars(learn).pop('loaded_from', None)
     if file and start_epoch: print(

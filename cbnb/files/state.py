@@ -62,8 +62,7 @@ def _stored(value: Any) -> Any:
     if type(value) in (list, tuple): return type(value)(map(_stored, value))
     return {k: _stored(v) for k, v in value.items()} if type(value) is dict else value
 
-def held_attributes(
-    m: nn.Module,       # one module; its submodules are not looked at
+def held_attributes(m: nn.Module,    # one module; its submodules are not looked at
 ) -> dict[str, Any]:    # attribute -> plain data
     "Return the attributes of a module that are tensors, numbers or None, or containers with tensors"
     found = {}
@@ -73,25 +72,20 @@ def held_attributes(
         with contextlib.suppress(TypeError): found[name] = _storable(v)
     return found
 
-def load_attributes(
-    m: nn.Module,                     # the module to change
-    attributes: Mapping[str, Any],    # attributes from `held_attributes`
-) -> None:
+def load_attributes(m: nn.Module, attributes: Mapping[str, Any]) -> None:
     "Set the attributes of a module"
     for name, v in attributes.items():
         if name in vars(m) or not hasattr(m, name): vars(m)[name] = _stored(v)
 
 # %% ../../nbs/files/state.ipynb #a57ff504
-def bare_model(
-    model: nn.Module,     # a model, which may be in a `DataParallel` or `DistributedDataParallel`
-) -> nn.Module:           # the model without the wrapper
+def bare_model(model: nn.Module,    # a model, which may be in a `DataParallel` or `DistributedDataParallel`
+) -> nn.Module:    # the model without the wrapper
     "Return the model without its `DataParallel` or `DistributedDataParallel` wrapper"
     while isinstance(model, (DataParallel, DistributedDataParallel)): model = model.module
     return model
 
-def model_state(
-    model: nn.Module,     # the model, which may be compiled or wrapped
-) -> dict[str, Any]:      # a dict with `state`, `buffers`, `grads`, `trained` and `attributes`, under the names of the plain model
+def model_state(model: nn.Module,    # the model, which may be compiled or wrapped
+) -> dict[str, Any]:    # a dict with `state`, `buffers`, `grads`, `trained` and `attributes`, under the names of the plain model
     "Return the state of a model, without copying tensors"
     model = bare_model(model)
     state = renamed(model.state_dict(), plain_name)
@@ -102,10 +96,7 @@ def model_state(
     return dict(state=dict(state), buffers=buffers, grads=grads, trained=trained, attributes=attributes)
 
 # %% ../../nbs/files/state.ipynb #08fa55ca
-def load_model_state(
-    model: nn.Module,            # the model to change
-    state: Mapping[str, Any],    # state from `model_state`
-) -> None:
+def load_model_state(model: nn.Module, state: Mapping[str, Any]) -> None:
     "Load a state into a model. Use `model_differs` first to check whether the state fits"
     model = bare_model(model)
     name = name_in(model)
@@ -120,10 +111,7 @@ def load_model_state(
     for key, m in model.named_modules(): load_attributes(m, state.get('attributes', {}).get(plain_name(key), {}))
 
 # %% ../../nbs/files/state.ipynb #aed1ba26
-def model_differs(
-    model: nn.Module,            # the model to compare
-    state: Mapping[str, Any],    # state from `model_state`
-) -> str | None:                 # the reason as text; None: the state fits
+def model_differs(model: nn.Module, state: Mapping[str, Any]) -> str | None:    # the reason as text; None: the state fits
     "Return why a state does not fit a model, or None if it fits"
     theirs, mine = state['state'], model_state(model)['state']
     for what, names in ('it lacks', mine.keys() - theirs.keys()), ('it has also', theirs.keys() - mine.keys()):
@@ -134,10 +122,7 @@ def model_differs(
     return None
 
 # %% ../../nbs/files/state.ipynb #306a4f91
-def opt_state(
-    opt: Any,             # an optimizer of torch, or an object with the same interface
-    model: Any,           # the model, or `trained_modules`, for the names of the parameters
-) -> dict[str, Any]:      # a dict with `kind`, `state`, `groups` and `names`
+def opt_state(opt: Any, model: Any) -> dict[str, Any]:    # a dict with `kind`, `state`, `groups` and `names`
     "Return the state of an optimizer, with its current hyper-parameters"
     modules = model if isinstance(model, Mapping) else dict(model=model)
     saved, modules = opt.state_dict(), {name: bare_model(m) for name, m in modules.items()}
@@ -145,10 +130,7 @@ def opt_state(
         f"the state_dict() of {type(opt).__name__} has no 'param_groups', so a checkpoint cannot hold it: fit without resume=True")
     return dict(kind=type(opt).__name__, state=saved['state'], groups=list(saved['param_groups']), names=param_names(opt, modules))
 
-def load_opt_state(
-    opt: Any,                    # the optimizer to change
-    state: Mapping[str, Any],    # state from `opt_state`
-) -> None:
+def load_opt_state(opt: Any, state: Mapping[str, Any]) -> None:
     "Load a state into an optimizer, and keep its group objects"
     groups = list(opt.param_groups)
     opt.load_state_dict(dict(state=state['state'], param_groups=state['groups']))
@@ -159,11 +141,7 @@ def load_opt_state(
     opt.param_groups[:] = groups
 
 # %% ../../nbs/files/state.ipynb #589db5d5
-def opt_differs(
-    opt: Any,                    # the optimizer to compare
-    model: Any,                  # the model, or `trained_modules`, for the names of the parameters
-    state: Mapping[str, Any],    # state from `opt_state`
-) -> str | None:                 # the reason as text; None: the state fits
+def opt_differs(opt: Any, model: Any, state: Mapping[str, Any]) -> str | None:    # the reason as text; None: the state fits
     "Return why a state does not fit an optimizer, or None if it fits"
     mine = opt_state(opt, model)
     if mine['kind'] != state['kind']: return f"it is that of {state['kind']}, and this one is {mine['kind']}"
@@ -189,10 +167,7 @@ def callback_states(learn: Learner) -> list[dict[str, Any]]:
     return found
 
 # %% ../../nbs/files/state.ipynb #7fcd0784
-def load_callback_states(
-    learn: Learner,                  # the learner whose callbacks are changed
-    states: list[dict[str, Any]],    # states from `callback_states`
-) -> list[str]:                      # class names of the callbacks without a state
+def load_callback_states(learn: Learner, states: list[dict[str, Any]]) -> list[str]:    # class names of the callbacks without a state
     "Load states into the callbacks of a learner. Return the class names of the callbacks without a state"
     left = list(states)
     without = []
@@ -207,17 +182,12 @@ def load_callback_states(
     return without
 
 # %% ../../nbs/files/state.ipynb #308c5b0b
-def rng_states(
-    loaders: list[Any],      # loaders whose generators are included
-) -> dict[str, Any]:         # the random state of the first process, with the other processes in `others`
+def rng_states(loaders: list[Any]) -> dict[str, Any]:    # the random state of the first process, with the other processes in `others`
     "Return the random states of all processes. Each process must call this function"
     first, *others = gather_over_processes(rng_state(loaders))
     return first | dict(others=others) if others else first
 
-def set_rng_states(
-    state: Mapping[str, Any],    # state from `rng_states`
-    loaders: list[Any],          # loaders whose generators are restored
-) -> None:
+def set_rng_states(state: Mapping[str, Any], loaders: list[Any]) -> None:
     "Restore the random state of this process, if the state contains it"
     each = [state, *state.get('others', ())]
     if process_number() < len(each): set_rng_state(each[process_number()], loaders)
@@ -246,10 +216,7 @@ def state_dict(self: Learner) -> dict[str, Any]:
     return together.whole(state) if together else state         # the state may be sharded over several processes
 
 # %% ../../nbs/files/state.ipynb #c959bd91
-def state_differs(
-    learn: Learner,                # the learner to compare
-    state: Mapping[str, Any],      # state from `Learner.state_dict`
-) -> str | None:                   # the reason as text; None: the state fits
+def state_differs(learn: Learner, state: Mapping[str, Any]) -> str | None:    # the reason as text; None: the state fits
     "Return why a state does not fit a learner, or None if it fits"
     _, models, opts = owned_by_steps(learn)
     for what, mine, theirs in ('models', models, state['models']), ('optimizers', opts, state['opts']):
@@ -287,9 +254,7 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
     set_rng_states(state['rng'], loaders)
 
 # %% ../../nbs/files/state.ipynb #13623512
-def described(
-    learn: Learner,        # the learner, in a fit
-) -> dict[str, str]:       # setting -> text
+def described(learn: Learner) -> dict[str, str]:    # setting -> text
     "Describe settings that the results of a fit depend on, such as the model, the data and the schedule"
     lrs = [[g[k] for k in ('lr', 'weight_decay') if k in g] for g in learn.opt.param_groups]
     params = [(name, tuple(p.shape), p.requires_grad) for name, p in bare_model(learn.model).named_parameters()]

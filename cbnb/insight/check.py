@@ -16,6 +16,7 @@ from ..basics.text import plural
 from .data_faults import DATA_CHECKS
 from .evidence import Evidence, collect
 from .findings import FAULTS, Finding, Findings
+from .texts import finding
 from .model_faults import MODEL_CHECKS
 from .plan_faults import PLAN_CHECKS
 from .small_trainings import can_train, overfit, rate
@@ -43,10 +44,10 @@ def _decided(found: list[Finding], trained: list[Finding]) -> list[Finding]:
     return [f for f in found if f.code != 'M6'] + trained
 
 def _of_failure(e: Evidence) -> Finding:
-    return Finding('X1', 'error', 'the first batch', type(e.failed).__name__, 'no error', f'it raises: {e.failed}', 'learn.fit(1) shows where it is raised')
+    return finding('X1', 'the first batch', type(e.failed).__name__, 'no error', error=e.failed)
 
 # %% ../../nbs/insight/check.ipynb #163a4418
-_ALL_FROZEN = Finding('M4', 'error', 'all parameters', 'frozen', 'parameters to train', 'requires_grad is False for each of them, so nothing can be trained', 'learn.unfreeze()')
+_ALL_FROZEN = finding('M4.frozen', 'all parameters', 'frozen', 'parameters to train')
 
 def skipped_codes(skip: Any) -> set[str]:
     "Return the codes of faults given by code or name. Raise `ValueError` for an unknown one"

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 # %% ../../nbs/insight/data_faults.ipynb #65f31ea6
 from .evidence import Evidence, leaves, numbered
 from .findings import Finding
+from .texts import finding
 
 # %% ../../nbs/insight/data_faults.ipynb #ede2980d
 def digits(value: Any) -> str:
@@ -54,27 +55,27 @@ def nonfinite(e: Evidence) -> Iterator[Finding]:
             bad_of_item = bad.reshape(len(t), -1)
             items = bad_of_item.any(1).nonzero().flatten().tolist()
             columns = f', columns {listed(bad_of_item.any(0).nonzero().flatten().tolist())}' if t.ndim == 2 else ''
-            yield Finding('D1', 'error', f'{kind}s of items {listed(e.numbers[i] if e.numbers else i for i in items)}{columns}',
-                          f'{int(bad.sum())} of {t.numel()} values are nan or inf', 'none',
-                          'the loss becomes nan, and one update later all weights are', 'leave these items out, or fill in: x = torch.nan_to_num(x)')
+            yield finding('D1',
+                f'{kind}s of items {listed(e.numbers[i] if e.numbers else i for i in items)}{columns}',
+                f'{int(bad.sum())} of {t.numel()} values are nan or inf', 'none')
 
 def input_scale(e: Evidence) -> Iterator[Finding]:
     "D2: inputs that are far from mean 0 and standard deviation 1"
     for name, t in _floats(e):
         top, mean, std = t.abs().max(), t.mean(), t.std()
         if 0.05 <= top <= 100 and mean.abs() <= 10*std or std < 1e-8: continue
-        yield Finding('D2', 'note', name, f'mean {digits(mean)}, standard deviation {digits(std)}, largest {digits(top)}',
-                      'values up to 100 and not below 0.05, and a mean up to 10 standard deviations', 'layers are initialized for inputs around 0 with a standard deviation of 1',
-                      _STANDARDIZE)
+        yield finding('D2',
+            name, f'mean {digits(mean)}, standard deviation {digits(std)}, largest {digits(top)}',
+            'values up to 100 and not below 0.05, and a mean up to 10 standard deviations')
 
 def constant_input(e: Evidence) -> Iterator[Finding]:
     "D3: all items are equal, or some columns are"
     for name, t in _floats(e):
         constant = t.reshape(len(t), -1).std(0) < 1e-8
-        if constant.all(): yield Finding('D3', 'error', name, 'all items are equal', 'items that differ', 'the model can only learn the mean of the targets', 'look at the code that loads the items')
-        elif constant.any() and t.ndim == 2: yield Finding(
-            'D3', 'note', f'columns {listed(constant.nonzero().flatten().tolist())}', f'{int(constant.sum())} of {len(constant)} columns are constant', 'none',
-            'a constant column tells nothing about an item', 'leave these columns out')
+        if constant.all(): yield finding('D3', name, 'all items are equal', 'items that differ')
+        elif constant.any() and t.ndim == 2: yield finding('D3.column',
+            f'columns {listed(constant.nonzero().flatten().tolist())}', f'{int(constant.sum())} of {len(constant)} columns are constant',
+            'none')
 
 def column_scales(e: Evidence) -> Iterator[Finding]:
     "D4: columns whose sizes differ by more than a factor of 1,000. Columns with few values, such as flags, do not count"
@@ -83,24 +84,24 @@ def column_scales(e: Evidence) -> Iterator[Finding]:
         columns = [i for i in range(t.shape[1]) if len(t[:, i].unique()) > 10]
         if len(columns) < 2: continue
         std = t[:, columns].std(0)
-        if std.max() > 1e3*std.min(): yield Finding(
-            'D4', 'note', f'columns {columns[int(std.argmax())]} and {columns[int(std.argmin())]}', f'standard deviations {digits(std.max())} and {digits(std.min())}',
-            'within a factor of 1,000', 'the gradient of a weight grows with its input, so no rate suits both columns', _STANDARDIZE)
+        if std.max() > 1e3*std.min(): yield finding('D4',
+            f'columns {columns[int(std.argmax())]} and {columns[int(std.argmin())]}',
+            f'standard deviations {digits(std.max())} and {digits(std.min())}', 'within a factor of 1,000')
 
 def integer_input(e: Evidence) -> Iterator[Finding]:
     "D5: whole numbers for a layer with float weights"
     if e.failed is None or not any(word in str(e.failed) for word in ('dtype', 'scalar type', 'Long', 'Byte', 'Int', 'Char')): return
     for name, t in _inputs(e):
-        if not t.is_floating_point() and not t.is_complex(): yield Finding(
-            'D5', 'error', name, str(t.dtype), 'a float type', 'a layer with float weights takes no integers', 'x = x.float()' + '/255'*(t.dtype == torch.uint8))
+        if not t.is_floating_point() and not t.is_complex(): yield finding('D5',
+            name, str(t.dtype), 'a float type', scale='/255'*(t.dtype == torch.uint8))
 
 def channels(e: Evidence) -> Iterator[Finding]:
     "D6: images with the channels last"
     conv = next((m for m in e.learn.model.modules() if isinstance(m, nn.Conv2d)), None)
     for name, t in _inputs(e):
-        if conv is not None and t.ndim == 4 and t.shape[-1] in (1, 3, 4) and t.shape[1] not in (1, 3, 4): yield Finding(
-            'D6', 'error' if e.failed else 'warning', f'{name} of shape {tuple(t.shape)}', f'{t.shape[1]} channels', f'{conv.in_channels} channels',
-            'torch expects images as (items, channels, height, width)', 'x = x.permute(0, 3, 1, 2)')
+        if conv is not None and t.ndim == 4 and t.shape[-1] in (1, 3, 4) and t.shape[1] not in (1, 3, 4): yield finding('D6',
+            f'{name} of shape {tuple(t.shape)}', f'{t.shape[1]} channels', f'{conv.in_channels} channels',
+            level='error' if e.failed else 'warning')
 
 # %% ../../nbs/insight/data_faults.ipynb #61e6f39b
 def target_scale(e: Evidence) -> Iterator[Finding]:
@@ -109,13 +110,14 @@ def target_scale(e: Evidence) -> Iterator[Finding]:
     std, mean, out = y.std(), y.mean(), call.pred.float().cpu()
     if std <= 20 and mean.abs() <= 20*std or std == 0: return
     if (out.mean() - mean).abs() < std: return                                 # the outputs are there already
-    yield Finding('D7', 'note', 'targets', f'mean {digits(mean)}, standard deviation {digits(std)}; outputs: {digits(out.mean())}, {digits(out.std())}',
-                  'targets of the size of the outputs', 'the last layer needs many updates to reach targets of this size', 'y = (y - y_train.mean())/y_train.std()')
+    yield finding('D7',
+        'targets', f'mean {digits(mean)}, standard deviation {digits(std)}; outputs: {digits(out.mean())}, {digits(out.std())}',
+        'targets of the size of the outputs')
 
 def constant_target(e: Evidence) -> Iterator[Finding]:
     "D8: all targets are equal"
     if (y := e.targets) is None or not e.kind or y.ndim > 2 or len(y) < 16 or (y != y.flatten()[0]).any(): return
-    yield Finding('D8', 'error', 'targets', f'all of {len(y)} are {digits(y.flatten()[0])}', 'two values or more', 'a model that ignores its inputs is perfect', 'look at the code that makes the targets')
+    yield finding('D8', 'targets', f'all of {len(y)} are {digits(y.flatten()[0])}', 'two values or more')
 
 def labels(
     e: Evidence,
@@ -133,8 +135,9 @@ def imbalance(e: Evidence) -> Iterator[Finding]:
     present = shares[shares > 0]
     if len(present) < 2 or -(present*present.log()).sum()/math.log(len(present)) >= 0.5: return
     most = int(shares.argmax())
-    yield Finding('D9', 'note', f'label {most}', f'{percent(shares.max())} of the items', 'labels that are about as frequent',
-                  f'always answering {most} is right for {percent(shares.max())} of the items, so accuracy says little', 'a metric such as RocAucBinary, or weights in the loss')
+    yield finding('D9',
+        f'label {most}', f'{percent(shares.max())} of the items', 'labels that are about as frequent', label=most,
+        share=percent(shares.max()))
 
 def label_range(e: Evidence) -> Iterator[Finding]:
     "D11: labels below 0, or without an output of the model"
@@ -142,14 +145,13 @@ def label_range(e: Evidence) -> Iterator[Finding]:
     if not isinstance(out, Tensor) or out.ndim < 2 or (y := e.targets) is None or y.is_floating_point() or not y.numel(): return
     n, low, high = out.shape[1], int(y.min()), int(y.max())
     if low >= 0 and high < n: return
-    yield Finding('D11', 'error', 'targets', f'labels {low} to {high}', f'0 to {n - 1}', f'the model has {n} outputs, one for each label',
-                  f'y = y - {low}' if high - low < n else f'give the last layer {high + 1} outputs')
+    yield finding('D11.shifted' if high - low < n else 'D11', 'targets', f'labels {low} to {high}', f'0 to {n - 1}', n=n, low=low, needed=high + 1)
 
 def ignored_targets(e: Evidence) -> Iterator[Finding]:
     "D21: nearly all targets are ignored by the loss"
     y = next((t for _, t in leaves(e.items[1])), None)
     if y is None or e.ignored is None or y.numel() < 16 or y.is_floating_point() or (share := (y == e.ignored).float().mean()) <= 0.9: return
-    yield Finding('D21', 'warning', 'targets', f'{percent(share)} are {e.ignored}, which the loss ignores', 'at most 90%', 'few targets train the model, and a batch without any has the loss nan', 'pad less, or choose another ignore_index')
+    yield finding('D21', 'targets', f'{percent(share)} are {e.ignored}, which the loss ignores', 'at most 90%')
 
 # %% ../../nbs/insight/data_faults.ipynb #ff51a94c
 def sorted_batches(e: Evidence) -> Iterator[Finding]:
@@ -160,9 +162,8 @@ def sorted_batches(e: Evidence) -> Iterator[Finding]:
     if first is None or drawn is None or len(first) < 2*bs: return
     n = len(first)//bs*bs
     different = [sum(len(batch.unique()) for batch in t[:n].reshape(n, -1)[:, 0].reshape(-1, bs))*bs/n for t in (first, drawn)]
-    if len(drawn) >= n and different[0] < 0.7*different[1]: yield Finding(
-        'D10', 'warning', 'the training loader', f'{different[0]:.1f} different labels in a batch', f'{different[1]:.1f}, as in items drawn at random',
-        'the items are in order, so each batch pulls the model to its own labels', 'DataLoader(train_set, batch_size, shuffle=True)')
+    if len(drawn) >= n and different[0] < 0.7*different[1]: yield finding('D10',
+        'the training loader', f'{different[0]:.1f} different labels in a batch', f'{different[1]:.1f}, as in items drawn at random')
 
 def _rows_of(items: Any) -> Tensor | None:
     "Return the first input with several values for each item"
@@ -177,9 +178,8 @@ def leak(e: Evidence) -> Iterator[Finding]:
     if len(x[:200].unique()) < 30 and x[0].numel() < 30 or len(known := set(_hashes(x))) < 0.5*len(x): return
     both = sum(row in known for row in _hashes(v))
     share = both/len(v)*len(e.learn.dls.train.dataset)/len(x)
-    if both >= 2 and share > 0.01: yield Finding(
-        'D12', 'warning', 'the validation set', f'{both} of {len(v)} items are among {len(x)} of the training set', 'none',
-        'the loss of an item that was trained says nothing about new items', 'split the items once, before all else: train, valid = random_split(items, [0.8, 0.2])')
+    if both >= 2 and share > 0.01: yield finding('D12',
+        'the validation set', f'{both} of {len(v)} items are among {len(x)} of the training set', 'none')
 
 def shift(e: Evidence) -> Iterator[Finding]:
     "D15: inputs of validation have another mean or spread"
@@ -192,9 +192,9 @@ def shift(e: Evidence) -> Iterator[Finding]:
         off, spread = ((v.mean(axes) - t.mean(axes)).abs()/std)[some], (v.std(axes)/std)[some].median()
         chance = 6*math.sqrt(1/len(t) + 1/len(v)) if t.ndim == 2 else 0.
         if off.max() <= max(0.5, chance) and 0.3 < spread < 3: continue
-        yield Finding('D15', 'warning' if off.max() > 2 or not 0.3 < spread < 3 else 'note', 'inputs of validation',
-                      f'mean {digits(off.max())} standard deviations off, {digits(spread)} times the spread', 'as in training',
-                      'the model is judged on other inputs than those that it learns', 'scale both sets with mean and standard deviation of the training set')
+        yield finding('D15',
+            'inputs of validation', f'mean {digits(off.max())} standard deviations off, {digits(spread)} times the spread',
+            'as in training', level='warning' if off.max() > 2 or not 0.3 < spread < 3 else 'note')
         return
 
 def random_validation(e: Evidence) -> Iterator[Finding]:
@@ -203,23 +203,22 @@ def random_validation(e: Evidence) -> Iterator[Finding]:
     if not numbered(dl) or not len(dl.dataset): return
     first, again = (dl.collate_fn([dl.dataset[0]]) for _ in range(2))
     if all(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for (_, a), (_, b) in zip(leaves(first), leaves(again))): return
-    yield Finding('D16', 'warning', 'item 0 of validation', 'two readings differ', 'the same values', 'a random transform makes valid_loss noise', 'leave random transforms out of the validation set')
+    yield finding('D16', 'item 0 of validation', 'two readings differ', 'the same values')
 
 def tiny_batch(e: Evidence) -> Iterator[Finding]:
     "D19: a batch of one item in a model with batch norm"
     dl, norm = e.learn.dls.train, next((name for name, m in e.learn.model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
     if norm is None or not numbered(dl) or not (bs := dl.batch_size): return
     n, last = len(dl.dataset), not dl.drop_last
-    if bs == 1: yield Finding('D19', 'warning', norm, 'batches of one item', 'two or more', 'batch norm cannot tell an item from its mean', 'a larger batch, or nn.GroupNorm')
-    elif n % bs == 1 and last: yield Finding(
-        'D19', 'error', norm, f'the last batch of {n} items in batches of {bs} has one item', 'two or more', 'batch norm cannot take the statistics of one item', 'DataLoader(train_set, batch_size, shuffle=True, drop_last=True)')
+    if bs == 1: yield finding('D19.all', norm, 'batches of one item', 'two or more')
+    elif n % bs == 1 and last: yield finding('D19', norm, f'the last batch of {n} items in batches of {bs} has one item', 'two or more')
 
 def copies(e: Evidence) -> Iterator[Finding]:
     "D20: many items are equal"
     x = _rows_of(e.items)
     if x is None or len(x) < 50 or x[0].numel() < 9 or len(x[:200].unique()) < 10: return
     n = len(x) - len(set(_hashes(x)))
-    if n > 0.05*len(x): yield Finding('D20', 'note', 'the training set', f'{n} of {len(x)} items are copies', 'at most 5%', 'copies count several times, and can be in both sets', 'items = items.drop_duplicates()')
+    if n > 0.05*len(x): yield finding('D20', 'the training set', f'{n} of {len(x)} items are copies', 'at most 5%')
 
 # %% ../../nbs/insight/data_faults.ipynb #c3501457
 DATA_CHECKS = (nonfinite, input_scale, constant_input, column_scales, integer_input, channels, target_scale, constant_target, imbalance, label_range,

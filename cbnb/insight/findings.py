@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 # %% ../../nbs/insight/findings.ipynb #7db832a7
+from ..basics.failures import errors_page
 from ..basics.text import escape, plural
 from ..display.look import COLORS, css_variables, in_page
 
@@ -23,9 +24,11 @@ FAULTS = dict(
     M14='dropout', M8='init-scale', M1='ignores-input', M17='exploding', M6='zero-gradient', M11='linear-linear',
     D10='sorted-batches', D12='leak', D15='shift', D16='random-validation', D19='tiny-batch', M2='mixes-items',
     T5='random-evaluation', O4='optimizer-settings', O5='decay', O9='half-precision', O3='rate', L1='first-loss',
+    D17='augmentation', D13='leak-group', D14='leak-feature', M3='time-leak', M20='small-images', L12='penalty',
+    O6='schedule-length', M18='evaluation-gap', L11='metric', T3='shuffled-labels', O7='too-short',
     M16='vanishing', D21='ignored-targets', T1='overfit', T2='blind', D9='imbalance', D20='copies', M5='untrained',
-    M13='width', O8='batch-size', X1='fails',
-    A2='guess', A5='majority', A1='overfits', A9='best-not-kept', A3='too-short', A11='weak-slice', A7='suspect-labels',
+    L9='weighted-mean', L10='metric-and-loss', M19='capacity', M13='width', O8='batch-size', X1='fails',
+    A2='guess', A5='majority', A1='overfitting', A9='best-not-kept', A3='short-fit', A11='weak-slice', A7='suspect-labels',
     A4='too-good', A6='calibration')
 
 # %% ../../nbs/insight/findings.ipynb #d20dd0b7
@@ -56,6 +59,11 @@ class Finding:
     def name(self) -> str:
         "The name of the fault, such as `input-scale`"
         return FAULTS[self.code]
+
+    @property
+    def page(self) -> str:
+        "The section of the page of errors that explains this fault, as an address or a path; empty if the page is not there"
+        return f'{page}#{self.code.lower()}-{self.name}' if (page := errors_page()) else ''
 
     def __str__(self) -> str:
         return f'{self.code} {self.name}: {self.where}: {self.measured} (expected: {self.limit}). {_sentence(self.why)} Fix: {self.fix}'
@@ -121,7 +129,7 @@ class Findings:
 
     def rows(self) -> list[dict[str, str]]:
         "Return the findings as plain data, for a file or a data frame"
-        return [dict(asdict(f), name=f.name) for f in self]
+        return [dict(asdict(f), name=f.name, page=f.page) for f in self]
 
     def raise_if_wrong(self) -> None:
         "Raise `ValueError` with all findings if there is an error or a warning. Call this method in scripts and tests"

@@ -14,11 +14,12 @@ from typing import NamedTuple
 # %% ../../nbs/insight/fit_faults.ipynb #dec640b4
 from torch import nn
 
-# %% ../../nbs/insight/fit_faults.ipynb #b7cf44d6
+# %% ../../nbs/insight/fit_faults.ipynb #a837cb3d
 from ..basics.text import number, plural
 from ..history import Run
 from .data_faults import percent
 from .findings import Finding
+from .texts import finding
 
 # %% ../../nbs/insight/fit_faults.ipynb #bddf4f28
 class Curves(NamedTuple):
@@ -39,7 +40,7 @@ def curves_of(
     rows = [row for row in run.epochs if row.get('valid_loss') is not None and row.get('train_loss') is not None]
     return Curves(*([row[name] for row in rows] for name in ('epoch', 'train_loss', 'valid_loss')))
 
-# %% ../../nbs/insight/fit_faults.ipynb #11eaf749
+# %% ../../nbs/insight/fit_faults.ipynb #bda1e1c8
 PATIENCE = 3        # epochs after the best one
 
 def rise_after_best(
@@ -55,21 +56,19 @@ def overfit_since(curves: Curves, kept: bool) -> Iterator[Finding]:
     "A1: the validation loss rises while the training loss falls"
     if rise_after_best(curves) <= 0.1: return
     best = curves.epochs[curves.best]
-    yield Finding('A1', 'note' if kept else 'warning', f'since epoch {best}',
+    yield finding('A1', f'since epoch {best}',
                   f'validation loss {number(curves.valid[curves.best])} to {number(curves.valid[-1])}, training loss {number(curves.train[curves.best])} to {number(curves.train[-1])}',
-                  'both fall', 'the model learns the training items by heart, and gets worse for other items',
-                  'cbs=SaveModel() keeps the best epoch; then more data, wd, or a smaller model')
+                  'both fall', level='note' if kept else 'warning')
 
-# %% ../../nbs/insight/fit_faults.ipynb #6a8b7b7f
+# %% ../../nbs/insight/fit_faults.ipynb #dfbea06c
 def best_not_kept(curves: Curves) -> Iterator[Finding]:
     "A9: the last epoch is worse than the best one"
     if not curves.valid or (best := curves.valid[curves.best]) <= 0: return
     lost = curves.valid[-1]/best - 1
-    if lost > 0.05: yield Finding(
-        'A9', 'note', f'epoch {curves.epochs[curves.best]}', f'the last validation loss is {percent(lost)} above the best', 'at most 5%',
-        'the learner has the weights of the last epoch', 'learn.fit_one_cycle(n_epoch, cbs=SaveModel())')
+    if lost > 0.05: yield finding(
+        'A9', f'epoch {curves.epochs[curves.best]}', f'the last validation loss is {percent(lost)} above the best', 'at most 5%')
 
-# %% ../../nbs/insight/fit_faults.ipynb #d793f5b1
+# %% ../../nbs/insight/fit_faults.ipynb #5884ae8f
 def late_fall(
     curves: Curves,
 ) -> float:
@@ -83,15 +82,14 @@ def too_short(curves: Curves) -> Iterator[Finding]:
     "A3: the validation loss was still falling"
     if (fall := late_fall(curves)) <= 0.05: return
     third = max(1, len(curves.valid)//3)
-    yield Finding('A3', 'note', f'the last {plural(third, "epoch")} of {len(curves.valid)}', f'the validation loss fell by {percent(fall)}', 'at most 5%',
-                  'a longer fit would probably end lower', f'learn.fit_one_cycle({2*len(curves.valid)}) with a new learner')
+    yield finding('A3', f'the last {plural(third, "epoch")} of {len(curves.valid)}', f'the validation loss fell by {percent(fall)}', 'at most 5%',
+                  n_epoch=2*len(curves.valid))
 
-# %% ../../nbs/insight/fit_faults.ipynb #9a6bcf3a
+# %% ../../nbs/insight/fit_faults.ipynb #188e489c
 def too_good(run: Run, curves: Curves, model: nn.Module) -> Iterator[Finding]:
     "A4: validation is much better than training"
     dropout = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in model.modules())
     if dropout or len(curves.valid) < 2 or run.n_steps < 20 or late_fall(curves) > 0.05: return     # a falling training loss lags behind
     train = fmean(run.raw_losses[-max(10, run.n_steps//10):])
-    if curves.valid[-1] < 0.8*train: yield Finding(
-        'A4', 'note', 'the validation set', f'loss {number(curves.valid[-1])}, and {number(train)} in training', f'above {number(0.8*train)}',
-        'the validation items are easier than those of training, or are among them', 'learn.check() looks for rows that are in both sets')
+    if curves.valid[-1] < 0.8*train: yield finding(
+        'A4', 'the validation set', f'loss {number(curves.valid[-1])}, and {number(train)} in training', f'above {number(0.8*train)}')

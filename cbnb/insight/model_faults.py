@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from .data_faults import digits, labels, listed, percent
 from .evidence import Evidence, Layer, rows
 from .findings import Finding
+from .texts import finding
 
 # %% ../../nbs/insight/model_faults.ipynb #fa12215c
 def ignores_input(e: Evidence) -> Iterator[Finding]:
@@ -28,8 +29,7 @@ def ignores_input(e: Evidence) -> Iterator[Finding]:
     if not isinstance(p, Tensor) or not p.is_floating_point() or p.ndim == 0 or len(p) != e.n or e.n < 4: return
     out = p.detach().float().reshape(e.n, -1)
     if out.std(0).max() > 1e-6*max(float(out.abs().max()), 1e-6): return
-    yield Finding('M1', 'error', 'the prediction', 'the same for all items', 'predictions that differ', 'what the model computes does not depend on its inputs',
-                  'learn.summary()   # find the layer where the inputs get lost')
+    yield finding('M1', 'the prediction', 'the same for all items', 'predictions that differ')
 
 def _evaluated(e: Evidence, batch: Any) -> Any:
     learn = e.learn
@@ -50,12 +50,10 @@ def mixes_items(e: Evidence) -> Iterator[Finding]:
     finally: model.train()
     if not isinstance(out, Tensor) or not out.is_floating_point(): return
     size = out.abs().max().clamp_min(1e-12)
-    if (off := (out - again).abs().max()) > 1e-4*size: yield Finding(
-        'T5', 'warning', 'the model in evaluation mode', f'two passes differ by {digits(off)}', 'the same values',
-        'something random stays on, such as F.dropout(x) without the argument training', 'F.dropout(x, training=self.training), or nn.Dropout')
-    elif (off := (out[0] - alone[0]).abs().max()) > 1e-3*size: yield Finding(
-        'M2', 'warning', 'the prediction of an item', f'changes by {digits(off)} with the other items of the batch', 'no change',
-        'items influence each other, for example by a softmax or a reshape over the wrong dimension', 'softmax(dim=-1), x.flatten(1)')
+    if (off := (out - again).abs().max()) > 1e-4*size: yield finding('T5',
+        'the model in evaluation mode', f'two passes differ by {digits(off)}', 'the same values')
+    elif (off := (out[0] - alone[0]).abs().max()) > 1e-3*size: yield finding('M2',
+        'the prediction of an item', f'changes by {digits(off)} with the other items of the batch', 'no change')
 
 # %% ../../nbs/insight/model_faults.ipynb #9389c384
 _SHAPES = ('View', 'UnsafeView', 'Reshape', 'ReshapeAlias', 'Squeeze', 'Unsqueeze', 'T', 'Transpose', 'Permute', 'Alias', 'Select', 'Slice', 'Clone', 'ToCopy')
@@ -71,21 +69,19 @@ def output_activation(e: Evidence) -> Iterator[Finding]:
     "M12: the model ends with an activation that the targets, or the loss, do not allow"
     if (call := e.call) is None or (act := last_operation(e.pred)) not in _BOUNDS: return
     low, high = _BOUNDS[act]
-    if call.name == 'cross_entropy' and act != 'Softmax' or call.name.endswith('with_logits') and act in ('Relu', 'Tanh'): yield Finding(
-        'M12', 'warning', 'the last layer', f'{act.lower()} of the outputs', 'no activation', f'{call.name} takes any numbers, and {act.lower()} leaves those from {low:g} to {high:g}',
-        'leave the last activation out of the model')
+    if call.name == 'cross_entropy' and act != 'Softmax' or call.name.endswith('with_logits') and act in ('Relu', 'Tanh'): yield finding('M12',
+        'the last layer', f'{act.lower()} of the outputs', 'no activation', loss=call.name, activation=act.lower(), low=low, high=high)
     elif e.kind == 'numbers' and (y := e.targets) is not None:
         outside = ((y < low) | (y > high)).float().mean()
-        if outside > 0.01: yield Finding(
-            'M12', 'error' if outside > 0.3 else 'warning', 'the last layer', f'{act.lower()}: outputs from {low:g} to {high:g}, and {percent(outside)} of the targets outside', 'all targets inside',
-            'no weights reach these targets', 'leave the last activation out of the model')
+        if outside > 0.01: yield finding('M12.range',
+            'the last layer', f'{act.lower()}: outputs from {low:g} to {high:g}, and {percent(outside)} of the targets outside',
+            'all targets inside', level='error' if outside > 0.3 else 'warning')
 
 def width(e: Evidence) -> Iterator[Finding]:
     "M13: more outputs than labels"
     if e.kind != 'classes' or e.call is None or e.call.pred.ndim < 2 or (y := labels(e)) is None: return
     n, seen = e.call.pred.shape[1], int(y.max()) + 1
-    if seen < n and len(y) >= max(50, 5*n): yield Finding(
-        'M13', 'note', 'the last layer', f'{n} outputs', f'{seen}, the number of labels', 'an output without a label is never right', f'give the last layer {seen} outputs')
+    if seen < n and len(y) >= max(50, 5*n): yield finding('M13', 'the last layer', f'{n} outputs', f'{seen}, the number of labels', n=seen)
 
 # %% ../../nbs/insight/model_faults.ipynb #0dbf1081
 def no_gradient(e: Evidence) -> Iterator[Finding]:
@@ -94,24 +90,23 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
     if e.loss is None or not params or e.learn.train_step.own_update: return
     cut = not e.loss.requires_grad
     if not cut and (not e.grads or any(g is not None for g in e.grads.values())): return
-    yield Finding('M4', 'error', 'the loss' if cut else 'all parameters', 'no gradient', 'a gradient', 'something between parameters and loss cuts the graph, such as detach(), argmax, item() or NumPy',
-                  'compute the loss from the prediction with operations of torch only')
+    yield finding('M4', 'the loss' if cut else 'all parameters', 'no gradient', 'a gradient')
 
 def untrained(e: Evidence) -> Iterator[Finding]:
     "M5: parameters that are frozen or get no gradient"
     if not e.grads or all(g is None for g in e.grads.values()): return
     without = [name for name, g in e.grads.items() if g is None]
     frozen = [name for name, p in e.learn.model.named_parameters() if not p.requires_grad]
-    if without: yield Finding('M5', 'note', listed(without), f'{len(without)} of {len(e.grads)} parameters get no gradient', 'none',
-                              'the model does not use these parameters, or uses them detached', 'use them in forward, or leave them out')
-    if frozen: yield Finding('M5', 'note', listed(frozen), f'{len(frozen)} parameters are frozen', 'none', 'requires_grad is False, so these parameters keep their values', 'learn.unfreeze()')
+    if without: yield finding('M5', listed(without), f'{len(without)} of {len(e.grads)} parameters get no gradient', 'none')
+    if frozen: yield finding('M5.frozen', listed(frozen), f'{len(frozen)} parameters are frozen', 'none')
 
 def zero_gradient(e: Evidence) -> Iterator[Finding]:
     "M6: weights whose gradient is exactly 0 in the first batch. A small training decides whether it stays so, as it does not behind layers that begin with zeros"
     weights = {name: g for name, g in e.grads.items() if g is not None and g.ndim > 1}
     zero = [name for name, g in weights.items() if not g.is_sparse and not g.any()]
-    if zero: yield Finding('M6', 'error' if len(zero) == len(weights) else 'note', listed(zero), f'{len(zero)} of {len(weights)} weights have a gradient of exactly 0', 'none',
-                           'these weights cannot learn: a later layer is dead, zero or saturated', 'look for the first layer whose outputs are all 0')
+    if zero: yield finding('M6',
+        listed(zero), f'{len(zero)} of {len(weights)} weights have a gradient of exactly 0', 'none',
+        level='error' if len(zero) == len(weights) else 'note')
 
 def _gradients(e: Evidence) -> list[tuple[str, float]]:
     "Return name and norm of the gradient of each weight matrix, in the order of the layers"
@@ -124,10 +119,9 @@ def vanishing(e: Evidence) -> Iterator[Finding]:
     if not norms: return
     (first, begin), (last, end) = norms[0], norms[-1]
     largest, norm = max(norms, key=lambda pair: pair[1])
-    if len(norms) > 2 and 0 < begin < 1e-3*end and begin < 1e-4: yield Finding(
-        'M16', 'warning', first, f'gradient {digits(begin)}, against {digits(end)} in {last}', 'a thousandth of the last one or more', 'the first layers hardly learn',
-        'ReLU instead of sigmoid or tanh, a norm, skip connections, or kaiming initialization')
-    elif norm > 1e3: yield Finding('M17', 'note', largest, f'gradient {digits(norm)}', 'at most 1,000', 'one update of this size destroys the weights', 'learn.fit(n_epoch, cbs=GradientClip(1.0))')
+    if len(norms) > 2 and 0 < begin < 1e-3*end and begin < 1e-4: yield finding('M16',
+        first, f'gradient {digits(begin)}, against {digits(end)} in {last}', 'a thousandth of the last one or more')
+    elif norm > 1e3: yield finding('M17', largest, f'gradient {digits(norm)}', 'at most 1,000')
 
 # %% ../../nbs/insight/model_faults.ipynb #a34909a8
 def _path(layer: Layer) -> str:
@@ -143,7 +137,8 @@ def equal_rows(e: Evidence) -> Iterator[Finding]:
         trained = (g := e.grads.get(f'{layer.name}.weight'.lstrip('.'))) is None or g.any()
         if not w.any() and trained: continue                  # zeros are meant where their gradients differ
         if len(w) > 1 and w[0].numel() > 1 and (w - w[:1]).abs().max() <= 1e-8*w.abs().max(): equal[layer.name] = layer
-    if equal: yield Finding('M7', 'error', listed(f'{name}.weight' for name in equal), 'all rows are equal', 'rows that differ', 'units that start equal stay equal', f'{_path(next(iter(equal.values())))}.reset_parameters()')
+    if equal: yield finding('M7',
+        listed(f'{name}.weight' for name in equal), 'all rows are equal', 'rows that differ', path=_path(next(iter(equal.values()))))
 
 def dead_units(e: Evidence) -> Iterator[Finding]:
     "M9: units of ReLU that are 0 for all items"
@@ -154,14 +149,15 @@ def dead_units(e: Evidence) -> Iterator[Finding]:
         of_unit = out.detach().flatten(2).amax((0, 2)) if out.ndim > 3 else out.detach().reshape(-1, out.shape[-1]).amax(0)
         worst = max(worst, (float((of_unit <= 0).float().mean()), layer.name, len(of_unit)))
     share, name, n = worst
-    if n: yield Finding('M9', 'error' if share > 0.9 else 'warning' if share > 0.7 else 'note', name, f'{percent(share)} of {n} units are 0 for all items', 'at most 50%',
-                        'a unit that is 0 for all items gets no gradient', "the layer's default initialization, inputs around 0, or nn.LeakyReLU")
+    if n: yield finding('M9',
+        name, f'{percent(share)} of {n} units are 0 for all items', 'at most 50%',
+        level='error' if share > 0.9 else 'warning' if share > 0.7 else 'note')
 
 def saturated(e: Evidence) -> Iterator[Finding]:
     "M10: inputs of sigmoid or tanh where they are flat"
     for layer in e.layers:
         if not isinstance(layer.module, (nn.Sigmoid, nn.Tanh)) or layer.x is None or (share := (layer.x.detach().abs() > 5).float().mean()) <= 0.5: continue
-        yield Finding('M10', 'warning', layer.name, f'{percent(share)} of its inputs are beyond -5 and 5', 'at most 50%', 'the slope is nearly 0 there, so the gradient vanishes', 'smaller initial weights, or a norm before this layer')
+        yield finding('M10', layer.name, f'{percent(share)} of its inputs are beyond -5 and 5', 'at most 50%')
         return
 
 def init_scale(e: Evidence) -> Iterator[Finding]:
@@ -170,8 +166,9 @@ def init_scale(e: Evidence) -> Iterator[Finding]:
         w = layer.module.weight.detach().float()
         growth = float(w.flatten(1).norm(dim=1).mean())
         if 0.01 < growth < 8 or growth == 0: continue
-        yield Finding('M8', 'warning' if not 0.002 < growth < 30 else 'note', layer.name, f'weights that make values {digits(growth)} times as large', 'a factor of 0.01 to 8',
-                      'activations explode or vanish from layer to layer', f'{_path(layer)}.reset_parameters()')
+        yield finding('M8',
+            layer.name, f'weights that make values {digits(growth)} times as large', 'a factor of 0.01 to 8',
+            level='warning' if not 0.002 < growth < 30 else 'note', path=_path(layer))
         return
 
 def linear_linear(e: Evidence) -> Iterator[Finding]:
@@ -182,8 +179,7 @@ def linear_linear(e: Evidence) -> Iterator[Finding]:
         while node is not None and node not in made and node.name().removesuffix('Backward0') in (*_SHAPES, 'NativeBatchNorm', 'NativeDropout'):
             node = node.next_functions[0][0]
         if (first := made.get(node)) is None or first is layer or type(first.module) is not type(layer.module) or _is_meant(first.module, layer.module): continue
-        yield Finding('M11', 'warning', f'{first.name} and {layer.name}', 'no activation between them', 'an activation', 'two linear layers in a row compute no more than one',
-                      f'put nn.ReLU() between {first.name} and {layer.name}')
+        yield finding('M11', f'{first.name} and {layer.name}', 'no activation between them', 'an activation', first=first.name, second=layer.name)
 
 def _is_meant(first: Any, second: Any) -> bool:
     if isinstance(first, nn.Linear): return first.out_features < min(first.in_features, second.out_features)
@@ -192,8 +188,9 @@ def _is_meant(first: Any, second: Any) -> bool:
 def dropout(e: Evidence) -> Iterator[Finding]:
     "M14: dropout that leaves few values"
     for name, m in e.learn.model.named_modules():
-        if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0.5: yield Finding(
-            'M14', 'warning' if m.p >= 0.9 else 'note', name, f'p={m.p:g}', 'at most 0.5', f'{percent(1 - m.p)} of the values remain', 'nn.Dropout(0.2)')
+        if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0.5: yield finding('M14',
+            name, f'p={m.p:g}', 'at most 0.5', level='warning' if m.p >= 0.9 else 'note', share=percent(1 - m.p))
 
 # %% ../../nbs/insight/model_faults.ipynb #da102688
-MODEL_CHECKS = (ignores_input, mixes_items, output_activation, width, no_gradient, untrained, zero_gradient, vanishing, equal_rows, dead_units, saturated, init_scale, linear_linear, dropout)
+MODEL_CHECKS = (ignores_input, mixes_items, output_activation, width, no_gradient, untrained, zero_gradient,
+                vanishing, equal_rows, dead_units, saturated, init_scale, linear_linear, dropout)

@@ -17,6 +17,7 @@ import torch
 from .data_faults import digits, listed, percent
 from .evidence import Evidence
 from .findings import Finding
+from .texts import finding
 from .model_faults import last_operation
 from ..snapshot import owned_by_steps
 
@@ -29,54 +30,60 @@ def first_loss(e: Evidence) -> Iterator[Finding]:
     elif call.name.startswith('binary'): n = 2
     else: return
     guess = math.log(max(n, 2))
-    if e.loss.item() > 2*guess + 0.5: yield Finding('L1', 'warning', 'the first loss', digits(e.loss), f'about {digits(guess)} = log({n})', 'a model that guesses has this loss, and a larger one comes from large outputs',
-                                                    'standardize the inputs, or initialize the last layer with smaller weights')
+    if e.loss.item() > 2*guess + 0.5: yield finding('L1', 'the first loss', digits(e.loss), f'about {digits(guess)} = log({n})')
 
 def wrong_activation(e: Evidence) -> Iterator[Finding]:
     "L2, L3, L4: probabilities where the loss expects any numbers, or numbers where it expects logarithms of probabilities"
     if (call := e.call) is None: return
     p, act = call.pred.float(), last_operation(e.pred)
     rows = p.ndim > 1 and p.shape[1] > 1
-    if p.ndim > 1 and p.shape[1] == 1 and (call.name == 'cross_entropy' or act == 'Softmax'): yield Finding(
-        'L4', 'error', 'the prediction', 'softmax over one output', 'two outputs or more', 'softmax over one output is always 1', 'nn.BCEWithLogitsLoss() for one output')
-    elif call.name == 'cross_entropy' and rows and p.min() >= 0 and p.max() <= 1 and (p.sum(1) - 1).abs().max() < 1e-3: yield Finding(
-        'L2', 'warning', 'the prediction', 'rows of probabilities that sum to 1', 'logits', 'cross_entropy applies softmax itself, and after two of them the loss hardly falls', 'leave softmax out of the model: get_preds applies it')
-    elif call.name.endswith('with_logits') and act == 'Sigmoid': yield Finding(
-        'L2', 'warning', 'the prediction', 'a sigmoid of the outputs', 'logits', f'{call.name} applies a sigmoid itself', 'leave the sigmoid out of the model: get_preds applies it')
-    elif call.name == 'nll_loss' and rows and (total := p.logsumexp(1)).abs().max() > 0.01: yield Finding(
-        'L3', 'error', 'the prediction', f'exp of a row sums to {digits(total.exp().max())}', '1', 'nll_loss expects logarithms of probabilities, and falls without limit for other numbers', 'nn.CrossEntropyLoss()')
+    if p.ndim > 1 and p.shape[1] == 1 and (call.name == 'cross_entropy' or act == 'Softmax'): yield finding('L4',
+        'the prediction', 'softmax over one output', 'two outputs or more')
+    elif call.name == 'cross_entropy' and rows and p.min() >= 0 and p.max() <= 1 and (p.sum(1) - 1).abs().max() < 1e-3: yield finding('L2',
+        'the prediction', 'rows of probabilities that sum to 1', 'logits')
+    elif call.name.endswith('with_logits') and act == 'Sigmoid': yield finding('L2.sigmoid',
+        'the prediction', 'a sigmoid of the outputs', 'logits', loss=call.name)
+    elif call.name == 'nll_loss' and rows and (total := p.logsumexp(1)).abs().max() > 0.01: yield finding('L3',
+        'the prediction', f'exp of a row sums to {digits(total.exp().max())}', '1')
+
+def _class_numbers(t: torch.Tensor) -> torch.Tensor:
+    "Return the different values of targets that look like numbers of classes, which begin with 0; nothing otherwise"
+    values = t.unique() if t.numel() == len(t) >= 50 else t[:0]
+    return values if 1 < len(values) <= 20 and values.min() == 0 and (values == values.round()).all() else t[:0]
 
 def wrong_loss(e: Evidence) -> Iterator[Finding]:
     "L5: a loss that does not suit the targets"
     if (call := e.call) is None: return
     y, p = call.target, call.pred
-    if call.name.startswith('binary') and (y.min() < 0 or y.max() > 1): yield Finding(
-        'L5', 'error', 'the targets', f'{digits(y.min())} to {digits(y.max())}', '0 to 1', f'{call.name} compares with 0 and 1', 'nn.CrossEntropyLoss() for classes, nn.MSELoss() for numbers')
-    elif call.name == 'binary_cross_entropy' and (p.min() < 0 or p.max() > 1): yield Finding(
-        'L5', 'error', 'the prediction', f'{digits(p.min())} to {digits(p.max())}', '0 to 1', 'BCELoss compares probabilities', 'nn.BCEWithLogitsLoss()')
-    elif call.name == 'cross_entropy' and y.is_floating_point() and y.ndim > 1 and ((y.sum(1) - 1).abs() > 0.01).float().mean() > 0.5: yield Finding(
-        'L5', 'warning', 'the targets', f'rows that sum to {digits(y.sum(1).mean())}', '1', 'cross_entropy takes shares of classes, which sum to 1', 'nn.BCEWithLogitsLoss() for several labels of an item, nn.MSELoss() for numbers')
-    elif e.kind == 'numbers' and (t := e.targets) is not None and t.numel() == len(t) >= 50 and len(values := t.unique()) <= 20 and (values == values.round()).all() and values.min() == 0 and len(values) > 1:
+    if call.name.startswith('binary') and (y.min() < 0 or y.max() > 1): yield finding('L5.targets',
+        'the targets', f'{digits(y.min())} to {digits(y.max())}', '0 to 1', loss=call.name)
+    elif call.name == 'binary_cross_entropy' and (p.min() < 0 or p.max() > 1): yield finding('L5.predictions',
+        'the prediction', f'{digits(p.min())} to {digits(p.max())}', '0 to 1')
+    elif call.name == 'cross_entropy' and y.is_floating_point() and y.ndim > 1 and ((y.sum(1) - 1).abs() > 0.01).float().mean() > 0.5: yield finding('L5.shares',
+        'the targets', f'rows that sum to {digits(y.sum(1).mean())}', '1')
+    elif (t := e.targets) is not None and e.kind == 'numbers' and len(values := _class_numbers(t)):
         few = len(values) == 2 or t.is_floating_point()
-        yield Finding('L5', 'note' if few else 'warning', 'the targets', f'{len(values)} whole numbers: {listed(int(v) for v in values)}', 'numbers on a scale', f'{call.name} treats labels as numbers, as if 1 lay between 0 and 2',
-                      'nn.BCEWithLogitsLoss()' if len(values) == 2 else 'nn.CrossEntropyLoss()')
+        yield finding('L5',
+            'the targets', f'{len(values)} whole numbers: {listed(int(v) for v in values)}', 'numbers on a scale',
+            level='note' if few else 'warning', loss=call.name,
+            other='nn.BCEWithLogitsLoss()' if len(values) == 2 else 'nn.CrossEntropyLoss()')
 
 def broadcast(e: Evidence) -> Iterator[Finding]:
     "L6: each prediction is compared with every target"
     if (call := e.call) is None or call.name in ('cross_entropy', 'nll_loss'): return
     p, y = call.pred.shape, call.target.shape
-    if p != y and torch.broadcast_shapes(p, y) not in (p, y): yield Finding(
-        'L6', 'error', 'prediction and target', f'{tuple(p)} and {tuple(y)}', 'the same shape', 'each prediction is compared with every target', 'pred.squeeze(1)')
+    if p != y and torch.broadcast_shapes(p, y) not in (p, y): yield finding('L6',
+        'prediction and target', f'{tuple(p)} and {tuple(y)}', 'the same shape')
 
 def sum_of_losses(e: Evidence) -> Iterator[Finding]:
     "L7: a loss that grows with the number of items"
-    if (call := e.call) is not None and call.options.get('reduction') == 'sum' and last_operation(e.loss) not in ('Div', 'Mul'): yield Finding(
-        'L7', 'warning', 'the loss', "reduction='sum'", "'mean'", 'the gradient grows with the number of items, so the best rate depends on the batch size', "reduction='mean'")
+    if (call := e.call) is not None and call.options.get('reduction') == 'sum' and last_operation(e.loss) not in ('Div', 'Mul'): yield finding('L7',
+        'the loss', "reduction='sum'", "'mean'")
 
 def negative_loss(e: Evidence) -> Iterator[Finding]:
     "L8: a minus before the loss"
-    if e.loss is not None and e.call is not None and e.loss.item() < 0 and last_operation(e.loss) in ('Neg', 'Mul'): yield Finding(
-        'L8', 'error', 'the loss', digits(e.loss), '0 or more', f'the loss is minus {e.call.name}, so training makes the model worse', 'leave the minus out')
+    if e.loss is not None and e.call is not None and e.loss.item() < 0 and last_operation(e.loss) in ('Neg', 'Mul'): yield finding('L8',
+        'the loss', digits(e.loss), '0 or more', loss=e.call.name)
 
 # %% ../../nbs/insight/plan_faults.ipynb #4fb49dc7
 def missing_parameters(e: Evidence) -> Iterator[Finding]:
@@ -88,8 +95,7 @@ def missing_parameters(e: Evidence) -> Iterator[Finding]:
     lacking = [name for name, p in own.items() if p.requires_grad and id(p) not in held]
     if not lacking: return
     stale = not held & set(map(id, own.values()))
-    yield Finding('O2' if stale else 'O1', 'error', listed(lacking), f'{len(lacking)} of {len(own)} parameters are in no optimizer', 'all of them',
-                  'the optimizer has the parameters of another model' if stale else 'these parameters are not trained', 'learn.create_opt()')
+    yield finding('O2' if stale else 'O1', listed(lacking), f'{len(lacking)} of {len(own)} parameters are in no optimizer', 'all of them')
 
 def settings(e: Evidence) -> Iterator[Finding]:
     "O4, O5: settings that shrink or smear updates, or pull all weights to 0"
@@ -97,10 +103,12 @@ def settings(e: Evidence) -> Iterator[Finding]:
     for group in e.learn.opt.param_groups:
         eps, betas, momentum, wd = (group.get(name) for name in ('eps', 'betas', 'momentum', 'weight_decay'))
         most = 1 if 'adamw' in type(e.learn.opt).__name__.lower() else 0.1
-        if eps is not None and eps > 1e-3: yield Finding('O4', 'warning', 'the optimizer', f'eps={eps:g}', 'at most 1e-3', 'a large eps shrinks all updates', 'eps=1e-8')
-        elif betas is not None and betas[0] > max(0.99, betas[1] - 1e-9): yield Finding('O4', 'warning', 'the optimizer', f'betas={tuple(betas)}', 'beta1 below beta2', 'the mean of the gradients lags behind their size', 'betas=(0.9, 0.999)')
-        elif isinstance(momentum, float) and momentum >= 0.995: yield Finding('O4', 'warning', 'the optimizer', f'momentum={momentum:g}', 'at most 0.99', 'old gradients outweigh the new ones', 'momentum=0.9')
-        elif isinstance(wd, (int, float)) and wd > most: yield Finding('O5', 'warning', 'the optimizer', f'weight_decay={wd:g}', f'at most {most:g}', 'the decay pulls weights to 0 faster than gradients build them up', 'wd=0.01')
+        if eps is not None and eps > 1e-3: yield finding('O4', 'the optimizer', f'eps={eps:g}', 'at most 1e-3')
+        elif betas is not None and betas[0] > max(0.99, betas[1] - 1e-9): yield finding('O4.betas',
+            'the optimizer', f'betas={tuple(betas)}', 'beta1 below beta2')
+        elif isinstance(momentum, float) and momentum >= 0.995: yield finding('O4.momentum',
+            'the optimizer', f'momentum={momentum:g}', 'at most 0.99')
+        elif isinstance(wd, (int, float)) and wd > most: yield finding('O5', 'the optimizer', f'weight_decay={wd:g}', f'at most {most:g}')
         else: continue
         return
 
@@ -108,12 +116,14 @@ def batch_size(e: Evidence) -> Iterator[Finding]:
     "O8: batches that are a large part of the data"
     dl = e.learn.dls.train
     n, bs = len(dl.dataset) if e.numbers else 0, getattr(dl, 'batch_size', None)
-    if n > 1 and bs and bs > n/4: yield Finding('O8', 'note', 'the training loader', f'{math.ceil(n/bs)} updates in an epoch', 'four or more', f'a batch has {bs} of {n} items', f'batch_size={max(1, n//20)}')
+    if n > 1 and bs and bs > n/4: yield finding('O8',
+        'the training loader', f'{math.ceil(n/bs)} updates in an epoch', 'four or more', bs=bs, n=n, smaller=max(1, n//20))
 
 def half_precision(e: Evidence) -> Iterator[Finding]:
     "O9: parameters in half precision, whose updates round to 0"
     names = [name for name, p in e.learn.model.named_parameters() if p.dtype == torch.float16]
-    if names: yield Finding('O9', 'warning', listed(names), f'{percent(len(names)/max(1, len(list(e.learn.model.parameters()))))} of the parameters are float16', 'float32', 'small updates round to 0', 'learn.to_fp16()')
+    if names: yield finding('O9',
+        listed(names), f'{percent(len(names)/max(1, len(list(e.learn.model.parameters()))))} of the parameters are float16', 'float32')
 
 # %% ../../nbs/insight/plan_faults.ipynb #c6f2ab4f
 PLAN_CHECKS = (first_loss, wrong_activation, wrong_loss, broadcast, sum_of_losses, negative_loss, missing_parameters, settings, batch_size, half_precision)

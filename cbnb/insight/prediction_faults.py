@@ -15,15 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# %% ../../nbs/insight/prediction_faults.ipynb #bff99c86
+# %% ../../nbs/insight/prediction_faults.ipynb #a37e535e
 from ..basics.text import number, plural
 from ..callbacks.interpret import Predictions
 from ..display.scores import calibration
 from .data_faults import listed, percent
 from .evidence import leaves
 from .findings import Finding
+from .texts import finding
 
-# %% ../../nbs/insight/prediction_faults.ipynb #47374a27
+# %% ../../nbs/insight/prediction_faults.ipynb #80df8c19
 def _scored(found: Predictions) -> tuple[Tensor, Tensor]:
     "Return the probabilities and labels of the items whose label counts"
     counts = found.targets >= 0
@@ -44,36 +45,32 @@ def _guess_of_values(pred: Tensor, y: Tensor, names: Sequence[str]) -> Iterator[
     variance = y.var(0, correction=0)
     explained = (1 - (pred - y).square().mean(0)/variance).nan_to_num(0., 0., 0.)
     together = torch.corrcoef(torch.stack([pred.flatten(), y.flatten()]))[0, 1].nan_to_num(0.)     # logits of 0 and 1 follow their targets, too
-    if explained.max() < 0.05 and together < 0.2: yield Finding(
-        'A2', 'warning', listed(names or ['the prediction']), f'R² is {round(float(explained.max()), 3) + 0.}', 'well above 0', 'the mean of the targets is as good a prediction',
-        'learn.check() looks for the reason')
+    if explained.max() < 0.05 and together < 0.2: yield finding(
+        'A2.values', listed(names or ['the prediction']), f'R² is {round(float(explained.max()), 3) + 0.}', 'well above 0')
 
 def _guess_of_classes(p: Tensor, y: Tensor, right: float, most: float) -> Iterator[Finding]:
     shares = _shares(y, p.shape[1])
     entropy = float(-(shares*shares.clamp(min=1e-12).log()).sum())
     loss = float(-p.gather(1, y[:, None]).clamp(min=1e-12).log().mean())
-    if loss > 0.98*entropy: yield Finding(
-        'A2', 'warning', f'{len(y):,} items', f'{percent(right)} right, cross-entropy {number(loss)}', f'above {percent(most)}, below {number(entropy)}',
-        'the same guess for all items is as good', 'learn.check() looks for the reason')
+    if loss > 0.98*entropy: yield finding(
+        'A2', f'{len(y):,} items', f'{percent(right)} right, cross-entropy {number(loss)}', f'above {percent(most)}, below {number(entropy)}')
 
-# %% ../../nbs/insight/prediction_faults.ipynb #bcad540d
+# %% ../../nbs/insight/prediction_faults.ipynb #29366e4b
 def majority(found: Predictions) -> Iterator[Finding]:
     "A5: nearly all predictions are one class, or a label is never predicted"
     if found.task == 'classes' and len(found.targets) >= 50: yield from _one_class(*_scored(found), found.names)
     if found.task == 'labels':
         never = [name for name, said, true in zip(found.names, found.decoded.any(0).tolist(), found.targets.sum(0).tolist()) if true >= 10 and not said]
-        if never: yield Finding('A5', 'warning', listed(never), 'never predicted', 'about as often as in the targets', 'these labels are too rare for the loss',
-                                'nn.BCEWithLogitsLoss(pos_weight=...)')
+        if never: yield finding('A5.labels', listed(never), 'never predicted', 'about as often as in the targets')
 
 def _one_class(p: Tensor, y: Tensor, names: Sequence[str]) -> Iterator[Finding]:
     said, true = _shares(p.argmax(1), p.shape[1]), _shares(y, p.shape[1])
     top = int(said.argmax())
     missed = (1 - float(said[top]))/max(1e-9, 1 - float(true[top]))     # how many of the others are said
-    if true[top] < 0.99 and said[top] > 0.9 and missed < 0.5: yield Finding(
-        'A5', 'warning', f'class {names[top]}', f'predicted for {percent(said[top])} of the items', f'about {percent(true[top])}',
-        'the model knows one class only', 'nn.CrossEntropyLoss(weight=...) or a WeightedRandomSampler')
+    if true[top] < 0.99 and said[top] > 0.9 and missed < 0.5: yield finding(
+        'A5', f'class {names[top]}', f'predicted for {percent(said[top])} of the items', f'about {percent(true[top])}')
 
-# %% ../../nbs/insight/prediction_faults.ipynb #9a5f3ece
+# %% ../../nbs/insight/prediction_faults.ipynb #a99d0455
 def temperature(
     probs: Tensor,     # probabilities, a row for each item
     labels: Tensor,    # the label of each item
@@ -90,11 +87,11 @@ def too_sure(found: Predictions) -> Iterator[Finding]:
     if not len(y) or p.min() < 0 or (p.sum(1) - 1).abs().max() > 1e-3: return
     top, said = p.max(1)
     right = said == y
-    if (error := calibration(right, top).error) > 0.1: yield Finding(
-        'A6', 'note', f'{len(y):,} items', f'mean probability {percent(top.mean())}, and {percent(right.float().mean())} are right (calibration error {number(error)})',
-        'a calibration error below 0.1', f'the model is too {"sure" if top.mean() > right.float().mean() else "unsure"}', f'divide the logits by {temperature(p, y):.2g}')
+    if (error := calibration(right, top).error) > 0.1: yield finding(
+        'A6', f'{len(y):,} items', f'mean probability {percent(top.mean())}, and {percent(right.float().mean())} are right (calibration error {number(error)})',
+        'a calibration error below 0.1', sure='sure' if top.mean() > right.float().mean() else 'unsure', temperature=f'{temperature(p, y):.2g}')
 
-# %% ../../nbs/insight/prediction_faults.ipynb #64ae04e6
+# %% ../../nbs/insight/prediction_faults.ipynb #fd41fde5
 def suspect_items(
     found: Predictions,    # predictions with targets
 ) -> list[int]:            # positions in `found`, the most suspect item first
@@ -117,10 +114,9 @@ def suspect_labels(found: Predictions) -> Iterator[Finding]:
     items = suspect_items(found)
     if not 3 <= len(items) <= len(found.targets)/10: return        # more of them: the model is wrong
     first = [i if found.numbers is None else found.numbers[i] for i in items[:8]]
-    yield Finding('A7', 'note', f'items {listed(first)} of the validation set', f'{plural(len(items), "target")} of {len(found.targets):,}', 'none',
-                  'the model is sure that they are something else', f'learn.interpret(numbers={first}) shows them')
+    yield finding('A7', f'items {listed(first)} of the validation set', f'{plural(len(items), "target")} of {len(found.targets):,}', 'none', items=first)
 
-# %% ../../nbs/insight/prediction_faults.ipynb #15a8fa52
+# %% ../../nbs/insight/prediction_faults.ipynb #202755b8
 def slices_of(
     found: Predictions,
     named: Mapping[str, Sequence[Any]] | None = None,    # name -> a value for each item, such as a place or a device
@@ -162,9 +158,8 @@ def weak_slices(found: Predictions, named: Mapping[str, Sequence[Any]] | None = 
         if more > 0.5*abs(float(other.mean())) and more > 4*chance: weak.append((more*len(mine), name, mine, other))
     if not weak: return
     _, name, mine, other = max(weak, key=lambda w: w[0])
-    yield Finding('A11', 'note', name, f'mean loss {number(float(mine.mean()))} for {len(mine):,} items, {number(float(other.mean()))} for the others', 'about the same',
-                  'the model is worse for this part of the items' + (f' (and for {plural(len(weak) - 1, "other part")})' if len(weak) > 1 else ''),
-                  'collect more such items, or give them a weight')
+    yield finding('A11', name, f'mean loss {number(float(mine.mean()))} for {len(mine):,} items, {number(float(other.mean()))} for the others', 'about the same',
+                  others=f' (and for {plural(len(weak) - 1, "other part")})' if len(weak) > 1 else '')
 
 # %% ../../nbs/insight/prediction_faults.ipynb #57874556
 PREDICTION_CHECKS = guess, majority, too_sure, suspect_labels

@@ -21,6 +21,7 @@ from ..basics.text import plural
 from .data_faults import digits, listed
 from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
+from .texts import finding
 from ..learner import Learner
 
 # %% ../../nbs/insight/small_trainings.ipynb #3982fb06
@@ -84,19 +85,16 @@ def overfit(e: Evidence) -> Iterator[Finding]:
                 if name == '16 items': raise
             if name == '16 items': unmoved = [k for k, p in learn.model.named_parameters() if p.ndim > 1 and p.grad is not None and torch.equal(p, saved[k])]
             restart()
-    if unmoved: yield Finding('M6', 'warning', listed(unmoved), f'{plural(len(unmoved), "weight")} did not change in {UPDATES} updates', 'none',
-                              'these weights cannot learn: a later layer is dead, zero or saturated', 'look for the first layer whose outputs are all 0')
+    if unmoved: yield finding('M6', listed(unmoved), f'{plural(len(unmoved), "weight")} did not change in {UPDATES} updates', 'none', level='warning')
     yield from _judge(e.losses['16 items'], e.losses.get('without inputs', []), min(16, e.n))
 
 def _judge(losses: list[float], blind: list[float], n: int) -> Iterator[Finding]:
     start, end = losses[0], fmean(losses[-5:])
     if start <= 0: return                                     # a loss without a lower limit
-    if not math.isfinite(end) or end > 0.7*start: yield Finding(
-        'T1', 'warning', f'training on {n} items', f'loss {digits(start)} to {digits(end)} in {len(losses)} updates', f'below {digits(0.7*start)}', f'a model that works learns {n} items by heart',
-        'mend the findings above first; if there is none, try a larger model')
-    elif len(blind) == len(losses) and end > 0.97*(without := fmean(blind[-5:])): yield Finding(
-        'T2', 'warning', f'training on {n} items', f'loss {digits(end)}, and {digits(without)} with zeros as inputs', f'below {digits(0.97*without)}', 'the model learns no more from the inputs than from zeros',
-        'look how the inputs enter the model')
+    if not math.isfinite(end) or end > 0.7*start: yield finding('T1',
+        f'training on {n} items', f'loss {digits(start)} to {digits(end)} in {len(losses)} updates', f'below {digits(0.7*start)}', n=n)
+    elif len(blind) == len(losses) and end > 0.97*(without := fmean(blind[-5:])): yield finding('T2',
+        f'training on {n} items', f'loss {digits(end)}, and {digits(without)} with zeros as inputs', f'below {digits(0.97*without)}')
 
 # %% ../../nbs/insight/small_trainings.ipynb #d30a59a2
 def rate(e: Evidence) -> Iterator[Finding]:
@@ -116,9 +114,9 @@ def rate(e: Evidence) -> Iterator[Finding]:
 def _judge_rate(losses: list[float], moved: float | None, lr: Any) -> Iterator[Finding]:
     where, first = f'lr={digits(lr)}' if lr is not None else 'the optimizer', losses[0]
     end = median(losses[-10:]) if math.isfinite(losses[-1]) else losses[-1]
-    if not math.isfinite(end) or first > 0 and end > 2.5*first: yield Finding(
-        'O3', 'warning', where, f'loss {digits(first)} to {digits(end)} in {len(losses)} updates', 'a loss that falls', 'the rate is too high: training diverges at once', 'learn.lr_find()')
-    elif moved is not None and moved > 1 and end > 0.5*first: yield Finding(
-        'O3', 'warning', where, f'the first update changes weights by {digits(moved)} times their size', 'a small part of it', 'an update that is larger than the weights destroys them', 'learn.lr_find()')
-    elif moved is not None and (moved < 1e-6 or moved < 1e-5 and end > 0.98*first): yield Finding(
-        'O3', 'warning', where, f'the first update changes weights by {digits(moved)} times their size', '1e-5 or more', 'at this rate, training takes forever', 'learn.lr_find()')
+    if not math.isfinite(end) or first > 0 and end > 2.5*first: yield finding('O3.diverges',
+        where, f'loss {digits(first)} to {digits(end)} in {len(losses)} updates', 'a loss that falls')
+    elif moved is not None and moved > 1 and end > 0.5*first: yield finding('O3.large',
+        where, f'the first update changes weights by {digits(moved)} times their size', 'a small part of it')
+    elif moved is not None and (moved < 1e-6 or moved < 1e-5 and end > 0.98*first): yield finding('O3',
+        where, f'the first update changes weights by {digits(moved)} times their size', '1e-5 or more')

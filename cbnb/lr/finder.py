@@ -49,21 +49,16 @@ from ..snapshot import snapshot
 from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/lr/finder.ipynb #cbf3cb54
-def geometric(
-    start: float,    # first number, above 0
-    end: float,      # last number, above `start`
-    n: int,          # how many numbers, 2 or more
-) -> list[float]:
+def geometric(start: float,    # first number, above 0
+    end: float, n: int) -> list[float]:
     "Return `n` numbers that grow by equal factors from `start` to `end`. Raises `ValueError` unless 0 < start < end"
     if start <= 0 or end <= start:
         raise ValueError(f'a sweep from {start:g} to {end:g} makes no sense: 0 < start_lr < end_lr')
     return [start*(end/start)**(i/(n - 1)) for i in range(n)]
 
 # %% ../../nbs/lr/finder.ipynb #dfe4d1ad
-def diverged(
-    losses: Sequence[float],       # smoothed losses
-    raw_losses: Sequence[float],   # measured losses
-) -> bool:
+def diverged(losses: Sequence[float],    # smoothed losses
+    raw_losses: Sequence[float]) -> bool:
     "Return whether the loss has risen far above its lowest value, and by more than its noise"
     settled = losses[19:]                               # means of twenty losses or more
     if not settled: return False
@@ -144,9 +139,7 @@ class UpdateCounter(Callback):
 # %% ../../nbs/lr/finder.ipynb #63c293cc
 class UpdateNorms:
     "Measure how far each update moves the weights"
-    def __init__(self,
-        params: Iterable[Tensor],    # the trained parameters
-    ):
+    def __init__(self, params: Iterable[Tensor]):
         self.params = list(params)
         self.before = [p.detach().clone() for p in self.params]
         self.weight_norm = total_norm(self.before)
@@ -169,9 +162,7 @@ def _bad_rows(t: Tensor) -> list[int]:
     return (~finite.flatten(1).all(1) if t.ndim > 1 else ~finite).reshape(-1).nonzero().flatten().tolist()
 
 # %% ../../nbs/lr/finder.ipynb #8ddf311a
-def bad_items(
-    learn: Learner,   # learner with a current batch
-) -> str:             # message; empty if all values are finite
+def bad_items(learn: Learner) -> str:    # message; empty if all values are finite
     "Name up to five items with nan or infinite values in the current batch. Covers only the first tensor that has such values"
     found: list[tuple[str, list[int]]] = []
     for name, part in (('inputs', learn.xb), ('targets', learn.yb)):
@@ -272,9 +263,7 @@ class LRFinder(UpdateCounter):
 
 # %% ../../nbs/lr/finder.ipynb #765a50d1
 @patch
-def _mock_run(self: Learner,
-    counter: UpdateCounter,   # callback that records losses and ends the run
-    cbs: Any = None,          # further callbacks; None: no others
+def _mock_run(self: Learner, counter: UpdateCounter, cbs: Any = None,    # further callbacks; None: no others
 ) -> None:
     "Train with the purpose `lr_find`, then restore the learner. Only `counter` keeps its records of the run"
     error = batch = None
@@ -304,10 +293,7 @@ def _try_again(learn: Learner, batch: tuple[Any, Any], error: Exception) -> None
     finally: restore()
 
 # %% ../../nbs/lr/finder.ipynb #4262f991
-def in_words(
-    n: float,     # number of things
-    unit: str,    # noun in the singular
-) -> str:         # such as '1 epoch' or 'about 21 epochs'
+def in_words(n: float, unit: str) -> str:    # such as '1 epoch' or 'about 21 epochs'
     "Format a number with its unit. If the number has to be rounded, the text begins with 'about'"
     about = f'{n:.0f}' if n >= 10 else f'{n:.2g}'
     return f'about {about} {unit}s' if float(about) != n else f'{about} {unit}{"s"*(n != 1)}'
@@ -323,12 +309,10 @@ class Planned(NamedTuple):
 # %% ../../nbs/lr/finder.ipynb #8a7a7d29
 TYPICAL_EPOCHS, UNKNOWN_EPOCH = 5, 1000    # assumed epochs of a fit, and assumed batches of an epoch
 
-def planned_run(
-    n_epoch: float | None,       # planned epochs; None: as many as the last fit had
-    last: int | None,            # epochs of the last fit; None: there was none
-    epoch_batches: int | None,   # batches in an epoch; None: not known
-    per_update: float = 1.,      # batches per update
-) -> Planned:
+def planned_run(n_epoch: float | None,    # planned epochs; None: as many as the last fit had
+    last: int | None,    # epochs of the last fit; None: there was none
+    epoch_batches: int | None,    # batches in an epoch; None: not known
+    per_update: float = 1.) -> Planned:
     "Compute the length of the planned run, in updates and in words"
     hint = ''
     if n_epoch is None:
@@ -347,17 +331,17 @@ class Sweep:
     """The rates and losses of a sweep, with the norms of its updates
 
     Args:
-        lrs: rates of the updates
-        losses: smoothed losses
+        lrs
+        losses
         raw_losses: measured losses; empty: not known
-        num_it: planned number of updates
-        n_batches: number of batches that the sweep took
+        num_it: norm of each update; empty: not known
+        n_batches: norm of each update; empty: not known
         update_norms: norm of each update; empty: not known
-        weight_norm: norm of the weights before the sweep
+        weight_norm: momentum of the sweep; None: the optimizer has no momentum
         mom: momentum of the sweep; None: the optimizer has no momentum
     """
-    def __init__(self, lrs: list[float], losses: list[float], raw_losses: list[float], num_it: int, n_batches: int = 0,
-            update_norms: Sequence[float] = (), weight_norm: float = 0., mom: float | None = None):
+    def __init__(self, lrs: list[float], losses: list[float], raw_losses: list[float],
+            num_it: int, n_batches: int = 0, update_norms: Sequence[float] = (), weight_norm: float = 0., mom: float | None = None):
         self.lrs, self.losses, self.raw_losses, self.num_it = lrs, losses, raw_losses, num_it
         self.n_batches, self.mom = n_batches, mom
         self.update_norms, self.weight_norm = update_norms, weight_norm
@@ -434,9 +418,7 @@ class LastFit(NamedTuple):
 
 LITTLE_LEFT, LOWER = 0.2, 3     # share of the first loss that counts as little; divisor of the last rate for training on
 
-def last_fit(
-    learn: Learner,      # a learner with a recorder
-) -> LastFit | None:     # None: nothing is recorded
+def last_fit(learn: Learner) -> LastFit | None:    # None: nothing is recorded
     "Return the first loss and the last rate from the learner's history"
     recorder = getattr(learn, 'recorder', None)
     runs = [run for run in recorder.history.runs if run.n_steps and len(run.hyper('lr'))] if recorder and learn.train_iter else []
@@ -444,11 +426,7 @@ def last_fit(
     first = list(runs[0].raw_losses[:3])
     return LastFit(sum(first)/len(first), max(runs[-1].hyper('lr')))
 
-def for_trained(
-    rate: Rate,                  # rate from the sweep
-    losses: Sequence[float],     # first losses of the sweep
-    last: LastFit,               # the fit that trained the model
-) -> Rate:
+def for_trained(rate: Rate, losses: Sequence[float], last: LastFit) -> Rate:
     "Limit a rate to a third of the rate of the last fit, if the sweep shows no fall, or if little of the loss is left"
     most, loss = last.lr/LOWER, sum(losses)/len(losses)
     if rate.lr <= most or not (rate.doubt or 0 <= loss <= LITTLE_LEFT*last.first_loss): return rate
@@ -461,10 +439,7 @@ def for_trained(
 FEW_UPDATES, FEW_ITEMS = 20, 1000      # an epoch with fewer of both is too short to tell learning from learning by heart
 SHORT_RUN = 40                         # updates of a run, below which the best rate no longer rises as the run gets shorter
 
-def for_few_items(
-    rate: Rate,                                # rate from the sweep
-    steps: float,                              # number of updates of the planned run
-    epoch_size: tuple[float, float] | None,    # updates and items of an epoch; None: not known
+def for_few_items(rate: Rate, steps: float, epoch_size: tuple[float, float] | None,    # updates and items of an epoch; None: not known
 ) -> Rate:
     "Lower a rate if an epoch has few updates and few items, or if the planned run has few updates"
     updates, items = epoch_size if epoch_size and all(epoch_size) else (math.inf, math.inf)
@@ -512,24 +487,24 @@ class LRFind(Sweep):
     """The result of `lr_find`: a curve, suggestions, and a recommended rate or the reason why there is none
 
     Args:
-        lrs: rates of the updates
-        losses: smoothed losses
+        lrs
+        losses
         raw_losses: measured losses; empty: not known
-        num_it: planned number of updates
+        num_it: names or functions, one or several; None: no rules
         rules: names or functions, one or several; None: no rules
-        n_batches: number of batches that the sweep took
+        n_batches: norm of each update; empty: not known
         update_norms: norm of each update; empty: not known
-        weight_norm: norm of the weights before the sweep
-        planned: length of the planned run
+        weight_norm: momentum of the sweep; None: the optimizer has no momentum
+        planned
         last_fit: the fit that trained the model; None: the model is fresh, or the fit is not known
         epoch_size: updates and items of an epoch; None: not known
         problem: why there is no rate; empty: decide from the curve
         mom: momentum of the sweep; None: the optimizer has no momentum
-        remark: text to append to the reason
+        remark
     """
     def __init__(self, lrs: list[float], losses: list[float], raw_losses: list[float], num_it: int, rules: Any = tuple(RULES),
-            n_batches: int = 0, update_norms: Sequence[float] = (), weight_norm: float = 0.,
-            planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates'), last_fit: LastFit | None = None,
+            n_batches: int = 0, update_norms: Sequence[float] = (),
+            weight_norm: float = 0., planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates'), last_fit: LastFit | None = None,
             epoch_size: tuple[float, float] | None = None, problem: str = '', mom: float | None = None, remark: str = ''):
         super().__init__(lrs, losses, raw_losses, num_it, n_batches, list(update_norms), weight_norm, mom)
         self.planned, self.last_fit, self.epoch_size, self.remark = planned, last_fit, epoch_size, remark
@@ -912,10 +887,10 @@ def plot(self: Recorder, skip_start: int = 10, skip_end: int = 5, suggestion: bo
     """Plot the loss over the learning rate of the last `lr_find`. If there was no `lr_find`, plot the last fit
 
     Args:
-        skip_start: number of points to omit at the start
-        skip_end: number of points to omit at the end
-        suggestion: mark the recommended rate and the steepest descent
-        return_fig: return the figure instead of showing it
+        skip_start
+        skip_end
+        suggestion
+        return_fig: axes to draw into; None: a new figure
         ax: axes to draw into; None: a new figure
     Returns:
         `ax`, or the figure with `return_fig`

@@ -21,9 +21,7 @@ from ..basics.arguments import nearest
 # %% ../../nbs/lr/rules.ipynb #96f1677a
 Suggestion = tuple[float, tuple[float, float]]    # the suggested rate, and the point (rate, loss) of the curve from which it was read
 
-def as_floats(
-    *curves: Any,        # sequences of numbers, arrays or tensors
-) -> list[list[float]]:
+def as_floats(*curves: Any) -> list[list[float]]:
     "Convert each curve to a list of Python numbers"
     return [c.tolist() if hasattr(c, 'tolist') else list(c) for c in curves]
 
@@ -82,10 +80,8 @@ def valley(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> Sugges
     return lrs[i], (lrs[i], losses[i])
 
 # %% ../../nbs/lr/rules.ipynb #375e4434
-def loss_at(
-    lrs: Sequence[float],      # rising rates
-    losses: Sequence[float],   # loss at each rate
-    lr: float,                 # rate to look up; outside of `lrs`, the loss at the nearer end is returned
+def loss_at(lrs: Sequence[float], losses: Sequence[float],    # loss at each rate
+    lr: float,    # rate to look up; outside of `lrs`, the loss at the nearer end is returned
 ) -> float:
     "Interpolate the loss at a rate, linearly in the logarithm of the rate"
     if lr <= lrs[0]: return losses[0]
@@ -95,17 +91,17 @@ def loss_at(
     return losses[i - 1] + share*(losses[i] - losses[i - 1])
 
 # %% ../../nbs/lr/rules.ipynb #e1dbbccc
-def slide(lrs: Sequence[float], losses: Sequence[float], num_it: int, lr_diff: int = 15, thresh: float = 0.005, adjust_value: float = 1.,
-        ) -> Suggestion:
+def slide(lrs: Sequence[float], losses: Sequence[float], num_it: int, lr_diff: int = 15, thresh: float = 0.005,
+        adjust_value: float = 1.) -> Suggestion:
     """Move a window left while the slopes at its ends differ. Suggest the left end of the last window whose slopes differ, or of the first window if its slopes agree. Raises `ValueError` if the curve is too short
 
     Args:
-        lrs: rising rates
-        losses: smoothed losses
-        num_it: planned number of updates
-        lr_diff: width of the window, in points of the curve
+        lrs
+        losses
+        num_it: slopes that differ by at most this count as equal
+        lr_diff: slopes that differ by at most this count as equal
         thresh: slopes that differ by at most this count as equal
-        adjust_value: factor on the suggested rate
+        adjust_value: the rate, and the (rate, loss) that it comes from
     Returns:
         the rate, and the (rate, loss) that it comes from
     Raises:
@@ -129,9 +125,7 @@ RULES: dict[str, Callable[..., Suggestion]] = dict(
     valley=valley, slide=slide, minimum=minimum, steep=steep)
 
 # %% ../../nbs/lr/rules.ipynb #bc6a7278
-def as_rule(
-    rule: str | Callable[..., Suggestion],   # a function, or a name in `RULES`
-) -> Callable[..., Suggestion]:
+def as_rule(rule: str | Callable[..., Suggestion]) -> Callable[..., Suggestion]:
     "Return the function of a rule. Raises `ValueError` if the name is unknown"
     if callable(rule): return rule
     if rule in RULES: return RULES[rule]
@@ -140,8 +134,7 @@ def as_rule(
                      '(lrs, losses, num_it)' + f'. Did you mean {near!r}?'*bool(near))
 
 # %% ../../nbs/lr/rules.ipynb #63620727
-def as_rules(
-    rules: Any,    # one rule or several, by name or as functions; None: no rules
+def as_rules(rules: Any,    # one rule or several, by name or as functions; None: no rules
 ) -> list[Callable[..., Suggestion]]:
     "Return the functions of several rules. Raises `ValueError` if a name is unknown"
     if rules is None: return []
@@ -150,17 +143,13 @@ def as_rules(
 # %% ../../nbs/lr/rules.ipynb #1cd25109
 WINDOW = 1.6         # length of the smoothing, in decades of the rate
 
-def window_beta(
-    lrs: Sequence[float],    # rates, rising by equal factors
-) -> float:                  # weight of the past in the mean
+def window_beta(lrs: Sequence[float]) -> float:    # weight of the past in the mean
     "Return the weight for a smoothing that reaches back `WINDOW` decades of the rate"
     per_decade = (len(lrs) - 1)/math.log10(lrs[-1]/lrs[0])
     return max(1 - 1/(WINDOW*per_decade), 0.)
 
 # %% ../../nbs/lr/rules.ipynb #12324d4f
-def smoothed(
-    losses: Sequence[float],    # losses of the batches
-    beta: float,                # weight of the past, from 0 to below 1
+def smoothed(losses: Sequence[float], beta: float,    # weight of the past, from 0 to below 1
 ) -> list[float]:
     "Return bias-corrected exponential means of losses. A loss that is not finite counts as 1e30"
     out, mean = [], 0.
@@ -170,9 +159,7 @@ def smoothed(
     return out
 
 # %% ../../nbs/lr/rules.ipynb #dcb494d5
-def batch_noise(
-    losses: Sequence[float],    # losses of two or more batches
-) -> float:
+def batch_noise(losses: Sequence[float]) -> float:
     "Estimate the standard deviation of the losses between batches from the first half of a sweep"
     quiet = losses[:max(len(losses)//2, 12)]
     steps = [abs(b - a) for a, b in zip(quiet, quiet[1:]) if math.isfinite(b - a)]
@@ -180,17 +167,12 @@ def batch_noise(
     return 1.48*median(steps)/math.sqrt(2) if steps else 0.   # 1.48 converts the median if the noise is normal
 
 # %% ../../nbs/lr/rules.ipynb #290ba029
-def noise_left(
-    beta: float,    # weight of the past in the mean
-    n: int,         # number of values in the mean
-) -> float:         # standard deviation of the mean divided by that of a single value
+def noise_left(beta: float, n: int) -> float:    # standard deviation of the mean divided by that of a single value
     "Return the share of the noise that is left after smoothing"
     return math.sqrt((1 - beta)/(1 + beta)*(1 + beta**n)/(1 - beta**n))
 
 # %% ../../nbs/lr/rules.ipynb #e1f0a2b7
-def fall_over_noise(
-    losses: Sequence[float],    # finite losses of the batches
-) -> float:                     # size of the fall, in standard errors
+def fall_over_noise(losses: Sequence[float]) -> float:    # size of the fall, in standard errors
     "Return the largest distance, in standard errors, by which the mean of a tenth of the sweep is below the mean of all earlier losses"
     n, furthest = max(len(losses)//10, 5), 0.
     sums, squares = ([0., *accumulate(values)] for values in (losses, (x*x for x in losses)))
@@ -204,18 +186,14 @@ def fall_over_noise(
 # %% ../../nbs/lr/rules.ipynb #ae1ed462
 SURE = 3.5           # a fall or rise of more standard errors than this is not noise
 
-def falls_surely(
-    losses: Sequence[float],   # losses of 15 or more batches
-) -> bool:
+def falls_surely(losses: Sequence[float]) -> bool:
     "Return whether the loss falls by more than its noise can explain"
     return fall_over_noise(_finite(losses)) > SURE
 
 def _finite(losses: Sequence[float]) -> list[float]: return [*filter(math.isfinite, losses)]
 
 # %% ../../nbs/lr/rules.ipynb #7ac45ae5
-def last_before_rise(
-    lrs: Sequence[float],       # rising rates
-    losses: Sequence[float],    # losses of 10 or more batches, not smoothed
+def last_before_rise(lrs: Sequence[float], losses: Sequence[float],    # losses of 10 or more batches, not smoothed
 ) -> int:
     "Return the index of the last point before the loss rises above its noise, on a curve that does not fall"
     from statistics import fmean
@@ -226,10 +204,8 @@ def last_before_rise(
     return max((i for i, loss in enumerate(smoothed(losses, beta)) if loss <= level), default=0)
 
 # %% ../../nbs/lr/rules.ipynb #1a805dd6
-def landmarks(
-    lrs: Sequence[float],      # rising rates
-    losses: Sequence[float],   # losses of 10 or more batches, not smoothed
-) -> tuple[int, int]:          # index where 65% of the fall is done, and the last index near the lowest loss
+def landmarks(lrs: Sequence[float], losses: Sequence[float],    # losses of 10 or more batches, not smoothed
+) -> tuple[int, int]:    # index where 65% of the fall is done, and the last index near the lowest loss
     "Find two landmarks on the curve. If the loss does not fall, both landmarks are the last point before the loss rises"
     if not falls_surely(losses): return (last_before_rise(lrs, losses),)*2
     beta = window_beta(lrs)
@@ -245,9 +221,7 @@ def landmarks(
     return min(above[-1] + 1, edge) if above else edge, edge
 
 # %% ../../nbs/lr/rules.ipynb #7fc7148f
-def until_nan(
-    lrs: Sequence[float],       # rising rates
-    losses: Sequence[float],    # loss at each rate
+def until_nan(lrs: Sequence[float], losses: Sequence[float],    # loss at each rate
 ) -> tuple[Sequence[float], Sequence[float]]:
     "Cut rates and losses after the first loss that is not finite"
     end = next((i + 1 for i, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
@@ -268,9 +242,7 @@ def _too_short(lrs: Sequence[float], losses: Sequence[float], num_it: int | None
     return f'{len(losses)} points are too few for a curve: raise num_it'
 
 # %% ../../nbs/lr/rules.ipynb #08106537
-def no_bound(
-    lrs: Sequence[float],       # rising rates
-    losses: Sequence[float],    # finite losses of the batches, not smoothed
+def no_bound(lrs: Sequence[float], losses: Sequence[float],    # finite losses of the batches, not smoothed
 ) -> bool:
     "Return whether the loss ends at its lowest value, below zero, and does at least half of its fall above a third of the last rate"
     lowest, before = min(losses), loss_at(lrs[:len(losses)], losses, lrs[len(losses) - 1]/3)
@@ -278,12 +250,9 @@ def no_bound(
     return ends_lowest and before - lowest > (sum(losses[:10])/10 - lowest)/2
 
 # %% ../../nbs/lr/rules.ipynb #9c123903
-def sweep_problem(
-    lrs: Sequence[float],      # rising rates
-    losses: Sequence[float],   # losses of the batches, not smoothed, up to the end of the sweep
-    num_it: int | None = None, # planned number of updates; None: not known
-    least: int = 15,           # minimum number of points
-) -> str | None:               # the reason; None: a rate can be recommended
+def sweep_problem(lrs: Sequence[float], losses: Sequence[float],    # losses of the batches, not smoothed, up to the end of the sweep
+    num_it: int | None = None,    # planned number of updates; None: not known
+    least: int = 15) -> str | None:    # the reason; None: a rate can be recommended
     "Return the reason why a sweep supports no recommendation, or None if it supports one"
     lrs, losses = until_nan(lrs, losses)
     if not losses: return 'there was no update of the weights: something cancels every step'
@@ -306,10 +275,8 @@ def sweep_problem(
     return None
 
 # %% ../../nbs/lr/rules.ipynb #b431f8f9
-def still_low(
-    lrs: Sequence[float],      # rising rates
-    losses: Sequence[float],   # losses of the batches, not smoothed
-    num_it: int | None,        # planned number of updates; None: not known
+def still_low(lrs: Sequence[float], losses: Sequence[float],    # losses of the batches, not smoothed
+    num_it: int | None,    # planned number of updates; None: not known
 ) -> bool:
     "Return whether a sweep made all its planned updates before the loss rose"
     if len(losses) != num_it or not math.isfinite(losses[-1]): return False
@@ -318,12 +285,10 @@ def still_low(
 # %% ../../nbs/lr/rules.ipynb #3a904b51
 STEP = 18.           # factor on the rate at which one update moves the weights by 1% of their norm
 
-def step_rate(
-    lrs: Sequence[float],            # rising rates
-    update_norms: Sequence[float],   # norm of each update, over all trained weights
-    weight_norm: float,              # norm of these weights at the start, above 0
-    share: float = 0.01,             # size of the update, as a share of the norm of the weights
-) -> float:                          # the last rate if no update is this large
+def step_rate(lrs: Sequence[float], update_norms: Sequence[float],    # norm of each update, over all trained weights
+    weight_norm: float,    # norm of these weights at the start, above 0
+    share: float = 0.01,    # size of the update, as a share of the norm of the weights
+) -> float:    # the last rate if no update is this large
     "Find the first rate at which a single update moves the weights by more than `share` of their norm"
     reached = (lr for lr, norm in zip(lrs, update_norms) if not norm <= share*weight_norm)
     return next(reached, lrs[-1])
@@ -336,13 +301,9 @@ EDGE = 0.14          # factor on the last rate at which the loss is close to its
 REFERENCE = 200      # number of updates of the run for which the factors were fitted
 HORIZON = 0.5        # the best rate falls like updates**-HORIZON
 
-def estimates(
-    lrs: Sequence[float],             # rising rates
-    losses: Sequence[float],          # losses of the batches, not smoothed, up to the end of the sweep
+def estimates(lrs: Sequence[float], losses: Sequence[float],    # losses of the batches, not smoothed, up to the end of the sweep
     update_norms: Sequence[float],    # norm of each update; empty: not known
-    weight_norm: float,               # norm of the weights at the start
-    planned_steps: float,             # number of updates of the planned run
-) -> dict[str, float]:                # name -> rate; without `step` if the norms are unknown or 0
+    weight_norm: float, planned_steps: float) -> dict[str, float]:    # name -> rate; without `step` if the norms are unknown or 0
     "Return three estimates of a good rate from a sweep. If the norms are unknown or 0, return only two estimates"
     need, edge = landmarks(lrs, losses)
     scale = (REFERENCE/planned_steps)**HORIZON
@@ -353,9 +314,7 @@ def estimates(
 # %% ../../nbs/lr/rules.ipynb #377755de
 BAND = 3.5           # factor to either side of the rate; the good rates of most tasks span about as much as this band
 
-def band_around(
-    lr: float,    # recommended rate
-) -> tuple[float, float]:
+def band_around(lr: float) -> tuple[float, float]:
     "Return the lowest and the highest rate of the band around a rate"
     return lr/BAND, lr*BAND
 
@@ -374,10 +333,7 @@ WHY = dict(step='the size of the updates next to that of the weights',
            need='how far the weights must go until the loss has fallen',
            edge='the rate at which the loss rises again')
 
-def _why(
-    found: dict[str, float],    # estimates returned by `estimates`
-    lr: float,                  # recommended rate
-    middle: float,              # middle of the estimates; above `lr` if the rate was limited
+def _why(found: dict[str, float], lr: float, middle: float,    # middle of the estimates; above `lr` if the rate was limited
 ) -> str:
     "Explain a recommended rate in words"
     nearest = min(found, key=lambda name: abs(math.log(found[name]/lr)))
@@ -388,13 +344,9 @@ def _why(
 # %% ../../nbs/lr/rules.ipynb #42a7a15e
 CAP = 2.             # the rate is never more than this times the estimate from the edge
 
-def recommend_rate(
-    lrs: Sequence[float],            # rising rates
-    losses: Sequence[float],         # losses of the batches, not smoothed, up to the end of the sweep
-    update_norms: Sequence[float],   # norm of each update; empty: not known
-    weight_norm: float,              # norm of the weights at the start
-    planned_steps: float,            # number of updates of the planned run
-    num_it: int | None = None,       # planned number of updates of the sweep; None: not known
+def recommend_rate(lrs: Sequence[float], losses: Sequence[float],    # losses of the batches, not smoothed, up to the end of the sweep
+    update_norms: Sequence[float],    # norm of each update; empty: not known
+    weight_norm: float, planned_steps: float, num_it: int | None = None,    # planned number of updates of the sweep; None: not known
 ) -> Rate:
     "Recommend the middle of the estimates, but at most `CAP` times the estimate from the edge. If the loss rises without falling first, the rate has a doubt. Raises `ValueError` if the sweep supports no rate"
     if problem := sweep_problem(lrs, losses, num_it): raise ValueError(problem)

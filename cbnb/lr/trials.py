@@ -55,10 +55,7 @@ class Trial(NamedTuple):
 # %% ../../nbs/lr/trials.ipynb #0581d9b0
 SPACING = 10**(1/3)  # factor between the rates of neighbouring trials
 
-def next_rate(
-    plan: Plan,                # plan from `plan_trials`
-    trials: Sequence[Trial],   # trials so far, in any order
-) -> float | None:             # rate of the next trial; None: no more trials
+def next_rate(plan: Plan, trials: Sequence[Trial]) -> float | None:    # rate of the next trial; None: no more trials
     "Return an untried rate next to the rate of the best trial so far, the lower one first. If both were tried or the plan has no trials left, return `None`. If there are no trials yet, return the first rate of the plan"
     if not trials: return plan.first
     done = {round(math.log(t.lr/plan.first)/math.log(SPACING)): t.loss for t in trials}
@@ -68,10 +65,7 @@ def next_rate(
     return None
 
 # %% ../../nbs/lr/trials.ipynb #a7a6856c
-def overfit_gap(
-    trial: Trial,           # trial to examine
-    start_loss: float,      # loss before any training
-) -> float:                 # share of the fall; 0 without overfitting or without validation data
+def overfit_gap(trial: Trial, start_loss: float) -> float:    # share of the fall; 0 without overfitting or without validation data
     "Return the share of the fall of the training loss that is missing on the validation data"
     if trial.valid_loss is None: return 0.
     fall = start_loss - min(trial.valid_loss, trial.train_loss)
@@ -81,18 +75,13 @@ def overfit_gap(
 OVERFIT = 3.         # the exponent grows by this factor times the gap
 STEEPEST = 1.        # maximum exponent, where rate times updates is constant
 
-def horizon(
-    gap: float,      # gap from `overfit_gap`
-) -> float:
+def horizon(gap: float) -> float:
     "Return the exponent with which the best rate falls as the number of updates grows"
     return min(HORIZON + OVERFIT*gap, STEEPEST)
 
 # %% ../../nbs/lr/trials.ipynb #8f8115ee
-def _about_as_good(
-    losses: Sequence[float],   # losses of the trials, by rising rate
-    best: int,                 # index of the lowest loss
-    start_loss: float,         # loss before any training
-) -> tuple[int, int]:          # indices of the first and the last of these trials
+def _about_as_good(losses: Sequence[float], best: int,    # index of the lowest loss
+    start_loss: float) -> tuple[int, int]:    # indices of the first and the last of these trials
     "Find the trials next to the best one whose losses exceed its loss by at most 5% of the fall"
     near = losses[best] + 0.05*(start_loss - losses[best])
     low = high = best
@@ -109,11 +98,7 @@ def _keep_first(plan: Plan) -> Rate:
 # %% ../../nbs/lr/trials.ipynb #091b242f
 TRIAL_BIAS = 1.5     # scaled to the same length, the good rates of a trial are lower by this factor than those of a run
 
-def choose(
-    plan: Plan,                # plan of the trials
-    trials: Sequence[Trial],   # one or more trials
-    start_loss: float,         # loss before any training, on the same data as the losses of the trials
-) -> Rate:
+def choose(plan: Plan, trials: Sequence[Trial], start_loss: float) -> Rate:
     "Take the middle rate of the equally good trials, and recommend this rate scaled to the planned run. If no trial lowered the loss, recommend the rate of the sweep"
     ordered = sorted(trials, key=lambda t: t.lr)
     best = min(range(len(ordered)), key=lambda i: ordered[i].loss)

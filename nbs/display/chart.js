@@ -101,7 +101,7 @@ class Chart {
   // Exact if all steps are there, else about right until Python has answered
   smooth() {
     for (const line of this.spec.lines) if (line.source) {
-      const { source } = line, raw = this.spec.lines[source.of]?.points, recorded = this.beta === this.spec.smoothing, all = raw?.whole()
+      const { source } = line, raw = this.spec.lines[source.of]?.points, recorded = this.beta == this.spec.smoothing, all = raw?.whole()
       line.points = recorded ? line.recorded : smoothed(all ? raw : source, this.beta, all ? 1 : source.k)
       line.about = !recorded && !all && source.k > 1
     }
@@ -168,7 +168,7 @@ class Chart {
   // Spikes of faint lines, and those of the first tenth if the chart is `robust`, may leave the picture.
   heights(x0, x1) {
     const { spec } = this, fixed = spec.y_range
-    if (fixed && !this.range && !spec.overlay && !this.hidden.size && !(spec.log_y && fixed[0] <= 0) && spec.log_y === spec.logs) return fixed.map(v => this.fy(v))
+    if (fixed && !this.range && !spec.overlay && !this.hidden.size && !(spec.log_y && fixed[0] <= 0) && !spec.log_y === !spec.logs) return fixed.map(v => this.fy(v))
     let lo = Infinity, hi = -Infinity, first = -Infinity
     const early = spec.robust && !this.range && !spec.log_y ? x0 + 0.1 * (x1 - x0) : x0
     const shown = this.shown(), near = shown.filter(line => !line.beyond)

@@ -23,8 +23,10 @@ class Store {
   constructor(spec) { this.take(spec) }
   take(spec) {
     const before = this.spec
+    const { lines = [] } = before ?? {}
+    for (const name in before) delete before[name]    // charts hold the object; what it says no more is not set any more
     this.spec = Object.assign(before ?? {}, spec)
-    this.spec.lines = spec.lines.map((line, i) => ({ ...line, points: before?.lines?.[i]?.points ?? new Points() }))
+    this.spec.lines = spec.lines.map((line, i) => ({ ...line, points: lines[i]?.points ?? new Points() }))
     this.before = this.spec.lines
     for (const view of this.views) { view.names(); view.redraw() }
   }
@@ -35,9 +37,12 @@ class Store {
     this.add(view, counts, 4 * (n + 1))
   }
   add(view, counts, at = 0) {
-    counts.forEach((n, i) => {
-      const line = this.spec.lines[i]
-      line.points.add(floatsAt(view, at, n), floatsAt(view, at + 4 * n, n)); at += 8 * n
+    let xs
+    counts.forEach((count, i) => {
+      const n = Math.abs(count)
+      // a negative number: the steps of the line before
+      if (count >= 0) { xs = floatsAt(view, at, n); at += 4 * n }
+      this.spec.lines[i].points.add(xs, floatsAt(view, at, n)); at += 4 * n
     })
     // lines over the same steps keep the same steps
     let before = null, places
@@ -107,7 +112,7 @@ class Asks {
         if (n < 0) return
         const line = chart.spec.lines[i], xs = floatsAt(view, at, n), ys = floatsAt(view, at + 4 * n, n)
         at += 8 * n
-        if (!line.source || beta === chart.spec.smoothing) merge(line.recorded, xs, ys)
+        if (!line.source || beta == chart.spec.smoothing) merge(line.recorded, xs, ys)
         else if (beta === chart.beta && !line.about) merge(line.points, xs, ys)
         else if (beta === chart.beta) { line.points = new Points(Float64Array.from(xs), ys); line.about = false }
       })

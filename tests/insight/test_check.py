@@ -4,7 +4,9 @@ The programs are loops of torch with one fault each. `CASES` has, for a code, a 
 """
 
 import copy
+import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import cbnb
-from cbnb.insight.findings import FAULTS
+from cbnb.insight.findings import FAULTS, Finding
+from cbnb.insight.texts import TEXTS
 from cbnb.step import Step
 from helpers import line_learner
 
@@ -406,3 +409,15 @@ def test_a_running_learner_is_not_checked():
 
     line_learner(cbs=Checks).fit(1)
     assert said
+
+
+def test_each_finding_leads_to_its_section_on_the_page_of_errors():
+    page = Path(__file__).parents[2] / "nbs/how_to/errors.ipynb"
+    cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+    lines = [line for cell in cells if cell["cell_type"] == "markdown" for line in "".join(cell["source"]).splitlines()]
+    anchors = [line[5:].lower().replace(" ", "-") for line in lines if line.startswith("#### ")]
+    assert len(set(anchors)) == len(anchors)
+    for code in FAULTS:
+        finding = Finding(code, "note", "here", "1", "2", "it is a fault", "mend it")
+        assert finding.page.partition("#")[2] in anchors, code
+    assert {key.partition(".")[0] for key in TEXTS} <= FAULTS.keys()

@@ -243,7 +243,7 @@ def test_an_older_run():
     learn.fit(25)
     learn.fit(1, lr=1e-6)
     assert "A1" not in learn.diagnose().codes and "A1" in learn.diagnose(run=0).codes
-    assert "A1" not in learn.diagnose(run=0, skip="overfits").codes
+    assert "A1" not in learn.diagnose(run=0, skip="overfitting").codes
 
 
 def test_curves_with_values_that_are_not_finite():

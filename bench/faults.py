@@ -1,0 +1,393 @@
+"""Does `learn.check()` find what is wrong with a training? Faults are put into healthy trainings, and it is asked about each.
+
+    python bench/faults.py                      a tenth of the faults of each task, drawn at random, and all else: some minutes
+    python bench/faults.py --share 1            all of them, more than half an hour
+    python bench/faults.py --tasks houses,lstm  only these tasks; --only tasks, healthy or ports for a part
+    python bench/faults.py --json FILE          also write what was found
+    python bench/faults.py --show FILE...       read such files instead
+    python bench/faults.py --verify             train all healthy and all faulty programs again, half an hour
+
+faults/fault_tasks.py has the healthy trainings, faults/mutators.py the faults, and faults/ports.py small programs with documented faults.
+A pair of task and fault counts only if the fault harms (faults/harm.py, faults/verified.json). The set was written by somebody who had not
+seen the checks, only the table of codes in their specification, and it was stored before the first time that `learn.check()` saw it.
+
+A fault is **named** if a finding of level error or warning has one of its codes, **first** if the first finding that is no note has,
+and **flagged** if there is any error or warning. A healthy training with an error or a warning is a false alarm. Two rule sets of the
+literature, with their published limits, read the signals of a short training of the same programs: 60 updates and a validation.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import random
+import sys
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FOLDER = Path(__file__).with_suffix("")
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]
+
+import harm
+import lr_tasks
+import torch
+from fault_tasks import TASKS, Training, make_task
+from mutators import MUTATORS
+from ports import PORTS
+from torch import Tensor, nn
+
+UPDATES = 60  # of the short training for the rules of the literature
+ALIASES: dict[str, str] = {}  # code of the specification -> code of the program, where it has another name
+
+Row = dict[str, Any]
+
+
+# --- asking ---
+
+
+def ask(build: Callable[[], Training], fast: bool = False) -> Row:
+    """What the check says about a program: codes with their levels, in order, and how long it took."""
+    try:
+        learn = build().learner()
+    except Exception as error:
+        return dict(refused=f"{type(error).__name__}: {str(error)[:80]}")
+    quiet = contextlib.redirect_stdout(io.StringIO())
+    with warnings.catch_warnings(), quiet, contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        began = time.perf_counter()
+        try:
+            found = [(finding.code, finding.level) for finding in learn.check(fast=fast)]
+        except Exception as error:
+            return dict(crashed=f"{type(error).__name__}: {str(error)[:120]}", found=[], seconds=time.perf_counter() - began)
+    return dict(found=found, seconds=time.perf_counter() - began)
+
+
+def judge(kind: str, task: str, fault: str, codes: Iterable[str], build: Callable[[], Training]) -> Row:
+    row = dict(kind=kind, task=task, fault=fault, codes=list(codes), check=ask(build), fast=ask(build, fast=True))
+    if "refused" not in row["check"]:
+        signals = Signals(build())
+        row |= dict(umlaut=dict(found=umlaut(signals)), debugger=dict(found=debugger(signals)))
+    return row
+
+
+def faulty(task: str, fault: str) -> Training:
+    t = make_task(task, 0)
+    MUTATORS[fault].change(t)
+    return t
+
+
+def programs(args: argparse.Namespace, stored: dict[str, Any]) -> Iterable[Row]:
+    tasks = args.tasks.split(",") if args.tasks else TASKS
+    if args.only in ("", "healthy"):
+        for task in tasks if args.tasks else (*TASKS, *(name for name in lr_tasks.TASKS if name not in TASKS)):
+            yield judge("healthy", task, "", (), lambda task=task: make_task(task, 0))
+    if args.only in ("", "ports"):
+        for port in PORTS.values():
+            if harm.port_holds(stored, port.name):
+                yield judge("port", "", port.name, port.codes, lambda port=port: port.make(0, False))
+                yield judge("fixed", port.name, "", (), lambda port=port: port.make(0, True))
+    if args.only in ("", "tasks"):
+        for task in tasks:
+            names = [name for name in stored[task] if name in MUTATORS and harm.harms(stored, task, name)]
+            names = random.Random(task).sample(names, round(args.share * len(names)))
+            for name in names:
+                yield judge("fault", task, name, MUTATORS[name].codes, lambda task=task, name=name: faulty(task, name))
+
+
+# --- the rules of the literature ---
+
+
+class Signals:
+    """What a short training shows: inputs, targets, losses, gradients, weights and outputs of layers."""
+
+    def __init__(self, t: Training):
+        self.t, self.losses, self.layers = t, [], []
+        self.grads: dict[str, list[Tensor]] = defaultdict(list)
+        self.ratios: list[float] = []
+        self.shares: dict[str, list[Tensor]] = defaultdict(list)
+        self.error = self.valid = self.train_score = None
+        torch.manual_seed(0)
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            try:
+                self.learn = t.learner()
+                self.first = {name: p.detach().clone() for name, p in t.model.named_parameters()}
+                self.batch = next(iter(self.learn.dls.train))
+                self.listen()
+                self.train()
+            except Exception as error:
+                self.error = f"{type(error).__name__}: {error}"
+
+    def listen(self) -> None:
+        """Record which layers run, in order, and the outputs of activations."""
+
+        def heard(name: str, layer: nn.Module) -> Callable[..., None]:
+            def hook(_: nn.Module, inputs: Any, out: Any) -> None:
+                if len(self.losses) == 0:
+                    self.layers.append(layer)
+                if isinstance(out, Tensor) and isinstance(layer, nn.ReLU | nn.Tanh | nn.Sigmoid) and len(self.losses) % 10 == 0:
+                    self.shares[name].append(out.detach().flatten(1))
+
+            return hook
+
+        self.hooks = [m.register_forward_hook(heard(n, m)) for n, m in self.t.model.named_modules() if not list(m.children())]
+
+    def train(self) -> None:
+        learn, model = self.learn, self.t.model
+        learn.create_opt()
+        model.train()
+        while len(self.losses) < UPDATES:
+            for x, y in learn.dls.train:
+                if len(self.losses) >= UPDATES:
+                    break
+                loss = learn.loss_func(self.output(x), y)
+                learn.opt.zero_grad()
+                loss.backward()
+                if len(self.losses) % 10 == 0:
+                    for name, p in model.named_parameters():
+                        if p.grad is not None:
+                            self.grads[name].append(p.grad.detach().clone())
+                before = [p.detach().clone() for p in model.parameters()]
+                learn.opt.step()
+                for p, old in zip(model.parameters(), before):
+                    self.ratios.append(float((p.detach() - old).abs().mean() / (old.abs().mean() + 1e-12)))
+                self.losses.append(float(loss))
+        for hook in self.hooks:
+            hook.remove()
+        model.eval()
+        with torch.no_grad():
+            self.out = self.output(self.batch[0])
+            if self.t.valid and self.t.metric:
+                measure = lambda pair: float(self.t.metric(self.output(pair[0][:128]), pair[1][:128]))
+                self.valid, self.train_score = measure(self.t.valid), measure(self.t.train)
+
+    def output(self, x: Tensor) -> Tensor:
+        return self.t.model(x)
+
+    def bad(self) -> bool:
+        return not np.isfinite(self.losses).all()
+
+    def falling(self) -> bool:
+        ends = np.array_split(np.array(self.losses), 4)
+        return bool(ends[-1].mean() < 0.99 * ends[0].mean())
+
+
+Said = list[tuple[str, str]]
+
+
+def umlaut(s: Signals) -> Said:
+    """Rules as in UMLAUT (Schoop et al. 2021), with its limits."""
+    said: Said = []
+
+    def say(wrong: Any, code: str) -> None:
+        if wrong:
+            said.append((code, "warning"))
+
+    if not hasattr(s, "batch"):
+        return [("crash", "error")]
+    x = s.batch[0]
+    if x.is_floating_point():
+        say(not x.isfinite().all(), "nonfinite")
+        say((x.abs() > 1).any(), "input-scale")
+    say(x.dim() == 4 and x.dtype == torch.uint8, "integer-input")
+    say(x.dim() == 4 and x.shape[2] != x.shape[3], "channels")
+    say(s.t.lr > 0.01 or s.t.lr < 1e-7, "rate-range")
+    say(s.losses and s.bad(), "nan")
+    plain = [
+        m for m in s.layers if not isinstance(m, nn.Dropout | nn.Flatten | nn.Identity | nn.BatchNorm1d | nn.BatchNorm2d | nn.LayerNorm)
+    ]
+    matrices = (nn.Linear, nn.Conv1d, nn.Conv2d)
+    say(any(isinstance(a, matrices) and isinstance(b, matrices) for a, b in zip(plain, plain[1:])), "linear-linear")
+    say(any(isinstance(m, nn.Dropout) and m.p > 0.5 for m in s.layers), "dropout")
+    ends = s.layers[-1:] if s.layers else []
+    logits = isinstance(s.t.loss, nn.CrossEntropyLoss | nn.BCEWithLogitsLoss)
+    say(logits and isinstance(ends[0], nn.Softmax | nn.Sigmoid) if ends else False, "softmax-twice")
+    if s.valid is not None and s.t.kind in ("classes", "binary"):
+        say(s.valid > 0.95 or s.valid > s.train_score + 0.05, "leak-rows")
+        say(s.train_score > s.valid + 0.1, "overfit")
+    say(len(s.losses) == UPDATES and not s.bad() and not s.falling(), "not-learning")
+    return said + ([("crash", "error")] if s.error else [])
+
+
+def debugger(s: Signals) -> Said:
+    """Rules as those of SageMaker Debugger, with its default limits."""
+    said: Said = []
+
+    def say(wrong: Any, code: str) -> None:
+        if wrong:
+            said.append((code, "warning"))
+
+    if not hasattr(s, "batch"):
+        return [("crash", "error")]
+    x, y = s.batch
+    say(x.is_floating_point() and x.dim() == 4 and (x.abs() > 10).any(), "input-scale")
+    say(s.losses and s.bad(), "nonfinite")
+    say(s.losses and s.bad(), "exploding")
+    weights = [p for p in s.first.values() if p.dim() > 1] if hasattr(s, "first") else []
+    spread = [float(p.flatten(1).var(1).max() / (p.flatten(1).var(1).min() + 1e-30)) if p.shape[1] > 1 else 1.0 for p in weights]
+    say(any(r > 10 for r in spread), "init-scale")
+    say(any(float(p.var()) == 0 for p in weights), "symmetric")
+    means = [float(g.abs().mean()) for grads in s.grads.values() for g in grads]
+    say(means and min(means) < 1e-7, "vanishing")
+    say(any(not g.any() for grads in s.grads.values() for g in grads), "zero-gradient")
+    changed = [bool((p.detach() != s.first[name]).any()) for name, p in s.t.model.named_parameters()]
+    say(s.losses and not all(changed), "missing-params")
+    say(s.losses and not all(changed), "no-gradient")
+    say(s.ratios and (max(s.ratios) > 10 or min(s.ratios) < 1e-8), "rate-range")
+    for name, outs in s.shares.items():
+        out, layer = torch.cat(outs), dict(s.t.model.named_modules())[name]
+        if isinstance(layer, nn.ReLU):
+            say(((out <= 0.01).float().mean(0) > 0.99).float().mean() > 0.5, "dead-relu")
+        else:
+            end = (out.abs() > 0.9999) if isinstance(layer, nn.Tanh) else (out > 0.9999) | (out < 1e-7)
+            say(end.float().mean() > 0.5, "saturated")
+    if s.t.kind in ("classes", "binary") and y.numel():
+        count = np.unique(s.t.train[1][s.t.train[1] != -100].numpy(), return_counts=True)[1]
+        say(len(count) < 2, "constant-target")
+        say(len(count) > 1 and count.max() / count.min() > 10, "imbalance")
+    if not x.is_floating_point():
+        say((x == 0).float().mean() > 0.5, "pads")
+    say(len(s.losses) == UPDATES and not s.bad() and not s.falling(), "not-learning")
+    if s.valid is not None and s.t.kind in ("classes", "binary"):
+        say(s.train_score > s.valid + 0.1, "overfit")
+    return said + ([("crash", "error")] if s.error else [])
+
+
+# --- results ---
+
+
+def loud(said: Row) -> list[str]:
+    return [code for code, level in said.get("found", ()) if level in ("error", "warning")]
+
+
+def accepted(row: Row) -> set[str]:
+    return {ALIASES.get(code, code) for code in row["codes"]} | set(row["codes"])
+
+
+def marks(row: Row, who: str) -> tuple[bool, bool, bool]:
+    """Named, first, flagged."""
+    codes, right = loud(row[who]), accepted(row)
+    return any(c in right for c in codes), codes[:1] != [] and codes[0] in right, bool(codes)
+
+
+def interval(rows: Sequence[Row], who: str, which: int, by: str = "task") -> tuple[float, float]:
+    """95%, by a bootstrap over the tasks (over the programs, for ports)."""
+    groups: dict[str, list[bool]] = defaultdict(list)
+    for row in rows:
+        groups[row[by]].append(marks(row, who)[which])
+    values, draw = list(groups.values()), np.random.RandomState(0)
+    picked = draw.randint(0, len(values), (1000, len(values)))
+    sums = np.array([(sum(v), len(v)) for v in values])[picked].sum(1)
+    low, high = np.percentile(sums[:, 0] / sums[:, 1], [2.5, 97.5])
+    return float(low), float(high)
+
+
+WHO = dict(check="learn.check()", fast="learn.check(fast=True)", umlaut="rules as in UMLAUT", debugger="rules as in SageMaker Debugger")
+
+
+def print_sums(title: str, rows: Sequence[Row], by: str = "task") -> None:
+    if not rows:
+        return
+    print(f"\n{title}: {len(rows)}")
+    print(f"{'':34s}{'named':>18s}{'first':>18s}{'flagged':>18s}")
+    for who, name in WHO.items():
+        cells = []
+        for which in range(3):
+            low, high = interval(rows, who, which, by)
+            cells.append(f"{np.mean([marks(row, who)[which] for row in rows]):4.0%} [{low:3.0%}, {high:4.0%}]")
+        print(f"{name:34s}" + "".join(f"{cell:>18s}" for cell in cells))
+
+
+def print_alarms(title: str, rows: Sequence[Row]) -> None:
+    if not rows:
+        return
+    shares = ", ".join(f"{name} {np.mean([bool(loud(r[who])) for r in rows]):.0%}" for who, name in WHO.items())
+    print(f"\n{title}, {len(rows)}; with an error or a warning: {shares}")
+    for row in rows:
+        if loud(row["check"]):
+            print(f"    {row['task']}: {', '.join(loud(row['check']))}")
+
+
+def print_by_code(rows: Sequence[Row]) -> None:
+    print(f"\n{'fault':36s}{'codes':46s}{'tasks':>6s}{'named':>7s}{'first':>7s}{'flagged':>8s}{'UMLAUT':>8s}{'Debugger':>9s}")
+    by_fault: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_fault[row["fault"]].append(row)
+    for fault, group in by_fault.items():
+        named, first, flagged = np.mean([marks(row, "check") for row in group], 0)
+        others = [np.mean([marks(row, who)[0] for row in group]) for who in ("umlaut", "debugger")]
+        cells = f"{len(group):6d}{named:7.0%}{first:7.0%}{flagged:8.0%}{others[0]:8.0%}{others[1]:9.0%}"
+        print(f"{fault:36s}{' '.join(group[0]['codes'])[:44]:46s}{cells}")
+
+
+def print_times(rows: Sequence[Row]) -> None:
+    for who in ("check", "fast"):
+        seconds = [row[who]["seconds"] for row in rows if "seconds" in row[who]]
+        middle, high = np.percentile(seconds, [50, 95])
+        print(f"{WHO[who]}: median {middle:.2f} s, 95% below {high:.2f} s, longest {max(seconds):.2f} s")
+    for row in rows:
+        if "crashed" in row["check"]:
+            print(f"    check() itself failed on {row['task']} {row['fault']}: {row['check']['crashed']}")
+
+
+def show(rows: Sequence[Row], stored: dict[str, Any]) -> None:
+    refused = [row for row in rows if "refused" in row["check"]]
+    rows = [row for row in rows if "refused" not in row["check"]]
+    of = {kind: [row for row in rows if row["kind"] == kind] for kind in ("healthy", "fixed", "fault", "port")}
+    pairs = [(task, name) for task in TASKS for name in stored.get(task, ()) if name in MUTATORS]
+    harmful = sum(harm.harms(stored, *pair) for pair in pairs)
+    print(f"{len(MUTATORS)} faults on {len(TASKS)} tasks: {len(pairs)} pairs, of which {harmful} harm; the others are left out")
+    held = sum(harm.port_holds(stored, name) for name in PORTS)
+    print(f"{len(PORTS)} small programs, of which {held} fail with each seed before the fix and pass with each after it")
+    for row in refused:
+        print(f"    refused by Learner itself: {row['task']} {row['fault']}: {row['check']['refused']}")
+    print_alarms("Healthy tasks", of["healthy"])
+    print_alarms("Small programs after the fix", of["fixed"])
+    print_sums("Faults in tasks", of["fault"])
+    print_sums("Small programs", of["port"], by="fault")
+    print_by_code(of["fault"])
+    print_by_code(of["port"])
+    print("\nNot named:")
+    for row in of["fault"] + of["port"]:
+        if not marks(row, "check")[0]:
+            said = ", ".join(f"{code} ({level})" for code, level in row["check"]["found"]) or "nothing"
+            print(f"    {row['task']} {row['fault']}: {said}")
+    print_times(rows)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tasks", default="", help="names, with commas")
+    parser.add_argument("--share", type=float, default=0.1, help="of the faults of each task")
+    parser.add_argument("--only", default="", choices=["", "healthy", "ports", "tasks"])
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write what was found")
+    parser.add_argument("--show", metavar="FILE", type=Path, nargs="+", help="show what was found earlier")
+    parser.add_argument("--verify", action="store_true", help="train everything, and store what harms")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    if args.verify:
+        harm.verify()
+        return
+    stored = json.loads(harm.STORED.read_text())
+    if args.show:
+        rows = [row for path in args.show for row in json.loads(path.read_text())]
+    else:
+        rows = []
+        for row in programs(args, stored):
+            rows.append(row)
+            if args.json:
+                args.json.write_text(json.dumps(rows) + "\n")
+    show(rows, stored)
+
+
+if __name__ == "__main__":
+    main()
