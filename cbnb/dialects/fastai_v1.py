@@ -49,7 +49,9 @@ from .fastai_v1_slots import (
 from ..callback import as_list
 from ..learner import Learner as NativeLearner
 from ..basics.arguments import as_count, as_positive
-from ..display.figures import losses_figure, png_bundle, png_metadata
+from ..display.chart import chart_figure
+from ..display.figures import WIDE, png_bundle, png_metadata
+from ..display.run_charts import losses_chart
 from ..recorder import Recorder as NativeRecorder
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #5a55a4fb
@@ -366,7 +368,7 @@ class ShowGraph(LearnerCallback):
     def on_epoch_end(self, last_metrics, **kwargs):
         if last_metrics[0] is None: return
         run = self.learn.recorder.last()
-        self.fig = losses_figure(run.raw_losses, run.losses, run.points('valid_loss'))
+        self.fig = chart_figure([losses_chart([run])], size=WIDE)
         if shell(): self._display(f'losses of {len(run.epochs)} epochs')
 
     def _display(self, text: str) -> None:

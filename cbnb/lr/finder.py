@@ -331,17 +331,17 @@ class Sweep:
     """The rates and losses of a sweep, with the norms of its updates
 
     Args:
-        lrs
-        losses
+        lrs: rates of the updates
+        losses: smoothed losses
         raw_losses: measured losses; empty: not known
-        num_it: norm of each update; empty: not known
-        n_batches: norm of each update; empty: not known
+        num_it: planned number of updates
+        n_batches: number of batches that the sweep took
         update_norms: norm of each update; empty: not known
-        weight_norm: momentum of the sweep; None: the optimizer has no momentum
+        weight_norm: norm of the weights before the sweep
         mom: momentum of the sweep; None: the optimizer has no momentum
     """
-    def __init__(self, lrs: list[float], losses: list[float], raw_losses: list[float],
-            num_it: int, n_batches: int = 0, update_norms: Sequence[float] = (), weight_norm: float = 0., mom: float | None = None):
+    def __init__(self, lrs: list[float], losses: list[float], raw_losses: list[float], num_it: int, n_batches: int = 0,
+            update_norms: Sequence[float] = (), weight_norm: float = 0., mom: float | None = None):
         self.lrs, self.losses, self.raw_losses, self.num_it = lrs, losses, raw_losses, num_it
         self.n_batches, self.mom = n_batches, mom
         self.update_norms, self.weight_norm = update_norms, weight_norm
@@ -487,24 +487,24 @@ class LRFind(Sweep):
     """The result of `lr_find`: a curve, suggestions, and a recommended rate or the reason why there is none
 
     Args:
-        lrs
-        losses
+        lrs: rates of the updates
+        losses: smoothed losses
         raw_losses: measured losses; empty: not known
-        num_it: names or functions, one or several; None: no rules
+        num_it: planned number of updates
         rules: names or functions, one or several; None: no rules
-        n_batches: norm of each update; empty: not known
+        n_batches: number of batches that the sweep took
         update_norms: norm of each update; empty: not known
-        weight_norm: momentum of the sweep; None: the optimizer has no momentum
-        planned
+        weight_norm: norm of the weights before the sweep
+        planned: length of the planned run
         last_fit: the fit that trained the model; None: the model is fresh, or the fit is not known
         epoch_size: updates and items of an epoch; None: not known
         problem: why there is no rate; empty: decide from the curve
         mom: momentum of the sweep; None: the optimizer has no momentum
-        remark
+        remark: text to append to the reason
     """
     def __init__(self, lrs: list[float], losses: list[float], raw_losses: list[float], num_it: int, rules: Any = tuple(RULES),
-            n_batches: int = 0, update_norms: Sequence[float] = (),
-            weight_norm: float = 0., planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates'), last_fit: LastFit | None = None,
+            n_batches: int = 0, update_norms: Sequence[float] = (), weight_norm: float = 0.,
+            planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates'), last_fit: LastFit | None = None,
             epoch_size: tuple[float, float] | None = None, problem: str = '', mom: float | None = None, remark: str = ''):
         super().__init__(lrs, losses, raw_losses, num_it, n_batches, list(update_norms), weight_norm, mom)
         self.planned, self.last_fit, self.epoch_size, self.remark = planned, last_fit, epoch_size, remark
@@ -887,10 +887,10 @@ def plot(self: Recorder, skip_start: int = 10, skip_end: int = 5, suggestion: bo
     """Plot the loss over the learning rate of the last `lr_find`. If there was no `lr_find`, plot the last fit
 
     Args:
-        skip_start
-        skip_end
-        suggestion
-        return_fig: axes to draw into; None: a new figure
+        skip_start: number of points to omit at the start
+        skip_end: number of points to omit at the end
+        suggestion: mark the recommended rate and the steepest descent
+        return_fig: return the figure instead of showing it
         ax: axes to draw into; None: a new figure
     Returns:
         `ax`, or the figure with `return_fig`
