@@ -32,7 +32,7 @@ from .chart import Chart, Event, Line, chart, still_svg
 from .live_curve import sparkline
 from .figures import NAMED_COLORS
 from .front_end import by_name, display_mode
-from .look import COLORS, FONT, WIDEST, css_variables, value_text
+from .look import COLORS, WIDEST, css_variables, value_text
 from .page_script import asset, runs_scripts, still_image
 from ..learner import Learner
 from ..history import Run
@@ -116,28 +116,7 @@ def changes(names: Sequence[str], rows: Sequence[Sequence[Any]],
     return found
 
 # %% ../../nbs/display/progress.ipynb #ac6c793e
-TABLE_STYLE = f'''<style>
-.cbnb-epochs{{max-width:100%;overflow-x:auto;color:var(--cbnb-text,currentColor)}}
-.cbnb-epochs.long{{display:flex;flex-direction:column-reverse}}
-.cbnb-epochs.cbnb-epochs.cbnb-epochs{{
-& table{{flex:none;align-self:flex-start;margin:0;border-collapse:collapse;border:0;
-font:13px/20px {FONT};font-variant-numeric:tabular-nums}}
-& tr{{background:none}}
-& :is(th,td){{position:relative;padding:0 1.4em 0 .4em;border:0;min-width:8ch;
-text-align:right;white-space:nowrap;font-weight:400;line-height:20px;max-width:none}}
-& :is(th,td):last-child{{padding-right:.5em;min-width:0}}
-& :first-child{{min-width:0}}
-& thead th{{position:sticky;top:0;z-index:1;font-weight:600;
-background:var(--jp-layout-color0,var(--cbnb-page,Canvas));box-shadow:0 1px currentColor}}
-& .best *{{font-weight:700;background:color-mix(in srgb,var(--cbnb-train,gray) 13%,transparent)}}
-& .best * *{{background:none}}
-& :is(.up,.down,.better,.worse)::after{{position:absolute;right:.45em;font-size:10px;
-color:var(--cbnb-quiet,inherit)}}
-& :is(.up,.worse)::after{{content:"▲";content:"▲"/"up"}}
-& :is(.down,.better)::after{{content:"▼";content:"▼"/"down"}}
-& .better::after{{color:var(--cbnb-good,inherit)}}
-& .worse::after{{color:var(--cbnb-bad,inherit)}}
-}}</style>'''.replace('\n', '')
+TABLE_STYLE = f'<style>{asset("epochs.css")}</style>'
 
 # %% ../../nbs/display/progress.ipynb #3a24463e
 def _row_html(values: Sequence[Any], looks: Sequence[str], best: bool) -> str:

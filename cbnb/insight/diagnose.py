@@ -15,8 +15,6 @@ from ..callbacks.interpret import predictions
 from ..history import Run
 from .check import skipped_codes
 from .findings import Finding, Findings
-from .fit_faults import best_not_kept, curves_of, overfit_since, too_good, too_short
-from .prediction_faults import PREDICTION_CHECKS, weak_slices
 from ..learner import Learner
 
 # %% ../../nbs/insight/diagnose.ipynb #3d5c928d
@@ -28,6 +26,7 @@ def keeps_best(
 
 def in_curves(run: Run, learn: Learner) -> Iterator[Finding]:
     "Yield what the curves of a run show"
+    from cbnb.insight.fit_faults import best_not_kept, curves_of, overfit_since, too_good, too_short    # here: it makes `import cbnb` faster
     curves = curves_of(run)
     if len(curves.valid) < 2: return
     kept = keeps_best(run)
@@ -39,6 +38,7 @@ def in_curves(run: Run, learn: Learner) -> Iterator[Finding]:
 # %% ../../nbs/insight/diagnose.ipynb #11f14a7e
 def in_predictions(learn: Learner, slices: Mapping[str, Sequence[Any]] | None = None) -> tuple[list[Finding], str]:    # findings; why there are none
     "Predict the validation set, and return what the predictions show"
+    from cbnb.insight.prediction_faults import PREDICTION_CHECKS, weak_slices
     if learn.dls.valid is None: return [], 'predictions: there is no validation set'
     try: found = predictions(learn)
     except (ValueError, TypeError, RuntimeError) as e: return [], f'predictions: {e}'
