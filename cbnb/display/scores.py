@@ -171,13 +171,10 @@ def by_row(matrix: Tensor) -> Tensor:
 
 # %% ../../nbs/display/scores.ipynb #772f35fb
 def _fill_cell(ax: Any, i: int, j: int, share: float, text: str, size: float) -> None:
-    fill, ink = cell_colors(i, j, share)
-    ax.add_patch(_rectangle((j - 0.5, i - 0.5), fill))
-    ax.text(j, i, text, ha='center', va='center', color=ink, fontsize=size)
-
-def _rectangle(corner: tuple[float, float], fill: str) -> Any:
     from matplotlib.patches import Rectangle
-    return Rectangle(corner, 1, 1, facecolor=fill, edgecolor=COLORS['page'], lw=1.5)
+    fill, ink = cell_colors(i, j, share)
+    ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, edgecolor=COLORS['page'], lw=1.5))
+    ax.text(j, i, text, ha='center', va='center', color=ink, fontsize=size)
 
 def _named_axes(ax: Any, names: Sequence[str]) -> None:
     n, size = len(names), max(5, min(10, 200/len(names)))
