@@ -27,7 +27,6 @@ from ..basics.loaders import TensorLoader
 from ..basics.text import plural, warn_user
 from ..events import CancelException
 from ..learner import Learner
-from ..loop import note_place
 from .more_metrics import ValueMetric
 from .sklearn_metrics import SklearnMetric
 from ..metrics import MeanMetric, view_for_metric
@@ -205,7 +204,7 @@ def sanity_check(
                 if _is_new(learn): said = _compare_halves(learn, batch)
         except CancelException: return
         except Exception as e:
-            note_place(learn, e, 0)
+            learn.note_place(e, 0)
             for note in learn.error_notes: note(learn, e, batch)
             e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
             raise

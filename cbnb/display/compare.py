@@ -76,18 +76,15 @@ def run_curve(run: Run,
     points: int = 200,    # approximate number of values to keep of a column with a value for each batch
 ) -> Curve:
     "Copy a column of a run. If the run does not have this column, the curve is empty"
-    values = _of_steps(run, metric)
-    if values is None:
+    if metric == 'train_loss': values = run.losses
+    elif metric in run.named: values = run.named[metric].column(run.n_steps, smooth=True)
+    elif metric in run.hypers: values = run.hyper(metric)
+    else:
         found = [(step, float(value)) for step, value in run.points(metric) if isinstance(value, (int, float))]
         return Curve([step for step, _ in found], [value for _, value in found], dots=True)
     n, k = len(values), max(math.ceil(len(values)/points), 1)
     steps = range((n - 1) % k, n, k)                 # includes the last step
     return Curve(steps, [float(values[i]) for i in steps], dots=False)
-
-def _of_steps(run: Run, metric: str) -> Sequence[float] | None:
-    if metric == 'train_loss': return run.losses
-    if metric in run.named: return run.named[metric].column(run.n_steps, smooth=True)
-    return run.hyper(metric) if metric in run.hypers else None
 
 # %% ../../nbs/display/compare.ipynb #fe26c6aa
 AXES = dict(step=('step', 'count'), epoch=('epochs', 'epoch'), time=('seconds', 'time'))    # name -> label, format
@@ -183,16 +180,13 @@ def _row(name: str, run: Run, metrics: Iterable[str]) -> dict[str, Any]:
         row[metric] = values[-1] if values else None
     return row
 
-def _lengths(run: Run) -> dict[str, Any]:
-    done = sum(row['complete'] for row in run.epochs)
-    return dict(epochs=done, steps=run.n_steps, time=sum(map(_seconds, run.epochs)))
-
 def runs_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:    # a dict for each run, with the same keys in all dicts
     "Return the table of runs as a list of dicts"
     differing, metrics = differences(runs.values()), _metrics(runs.values())
     rows = [_row(name, run, metrics) for name, run in runs.items()]
     for i, (row, run) in enumerate(zip(rows, runs.values())):
-        row |= _lengths(run) | {k: values[i] for k, values in differing.items() if k not in row}
+        row |= dict(epochs=sum(row['complete'] for row in run.epochs), steps=run.n_steps, time=sum(map(_seconds, run.epochs)))
+        row |= {k: values[i] for k, values in differing.items() if k not in row}
     return rows
 
 # %% ../../nbs/display/compare.ipynb #9108e686
@@ -438,11 +432,10 @@ class Comparison:
     def html(self, live: bool | None = None) -> str:
         "Return the chart and the table as HTML"
         chart = self.chart()
-        still = still_image(still_svg(chart), chart.text) + _notes_html(self.notes(self.metric)) + table_html(self.rows)
+        notes = ''.join(f'<div>{escape(note)}</div>' for note in self.notes(self.metric))
+        still = still_image(still_svg(chart), chart.text) + notes + table_html(self.rows)
         if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
         return scripted(still, script('chart.js', 'compare.js'), comparison_data(self), True)
-
-def _notes_html(notes: Sequence[str]) -> str: return ''.join(f'<div>{escape(note)}</div>' for note in notes)
 
 # %% ../../nbs/display/compare.ipynb #77366f5b
 def comparison_data(found: Comparison) -> dict[str, Any]:

@@ -13,10 +13,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 # %% ../../nbs/display/schedules.ipynb #58245a61
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -217,20 +219,12 @@ class _Alone:
     purpose, training, start_epoch, fit_length = 'fit', True, 0, None
 
     def __init__(self, cb: Callback, n: int, lr: float):
-        by_epoch = getattr(cb, 'every', '') == 'epoch'
-        self.n_epoch, self.n_iter = (n, 1) if by_epoch else (1, n)
-        self.opt = _Rates(_one_weight(lr))
-        self.dls = _Loaders([None]*self.n_iter)
+        self.n_epoch, self.n_iter = (n, 1) if getattr(cb, 'every', '') == 'epoch' else (1, n)
+        self.opt = _Rates(torch.optim.SGD([torch.zeros(1)], lr=lr, momentum=0.9))
+        self.dls = SimpleNamespace(train=[None]*self.n_iter)
         self.cbs, self.moms, self.lr = [_twin(cb, self)], (0.95, 0.85, 0.95), lr
 
     def batches_in(self, dl: Any) -> int: return len(dl)
-
-class _Loaders(NamedTuple):
-    train: list
-
-def _one_weight(lr: float) -> Optimizer:
-    import torch
-    return torch.optim.SGD([torch.zeros(1)], lr=lr, momentum=0.9)
 
 def _twin(cb: Callback, learn: Any) -> Callback:
     "Return a copy of a callback for another learner"
