@@ -351,6 +351,9 @@ class Checkpoint(Callback):
         path: folder for the checkpoints; None: `checkpoints` in the learner's model folder
         monitor: column of the table of epochs that decides which is best; None: keep no best
         background: write in a thread, with a copy of the state in CPU memory
+    Example:
+        from cbnb.toy import line_learner
+        assert [str(cb) for cb in line_learner().resuming(True, None)] == ['Checkpoint']     # added, since there is none
     """
     order, run_valid, run_in = math.inf, False, ('fit',)     # runs last, because its files lack later changes
     due: Due
@@ -580,8 +583,18 @@ class Checkpoint(Callback):
 
 # %% ../../nbs/files/checkpoints.ipynb #551b4822
 @patch
-def _resuming(self: Learner, resume: Any, cbs: Any) -> list[Any]:    # `cbs`, and a `Checkpoint` if the learner and `cbs` have none
-    "Make the `Checkpoint` of the next fit resume, and add a `Checkpoint` if there is none"
+def resuming(self: Learner, resume: Any, cbs: Any) -> list[Any]:
+    """Make the `Checkpoint` of the next fit resume, and add a `Checkpoint` if there is none
+
+    Args:
+        resume: the argument of `fit`: True, a path, or `Resume`
+        cbs: callbacks for this fit
+    Returns:
+        `cbs`, and a `Checkpoint` if the learner and `cbs` have none
+    Example:
+        from cbnb.toy import line_learner
+        assert [str(cb) for cb in line_learner().resuming(True, None)] == ['Checkpoint']     # added, since there is none
+    """
     as_resume(resume)
     cbs = [cb() if cb is Checkpoint else cb for cb in as_list(cbs)]
     given = [cb for cb in (*self.cbs, *cbs) if isinstance(cb, Checkpoint)]
