@@ -343,6 +343,8 @@ def _robust_limits(chart: Chart, shown: Sequence[tuple]) -> tuple[float, float] 
 # %% ../../nbs/display/chart.ipynb #d1d0b941
 _INK, _QUIET = COLORS['text'], COLORS['quiet']
 
+def _event_color(event: Event) -> str: return COLORS['bad'] if event.kind == 'finding' else _QUIET
+
 def _words(x: float, y: float, text: str, anchor: str = 'start', color: str = _QUIET, more: str = '') -> str:
     "Return an SVG text element, left-aligned and gray by default"
     look = f' text-anchor="{anchor}"'*(anchor != 'start') + f' fill="{color}"'*(color != _QUIET)
@@ -404,7 +406,7 @@ def _verticals(plane: _Plane) -> str:
         a, b = (w*min(max(plane.x.place(v), 0.), 1.) for v in chart.band)
         parts.append(f'<rect x="{a:.1f}" width="{b - a:.1f}" height="{h}" fill="{COLORS["mark"]}" opacity=".14"/>')
     parts += [_stroke(at(x), _QUIET, 1, ' stroke-dasharray="1 4"') for x in chart.borders if plane.has(x)]
-    parts += [_stroke(at(e.x), _QUIET, 1, ' stroke-dasharray="3 3"') for e in chart.events if plane.has(e.x) and e.kind != 'best']
+    parts += [_stroke(at(e.x), _event_color(e), 1, ' stroke-dasharray="3 3"') for e in chart.events if plane.has(e.x) and e.kind != 'best']
     parts += [_stroke(at(m.x), m.color, 1.3, ' stroke-dasharray="5 4"') for m in chart.marks if m.strong and plane.has(m.x)]
     if chart.cursor is not None and plane.has(chart.cursor): parts.append(_stroke(at(chart.cursor), COLORS['mark'], 1.8))
     return ''.join(parts)
@@ -430,7 +432,7 @@ def _end_name(plane: _Plane, line: Line, last: float | None, y: float) -> str:
     return key + _words(x + 20, y + 4, line.name, color=_INK) + value
 
 # %% ../../nbs/display/chart.ipynb #d95153e1
-_GLYPHS = dict(interrupted='■', stopped='■', failed='✕', lr='×', paused='‖', resumed='↻', restart='↻', best='★')
+_GLYPHS = dict(interrupted='■', stopped='■', failed='✕', lr='×', paused='‖', resumed='↻', restart='↻', best='★', finding='!')
 
 _HALO = ' paint-order="stroke" stroke="#fff" stroke-width="3"'     # so that you can read names over lines
 
@@ -455,7 +457,7 @@ def _named_points(plane: _Plane) -> str:
     for event in plane.chart.events:
         if not plane.has(event.x): continue
         x = plane.left + plane.size[0]*plane.x.place(event.x)
-        parts.append(f'<circle cx="{x:.1f}" cy="{_TOP - 9}" r="8" fill="#fff" stroke="{_QUIET}"/>'
+        parts.append(f'<circle cx="{x:.1f}" cy="{_TOP - 9}" r="8" fill="#fff" stroke="{_event_color(event)}"/>'
                      + _words(x, _TOP - 5, _GLYPHS.get(event.kind, '•'), 'middle', _INK, ' font-size="10"'))
     return ''.join(parts)
 
