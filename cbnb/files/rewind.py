@@ -276,9 +276,9 @@ class RestorePoints:
 # %% ../../nbs/files/rewind.ipynb #433e8e7f
 def _points_of(learn: Learner) -> RestorePoints:
     "The restore points of the last fits, oldest first"
-    points = vars(learn).get('_points')
+    points = vars(learn).get('restore_points')
     if points is None or points.learn() is not learn:          # the list belongs to the learner that was copied
-        points = vars(learn)['_points'] = RestorePoints(learn)
+        points = vars(learn)['restore_points'] = RestorePoints(learn)
     return points
 
 def _set_keep(learn: Learner, n: int) -> None:
