@@ -33,6 +33,7 @@ FAULTS = dict(
 _EFFECTS = dict(
     D1='*', D3='M1 M6 M8 M9 T1 T2 D20', D4='D2 D15 L1 M8 M9 M10 M16 M17 O3 T1 T2', D2='L1 M6 M8 M9 M10 M16 M17 O3 T1 T2',
     D7='L7 M17 O3 T1 T2', D8='D9 M1 T1 T2', L8='O3 T1 T2', L3='O3 T1 T2', L2='T1 T2', M12='T1 T2', M4='T1 T2',
+    L12='L1 O3 T1 T2', L11='L10',
     M7='M1 M6 M8 M9 M16 O3 T1 T2', M9='L1 M1 M6 M8 O3 T1 T2', M10='M1 M6 M8 M16 T1 T2', M14='T1 T2',
     M8='L1 M1 M9 M10 M16 M17 O3 T1 T2', M1='M6 M8 M9 O3 T1 T2', M17='L1 O3 T1', M6='T1 T2', O4='O3', O5='O3', L7='M17 O3 T1 T2', M2='L1 T1 T2')
 EFFECTS = {code: frozenset(FAULTS) if codes == '*' else frozenset(codes.split()) for code, codes in _EFFECTS.items()}
