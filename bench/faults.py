@@ -43,7 +43,20 @@ from ports import PORTS
 from torch import Tensor, nn
 
 UPDATES = 60  # of the short training for the rules of the literature
-ALIASES: dict[str, str] = {}  # code of the specification -> code of the program, where it has another name
+ALIASES = dict(
+    pair.split("=")
+    for pair in """
+    nonfinite=D1 input-scale=D2 constant-input=D3 column-scales=D4 integer-input=D5 channels=D6 targets-scale=D7
+    constant-target=D8 imbalance=D9 sorted-batches=D10 label-range=D11 leak-rows=D12 leak-feature=D14 shift=D15
+    augmented-validation=D16 heavy-augmentation=D17 mislabelled=D18 odd-batch=D19 duplicates=D20 pads=D21 ignores-input=M1
+    batch-mixing=M2 no-gradient=M4 unused=M5 zero-gradient=M6 symmetric=M7 init-scale=M8 dead-relu=M9 saturated=M10
+    linear-linear=M11 output-activation=M12 width=M13 dropout=M14 vanishing=M16 exploding=M17 train-eval=M18 capacity=M19
+    initial-loss=L1 softmax-twice=L2 missing-logsoftmax=L3 softmax-one=L4 wrong-loss=L5 broadcast=L6 sum=L7 negative=L8
+    weighted-mean=L9 not-representative=L10 metric-range=L11 regulariser=L12 missing-params=O1 stale-params=O2 rate-range=O3
+    eps=O4 betas=O4 decay=O5 schedule-steps=O6 too-short=O7 batch-size=O8 precision=O9 overfit-one-batch=T1 inputs-zeroed=T2
+    shuffled-labels=T3 same-twice=T5 nan=R1 not-learning=R3 mode=R13
+""".split()
+)  # name in the specification -> code of a finding
 
 Row = dict[str, Any]
 
@@ -83,9 +96,9 @@ def faulty(task: str, fault: str) -> Training:
 
 
 def programs(args: argparse.Namespace, stored: dict[str, Any]) -> Iterable[Row]:
-    tasks = args.tasks.split(",") if args.tasks else TASKS
+    tasks = args.tasks.split(",") if args.tasks else [name for name in TASKS if name in stored]
     if args.only in ("", "healthy"):
-        for task in tasks if args.tasks else (*TASKS, *(name for name in lr_tasks.TASKS if name not in TASKS)):
+        for task in tasks if args.tasks else dict.fromkeys((*TASKS, *lr_tasks.TASKS)):
             yield judge("healthy", task, "", (), lambda task=task: make_task(task, 0))
     if args.only in ("", "ports"):
         for port in PORTS.values():
@@ -342,7 +355,9 @@ def show(rows: Sequence[Row], stored: dict[str, Any]) -> None:
     of = {kind: [row for row in rows if row["kind"] == kind] for kind in ("healthy", "fixed", "fault", "port")}
     pairs = [(task, name) for task in TASKS for name in stored.get(task, ()) if name in MUTATORS]
     harmful = sum(harm.harms(stored, *pair) for pair in pairs)
-    print(f"{len(MUTATORS)} faults on {len(TASKS)} tasks: {len(pairs)} pairs, of which {harmful} harm; the others are left out")
+    print(
+        f"{len(MUTATORS)} faults on {len({task for task, _ in pairs})} tasks: {len(pairs)} pairs, of which {harmful} harm; the others are left out"
+    )
     held = sum(harm.port_holds(stored, name) for name in PORTS)
     print(f"{len(PORTS)} small programs, of which {held} fail with each seed before the fix and pass with each after it")
     for row in refused:

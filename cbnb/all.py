@@ -78,7 +78,7 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
 # %% ../nbs/all.ipynb #70755059
 from .callbacks import batch_size, fit_methods, freezing, interpret, profile, recorder_names, twins       # add `learn.profile` and others
 from .files import rewind, saving       # add `learn.rewind`, `learn.save` and others
-from .insight import check                                          # adds `learn.check`
+from .insight import check, loss_faults                             # add `learn.check` and `learn.findings`
 from .callbacks.averaging import EMA
 from .files.checkpoints import Checkpoint, Resume
 from .callbacks.compile import Compile
@@ -133,6 +133,7 @@ Learner.error_notes = (hints.note_outputs, hints.note_dict, hints.note_mistake, 
 Learner.default_steps = (model_loss_step,)
 Step.loss_checks = (check_broadcast, warn_of_activation)
 Learner.around_fits = (rewind.restore_point,)
+Recorder.watchers = (loss_faults.watch,)
 Learner.remark_on = staticmethod(hints.library_of)
 hints.say_instead(Learner, hints.ELSEWHERE)
 CallbackList.adapt = staticmethod(adapt)      # for callbacks of other libraries

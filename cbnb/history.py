@@ -180,15 +180,16 @@ class Run:
         "Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading the property waits for the device"
         return nan_since(self.raw_losses)
 
-    def note(self, kind: str, text: str, step: int | None = None) -> None:
+    def note(self, kind: str, text: str, step: int | None = None, **more: Any) -> None:
         """Add an event to the run
 
         Args:
             kind: interrupted, stopped, failed, lr, paused, resumed, restart, best or note
             text: a short description of the event
             step: index of the training batch; None: the latest batch
+            **more: further values of the event, as plain data
         """
-        self.events.append(dict(step=max(self.n_steps - 1, 0) if step is None else int(step), kind=kind, text=text))
+        self.events.append(dict(step=max(self.n_steps - 1, 0) if step is None else int(step), kind=kind, text=text, **more))
 
     def __repr__(self) -> str:
         return f'Run({self.number if self.given_name is None else self.given_name}: {self.extent()}, {self.status})'

@@ -151,16 +151,13 @@ class Learner(Loop):
         keep_restore_points: Any
         rewind = _in_rewind.rewind
         model_file = _in_saving.model_file
-        _opt_state = _in_saving._opt_state
-        _param_names = _in_saving._param_names
         save = _in_saving.save
-        _misfit = _in_saving._misfit
-        _load_opt = _in_saving._load_opt
         load = _in_saving.load
         state_dict = _in_state.state_dict
         load_state_dict = _in_state.load_state_dict
         __dir__ = _in_hints.__dir__
         check = _in_check.check
+        findings: Any
         _mock_run = _in_finder._mock_run
         _try_rates = _in_finder._try_rates
         lr_find = _in_finder.lr_find

@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from array import array
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # %% ../nbs/08_recorder.ipynb #b411bab9
@@ -68,6 +69,7 @@ class Recorder(Callback):
         plot = _in_finder.plot
     order, run_in = 50, ('fit', 'validate')
     no_state = ('series', 'places', 'values_now', 'phases', 'start', 'history', 'train')
+    watchers: tuple[Callable[[Learner, Run, Sequence[float], bool], None], ...] = ()    # called with learner, run, losses and `wait` of `look_for_nan`
     learn: Learner
 
     def __init__(self, add_time: bool = True, train_metrics: bool = False, valid_metrics: bool = True, beta: float = 0.98) -> None:
@@ -308,7 +310,7 @@ class Recorder(Callback):
         return bool(last.get('mid_epoch')) and no_values and (last['epoch'], last['step']) == (self.learn.epoch, run.n_steps)
 
     def look_for_nan(self, wait: bool = True) -> None:
-        """If the latest losses are not finite, print this and the step at which it began, once per fit
+        """Give the losses so far to `watchers`. If the latest losses are not finite, print this and the step at which it began, once per fit
 
         Args:
             wait: whether to wait for the device; False: check only the losses that have reached the CPU
@@ -320,6 +322,7 @@ class Recorder(Callback):
         """
         run = self.history[-1]
         raw = run.raw_losses if wait else run.arrived()[0]
+        for watch in self.watchers: watch(self.learn, run, raw, wait)
         if self.told_of_nan or (step := nan_since(raw)) is None: return
         self.told_of_nan = True
         why = ('try a lower learning rate, or look at that batch' if step else

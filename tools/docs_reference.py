@@ -43,7 +43,7 @@ TOPICS = {
     "lr_find": (
         "Learning rate finder",
         "What `lr_find` returns, and its rules",
-        "lr.finder.LRFind lr.finder.Sweep valley slide minimum steep",
+        "lr.finder.LRFind valley slide minimum steep",
     ),
     "gradients": (
         "Gradients and optimizers",

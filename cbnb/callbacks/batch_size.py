@@ -138,11 +138,7 @@ def _with_headroom(n: float) -> int:
 # %% ../../nbs/callbacks/batch_size.ipynb #c2f92231
 class BatchSizeSearch:
     "Finds the largest batch size, within limits of memory, time and dataset size"
-    def __init__(self,
-        learn: Learner,
-        most: int,          # largest batch size to try
-        seconds: float,     # time limit for all tries together, in seconds
-    ):
+    def __init__(self, learn: Learner, most: int, seconds: float):     # up to `most` items, for `seconds` in all
         self.learn, self.most, self.seconds, self.began = learn, most, seconds, time.perf_counter()
         self.n_items = len(_dataset_of(learn.dls.train))
         self.device = torch.device(getattr(learn.dls, 'device', None) or 'cpu')
@@ -205,11 +201,7 @@ HEADINGS = ('batch size', 'items/s', 'ms a batch', 'memory')
 
 class BatchSizes:
     "Result of `find_batch_size`, shown as a table. `plot` draws a figure"
-    def __init__(self,
-        bs: int,                 # largest size that fits, with headroom
-        why: str,                # reason for not trying a larger size
-        tries: list[Try],        # time and memory of each size, in any order
-    ):
+    def __init__(self, bs: int, why: str, tries: list[Try]):     # the largest size that fits, and why no larger one was tried
         self.bs, self.why, self.tries = bs, why, sorted(tries)
 
     @property
@@ -237,10 +229,8 @@ class BatchSizes:
         table = html_table(HEADINGS, self.rows(), ['right']*4)
         return table + ''.join(f'<p>{escape(line)}</p>' for line in self.advice())
 
-    def plot(self,
-        return_fig: bool | None = None,    # True: return the figure instead of showing it
-    ) -> Any:                              # the figure with `return_fig=True`, otherwise None
-        "Plot speed and memory against the batch size"
+    def plot(self, return_fig: bool | None = None) -> Any:
+        "Plot speed and memory against the batch size, or return the figure with `return_fig=True`"
         fitting = [t for t in self.tries if t.fits]
         known = [(t, t.memory/1e6) for t in fitting if t.memory is not None]
         with figure(size=(8, 3), cols=1 + bool(known)) as (fig, axes):
@@ -307,10 +297,7 @@ def asked_for(e: BaseException) -> int | None:
 
 # %% ../../nbs/callbacks/batch_size.ipynb #a93e8913
 def memory_advice(n: int, now: Memory, asked: int, held: tuple[int, int]) -> str:
-    """Return a sentence that says how much memory a batch of `n` items needed, and which batch size would fit
-
-    `asked` bytes could not be allocated. `held` are the bytes of weights, optimizer state and gradients: now, and once all gradients exist
-    """
+    "Return how much memory a batch of `n` items needed, of which `asked` bytes failed, and which size would fit beside the bytes of `_held`"
     needed, room = now.used - held[0] + asked, now.used + now.free - held[1]
     said = (f'the batch needed at least {size_words(needed)} beside {size_words(held[1])} for weights, gradients and '
             f'optimizer, and {size_words(max(room, 0))} were there')

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel
 
 # %% ../../nbs/callbacks/compile.ipynb #37d903de
+from ..basics.arguments import as_choice
 from ..basics.nested import map_tensors
 from ..basics.text import escape, html_table, plural, say, text_table
 from ..basics.random_state import save_rng
@@ -388,8 +389,6 @@ class Compile(Callback):
         graphs: record CUDA graphs, for a small model on a GPU
         options: options of the backend for torch.compile; None: its defaults
         verbose: print a summary of the compilations after the first epoch
-    Raises:
-        ValueError: what={what} should be 'model' or 'step'
     Example:
         from cbnb.toy import line_learner, raises
         with raises(ValueError, 'has a LossStep'): line_learner(train_step=lambda x, y: None, cbs=Compile('step', backend='eager')).fit(1)
@@ -400,10 +399,9 @@ class Compile(Callback):
     def __init__(self, what: str = 'model', *, backend: str | Callable[..., Any] = 'inductor', mode: str | None = None,
             dynamic: bool | None = None, fullgraph: bool = False, graphs: bool = False, options: dict[str, Any] | None = None,
             verbose: bool = True):
-        if what not in ('model', 'step'): raise ValueError(f"what={what!r} should be 'model' or 'step'")
         settings = dict(backend=backend, mode=mode, dynamic=dynamic, fullgraph=fullgraph, options=options)
         self.settings = _with_graphs(settings) if graphs else settings
-        self.what, self.graphs, self.verbose, self.kept = what, graphs, verbose, _Kept()
+        self.what, self.graphs, self.verbose, self.kept = as_choice(what, 'what', 'model', 'step'), graphs, verbose, _Kept()
         if graphs: self.__dict__['before_batch'] = torch.compiler.cudagraph_mark_step_begin
 
     def report(self) -> CompileReport:

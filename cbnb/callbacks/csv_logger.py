@@ -10,12 +10,11 @@ import contextlib
 import csv
 import io
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #d93ae9ee
-from ..basics.text import user_level
+from ..basics.text import warn_user
 from ..basics.processes import process_number
 from ..callback import Callback
 from ..files.atomic import check_writable
@@ -94,16 +93,12 @@ class CSVLogger(Callback):
             append_rows(self.file, head + self.waiting, new=not self.begun)
             self.begun, self.size, self.waiting = True, self.file.stat().st_size, []
         except OSError as e:
-            if not self.told: warnings.warn(f'{self.file} could not be written ({e.strerror}): the fit goes on, and the rows are written '
-                                            'with the next ones', stacklevel=user_level())
+            if not self.told: warn_user(f'{self.file} could not be written ({e.strerror}): the fit goes on, and the rows are written '
+                                        'with the next ones')
             self.told = True
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state, and remove rows written after the checkpoint, because the resumed fit writes them again
-
-        Args:
-            state: from `state_dict` of a callback of this class, perhaps in another process
-        """
+        # removes rows written after the checkpoint, because the resumed fit writes them again
         super().load_state_dict(state)
         if not self.begun or not self.file.exists(): self.begun = False
         elif self.size < self.file.stat().st_size: os.truncate(self.file, self.size)

@@ -7,7 +7,6 @@ __all__ = ['values_of_sparse', 'warn_own_update', 'GradientClip', 'GradientAccum
 
 # %% ../../nbs/callbacks/gradients.ipynb #5d055479
 import math
-import warnings
 from typing import Any
 
 # %% ../../nbs/callbacks/gradients.ipynb #14946961
@@ -19,8 +18,8 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from ..basics.processes import local_parts, whole_tensor
 from ..callback import Callback, STEP
 from ..events import CancelBatchException
-from ..basics.arguments import as_count, as_positive
-from ..basics.text import user_level
+from ..basics.arguments import as_choice, as_count, as_positive
+from ..basics.text import warn_user
 from ..basics.nested import find_bs, map_tensors
 from ..basics.optimizers import norm_params
 
@@ -37,9 +36,9 @@ def values_of_sparse(p: Tensor) -> Tensor:
 # %% ../../nbs/callbacks/gradients.ipynb #47d9ce40
 def warn_own_update(cb: Callback) -> None:
     "If the learner's step updates the weights by itself, warn that the callback has little or no effect"
-    if cb.learn.train_step.own_update: warnings.warn(
+    if cb.learn.train_step.own_update: warn_user(
         f'{cb} has little or no effect: this train_step finds gradients by itself, where '
-        'callbacks cannot change them', stacklevel=user_level())
+        'callbacks cannot change them')
 
 # %% ../../nbs/callbacks/gradients.ipynb #7852fc69
 class GradientClip(Callback):
@@ -50,7 +49,6 @@ class GradientClip(Callback):
         norm_type: order of the norm; 2: Euclidean norm, math.inf: largest absolute element
         kind: 'global': one norm over all parameters; 'tensor': one norm each; 'value': each element
     Raises:
-        ValueError: kind={kind} should be 'global', 'tensor' or 'value'
         ValueError: {name}={value} should be above 0
     Example:
         from cbnb.toy import close, line_learner
@@ -63,12 +61,10 @@ class GradientClip(Callback):
     norm: Any = None            # norm of the last gradient before clipping; a list of norms for kind='tensor'
 
     def __init__(self, max_norm: float = 1., norm_type: float = 2., kind: str = 'global'):
-        if kind not in ('global', 'tensor', 'value'):
-            raise ValueError(f"kind={kind!r} should be 'global', 'tensor' or 'value'")
         for name, value in (('max_norm', max_norm), ('norm_type', norm_type)):
             if value != math.inf and as_positive(value, name) == 0:
                 raise ValueError(f'{name}={value!r} should be above 0')
-        self.max_norm, self.norm_type, self.kind = float(max_norm), float(norm_type), kind
+        self.max_norm, self.norm_type, self.kind = float(max_norm), float(norm_type), as_choice(kind, 'kind', 'global', 'tensor', 'value')
 
     def before_step(self):
         learn = self.learn
@@ -211,9 +207,9 @@ class BnFreeze(Callback):
 
     def before_fit(self):
         norms, groups = set(map(id, norm_params(self.learn.model))), getattr(self.learn.opt, 'param_groups', ())
-        if not frozen_norms(self.learn.model) and any(_keeps_norms(g['params'], norms) for g in groups): warnings.warn(
+        if not frozen_norms(self.learn.model) and any(_keeps_norms(g['params'], norms) for g in groups): warn_user(
             f'{self} has no effect, because the batch norm layers in the frozen groups are trained: '
-            'learn.freeze_to(-1, train_bn=False) freezes them, too', stacklevel=user_level())
+            'learn.freeze_to(-1, train_bn=False) freezes them, too')
 
     def before_train(self):
         for layer in frozen_norms(self.learn.model):

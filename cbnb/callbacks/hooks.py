@@ -131,10 +131,7 @@ def hook_outputs(modules: Sequence[nn.Module], detach: bool = True, cpu: bool = 
 
 # %% ../../nbs/callbacks/hooks.ipynb #25b166b9
 def find_layers(model: nn.Module, which: Any = None, include_paramless: bool = False) -> dict[str, nn.Module]:
-    """Find layers of a model by name, class or module, in the order of the model. If `which` matches no layer, raise `ValueError`
-
-    The default is the leaves with parameters, with `include_paramless` all leaves
-    """
+    "Find layers by name, class or module, or the leaves (with parameters), in the order of the model. If there are none, raise `ValueError`"
     named = dict(model.named_modules())
     if which is None:
         leaves = {name: m for name, m in named.items() if next(m.children(), None) is None}
@@ -180,11 +177,9 @@ def as_hook(f: Callable[..., Any], cb: Callback) -> Callable[..., Any]:
 # %% ../../nbs/callbacks/hooks.ipynb #c7a779c5
 def _check_own_hook(cb: Callback) -> None:
     "Raise `TypeError` if a callback class has no method `hook`, or one with a wrong signature"
-    name, own = type(cb).__name__, hasattr(type(cb), 'hook')
-    if not own: raise TypeError(f'{name} needs a hook: pass hook=f, called as '
-                                'f(module, input, output), or write it as a method')
-    if not _takes(cb.hook, 3): raise TypeError(
-        f'{name}.hook{inspect.signature(cb.hook)} should take (self, module, input, output)')
+    name = type(cb).__name__
+    if not hasattr(type(cb), 'hook'): raise TypeError(f'{name} needs a hook: pass hook=f, or write it as a method')
+    if not _takes(cb.hook, 3): raise TypeError(f'{name}.hook{inspect.signature(cb.hook)} should take (self, module, input, output)')
 
 # %% ../../nbs/callbacks/hooks.ipynb #508568d1
 def _after_own(own: Callable | None, f: Callable) -> Callable:
@@ -264,10 +259,7 @@ class HookCallback(Callback):
 
 # %% ../../nbs/callbacks/hooks.ipynb #c252876c
 def summarized(out: Any, near_zero: float = 0.05, bins: int = 40) -> Tensor | None:
-    """Return mean, std, share near zero, lowest and highest value and a histogram of a layer's output, as one tensor on its device
-
-    If there are no floating-point values, return None. With `bins=0`, leave out the histogram
-    """
+    "Return mean, std, share near zero, lowest and highest value, and a histogram of the floating-point values in an output, as one tensor"
     parts = []
     map_tensors(lambda t: parts.append(t.detach().flatten()) if t.is_floating_point() else t, out)
     parts = [part.float() for part in parts if part.numel()]

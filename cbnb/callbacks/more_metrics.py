@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/callbacks/more_metrics.ipynb #1a4213a4
+from ..basics.arguments import as_choice
 from ..basics.buffers import Smoother
 from ..basics.metric_functions import Layout, name_of, one_number
 from ..basics.losses import exact_dtype
@@ -26,10 +27,8 @@ class ErrorMetric(MeanMetric):
         average: str = 'elements',    # 'elements': mean over all elements; 'rows': mean of the sums of the rows
         name: str | None = None,      # heading of its column; None: derived from the class name
     ) -> None:
-        if average not in ('elements', 'rows'):
-            raise ValueError(f"average={average!r} should be 'elements' or 'rows'")
         super().__init__()
-        self.average, self._name = average, name
+        self.average, self._name = as_choice(average, 'average', 'elements', 'rows'), name
     def error(self, pred: Tensor, y: Tensor) -> Tensor:
         """Return the error of each element
 

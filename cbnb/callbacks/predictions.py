@@ -226,13 +226,16 @@ class GatherPredsCallback(OfOneRun):
         concat_dim: dimension to join the batches along
         pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
         act: function applied to the model output of each batch; None: no change
+    Raises:
+        ValueError: save_preds and save_targs are the same folder, {save_preds}: they would overwrite each other
     """
     share: Any = None             # the loader, if each process loads only a share; see `distributed/shares`
 
     def __init__(self, with_input: bool = False, with_loss: bool = False, save_preds: str | Path | None = None,
             save_targs: str | Path | None = None, with_preds: bool = True, with_targs: bool = True, concat_dim: int = 0,
             pickle_protocol: int = 2, act: Callable[[Any], Any] | None = None):
-        _check_two_folders(save_preds, save_targs)
+        if None not in (save_preds, save_targs) and Path(save_preds).absolute() == Path(save_targs).absolute(): raise ValueError(
+            f'save_preds and save_targs are the same folder, {save_preds}: they would overwrite each other')
         self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
         self.save_preds, self.save_targs, self.act = save_preds, save_targs, act
         self.with_preds, self.with_targs = with_preds, with_targs
@@ -289,12 +292,6 @@ class GatherPredsCallback(OfOneRun):
     def _result(self, parts: list[Any], folder: str | Path | None) -> Any:
         saved = not parts and folder is not None and Path(folder).is_dir()
         return SavedBatches(folder, trust=self.pickle_protocol > 3) if saved else self.gathered(parts)
-
-def _check_two_folders(save_preds: str | Path | None, save_targs: str | Path | None) -> None:
-    if save_preds is None or save_targs is None: return
-    if Path(save_preds).absolute() == Path(save_targs).absolute(): raise ValueError(
-        f'save_preds and save_targs are the same folder, {save_preds}: '
-        'they would overwrite each other')
 
 # %% ../../nbs/callbacks/predictions.ipynb #a81b0052
 def in_order(dl: Any) -> Any:
@@ -414,10 +411,7 @@ def _without_targets(item: Any, inputs: tuple | dict, targets: tuple) -> Any:
 
 # %% ../../nbs/callbacks/predictions.ipynb #22ff218b
 def _collated(learn: Learner, item: Any) -> Any:
-    """Make a batch of one item with the collate function of the loaders, and return its inputs. None: there is no such function, or it fails
-
-    If the item has no target, the function gets that of the first item of the dataset
-    """
+    "Return the inputs of a batch of one item, by the collate function of the loaders, or None if it fails. The target may be that of another item"
     like = learn.dls.train if getattr(learn.dls, 'valid', None) is None else learn.dls.valid
     collate, restore = getattr(like, 'collate_fn', default_collate), save_rng()
     if collate in (default_collate, default_convert): return None

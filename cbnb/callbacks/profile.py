@@ -327,7 +327,7 @@ def measuring_cost(clock: Callable[[], float] = time.perf_counter, n: int = 1000
     "Measure the overhead of timing a call, in seconds: inside its part and around it, from `n` calls"
     watch, times = Stopwatch(clock), []
     part = watch.part('nothing', 'loop')
-    f = watch.timed(_nothing, (part, part), _Training)
+    f = watch.timed(lambda: None, (part, part), _TRAINING)
     for _ in range(3):
         part.seconds, start = 0., clock()
         for _ in range(n): f()
@@ -335,14 +335,12 @@ def measuring_cost(clock: Callable[[], float] = time.perf_counter, n: int = 1000
     around, inside = min(times)
     return inside, around
 
-def _nothing() -> None: pass
-
-class _Training: training = True
+_TRAINING = SimpleNamespace(training=True)
 
 # %% ../../nbs/callbacks/profile.ipynb #60a0447b
 def _batch_cost(clock: Callable[[], float] = time.perf_counter, n: int = 300) -> float:
     "Measure the overhead of timing a batch, in seconds, without the overhead of the calls in it"
-    learn: Any = SimpleNamespace(callbacks=_Training, train_step=Step(), dls=None, split_batch=print, logger=print)
+    learn: Any = SimpleNamespace(callbacks=_TRAINING, train_step=Step(), dls=None, split_batch=print, logger=print)
     times, found = _Profiler(learn, clock), []
     for _ in range(3):
         start = clock()
@@ -404,10 +402,7 @@ def _with_workers(dl: DataLoader, n: int) -> DataLoader:
 
 # %% ../../nbs/callbacks/profile.ipynb #6afe9377
 def waiting_with(dl: DataLoader, n: int, rest: float, limit: float = 3.) -> float | None:
-    """Measure the mean wait for a batch with `n` workers, in a fit that takes `rest` seconds for a batch without the wait
-
-    The trial stops after `limit` seconds. If it had too few batches until then, return None
-    """
+    "Measure the mean wait for a batch with `n` workers, while a fit takes `rest` seconds a batch. None: too few batches in `limit` seconds"
     trial, restore, begun = _with_workers(dl, n), save_rng([dl]), time.perf_counter()
     waits: list[float] = []
     ready = n*(trial.prefetch_factor or 0) + 1                 # batches that may be prefetched before the first request

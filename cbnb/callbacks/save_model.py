@@ -67,13 +67,7 @@ class SaveModel(Tracker):
         self._best_file: tuple[Path, Any] | None = None      # path and mark of the file with the best weights
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Return whether to handle an event. `after_batch` is handled in training, if `every` is a number of steps or updates
-
-        Args:
-            event_name: one of `EVENTS`
-            training: whether the loop is in the training phase
-            purpose: one of `PURPOSES`
-        """
+        # `after_batch` is handled in training, if `every` is a number of steps or updates
         if event_name == 'after_batch' and not (training and self.duration and self.duration.unit != 'epoch'): return False
         return super().wants(event_name, training, purpose)
 

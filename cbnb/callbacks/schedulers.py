@@ -18,7 +18,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 # %% ../../nbs/callbacks/schedulers.ipynb #b327652d
 from ..callback import Callback
-from ..basics.arguments import columns_hint
+from .trackers import column_index
+from ..basics.arguments import as_choice
 from ..basics.loaders import batch_size, first_batch
 from ..basics.nested import find_bs
 from ..basics.processes import n_processes
@@ -82,11 +83,7 @@ def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
     if not monitor: return
     if not plateau and 'metrics' not in inspect.signature(made.step).parameters:
         raise ValueError(f'{type(made).__name__} takes no value: no monitor={monitor!r} then')
-    if not hasattr(learn, 'recorder'):
-        raise ValueError(f'monitor={monitor!r} is a column of the Recorder, and there is none')
-    names = [n for n in learn.recorder.metric_names if n not in ('epoch', 'step', 'time')]
-    if monitor not in names:
-        raise ValueError(f'monitor={monitor!r} is not a column; {columns_hint(monitor, names)}')
+    column_index(monitor, learn, 'TorchScheduler')
 
 # %% ../../nbs/callbacks/schedulers.ipynb #9476a2f7
 def _was_skipped(learn: Any) -> bool:
@@ -103,7 +100,6 @@ class TorchScheduler(Callback):
         monitor: column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no value
     Raises:
         TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda opt: StepLR(opt, 10)
-        ValueError: every={every} should be 'update', 'batch' or 'epoch'
     """
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has removed its factor
     schedules = True               # included in planned schedules: see display/schedules
@@ -112,8 +108,7 @@ class TorchScheduler(Callback):
         if not callable(make) or hasattr(make, 'optimizer'):
             raise TypeError(f'{type(make).__name__} belongs to one optimizer: pass a function that '
                             'makes it, such as lambda opt: StepLR(opt, 10)')
-        if every not in ('update', 'batch', 'epoch'):
-            raise ValueError(f"every={every!r} should be 'update', 'batch' or 'epoch'")
+        as_choice(every, 'every', 'update', 'batch', 'epoch')
         self.make, self.every, self.monitor = make, 'epoch' if monitor else every, monitor
         self.scheduler: Any = None     # set while a fit runs
 

@@ -208,10 +208,7 @@ class ClipStep(TrainStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #4c9b2efb
 def with_params(losses: list[Tensor], optimizers: list[Optimizer]) -> list[tuple[Tensor, list[Tensor]]]:
-    """Pair each loss with the trained parameters of its optimizer, and leave out losses whose parameters are all frozen
-
-    Raise `ValueError` if a loss depends on no trained parameter although its optimizer has some
-    """
+    "Pair each loss with the trained parameters of its optimizer, if there are any. If the loss depends on none of them, raise `ValueError`"
     pairs = [(loss, trainable(opt)) for loss, opt in zip(losses, optimizers)]
     for i, (loss, params) in enumerate(pairs):
         if params and not loss.requires_grad: raise ValueError(

@@ -9,7 +9,6 @@ __all__ = ['all_finite', 'first_bad_layer', 'has_updated', 'explain_nan', 'Runni
 # %% ../../nbs/callbacks/stopping.ipynb #d8cb515d
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, time as day_time, timedelta
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.arguments import as_count, as_positive
-from ..basics.text import user_level, say
+from ..basics.text import warn_user, say
 from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
 from ..basics.nested import map_tensors, to_detach
@@ -179,7 +178,7 @@ class TerminateOnNaN(Callback):
         reason = f'{what} in {learn.where()}{why}'
         if learn.purpose != 'fit':
             self.warned_in = learn.undo
-            return warnings.warn(reason, stacklevel=user_level())
+            return warn_user(reason)
         self.reason, learn.nan_batch = reason, to_detach((learn.xb, learn.yb))
         late = has_updated(learn)
         when = f' {"after" if late else "before"} the update' if learn.training else ''
@@ -190,10 +189,7 @@ Learner.nan_batch = None     # inputs and targets for which `TerminateOnNaN` sto
 
 # %% ../../nbs/callbacks/stopping.ipynb #f026548f
 def next_time(at: Any, now: datetime | None = None) -> datetime:
-    """Return the next moment with a time of day, 'HH:MM', 'HH:MM:SS' or a `time`. A `datetime` is returned unchanged
-
-    Raise `ValueError` if a string is no time, or if a `datetime` is in the past. `now` is the present moment, or None to read the clock
-    """
+    "Return the next moment with a time of day, 'HH:MM' or a `time`, or a `datetime` itself. If that is over, or no time, raise `ValueError`"
     if isinstance(at, str):
         try: at = day_time.fromisoformat(at)
         except ValueError as e: raise ValueError(f"at={at!r} should be a time like '18:30'") from e

@@ -11,7 +11,6 @@ import copy
 import functools
 import math
 import operator
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..callback import Callback
 from ..events import CancelFitException
 from ..basics.arguments import Every, as_count, as_positive, columns_hint, hinted
-from ..basics.text import lower_is_better, named_direction, user_level
+from ..basics.text import lower_is_better, named_direction, warn_user
 from ..basics.optimizers import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
 from ..length import is_validated
@@ -134,8 +133,8 @@ class Tracker(Callback):
         if self.reset_on_fit: self.best = self.best_epoch = self.best_step = None
         epochs = range(learn.start_epoch, learn.n_epoch)
         if self._of_validation() and not isinstance(learn.valid_every, Every) and not any(is_validated(learn, epoch) for epoch in epochs):
-            warnings.warn(f'{who} will see no {self.monitor}: none of the epochs of this fit is '       # with an `Every`, the learner warns
-                          f'validated (valid_every={learn.valid_every!r})', stacklevel=user_level())
+            warn_user(f'{who} will see no {self.monitor}: none of the epochs of this fit is '       # with an `Every`, the learner warns
+                      f'validated (valid_every={learn.valid_every!r})')
 
     def after_validate(self):
         if self.learn.ends_row: self.after_epoch()                      # the row ends in the middle of the epoch
@@ -195,8 +194,8 @@ class Tracker(Callback):
         if self.values or self._warned or not (self._of_validation() and is_validated(learn, learn.epoch)): return
         if not rows or rows[-1]['epoch'] != learn.epoch or learn.training: return       # the epoch was cancelled
         self._warned = True
-        warnings.warn(f'{type(self).__name__} waits for a {self.monitor}: the validation of epoch '
-                      f'{learn.epoch} gave none', stacklevel=user_level())
+        warn_user(f'{type(self).__name__} waits for a {self.monitor}: the validation of epoch '
+                  f'{learn.epoch} gave none')
 
 # %% ../../nbs/callbacks/trackers.ipynb #4bdd8609
 class EarlyStopping(Tracker):
@@ -246,8 +245,8 @@ class EarlyStopping(Tracker):
         weights, self._weights = self._weights, None
         if self.learn is None: return                   # this callback was removed during the fit
         if weights is not None: load_module_states(self.learn, weights)
-        elif self.learn.train_iter: warnings.warn(      # else no batch was trained
-            f'{self.monitor} has not improved in this fit: the weights are those of its end', stacklevel=user_level())
+        elif self.learn.train_iter: warn_user(      # else no batch was trained
+            f'{self.monitor} has not improved in this fit: the weights are those of its end')
 
 # %% ../../nbs/callbacks/trackers.ipynb #4ef3ddc5
 def torch_schedulers(cb: Callback) -> list[LRScheduler]:
@@ -391,8 +390,8 @@ class ReduceLROnPlateau(Tracker):
     def _check_kept(self) -> None:
         if self._set is None: return
         now = self._now()
-        if any(is_now > was for is_now, was in zip(now, self._set)): warnings.warn(
+        if any(is_now > was for is_now, was in zip(now, self._set)): warn_user(
             f'the learning rate was reduced to {self._set[-1]:g}, but something else has set it to '
             f'{now[-1]:g}: ReduceLROnPlateau works together with ParamScheduler, with callbacks that '
-            'hold a torch scheduler, and with nothing else that sets the rate', stacklevel=user_level())
+            'hold a torch scheduler, and with nothing else that sets the rate')
         self._set = None

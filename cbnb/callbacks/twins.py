@@ -7,12 +7,11 @@ __all__ = ['settings', 'early_names', 'warn_of_hidden', 'warn_of_rivals']
 
 # %% ../../nbs/callbacks/twins.ipynb #83ea90e5
 import functools
-import warnings
 from typing import Any
 
 # %% ../../nbs/callbacks/twins.ipynb #8eb07651
 from ..basics.settings import Configured, comparable, configuration
-from ..basics.text import user_level
+from ..basics.text import user_level, warn_user
 from ..callback import Callback, CallbackList, made_by, shadows, warn_shadow, wrapped
 from ..events import EVENTS
 
@@ -48,5 +47,5 @@ def warn_of_rivals(cbs: CallbackList, cb: Callback) -> None:
     if cb.distinct_by is None: return
     for name, old in cbs.names.items():
         if old is cb or type(old) is not type(cb) or any(getattr(old, a) != getattr(cb, a) for a in cb.distinct_by): continue
-        warnings.warn(f'the learner has {old!r}, and now also {cb!r}: both are active. '
-                      f'To keep only the new one, call learn.remove_cb({name!r})', stacklevel=user_level())
+        warn_user(f'the learner has {old!r}, and now also {cb!r}: both are active. '
+                  f'To keep only the new one, call learn.remove_cb({name!r})')

@@ -59,10 +59,7 @@ def _check_origin(cb: Any, names: list[str]) -> None:
 
 # %% ../../nbs/dialects/detect.ipynb #f4fafdf5
 def dialect_of(cb: Any) -> str | None:
-    """Return 'fastai_v1' or 'mindspore', as a callback declares or as its methods show. For any other object, return None
-
-    Raise `TypeError` if there are methods of both libraries, or if it is a callback of Keras, Lightning or transformers
-    """
+    "Return 'fastai_v1', 'mindspore' or None, by what a callback declares or by its methods. If these are of both, or of Keras, raise `TypeError`"
     if isinstance(cb, functools.partial): return dialect_of(cb.func)
     v1, mindspore = _methods(cb, _V1), _methods(cb, _MINDSPORE)
     _check_origin(cb, [*v1, *mindspore, *_methods(cb, _BOTH)])

@@ -9,7 +9,7 @@ __all__ = ['Rank0Tensor', 'Tensors', 'TensorOrNumber', 'TensorOrNumList', 'BoolO
            'MetricFuncList', 'MetricsList', 'OptMetrics', 'ModuleList', 'ParamList', 'OptOptimizer', 'LayerFunc',
            'OptSplitFunc', 'HookFunc', 'AnnealFunc', 'TerminateOnNaN', 'EarlyStopping', 'SaveModel',
            'ReduceLROnPlateau', 'Tracker', 'GradientClipping', 'AccumulateScheduler', 'BnFreeze',
-           'TerminateOnNaNCallback', 'StopAfterNBatches', 'TrackerCallback', 'PatientCallback', 'EarlyStoppingCallback',
+           'TerminateOnNaNCallback', 'StopAfterNBatches', 'TrackerCallback', 'EarlyStoppingCallback',
            'ReduceLROnPlateauCallback', 'SaveModelCallback', 'CSVLogger', 'ShowGraph', 'Recorder', 'Factories',
            'Learner', 'ifnone', 'is_listy', 'is_tuple', 'listify', 'SLOTS', 'Callback', 'LearnerCallback',
            'CallbackHandler', 'AverageMetric', 'add_metrics', 'LRFinder', 'OneCycleScheduler', 'fit_one_cycle',
@@ -20,7 +20,6 @@ __all__ = ['Rank0Tensor', 'Tensors', 'TensorOrNumber', 'TensorOrNumList', 'BoolO
 import functools
 import math
 import operator
-import warnings
 from collections.abc import Callable, Collection, Iterator, MutableSequence
 from pathlib import Path
 from typing import Any, Optional, TypeVar, Union
@@ -33,7 +32,7 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b058d9b6
 from ..files import saving            # gives learners `save` and `load`
-from ..basics.text import user_level, shell
+from ..basics.text import warn_user, shell
 from ..basics.nested import find_bs
 from ..basics.processes import any_over_processes, process_number
 from ..callback import made_by
@@ -48,8 +47,10 @@ from .fastai_v1_slots import (
     SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics)
 from ..callback import as_list
 from ..learner import Learner as NativeLearner
-from ..basics.arguments import as_count, as_positive
-from ..display.figures import losses_figure, png_bundle, png_metadata
+from ..basics.arguments import as_choice, as_count, as_positive
+from ..display.chart import chart_figure
+from ..display.figures import WIDE, png_bundle, png_metadata
+from ..display.run_charts import losses_chart
 from ..recorder import Recorder as NativeRecorder
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #5a55a4fb
@@ -86,9 +87,8 @@ class AccumulateScheduler(LearnerCallback):
         self.acc_samples = self.acc_batches = 0
 
     def on_train_begin(self, **kwargs):
-        if getattr(self.learn.loss_func, 'reduction', 'sum') != 'sum': warnings.warn(
-            'AccumulateScheduler divides by the number of items: give the loss reduction="sum"',
-            stacklevel=user_level())
+        if getattr(self.learn.loss_func, 'reduction', 'sum') != 'sum': warn_user(
+            'AccumulateScheduler divides by the number of items: give the loss reduction="sum"')
 
     def on_epoch_begin(self, **kwargs): self.acc_samples = self.acc_batches = 0
 
@@ -157,16 +157,12 @@ class TrackerCallback(LearnerCallback):
         learn: the learner, which gets this callback as an attribute
         monitor: column of the recorder's table to monitor
         mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
-    Raises:
-        ValueError: mode={mode} should be 'auto', 'min' or 'max'
     """
     run_in = ('fit',)
 
     def __init__(self, learn: NativeLearner, monitor: str = 'valid_loss', mode: str = 'auto'):
         super().__init__(learn)
-        if mode not in ('auto', 'min', 'max'):
-            raise ValueError(f"mode={mode!r} should be 'auto', 'min' or 'max'")
-        self.monitor, self.mode = monitor, mode
+        self.monitor, self.mode = monitor, as_choice(mode, 'mode', 'auto', 'min', 'max')
         low = mode == 'min' or mode == 'auto' and ('loss' in monitor or 'error' in monitor)
         self.operator, self.worst = (operator.lt, math.inf) if low else (operator.gt, -math.inf)
         self.best = self.worst
@@ -190,23 +186,20 @@ class TrackerCallback(LearnerCallback):
         "Return the monitored value of the last epoch, or None if the column has no value"
         rows = self.learn.recorder.last().epochs
         name = {'val_loss': 'valid_loss', 'trn_loss': 'train_loss'}.get(self.monitor, self.monitor)
-        if rows and name not in rows[-1]: warnings.warn(
-            f'{type(self).__name__} monitors {name!r}, which is not in {", ".join(rows[-1])}',
-            stacklevel=user_level())
+        if rows and name not in rows[-1]: warn_user(
+            f'{type(self).__name__} monitors {name!r}, which is not in {", ".join(rows[-1])}')
         return rows[-1].get(name) if rows else None
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #4b9f3791
-class PatientCallback(TrackerCallback):
-    """Base class of callbacks that act when more than `patience` epochs in a row bring no improvement
-
-    Args:
-        learn: the learner, which gets this callback as an attribute
-        monitor: column of the recorder's table to monitor
-        mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
-        min_delta
-        patience
-    """
-    def __init__(self, learn: NativeLearner, monitor: str, mode: str, min_delta: float, patience: int):
+class _PatientCallback(TrackerCallback):
+    "Base class of callbacks that act when more than `patience` epochs in a row bring no improvement"
+    def __init__(self,
+        learn: NativeLearner,
+        monitor: str = 'valid_loss',    # column of the recorder's table to monitor
+        mode: str = 'auto',
+        min_delta: float = 0.,          # difference from the best value that an improvement has to exceed
+        patience: int = 0,              # number of epochs in a row that may bring no improvement
+    ):
         super().__init__(learn, monitor, mode)
         self.min_delta = as_positive(min_delta, 'min_delta')
         self.patience, self.wait = as_count(patience, 'patience', 0), 0
@@ -222,7 +215,7 @@ class PatientCallback(TrackerCallback):
     def act(self) -> dict[str, Any] | None: raise NotImplementedError
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #c4cc071b
-class EarlyStoppingCallback(PatientCallback):
+class EarlyStoppingCallback(_PatientCallback):
     """Ends the fit when more than `patience` epochs in a row bring no improvement
 
     Args:
@@ -232,13 +225,10 @@ class EarlyStoppingCallback(PatientCallback):
         min_delta: difference from the best value that an improvement has to exceed
         patience: number of epochs in a row that may bring no improvement
     """
-    def __init__(self, learn: NativeLearner, monitor: str = 'valid_loss', mode: str = 'auto', min_delta: float = 0., patience: int = 0,
-            ): super().__init__(learn, monitor, mode, min_delta, patience)
-
     def act(self) -> dict[str, Any]: return {'stop_training': True}
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #97ff4d3f
-class ReduceLROnPlateauCallback(PatientCallback):
+class ReduceLROnPlateauCallback(_PatientCallback):
     """Multiplies the learning rates by `factor` when more than `patience` epochs in a row bring no improvement
 
     Args:
@@ -270,15 +260,11 @@ class SaveModelCallback(TrackerCallback):
         mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
         every: when to save: 'improvement' or 'epoch'
         name: file name; with 'epoch', the epoch number is added
-    Raises:
-        ValueError: every={every} should be 'improvement' or 'epoch'
     """
     def __init__(self, learn: NativeLearner, monitor: str = 'valid_loss', mode: str = 'auto', every: str = 'improvement',
             name: str = 'bestmodel'):
         super().__init__(learn, monitor, mode)
-        if every not in ('improvement', 'epoch'):
-            raise ValueError(f"every={every!r} should be 'improvement' or 'epoch'")
-        self.every, self.name, self.saved, self.told = every, name, False, False
+        self.every, self.name, self.saved, self.told = as_choice(every, 'every', 'improvement', 'epoch'), name, False, False
 
     def on_train_begin(self, **kwargs):
         super().on_train_begin(**kwargs)
@@ -302,8 +288,8 @@ class SaveModelCallback(TrackerCallback):
         "Save the model, and return whether it was saved. Warn once in a fit if the file cannot be written"
         try: self.learn.save(name)
         except OSError as e:
-            if not self.told: warnings.warn(f'the weights could not be saved ({e}): the fit goes on, and '
-                                            f'{self.learn.model_file(name)} stays as it is until they can', stacklevel=user_level())
+            if not self.told: warn_user(f'the weights could not be saved ({e}): the fit goes on, and '
+                                        f'{self.learn.model_file(name)} stays as it is until they can')
             self.told = True
             return False
         return True
@@ -343,8 +329,8 @@ class CSVLogger(LearnerCallback):
             if self.rows: append_rows(self.path, self.rows, new=not self.begun)
             self.begun, self.rows = True, []
         except OSError as e:
-            if not self.told: warnings.warn(f'{self.path} could not be written ({e.strerror}): the fit goes on, and the rows are written '
-                                            'with the next ones', stacklevel=user_level())
+            if not self.told: warn_user(f'{self.path} could not be written ({e.strerror}): the fit goes on, and the rows are written '
+                                        'with the next ones')
             self.told = True
 
     def read_logged_file(self) -> Any:
@@ -366,7 +352,7 @@ class ShowGraph(LearnerCallback):
     def on_epoch_end(self, last_metrics, **kwargs):
         if last_metrics[0] is None: return
         run = self.learn.recorder.last()
-        self.fig = losses_figure(run.raw_losses, run.losses, run.points('valid_loss'))
+        self.fig = chart_figure([losses_chart([run])], size=WIDE)
         if shell(): self._display(f'losses of {len(run.epochs)} epochs')
 
     def _display(self, text: str) -> None:

@@ -12,7 +12,6 @@ import functools
 import inspect
 import math
 import operator
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +33,7 @@ from ..learner import Learner
 from ..basics.losses import as_loss
 from ..metrics import Metric
 from ..basics.arguments import as_number
-from ..basics.text import distinct, user_level
+from ..basics.text import distinct, warn_user
 from ..basics.optimizers import LentNames, get_hyper, lend_names, set_hyper
 from ..phase import PhaseMetrics
 from ..recorder import Recorder
@@ -352,8 +351,8 @@ def _added(recorder: Recorder) -> Sequence[str]:
 
 def _warn_of_late_values(recorder: Recorder) -> None:
     if not (late := getattr(recorder, 'added_values', None)): return
-    warnings.warn(f'recorder.add_metrics: {late} came after the row of the epoch, and is left out. '
-                  'Give the callback _order = -20, so that it is called before the recorder', stacklevel=user_level())
+    warn_user(f'recorder.add_metrics: {late} came after the row of the epoch, and is left out. '
+              'Give the callback _order = -20, so that it is called before the recorder')
     late.clear()
 
 def _as_tuple(values: Any) -> tuple[Any, ...]: return tuple(values) if isinstance(values, (tuple, list)) else (values,)

@@ -9,7 +9,6 @@ __all__ = ['SLOTS', 'Callback', 'v1_name', 'LearnerCallback', 'accepted', 'asks_
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #911bbcb9
 import copy
 import inspect
-import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #f6ff131a
-from ..basics.text import snake_name, user_level
+from ..basics.text import snake_name, warn_user
 from ..callback import warn_shadow
 from ..basics.nested import find_bs
 from ..callback import as_list
@@ -133,9 +132,8 @@ class LearnerCallback(Callback):
         name, cls = self.cb_name, type(self)
         old = type(callbacks.shown[name] if callbacks.is_shown(name) else self)
         callbacks.show(name, self)
-        if (old.__module__, old.__qualname__) != (cls.__module__, cls.__qualname__): warnings.warn(
-            f'learn.{name} was a {old.__qualname__}, and is now a {cls.__qualname__}: to read both there, rename one of the classes',
-            stacklevel=user_level())
+        if (old.__module__, old.__qualname__) != (cls.__module__, cls.__qualname__): warn_user(
+            f'learn.{name} was a {old.__qualname__}, and is now a {cls.__qualname__}: to read both there, rename one of the classes')
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #7bb330f2
 def accepted(method: Callable[..., Any]) -> tuple[str, ...] | None:
@@ -397,9 +395,9 @@ class CallbackHandler:
     def _validation_is_meant(self) -> bool:
         cb, method = self.said_by['stop_epoch']
         if asks_for(method, 'train'): return True
-        if not self.warned: warnings.warn(
+        if not self.warned: warn_user(
             f'{type(cb).__name__} returned stop_epoch for a validation batch; validation goes on. '
-            f'If it should end there, {method.__name__} must ask for `train`.', stacklevel=user_level())
+            f'If it should end there, {method.__name__} must ask for `train`.')
         self.warned = True
         return False
 

@@ -26,7 +26,7 @@ from ..files.atomic import write_whole
 from ..files.saving import as_loadable, read_file
 from ..callbacks.stopping import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
-from ..basics.arguments import as_count, as_positive
+from ..basics.arguments import as_choice, as_count, as_positive
 from ..basics.optimizers import get_hyper, set_hyper
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #369414b0
@@ -211,10 +211,7 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #0bc4b772
 def one_of(default: int, least: int = 0, **choices: int | None) -> list[int | None]:
-    """Return the chosen one of two arguments, and None for the other one. If both are above 0, raise `ValueError`
-
-    If neither is passed, the first is `default`. If the first is 0, choose `least`, or raise `ValueError` if that is 0, too
-    """
+    "Return the one of two arguments that is above 0, and None for the other. If both are, or if the first is 0 and `least` too, raise `ValueError`"
     a, b = (None if v is None else as_count(v, name, 0) for name, v in choices.items())
     first, second = choices
     if a and b: raise ValueError(f'{first}={a} and {second}={b} exclude each other: give one of them')
@@ -432,15 +429,12 @@ class EarlyStopping(Callback):
         mode: 'min', 'max', or 'auto': 'max' for names with 'acc'
         baseline: value that must be improved on; None: no such value
         restore_best_weights: True: load the best weights at the end
-    Raises:
-        ValueError: mode={mode} is not 'auto', 'min' or 'max'
     """
     eval_in_fit = False
     no_state = 'monitor', 'min_delta', 'patience', 'verbose', 'sign', 'baseline', 'restore_best_weights'
     def __init__(self, monitor: str = 'eval_loss', min_delta: float = 0., patience: int = 0, verbose: bool = False, mode: str = 'auto',
             baseline: float | None = None, restore_best_weights: bool = False):
-        if mode not in ('auto', 'min', 'max'):
-            raise ValueError(f"mode={mode!r} is not 'auto', 'min' or 'max'")
+        as_choice(mode, 'mode', 'auto', 'min', 'max')
         self.monitor, self.min_delta = monitor, as_positive(abs(min_delta), 'min_delta')
         self.patience, self.verbose = as_count(patience, 'patience', 0), verbose
         if mode == 'auto': mode = 'max' if 'acc' in monitor else 'min'
@@ -489,20 +483,14 @@ class History(Callback):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #29767623
 class LambdaCallback(Callback):
-    "Callback made of functions of the run context, one for each event"
-    def __init__(self,
-        on_train_epoch_begin: Function[[RunContext], Any] | None = None,
-        on_train_epoch_end: Function[[RunContext], Any] | None = None,
-        on_train_step_begin: Function[[RunContext], Any] | None = None,
-        on_train_step_end: Function[[RunContext], Any] | None = None,
-        on_train_begin: Function[[RunContext], Any] | None = None,
-        on_train_end: Function[[RunContext], Any] | None = None,
-        on_eval_epoch_begin: Function[[RunContext], Any] | None = None,
-        on_eval_epoch_end: Function[[RunContext], Any] | None = None,
-        on_eval_step_begin: Function[[RunContext], Any] | None = None,
-        on_eval_step_end: Function[[RunContext], Any] | None = None,
-        on_eval_begin: Function[[RunContext], Any] | None = None,
-        on_eval_end: Function[[RunContext], Any] | None = None,
-    ):
-        given = locals()
-        self.__dict__.update({name: given[name] for name in OLD_NAMES if given[name] is not None})
+    """Callback made of functions of the run context, one for each event
+
+    Args:
+        **functions: by event, such as on_train_begin=f; None: no function
+    Raises:
+        TypeError: LambdaCallback has no argument {name}: its events are ...
+    """
+    def __init__(self, **functions: Function[[RunContext], Any] | None):
+        for name, f in functions.items():
+            if name not in OLD_NAMES: raise TypeError(f'LambdaCallback has no argument {name!r}: its events are {", ".join(OLD_NAMES)}')
+            if f is not None: setattr(self, name, f)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #97166aa2
 from ..events import CancelFitException, CancelTrainException, CancelValidException
-from ..basics.text import distinct, user_level
+from ..basics.text import distinct, user_level, warn_user
 from ..basics.nested import Held, map_tensors, state_of
 from ..basics.loaders import n_batches
 from ..basics.processes import n_processes
@@ -344,7 +344,7 @@ class Session:
 
     def restore(self) -> None:
         "Restore the entries of the training that an evaluation has replaced"
-        if not (self.training and self.replaced): return
+        if not self.training or not self.replaced: return
         for name in ('batch_num', 'net_outputs'): self.params.pop(name, None)
         self.params.update(self.replaced)
         self.replaced = {}
@@ -364,9 +364,9 @@ class Session:
         entered = cb.__enter__() if hasattr(type(cb), '__enter__') else cb
         if hasattr(type(cb), '__exit__'): self.entered.append(cb)
         if entered is cb or isinstance(entered, Callback): return entered
-        if entered is not None: warnings.warn(
+        if entered is not None: warn_user(
             f'{type(cb).__name__}.__enter__ returned {entered!r}, which is no callback: '
-            'the callback itself is used', stacklevel=user_level())
+            'the callback itself is used')
         return cb
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #50d8d010
@@ -409,14 +409,11 @@ class MindSporeAdapter(Adapter):
     def before_batch(self) -> None:
         "Call `on_train_step_begin` or `on_eval_step_begin` with the new batch"
         s, learn = self.session, self.learn
-        if s and (e := s.evaluation):
-            e.step, s.in_step = e.step + 1, True
-            s.params.update(cur_step_num=e.step, eval_dataset_element=element(learn))
-            s.fire('on_eval_step_begin', e.context)
-        elif s and learn.training:
-            s.step, s.in_step = s.step + 1, True
-            s.params.update(cur_step_num=s.step, train_dataset_element=element(learn))
-            s.fire('on_train_step_begin', s.context)
+        if s is None or not (s.evaluation or learn.training): return
+        now, phase = (s.evaluation, 'eval') if s.evaluation else (s, 'train')
+        now.step, s.in_step = now.step + 1, True
+        s.params.update({'cur_step_num': now.step, f'{phase}_dataset_element': element(learn)})
+        s.fire(f'on_{phase}_step_begin', now.context)
 
     def after_loss(self) -> None:
         "Call `on_train_loss`, before the weights change"
@@ -429,18 +426,14 @@ class MindSporeAdapter(Adapter):
         "Call `on_train_step_end` or `on_eval_step_end`, and end the epoch or the evaluation if a stop was requested"
         s, learn = self.session, self.learn
         if s is None or not (s.evaluation or learn.training): return
-        begun, s.in_step = s.in_step, False
-        if e := s.evaluation:
-            if begun and learn.pred is not None:
-                s.params.net_outputs = net_outputs(learn)
-                s.fire('on_eval_step_end', e.context)
-                if e.computes: e.phase.add(learn)
-            if e.context.get_stop_requested(): raise CancelValidException
-            return
-        if begun and learn.loss is not None:
+        e, begun, s.in_step = s.evaluation, s.in_step, False
+        now, phase, made = (e, 'eval', learn.pred) if e else (s, 'train', learn.loss)
+        if begun and made is not None:
             s.params.net_outputs = net_outputs(learn)
-            s.fire('on_train_step_end', s.context)
-        if not s.context.get_stop_requested(): return
+            s.fire(f'on_{phase}_step_end', now.context)
+            if e and e.computes: e.phase.add(learn)
+        if not now.context.get_stop_requested(): return
+        if e: raise CancelValidException
         if not s.context.validates: learn.undo.set(learn, 'valid_every', ())     # no evaluation
         raise CancelTrainException
 

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['TOOLS', 'Line', 'Mark', 'Event', 'thinned', 'means', 'Chart', 'described', 'as_float32', 'kept_points', 'chart_spec',
-           'without_blanks', 'steps_between', 'still_svg', 'chart_css', 'charts_html', 'even_ends', 'chart']
+           'without_blanks', 'steps_between', 'still_svg', 'chart_figure', 'chart_css', 'charts_html', 'even_ends',
+           'chart', 'show_charts']
 
 # %% ../../nbs/display/chart.ipynb #2c0c28ba
 import base64
@@ -18,10 +19,10 @@ from typing import Any, NamedTuple
 # %% ../../nbs/display/chart.ipynb #ae57af8d
 from ..basics.text import escape, number
 from .axes import Axis, free_place, path, spread
-from .figures import as_doubles, envelope, envelope_places, epoch_ticks
+from .figures import WIDE, as_doubles, envelope, envelope_places, epoch_ticks, figure, legend, show
 from .live_curve import listed
 from .look import COLORS, FONT, WIDEST, css_variables, in_page
-from .page_script import asset, runs_scripts, script, scripted, still_image
+from .page_script import Html, asset, display_html, runs_scripts, script, scripted, still_image
 from ..basics.buffers import SmoothedBuffer
 
 # %% ../../nbs/display/chart.ipynb #9872880f
@@ -142,7 +143,7 @@ class Chart:
         self.x_format = x_format or _FORMATS.get(say, 'number')
         self.smoothing, self.runs, self.details = smoothing, list(runs), dict(details or {})
         self.tools = [tool for tool in TOOLS if tool in tools or tool == 'smooth' and smoothing is not None]
-        self.text = text or described(_values_by_name(self.lines), title)
+        self.text = text or described([(line.name, ys) for line, _, ys in _by_name(self.lines)], title)
 
 # %% ../../nbs/display/chart.ipynb #a7015afd
 from .look import count_text, lr_text    # formats for `say`, with their names in `chart.js`
@@ -163,11 +164,17 @@ def described(
             parts.append(f'{name} from {first} to {last}, lowest {lowest}')
     return '; '.join(parts) or 'empty chart'
 
-def _values_by_name(lines: Iterable[Line]) -> list[tuple[str, list[float]]]:
-    "Join the values of all lines with the same name, such as the lines of several runs"
-    found: dict[str, list[float]] = {}
-    for line in lines: found.setdefault(line.name, []).extend(listed(line.ys))
-    return list(found.items())
+def _by_name(lines: Iterable[Line]) -> list[tuple[Line, list[float], list[float]]]:
+    "Join the points of all lines with the same name, such as the lines of several runs. Steps without a value become a gap"
+    found: dict[str, tuple[Line, list[float], list[float]]] = {}
+    for line in lines:
+        _, xs, ys = found.setdefault(line.name, (line, [], []))
+        if xs and not line.dots and len(line.xs) and line.xs[0] > xs[-1] + 1:
+            xs.append(xs[-1])
+            ys.append(math.nan)
+        xs.extend(line.xs)
+        ys.extend(listed(line.ys))
+    return list(found.values())
 
 # %% ../../nbs/display/chart.ipynb #f38fa006
 def _floats(values: Iterable[float]) -> str:
@@ -340,6 +347,8 @@ def _robust_limits(chart: Chart, shown: Sequence[tuple]) -> tuple[float, float] 
 # %% ../../nbs/display/chart.ipynb #d1d0b941
 _INK, _QUIET = COLORS['text'], COLORS['quiet']
 
+def _event_color(event: Event) -> str: return COLORS['bad'] if event.kind == 'finding' else _QUIET
+
 def _words(x: float, y: float, text: str, anchor: str = 'start', color: str = _QUIET, more: str = '') -> str:
     "Return an SVG text element, left-aligned and gray by default"
     look = f' text-anchor="{anchor}"'*(anchor != 'start') + f' fill="{color}"'*(color != _QUIET)
@@ -401,7 +410,7 @@ def _verticals(plane: _Plane) -> str:
         a, b = (w*min(max(plane.x.place(v), 0.), 1.) for v in chart.band)
         parts.append(f'<rect x="{a:.1f}" width="{b - a:.1f}" height="{h}" fill="{COLORS["mark"]}" opacity=".14"/>')
     parts += [_stroke(at(x), _QUIET, 1, ' stroke-dasharray="1 4"') for x in chart.borders if plane.has(x)]
-    parts += [_stroke(at(e.x), _QUIET, 1, ' stroke-dasharray="3 3"') for e in chart.events if plane.has(e.x) and e.kind != 'best']
+    parts += [_stroke(at(e.x), _event_color(e), 1, ' stroke-dasharray="3 3"') for e in chart.events if plane.has(e.x) and e.kind != 'best']
     parts += [_stroke(at(m.x), m.color, 1.3, ' stroke-dasharray="5 4"') for m in chart.marks if m.strong and plane.has(m.x)]
     if chart.cursor is not None and plane.has(chart.cursor): parts.append(_stroke(at(chart.cursor), COLORS['mark'], 1.8))
     return ''.join(parts)
@@ -427,7 +436,7 @@ def _end_name(plane: _Plane, line: Line, last: float | None, y: float) -> str:
     return key + _words(x + 20, y + 4, line.name, color=_INK) + value
 
 # %% ../../nbs/display/chart.ipynb #d95153e1
-_GLYPHS = dict(interrupted='■', stopped='■', failed='✕', lr='×', paused='‖', resumed='↻', restart='↻', best='★')
+_GLYPHS = dict(interrupted='■', stopped='■', failed='✕', lr='×', paused='‖', resumed='↻', restart='↻', best='★', finding='!')
 
 _HALO = ' paint-order="stroke" stroke="#fff" stroke-width="3"'     # so that you can read names over lines
 
@@ -452,7 +461,7 @@ def _named_points(plane: _Plane) -> str:
     for event in plane.chart.events:
         if not plane.has(event.x): continue
         x = plane.left + plane.size[0]*plane.x.place(event.x)
-        parts.append(f'<circle cx="{x:.1f}" cy="{_TOP - 9}" r="8" fill="#fff" stroke="{_QUIET}"/>'
+        parts.append(f'<circle cx="{x:.1f}" cy="{_TOP - 9}" r="8" fill="#fff" stroke="{_event_color(event)}"/>'
                      + _words(x, _TOP - 5, _GLYPHS.get(event.kind, '•'), 'middle', _INK, ' font-size="10"'))
     return ''.join(parts)
 
@@ -471,6 +480,64 @@ def still_svg(chart: Chart, points: int = 240) -> str:
             + _words(_LEFT, 17, chart.title, color=_INK, more=' font-size="13.5" font-weight="600"') + _grid(plane)
             + f'<svg x="{plane.left - 5}" y="{_TOP - 5}" width="{w + 10:.1f}" height="{h + 10}" viewBox="-5 -5 {w + 10:.1f} {h + 10}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
             + over + '</svg>')
+
+# %% ../../nbs/display/chart.ipynb #f10c54dd
+def _label_left(ax: Any, points: float) -> None:
+    "Put the name of the x axis to the left of its labels, `points` points below the axis"
+    from matplotlib.transforms import ScaledTranslation
+    down = ScaledTranslation(-12/72, -points/72, ax.figure.dpi_scale_trans)
+    ax.xaxis.label.set(ha='right', va='top')
+    ax.xaxis.set_label_coords(0, 0, ax.transAxes + down)
+
+def _label_epochs(ax: Any, ends: Sequence[tuple[int, int]], n: int) -> None:
+    "Label up to `n` epochs at their last steps, in a second row below the labels of the steps"
+    if not ends or ax.get_xscale() != 'linear': return
+    below = ax.secondary_xaxis('bottom')
+    below.set_xticks(*zip(*epoch_ticks(ends, n)))
+    below.tick_params(length=0, pad=19)
+    below.spines['bottom'].set_visible(False)
+    below.set_xlabel('epoch')
+    for axis, points in ((ax, 5), (below, 20)): _label_left(axis, points)
+
+# %% ../../nbs/display/chart.ipynb #3eb5ff14
+def _draw_curves(ax: Any, curves: Sequence[tuple[Line, list[float], list[float]]]) -> None:
+    from matplotlib.ticker import MaxNLocator
+    for line, xs, ys in curves:
+        points = (xs, ys) if line.dots else envelope(xs, ys)
+        marker = dict(marker='o', ms=4) if line.dots else dict(marker='.') if len(ys) < 20 else {}     # a line through one point is invisible
+        ax.plot(*points, '--' if line.dash in (True, 'dash') else ':' if line.dash else '-', color=line.color,
+                lw=1 if line.faint else None, label=line.name, **marker)
+    if ax.get_xscale() == 'linear' and all(type(x) is int for _, xs, _ in curves for x in xs[:1]):
+        ax.xaxis.set_major_locator(MaxNLocator('auto', steps=[1, 2, 5, 10], integer=True))
+
+def _draw_panel(ax: Any, chart: Chart, n: int, own: bool, room: bool) -> None:
+    "Draw a chart with up to `n` labels of epochs. `own`: in axes of cbnb, whose limits it may set; `room`: with names at the ends of curves"
+    curves = _by_name(chart.lines)
+    _draw_curves(ax, curves)
+    for x in chart.borders: ax.axvline(x, color=_INK, lw=1, ls=':')
+    if own and (chart.robust or any(line.beyond for line in chart.lines)):
+        _, y = _axes(chart, [thinned(line, 2000) for line in chart.lines])
+        ax.set_ylim(y.lo, y.hi)
+    name = curves[0][0].name if len(curves) == 1 and curves[0][0].name != chart.title else ''
+    ax.set(xlabel=chart.xlabel, ylabel=chart.ylabel or name, title=chart.title)
+    ends = [x for _, xs, _ in curves for x in (*xs[:1], *xs[-1:])]
+    _label_epochs(ax, [end for end in chart.epochs if ends and min(ends) <= end[0] <= max(ends)], n)
+    if len(curves) > 1: legend(ax, room)
+
+# %% ../../nbs/display/chart.ipynb #e37338af
+def chart_figure(charts: Sequence[Chart], ax: Any = None,
+    size: tuple[float, float] | None = None,    # width and height in inches; None: 8.4, and 2.8 for each row
+    cols: int = 3,                              # largest number of panels in a row
+) -> Any:
+    "Draw each chart in a panel of a matplotlib figure. If `ax` is passed and there are several charts, raise `ValueError`"
+    if ax is not None and len(charts) > 1:
+        raise ValueError(f'{" and ".join(chart.title for chart in charts)} do not fit into one `ax`: leave it out')
+    cols, own = min(len(charts), cols), ax is None
+    rows = math.ceil(len(charts)/cols)
+    with figure(ax, size or (WIDE[0], 2.8*rows), cols, rows) as (fig, axes):
+        for ax, chart in zip(axes, charts): _draw_panel(ax, chart, 12//cols, own, own and cols == 1)
+        for ax in axes[len(charts):]: ax.remove()
+        return fig
 
 # %% ../../nbs/display/chart.ipynb #b3198df7
 @cache
@@ -501,3 +568,18 @@ def chart(lines: Iterable[Line], live: bool | None = None, still_points: int = 2
 ) -> str:
     "Return HTML for a chart that adapts to the width of the page"
     return charts_html([Chart(lines, **layout)], live=live, still_points=still_points, more=more)
+
+# %% ../../nbs/display/chart.ipynb #fb6e9653
+def show_charts(charts: Sequence[Chart],
+    as_figure: bool,                     # whether to draw a figure
+    return_fig: bool | None = None,      # whether to return the figure instead of showing it
+    ax: Any = None, widget: bool | None = None, columns: int = 1,
+    **look: Any,                         # keyword arguments of `chart_figure`
+) -> Any:    # `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`
+    "Show charts as HTML or as a figure, or return them"
+    text = '; '.join(chart.text for chart in charts)
+    if as_figure:
+        fig = chart_figure(charts, ax, **look)
+        return show(fig, text, return_fig) if ax is None else ax
+    page = Html(charts_html(charts, columns, live=True if widget else None), text)
+    return page if widget else display_html(*page)

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['AXES', 'runs_of', 'Curve', 'run_curve', 'knots', 'places', 'leaves_range', 'differences', 'outcome_of', 'runs_rows',
            'sorted_rows', 'cell_text', 'table_html', 'RunsTable', 'table_data', 'runs_table', 'best_figure',
-           'run_looks', 'details_of', 'DrawsRuns', 'runs_figure', 'runs_chart', 'Comparison', 'comparison_data',
-           'compare']
+           'run_looks', 'details_of', 'Comparison', 'comparison_data', 'compare']
 
 # %% ../../nbs/display/compare.ipynb #933b394a
 import math
@@ -17,11 +16,11 @@ from typing import Any, NamedTuple
 
 # %% ../../nbs/display/compare.ipynb #999316e4
 from ..basics.arguments import columns_hint
-from ..basics.text import as_dataframe, clock, distinct, escape, lower_is_better, plural, text_table, variable_name
 from ..basics.patch import patch
-from .chart import Chart, Line, chart_css, chart_spec, charts_html, still_svg
+from ..basics.text import as_dataframe, clock, distinct, escape, lower_is_better, plural, text_table, variable_name
+from .chart import Chart, Line, chart_css, chart_spec, show_charts, still_svg
 from .epochs_table import epochs_html
-from .figures import figure, legend, show
+from .figures import figure, show
 from .look import COLORS, RUN_COLORS, count_text, css_variables, in_page, lr_text, value_text
 from .page_script import asset, runs_scripts, script, scripted, still_image
 from ..history import History, Run
@@ -77,18 +76,15 @@ def run_curve(run: Run,
     points: int = 200,    # approximate number of values to keep of a column with a value for each batch
 ) -> Curve:
     "Copy a column of a run. If the run does not have this column, the curve is empty"
-    values = _of_steps(run, metric)
-    if values is None:
+    if metric == 'train_loss': values = run.losses
+    elif metric in run.named: values = run.named[metric].column(run.n_steps, smooth=True)
+    elif metric in run.hypers: values = run.hyper(metric)
+    else:
         found = [(step, float(value)) for step, value in run.points(metric) if isinstance(value, (int, float))]
         return Curve([step for step, _ in found], [value for _, value in found], dots=True)
     n, k = len(values), max(math.ceil(len(values)/points), 1)
     steps = range((n - 1) % k, n, k)                 # includes the last step
     return Curve(steps, [float(values[i]) for i in steps], dots=False)
-
-def _of_steps(run: Run, metric: str) -> Sequence[float] | None:
-    if metric == 'train_loss': return run.losses
-    if metric in run.named: return run.named[metric].column(run.n_steps, smooth=True)
-    return run.hyper(metric) if metric in run.hypers else None
 
 # %% ../../nbs/display/compare.ipynb #fe26c6aa
 AXES = dict(step=('step', 'count'), epoch=('epochs', 'epoch'), time=('seconds', 'time'))    # name -> label, format
@@ -184,16 +180,13 @@ def _row(name: str, run: Run, metrics: Iterable[str]) -> dict[str, Any]:
         row[metric] = values[-1] if values else None
     return row
 
-def _lengths(run: Run) -> dict[str, Any]:
-    done = sum(row['complete'] for row in run.epochs)
-    return dict(epochs=done, steps=run.n_steps, time=sum(map(_seconds, run.epochs)))
-
 def runs_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:    # a dict for each run, with the same keys in all dicts
     "Return the table of runs as a list of dicts"
     differing, metrics = differences(runs.values()), _metrics(runs.values())
     rows = [_row(name, run, metrics) for name, run in runs.items()]
     for i, (row, run) in enumerate(zip(rows, runs.values())):
-        row |= _lengths(run) | {k: values[i] for k, values in differing.items() if k not in row}
+        row |= dict(epochs=sum(row['complete'] for row in run.epochs), steps=run.n_steps, time=sum(map(_seconds, run.epochs)))
+        row |= {k: values[i] for k, values in differing.items() if k not in row}
     return rows
 
 # %% ../../nbs/display/compare.ipynb #9108e686
@@ -366,9 +359,11 @@ def _reason(run: Run) -> str:
     return ': '.join([outcome_of(run), *texts[-1:]])
 
 # %% ../../nbs/display/compare.ipynb #4bdedc57
-class DrawsRuns:
-    "Curves of runs that can be drawn as a chart of one metric"
-    def __init__(self, runs: Mapping[str, Run], metric: str | None = None, by: str = 'step'):
+class Comparison:
+    "A comparison of runs, with one chart and one table"
+    def __init__(self, runs: Mapping[str, Run], metric: str | None = None, by: str = 'step',
+        sort: str | None = None,    # column of the table to sort by; None: the best value of `metric`
+    ):
         if not runs: raise ValueError('there are no runs to compare: fit first')
         if by not in AXES: raise ValueError(f'by={by!r} should be one of {", ".join(AXES)}')
         points = 200 if len(runs) < 9 else 100
@@ -382,6 +377,9 @@ class DrawsRuns:
         self.details = details_of(runs)
         self.ends = {axis: {name: knots(run, axis) for name, run in runs.items()} for axis in AXES if axis != 'step'}
         self.diverged = {name: outcome_of(run) for name, run in runs.items() if run.diverged is not None}
+        self.table = RunsTable(runs, sort)
+        found = [name for name in (f'best {self.metric}', self.metric) if name in self.rows[0]]
+        if sort is None and found: self.table.sort_by(found[0])
 
     def xs(self, name: str, steps: Sequence[int], by: str) -> Sequence[float]:
         "Convert the steps of the run `name` to positions on the x axis `by`"
@@ -419,45 +417,6 @@ class DrawsRuns:
         return Chart(lines, title=metric, xlabel=label, x_format=x_format, details=self.details, tools=('log_x', 'log_y'),
                      robust=metric not in self.of_epochs, size=(1200, max(300, 90 + 16*len(lines))))
 
-# %% ../../nbs/display/compare.ipynb #57625f63
-_STYLES = {'': '-', 'dash': '--', 'dot': ':'}
-
-def runs_figure(lines: Sequence[Line], title: str, xlabel: str = 'step', ax: Any = None, notes: Iterable[str] = ()) -> Any:
-    "Draw the lines of several runs, with their names at the right"
-    own = ax is None
-    with figure(ax, size=(9.2, max(3.6, 1.2 + 0.21*len(lines)))) as (fig, [ax]):
-        for line in lines:
-            ax.plot(line.xs, line.ys, _STYLES[line.dash or ''], color=line.color, marker='o' if line.dots else None, ms=4, label=line.name)
-        ranges = [found for line in lines if not line.beyond and (found := _late_range(line.ys))]
-        if ranges:
-            lowest, highest = min(r[0] for r in ranges), max(max(r[1:]) if line.dots else r[1] for r, line in zip(ranges, lines))
-            pad = 0.05*(highest - lowest) or 0.1*abs(highest) or 0.1
-            ax.set_ylim(lowest - pad, highest + pad)
-        ax.set(xlabel='\n'.join([xlabel, *notes]), title=title)
-        legend(ax, own)
-        return fig
-
-# %% ../../nbs/display/compare.ipynb #5eabf9ce
-def runs_chart(runs: Sequence[Run], metric: str | None = None, by: str = 'step', names: Sequence[str] | None = None,
-    live: bool | None = None) -> str:
-    "Return HTML for a chart of several runs"
-    names = distinct([run.name for run in runs]) if names is None else names
-    curves = DrawsRuns(dict(zip(names, runs)), metric, by)
-    return charts_html([curves.chart()], live=live) + _notes_html(curves.notes(curves.metric))
-
-def _notes_html(notes: Sequence[str]) -> str: return ''.join(f'<div>{escape(note)}</div>' for note in notes)
-
-# %% ../../nbs/display/compare.ipynb #bddaf0b1
-class Comparison(DrawsRuns):
-    "A comparison of runs, with one chart and one table"
-    def __init__(self, runs: Mapping[str, Run], metric: str | None = None, by: str = 'step',
-        sort: str | None = None,    # column of the table to sort by; None: the best value of `metric`
-    ):
-        super().__init__(runs, metric, by)
-        self.table = RunsTable(runs, sort)
-        found = [name for name in (f'best {self.metric}', self.metric) if name in self.rows[0]]
-        if sort is None and found: self.table.sort_by(found[0])
-
     @property
     def rows(self) -> list[dict[str, Any]]:
         "The table as a list of dicts"
@@ -473,7 +432,8 @@ class Comparison(DrawsRuns):
     def html(self, live: bool | None = None) -> str:
         "Return the chart and the table as HTML"
         chart = self.chart()
-        still = still_image(still_svg(chart), chart.text) + _notes_html(self.notes(self.metric)) + table_html(self.rows)
+        notes = ''.join(f'<div>{escape(note)}</div>' for note in self.notes(self.metric))
+        still = still_image(still_svg(chart), chart.text) + notes + table_html(self.rows)
         if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
         return scripted(still, script('chart.js', 'compare.js'), comparison_data(self), True)
 
@@ -506,8 +466,9 @@ def compare(*sources: Any, metric: str | None = None, by: str = 'step', sort: st
     """
     found = Comparison(runs_of(*sources, **named), metric, by, sort)
     if not return_fig and ax is None: return found
-    fig = runs_figure(found.lines(found.metric, by), found.metric, AXES[by][0], ax, found.notes(found.metric))
-    return show(fig, found.chart().text, True) if ax is None else ax
+    chart = found.chart()
+    chart.xlabel = '\n'.join([chart.xlabel, *found.notes(found.metric)])
+    return show_charts([chart], True, True, ax, size=(9.2, max(3.6, 1.2 + 0.21*len(chart.lines))))
 
 # %% ../../nbs/display/compare.ipynb #4c6552a8
 @patch

@@ -9,7 +9,6 @@ __all__ = ['STYLE', 'CURVE_STYLE', 'LEGEND', 'status_html', 'waiting_html', 'sma
 # %% ../../nbs/display/dashboard.ipynb #72116d8f
 import atexit
 import math
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,72 +24,14 @@ from .look import lr_text, value_text
 from .live_chart import LiveChart, has_live_charts, small
 from .progress import (FIT_STYLE, KEPT_STEPS, NotebookDisplay, Progress, brief, fit_page, live_table, loss_lines,
                                    loss_looks, losses_layout, page_so_far, row_text, run_events, valid_points)
+from .page_script import asset
 from .pump import Pump
 from .steering import Steering
 from ..history import Run
 
-# %% ../../nbs/display/dashboard.ipynb #f25b5d65
-_STATUS_STYLE = '''
-.cbnb-bars {display:grid; grid-template-columns:minmax(4em,15em) minmax(0,1fr); gap:.3em .8em;
-  align-items:center; line-height:1.4; font-variant-numeric:tabular-nums; white-space:normal;
-  color:var(--cbnb-text)}
-.cbnb-bars > i {height:.7em; border:1px solid var(--cbnb-quiet); border-radius:.4em;
-  background:linear-gradient(var(--cbnb-train) 0 0) 0/var(--w) no-repeat}
-.cbnb-now {grid-column:1/-1; display:flex; flex-wrap:wrap; gap:0 1.2em; min-height:1.4em}
-.cbnb-now b {font-weight:600; margin-right:.4em}
-.cbnb-status, .cbnb-curve, .cbnb-table {max-width:100%}
-.cbnb-dashboard {
-  & .cbnb-stop {width:5.6em} & .cbnb-pause {width:6.8em}
-  & .cbnb-scale {width:16.5em} & .cbnb-planned {width:4.8em}
-  &.jupyter-widgets-disconnected {
-    &::after {content:"the kernel is gone, and this fit with it"}
-    & > * {opacity:.55} & .cbnb-controls {display:none}
-  }
-  & .widget-html-content {flex:1; min-width:0}
-  &.cbnb-fit {padding-right:18px} & :is(.cbnb-curve, .cbnb-table) {margin:0}
-  & .cbnb-controls {flex-flow:row wrap} & .cbnb-off {display:none}
-  & .cbnb-scale .widget-label {width:2.2em}
-}
-.cbnb-curve {min-height:318px} .cbnb-main:has(.cbnb-moved-in) .cbnb-legend, .cbnb-style {display:none}
-'''
-
-# %% ../../nbs/display/dashboard.ipynb #ca734f06
-_CURVE_STYLE = '''
-.cbnb-main:not(:has(.cbnb-moved-in)) .cbnb-curve {min-height:292px}
-.cbnb-plot {position:relative; height:232px; margin:8px 8px 26px 54px; color:var(--cbnb-text);
-  border:solid color-mix(in srgb, currentColor 50%, transparent); border-width:0 0 1px 1px;
-  --g:color-mix(in srgb, currentColor 14%, transparent);
-  background:linear-gradient(var(--g) 1px, transparent 1px) 0 0/100% var(--y),
-             linear-gradient(90deg, var(--g) 1px, transparent 1px) 0 0/var(--x) 100%}
-.cbnb-plot i, .cbnb-plot::after {font:12px/1 system-ui,sans-serif; color:var(--cbnb-quiet);
-  font-variant-numeric:tabular-nums; white-space:nowrap}
-.cbnb-plot u, .cbnb-plot s {position:absolute; display:flex; text-decoration:none}
-.cbnb-plot u {top:-6px; bottom:-6px; right:calc(100% + 7px); flex-direction:column;
-  justify-content:space-between; text-align:right}
-.cbnb-plot s {top:calc(100% + 6px); left:calc(var(--x)/-2); width:100%}
-.cbnb-plot s i {flex:none; width:var(--x); text-align:center}
-.cbnb-plot::after {content:"step"; position:absolute; top:calc(100% + 6px);
-  right:calc(100% + 7px)}
-.cbnb-plot > i {position:absolute; right:0; top:-14px}
-.cbnb-fit .cbnb-live .r {stroke:var(--cbnb-raw)} .cbnb-fit .cbnb-live .s {stroke:var(--cbnb-train)}
-.cbnb-fit .cbnb-live :is(.v,.w) {stroke:var(--cbnb-valid)}
-'''
-
 # %% ../../nbs/display/dashboard.ipynb #25229754
-_KEY_STYLE = '''
-.cbnb-keys {padding-left:54px; line-height:26px; color:var(--cbnb-text)}
-.cbnb-key::before {content:""; display:inline-block; width:16px; margin:0 .4em .25em 0;
-  border-top:2.5px solid var(--cbnb-train)}
-.cbnb-key {margin-right:1.2em; white-space:nowrap}
-.cbnb-key.r::before {border-top:1.5px solid var(--cbnb-raw)}
-.cbnb-key.v::before {width:8px; height:8px; border:0; border-radius:50%; margin-bottom:0;
-  background:var(--cbnb-valid)}
-'''
-
-def _tight(css: str) -> str: return re.sub(r'\s*([{;}\n])\s*', lambda found: found[1].strip(), css)
-
-STYLE = brief(FIT_STYLE) + _tight(f'<style>{_STATUS_STYLE}</style>')
-CURVE_STYLE = LIVE_STYLE.replace('\n', '') + _tight(f'<style>{_CURVE_STYLE}{_KEY_STYLE}</style>')    # needed until the page draws the live chart
+STYLE = f'{brief(FIT_STYLE)}<style>{asset("dashboard.css")}</style>'
+CURVE_STYLE = LIVE_STYLE.replace('\n', '') + f'<style>{asset("curve.css")}</style>'    # needed until the page draws the live chart
 
 LEGEND = ('<div class=cbnb-keys><span class="cbnb-key r">train, each batch</span> '
           '<span class="cbnb-key">train, smoothed</span> <span class="cbnb-key v">valid</span></div>')

@@ -24,6 +24,7 @@ from ..basics.nested import entries, kind_of
 from ..basics.text import escape, number, text_table
 from .figures import figure
 from .look import COLORS, css_variables
+from .page_script import asset
 
 # %% ../../nbs/display/items.ipynb #fc3a05e5
 def png(
@@ -236,25 +237,7 @@ def cards_text(cards: Sequence[Card]) -> str:
     return '\n'.join(text_table([(*(name for name, _ in columns), 'item'), *rows]))
 
 # %% ../../nbs/display/items.ipynb #76fbbac3
-ITEM_STYLE = f'''<style>{css_variables('.cbnb-items')}
-.cbnb-items{{font:12px/1.4 system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;font-variant-numeric:tabular-nums;max-width:1200px}}
-.cbnb-items .cards{{display:grid;grid-template-columns:repeat(auto-fill,minmax(132px,1fr));gap:8px;max-width:1200px}}
-.cbnb-items .card{{border:1px solid color-mix(in srgb,currentColor 25%,transparent);border-radius:6px;padding:7px 8px;text-align:left;overflow-wrap:anywhere}}
-.cbnb-items .wrong{{border:2px dashed var(--cbnb-bad);padding:6px 7px}}
-.cbnb-items img{{display:block;margin:0 auto 5px;image-rendering:pixelated;max-width:100%}}
-.cbnb-items .quiet{{color:var(--cbnb-quiet)}}
-.cbnb-items .fact{{white-space:nowrap;margin-right:.4em}}
-.cbnb-items b.no{{color:var(--cbnb-bad)}}
-.cbnb-items table{{border-collapse:collapse;font-size:12px;margin:0}}
-.cbnb-items td,.cbnb-items th{{padding:4px 8px!important;vertical-align:top!important;text-align:left!important;white-space:normal}}
-.cbnb-items td.number,.cbnb-items th.number{{text-align:right!important}}
-.cbnb-items td.name{{white-space:nowrap}}
-.cbnb-items td.names{{min-width:14em}}
-.cbnb-items .text{{white-space:pre-wrap;overflow-wrap:anywhere;max-width:56em;min-width:16em}}
-.cbnb-items .wide{{overflow-x:auto}}
-.cbnb-items tr.wrong td:first-child{{border-left:4px double var(--cbnb-bad)}}
-.cbnb-items tr.wrong{{border:0}}
-</style>'''.replace('\n', '')
+ITEM_STYLE = f'<style>{css_variables(".cbnb-items")}{asset("items.css")}</style>'
 
 # %% ../../nbs/display/items.ipynb #100fba7d
 _LONGEST = 400    # characters of a text; longer texts are shortened

@@ -14,6 +14,7 @@ from ..basics.text import escape, shell
 from ..basics.patch import patch
 from .front_end import display_mode
 from .look import css_variables
+from .page_script import asset
 from ..events import Action, CancelException, EVENTS, Events, FIT, Level, loop_lines
 from ..learner import Learner
 
@@ -141,17 +142,7 @@ class _Loop:
 # %% ../../nbs/display/loop.ipynb #20fc361a
 _COLORS = css_variables('.cbnb-loop', ['text', 'quiet', 'page', 'raw', 'train', 'valid', 'good', 'bad'])
 _AUTO = 'body[data-theme=auto] .cbnb-loop'            # pages that follow the system's dark mode
-_STYLE = _COLORS.replace(_AUTO, f'{_AUTO},:root.cbnb-loop') + '''
-.cbnb-loop{max-width:100%;height:auto;display:block}.cbnb-loop+pre{display:none}
-.cbnb-loop text{font:11px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--cbnb-text)}
-.cbnb-loop .lp-event{font-size:12px}.cbnb-loop .lp-title{font-weight:bold}
-.cbnb-loop .lp-code,.cbnb-loop .lp-quiet{fill:var(--cbnb-quiet)}.cbnb-loop .lp-cancel{fill:var(--cbnb-bad)}
-.lp-card{fill:var(--cbnb-page)}.lp-dot{fill:var(--cbnb-train)}
-.lp-box{fill:var(--cbnb-raw);fill-opacity:.03;stroke:var(--cbnb-raw)}
-.lp-train{fill:var(--cbnb-train);stroke:var(--cbnb-train)}.lp-valid{fill:var(--cbnb-valid);stroke:var(--cbnb-valid)}
-.lp-rail{fill:none;stroke:var(--cbnb-bad);stroke-width:1.2}.lp-head{fill:var(--cbnb-bad)}
-.lp-back{fill:var(--cbnb-page);stroke:var(--cbnb-good)}.cbnb-loop .lp-name{fill:var(--cbnb-good)}
-'''
+_STYLE = _COLORS.replace(_AUTO, f'{_AUTO},:root.cbnb-loop') + asset('loop.css')
 
 # %% ../../nbs/display/loop.ipynb #1bc5d9e4
 _NAME = 'The training loop, with its events and the exceptions that cancel a part of it'

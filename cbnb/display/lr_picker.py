@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any
@@ -231,6 +231,12 @@ def _rule_words(found: Any, name: str) -> tuple[str, str]:
     return f'{name}  {lr_text(lr)}' if lr is not None else name, tip
 
 # %% ../../nbs/display/lr_picker.ipynb #3ed77f0b
+def _widget(kind: str, name: str, layout: Mapping[str, str] = {}, **traits: Any) -> Any:
+    "Create a widget of ipywidgets with the CSS class `name`. The description of a control has the width of its text"
+    import ipywidgets
+    style = dict(style=dict(description_width='initial')) if kind.endswith(('Slider', 'Text')) else {}
+    return getattr(ipywidgets, kind)(layout=dict(layout), _dom_classes=(name,), **style, **traits)
+
 def _dress(button: Any, found: Any, name: str) -> None:
     "Set the text, tooltip, icon and style of a rule's button from the current result"
     button.description, button.tooltip = _rule_words(found, name)
@@ -240,11 +246,8 @@ def _dress(button: Any, found: Any, name: str) -> None:
 
 def rule_button(found: Any, name: str) -> Any:
     "Create the button of a rule, without a click handler. The button is disabled if the suggestion is not a valid rate"
-    from ipywidgets import Button
-    button = Button(disabled=name not in choices(found))
+    button = _widget('Button', _rule_class(name), dict(width='auto', max_width='100%'), disabled=name not in choices(found))
     _dress(button, found, name)
-    button.layout.width, button.layout.max_width = 'auto', '100%'
-    button.add_class(_rule_class(name))
     return button
 
 # %% ../../nbs/display/lr_picker.ipynb #cf61a1f5
@@ -252,14 +255,10 @@ _STEP = 0.01         # step of the slider, in exponents of ten: 2.3%
 
 def lr_slider(found: Any, lr: Any = None) -> Any:
     "Create a slider for the learning rate with a log scale"
-    from ipywidgets import FloatLogSlider
     low, high = slider_range(found, lr)
-    slider = FloatLogSlider(value=first_choice(found, lr), base=10, min=low, max=high, step=_STEP,
-                            description='learning rate', readout=False,   # the chart shows the rate
-                            tooltip='the learning rate, on a log scale')
-    slider.layout.width, slider.style.description_width = '100%', 'initial'
-    slider.add_class('cbnb-lr')
-    return slider
+    return _widget('FloatLogSlider', 'cbnb-lr', dict(width='100%'), value=first_choice(found, lr), base=10, min=low, max=high, step=_STEP,
+                   description='learning rate', readout=False,   # the chart shows the rate
+                   tooltip='the learning rate, on a log scale')
 
 def nearby(value: float, exact: list[float]) -> float:
     "Return the rate in `exact` nearest to the slider if it is within half a step. Otherwise return the value of the slider"
@@ -277,31 +276,15 @@ def clicked(
     return nearest if nearest and factor(nearest) < 0.08 else float(f'{x:.1e}')
 
 # %% ../../nbs/display/lr_picker.ipynb #b2894242
-def _button(name: str, text: str, icon: str, tooltip: str) -> Any:
-    "Create a button with an icon, a tooltip and the CSS class `cbnb-<name>`"
-    from ipywidgets import Button
-    button = Button(description=text, icon=icon, tooltip=tooltip)
-    button.add_class(f'cbnb-{name}')
-    return button
-
-def epochs_box(
-    n: float | None = None,   # initial number of epochs; None: 5
-) -> Any:                     # a `BoundedIntText` of ipywidgets
-    "Create a box for the number of epochs"
-    from ipywidgets import BoundedIntText
-    box = BoundedIntText(value=max(round(n or 5), 1), min=1, max=100_000, description='epochs',
-                         tooltip='number of epochs to train')
-    box.layout.width, box.style.description_width = '9em', 'initial'
-    box.layout.margin = '2px 2px 2px 14px'          # space after the previous button
-    box.add_class('cbnb-epochs')
-    return box
+def epochs_box(n: float | None = None) -> Any:
+    "Create a box for the number of epochs, 5 by default"
+    return _widget('BoundedIntText', 'cbnb-epochs', dict(width='9em', margin='2px 2px 2px 14px'),     # space after the previous button
+                   value=max(round(n or 5), 1), min=1, max=100_000, description='epochs', tooltip='number of epochs to train')
 
 def _row(*parts: Any) -> Any:
     "Arrange widgets in a row that wraps if it does not fit into the width of the output"
     from ipywidgets import HBox
-    box = HBox(parts)
-    box.layout.flex_flow, box.layout.align_items = 'row wrap', 'center'
-    return box
+    return HBox(parts, layout=dict(flex_flow='row wrap', align_items='center'))
 
 # %% ../../nbs/display/lr_picker.ipynb #6149c34d
 _STYLE = (css_variables('.cbnb-picker') +
@@ -377,8 +360,9 @@ class LRPicker:
         self.advice, self.chart, self.said, self.below, self.printed = HTML(), HTML(), HTML(), VBox(), HTML()
         self.slider, self.epochs = lr_slider(found, learn.lr), epochs_box(found.n_epoch)
         self.meant = self.slider.value                     # rate that was last chosen with a button or a click
-        self.use = _button('use', 'use this lr', 'check', 'set learn.lr to this rate')
-        self.fit = _button('start', 'fit one cycle', 'play', 'start learn.fit_one_cycle with this rate at the top')
+        self.use = _widget('Button', 'cbnb-use', description='use this lr', icon='check', tooltip='set learn.lr to this rate')
+        self.fit = _widget('Button', 'cbnb-start', description='fit one cycle', icon='play',
+                           tooltip='start learn.fit_one_cycle with this rate at the top')
         self.rules: dict[str, Any] = {}                    # rule -> button
         self.rule_row = _row()
         self.live = self._make_live()                      # the live chart; None: anywidget is not installed, or the sweep is empty
@@ -478,12 +462,8 @@ class LRPicker:
         from ipywidgets import VBox
         self.said.add_class('cbnb-said')
         self.below.layout.max_height, self.below.layout.flex = '46em', '0 0 auto'   # long output scrolls
-        view = VBox([self.advice, self.chart, self.rule_row, self.slider,
-                     _row(self.use, self.epochs, self.fit), self.said, self.below, self.printed])
-        view.layout.width, view.layout.max_width = '100%', f'{WIDEST}px'
-        view.add_class('cbnb-picker')
-        view.add_class(self.scope)
-        return view
+        parts = [self.advice, self.chart, self.rule_row, self.slider, _row(self.use, self.epochs, self.fit), self.said, self.below, self.printed]
+        return VBox(parts, layout=dict(width='100%', max_width=f'{WIDEST}px'), _dom_classes=('cbnb-picker', self.scope))
 
     def _advise(self) -> None:
         "Show the recommendation, and update the buttons of the rules"

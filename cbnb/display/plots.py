@@ -6,42 +6,16 @@
 __all__ = []
 
 # %% ../../nbs/display/plots.ipynb #745646ae
-from collections.abc import Sequence
+import math
 from typing import Any
-
-# %% ../../nbs/display/plots.ipynb #28636162
-import torch
-from torch import Tensor
 
 # %% ../../nbs/display/plots.ipynb #c183c38d
 from ..basics.patch import patch
-from .chart import Chart, charts_html, described
-from .figures import (
-    answers_mouse, as_doubles, envelope, figure, legend, losses_figure, lr_figure, metrics_figure, sched_figure, show)
+from .chart import Chart, Line, show_charts
+from .figures import WIDE, answers_mouse, envelope, figure, legend, show
 from .look import COLORS
-from .page_script import Html
-from .run_charts import (
-    column_of, ends_of, losses_chart, metric_charts, metric_names, points_of, rates_charts, starts_of)
-from ..history import Run
+from .run_charts import losses_chart, metric_charts, rates_charts
 from ..recorder import Recorder
-
-# %% ../../nbs/display/plots.ipynb #0ab4760f
-def _all_steps(runs: Sequence[Run], name: str) -> Tensor:
-    "Return the values of one column at each step of all runs, joined in order"
-    return torch.cat([as_doubles(column_of(run, name)) for run in runs])
-
-# %% ../../nbs/display/plots.ipynb #e33e13f6
-def _page(charts: Sequence[Chart], widget: bool | None, columns: int = 1) -> Html | None:
-    "Show charts, or return them if `widget` is true"
-    text = '; '.join(chart.text for chart in charts)
-    page = Html(charts_html(charts, columns, live=True if widget else None), text)
-    if widget: return page
-    from IPython.display import display
-    display({'text/html': page.html, 'text/plain': text}, raw=True)
-
-def _shown(fig: Any, text: str, return_fig: bool | None, ax: Any) -> Any:
-    "If `ax` is not None, return `ax`. Otherwise show the figure, or return it if `return_fig` is true"
-    return show(fig, text, return_fig) if ax is None else ax
 
 # %% ../../nbs/display/plots.ipynb #dd5bf1cd
 @patch
@@ -65,13 +39,8 @@ def plot_losses(self: Recorder, skip_start: int = 0, skip_end: int = 0, return_f
     for name, skip in dict(skip_start=skip_start, skip_end=skip_end).items():
         if not isinstance(skip, int): raise TypeError(f'{name}={skip!r} should be a number of batches. To save the figure: '
                                                       "plot_losses(return_fig=True).savefig('losses.png')")
-    runs = self.history.runs
-    if answers_mouse(widget, return_fig, ax): return _page([losses_chart(runs, skip_start, skip_end, self.beta)], widget)
-    raw, smooth, valid = _all_steps(runs, 'loss'), _all_steps(runs, 'smooth'), points_of(runs, 'valid_loss')
-    named = {name: _all_steps(runs, name) for name in dict.fromkeys(name for run in runs for name in run.named)}
-    fig = losses_figure(raw, smooth, valid, starts_of(runs), skip_start, skip_end, ax, ends_of(runs), named)
-    curves = [('train, smoothed', smooth), *named.items(), ('valid', [loss for _, loss in valid])]
-    return _shown(fig, described(curves, f'losses over {len(raw)} training batches'), return_fig, ax)
+    chart = losses_chart(self.history.runs, skip_start, skip_end, self.beta)
+    return show_charts([chart], not answers_mouse(widget, return_fig, ax), return_fig, ax, widget, size=WIDE)
 
 # %% ../../nbs/display/plots.ipynb #7aca3846
 @patch
@@ -93,12 +62,8 @@ def plot_lr(self: Recorder, show_moms: bool = False, skip_start: int = 0, skip_e
     runs = self.history.runs
     if show_moms and not any('mom' in run.hypers for run in runs):
         raise ValueError(f'{type(self.learn.opt).__name__} has no momentum to show')
-    if answers_mouse(widget, return_fig, ax):
-        return _page(rates_charts(runs, show_moms, skip_start, skip_end), widget, 1 + show_moms)
-    lrs, moms = _all_steps(runs, 'lr'), _all_steps(runs, 'mom') if show_moms else None
-    fig = lr_figure(lrs, moms, starts_of(runs), skip_start, skip_end, ax, ends_of(runs))
-    curves = [('learning rate', lrs), *([('momentum', moms)] if show_moms else [])]
-    return _shown(fig, described(curves, f'{len(lrs)} training batches'), return_fig, ax)
+    charts = rates_charts(runs, show_moms, skip_start, skip_end)
+    return show_charts(charts, not answers_mouse(widget, return_fig, ax), return_fig, ax, widget, len(charts))
 
 # %% ../../nbs/display/plots.ipynb #18ac7cc9
 @patch
@@ -114,16 +79,13 @@ def plot_metrics(self: Recorder, skip_start: int = 0, skip_end: int = 0, return_
         widget: True: return charts; False: draw a figure; None: charts in a notebook front end
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`
+    Raises:
+        ValueError: no metrics were recorded: give the learner some, Learner(..., metrics=accuracy), and validation data
     """
     self.last()
-    runs = self.history.runs
-    metrics = {name: points_of(runs, name) for name in metric_names(runs)}
-    if metrics and answers_mouse(widget, return_fig, ax):
-        charts = metric_charts(runs, skip_start, skip_end)
-        return _page(charts, widget, min(len(charts), 2))
-    fig = metrics_figure(metrics, starts_of(runs)[1:], skip_start, skip_end, ax, ends_of(runs))
-    curves = [(name, [value for _, value in points]) for name, points in metrics.items()]
-    return _shown(fig, described(curves, 'metrics over steps'), return_fig, ax)
+    charts = metric_charts(self.history.runs, skip_start, skip_end)
+    if not charts: raise ValueError('no metrics were recorded: give the learner some, Learner(..., metrics=accuracy), and validation data')
+    return show_charts(charts, not answers_mouse(widget, return_fig, ax), return_fig, ax, widget, min(len(charts), 2))
 
 # %% ../../nbs/display/plots.ipynb #f8c3ff44
 @patch
@@ -173,5 +135,5 @@ def plot_sched(self: Recorder, keys: list[str] | None = None, figsize: tuple[flo
     hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
     for key in keys or ():
         if key not in hps: raise ValueError(f'{key!r} was not recorded; there are {", ".join(hps)}')
-    chosen = {key: hps[key] for key in keys or hps}
-    return show(sched_figure(chosen, figsize), f'{", ".join(chosen)} over steps', return_fig)
+    charts = [Chart([Line(key, range(len(hps[key])), hps[key], COLORS['lr'])], xlabel='step') for key in keys or hps]
+    return show_charts(charts, True, return_fig, cols=2, size=figsize or (4.2*min(len(charts), 2), 2.8*math.ceil(len(charts)/2)))

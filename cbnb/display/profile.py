@@ -8,6 +8,7 @@ __all__ = ['GROUPS', 'LEAST', 'HEADINGS', 'LIMITS', 'RULES', 'Row', 'Profile', '
 
 # %% ../../nbs/display/profile.ipynb #d4cd1779
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 # %% ../../nbs/display/profile.ipynb #9b4da4cb
@@ -19,28 +20,21 @@ GROUPS = dict(data=COLORS['mark'], device='#1b95a5', compute=COLORS['train'], me
               callbacks=COLORS['valid'], builtin='#8a6d1b', display=COLORS['mom'], saving='#a3781f', start='#d9569f',
               loop=COLORS['raw'], profiler=COLORS['text'])    # group of a row -> color
 
-class _Equal:
-    "Base class of objects that are equal if all their attributes are equal"
-    def __eq__(self, other: object) -> bool: return type(other) is type(self) and vars(other) == vars(self)
-
-class Row(_Equal):
+@dataclass(repr=False)
+class Row:
     "One row of a profile: the time that one part of a fit takes"
-    def __init__(self,
-        name: str,         # name of the part, such as 'forward' or 'Recorder.after_batch'
-        group: str,        # group of the part: one of `GROUPS`
-        phase: str,        # 'train', 'valid', or '' if the part belongs to no phase
-        seconds: float,    # total time, without the time of other rows
-        count: int,        # number of calls
-        device: float | None = None,    # seconds on the device; None: not measured
-        syncs: int = 0,    # number of times the CPU waited for the device; 0 if this is not measured
-    ):
-        self.name, self.group, self.phase, self.seconds = name, group, phase, seconds
-        self.count, self.device, self.syncs = count, device, syncs
+    name: str         # name of the part, such as 'forward' or 'Recorder.after_batch'
+    group: str        # group of the part: one of `GROUPS`
+    phase: str        # 'train', 'valid', or '' if the part belongs to no phase
+    seconds: float    # total time, without the time of other rows
+    count: int        # number of calls
+    device: float | None = None    # seconds on the device; None: not measured
+    syncs: int = 0    # number of times the CPU waited for the device; 0 if this is not measured
 
     def __repr__(self) -> str: return f'Row({", ".join(f"{k}={v!r}" for k, v in vars(self).items() if v is not None)})'
 
 # %% ../../nbs/display/profile.ipynb #1c042e36
-class Profile(_Equal):
+class Profile:
     """The time of a fit by parts, with advice for slow parts
 
     Args:
@@ -52,6 +46,8 @@ class Profile(_Equal):
         self.rows = sorted(rows, key=lambda row: -row.seconds)
         self.batches = dict(train=0, valid=0) if batches is None else batches
         self.about = {} if about is None else about
+
+    def __eq__(self, other: object) -> bool: return type(other) is type(self) and vars(other) == vars(self)
 
     @property
     def wall(self) -> float:
@@ -403,9 +399,11 @@ def profile_figure(profile: Profile, most: int = 12, ax: Any = None,
         return fig
 
 # %% ../../nbs/display/profile.ipynb #7178a9c8
-class Comparison(_Equal):
+@dataclass(repr=False)
+class Comparison:
     "A comparison of two profiles, part by part, shown as a table"
-    def __init__(self, before: Profile, after: Profile): self.before, self.after = before, after
+    before: Profile
+    after: Profile
 
     @property
     def rows(self) -> list[tuple[str, str, float, float]]:

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['TABLE_STYLE', 'KEPT_STEPS', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'shortened',
            'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'valid_points',
-           'run_events', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart', 'picture_so_far', 'page_so_far',
-           'brief', 'row_text', 'fit_page', 'LogDisplay', 'TerminalDisplay', 'NotebookDisplay', 'make_display',
-           'n_validated', 'ProgressCallback']
+           'run_events', 'findings_of', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
+           'picture_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'LogDisplay', 'TerminalDisplay',
+           'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
 import itertools
@@ -32,7 +32,7 @@ from .chart import Chart, Event, Line, chart, still_svg
 from .live_curve import sparkline
 from .figures import NAMED_COLORS
 from .front_end import by_name, display_mode
-from .look import COLORS, FONT, WIDEST, css_variables, value_text
+from .look import COLORS, WIDEST, css_variables, value_text
 from .page_script import asset, runs_scripts, still_image
 from ..learner import Learner
 from ..history import Run
@@ -116,28 +116,7 @@ def changes(names: Sequence[str], rows: Sequence[Sequence[Any]],
     return found
 
 # %% ../../nbs/display/progress.ipynb #ac6c793e
-TABLE_STYLE = f'''<style>
-.cbnb-epochs{{max-width:100%;overflow-x:auto;color:var(--cbnb-text,currentColor)}}
-.cbnb-epochs.long{{display:flex;flex-direction:column-reverse}}
-.cbnb-epochs.cbnb-epochs.cbnb-epochs{{
-& table{{flex:none;align-self:flex-start;margin:0;border-collapse:collapse;border:0;
-font:13px/20px {FONT};font-variant-numeric:tabular-nums}}
-& tr{{background:none}}
-& :is(th,td){{position:relative;padding:0 1.4em 0 .4em;border:0;min-width:8ch;
-text-align:right;white-space:nowrap;font-weight:400;line-height:20px;max-width:none}}
-& :is(th,td):last-child{{padding-right:.5em;min-width:0}}
-& :first-child{{min-width:0}}
-& thead th{{position:sticky;top:0;z-index:1;font-weight:600;
-background:var(--jp-layout-color0,var(--cbnb-page,Canvas));box-shadow:0 1px currentColor}}
-& .best *{{font-weight:700;background:color-mix(in srgb,var(--cbnb-train,gray) 13%,transparent)}}
-& .best * *{{background:none}}
-& :is(.up,.down,.better,.worse)::after{{position:absolute;right:.45em;font-size:10px;
-color:var(--cbnb-quiet,inherit)}}
-& :is(.up,.worse)::after{{content:"▲";content:"▲"/"up"}}
-& :is(.down,.better)::after{{content:"▼";content:"▼"/"down"}}
-& .better::after{{color:var(--cbnb-good,inherit)}}
-& .worse::after{{color:var(--cbnb-bad,inherit)}}
-}}</style>'''.replace('\n', '')
+TABLE_STYLE = f'<style>{asset("epochs.css")}</style>'
 
 # %% ../../nbs/display/progress.ipynb #3a24463e
 def _row_html(values: Sequence[Any], looks: Sequence[str], best: bool) -> str:
@@ -203,27 +182,19 @@ class Progress(NamedTuple):
         most: float = math.inf,    # largest number of characters; the least important words are left out
     ) -> str:
         "Describe the progress in one line"
-        return _worded(self, most)
-
-# %% ../../nbs/display/progress.ipynb #ebfb5214
-def _worded(at: Progress, most: float) -> str:
-    of = f' of {at.n_batches}' if at.n_batches else ''
-    if at.purpose == 'lr_find':
-        stage = f', {at.stage}'*bool(at.stage)
-        return f'lr_find{stage}: {at.batches}{of} updates, lr {at.lr:.2g}'
-    batch = f'batch {at.batches}{of}'
-    if at.purpose != 'fit': return f'{at.purpose}: {batch}'
-    said = _fit_words(at, batch + ' of validation'*(not at.training))
-    for least in ('rate', 'batch', 'loss'):
-        if len(', '.join(said.values())) > most: said.pop(least, None)
-    return ', '.join(said.values())
-
-def _fit_words(at: Progress, batch: str) -> dict[str, str]:
-    said = dict(epochs=f'{at.epochs} of {at.n_epoch} epochs', batch=batch)
-    if at.loss is not None: said['loss'] = f'loss {at.loss:.4f}'
-    if at.rate: said['rate'] = f'{at.rate:,.0f} samples/s'
-    if at.left is not None: said['left'] = f'{clock(at.left)} left'
-    return said
+        of = f' of {self.n_batches}' if self.n_batches else ''
+        if self.purpose == 'lr_find':
+            stage = f', {self.stage}'*bool(self.stage)
+            return f'lr_find{stage}: {self.batches}{of} updates, lr {self.lr:.2g}'
+        said = dict(epochs=f'{self.epochs} of {self.n_epoch} epochs', batch=f'batch {self.batches}{of}')
+        if self.purpose != 'fit': return f'{self.purpose}: {said["batch"]}'
+        if not self.training: said['batch'] += ' of validation'
+        if self.loss is not None: said['loss'] = f'loss {self.loss:.4f}'
+        if self.rate: said['rate'] = f'{self.rate:,.0f} samples/s'
+        if self.left is not None: said['left'] = f'{clock(self.left)} left'
+        for least in ('rate', 'batch', 'loss'):
+            if len(', '.join(said.values())) > most: said.pop(least, None)
+        return ', '.join(said.values())
 
 # %% ../../nbs/display/progress.ipynb #9372d930
 _ROW = 'display:flex;gap:.8em;align-items:center;margin:.4em 0'
@@ -367,6 +338,16 @@ def run_events(run: Run) -> list[Event]:
     loss, step = min(points)
     return [*found, Event(step, 'best', f'lowest valid_loss: {value_text(loss)}')]
 
+def findings_of(run: Run | None) -> list[dict[str, Any]]:
+    "Return the events that tell what is wrong with a fit. The recorder has printed a line about losses that are not finite"
+    return [event for event in run.events if event['kind'] == 'finding' and event['code'] != 'R1'] if run else []
+
+def finding_line(
+    event: dict[str, Any],    # an event of the kind 'finding'
+) -> str:
+    "Return the line about a finding"
+    return f'step {event["step"]:,}: {event["text"]}. Fix: {event["fix"]}'
+
 # %% ../../nbs/display/progress.ipynb #c58bc6a2
 def loss_looks(run: Run) -> list[Line]:
     "Return a named and colored line for each loss of a run. The lines have no points yet"
@@ -478,10 +459,11 @@ def fit_page(names: Sequence[str], rows: Sequence[Sequence[Any]], word: str,
         drawn = losses_chart(run, _page_data(names, rows), asks)
     if drawn is None: drawn = losses_chart(run) if run is not None else ''
     main = f'<div class="cbnb-main">{drawn}</div>' if drawn else ''
+    said = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in findings_of(run))
     page = (f'<div class="cbnb-fit">{style}{main}<div class="cbnb-side">'
-            f'{table}</div><p>{escape(words)}</p></div>')
+            f'{table}</div>{said}<p>{escape(words)}</p></div>')
     lines = _page_lines(names, rows, run, 8 if live else 60)
-    return {'text/html': page, 'text/plain': '\n'.join([*lines, word])}
+    return {'text/html': page, 'text/plain': '\n'.join([*lines, *map(finding_line, findings_of(run)), word])}
 
 # %% ../../nbs/display/progress.ipynb #8911a360
 def _page_lines(names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
@@ -523,6 +505,12 @@ class LogDisplay:
         names, new = list(self.names), list(self.names) != self.said
         self.said = names
         self.say('\n'.join(as_line(line, names) for line in ([names]*new + [values])))
+
+    def finding(self,
+        event: dict[str, Any],    # an event of the run, of the kind 'finding'
+    ) -> None:
+        "Show what is wrong with the fit"
+        self.say(finding_line(event))
 
     def finish(self, word: str,
         as_planned: bool,    # False if the fit was cancelled, interrupted or failed
@@ -570,6 +558,7 @@ class NotebookDisplay(LogDisplay):
         self._update(at.words())
 
     def patience(self, seconds: float) -> float: return min(seconds/8, 2.)
+    def finding(self, event: dict[str, Any]) -> None: pass       # part of the page
 
     def row(self, values: Sequence[Any]) -> None:           # shown with the next update
         late = {name: self.run.named[name].losses[-1] for name in self._late()}
@@ -594,7 +583,8 @@ class NotebookDisplay(LogDisplay):
         elif self.handle: self.send({})                # a run without a table clears its bar
 
     def _update(self, text: str) -> None:
-        page = live_table(*self.table(), self.bar)                # the style adds arrows at the end
+        found = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in findings_of(self.run))
+        page = live_table(*self.table(), self.bar + found)        # the style adds arrows at the end
         long = self.run and time.perf_counter() - self.begun > 2
         self.send({'text/html': page + (picture_so_far(self.run) if long else ''), 'text/plain': text})
 
@@ -664,7 +654,7 @@ class ProgressCallback(Callback):
         learn, self.begun = self.learn, time.perf_counter()
         self.cancelled, self.last, self.steered_by = '', (0., 0), None
         self.lengths = {phase: deque(maxlen=8) for phase in (True, False)}    # lengths of the latest passes in batches
-        self.pace, self.under_way, self.drawn = None, False, 0
+        self.pace, self.under_way, self.drawn, self.n_found = None, False, 0, 0
         with_table = (learn.purpose == 'fit' and learn.logger is print
                       and hasattr(learn, 'recorder') and learn.recorder.history.runs)
         self.choose_display(with_table)
@@ -693,6 +683,7 @@ class ProgressCallback(Callback):
         steered = self.steered_by.said() if self.steered_by else ''
         if steered: word += f'; {steered}'
         self.next = math.inf
+        if self.learn.purpose == 'fit': self._tell()
         if self.steered_by: self.steered_by.while_paused = None
         self.shown.finish(word, as_planned)
 
@@ -736,6 +727,7 @@ class ProgressCallback(Callback):
     def _end(self) -> None:
         learn = self.learn
         if learn.purpose != 'fit' or learn.iter is None or not self.under_way: return
+        self._tell()
         self.under_way = learn.mid_epoch          # the training pass goes on
         self.lengths[learn.training].append(learn.iter + 1)
         if not self.pace: return
@@ -744,20 +736,26 @@ class ProgressCallback(Callback):
 
     def _act(self, now: float) -> None:
         if self.pace and self.learn.purpose == 'fit': self.pace.reach(self.learn.iter + 1, self._worked(now))
-        if now >= self.poll_at: self._poll()
+        if now >= self.poll_at:
+            self.shown.poll()
+            self.poll_at = time.perf_counter() + self.shown.poll_every
         if now >= self.draw_at: self._draw(now)
         self.next = min(self.draw_at, self.poll_at)
 
-    def _poll(self) -> None:
-        self.shown.poll()
-        self.poll_at = time.perf_counter() + self.shown.poll_every
-
     def _draw(self, now: float) -> None:
         self.shown.progress(self._progress(now))
+        if self.learn.purpose == 'fit': self._tell()
         done = time.perf_counter()
         cost, self.drawn = 100*(done - now), self.drawn + 1
         if self.drawn == 1: cost = min(cost, 1.)       # the first update may include imports
         self.draw_at = done + max(self.every, self.shown.patience(done - self.begun), cost)
+
+    def _tell(self) -> None:
+        "Show the findings that are new, once"
+        recorder = getattr(self.learn, 'recorder', None)
+        found = findings_of(recorder.last()) if recorder and recorder.history.runs else []
+        for event in found[self.n_found:]: self.shown.finding(event)
+        self.n_found = max(len(found), self.n_found)
 
     def _progress(self, now: float) -> Progress:
         learn = self.learn

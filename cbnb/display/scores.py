@@ -20,6 +20,7 @@ from torch import Tensor
 from ..basics.text import distinct, escape, html_table, number, text_table
 from .figures import figure
 from .look import COLORS, contrast, css_variables
+from .page_script import asset
 
 # %% ../../nbs/display/scores.ipynb #29fcff92
 def confusion_matrix(
@@ -170,13 +171,10 @@ def by_row(matrix: Tensor) -> Tensor:
 
 # %% ../../nbs/display/scores.ipynb #772f35fb
 def _fill_cell(ax: Any, i: int, j: int, share: float, text: str, size: float) -> None:
-    fill, ink = cell_colors(i, j, share)
-    ax.add_patch(_rectangle((j - 0.5, i - 0.5), fill))
-    ax.text(j, i, text, ha='center', va='center', color=ink, fontsize=size)
-
-def _rectangle(corner: tuple[float, float], fill: str) -> Any:
     from matplotlib.patches import Rectangle
-    return Rectangle(corner, 1, 1, facecolor=fill, edgecolor=COLORS['page'], lw=1.5)
+    fill, ink = cell_colors(i, j, share)
+    ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, edgecolor=COLORS['page'], lw=1.5))
+    ax.text(j, i, text, ha='center', va='center', color=ink, fontsize=size)
 
 def _named_axes(ax: Any, names: Sequence[str]) -> None:
     n, size = len(names), max(5, min(10, 200/len(names)))
@@ -251,16 +249,7 @@ def residuals_figure(actual: Tensor, predicted: Tensor, name: str = '', ax: Any 
         return fig
 
 # %% ../../nbs/display/scores.ipynb #a7f7f146
-MATRIX_STYLE = f'''<style>{css_variables('.cbnb-matrix')}
-.cbnb-matrix{{font:12px/1.35 system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;font-variant-numeric:tabular-nums;overflow-x:auto}}
-.cbnb-matrix table{{border-collapse:separate;border-spacing:2px;font-size:12px;margin:0}}
-.cbnb-matrix td,.cbnb-matrix th{{padding:3px 6px;text-align:center!important;min-width:2.3em;white-space:nowrap;border:0}}
-.cbnb-matrix tr{{background:none!important;border:0}}
-.cbnb-matrix thead{{border:0}}
-.cbnb-matrix th{{font-weight:400;max-width:12em;overflow:hidden;text-overflow:ellipsis}}
-.cbnb-matrix th[scope=row]{{text-align:right!important}}
-.cbnb-matrix caption{{white-space:nowrap;text-align:left;padding:0 0 4px;color:inherit;caption-side:top;font-size:12px}}
-</style>'''.replace('\n', '')
+MATRIX_STYLE = f'<style>{css_variables(".cbnb-matrix")}{asset("matrix.css")}</style>'
 
 # %% ../../nbs/display/scores.ipynb #a8c6d53f
 def matrix_cells(matrix: Tensor,

@@ -17,11 +17,12 @@ from typing import Any
 from ..basics.text import user_level
 from ..callback import Callback
 from .axes import nice_step
-from .chart import described
+from .chart import chart_figure, described
 from .live_curve import sparkline
-from .figures import losses_figure, png_bundle, png_metadata, show
+from .figures import WIDE, png_bundle, png_metadata, show
 from .front_end import display_mode
 from .progress import valid_points
+from .run_charts import losses_chart
 from ..history import Run
 
 # %% ../../nbs/display/show_graph.ipynb #b713e831
@@ -46,7 +47,7 @@ def run_figure(run: Run,
     raw, smooth, valid = list(run.raw_losses), list(run.losses), valid_points(run)
     late = len(raw)//10
     bounds = grown(bounds, [*raw[late:], *smooth[late:], *(loss for _, loss in valid)])
-    fig = losses_figure(raw, smooth, valid)
+    fig = chart_figure([losses_chart([run], epochs=[], events=[])], size=WIDE)
     [ax] = fig.axes
     if total: ax.set_xlim(0, 1.01*total)         # keeps the last point inside the axes
     if bounds:

@@ -345,13 +345,13 @@ class Checkpoint(Callback):
     """Saves the state of a fit while it runs, so that you can resume the fit exactly
 
     Args:
-        every_steps
+        every_steps: number of training batches between checkpoints; None: do not count batches
         every_seconds: seconds between checkpoints; None: ignore the time
         every_epochs: number of epochs between checkpoints; None: 1 if the other two are None, too
-        keep: folder for the checkpoints; None: `checkpoints` in the learner's model folder
+        keep: number of newest checkpoints to keep, in addition to the best one
         path: folder for the checkpoints; None: `checkpoints` in the learner's model folder
         monitor: column of the table of epochs that decides which is best; None: keep no best
-        background
+        background: write in a thread, with a copy of the state in CPU memory
     """
     order, run_valid, run_in = math.inf, False, ('fit',)     # runs last, because its files lack later changes
     due: Due
@@ -364,8 +364,8 @@ class Checkpoint(Callback):
     resume: Any = False       # argument `resume` of the next fit
 
     @hinted
-    def __init__(self, every_steps: int | None = None, every_seconds: float | None = None, every_epochs: int | None = None,
-            keep: int = 3, path: str | Path | None = None, monitor: str | None = 'valid_loss', background: bool = False):
+    def __init__(self, every_steps: int | None = None, every_seconds: float | None = None, every_epochs: int | None = None, keep: int = 3,
+            path: str | Path | None = None, monitor: str | None = 'valid_loss', background: bool = False):
         if every_steps is every_seconds is every_epochs is None: every_epochs = 1
         self.every_steps = None if every_steps is None else as_count(every_steps, 'every_steps', 1)
         self.every_seconds = None if every_seconds is None else as_positive(every_seconds, 'every_seconds')

@@ -32,7 +32,7 @@ from ..basics.processes import gather_over_processes, process_number
 from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback, wrapped
 from ..basics.settings import brief
-from .saving import name_in, param_names, plain_name, renamed
+from .saving import groups_differ, name_in, param_names, plain_name, renamed
 from ..learner import Learner
 from ..schedule import ParamScheduler
 from ..snapshot import owned_by_steps
@@ -145,11 +145,7 @@ def opt_differs(opt: Any, model: Any, state: Mapping[str, Any]) -> str | None:  
     "Return why a state does not fit an optimizer, or None if it fits"
     mine = opt_state(opt, model)
     if mine['kind'] != state['kind']: return f"it is that of {state['kind']}, and this one is {mine['kind']}"
-    sizes = [[len(g['params']) for g in s['groups']] for s in (state, mine)]
-    if sizes[0] != sizes[1]: return f'its groups have {sizes[0]} parameters, and those of this optimizer {sizes[1]}'
-    for old, new in zip(sum(state['names'], []), sum(mine['names'], [])):
-        if old not in (new, None): return f'it has {old} where this optimizer has {new}'
-    return None
+    return groups_differ(state['groups'], mine['groups'], state['names'], mine['names'])
 
 # %% ../../nbs/files/state.ipynb #2635858a
 def _key(cb: Callback) -> str: return type(wrapped(cb)).__qualname__

@@ -13,13 +13,9 @@ from typing import Any
 # %% ../../nbs/insight/check.ipynb #df0ee7b6
 from ..basics.patch import patch
 from ..basics.text import plural
-from .data_faults import DATA_CHECKS
 from .evidence import Evidence, collect
 from .findings import FAULTS, Finding, Findings
 from .texts import finding
-from .model_faults import MODEL_CHECKS
-from .plan_faults import PLAN_CHECKS
-from .small_trainings import can_train, overfit, rate, shuffled_labels
 from ..learner import Learner
 from ..snapshot import without_trace
 
@@ -76,6 +72,10 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     Raises:
         RuntimeError: this learner is running (...): check it before or after the fit
     """
+    from cbnb.insight.data_faults import DATA_CHECKS      # imported here: the checks and what they need take a tenth of the time of `import cbnb`
+    from cbnb.insight.model_faults import MODEL_CHECKS
+    from cbnb.insight.plan_faults import PLAN_CHECKS
+    from cbnb.insight.small_trainings import can_train, overfit, rate, shuffled_labels
     left_out = _skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
     if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()): return Findings([_ALL_FROZEN])

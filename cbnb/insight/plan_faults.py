@@ -20,8 +20,8 @@ from ..callbacks.schedulers import TorchScheduler
 from .data_faults import digits, listed, percent
 from .evidence import Evidence, compute_loss, rows
 from .findings import Finding
+from .first_batch import last_operation
 from .texts import finding
-from .model_faults import last_operation
 from ..snapshot import owned_by_steps
 
 # %% ../../nbs/insight/plan_faults.ipynb #fbc0029a

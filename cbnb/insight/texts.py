@@ -191,8 +191,21 @@ _PLAN: dict[str, Text] = {
     'T3': Text('warning', 'true labels help no more than shuffled ones',
         'look at some items with their labels: learn.dls.show_batch()'),}
 
+# %% ../../nbs/insight/texts.ipynb #5f1a9e2c
+_FIT: dict[str, Text] = {
+    'R1': Text('error', 'an update with this loss makes the weights {loss} as well',
+        'learn.rewind(), and fit with a third of the rate'),
+    'R2': Text('warning', 'the updates are too large, or go in the wrong direction',
+        'learn.rewind(), and fit with a third of the rate'),
+    'R3': Text('warning', 'the model has learned nothing about the items so far',
+        'learn.check()'),
+    'R4': Text('warning', 'each update goes beyond the minimum: the rate is too large for this momentum',
+        'learn.rewind(), and fit with a third of the rate'),
+    'R8': Text('note', 'a single batch with a large gradient can undo many updates',
+        'cbs=GradientClip(1.)'),}
+
 # %% ../../nbs/insight/texts.ipynb #cf47ffa9
-TEXTS = {**_DATA, **_MODEL, **_PLAN}
+TEXTS = {**_DATA, **_MODEL, **_PLAN, **_FIT}
 
 def finding(
     key: str,                     # a key of `TEXTS`

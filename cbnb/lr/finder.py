@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TYPICAL_EPOCHS', 'UNKNOWN_EPOCH', 'LITTLE_LEFT', 'LOWER', 'FEW_UPDATES', 'FEW_ITEMS', 'SHORT_RUN', 'MOST_TRIALS',
            'LEAST_UPDATES', 'VALID_BATCHES', 'geometric', 'diverged', 'UpdateCounter', 'UpdateNorms', 'bad_items',
-           'LRFinder', 'in_words', 'Planned', 'planned_run', 'Sweep', 'Asked', 'ask_rules', 'LastFit', 'last_fit',
+           'LRFinder', 'in_words', 'Planned', 'planned_run', 'middle_of', 'Asked', 'ask_rules', 'LastFit', 'last_fit',
            'for_trained', 'for_few_items', 'LRFind', 'TrialRun', 'checked_trials', 'trial_plan']
 
 # %% ../../nbs/lr/finder.ipynb #2a622371
@@ -14,6 +14,7 @@ import textwrap
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import InitVar, dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -327,55 +328,10 @@ def planned_run(n_epoch: float | None,    # planned epochs; None: as many as the
     return Planned(steps, n_epoch, length, hint)
 
 # %% ../../nbs/lr/finder.ipynb #3ae68f71
-class Sweep:
-    """The rates and losses of a sweep, with the norms of its updates
-
-    Args:
-        lrs
-        losses
-        raw_losses: measured losses; empty: not known
-        num_it: norm of each update; empty: not known
-        n_batches: norm of each update; empty: not known
-        update_norms: norm of each update; empty: not known
-        weight_norm: momentum of the sweep; None: the optimizer has no momentum
-        mom: momentum of the sweep; None: the optimizer has no momentum
-    """
-    def __init__(self, lrs: list[float], losses: list[float], raw_losses: list[float],
-            num_it: int, n_batches: int = 0, update_norms: Sequence[float] = (), weight_norm: float = 0., mom: float | None = None):
-        self.lrs, self.losses, self.raw_losses, self.num_it = lrs, losses, raw_losses, num_it
-        self.n_batches, self.mom = n_batches, mom
-        self.update_norms, self.weight_norm = update_norms, weight_norm
-
-    def middle(self) -> tuple[list[float], list[float]]:
-        """Return the curve without its beginning, a tenth of the planned updates, and without its end. The end begins at the first loss that is not finite. If all losses are finite, the end is the last five points
-
-        Returns:
-            rates and losses, lists of one length
-        """
-        infinite = [i for i, loss in enumerate(self.losses) if not math.isfinite(loss)]
-        part = slice(self.num_it//10, infinite[0] if infinite else len(self.losses) - 5)
-        return self.lrs[part], self.losses[part]
-
-    def loss_at(self, lr: float) -> float:
-        """Return the smoothed loss at a rate, also between the points of the curve
-
-        Args:
-            lr: a rate of the curve, or between two
-        Returns:
-            the loss there
-        """
-        return loss_at(self.lrs, self.losses, lr)
-
-    def recommend(self, steps: float) -> Rate:
-        """Recommend a rate with `recommend_rate`. Raises `ValueError` if the curve supports no rate
-
-        Args:
-            steps: number of updates of the planned run
-        Returns:
-            the rate, with its band and the reason
-        """
-        return recommend_rate(self.lrs, self.raw_losses or self.losses, self.update_norms,
-                              self.weight_norm, steps, self.num_it)
+def middle_of(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> tuple[Sequence[float], Sequence[float]]:
+    "Return a curve without its beginning, a tenth of the planned updates, and without its end. The end begins at the first loss that is not finite. If all losses are finite, the end is the last five points"
+    end = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 5)
+    return lrs[num_it//10:end], losses[num_it//10:end]
 
 # %% ../../nbs/lr/finder.ipynb #fab91727
 class Asked(NamedTuple):
@@ -389,24 +345,21 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, 'item') else value
 
 # %% ../../nbs/lr/finder.ipynb #88e41b1d
-def ask_rules(
-    sweep: Sweep,                                # curve of the sweep
-    rules: Sequence[Callable[..., Suggestion]],  # functions of `(lrs, losses, num_it)`
-    doubt: bool = False,                         # the loss may not fall, so do not call the rules in `RULES`
-) -> Asked:
-    "Ask rules for a rate, with `sweep.middle()` as the curve. Return the suggestions, and the reasons of the rules without one"
-    lrs, losses = (torch.tensor(values, dtype=torch.float64) for values in sweep.middle())
+def ask_rules(lrs: Sequence[float], losses: Sequence[float], num_it: int,
+    rules: Sequence[Callable[..., Suggestion]],    # functions of `(lrs, losses, num_it)`
+    doubt: bool = False) -> Asked:    # True: the loss may not fall, so the rules in `RULES` are not called
+    "Ask rules for a rate, with the middle of a curve. Return the suggestions, and the reasons of the rules without one"
+    xs, ys = (torch.tensor(values, dtype=torch.float64) for values in middle_of(lrs, losses, num_it))
     asked = Asked({}, {}, {})
     for name, rule in zip(distinct(map(name_of, rules)), rules):
         try:
-            if len(losses) < 2: raise ValueError(f'{len(sweep.losses)} points are too few for it')
-            if doubt and rule in RULES.values():
-                raise ValueError('the loss does not fall by more than noise')
-            lr, (x, y) = rule(lrs, losses, sweep.num_it)
+            if len(ys) < 2: raise ValueError(f'{len(losses)} points are too few for it')
+            if doubt and rule in RULES.values(): raise ValueError('the loss does not fall by more than noise')
+            lr, (x, y) = rule(xs, ys, num_it)
             asked.suggestions[name], asked.points[name] = _plain(lr), (_plain(x), _plain(y))
         except ValueError as e: asked.refusals[name] = str(e)
         except Exception as e:
-            e.add_note(f'in the rule {name}, called with tensors of {len(lrs)} rates and losses')
+            e.add_note(f'in the rule {name}, called with tensors of {len(xs)} rates and losses')
             raise
     return asked
 
@@ -483,31 +436,42 @@ def _cell() -> int | None:
     return shell().execution_count if shell() else None
 
 # %% ../../nbs/lr/finder.ipynb #b09b2397
-class LRFind(Sweep):
+@dataclass(repr=False, eq=False)
+class LRFind:
     """The result of `lr_find`: a curve, suggestions, and a recommended rate or the reason why there is none
 
     Args:
-        lrs
-        losses
+        lrs: rates of the updates
+        losses: smoothed losses
         raw_losses: measured losses; empty: not known
-        num_it: names or functions, one or several; None: no rules
+        num_it: planned number of updates
         rules: names or functions, one or several; None: no rules
-        n_batches: norm of each update; empty: not known
+        n_batches: number of batches that the sweep took
         update_norms: norm of each update; empty: not known
-        weight_norm: momentum of the sweep; None: the optimizer has no momentum
-        planned
+        weight_norm: norm of the weights before the sweep
+        planned: length of the planned run
         last_fit: the fit that trained the model; None: the model is fresh, or the fit is not known
         epoch_size: updates and items of an epoch; None: not known
         problem: why there is no rate; empty: decide from the curve
         mom: momentum of the sweep; None: the optimizer has no momentum
-        remark
+        remark: text to append to the reason
     """
-    def __init__(self, lrs: list[float], losses: list[float], raw_losses: list[float], num_it: int, rules: Any = tuple(RULES),
-            n_batches: int = 0, update_norms: Sequence[float] = (),
-            weight_norm: float = 0., planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates'), last_fit: LastFit | None = None,
-            epoch_size: tuple[float, float] | None = None, problem: str = '', mom: float | None = None, remark: str = ''):
-        super().__init__(lrs, losses, raw_losses, num_it, n_batches, list(update_norms), weight_norm, mom)
-        self.planned, self.last_fit, self.epoch_size, self.remark = planned, last_fit, epoch_size, remark
+    lrs: list[float]
+    losses: list[float]
+    raw_losses: list[float]
+    num_it: int
+    rules: InitVar[Any] = tuple(RULES)
+    n_batches: int = 0
+    update_norms: Sequence[float] = ()
+    weight_norm: float = 0.
+    planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates')
+    last_fit: LastFit | None = None
+    epoch_size: tuple[float, float] | None = None
+    problem: InitVar[str] = ''
+    mom: float | None = None
+    remark: str = ''
+
+    def __post_init__(self, rules: Any, problem: str):
         self.lr: float | None = None                       # rate to use for the last group; None: no rate
         self.recommended: float | None = None              # the recommended rate, also after you choose another one
         self.band: tuple[float, float] | None = None       # lowest and highest rate that may be as good
@@ -521,30 +485,35 @@ class LRFind(Sweep):
         self.start_loss: float | None = None          # loss before any training, for the trials
         self._learn: Any = None                       # a weak reference to the learner of the sweep
         self._shown_in: int | None = None             # number of the cell that has shown it
-        self._read(problem, rules)
-
-    def _read(self, problem: str, rules: Any) -> None:
-        "Recommend a rate, and ask the rules. If no rate can be recommended, store the reason and do not ask the rules"
         try:
             if problem: raise ValueError(problem)
             self.first = self.recommend(self.planned.steps)
         except ValueError as e: self.reason = str(e)
-        else:
-            self.take('balanced', self.first)
-            if self.lr is None: return
-            asked = ask_rules(self, as_rules(rules), bool(self.first.doubt))
-            self.suggestions, self.points, self.refusals = asked
+        else: self.take('balanced', self.first)
+        if self.lr is not None: self.suggestions, self.points, self.refusals = ask_rules(
+            self.lrs, self.losses, self.num_it, as_rules(rules), bool(self.first.doubt))
+
+    def loss_at(self, lr: float) -> float:
+        """Return the smoothed loss at a rate, also between the points of the curve
+
+        Args:
+            lr: a rate of the curve, or between two
+        Returns:
+            the loss there
+        """
+        return loss_at(self.lrs, self.losses, lr)
 
     def recommend(self, steps: float) -> Rate:
-        """Recommend a rate for this learner: that of the sweep, limited if there are few data or if the model is trained
+        """Recommend a rate for this learner: that of the sweep, limited if there are few data or if the model is trained. Raises `ValueError` if the curve supports no rate
 
         Args:
             steps: number of updates of the planned run
         Returns:
             the rate, with its band and the reason
         """
-        rate = for_few_items(super().recommend(steps), steps, self.epoch_size)
-        return for_trained(rate, (self.raw_losses or self.losses)[:10], self.last_fit) if self.last_fit else rate
+        losses = self.raw_losses or self.losses
+        rate = for_few_items(recommend_rate(self.lrs, losses, self.update_norms, self.weight_norm, steps, self.num_it), steps, self.epoch_size)
+        return for_trained(rate, losses[:10], self.last_fit) if self.last_fit else rate
 
     def take(self, rule: str, rate: Rate) -> None:
         """Store `rate` as the recommendation. If the rate has a doubt and no fit has trained the model, store only the doubt, as `reason`
@@ -653,8 +622,7 @@ class LRFind(Sweep):
         make = view_for('lr_find', widget, return_fig, ax)
         if make and (widget or self.learn is not None):
             return make(self) if widget else make(self).show()
-        if ax is None and self.trials: fig = _with_trials(self)
-        else: fig = _curve(self, ax)
+        fig = _with_trials(self) if ax is None and self.trials else _curve(self, ax)
         return show(fig, repr(self), return_fig) if ax is None else ax
 
     def widget(self, learn: Learner | None = None) -> Any:
@@ -887,10 +855,10 @@ def plot(self: Recorder, skip_start: int = 10, skip_end: int = 5, suggestion: bo
     """Plot the loss over the learning rate of the last `lr_find`. If there was no `lr_find`, plot the last fit
 
     Args:
-        skip_start
-        skip_end
-        suggestion
-        return_fig: axes to draw into; None: a new figure
+        skip_start: number of points to omit at the start
+        skip_end: number of points to omit at the end
+        suggestion: mark the recommended rate and the steepest descent
+        return_fig: return the figure instead of showing it
         ax: axes to draw into; None: a new figure
     Returns:
         `ax`, or the figure with `return_fig`

@@ -91,17 +91,17 @@ def loss_at(lrs: Sequence[float], losses: Sequence[float],    # loss at each rat
     return losses[i - 1] + share*(losses[i] - losses[i - 1])
 
 # %% ../../nbs/lr/rules.ipynb #e1dbbccc
-def slide(lrs: Sequence[float], losses: Sequence[float], num_it: int, lr_diff: int = 15, thresh: float = 0.005,
-        adjust_value: float = 1.) -> Suggestion:
+def slide(lrs: Sequence[float], losses: Sequence[float], num_it: int, lr_diff: int = 15, thresh: float = 0.005, adjust_value: float = 1.,
+        ) -> Suggestion:
     """Move a window left while the slopes at its ends differ. Suggest the left end of the last window whose slopes differ, or of the first window if its slopes agree. Raises `ValueError` if the curve is too short
 
     Args:
-        lrs
-        losses
-        num_it: slopes that differ by at most this count as equal
-        lr_diff: slopes that differ by at most this count as equal
+        lrs: rising rates
+        losses: smoothed losses
+        num_it: planned number of updates
+        lr_diff: width of the window, in points of the curve
         thresh: slopes that differ by at most this count as equal
-        adjust_value: the rate, and the (rate, loss) that it comes from
+        adjust_value: factor on the suggested rate
     Returns:
         the rate, and the (rate, loss) that it comes from
     Raises:

@@ -44,7 +44,7 @@ function smoothed(source, beta, k) {
 }
 
 const LEFT = 52, TOP = 20, NARROW = 560           // pixels: least room for labels, room for marks of events; below this width names stand below
-const GLYPHS = { interrupted: '■', stopped: '■', failed: '✕', lr: '×', paused: '‖', resumed: '↻', restart: '↻', best: '★', note: '•' }
+const GLYPHS = { interrupted: '■', stopped: '■', failed: '✕', lr: '×', paused: '‖', resumed: '↻', restart: '↻', best: '★', finding: '!', note: '•' }
 
 // ---- one chart
 

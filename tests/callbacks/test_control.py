@@ -926,9 +926,13 @@ def test_the_least_and_the_greatest_settings_are_allowed():
         (
             lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau, monitor="valid_los"),
             ValueError,
-            "monitor='valid_los' is not a column",
+            "TorchScheduler cannot watch 'valid_los'",
         ),
-        (lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau, monitor="time"), ValueError, "monitor='time' is not a column"),
+        (
+            lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau, monitor="time"),
+            ValueError,
+            "cannot watch 'time', which is no result",
+        ),
         (lambda: cbnb.callbacks.stopping.SkipToEpoch(2), ValueError, r"SkipToEpoch\(2\) skips more than the 1 epoch of this fit"),
     ],
 )

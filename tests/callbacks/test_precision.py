@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import StepLR
 import cbnb.all as cbnb
 from cbnb.callbacks import precision
 from cbnb.callbacks.model_loss import ModelLossStep
-from cbnb.callbacks.precision import AutocastState, ChannelsLast, MixedPrecision, check_autocast, to_float
+from cbnb.callbacks.precision import ChannelsLast, MixedPrecision, autocast_state, check_autocast, restore_autocast, to_float
 from cbnb.callbacks.steps import ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
 from cbnb.step import Step
 from helpers import CANCELS, IN_BATCH, RUN_EVENTS, Line, ab, line_batches, line_learner
@@ -24,9 +24,9 @@ BF16, FP16 = torch.bfloat16, torch.float16
 
 @pytest.fixture(autouse=True)
 def autocast_is_as_before():
-    state = AutocastState("cpu")
+    state = autocast_state("cpu")
     yield
-    assert state.now() == state.noted
+    assert autocast_state("cpu") == state
 
 
 class Overflow(cbnb.Callback):
@@ -170,12 +170,12 @@ def test_an_interrupt_in_the_forward_or_backward_pass(what, mode):
 
 
 def test_an_interrupt_in_the_middle_of_entering():
-    state = AutocastState("cpu")
+    state = autocast_state("cpu")
     for _ in range(3):
         torch.autocast("cpu", BF16, cache_enabled=False).__enter__()
     torch.autocast_increment_nesting()
-    state.restore()
-    assert state.now() == state.noted
+    restore_autocast("cpu", state)
+    assert autocast_state("cpu") == state
 
 
 def test_a_block_around_the_fit_stays_as_it_is():

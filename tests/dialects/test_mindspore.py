@@ -1718,13 +1718,13 @@ def test_a_network_that_is_a_training_step_has_its_optimizers():
     note = ms.LambdaCallback(on_train_step_end=lambda c: seen.append(len(c.original_args().optimizer)))
     history = ms.Model(Step(net, *opts)).train(1, batches(3), note)
     assert list(history[0].raw_losses) == pytest.approx([loss_after(k) for k in range(3)], abs=1e-4) and seen == [2] * 3
-    assert ms.joined_optimizers(nn.Linear(1, 1)) is None and len(ms.joined_optimizers(Step(net, *opts)).param_groups) == 2
+    assert ms._joined_optimizers(nn.Linear(1, 1)) is None and len(ms._joined_optimizers(Step(net, *opts)).param_groups) == 2
 
 
 def test_the_parameters_of_an_optimizer_in_its_groups():
     net = zero_line()
     opt = torch.optim.SGD([dict(params=[net.bias]), dict(params=[net.weight])], lr=0.1)
-    assert [[id(p) for p in group] for group in ms.groups_of(opt, net)] == [[id(net.bias)], [id(net.weight)]]
+    assert [[id(p) for p in group] for group in ms._groups_of(opt, net)] == [[id(net.bias)], [id(net.weight)]]
 
 
 @pytest.mark.parametrize("kwargs", [dict(dataset_sink_mode=True), dict(valid_dataset_sink_mode=True)])
@@ -1749,11 +1749,11 @@ def test_without_sink_mode_there_is_no_warning():
 
 @pytest.mark.parametrize("given, found", [(1, 1), (3, 3), ([1, 3], [0, 2]), ((2,), [1]), ([], [])])
 def test_epochs_of_evaluation_are_counted_from_0(given, found):
-    assert ms.as_valid_every(given) == found
+    assert ms._as_valid_every(given) == found
 
 
 def test_a_copy_of_a_metric_of_a_model_has_a_metric_of_its_own():
-    metric = ms.ModelMetric("mine", ms.MAE(), [0, 1, 2], True)
+    metric = ms._ModelMetric("mine", ms.MAE(), [0, 1, 2], True)
     new = copy.copy(metric)
     assert (new.name, new.indexes, new.whole, new.seen) == ("mine", [0, 1, 2], True, False) and new.metric is not metric.metric
     metric.metric.update([[1.0]], [[2.0]])

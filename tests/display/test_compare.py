@@ -12,6 +12,7 @@ from torch import nn
 import cbnb
 from cbnb.basics.settings import brief, settings_of
 from cbnb.display import compare as page
+from cbnb.display.chart import charts_html
 from cbnb.display.compare import (
     Comparison,
     cell_text,
@@ -431,7 +432,7 @@ def test_the_output_of_ten_runs_is_small():
 def test_a_chart_of_runs_alone():
     learn = fitted()
     learn.fit(1, 0.01)
-    html = page.runs_chart(learn.recorder.history.runs, "mae", by="epoch", names=["first", "second"])
+    html = charts_html([Comparison(dict(zip(["first", "second"], learn.recorder.history.runs)), "mae", by="epoch").chart()])
     assert "data:image/svg+xml" in html and "<table" not in html
     alt = re.search('alt="([^"]*)"', html)[1]
     assert "mae" in alt and "first" in alt and "second" in alt

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 import cbnb.all as cbnb
 from cbnb.display import figures as plot
+from cbnb.display.chart import Chart, Line, chart_figure
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
 from helpers import RaiseIn, line_learner
 
@@ -205,50 +206,38 @@ def test_the_last_piece_of_an_envelope_ends_with_the_curve():
     assert xs == [0, 4, 5, 8] and ys == [8, 4, 3, 0]
 
 
-# Losses
+# Charts as figures
+
+
+def lines_of(columns: dict, **look) -> list[Line]:
+    """A line for each name, over steps that count from 0."""
+    return [Line(name, range(len(ys)), ys, **look) for name, ys in columns.items()]
 
 
 def test_what_a_figure_of_losses_shows():
-    """Six batches of two epochs and of two fits, of which the ends are left out."""
-    fig = plot.losses_figure(
-        [6.0, 5.0, 4.0, 3.0, 2.0, 1.0], [6.0, 5.5, 5.0, 4.5, 4.0, 3.5], [(0, 9.0), (1, 2.5), (3, None), (4, 1.5), (5, 1.0)],
-        borders=[0, 1, 3, 5], skip_start=1, skip_end=1, epochs=[(0, 7), (1, 0), (4, 1), (5, 2)], named={"critic": [NAN, 1.0, 1.1, 1.2, 1.3, 1.4]},
-    )  # fmt: skip
+    """Two runs are one curve; where the second does not go on from the first, there is a gap."""
+    lines = [
+        Line("raw", range(1, 3), [5.0, 4.0], COLORS["raw"], faint=True, run=0), Line("raw", range(3, 5), [3.0, 2.0], COLORS["raw"], faint=True, run=1),
+        Line("smooth", range(1, 3), [5.5, 5.0], run=0), Line("smooth", range(4, 5), [4.0], run=1),
+        Line("valid", [1], [2.5], COLORS["valid"], dots=True, run=0), Line("valid", [4], [1.5], COLORS["valid"], dots=True, run=1),
+    ]  # fmt: skip
+    chart = Chart(lines, title="Losses", xlabel="step", borders=[3], epochs=[(0, 7), (1, 0), (4, 1), (5, 2)])
+    fig = chart_figure([chart], size=plot.WIDE)
     [ax] = fig.axes
-    assert curves(ax) == [
-        ("train, each batch", [1, 2, 3, 4], [5, 4, 3, 2]), ("train, smoothed", [1, 2, 3, 4], [5.5, 5, 4.5, 4]),
-        ("critic", [1, 2, 3, 4], [1, 1.1, 1.2, 1.3]), ("valid", [1, 4], [2.5, 1.5]),
-    ]  # fmt: skip
-    assert marks(ax) == [3] and below(ax) == [(1, "0"), (4, "1")] and labels(ax) == ("Losses", "step", "loss")
-    assert [look(ax, i)[:3] for i in range(4)] == [
-        (COLORS["raw"], 1, "."), (COLORS["train"], 2.2, "."), (COLORS["lr"], 1.2, "."), (COLORS["valid"], 2.2, "o"),
-    ]  # fmt: skip
-    assert look(ax, 3)[3] == 4 and (ax.lines[4].get_linestyle(), *look(ax, 4)[:2]) == (":", TEXT, 1)
-    assert names(ax) == ["train, smoothed  4", "train, each batch  2", "valid  1.5", "critic  1.3"]
-    assert list(fig.get_size_inches()) == [8.4, 3.4]
+    (_, gap_x, gap_y), *others = [curve for curve in curves(ax) if curve[0] == "smooth"]
+    assert gap_x == [1, 2, 2, 4] and gap_y[:2] == [5.5, 5] and math.isnan(gap_y[2]) and gap_y[3] == 4 and not others
+    assert [curve for curve in curves(ax) if curve[0] != "smooth"] == [("raw", [1, 2, 3, 4], [5, 4, 3, 2]), ("valid", [1, 4], [2.5, 1.5])]
+    assert marks(ax) == [3] and below(ax) == [(1, "0"), (4, "1")] and labels(ax) == ("Losses", "step", "")
+    assert [look(ax, i)[:3] for i in range(3)] == [(COLORS["raw"], 1, "."), (COLORS["train"], 2.2, "."), (COLORS["valid"], 2.2, "o")]
+    assert look(ax, 2)[3] == 4 and (ax.lines[3].get_linestyle(), *look(ax, 3)[:2]) == (":", TEXT, 1)
+    assert names(ax) == ["smooth  4", "raw  2", "valid  1.5"] and list(fig.get_size_inches()) == [8.4, 3.4]
     pyplot.close(fig)
 
 
-@pytest.mark.parametrize(
-    "kwargs, has_name",
-    [
-        ({}, False),
-        (dict(smooth=[1.0, 1.0]), True),
-        (dict(valid=[(1, 2.0)]), True),
-        (dict(named={"a": [1.0, 2.0]}), True),
-        (dict(valid=[(2, 2.0)]), False),
-    ],
-)
-def test_one_curve_of_losses_needs_no_name(kwargs, has_name):
-    fig = plot.losses_figure([1.0, 2.0], **kwargs)
-    assert bool(names(fig.axes[0])) == has_name and look(fig.axes[0], 0)[0] == COLORS["raw" if "smooth" in kwargs else "train"]
-    assert not fig.axes[0].child_axes
-    pyplot.close(fig)
-
-
-def test_more_named_losses_than_colours():
-    fig = plot.losses_figure([1.0], named={name: [1.0] for name in "abcdef"})
-    assert [look(fig.axes[0], i)[0] for i in range(1, 7)] == [COLORS[name] for name in ("lr", "mom", "mark", "text", "lr", "mom")]
+@pytest.mark.parametrize("more, has_name", [({}, False), ({"smooth": [1.0, 1.0]}, True)])
+def test_one_curve_needs_no_name(more, has_name):
+    fig = chart_figure([Chart(lines_of({"raw": [1.0, 2.0]} | more))])
+    assert bool(names(fig.axes[0])) == has_name and not fig.axes[0].child_axes and labels(fig.axes[0])[2] == ("" if has_name else "raw")
     pyplot.close(fig)
 
 
@@ -256,35 +245,34 @@ def test_a_figure_in_axes_of_ones_own():
     fig = Figure()
     ax = fig.subplots()
     ax.set_xscale("log")
-    assert plot.losses_figure([2.0, 1.0], [2.0, 1.5], ax=ax, epochs=[(0, 0), (1, 1)]) is fig
+    chart = Chart(lines_of({"a": [2.0, 1.0], "b": [2.0, 1.5]}), epochs=[(0, 0), (1, 1)])
+    assert chart_figure([chart], ax) is fig
     assert len(fig.axes) == 1 and not ax.child_axes  # a logarithmic axis has no epochs below
     fig.canvas.draw()
     assert ax.get_legend().get_window_extent().x1 < ax.get_window_extent().x1
-    assert plot.lr_figure([2.0, 1.0], ax=ax) is fig and plot.metrics_figure({"mae": [(0, 1.0)]}, ax=ax) is fig
 
 
 @pytest.mark.parametrize(
-    "start, end, xs", [(0, 0, [0, 1, 2]), (1, 1, [1]), (0, 2, [0]), (2, 1, [0, 1, 2]), (3, 0, [0, 1, 2]), (9, 9, [0, 1, 2])]
+    "start, end, span", [(0, 0, (0, 3)), (1, 1, (1, 2)), (0, 2, (0, 1)), (2, 1, (0, 3)), (3, 0, (0, 3)), (9, 9, (0, 3))]
 )
-def test_rather_everything_than_nothing(start, end, xs):
-    fig = plot.losses_figure([3.0, 2.0, 1.0], skip_start=start, skip_end=end)
-    assert curves(fig.axes[0])[0][1] == xs
-    pyplot.close(fig)
-
-
-@pytest.mark.parametrize("skip", [dict(skip_start=-1), dict(skip_end=-1)])
-def test_negative_skips_are_refused(skip):
-    with pytest.raises(ValueError, match="should be 0 or more"):
-        plot.losses_figure([3.0, 2.0, 1.0], **skip)
+def test_rather_everything_than_nothing(start, end, span):
+    assert plot.kept_span(3, start, end) == span
 
 
 @pytest.mark.parametrize("n, marker", [(1, "."), (3, "."), (19, "."), (20, "None"), (30, "None")])
 def test_few_points_are_marked(n, marker):
-    fig = plot.losses_figure([1.0] * n)
+    fig = chart_figure([Chart(lines_of({"loss": [1.0] * n}))])
     assert look(fig.axes[0], 0)[2] == marker
     fig.canvas.draw()
     assert n == 1 or all(tick == int(tick) for tick in fig.axes[0].get_xticks())  # there are no half steps
     pyplot.close(fig)
+
+
+def test_a_diverged_run_does_not_set_the_limits():
+    lines = [Line("a", range(3), [2.0, 1.5, 1.0], beyond=False), Line("b", range(3), [2.0, 50.0, 900.0], beyond=True, dash="dash")]
+    ax = chart_figure([Chart(lines)]).axes[0]
+    assert ax.get_ylim() == near(0.95, 2.05) and [line.get_linestyle() for line in ax.lines] == ["-", "--"]
+    pyplot.close("all")
 
 
 @pytest.mark.parametrize(
@@ -307,7 +295,7 @@ def test_many_short_fits_have_few_labels():
 
 
 def test_epochs_stand_below_the_steps_and_have_no_frame():
-    fig = plot.losses_figure([1.0] * 30, epochs=[(i, i) for i in range(30)])
+    fig = chart_figure([Chart(lines_of({"loss": [1.0] * 30}), xlabel="step", epochs=[(i, i) for i in range(30)])])
     [ax] = fig.axes
     [other] = ax.child_axes
     assert below(ax) == [(i, str(i)) for i in range(0, 30, 5)] and not other.spines["bottom"].get_visible()
@@ -320,34 +308,16 @@ def test_epochs_stand_below_the_steps_and_have_no_frame():
     pyplot.close(fig)
 
 
-# Rates, metrics and schedules
-
-
-def test_what_a_figure_of_rates_shows():
-    """Each of two panels has half as many epochs below."""
-    ends = [(i, i) for i in range(1, 8)]
-    fig = plot.lr_figure([0.1 * i for i in range(9)], [0.9] * 9, [0, 1, 4, 8], 1, 1, epochs=[(0, 0), *ends, (8, 8)])
-    rate, momentum = fig.axes
-    assert labels(rate) == ("Learning rate", "step", "learning rate") and labels(momentum) == ("Momentum", "step", "momentum")
-    assert curves(rate)[0][1:] == (list(range(1, 8)), near(*(0.1 * i for i in range(1, 8)))) and curves(momentum)[0][2] == [0.9] * 7
-    assert marks(rate) == marks(momentum) == [4] and below(rate) == below(momentum) == [(i, str(i)) for i in (2, 4, 6)]
-    assert (look(rate, 0)[0], look(momentum, 0)[0]) == (COLORS["lr"], COLORS["mom"]) and list(fig.get_size_inches()) == [8.4, 2.8]
-    pyplot.close(fig)
-    fig = plot.lr_figure([0.1] * 9, epochs=ends)
-    assert len(fig.axes) == 1 and below(fig.axes[0]) == [(i, str(i)) for i in range(1, 8)]
-    with pytest.raises(ValueError, match="two panels do not fit into one `ax`"):
-        plot.lr_figure([0.1], [0.9], ax=fig.axes[0])
-    assert plot.lr_figure([0.1], ax=fig.axes[0]) is fig
-    pyplot.close(fig)
-
-
 @pytest.mark.parametrize(
     "n, cols, rows, size",
-    [(1, 1, 1, [6.4, 2.8]), (2, 2, 1, [8.4, 2.8]), (3, 3, 1, [8.4, 2.8]), (4, 3, 2, [8.4, 5.6]), (7, 3, 3, [8.4, 8.4])],
+    [(1, 1, 1, [8.4, 2.8]), (2, 2, 1, [8.4, 2.8]), (3, 3, 1, [8.4, 2.8]), (4, 3, 2, [8.4, 5.6]), (7, 3, 3, [8.4, 8.4])],
 )
-def test_panels_of_metrics(n, cols, rows, size):
-    points = [(1, 0.5), (3, None), (5, 0.7), (7, 0.9)]
-    fig = plot.metrics_figure({f"m{i}": points for i in range(n)}, [4], 0, 1, epochs=[(0, 9), (1, 0), (3, 1), (5, 2), (7, 3)])
+def test_panels(n, cols, rows, size):
+    def chart(i):
+        line = Line(f"m{i}", [1, 5], [0.5, 0.7], COLORS["valid"], dots=True)
+        return Chart([line], title=f"m{i}", xlabel="step", borders=[4], epochs=[(0, 9), (1, 0), (3, 1), (5, 2), (7, 3)])
+
+    fig = chart_figure([chart(i) for i in range(n)])
     assert len(fig.axes) == n and list(fig.get_size_inches()) == near(*size)
     grid = fig.axes[0].get_gridspec()
     assert (grid.nrows, grid.ncols) == (rows, cols)
@@ -357,36 +327,22 @@ def test_panels_of_metrics(n, cols, rows, size):
     pyplot.close(fig)
 
 
-def test_metrics_share_the_room_for_epochs():
-    points = [(i, 1.0) for i in range(12)]
+def test_panels_share_the_room_for_epochs():
     for n, every in ((1, 1), (2, 2), (3, 5)):
-        fig = plot.metrics_figure({f"m{i}": points for i in range(n)}, epochs=[(i, i) for i in range(12)])
+        fig = chart_figure([Chart(lines_of({"a": [1.0] * 12}), epochs=[(i, i) for i in range(12)])] * n)
         assert below(fig.axes[0]) == [(i, str(i)) for i in range(0, 12, every)]
         fig.canvas.draw()
         assert all(tick == int(tick) for tick in fig.axes[0].get_xticks())
         pyplot.close(fig)
 
 
-def test_metrics_that_cannot_be_drawn():
-    with pytest.raises(ValueError, match="no metrics were recorded"):
-        plot.metrics_figure({})
-    fig = plot.metrics_figure({"mae": [(0, None)]}, epochs=[(0, 0)])  # no value: no curve, no epochs
+def test_panels_that_cannot_be_drawn():
+    fig = chart_figure([Chart([], title="mae", epochs=[(0, 0)])])  # no value: no curve, no epochs
     [ax] = fig.axes
     assert not ax.lines and not ax.child_axes
-    with pytest.raises(ValueError, match="2 metrics do not fit into one `ax`"):
-        plot.metrics_figure({"a": [], "b": []}, ax=ax)
+    with pytest.raises(ValueError, match="a and b do not fit into one `ax`"):
+        chart_figure([Chart([], title="a"), Chart([], title="b")], ax)
     pyplot.close(fig)
-
-
-@pytest.mark.parametrize("n, size", [(1, [4.2, 2.8]), (2, [8.4, 2.8]), (3, [8.4, 5.6]), (5, [8.4, 8.4])])
-def test_panels_of_hyper_parameters(n, size):
-    fig = plot.sched_figure({f"h{i}": [0.1, 0.2, i] for i in range(n)})
-    assert [labels(ax) for ax in fig.axes] == [("", "step", f"h{i}") for i in range(n)] and list(fig.get_size_inches()) == near(*size)
-    assert [curves(ax)[0][1:] for ax in fig.axes] == [([0, 1, 2], [0.1, 0.2, i]) for i in range(n)] and look(fig.axes[0], 0)[0] == COLORS[
-        "lr"
-    ]
-    assert list(plot.sched_figure({"lr": [1.0]}, (3, 2)).get_size_inches()) == [3, 2]
-    pyplot.close("all")
 
 
 # Rates to take
@@ -574,8 +530,8 @@ def test_named_losses_of_all_fits_have_gaps_where_there_are_none():
         learn.fit(1)
     learn.recorder.history.runs.insert(0, two_fits().recorder.history[0])
     fig = learn.recorder.plot_losses(return_fig=True)
-    extra = next(ys for name, _, ys in curves(fig.axes[0]) if name == "extra")
-    assert len(extra) == 8 and all(map(math.isnan, extra[:6])) and extra[6:] == near(1, 1.505051)  # smoothed
+    xs, extra = next(found for name, *found in curves(fig.axes[0]) if name == "extra")
+    assert xs == [6, 7] and extra == near(1, 1.505051)  # smoothed
 
 
 def test_the_rates_of_all_fits():
@@ -610,7 +566,7 @@ def test_the_metrics_of_all_fits():
     assert [curves(ax)[0][1] for ax in third] == [[2, 5, 8, 12], [2, 5, 8]] and marks(third[0]) == [6, 10]
     with pytest.raises(ValueError, match="no metrics were recorded"):
         two_fits().recorder.plot_metrics()
-    with pytest.raises(ValueError, match="2 metrics do not fit"):
+    with pytest.raises(ValueError, match="mae and bias do not fit"):
         learn.recorder.plot_metrics(ax=Figure().subplots())
 
 
@@ -626,11 +582,11 @@ def test_words_for_those_who_cannot_see(in_notebook):
         assert draw(widget=False) is None
     losses, both, rates, metrics = (bundle["text/plain"] for bundle, _ in in_notebook)
     assert (
-        losses.startswith("losses over 10 training batches; train, smoothed from")
+        losses.startswith("losses over 10 training steps; train, smoothed from")
         and f"valid from {first.epochs[0]['valid_loss']:.4g}"[:14] in losses
     )
-    assert both.startswith("10 training batches; learning rate from") and "; momentum" in both and "momentum" not in rates
-    assert metrics.startswith("metrics over steps; mae from")
+    assert both.startswith("Learning rate; learning rate from") and "; momentum" in both and "momentum" not in rates
+    assert metrics.startswith("mae; mae from")
 
 
 def test_the_learning_curve_of_the_last_fit(in_notebook):
@@ -662,7 +618,10 @@ def test_the_hyper_parameters_of_the_last_fit(in_notebook):
     assert [(ax.get_ylabel(), curves(ax)[0][2]) for ax in fig.axes] == [("lr", [0.05] * 4), ("mom", [0.9] * 4)]
     for keys in ("mom", ["mom"]):
         assert [ax.get_ylabel() for ax in learn.recorder.plot_sched(keys, (3, 2), True).axes] == ["mom"]
-    assert learn.recorder.plot_sched() is None and in_notebook[-1][0]["text/plain"] == "lr, mom over steps"
+    assert (
+        learn.recorder.plot_sched() is None
+        and in_notebook[-1][0]["text/plain"] == "lr from 0.05 to 0.05, lowest 0.05; mom from 0.9 to 0.9, lowest 0.9"
+    )
     with pytest.raises(ValueError, match="'wd' was not recorded; there are lr, mom"):
         learn.recorder.plot_sched("wd")
 

@@ -39,6 +39,7 @@ def in_page(monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda data, **kwargs: shown.append((data, kwargs)))
     monkeypatch.setattr(figures, "shell", lambda: True)
+    monkeypatch.setattr("cbnb.display.page_script.shell", lambda: True)
     monkeypatch.setattr("IPython.core.pylabtools.select_figure_formats", lambda shell, kinds: None)
     monkeypatch.setattr(figures, "display_mode", lambda: "widgets")
     for name in ("figures.runs_scripts", "page_script.runs_scripts", "chart.runs_scripts"):

@@ -18,7 +18,6 @@ from cbnb.display.run_charts import (
     losses_chart,
     metric_charts,
     metric_names,
-    points_of,
     rates_charts,
     starts_of,
 )
@@ -61,9 +60,6 @@ def test_where_runs_and_epochs_are():
     runs = runs_of(3, 2, 1)
     assert starts_of(runs) == [0, 12, 20] and starts_of([]) == []
     assert ends_of(runs) == [(3, 0), (7, 1), (11, 2), (15, 0), (19, 1), (23, 0)]
-    assert points_of(runs, "valid_loss") == [
-        (end, row["valid_loss"]) for (end, _), row in zip(ends_of(runs), [row for run in runs for row in run.epochs])
-    ]
 
 
 def test_columns_of_a_run():

@@ -14,7 +14,8 @@ from torch.optim import lr_scheduler
 import cbnb
 import cbnb.display.schedules as schedules
 from cbnb import OneCycle, ParamScheduler, SchedCos, SchedExp, SchedLin, TorchScheduler, combine_scheds
-from cbnb.display.schedules import OneCycleView, SchedulePlan, cycle_page, is_scheduler, plot_schedule, schedule_chart, schedule_plan
+from cbnb.display.chart import charts_html
+from cbnb.display.schedules import OneCycleView, SchedulePlan, cycle_page, is_scheduler, plot_schedule, schedule_charts, schedule_plan
 from helpers import line_learner
 
 
@@ -234,7 +235,7 @@ def test_a_function_is_called_at_even_steps(what):
 
 
 def test_groups_have_lines_of_their_own():
-    page = schedule_chart(schedule_plan({"lr": SchedLin([0.1, 0.2, 0.1], 0.0)}, 4))
+    page = charts_html(schedule_charts(schedule_plan({"lr": SchedLin([0.1, 0.2, 0.1], 0.0)}, 4)))
     assert "groups 0, 2" in page and "group 1" in page
     fig = plot_schedule(SchedLin([0.1, 0.2], 0.0), return_fig=True)
     assert [line.get_label() for line in fig.axes[0].lines] == ["group 0", "group 1"]
@@ -246,14 +247,14 @@ def test_two_panels_do_not_fit_into_one_axes():
     both = ParamScheduler({"lr": SchedLin(0, 1), "mom": SchedLin(1, 0)})
     axes = both.plot(4, return_fig=True).axes
     assert len(axes) == 2
-    with pytest.raises(ValueError, match="learning rate and momentum do not fit into one `ax`"):
+    with pytest.raises(ValueError, match="Learning rate and Momentum do not fit into one `ax`"):
         both.plot(4, ax=axes[0])
 
 
 def test_a_long_plan_is_drawn_thinned():
     learn = line_learner(n=2)
     plan = SchedulePlan("long", {"lr": [[math.sin(i / 1e4) + 2 for i in range(100_000)]]}, [(99_999, 0)])
-    assert len(schedule_chart(plan)) < 60_000
+    assert len(charts_html(schedule_charts(plan))) < 60_000
     assert learn.plot_schedule(2) is None and isinstance(learn.plot_schedule(2, return_fig=True), Figure)
 
 
@@ -334,7 +335,8 @@ def test_the_page_of_a_cycle(monkeypatch):
 def test_a_planned_cycle_can_be_dragged_if_there_is_nothing_else(kwargs, draggable, monkeypatch):
     learn = two_groups()
     pages = []
-    monkeypatch.setattr(schedules, "_display", lambda page, words: pages.append((page, words)))
+    for module in ("schedules", "chart"):
+        monkeypatch.setattr(f"cbnb.display.{module}.display_html", lambda page, words: pages.append((page, words)))
     learn.plot_schedule(3, **kwargs)
     [(page, words)] = pages
     assert ("One-cycle schedule" in words) == draggable and ("fit_one_cycle(3, " in page) == draggable or not draggable

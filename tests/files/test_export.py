@@ -4,7 +4,9 @@ import os
 import pickle
 import random
 import subprocess
+import sys
 import textwrap
+import types
 import warnings
 from functools import partial
 
@@ -399,3 +401,25 @@ def test_the_weight_of_a_batch_comes_back(tmp_path):
         assert cbnb.load_learner(path, model=Line).batch_weight is None
     learn.batch_weight = n_words
     assert cbnb.load_learner(learn.export("c.pkl"), trust=True).batch_weight is n_words
+
+
+@pytest.mark.parametrize("module, word", [("cbnb.gone", "No module named 'cbnb.gone'"), ("cbnb.undo", "Can't get attribute 'Old'")])
+def test_a_pickle_of_another_version_says_so(tmp_path, monkeypatch, module, word):
+    place = sys.modules.get(module) or types.ModuleType(module)
+    with monkeypatch.context() as there:
+        there.setitem(sys.modules, module, place)
+        there.setattr(place, "Old", type("Old", (cbnb.Callback,), dict(__module__=module, __qualname__="Old")), raising=False)
+        file = line_learner(path=tmp_path, cbs=place.Old()).export()
+    with pytest.raises(ValueError, match=r"was written by another version of cbnb \(.*\): load it there") as told:
+        cbnb.load_learner(file, trust=True)
+    assert word in str(told.value) and isinstance(told.value.__cause__, (ImportError, AttributeError))
+
+
+def test_a_pickle_that_lacks_a_module_of_yours_keeps_the_error_of_python(tmp_path, monkeypatch):
+    place = types.ModuleType("gone")
+    with monkeypatch.context() as there:
+        there.setitem(sys.modules, "gone", place)
+        place.Mine = type("Mine", (cbnb.Callback,), dict(__module__="gone", __qualname__="Mine"))
+        file = line_learner(path=tmp_path, cbs=place.Mine()).export()
+    with pytest.raises(ModuleNotFoundError, match="No module named 'gone'"):
+        cbnb.load_learner(file, trust=True)

@@ -134,7 +134,21 @@ def test_no_room_has_a_cycle():
 
 OF_LOGGERS = ["tensorboard", "wandb", "mlflow"]
 OF_DISTRIBUTED = ["accelerate", "cloudpickle", "huggingface_hub", "safetensors"]  # of the extra `distributed`
-HEAVY = ["matplotlib", "ipywidgets", "IPython", "pandas", "tqdm", "sklearn", "scipy", "nbdev", "fastcore", *OF_DISTRIBUTED, *OF_LOGGERS]
+NEEDED_LATER = ["statistics", "decimal", "fractions"]  # milliseconds, of checks and rules
+HEAVY = [
+    *NEEDED_LATER,
+    "matplotlib",
+    "ipywidgets",
+    "IPython",
+    "pandas",
+    "tqdm",
+    "sklearn",
+    "scipy",
+    "nbdev",
+    "fastcore",
+    *OF_DISTRIBUTED,
+    *OF_LOGGERS,
+]
 
 
 def modules_after(statement: str) -> set[str]:

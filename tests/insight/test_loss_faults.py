@@ -1,0 +1,147 @@
+"""Faults that the losses of a running fit show: each is found once, at a step that does not depend on when one looks, and noise is not one."""
+
+import copy
+import math
+import random
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import cbnb
+from cbnb.insight.loss_faults import LossWatch, findings_of
+from helpers import line_learner
+
+X = torch.randn(640, 6, generator=torch.Generator().manual_seed(0))
+CLASSES = (X[:, 0] > 0).long() + (X[:, 1] > 0).long()
+
+
+def learner(x=X, y=CLASSES, lr=0.1, loss=None, opt_func=torch.optim.SGD, **more):
+    torch.manual_seed(0)
+    loader = DataLoader(TensorDataset(x, y), 32, shuffle=True, generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))
+    learn = cbnb.Learner(cbnb.DataLoaders(loader, device="cpu"), model, loss or nn.CrossEntropyLoss(), lr=lr, opt_func=opt_func, **more)
+    learn.remove_cb(cbnb.ProgressCallback)
+    learn.logger = lambda row: None
+    return learn
+
+
+def codes(losses, planned=None, guess=lambda: None):
+    return [finding.code for _, finding in LossWatch().look(losses, planned, guess)]
+
+
+FALLING = [1 / (1 + step / 20) for step in range(200)]
+
+
+@pytest.mark.parametrize(
+    "code, losses, healthy",
+    [
+        ("R1", [*FALLING, *[math.nan] * 10], [*FALLING, math.nan, *[0.1] * 9]),
+        ("R2", [*FALLING, *(0.1 * 1.05**i for i in range(80))], [*FALLING, *(0.1 * 1.005**i for i in range(80))]),
+        ("R3", [2.3] * 200, [2.3 - 0.002 * i for i in range(200)]),
+        ("R4", [1 + 0.45 * math.sin(i / 12) for i in range(400)], [1 + 0.3 * math.sin(i / 12) for i in range(400)]),
+        (
+            "R8",
+            [1.0] * 20 + [0.1 + 2 * (i in (50, 90, 130)) for i in range(180)],
+            [1.0] * 20 + [0.1 + 2 * (i in (50, 90)) for i in range(180)],
+        ),
+    ],
+)
+def test_each_code_and_its_nearest_neighbor(code, losses, healthy):
+    assert codes(losses, len(losses))[:1] == [code] and codes(healthy, len(healthy)) == []
+
+
+def test_noise_is_no_fault():
+    """Lognormal losses and squares of normal ones, as with batches of one item."""
+    found = []
+    for seed in range(20):
+        rng = random.Random(seed)
+        found += codes([rng.lognormvariate(0, 1.5) / (1 + i / 300) for i in range(2000)])
+        found += codes([rng.gauss(0, 1) ** 2 for i in range(2000)])
+        found += codes([rng.gauss(-5, 3) for i in range(2000)])  # negative losses, too
+    assert found == []
+
+
+def test_the_step_does_not_depend_on_when_one_looks():
+    losses = [*FALLING, *(0.1 * 1.05**i for i in range(80))]
+    at_once, watch = list(LossWatch().look(losses)), LossWatch()
+    assert [each for n in range(0, len(losses) + 1, 3) for each in watch.look(losses[:n])] == at_once
+
+
+def test_a_fit_without_faults_has_no_findings():
+    learn = learner()
+    learn.fit(10)
+    assert learn.findings.ok and learn.findings.codes == [] and learn.recorder.history[0].events == []
+
+
+@pytest.mark.parametrize(
+    "code, more",
+    [
+        ("R2", dict(opt_func=partial(torch.optim.SGD, maximize=True))),
+        ("R3", dict(lr=1e-7)),
+        ("R3", dict(y=CLASSES[torch.randperm(640, generator=torch.Generator().manual_seed(1))])),
+    ],
+)
+def test_faults_of_real_fits(code, more):
+    learn = learner(**more)
+    learn.fit(10)
+    assert learn.findings.codes[0] == code
+    assert len(learn.findings) == len({f.code for f in learn.findings})  # each once
+
+
+def test_findings_go_with_the_history(tmp_path):
+    learn = learner(lr=1e-7)
+    learn.fit(10)
+    assert learn.findings.codes == ["R3"]
+    run = learn.recorder.history[0]
+    data = cbnb.History.from_json(learn.recorder.history.to_json())[0]
+    assert data.events == run.events and findings_of(data).codes == ["R3"]
+    assert copy.deepcopy(learn).findings.codes == ["R3"]
+    state = learn.recorder.history.state_dict()
+    other = cbnb.History()
+    other.load_state_dict(state)
+    assert findings_of(other[0]).codes == ["R3"]
+    learn.rewind()
+    assert learn.findings.codes == [] and len(learn.recorder.history) == 0
+
+
+def test_a_step_that_updates_by_itself_may_have_a_loss_that_does_not_fall():
+    learn = learner(lr=1e-7)
+    learn.train_step = cbnb.UpdateStep(lambda x, y: nn.functional.cross_entropy(learn.model(x), y).detach())
+    learn.fit(10)
+    assert learn.findings.codes == []
+
+
+def test_a_line_in_a_terminal_and_in_the_output_once(capsys):
+    from cbnb.display.front_end import display_as
+
+    learn = learner(lr=1e-7)
+    learn.logger = print
+    learn.add_cb(cbnb.ProgressCallback)
+    with display_as("lines"):
+        learn.fit(10)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "not-learning" in line]
+    assert len(lines) == 1 and lines[0].startswith("step 99: not-learning: ") and lines[0].endswith("Fix: learn.check()")
+
+
+def test_the_page_of_a_fit_has_the_mark_and_the_line(monkeypatch):
+    from cbnb.display.chart import still_svg
+    from cbnb.display.progress import Chart, fit_page, loss_lines, losses_layout
+
+    learn = learner(lr=1e-7)
+    learn.fit(10)
+    run = learn.recorder.history[0]
+    page = fit_page(["epoch"], [[0]], "done", run)
+    assert page["text/html"].count("<p>step 99: not-learning") == 1 and page["text/plain"].count("not-learning") == 1
+    svg = still_svg(Chart(loss_lines(run), **losses_layout(run)))
+    assert ">!</text>" in svg
+
+
+def test_targets_of_a_batch_are_not_kept_for_ever():
+    from cbnb.insight.loss_faults import _watched
+
+    learn = line_learner()
+    learn.fit(60)
+    assert len(_watched[learn.recorder.history[-1]].targets) <= 50
