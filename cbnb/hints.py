@@ -314,3 +314,16 @@ _FOREIGN = (r'on_(fit|train|eval|validation|test|predict|sanity_check|epoch|batc
             r'(_epoch|_batch|_step)?_(begin|start|end)|on_before_(backward|zero_grad|optimizer_step)|on_after_backward|'
             r'on_(log|evaluate|exception|prediction_step|optimizer_step|pre_optimizer_step|save_checkpoint|load_checkpoint)|'
             r'training_step|validation_step|test_step|configure_optimizers')
+
+# %% ../nbs/hints.ipynb #02fab753
+@patch
+def parameters(self: Learner) -> Any:
+    """Return the parameters of the model, for fastai callbacks that call this method
+
+    Returns:
+        an iterator over the parameters, frozen ones included
+    Example:
+        from cbnb.toy import line_learner
+        assert list(line_learner().parameters())[0].item() == 0
+    """
+    return self.model.parameters()

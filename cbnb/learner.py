@@ -10,28 +10,32 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 # %% ../nbs/04_learner.ipynb #bf0b22de
 import torch
 from torch import Tensor, nn
 
 # %% ../nbs/04_learner.ipynb #02713ab8
-from .basics.arguments import Every, as_count, as_duration, as_positive, hinted
-from .basics.loaders import as_loader, n_batches
+from .basics.arguments import as_count, checked_loss_func, checked_model, checked_moms, event_names, hinted
+from .basics.arguments import Every, as_duration
+from .basics.fused import zero_grad
+from .basics.loaders import as_loader
 from .basics.losses import weigher
-from .basics.optimizers import spread_lrs
-from .callback import Callback, CallbackList, CbList, as_list, is_a
-from .data import as_dls
-from .events import CancelException, event, not_honoured
-from .length import MidEpochValidation, as_valid_every, set_length
-from .loop import Loop, TrainEvalCallback, splitter_of
-from .metrics import as_metrics
-from .basics.opt_checks import check_opt_func, checked_lr, count_updates, lacks_params, needs_closure, own_rates, shares_params
-from .optim import belongs_to, hold_hypers, make_opt, one_group
 from .basics.text import warn_user
+from .basics.opt_checks import check_opt_func, checked_lr, taken_rates, warn_of_next_rate
+from .basics.optimizers import spread_lrs
+from .basics.patch import patch
 from .basics.trained_modules import params_outside, trained_modules
-from .function_steps import CallStep, as_step
+from .callback import Callback, CallbackList, CbList, as_list, is_a
+from .data import as_dls, splitter_of
+from .events import CancelException, event, not_honoured
+from .fit_opt import check_can_train, count_own_updates, fit_opt
+from .function_steps import as_step, default_eval_step, default_step
+from .length import MidEpochValidation, as_valid_every, set_length
+from .loop import Loop, TrainEvalCallback
+from .metrics import as_metrics
+from .optim import hold_hypers, make_opt, one_group
 from .step import Step
 from .undo import UndoStack
 
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
     from .insight import check as _in_check
     from .files import checkpoints as _in_checkpoints
     from .distributed import data_parallel as _in_data_parallel
+    from .insight import diagnose as _in_diagnose
     from .files import export as _in_export
     from .lr import finder as _in_finder
     from .callbacks import fit_methods as _in_fit_methods
@@ -102,9 +107,6 @@ class Learner(Loop):
         batch_weight: called as `batch_weight(pred, *yb)`: how much the loss of a batch counts in averages and in
             accumulated gradients; None: derived from the loss, items otherwise
         sanity_check: whether a fit tries one validation batch and its metrics before the first epoch
-    Raises:
-        TypeError: model={model} is not a model: pass an instance of nn.Module...
-        ValueError: moms={moms} should be three numbers: start, top, end
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner()
@@ -144,7 +146,7 @@ class Learner(Loop):
         summary = _in_summary.summary
         distributed = _in_data_parallel.distributed
         fit_distributed = _in_launch.fit_distributed
-        _resuming = _in_checkpoints._resuming
+        resuming = _in_checkpoints.resuming
         __getstate__ = _in_export.__getstate__
         export = _in_export.export
         runs: Any
@@ -156,12 +158,29 @@ class Learner(Loop):
         state_dict = _in_state.state_dict
         load_state_dict = _in_state.load_state_dict
         __dir__ = _in_hints.__dir__
+        parameters = _in_hints.parameters
         check = _in_check.check
+        diagnose = _in_diagnose.diagnose
         findings: Any
+        def add_cbs(self, cbs: Any) -> Learner: ...
+        def remove_cbs(self, cbs: Any) -> Learner: ...
+        def add_cb(self, cb: Any) -> Learner: ...
+        def remove_cb(self, cb: Any) -> Learner: ...
+        @contextmanager
+        def added_cbs(self, cbs: Any) -> Iterator[Learner]: ...
+        @contextmanager
+        def removed_cbs(self, cbs: Any) -> Iterator[Learner]: ...
+        @contextmanager
+        def for_now(self, name: str, value: Any) -> Iterator[Learner]: ...
+        def __call__(self, event_name: str | Iterable[str]) -> None: ...
+        def cbs_changed(self) -> None: ...
+        def ordered_cbs(self, event_name: str) -> list[Callback]: ...
         _mock_run = _in_finder._mock_run
         _try_rates = _in_finder._try_rates
         lr_find = _in_finder.lr_find
         recorder: _in_recorder.Recorder
+        recorded_runs = _in_recorder.recorded_runs
+        n_trained = _in_recorder.n_trained
         fit_one_cycle = _in_schedule.fit_one_cycle
     fit_method: str | None = None       # the training method that you called, such as 'fit_one_cycle', while it runs
     # What other pages add. `cbnb.all` installs what the library has
@@ -178,28 +197,20 @@ class Learner(Loop):
             default_cbs: bool = True, train_step: Any = None, eval_step: Any = None, batch_weight: Callable[..., Any] | None = None,
             sanity_check: bool = True):
         self.callbacks, self.undo, self.logger, self.create_mbar = CallbackList(self), None, print, True
-        if isinstance(model, type) or not isinstance(model, nn.Module) and (not callable(model) or self.remark_on(model)):
-            raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module{self.remark_on(model)}')
-        self.model, self.dls, self.splitter, self.batch_weight = model, dls, splitter, batch_weight
+        self.steps = [Step(), Step()]                            # for evaluation and for training, see `train_step`
+        self.model, self.dls, self.splitter, self.batch_weight = checked_model(model, self.remark_on), dls, splitter, batch_weight
         self.path, self.model_dir = Path(path if path is not None else getattr(self.dls, 'path', '.')), model_dir
         check_opt_func(opt_func)
         self._opt, self._opt_is_old, self._opt_func, self._lr = None, False, opt_func, lr
         self.loss_func = loss_func or getattr(getattr(self.dls.train, 'dataset', None), 'loss_func', None)
         self.chooses_eval_step = eval_step is None
-        self.train_step = self._default_step() if train_step is None else train_step      # it may have an optimizer and a loss function
+        self.train_step = default_step(self) if train_step is None else train_step      # it may have an optimizer and a loss function
         self.eval_step = eval_step
-        if opt_func not in (torch.optim.AdamW, self.opt_func):
-            warn_user('opt_func is not used, for train_step has an optimizer of its own')
-        self._lr, self.wd = checked_lr(lr, self.opt_func), wd
-        if len(moms) != 3: raise ValueError(f'moms={moms!r} should be three numbers: start, top, end')
-        self.moms: tuple[float, ...] = tuple(as_positive(m, 'moms') for m in moms)
+        if opt_func not in (torch.optim.AdamW, self.opt_func): warn_user('opt_func is not used, for train_step has an optimizer of its own')
+        self._lr, self.wd, self.moms = checked_lr(lr, self.opt_func), wd, checked_moms(moms)
         self.final_record: Any = None
         self.own_hypers: list[dict[str, Any]] | None = None      # the hyper-parameters to which the run returns
-        self._points: Any = None                                 # restore points, made by the first fit
-        self.metrics, self.sanity_check = metrics, sanity_check
-        self._add_first_callbacks(as_list(cbs), default_cbs)
-
-    def _add_first_callbacks(self, given: list[Any], default_cbs: bool) -> None:
+        self.metrics, self.sanity_check, given = metrics, sanity_check, as_list(cbs)
         for cls in self.default_callbacks if default_cbs else (TrainEvalCallback,):
             if not any(is_a(cb, cls) for cb in given): self.add_cb(cls)
         self.add_cbs(given)
@@ -238,7 +249,7 @@ class Learner(Loop):
         if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={length.n}')
         every = as_valid_every(valid_every)
         if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
-        if resume: cbs = self._resuming(resume, cbs)      # defined in `files/checkpoints`
+        if resume: cbs = self.resuming(resume, cbs)       # of the page of checkpoints
         for hint in self.before_fits: hint(self, lr, start_epoch)
         with self.run_as('fit', cbs):
             set_length(self, length)
@@ -264,7 +275,67 @@ class Learner(Loop):
             found = self.final_record
         return found
 
-    # The optimizer
+    # What you may assign between two fits
+
+    @property
+    def dls(self) -> Any:
+        "The loaders"
+        return self._dls
+    @dls.setter
+    def dls(self, dls: Any) -> None:
+        self._dls = as_dls(dls)
+        self.split_batch = splitter_of(self._dls)
+
+    @property
+    def loss_func(self) -> Any:
+        "The loss function. None if the step computes the loss"
+        return self._loss_func
+    @loss_func.setter
+    def loss_func(self, f: Any) -> None: self._loss_func, self.weigh = checked_loss_func(f), weigher(f)
+
+    @property
+    def metrics(self) -> Any:
+        "The metrics, as objects"
+        return self._metrics
+    @metrics.setter
+    def metrics(self, metrics: Any) -> None: self._metrics = as_metrics(metrics)
+
+    @property
+    def train_step(self) -> Any:
+        "The step for training batches"
+        return self.steps[True]
+    @train_step.setter
+    def train_step(self, given: Any) -> None:
+        step = Step() if given is None else as_step(given, 'train_step')
+        if step.opt is not None and step.opt is not self.opt:
+            if self.running: raise RuntimeError('this train_step has an optimizer of its own: give it to the learner between runs')
+            self._opt, self._opt_func, self._lr = step.opt, step.opt, checked_lr(1e-3, step.opt)
+        if step.loss_func is not None: self.loss_func = step.loss_func
+        self.steps[True] = step
+        step.join(self)
+        if self.chooses_eval_step: self.eval_step = None
+
+    @property
+    def eval_step(self) -> Any:
+        "The step for validation batches. If you assign None, it follows from the loss function and the training step"
+        return self.steps[False]
+    @eval_step.setter
+    def eval_step(self, given: Any) -> None:
+        self.chooses_eval_step = given is None
+        self.steps[False] = step = default_eval_step(self) if given is None else as_step(given, 'eval_step')
+        step.join(self)
+
+    @property
+    def cbs(self) -> CbList:
+        """The callbacks, in the order in which they were added
+
+        Example:
+            from cbnb.toy import line_learner
+            from cbnb.loop import TrainEvalCallback
+            class Mine(TrainEvalCallback): pass
+            assert [str(cb) for cb in line_learner(cbs=Mine, default_cbs=False).cbs] == ['Recorder', 'Mine']
+        """
+        return CbList(self.callbacks.all)
 
     @property
     def opt(self) -> Any:
@@ -294,18 +365,10 @@ class Learner(Loop):
         return self._lr
     @lr.setter
     def lr(self, lr: Any) -> None:
-        if self.running and self.pct_train < 1 and lr is not self._lr:
-            warn_user('learn.lr is the rate of the next fit, and this one goes on with its own. To change that, use '
-                  "set_hyper(learn.opt, 'lr', rate) of cbnb.basics.optimizers, or learn.steering.scale_lr(factor)")
+        if self.running and self.pct_train < 1 and lr is not self._lr: warn_of_next_rate()
         self._lr = lr
 
-    def put_opt(self, opt: Any) -> None:
-        """Set `learn.opt` without taking its rate, such as to put an optimizer back
-
-        Args:
-            opt: an optimizer, or None
-        """
-        self._opt = opt
+    # The optimizer of a fit
 
     def new_opt(self) -> Any:
         """Make an optimizer with `opt_func`, and return it
@@ -317,14 +380,19 @@ class Learner(Loop):
         others = [p for p in params_outside(self).values() if p.requires_grad]
         return make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter, getattr(self.dls, 'device', None), others)
 
+    def put_opt(self, opt: Any) -> None:
+        """Set `learn.opt` without taking its rate, such as to put an optimizer back
+
+        Args:
+            opt: an optimizer, or None
+        """
+        self._opt = opt
+
     def create_opt(self) -> None:
         "Make a new optimizer with `opt_func`, and assign it to `learn.opt`"
-        self._opt, self._opt_is_old = self.new_opt(), False
-        one = self.opt is not self.opt_func and not isinstance(self.lr, (list, tuple, slice))      # you chose one rate for all groups
-        if not one or (own := own_rates(self.opt, self.lr)) is None: return
-        print(f'{type(self.opt).__name__} gave its parameter groups rates of its own, so learn.lr is {own} now and not {self.lr}. '
-              'If you pass one rate to a fit or a schedule, all groups get it')
-        self._lr = own
+        opt = self.new_opt()
+        self._opt, self._opt_is_old = opt, False
+        if opt is not self._opt_func: self._lr = taken_rates(opt, self._lr)
 
     def prepare_opt(self, lr: Any = None, wd: Any = None, reset_opt: bool = False) -> None:
         """Prepare the optimizer for a run that trains: it holds the parameters of the model, and the hyper-parameters of the run
@@ -333,269 +401,132 @@ class Learner(Loop):
             lr: learning rate of this run; None: `learn.lr`
             wd: weight decay of this run; None: `learn.wd`
             reset_opt: whether to start with a new optimizer
-        Raises:
-            ValueError: the training loader is empty (with drop_last=True, a set smaller than one batch gives none)
-            RuntimeError: gradients are switched off around this {run_name}, by torch.no_grad(), inference_mode() or
-                set_grad_enabled(False): call it outside of that
         """
-        if n_batches(self.dls.train) == 0: raise ValueError(
-            'the training loader is empty (with drop_last=True, a set smaller than one batch gives none)')
-        if not torch.is_grad_enabled(): raise RuntimeError(
-            f'gradients are switched off around this {self.run_name}, by torch.no_grad(), '
-            'inference_mode() or set_grad_enabled(False): call it outside of that')
+        check_can_train(self)
         self.undo.callback(self.forget_grads)
-        self._fit_opt_to_model(reset_opt)
-        self.forget_grads()                      # left by a `backward` before the fit
-        self.undo.set(self, 'own_hypers', hold_hypers(self.opt, self.undo, self.lr if lr is None else lr,
-                                                      self.wd if wd is None else wd, has_lr=lr is not None))
-        step = self.train_step
-        usual = type(step).step is Step.step and 'step' not in vars(step)
-        if not usual and count_updates(self, getattr(self.opt, 'optimizers', [self.opt]), self.undo): self.updates_per_step = 0
-
-    def _fit_opt_to_model(self, reset_opt: bool) -> None:
         if self._opt_is_old:
             print('learn.opt_func was assigned: made a new optimizer')
             self.create_opt()
-        given = self.opt is self.opt_func         # you have chosen the parameters it holds
-        outside = params_outside(self)
-        if self.opt is not None and not given and not belongs_to(self.opt, self.model, self.splitter, outside.values()):
-            print('learn.model has other parameters than learn.opt: made a new optimizer')
-            reset_opt = True
-        if given and reset_opt: self.opt.state.clear()
-        if self.opt is None or reset_opt: self.create_opt()
-        if lacking := lacks_params(self.opt, outside.values()): self._add_to_opt(lacking, outside)
-        step = self.train_step                    # unless the step trains a model of its own
-        if self.opt is self.opt_func and getattr(step, 'follows', step.opt is None) \
-                and not shares_params(self.opt, self.model, outside.values()):
-            raise ValueError('the optimizer holds no parameter of learn.model: make it for this model')
-        if needs_closure(self.opt) and type(step).step is Step.step: raise TypeError(
-            f'{type(self.opt).__name__} evaluates the loss several times in a step: '
-            'pass train_step=ClosureStep() to the learner')
-
-    def _add_to_opt(self, lacking: list[nn.Parameter], outside: dict[str, nn.Parameter]) -> None:
-        "Add parameters outside the model to the optimizer. If you made the optimizer yourself, warn instead"
-        if self.opt is not self.opt_func:
-            self.opt.param_groups[-1]['params'].extend(lacking)
-            return
-        names = [name for name, p in outside.items() if any(p is q for q in lacking)]
-        warn_user(f'{", ".join(names[:3])}{", ..."*(len(names) > 3)} will not be trained, because the optimizer that you passed does not hold '
-              f'{"it" if len(names) == 1 else "them"}: make the optimizer with {"this parameter" if len(names) == 1 else "these parameters"} too, '
-              'or call requires_grad_(False)')
+        fit_opt(self, reset_opt)
+        self.forget_grads()                      # left by a `backward` before the fit
+        self.undo.set(self, 'own_hypers', hold_hypers(self.opt, self.undo, self.lr if lr is None else lr,
+                                                      self.wd if wd is None else wd, has_lr=lr is not None))
+        count_own_updates(self)
 
     def forget_grads(self) -> None:
         "Set the gradients of all parameters of `trained_modules` and the optimizer to None"
         if self.iter is not None: self.train_step.zero_grad(self)      # a step may override it
-        if self.opt is not None: Step.zero_grad(self.train_step, self)
+        if self.opt is not None: zero_grad(self.opt)
         for m in trained_modules(self).values():
             for p in m.parameters(): p.grad = None
 
-    def parameters(self) -> Any:
-        """Return the parameters of the model, for fastai callbacks that call this method
+# %% ../nbs/04_learner.ipynb #642ff1a3
+@patch
+def add_cbs(self: Learner, cbs: Any) -> Learner:
+    """Add one or several callbacks
 
-        Returns:
-            an iterator over the parameters, frozen ones included
-        """
-        return self.model.parameters()
+    Args:
+        cbs: one callback, or several
+    Returns:
+        the learner, so that calls can be chained
+    """
+    self.callbacks.add_all(as_list(cbs))
+    return self
 
-    # Data, loss, metrics and steps
+@patch
+def remove_cbs(self: Learner, cbs: Any) -> Learner:
+    """Remove one or several callbacks, or all callbacks of a class
 
-    @property
-    def dls(self) -> Any:
-        "The loaders"
-        return self._dls
-    @dls.setter
-    def dls(self, dls: Any) -> None:
-        self._dls = as_dls(dls)
-        self.split_batch = splitter_of(self._dls)
+    Args:
+        cbs: one callback or class, or several
+    Returns:
+        the learner, so that calls can be chained
+    """
+    self.callbacks.remove_all(as_list(cbs))
+    return self
 
-    @property
-    def loss_func(self) -> Any:
-        "The loss function. None if the step computes the loss"
-        return self._loss_func
-    @loss_func.setter
-    def loss_func(self, f: Any) -> None:
-        if isinstance(f, type): raise TypeError(f'loss_func is the class {f.__name__}: pass {f.__name__}()')
-        if f is not None and not callable(f): raise TypeError(
-            f'loss_func={f!r} cannot be called: pass a function, or a module as nn.CrossEntropyLoss()')
-        self._loss_func, self.weigh = f, weigher(f)
+@patch
+def add_cb(self: Learner, cb: Any) -> Learner:
+    """Add a callback. The new callback replaces a callback of the same class with the same settings
 
-    @property
-    def metrics(self) -> Any:
-        "The metrics, as objects"
-        return self._metrics
-    @metrics.setter
-    def metrics(self, metrics: Any) -> None: self._metrics = as_metrics(metrics)
+    Args:
+        cb: a callback, a callback class, or a callback of another library
+    Returns:
+        the learner, so that calls can be chained
+    """
+    return self.add_cbs([cb])
 
-    @property
-    def train_step(self) -> Any:
-        "The step for training batches"
-        return self._train_step
-    @train_step.setter
-    def train_step(self, given: Any) -> None:
-        step = Step() if given is None else as_step(given, 'train_step')
-        if step.opt is not None and step.opt is not self.opt:
-            if self.running: raise RuntimeError('this train_step has an optimizer of its own: '
-                                                'give it to the learner between runs')
-            self._opt = self._opt_func = step.opt
-            self._lr = checked_lr(1e-3, step.opt)
-        if step.loss_func is not None: self.loss_func = step.loss_func
-        self._train_step = step
-        step.join(self)
-        if self.chooses_eval_step: self.eval_step = None
+@patch
+def remove_cb(self: Learner, cb: Any) -> Learner:
+    """Remove a callback, or all callbacks of a class
 
-    @property
-    def eval_step(self) -> Any:
-        "The step for validation batches"
-        return self._eval_step
-    @eval_step.setter
-    def eval_step(self, given: Any) -> None:
-        self.chooses_eval_step = given is None
-        if given is not None: self._eval_step = as_step(given, 'eval_step')
-        elif self.loss_func is not None: self._eval_step = Step()
-        elif isinstance(self._train_step, CallStep) and (step := self._step_of_model()) is not None: self._eval_step = step
-        else: self._eval_step = self._train_step.evaluator()
-        self._eval_step.join(self)
+    Args:
+        cb: a callback, its name, or a class: all its instances
+    Returns:
+        the learner, so that calls can be chained
+    """
+    return self.remove_cbs([cb])
 
-    def _default_step(self) -> Step | None:
-        "Return the step of a learner that got none: a model may compute its loss"
-        if self.loss_func is not None: return None
-        remark = self.remark_on(self.model)
-        if not remark and (step := self._step_of_model()) is not None: return step
-        raise ValueError('loss_func is missing, and the training dataset has none either' + (
-            remark or '. If the model returns its loss: Learner(dls, model, train_step=ModelLossStep())'))
+# %% ../nbs/04_learner.ipynb #e288cec0
+@patch
+@contextmanager
+def added_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
+    """Context manager that adds callbacks for the duration of a `with` block
 
-    def _step_of_model(self) -> Step | None:
-        return next((step for make in self.default_steps if (step := make(self)) is not None), None)
+    Args:
+        cbs: one callback, or several
+    Returns:
+        the learner
+    """
+    with self.callbacks.added(cbs): yield self
 
-    # Callbacks
+@patch
+@contextmanager
+def removed_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
+    """Context manager that removes callbacks for the duration of a `with` block
 
-    def __call__(self,
-        event_name: str | Iterable[str],    # one event, or several
-    ) -> None:
-        "Dispatch one event, or several in the order given"
-        names: list[Any] = [event_name] if isinstance(event_name, dict) or hasattr(event_name, 'shape') else as_list(event_name)
-        if wrong := [name for name in names if not isinstance(name, str)]: raise TypeError(
-            f'learn(...) dispatches events by their names, and this is a {type(wrong[0]).__name__}. For the output of the model, '
-            'call learn.model(x). For predictions: learn.predict(item), or learn.get_preds(dl=[(x,)])')
-        for name in names: self.callbacks.fire(name)
+    Args:
+        cbs: one callback or class, or several
+    Returns:
+        the learner
+    """
+    with self.callbacks.removed(cbs): yield self
 
-    @property
-    def cbs(self) -> CbList:
-        """The callbacks, in the order in which they were added
+@patch
+@contextmanager
+def for_now(self: Learner, name: str, value: Any) -> Iterator[Learner]:
+    """Context manager that sets an attribute for the duration of a `with` block
 
-        Example:
-            from cbnb.toy import line_learner
-            from cbnb.loop import TrainEvalCallback
-            class Mine(TrainEvalCallback): pass
-            assert [str(cb) for cb in line_learner(cbs=Mine, default_cbs=False).cbs] == ['Recorder', 'Mine']
-        """
-        return CbList(self.callbacks.all)
+    Args:
+        name: name of an attribute of the learner
+        value: its value in the block
+    Returns:
+        the learner
+    """
+    with UndoStack() as undo:
+        undo.set(self, name, value)
+        yield self
 
-    def add_cb(self, cb: Any) -> Self:
-        """Add a callback. The new callback replaces a callback of the same class with the same settings
+# %% ../nbs/04_learner.ipynb #52cc79d9
+@patch
+def __call__(self: Learner,
+    event_name: str | Iterable[str],    # one event, or several
+) -> None:
+    "Dispatch one event, or several in the order given"
+    for name in event_names(event_name): self.callbacks.fire(name)
 
-        Args:
-            cb: a callback, a callback class, or a callback of another library
-        Returns:
-            the learner, so that calls can be chained
-        """
-        return self.add_cbs([cb])
+@patch
+def cbs_changed(self: Learner) -> None:
+    "Clear the cached handlers of all events, because a callback has changed"
+    self.callbacks.changed()
 
-    def add_cbs(self, cbs: Any) -> Self:
-        """Add one or several callbacks
+@patch
+def ordered_cbs(self: Learner, event_name: str) -> list[Callback]:
+    """Return the callbacks that define an event, in the order in which they are called, including those that are switched off
 
-        Args:
-            cbs: one callback, or several
-        Returns:
-            the learner, so that calls can be chained
-        """
-        self.callbacks.add_all(as_list(cbs))
-        return self
-
-    def remove_cb(self, cb: Any) -> Self:
-        """Remove a callback, or all callbacks of a class
-
-        Args:
-            cb: a callback, its name, or a class: all its instances
-        Returns:
-            the learner, so that calls can be chained
-        """
-        return self.remove_cbs([cb])
-
-    def remove_cbs(self, cbs: Any) -> Self:
-        """Remove one or several callbacks, or all callbacks of a class
-
-        Args:
-            cbs: one callback or class, or several
-        Returns:
-            the learner, so that calls can be chained
-        """
-        self.callbacks.remove_all(as_list(cbs))
-        return self
-
-    @contextmanager
-    def added_cbs(self, cbs: Any) -> Iterator[Self]:
-        """Context manager that adds callbacks for the duration of a `with` block
-
-        Args:
-            cbs: one callback, or several
-        Returns:
-            the learner
-        """
-        with self.callbacks.added(cbs): yield self
-
-    @contextmanager
-    def removed_cbs(self, cbs: Any) -> Iterator[Self]:
-        """Context manager that removes callbacks for the duration of a `with` block
-
-        Args:
-            cbs: one callback or class, or several
-        Returns:
-            the learner
-        """
-        with self.callbacks.removed(cbs): yield self
-
-    def cbs_changed(self) -> None:
-        "Clear the cached handlers of all events, because a callback has changed"
-        self.callbacks.changed()
-
-    def ordered_cbs(self, event_name: str) -> list[Callback]:
-        """Return the callbacks that define an event, in the order in which they are called, including those that are switched off
-
-        Args:
-            event_name: such as 'before_fit'
-        Returns:
-            the callbacks, the first one called first
-        """
-        return self.callbacks.ordered(event_name)
-
-    @contextmanager
-    def for_now(self, name: str, value: Any) -> Iterator[Self]:
-        """Context manager that sets an attribute for the duration of a `with` block
-
-        Args:
-            name: name of an attribute of the learner
-            value: its value in the block
-        Returns:
-            the learner
-        """
-        with UndoStack() as undo:
-            undo.set(self, name, value)
-            yield self
-
-    def recorded_runs(self) -> list[Any]:
-        """Return the runs in the history
-
-        Returns:
-            empty without a recorder
-        """
-        recorder = vars(self).get('recorder')
-        return [] if recorder is None else recorder.history.runs
-
-    def n_trained(self) -> int:
-        """Return the number of epochs that the history records
-
-        Returns:
-            epochs that were cut short do not count
-        """
-        return sum(row['complete'] for run in self.recorded_runs() for row in run.epochs)
+    Args:
+        event_name: such as 'before_fit'
+    Returns:
+        the callbacks, the first one called first
+    """
+    return self.callbacks.ordered(event_name)

@@ -20,9 +20,11 @@ from torch import Tensor
 from .basics.buffers import NamedLoss, ScalarBuffer, nan_since
 from .basics.arguments import Every
 from .basics.settings import how_it_ends, settings_of, why_stopped
-from .basics.text import clock, distinct, say, user_level
+from .basics.text import say, user_level
 from .basics.optimizers import hyper_key
+from .basics.patch import patch
 from .basics.processes import gather_over_processes, n_processes, process_number
+from .basics.text import clock, distinct
 from .callback import Callback
 from .events import CancelFitException
 from .history import History, Run
@@ -399,3 +401,22 @@ class Recorder(Callback):
 
 # %% ../nbs/08_recorder.ipynb #f8837664
 Learner.recorder: Recorder  # type: ignore[misc]    # declared for editors and type checkers
+
+@patch
+def recorded_runs(self: Learner) -> list[Run]:
+    """Return the runs in the history
+
+    Returns:
+        empty without a recorder
+    """
+    recorder = vars(self).get('recorder')
+    return [] if recorder is None else recorder.history.runs
+
+@patch
+def n_trained(self: Learner) -> int:
+    """Return the number of epochs that the history records
+
+    Returns:
+        epochs that were cut short do not count
+    """
+    return sum(row['complete'] for run in self.recorded_runs() for row in run.epochs)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COUNTERS', 'as_count', 'recommended', 'as_positive', 'as_choice', 'is_number', 'as_python', 'as_number', 'nearest',
            'columns_hint', 'without_partial', 'check_arguments', 'unknown_argument', 'hinted', 'Duration',
-           'as_duration', 'Every']
+           'as_duration', 'Every', 'checked_model', 'checked_loss_func', 'checked_moms', 'event_names']
 
 # %% ../../nbs/basics/arguments.ipynb #3aa52acb
 import difflib
@@ -21,7 +21,7 @@ from numbers import Real
 from typing import Any, TypeVar
 
 # %% ../../nbs/basics/arguments.ipynb #5154c372
-from torch import Tensor
+from torch import Tensor, nn
 
 # %% ../../nbs/basics/arguments.ipynb #edf026a0
 from .text import plural
@@ -233,3 +233,38 @@ class Every:
     def mark(self, count: int) -> None:
         "Wait for the end of the current interval"
         self.n_done = count//self.duration.n
+
+# %% ../../nbs/basics/arguments.ipynb #ac626e12
+def checked_model(
+    model: Any,                           # the argument of a learner
+    remark_on: Callable[[Any], str],      # returns a remark about a model of another library, or ''
+) -> Any:                                 # `model`
+    "Raise `TypeError` if a model is a class, or cannot be called"
+    if isinstance(model, nn.Module) or not isinstance(model, type) and callable(model) and not remark_on(model): return model
+    raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module{remark_on(model)}')
+
+def checked_loss_func(
+    f: Any,        # the argument of a learner, or None
+) -> Any:          # `f`
+    "Raise `TypeError` if a loss function is a class, or cannot be called"
+    if isinstance(f, type): raise TypeError(f'loss_func is the class {f.__name__}: pass {f.__name__}()')
+    if f is None or callable(f): return f
+    raise TypeError(f'loss_func={f!r} cannot be called: pass a function, or a module as nn.CrossEntropyLoss()')
+
+def checked_moms(
+    moms: Any,                 # the argument of a learner
+) -> tuple[float, ...]:        # three numbers
+    "Raise an error if the momenta of a one-cycle fit are not three rates"
+    if len(moms) != 3: raise ValueError(f'moms={moms!r} should be three numbers: start, top, end')
+    return tuple(as_positive(m, 'moms') for m in moms)
+
+def event_names(
+    given: Any,        # what a learner was called with
+) -> list[str]:        # names, not all of them those of events
+    "Return one name or several as a list. Raise `TypeError` if the learner was called like a model"
+    one = isinstance(given, (str, dict)) or hasattr(given, 'shape') or not isinstance(given, Iterable)
+    names: list[Any] = [given] if one else list(given)
+    if wrong := [name for name in names if not isinstance(name, str)]: raise TypeError(
+        f'learn(...) dispatches events by their names, and this is a {type(wrong[0]).__name__}. For the output of the model, '
+        'call learn.model(x). For predictions: learn.predict(item), or learn.get_preds(dl=[(x,)])')
+    return names

@@ -161,7 +161,7 @@ def settings_of(learn: Any) -> dict[str, Any]:    # plain data, without None
         **{name: _hyper_values(learn.opt, name) for name in ('lr', 'wd', 'mom')}, moms=list(learn.moms),
         batch_size=batch_size(learn.dls.train), batches=n_batches(learn.dls.train), optimizer=type(learn.opt).__name__,
         loss=brief(learn.train_step if loss is None else loss), model=type(learn.model).__name__,
-        parameters=sum(p.numel() for p in learn.parameters() if not is_lazy(p)), callbacks=_reprs(learn.cbs),
+        parameters=sum(p.numel() for p in learn.model.parameters() if not is_lazy(p)), callbacks=_reprs(learn.cbs),
         seed=None if seed == _NO_SEED else seed)
     return {name: value for name, value in found.items() if value is not None}
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LOWER', 'HIGHER', 'shell', 'say', 'user_level', 'warn_user', 'variable_name', 'number', 'trim_zeros', 'plural',
            'clock', 'snake_name', 'named_direction', 'lower_is_better', 'distinct', 'text_table', 'escape', 'html_row',
-           'html_table', 'csv_text', 'as_dataframe', 'write_text', 'json_text', 'from_json_text']
+           'html_table', 'csv_text', 'as_dataframe', 'write_text', 'json_text', 'from_json_text', 'log_nothing']
 
 # %% ../../nbs/basics/text.ipynb #c7c1f99c
 import csv
@@ -209,3 +209,9 @@ def from_json_text(text: str) -> Any:
         run['steps'] = {name: [math.nan if v is None else v for v in column] for name, column in run['steps'].items()}
     for (*at, place), word in data.pop('not_finite', ()): functools.reduce(operator.getitem, at, data)[place] = float(word)
     return data
+
+# %% ../../nbs/basics/text.ipynb #34e184af
+def log_nothing(
+    row: list[Any],      # a row of the table of epochs
+) -> None:
+    "A `logger` for runs that show nothing"

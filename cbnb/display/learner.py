@@ -14,7 +14,7 @@ from ..basics.patch import patch
 from ..basics.text import html_row, number, plural
 from ..basics.trained_modules import modules_of
 from ..learner import Learner
-from ..loop import log_nothing
+from ..basics.text import log_nothing
 
 # %% ../../nbs/display/learner.ipynb #99822f81
 def _words(learn: Learner) -> list[str]:

@@ -91,7 +91,7 @@ def _trains(learn: Learner) -> bool: return any(p.requires_grad for m in trained
 
 def _other_rows(learn: Learner) -> list[tuple[str, str, str, str]]:
     "Return a row for each module outside the model that has parameters, such as a loss function"
-    own, rows = set(learn.parameters()), []
+    own, rows = set(learn.model.parameters()), []
     for name, m in trained_modules(learn).items():
         if m is learn.model or not (params := [p for p in m.parameters() if p not in own]): continue
         rows.append((f'{name} {type(m).__name__}', '', f'{sum(p.numel() for p in params):,}', 'yes'*any(p.requires_grad for p in params)))

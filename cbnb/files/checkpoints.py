@@ -37,10 +37,9 @@ from ..basics.patch import patch
 from ..basics.nested import from_json, left_out, to_json
 from .position import batches_from, continued, draws, has_workers, position_of, start_workers
 from ..basics.processes import any_over_processes, n_processes, process_number
-from ..callback import Callback
+from ..callback import Callback, as_list
 from .atomic import draft_of, explains_refusal, sweep_drafts, sync, sync_name
 from .state import described, loaders_of, rng_states, set_rng_states, state_differs
-from ..callback import as_list
 from ..learner import Learner
 from ..length import is_over
 from ..undo import interrupts_wait
@@ -352,6 +351,9 @@ class Checkpoint(Callback):
         path: folder for the checkpoints; None: `checkpoints` in the learner's model folder
         monitor: column of the table of epochs that decides which is best; None: keep no best
         background: write in a thread, with a copy of the state in CPU memory
+    Example:
+        from cbnb.toy import line_learner
+        assert [str(cb) for cb in line_learner().resuming(True, None)] == ['Checkpoint']     # added, since there is none
     """
     order, run_valid, run_in = math.inf, False, ('fit',)     # runs last, because its files lack later changes
     due: Due
@@ -581,8 +583,18 @@ class Checkpoint(Callback):
 
 # %% ../../nbs/files/checkpoints.ipynb #551b4822
 @patch
-def _resuming(self: Learner, resume: Any, cbs: Any) -> list[Any]:    # `cbs`, and a `Checkpoint` if the learner and `cbs` have none
-    "Make the `Checkpoint` of the next fit resume, and add a `Checkpoint` if there is none"
+def resuming(self: Learner, resume: Any, cbs: Any) -> list[Any]:
+    """Make the `Checkpoint` of the next fit resume, and add a `Checkpoint` if there is none
+
+    Args:
+        resume: the argument of `fit`: True, a path, or `Resume`
+        cbs: callbacks for this fit
+    Returns:
+        `cbs`, and a `Checkpoint` if the learner and `cbs` have none
+    Example:
+        from cbnb.toy import line_learner
+        assert [str(cb) for cb in line_learner().resuming(True, None)] == ['Checkpoint']     # added, since there is none
+    """
     as_resume(resume)
     cbs = [cb() if cb is Checkpoint else cb for cb in as_list(cbs)]
     given = [cb for cb in (*self.cbs, *cbs) if isinstance(cb, Checkpoint)]

@@ -204,8 +204,34 @@ _FIT: dict[str, Text] = {
     'R8': Text('note', 'a single batch with a large gradient can undo many updates',
         'cbs=GradientClip(1.)'),}
 
+# %% ../../nbs/insight/texts.ipynb #af7e51a2
+_AFTER: dict[str, Text] = {
+    'A1': Text('warning', 'the model learns the training items by heart, and gets worse for other items',
+        'cbs=SaveModel() keeps the best epoch; then more data, wd, or a smaller model'),
+    'A2': Text('warning', 'the same guess for all items is as good',
+        'learn.check() looks for the reason'),
+    'A2.values': Text('warning', 'the mean of the targets is as good a prediction',
+        'learn.check() looks for the reason'),
+    'A3': Text('note', 'a longer fit would probably end lower',
+        'learn.fit_one_cycle({n_epoch}) with a new learner'),
+    'A4': Text('note', 'the validation items are easier than those of training, or are among them',
+        'learn.check() looks for rows that are in both sets'),
+    'A5': Text('warning', 'the model knows one class only',
+        'nn.CrossEntropyLoss(weight=...) or a WeightedRandomSampler'),
+    'A5.labels': Text('warning', 'these labels are too rare for the loss',
+        'nn.BCEWithLogitsLoss(pos_weight=...)'),
+    'A6': Text('note', 'the model is too {sure}',
+        'divide the logits by {temperature}'),
+    'A7': Text('note', 'the model is sure that they are something else',
+        'learn.interpret(numbers={items}) shows them'),
+    'A9': Text('note', 'the learner has the weights of the last epoch',
+        'learn.fit_one_cycle(n_epoch, cbs=SaveModel())'),
+    'A11': Text('note', 'the model is worse for this part of the items{others}',
+        'collect more such items, or give them a weight'),
+}
+
 # %% ../../nbs/insight/texts.ipynb #cf47ffa9
-TEXTS = {**_DATA, **_MODEL, **_PLAN, **_FIT}
+TEXTS = {**_DATA, **_MODEL, **_PLAN, **_FIT, **_AFTER}
 
 def finding(
     key: str,                     # a key of `TEXTS`

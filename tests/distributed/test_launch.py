@@ -301,7 +301,7 @@ class Fails(cbnb.Callback):
 )
 def test_the_first_trouble_ends_all_and_the_learner_is_as_before(how, where, kind, words, tmp_path, started):
     learn = new_learner(16, num_workers=int(how == "kill"))
-    before, attributes = weights(learn), {**vars(learn), "_points": learn.runs}
+    before, attributes = weights(learn), {**vars(learn), "restore_points": learn.runs}
     with pytest.raises(kind, match=words) as error:
         learn.fit_distributed(2, n_process=2, cbs=Fails(how, where, str(tmp_path / "when")))
     assert time.time() - float((tmp_path / "when").read_text()) < 60  # it ends by itself, on a busy machine too

@@ -58,7 +58,7 @@ def everything(learn):
     """All that a fit may change: values, and which objects they are."""
     model = learn.model
     return dict(
-        attributes={k: id(v) for k, v in sorted(vars(learn).items()) if k != "_points"},
+        attributes={k: id(v) for k, v in sorted(vars(learn).items()) if k != "restore_points"},
         lr=copy.deepcopy(learn.lr),
         modules=[(name, id(m), m.training) for name, m in model.named_modules()],
         tensors=[(name, id(t), t.detach().clone()) for name, t in (*model.named_parameters(), *model.named_buffers())],
