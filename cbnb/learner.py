@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .insight import check as _in_check
     from .files import checkpoints as _in_checkpoints
     from .distributed import data_parallel as _in_data_parallel
+    from .insight import diagnose as _in_diagnose
     from .files import export as _in_export
     from .lr import finder as _in_finder
     from .callbacks import fit_methods as _in_fit_methods
@@ -159,6 +160,7 @@ class Learner(Loop):
         __dir__ = _in_hints.__dir__
         parameters = _in_hints.parameters
         check = _in_check.check
+        diagnose = _in_diagnose.diagnose
         findings: Any
         def add_cbs(self, cbs: Any) -> 'Learner': ...
         def remove_cbs(self, cbs: Any) -> 'Learner': ...

@@ -296,10 +296,9 @@ class MultiOptimizer(Optimizer):
 # %% ../../nbs/basics/optimizers.ipynb #4b9cede1
 class Hypers(MutableMapping):
     "View of one parameter group's hyper-parameters by common names, for reading and assignment"
-    def __init__(self,
-        opt: Optimizer,   # any optimizer with `param_groups`
-        i: int,           # index of the group
-    ): self.opt, self.i = opt, i
+    def __init__(self, opt: Optimizer, i: int,    # index of the group
+    ):
+        self.opt, self.i = opt, i
 
     def _place(self, name: str) -> tuple[str, int | None]:
         if (place := hyper_key(self.opt, name)) is None:
@@ -345,9 +344,7 @@ def lend_names(opt: Optimizer, names: type[LentNames], undo: ExitStack) -> None:
 # %% ../../nbs/basics/optimizers.ipynb #6b7a81ea
 class AllHypers(Sequence):
     "One `Hypers` mapping per parameter group of an optimizer, the groups that are added later included"
-    def __init__(self,
-        opt: Optimizer,   # any optimizer with `param_groups`
-    ): self.opt = opt
+    def __init__(self, opt: Optimizer): self.opt = opt
     def __len__(self) -> int: return len(self.opt.param_groups)
     def __getitem__(self, i: Any) -> Any: return [Hypers(self.opt, k) for k in range(len(self))][i]
     def __eq__(self, other: Any) -> bool: return list(self) == other

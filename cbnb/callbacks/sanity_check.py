@@ -37,8 +37,8 @@ from ..function_steps import CallStep
 from ..step import Step
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473
-def _numbers(dl: DataLoader) -> list[int] | int | None:
-    "Return the numbers of the items of one batch, or of the single item that is a batch. If they are unknown, return None"
+def _numbers(dl: DataLoader, spread: bool) -> list[int] | int | None:
+    "Return the numbers of the items of one batch, or of the single item that is a batch: spread over the set, or the first. If they are unknown, return None"
     sampler, batches = dl.sampler, dl.batch_sampler
     if isinstance(batches, (list, tuple)) and batches: return batches[0]
     if type(batches) not in (BatchSampler, type(None)): return None
@@ -46,7 +46,9 @@ def _numbers(dl: DataLoader) -> list[int] | int | None:
     elif type(sampler) is SubsetRandomSampler: items = sampler.indices
     else: items = sampler if isinstance(sampler, (list, range)) else ()
     if not len(items): return None
-    return items[0] if batches is None else list(items[:dl.batch_size])
+    if batches is None: return items[0]
+    n = min(dl.batch_size, len(items))
+    return [items[i*len(items)//n] for i in range(n)] if spread else list(items[:n])
 
 def _is_usual(dl: Any) -> bool:
     "Return whether a loader is a torch `DataLoader` that is iterated as torch does, over a dataset with numbers"
@@ -58,7 +60,12 @@ def sample_batch(
 ) -> Any:        # None: there is no batch without an iterator of the loader
     "Return one batch of a loader, without iterating over it"
     if type(dl) in (list, tuple): return next((batch for batch in dl if not is_empty(batch)), None)
-    if not _is_usual(dl) or (numbers := _numbers(dl)) is None: return None
+    if not _is_usual(dl) or (numbers := _numbers(dl, spread=True)) is None: return None
+    try: return _load(dl, numbers)
+    except Exception:                    # far items may have other shapes: only an error of the first batch comes in the fit, too
+        return _load(dl, _numbers(dl, spread=False))
+
+def _load(dl: DataLoader, numbers: Any) -> Any:
     if dl.num_workers: return _by_worker(dl, numbers)
     if not isinstance(numbers, list): return dl.collate_fn(dl.dataset[numbers])
     several = getattr(dl.dataset, '__getitems__', None)

@@ -139,9 +139,7 @@ def _refused(obj: Any, error: Exception) -> TypeError:
 # %% ../../nbs/distributed/worker.ipynb #9c75fa24
 class Messages:
     "Send messages to the notebook"
-    def __init__(self,
-        out: BinaryIO,     # stream to write the messages to
-    ): self.out, self.lock, self.pid = out, threading.Lock(), os.getpid()
+    def __init__(self, out: BinaryIO): self.out, self.lock, self.pid = out, threading.Lock(), os.getpid()
 
     def __call__(self, kind: str, **content: Any) -> None:
         "Send a message. In a forked loader worker, do nothing"
@@ -154,10 +152,9 @@ class Messages:
 # %% ../../nbs/distributed/worker.ipynb #db5d905d
 class Printed(io.TextIOBase):
     "A replacement for `sys.stdout` or `sys.stderr` that sends the printed text as messages, at each newline"
-    def __init__(self,
-        send: Messages,    # sends the messages
-        to: str,           # stream of the notebook to print to: 'stdout' or 'stderr'
-    ): self.send, self.to, self.text = send, to, ''
+    def __init__(self, send: Messages, to: str,    # stream of the notebook to print to: 'stdout' or 'stderr'
+    ):
+        self.send, self.to, self.text = send, to, ''
 
     def writable(self) -> bool: return True
 

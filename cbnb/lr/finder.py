@@ -25,25 +25,23 @@ from torch import Tensor
 # %% ../../nbs/lr/finder.ipynb #3eb8e9fd
 from ..basics.optimizers import MultiOptimizer, get_hyper, hyper_key, set_hyper, spread_lrs, total_norm, write_hyper
 from ..basics.processes import local_parts
-from ..callback import Callback
+from ..callback import Callback, as_list
 from ..events import CancelFitException, CancelTrainException, CancelValidException
-from ..basics.arguments import hinted, as_count, as_positive
+from ..basics.arguments import as_count, as_positive, hinted
 from ..basics.patch import patch
 from ..basics.nested import find_bs, map_tensors
 from ..basics.loaders import n_batches
 from ..basics.losses import MeanLoss
 from ..basics.text import distinct, shell
 from ..function_steps import CallStep, UpdateStep
-from ..callback import as_list
 from ..learner import Learner
 from .rules import BAND, REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
 from .trials import Plan, Trial, choose, next_rate, plan_trials
 from ..basics.buffers import Smoother
 from ..basics.metric_functions import name_of
 from ..metrics import RunningMean
-from cbnb.display.figures import (
-    COLORS, figure, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show,
-    view_for)
+from ..display.figures import (
+    COLORS, figure, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show, view_for)
 from ..recorder import Recorder
 from ..schedule import one_cycle_scheds
 from ..snapshot import snapshot
@@ -666,12 +664,10 @@ class TrialRun(UpdateCounter):
     "Train a short one-cycle run, and measure the validation loss after it"
     name, run_valid, run_in = 'lr_finder', True, ('lr_find',)
 
-    def __init__(self,
-        num_it: int,             # number of updates; 0: only validate
-        rates: list[float],      # highest rate of each parameter group
-        n_valid: int = 0,        # maximum number of validation batches
-        stage: str = '',         # name of the run in the progress bar
-    ): self.num_it, self.rates, self.n_valid, self.stage = num_it, rates, n_valid, stage
+    def __init__(self, num_it: int,    # number of updates; 0: only validate
+        rates: list[float],    # highest rate of each parameter group
+        n_valid: int = 0, stage: str = ''):
+        self.num_it, self.rates, self.n_valid, self.stage = num_it, rates, n_valid, stage
 
     def result(self) -> Trial:
         "Return the rate and the losses of the trial. If the trial did not finish, the losses are nan"

@@ -352,14 +352,16 @@ def test_what_the_user_cancels_is_no_mistake():
 
 def test_a_batch_without_an_iterator():
     ten = TensorDataset(torch.arange(10))
-    assert sample_batch(DataLoader(ten, 4, shuffle=True))[0].tolist() == [0, 1, 2, 3]
+    assert sample_batch(DataLoader(ten, 4, shuffle=True))[0].tolist() == [0, 2, 5, 7]  # spread over the set
     assert sample_batch(DataLoader(ten, 40))[0].tolist() == list(range(10))
     assert sample_batch(DataLoader(ten, batch_sampler=[[3, 5], [1]]))[0].tolist() == [3, 5]
     assert sample_batch(DataLoader(ten, batch_size=None))[0].item() == 0
     subset = torch.utils.data.SubsetRandomSampler([7, 8, 9])
     assert set(sample_batch(DataLoader(ten, 2, sampler=subset))[0].tolist()) <= {7, 8, 9}
-    assert sample_batch(DataLoader(ten, 2, num_workers=1))[0].tolist() == [0, 1]
+    assert sample_batch(DataLoader(ten, 2, num_workers=1))[0].tolist() == [0, 5]
     assert sample_batch(DataLoader(dict(a=1), 2, sampler=["a"])) is not None
+    shapes = [torch.zeros(i // 5) for i in range(10)]
+    assert sample_batch(DataLoader(shapes, 4)).shape == (4, 0)  # far items have other shapes: the first batch
     assert sample_batch(DataLoader(Stream(), 2)) is None and sample_batch([]) is None and sample_batch(Loader()) is None
 
 
@@ -493,7 +495,17 @@ SILENT = {
 
 @pytest.mark.parametrize("name", SILENT)
 def test_which_losses_are_not_named(name):
+    torch.manual_seed(0)
     assert not differences(SILENT[name]())
+
+
+def test_class_weights_are_found_in_a_sorted_set():
+    """Its first batch has one class, and the mean over weighted items of one class is the mean."""
+    g = torch.Generator().manual_seed(0)
+    data = TensorDataset(torch.randn(96, 4, generator=g), torch.arange(96) // 32)
+    dls = cbnb.DataLoaders(DataLoader(data, 8, shuffle=True), DataLoader(data, 8), device="cpu")
+    said = differences(learner(None, model=nn.Linear(4, 3), dls=dls, loss_func=lambda pred, y: with_class_weights(pred, y)))
+    assert len(said) == 1 and "batch_weight=lambda pred, y" in said[0]
 
 
 def test_a_loss_of_torch_costs_nothing():
