@@ -132,6 +132,7 @@ class RestorePoint:
         self.restore: Any = None        # function that restores the state; None: no state was kept
         self.why = ''                   # the reason why no state was kept
         self.n_bytes = 0
+        self.back = False               # whether to undo the fit when it ends
         self.runs: list[Run] = []       # the recorder's runs of this fit
 
     def row(self, n: int) -> tuple[str, ...]:    # one text for each of `HEADINGS`
@@ -316,6 +317,7 @@ def restore_point(self: Learner, name: str,    # the name of the method that tra
         points.is_open, now = False, vars(self)
         same = now.keys() == before.keys() and all(now[k] is v for k, v in before.items())
         if same and not point.runs: points.points.remove(point)
+    if point.back and point in points.points: print(points.take_back(1, redo=True))
 
 # %% ../../nbs/files/rewind.ipynb #66d578cf
 @patch
