@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PLAN_CHECKS', 'first_loss', 'wrong_activation', 'wrong_loss', 'broadcast', 'sum_of_losses', 'negative_loss',
            'penalty', 'metric_range', 'weighted_mean', 'can_repeat', 'missing_parameters', 'settings', 'batch_size',
-           'half_precision', 'schedule_length', 'schedule']
+           'half_precision', 'schedule_length', 'large_penalty', 'schedule']
 
 # %% ../../nbs/insight/plan_faults.ipynb #e40501cf
 import math
@@ -18,10 +18,12 @@ import torch
 
 # %% ../../nbs/insight/plan_faults.ipynb #2abd6731
 from ..basics.loaders import n_batches as n_batches_of
+from ..basics.nested import to_device
 from ..callbacks.schedulers import TorchScheduler
+from ..basics.losses import LossCalls
 from ..basics.metric_functions import AllPairs, is_column_and_row
 from .data_faults import digits, listed, percent
-from .evidence import Evidence, compute_loss, leaves, rows
+from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import last_operation
 from .texts import finding
@@ -198,6 +200,20 @@ def schedule_length(e: Evidence) -> Iterator[Finding]:
         if isinstance(steps, int) and steps != planned: yield finding('O6', type(scheduler).__name__, f'{steps} steps', f'{planned}, as the fit has')
 
 # %% ../../nbs/insight/plan_faults.ipynb #c0a1d206
+def _besides(e: Evidence, batch: Any) -> tuple[float, float] | None:
+    "Return the loss of a batch without what a loss of torch has compared, and the loss that was compared. None if that is not known"
+    with torch.no_grad(), without_dropout(e.learn.model), LossCalls() as calls: loss = compute_loss(e.learn, batch)
+    values = [out for out, *_ in calls.noted if isinstance(out, torch.Tensor) and out.ndim == 0]
+    return None if loss is None or len(values) != 1 else (float(loss) - float(values[0]), float(values[0]))
+
+def large_penalty(e: Evidence) -> Iterator[Finding]:
+    "L12: a part of the loss that does not depend on the items, and is larger than the rest"
+    if e.learn.train_step.own_update or e.call is None or e.loss is None or e.call.options.get('reduction') != 'mean' or not e.numbers or len(e.numbers) < 2*e.n: return
+    if (first := _besides(e, e.batch)) is None or not first[0] > first[1] > 0: return
+    other = _besides(e, to_device(rows(e.drawn, slice(e.n, 2*e.n), len(e.numbers)), e.learn.dls.device))
+    if other is not None and abs(other[0] - first[0]) < 1e-3*first[0]: yield finding('L12.same',
+        'the loss', f'{digits(first[0])} is the same for all items, and {digits(first[1])} compares predictions', 'a smaller penalty')
+
 def schedule(e: Evidence) -> Iterator[Finding]:
     "O6: a scheduler ends the training within the first epoch"
     opt, n = e.learn.opt, e.learn.dls.train
@@ -217,4 +233,4 @@ def schedule(e: Evidence) -> Iterator[Finding]:
 
 # %% ../../nbs/insight/plan_faults.ipynb #c6f2ab4f
 PLAN_CHECKS = (first_loss, wrong_activation, wrong_loss, broadcast, sum_of_losses, negative_loss, missing_parameters, settings, batch_size, half_precision,
-               penalty, metric_range, weighted_mean, schedule_length, schedule)
+               penalty, metric_range, weighted_mean, schedule_length, schedule, large_penalty)

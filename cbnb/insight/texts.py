@@ -186,6 +186,8 @@ _PLAN: dict[str, Text] = {
         'accuracy from cbnb, or pred.argmax(1) == y for class scores'),
     'O1.list': Text('error', 'parameters() does not see layers in a plain list or dict, so no optimizer has them',
         'self.{attribute} = {kind}(self.{attribute})'),
+    'L12.same': Text('warning', 'training makes the weights small instead of the predictions good',
+        'a smaller factor, such as 1e-4, or the mean over the weights'),
     'O6.epoch': Text('warning', 'the training ends within an epoch, because the scheduler steps after each update',
         "TorchScheduler(make, every='epoch')"),
     'T3.inputs': Text('warning', 'the model and a regression on the inputs say no more about other items than chance',
