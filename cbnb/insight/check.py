@@ -56,12 +56,17 @@ def skipped_codes(skip: Any) -> set[str]:
     return {by_name.get(name, name) for name in wanted}
 
 @patch
-def check(self: Learner, fast: bool = False, skip: Any = ()) -> Findings:
+def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | None = None, labels: bool = False, causal: bool = False,
+        groups: Any = None) -> Findings:
     """Look for faults of data, model, loss and optimizer before a fit. The learner, its random states and its data stay as they are
 
     Args:
         fast: True: one forward and backward pass, and no small trainings
         skip: faults that are not reported, by code or name, such as 'imbalance'
+        n_epoch: epochs that you plan, for schedules and for the length of the fit; None: unknown
+        labels: True: also train with shuffled labels, which finds labels that do not belong to their inputs
+        causal: True: an output of a step may depend only on inputs up to this step, as in a language model
+        groups: group of each training item, and of each validation item, such as users or dates; None: unknown
     Returns:
         in a notebook, shown as a list; `ok`, `errors` and `raise_if_wrong()` are for scripts
     Raises:
@@ -70,7 +75,7 @@ def check(self: Learner, fast: bool = False, skip: Any = ()) -> Findings:
     from cbnb.insight.data_faults import DATA_CHECKS      # imported here: the checks and what they need take a tenth of the time of `import cbnb`
     from cbnb.insight.model_faults import MODEL_CHECKS
     from cbnb.insight.plan_faults import PLAN_CHECKS
-    from cbnb.insight.small_trainings import can_train, overfit, rate
+    from cbnb.insight.small_trainings import can_train, overfit, rate, shuffled_labels
     left_out = skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
     if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()): return Findings([_ALL_FROZEN])
@@ -78,10 +83,11 @@ def check(self: Learner, fast: bool = False, skip: Any = ()) -> Findings:
         if self.opt is None: self.create_opt()
         e = collect(self)
         if e is None: return Findings(skipped=['anything: the training loader has no batch'])
+        e.n_epoch, e.labels, e.causal, e.groups = n_epoch, labels, causal, groups
         found, failed = run_checks(e, (*DATA_CHECKS, *MODEL_CHECKS, *PLAN_CHECKS))
         if e.failed and not any(f.level == 'error' for f in found): found.append(_of_failure(e))
         if not fast and can_train(e):
-            trained, more = run_checks(e, (overfit, rate))
+            trained, more = run_checks(e, (overfit, rate, shuffled_labels))
             found, failed = _decided(found, trained), failed + more
     if not fast and not e.failed and not can_train(e) and self.train_step.own_update: failed.append('small trainings: train_step updates the weights itself')
     about = plural(len(e.numbers), 'item') if e.numbers else '1 batch'
