@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 # %% ../nbs/02_callback.ipynb #ebd17c7c
 from .basics.settings import Configured, unchanged
+from .basics.patch import patch
 from .basics.text import snake_name, user_level
 from .basics.nested import put_state, state_of
 from .events import (  # noqa: F401 (those that are not used here may be imported from here)
@@ -34,6 +35,8 @@ _OWN = {'learn', 'name', *_SWITCHES}       # attributes that every callback has,
 _LISTS = frozenset([*_OWN, *EVENTS])       # assigning one of these changes which callbacks are called
 
 # %% ../nbs/02_callback.ipynb #12840ef3
+from typing import TYPE_CHECKING, Any
+
 class Callback(Configured, Events):
     """Base class of callbacks. Override event methods to handle events. Missing attributes are read from the learner
 
@@ -229,9 +232,8 @@ def as_list(
 ) -> list[Any]:
     "Convert a single value, an iterable of values, or None to a list"
     if values is None: return []
-    one = isinstance(values, (str, Callback, type)) or not isinstance(values, Iterable)
-    if getattr(values, 'ndim', 1) == 0: one = True       # a tensor without dimensions has `__iter__`
-    return [values] if one else list(values)
+    if isinstance(values, (str, Callback, type)) or not isinstance(values, Iterable): return [values]
+    return [values] if getattr(values, 'ndim', 1) == 0 else list(values)       # a tensor without dimensions has `__iter__`
 
 def is_a(
     cb: Any,                # a callback, or a callback class
@@ -243,6 +245,24 @@ def is_a(
 # %% ../nbs/02_callback.ipynb #8cc897d6
 class CallbackList:
     "The callbacks of a learner, with their order, their names, and the events they handle"
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        def is_shown(self, name: str) -> bool: ...
+        def _is_learners(self, name: str) -> bool: ...
+        def _free_name(self, cb: Callback) -> str: ...
+        def show(self, name: str, obj: Any) -> None: ...
+        def find(self, which: Any) -> list[Callback]: ...
+        def as_callback(self, given: Any) -> Callback: ...
+        def insert(self, cb: Callback, at: int, name: str, mine: Any) -> Callback: ...
+        def remove(self, which: Any) -> list[tuple[Callback, int, str, Any]]: ...
+        def add(self, cb: Any, replace: bool=...) -> Callback: ...
+        def append(self, cb: Any) -> None: ...
+        def add_all(self, cbs: list[Any]) -> None: ...
+        def remove_all(self, cbs: list[Any]) -> None: ...
+        def added(self, cbs: Any) -> AbstractContextManager[None]: ...
+        def removed(self, cbs: Any) -> AbstractContextManager[None]: ...
+        @contextmanager
+        def _block(self, begin: Callable[[], Any], end: Callable[[], Any]) -> Iterator[None]: ...
+        def switch_on(self) -> None: ...
     # set by `cbnb.all`
     adapt: Callable[[Any], Callback | None] | None = None    # returns an adapter for a foreign callback
     settings: Callable[[Any], Any] | None = None             # a value that is equal for callbacks with the same settings
@@ -278,10 +298,6 @@ class CallbackList:
         by_order = sorted(self.all, key=lambda cb: cb.order)
         return [cb for cb in by_order if cb.method(event_name) is not None]
 
-    def is_shown(self, name: str) -> bool:
-        "Return whether `learn.<name>` is an object that `show` has set, and that nobody has replaced since then"
-        return name in self.shown and vars(self.learn).get(name) is self.shown[name]
-
     def _find(self, training: bool, purpose: str, event_name: str) -> list[Any]:
         found: list[Any] = [(cb, cb.method(event_name)) for cb in self.ordered(event_name) if cb.wants(event_name, training, purpose)]
         for wrap in self.wrappers: found = [(cb, wrap(cb, method, event_name, training)) for cb, method in found]
@@ -291,174 +307,18 @@ class CallbackList:
         "Call all callbacks that handle an event, sorted by their `order`"
         __tracebackhide__ = True                 # IPython leaves this frame out of tracebacks
         version, listeners = self.version, self.table[event_name]
-        try:
-            for cb, method in listeners:
-                if version != self.version and not (     # a callback was added, removed or changed
-                        cb.learn is self.learn and cb.wants(event_name, self.training, self.purpose)): continue
-                method()
-        except CancelException as e:
-            if e.raised_in is None: e.raised_in, e.raised_by = event_name, cb
-            raise
-        except Exception as e:
-            e.add_note(f'in {type(cb).__name__}.{event_name}, {self.learn.where(event_name)}')
-            raise
-
-    def find(self, which: Any) -> list[Callback]:
-        "Return a list of the callbacks that match an object, a name, or a class. A class matches instances of itself, of its subclasses, and of classes with the same module and name"
-        if isinstance(which, str): return [self.names[which]] if which in self.names else []
-        if not isinstance(which, type):
-            return [cb for cb in self.all if which is cb or which is wrapped(cb) or which is made_by(cb)]
-        def same(cls: type) -> bool:
-            return (cls.__module__, cls.__qualname__) == (which.__module__, which.__qualname__)
-        return [cb for cb in self.all if any(map(same, {*type(cb).__mro__, *class_of(wrapped(cb)).__mro__}))]
+        for cb, method in listeners:
+            if version != self.version and not (     # a callback was added, removed or changed
+                    cb.learn is self.learn and cb.wants(event_name, self.training, self.purpose)): continue
+            try: method()
+            except CancelException as e:
+                if e.raised_in is None: e.raised_in, e.raised_by = event_name, cb
+                raise
+            except Exception as e:
+                e.add_note(f'in {type(cb).__name__}.{event_name}, {self.learn.where(event_name)}')
+                raise
 
     def __iter__(self) -> Iterator[Any]: return map(wrapped, self.all)
-
-    def as_callback(self,
-        given: Any,    # a callback, a callback class, or a foreign callback
-    ) -> Callback:     # `given` itself, an instance of it, or its adapter
-        "Convert an argument to a callback. Raise `TypeError` for an object that is neither a callback nor a foreign callback"
-        if isinstance(given, Callback): return given
-        if isinstance(given, type) and issubclass(given, Callback): return given()
-        for cb in self.all:
-            if given is wrapped(cb) or given is made_by(cb): return cb
-        if self.adapt and (adapted := self.adapt(given)) is not None: return adapted
-        raise TypeError(f'{given!r} is not a callback: pass an instance or a subclass of Callback')
-
-    def remove(self,
-        which: Any,                               # a callback, its name, or a callback class
-    ) -> list[tuple[Callback, int, str, Any]]:    # the removed callbacks, as arguments of `insert`
-        "Remove the callbacks that `find` returns for `which`, and the shown objects that match `which`"
-        gone = []
-        for cb in self.find(which):
-            name = next(n for n, c in self.names.items() if c is cb)
-            at = next(i for i, c in enumerate(self.all) if c is cb)     # a dataclass has its own `==`
-            gone.append((cb, at, name, self._settings[id(cb)]))
-        self.all = [cb for cb in self.all if not any(cb is g for g, *_ in gone)]
-        for cb, _, name, _ in gone:
-            del self.names[name], self._settings[id(cb)]
-            vars(self.learn).pop(name, None)
-            cb.learn = None
-        for name, obj in list(self.shown.items()):
-            if which is obj or which == name or isinstance(which, type) and isinstance(obj, which):
-                if self.is_shown(name): del vars(self.learn)[name]
-                del self.shown[name]
-        if gone: self.changed()
-        return gone
-
-    def _is_learners(self, name: str) -> bool:
-        "Return whether a name belongs to the learner, and not to a callback or a shown object"
-        if name in self.names or self.is_shown(name): return False
-        return name in vars(self.learn) or hasattr(type(self.learn), name)
-
-    def _free_name(self, cb: Callback) -> str:
-        name = cb.name
-        if self._is_learners(name) and wrapped(cb) is not cb: name += '_callback'    # it was not written for this learner
-        if self._is_learners(name):
-            raise ValueError(f'{type(cb).__name__} would be shown as learn.{name}, '
-                             'which the learner needs itself: rename the class')
-        candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
-        return next(n for n in candidates if n not in self.names)
-
-    def show(self, name: str, obj: Any) -> None:
-        "Set `learn.<name>` to an object until a callback needs the name. Do nothing if the name belongs to a callback or to the learner"
-        if name not in self.names and not self._is_learners(name):
-            self.shown[name] = vars(self.learn)[name] = obj
-
-    def insert(self,
-        cb: Callback,     # a callback that is not in the list
-        at: int,          # index in the list
-        name: str,        # name of the learner's attribute; if it is taken, a free name is used
-        mine: Any,        # the `settings` of `cb`
-    ) -> Callback:        # `cb`
-        "Insert a callback at an index of the list"
-        if name in self.names: name = self._free_name(cb)
-        self.shown.pop(name, None)
-        self.all = [*self.all[:at], cb, *self.all[at:]]
-        self.names[name], self._settings[id(cb)] = cb, mine
-        vars(self.learn)[name] = wrapped(cb)
-        cb.learn = self.learn                                # also clears the cached lists
-        self.changed()
-        return cb
-
-    def add(self,
-        cb: Any,                  # a callback, a callback class, or a foreign callback
-        replace: bool = True,     # whether to replace a callback of the same class with the same settings
-    ) -> Callback:                # the callback that is now in the list
-        "Add a callback. If the list has a callback with the same settings, replace that callback, unless `replace` is False"
-        new = self.as_callback(cb)
-        if any(new is c for c in self.all): return new
-        if new.learn is not None and hasattr(new.learn, 'remove_cb'):
-            warnings.warn(f'{new} was on another learner, which does without it from now on: make one for each, {new}(...)',
-                          stacklevel=user_level())
-            new.learn.remove_cb(new)
-        mine = self.settings(new) if self.settings else object()          # an object equals only itself
-        twin = next((c for c in self.all if self._settings[id(c)] == mine), None) if replace else None
-        if twin is None: self.insert(new, len(self.all), self._free_name(new), mine)
-        else:
-            ((_, at, name, _),) = self.remove(twin)
-            print(f'learn.{name}: replaced, it was added before with the same settings')
-            self.insert(new, at, name, mine)
-        for f in self.on_add: f(self, new)
-        return new
-
-    def append(self, cb: Any) -> None:
-        "Add a callback in the same way as `add`, for code that expects a list"
-        self.add(cb)
-
-    def add_all(self,
-        cbs: list[Any],    # callbacks, callback classes, or foreign callbacks
-    ) -> None:
-        "Add callbacks. An interrupt never leaves a callback half added"
-        with interrupts_wait():
-            for cb in cbs: self.add(cb)
-
-    def remove_all(self,
-        cbs: list[Any],    # callbacks, names, or callback classes
-    ) -> None:
-        "Remove callbacks. An interrupt never leaves a callback half removed"
-        with interrupts_wait():
-            for cb in cbs: self.remove(cb)
-
-    def added(self,
-        cbs: Any,                         # one callback or class, or several
-    ) -> AbstractContextManager[None]:
-        "Return a context manager that adds callbacks for the duration of a `with` block"
-        before, new = list(self.all), [self.as_callback(cb) for cb in as_list(cbs)]
-        mine = [cb for cb in new if not any(cb is b for b in before)]
-        def begin() -> None:
-            for cb in new: self.add(cb, replace=False)
-        return self._block(begin, lambda: self.remove_all(mine))
-
-    def removed(self,
-        cbs: Any,                         # one callback, name or class, or several
-    ) -> AbstractContextManager[None]:
-        "Return a context manager that removes callbacks for the duration of a `with` block, and then puts them back at their places"
-        leaving = [cb for which in as_list(cbs) for cb in self.find(which)]
-        gone: list[tuple[Callback, int, str, Any]] = []
-        def begin() -> None:
-            gone.clear()
-            for cb in leaving: gone.extend(self.remove(cb))
-        def end() -> None:
-            for place in reversed(gone): self.insert(*place)
-        return self._block(begin, end)
-
-    @contextmanager
-    def _block(self, begin: Callable[[], Any], end: Callable[[], Any]) -> Iterator[None]:
-        block = begin, end
-        with interrupts_wait() as waiting:       # no interrupt between `try` and `finally`
-            try:
-                begin()
-                self.blocks.append(block)
-                with waiting.lifted(): yield
-            finally:
-                if block in self.blocks: self.blocks.remove(block)
-                end()
-
-    def switch_on(self) -> None:
-        "Set `run` of callbacks that were switched off"
-        for cb in self.all:
-            if not cb.run: cb.run = True
 
     def __getstate__(self) -> dict[str, Any]:
         left = 'table', '_tables', '_settings', 'shown', 'blocks', 'wrappers', 'on_select'
@@ -468,6 +328,185 @@ class CallbackList:
         vars(self).update(state, shown={}, blocks=[], wrappers=[], on_select=[], _tables={},
                           _settings={id(cb): self.settings(cb) if self.settings else object() for cb in state['all']})
         self.select(self.training, self.purpose)
+
+# %% ../nbs/02_callback.ipynb #c0ae9ce2
+@patch
+def is_shown(self: CallbackList, name: str) -> bool:
+    "Return whether `learn.<name>` is an object that `show` has set, and that nobody has replaced since then"
+    return name in self.shown and vars(self.learn).get(name) is self.shown[name]
+
+@patch
+def _is_learners(self: CallbackList, name: str) -> bool:
+    "Return whether a name belongs to the learner, and not to a callback or a shown object"
+    if name in self.names or self.is_shown(name): return False
+    return name in vars(self.learn) or hasattr(type(self.learn), name)
+
+@patch
+def _free_name(self: CallbackList, cb: Callback) -> str:
+    name = cb.name
+    if self._is_learners(name) and wrapped(cb) is not cb: name += '_callback'    # it was not written for this learner
+    if self._is_learners(name):
+        raise ValueError(f'{type(cb).__name__} would be shown as learn.{name}, '
+                         'which the learner needs itself: rename the class')
+    candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
+    return next(n for n in candidates if n not in self.names)
+
+@patch
+def show(self: CallbackList, name: str, obj: Any) -> None:
+    "Set `learn.<name>` to an object until a callback needs the name. Do nothing if the name belongs to a callback or to the learner"
+    if name not in self.names and not self._is_learners(name):
+        self.shown[name] = vars(self.learn)[name] = obj
+
+# %% ../nbs/02_callback.ipynb #5f3c045d
+@patch
+def find(self: CallbackList, which: Any) -> list[Callback]:
+    "Return a list of the callbacks that match an object, a name, or a class. A class matches instances of itself, of its subclasses, and of classes with the same module and name"
+    if isinstance(which, str): return [self.names[which]] if which in self.names else []
+    if not isinstance(which, type):
+        return [cb for cb in self.all if which is cb or which is wrapped(cb) or which is made_by(cb)]
+    def same(cls: type) -> bool:
+        return (cls.__module__, cls.__qualname__) == (which.__module__, which.__qualname__)
+    return [cb for cb in self.all if any(map(same, {*type(cb).__mro__, *class_of(wrapped(cb)).__mro__}))]
+
+@patch
+def as_callback(self: CallbackList,
+    given: Any,    # a callback, a callback class, or a foreign callback
+) -> Callback:     # `given` itself, an instance of it, or its adapter
+    "Convert an argument to a callback. Raise `TypeError` for an object that is neither a callback nor a foreign callback"
+    if isinstance(given, Callback): return given
+    if isinstance(given, type) and issubclass(given, Callback): return given()
+    for cb in self.all:
+        if given is wrapped(cb) or given is made_by(cb): return cb
+    if self.adapt and (adapted := self.adapt(given)) is not None: return adapted
+    raise TypeError(f'{given!r} is not a callback: pass an instance or a subclass of Callback')
+
+@patch
+def insert(self: CallbackList,
+    cb: Callback,     # a callback that is not in the list
+    at: int,          # index in the list
+    name: str,        # name of the learner's attribute; if it is taken, a free name is used
+    mine: Any,        # the `settings` of `cb`
+) -> Callback:        # `cb`
+    "Insert a callback at an index of the list"
+    if name in self.names: name = self._free_name(cb)
+    self.shown.pop(name, None)
+    self.all = [*self.all[:at], cb, *self.all[at:]]
+    self.names[name], self._settings[id(cb)] = cb, mine
+    vars(self.learn)[name] = wrapped(cb)
+    cb.learn = self.learn                                # also clears the cached lists
+    self.changed()
+    return cb
+
+@patch
+def remove(self: CallbackList,
+    which: Any,                               # a callback, its name, or a callback class
+) -> list[tuple[Callback, int, str, Any]]:    # the removed callbacks, as arguments of `insert`
+    "Remove the callbacks that `find` returns for `which`, and the shown objects that match `which`"
+    gone = []
+    for cb in self.find(which):
+        name = next(n for n, c in self.names.items() if c is cb)
+        at = next(i for i, c in enumerate(self.all) if c is cb)     # a dataclass has its own `==`
+        gone.append((cb, at, name, self._settings[id(cb)]))
+    self.all = [cb for cb in self.all if not any(cb is g for g, *_ in gone)]
+    for cb, _, name, _ in gone:
+        del self.names[name], self._settings[id(cb)]
+        vars(self.learn).pop(name, None)
+        cb.learn = None
+    for name, obj in list(self.shown.items()):
+        if which is obj or which == name or isinstance(which, type) and isinstance(obj, which):
+            if self.is_shown(name): del vars(self.learn)[name]
+            del self.shown[name]
+    if gone: self.changed()
+    return gone
+
+# %% ../nbs/02_callback.ipynb #eea622db
+@patch
+def add(self: CallbackList,
+    cb: Any,                  # a callback, a callback class, or a foreign callback
+    replace: bool = True,     # whether to replace a callback of the same class with the same settings
+) -> Callback:                # the callback that is now in the list
+    "Add a callback. If the list has a callback with the same settings, replace that callback, unless `replace` is False"
+    new = self.as_callback(cb)
+    if any(new is c for c in self.all): return new
+    if new.learn is not None and hasattr(new.learn, 'remove_cb'):
+        warnings.warn(f'{new} was on another learner, which does without it from now on: make one for each, {new}(...)',
+                      stacklevel=user_level())
+        new.learn.remove_cb(new)
+    mine = self.settings(new) if self.settings else object()          # an object equals only itself
+    twin = next((c for c in self.all if self._settings[id(c)] == mine), None) if replace else None
+    if twin is None: self.insert(new, len(self.all), self._free_name(new), mine)
+    else:
+        ((_, at, name, _),) = self.remove(twin)
+        print(f'learn.{name}: replaced, it was added before with the same settings')
+        self.insert(new, at, name, mine)
+    for f in self.on_add: f(self, new)
+    return new
+
+@patch
+def append(self: CallbackList, cb: Any) -> None:
+    "Add a callback in the same way as `add`, for code that expects a list"
+    self.add(cb)
+
+@patch
+def add_all(self: CallbackList,
+    cbs: list[Any],    # callbacks, callback classes, or foreign callbacks
+) -> None:
+    "Add callbacks. An interrupt never leaves a callback half added"
+    with interrupts_wait():
+        for cb in cbs: self.add(cb)
+
+@patch
+def remove_all(self: CallbackList,
+    cbs: list[Any],    # callbacks, names, or callback classes
+) -> None:
+    "Remove callbacks. An interrupt never leaves a callback half removed"
+    with interrupts_wait():
+        for cb in cbs: self.remove(cb)
+
+# %% ../nbs/02_callback.ipynb #4a683aa5
+@patch
+def added(self: CallbackList,
+    cbs: Any,                         # one callback or class, or several
+) -> AbstractContextManager[None]:
+    "Return a context manager that adds callbacks for the duration of a `with` block"
+    before, new = list(self.all), [self.as_callback(cb) for cb in as_list(cbs)]
+    mine = [cb for cb in new if not any(cb is b for b in before)]
+    def begin() -> None:
+        for cb in new: self.add(cb, replace=False)
+    return self._block(begin, lambda: self.remove_all(mine))
+
+@patch
+def removed(self: CallbackList,
+    cbs: Any,                         # one callback, name or class, or several
+) -> AbstractContextManager[None]:
+    "Return a context manager that removes callbacks for the duration of a `with` block, and then puts them back at their places"
+    leaving = [cb for which in as_list(cbs) for cb in self.find(which)]
+    gone: list[tuple[Callback, int, str, Any]] = []
+    def begin() -> None:
+        gone.clear()
+        for cb in leaving: gone.extend(self.remove(cb))
+    def end() -> None:
+        for place in reversed(gone): self.insert(*place)
+    return self._block(begin, end)
+
+@patch
+@contextmanager
+def _block(self: CallbackList, begin: Callable[[], Any], end: Callable[[], Any]) -> Iterator[None]:
+    block = begin, end
+    with interrupts_wait() as waiting:       # no interrupt between `try` and `finally`
+        try:
+            begin()
+            self.blocks.append(block)
+            with waiting.lifted(): yield
+        finally:
+            if block in self.blocks: self.blocks.remove(block)
+            end()
+
+@patch
+def switch_on(self: CallbackList) -> None:
+    "Set `run` of callbacks that were switched off"
+    for cb in self.all:
+        if not cb.run: cb.run = True
 
 # %% ../nbs/02_callback.ipynb #d4e6d342
 class CbList(list[Any]):

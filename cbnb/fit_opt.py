@@ -42,15 +42,16 @@ def fit_opt(
     if learn.opt is not None and not yours and not belongs_to(learn.opt, learn.model, learn.splitter, outside.values()):
         print('learn.model has other parameters than learn.opt: made a new optimizer')
         reset_opt = True
-    if yours and reset_opt: learn.opt.state.clear()
+    if yours and reset_opt: learn.opt_func.state.clear()
     if learn.opt is None or reset_opt: learn.create_opt()
-    if lacking := lacks_params(learn.opt, outside.values()): add_params(learn, lacking, outside)
-    step, yours = learn.train_step, learn.opt is learn.opt_func
+    opt: Any = learn.opt
+    if lacking := lacks_params(opt, outside.values()): add_params(learn, lacking, outside)
+    step, yours = learn.train_step, opt is learn.opt_func
     of_model = getattr(step, 'follows', step.opt is None)       # a step may train a model of its own
-    if yours and of_model and not shares_params(learn.opt, learn.model, outside.values()):
+    if yours and of_model and not shares_params(opt, learn.model, outside.values()):
         raise ValueError('the optimizer holds no parameter of learn.model: make it for this model')
-    if needs_closure(learn.opt) and type(step).step is Step.step: raise TypeError(
-        f'{type(learn.opt).__name__} evaluates the loss several times in a step: pass train_step=ClosureStep() to the learner')
+    if needs_closure(opt) and type(step).step is Step.step: raise TypeError(
+        f'{type(opt).__name__} evaluates the loss several times in a step: pass train_step=ClosureStep() to the learner')
 
 # %% ../nbs/16_fit_opt.ipynb #8767ab87
 def add_params(

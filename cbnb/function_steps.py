@@ -99,6 +99,7 @@ class LossStep(CallStep):
         "Call the function. Raise `ValueError` if it updates the weights, or if its loss does not depend on them"
         __tracebackhide__ = True
         params = [p for group in learn.opt.param_groups for p in group['params'] if p.requires_grad]
+        out: Any = None
         name, computed, before = getattr(self.func, '__name__', type(self.func).__name__), [], _state_of(params)
         with interrupts_wait(), UndoStack() as undo:
             for p in params: undo.callback(p.register_hook(lambda grad: computed.append(1)).remove)
@@ -114,7 +115,7 @@ class LossStep(CallStep):
 
 def _state_of(params: list[Tensor]) -> list[Any]:
     "Return values that differ after an update of the parameters, also through `p.data`, or after `backward`"
-    norms = torch._foreach_norm([p.detach() for p in params]) if params else []
+    norms = torch._foreach_norm([p.detach() for p in params]) if params else []      # pyright: ignore[reportPrivateImportUsage]
     return [(p.grad is None, float(n)) for p, n in zip(params, norms)]
 
 def depends_on(

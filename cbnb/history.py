@@ -237,7 +237,8 @@ class Run:
         Args:
             state: the result of `state_dict`
         """
-        state = dict(given_name=None, settings={}, events=[]) | dict(state)      # states of older versions lack these
+        older: dict[str, Any] = dict(given_name=None, settings={}, events=[])      # states of older versions lack these
+        state = older | dict(state)
         for name in _FIELDS:
             setattr(self, name, {**state[name], **self.settings} if name == 'settings' else copy.copy(state[name]))
         self.series.fill(state['raw'])

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .insight import check as _in_check
     from .files import checkpoints as _in_checkpoints
     from .distributed import data_parallel as _in_data_parallel
+    from .insight import diagnose as _in_diagnose
     from .files import export as _in_export
     from .lr import finder as _in_finder
     from .callbacks import fit_methods as _in_fit_methods
@@ -159,17 +160,18 @@ class Learner(Loop):
         __dir__ = _in_hints.__dir__
         parameters = _in_hints.parameters
         check = _in_check.check
+        diagnose = _in_diagnose.diagnose
         findings: Any
-        def add_cbs(self, cbs: Any) -> Learner: ...
-        def remove_cbs(self, cbs: Any) -> Learner: ...
-        def add_cb(self, cb: Any) -> Learner: ...
-        def remove_cb(self, cb: Any) -> Learner: ...
+        def add_cbs(self, cbs: Any) -> 'Learner': ...
+        def remove_cbs(self, cbs: Any) -> 'Learner': ...
+        def add_cb(self, cb: Any) -> 'Learner': ...
+        def remove_cb(self, cb: Any) -> 'Learner': ...
         @contextmanager
-        def added_cbs(self, cbs: Any) -> Iterator[Learner]: ...
+        def added_cbs(self, cbs: Any) -> Iterator['Learner']: ...
         @contextmanager
-        def removed_cbs(self, cbs: Any) -> Iterator[Learner]: ...
+        def removed_cbs(self, cbs: Any) -> Iterator['Learner']: ...
         @contextmanager
-        def for_now(self, name: str, value: Any) -> Iterator[Learner]: ...
+        def for_now(self, name: str, value: Any) -> Iterator['Learner']: ...
         def __call__(self, event_name: str | Iterable[str]) -> None: ...
         def cbs_changed(self) -> None: ...
         def ordered_cbs(self, event_name: str) -> list[Callback]: ...
@@ -267,6 +269,7 @@ class Learner(Loop):
             the loss and the metrics; None without a `Recorder`
         """
         __tracebackhide__ = True
+        found: Any = None
         with self.evaluating('validate', cbs) as evaluate, UndoStack() as undo:
             undo.set(self, 'final_record', None)
             evaluate(self.dls[ds_idx] if dl is None else as_loader(dl, single=True))
@@ -420,7 +423,7 @@ class Learner(Loop):
 
 # %% ../nbs/04_learner.ipynb #642ff1a3
 @patch
-def add_cbs(self: Learner, cbs: Any) -> Learner:
+def add_cbs(self: Learner, cbs: Any) -> 'Learner':
     """Add one or several callbacks
 
     Args:
@@ -432,7 +435,7 @@ def add_cbs(self: Learner, cbs: Any) -> Learner:
     return self
 
 @patch
-def remove_cbs(self: Learner, cbs: Any) -> Learner:
+def remove_cbs(self: Learner, cbs: Any) -> 'Learner':
     """Remove one or several callbacks, or all callbacks of a class
 
     Args:
@@ -444,7 +447,7 @@ def remove_cbs(self: Learner, cbs: Any) -> Learner:
     return self
 
 @patch
-def add_cb(self: Learner, cb: Any) -> Learner:
+def add_cb(self: Learner, cb: Any) -> 'Learner':
     """Add a callback. The new callback replaces a callback of the same class with the same settings
 
     Args:
@@ -455,7 +458,7 @@ def add_cb(self: Learner, cb: Any) -> Learner:
     return self.add_cbs([cb])
 
 @patch
-def remove_cb(self: Learner, cb: Any) -> Learner:
+def remove_cb(self: Learner, cb: Any) -> 'Learner':
     """Remove a callback, or all callbacks of a class
 
     Args:
@@ -468,7 +471,7 @@ def remove_cb(self: Learner, cb: Any) -> Learner:
 # %% ../nbs/04_learner.ipynb #e288cec0
 @patch
 @contextmanager
-def added_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
+def added_cbs(self: Learner, cbs: Any) -> Iterator['Learner']:
     """Context manager that adds callbacks for the duration of a `with` block
 
     Args:
@@ -480,7 +483,7 @@ def added_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
 
 @patch
 @contextmanager
-def removed_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
+def removed_cbs(self: Learner, cbs: Any) -> Iterator['Learner']:
     """Context manager that removes callbacks for the duration of a `with` block
 
     Args:
@@ -492,7 +495,7 @@ def removed_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
 
 @patch
 @contextmanager
-def for_now(self: Learner, name: str, value: Any) -> Iterator[Learner]:
+def for_now(self: Learner, name: str, value: Any) -> Iterator['Learner']:
     """Context manager that sets an attribute for the duration of a `with` block
 
     Args:

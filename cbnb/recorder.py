@@ -237,7 +237,7 @@ class Recorder(Callback):
 
     def _open_row(self,
         mid_epoch: bool = False,      # whether the epoch goes on after a validation
-    ) -> None:
+    ) -> Any:                         # the row
         run, learn = self.history[-1], self.learn
         run.start_epoch = learn.start_epoch     # a callback may have moved it in `before_fit`
         self.start, self.row_start = time.perf_counter(), run.n_steps
@@ -245,13 +245,14 @@ class Recorder(Callback):
         self.train = PhaseMetrics([fresh(m) for m in learn.metrics] if self.train_metrics else ())
         self.train.batch = learn.train_iter
         self.row = dict.fromkeys(['epoch', 'step', *self.train_columns, *self.valid_columns])
+        return self.row
 
     def _fill_train(self,
         whole: bool = True,     # whether all processes have come here
     ) -> None:
         "Write the loss, its parts and the metrics of training into the row. The call waits for the device, once per row"
-        if self.row is None: self._open_row()        # the epoch was cancelled before `before_epoch` of the recorder
-        row, train = self.row, self.train
+        row = self._open_row() if self.row is None else self.row        # None: cancelled before `before_epoch` of the recorder
+        train = self.train
         if self.history[-1].n_steps == self.row_start: return     # no batch was trained since the last row
         row['train_loss'] = train.loss.value(everywhere=False)
         parts = {self.headings[name]: mean for name, mean in train.part_values(everywhere=False).items()}

@@ -62,6 +62,8 @@ ALSO = {
     "tutorials/callback": ["own callback", "custom callback", "write a callback", "events"],
     "tutorials/metrics": ["own metric", "custom metric"],
     "tutorials/resume": ["resume", "crash", "checkpoint", "kernel died"],
+    "tutorials/six_faults": ["debug a training", "model does not learn", "loss does not go down", "silent bugs"],
+    "insight/check": ["model does not learn", "loss does not go down", "loss stuck", "sanity check", "debug a training"],
     "reference/learner": ["trainer", "training loop", "fit"],
     "reference/callback": ["own callback", "custom callback", "events"],
     "callbacks/interpret": ["confusion matrix", "classification report"],

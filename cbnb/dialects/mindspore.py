@@ -139,12 +139,7 @@ class WithEvalCell(Cell):
 class _ModelMetric(NativeMetric):
     "Native metric that calls a metric of a `Model`"
     name: Any = None                # set per object
-    def __init__(self,
-        name: str,                            # the name of the metric
-        metric: Any,                          # a metric with clear, update and eval
-        indexes: list[int] | None = None,     # positions of loss, prediction and label in the outputs
-        whole: bool = False,                  # True: the metric gets all outputs of an evaluation network
-    ):
+    def __init__(self, name: str, metric: Any, indexes: list[int] | None = None, whole: bool = False):    # `whole`: it gets all outputs of a network
         self.name, self.metric, self.indexes = name, metric, indexes
         self.whole, self.seen = whole, False
         self.kept: list[tuple] = []     # with several processes: the inputs of this one
@@ -172,10 +167,7 @@ class _ModelMetric(NativeMetric):
 # %% ../../nbs/dialects/mindspore.ipynb #ae92eac9
 class _EvalNetwork(CallStep):
     "Evaluation step that calls an evaluation network, and reads the loss and the prediction at `indexes`"
-    def __init__(self,
-        network: nn.Module,
-        indexes: list[int] | None,    # positions of loss, prediction and label; None: no loss
-    ):
+    def __init__(self, network: nn.Module, indexes: list[int] | None):    # of loss, prediction and label; None: no loss
         super().__init__(network)
         self.indexes = indexes
     def predict(self, learn: Learner) -> None:
@@ -204,34 +196,24 @@ class _Columns(DataLoaders):
         return super().split(batch)
 
 # %% ../../nbs/dialects/mindspore.ipynb #602d6bf9
-def _joined_optimizers(
-    network: nn.Module,      # a network that performs the whole training step
-) -> MultiOptimizer | None:    # None: the network has no optimizer
-    "Combine the optimizers that a network has as attributes"
+def _joined_optimizers(network: nn.Module) -> MultiOptimizer | None:
+    "Combine the optimizers that a network has as attributes. If there are none, return None"
     found = [v for v in vars(network).values() if isinstance(v, Optimizer)]
     return MultiOptimizer(found) if found else None
 
-def _groups_of(
-    opt: Optimizer,       # the optimizer
-    model: nn.Module,     # ignored; a learner passes it to its splitter
-) -> list[list[Tensor]]:
-    "Return the parameters of an optimizer by parameter group"
+def _groups_of(opt: Optimizer, model: nn.Module) -> list[list[Tensor]]:
+    "Return the parameters of an optimizer by parameter group. `model` is ignored; a learner passes it to its splitter"
     return [group['params'] for group in opt.param_groups]
 
 # %% ../../nbs/dialects/mindspore.ipynb #c58c548c
-def _check_sink(
-    wanted: bool,      # whether sink mode was requested
-    sink_size: int,    # -1, or above 0
-) -> None:
+def _check_sink(wanted: bool, sink_size: int) -> None:
     "Check `sink_size`, and issue a warning if sink mode was requested"
     if sink_size != -1: as_count(sink_size, 'sink_size', 1)
     if wanted: warn_user('there is no sink mode here: each batch is a step, and callbacks see '
                          'each of them')
 
-def _as_valid_every(
-    frequency: Any,         # the `valid_frequency` of `Model.fit`
-) -> int | list[int]:       # for `Learner.fit`, which counts epochs from 0
-    "Convert `valid_frequency`, a number of epochs or a list of epochs, for a learner"
+def _as_valid_every(frequency: Any) -> int | list[int]:
+    "Convert `valid_frequency`, a number of epochs or a list of epochs from 1, for a learner, which counts epochs from 0"
     if not isinstance(frequency, (list, tuple)): return as_count(frequency, 'valid_frequency', 1)
     return [as_count(n, 'an epoch in valid_frequency', 1) - 1 for n in frequency]
 

@@ -76,7 +76,7 @@ def thinned(line: Line, points: int, log_x: bool = False) -> tuple[Sequence[floa
     "Return the points to draw for a line: about `points`, or up to twice as many on a logarithmic axis"
     xs, ys, n = line.xs, line.ys, len(line.xs)
     first = bisect_right(xs, 0) if log_x else 0
-    if n - first <= points or not log_x: return _extremes(xs[first:], ys[first:], points)
+    if n - first <= points or not log_x: return envelope(xs[first:], ys[first:], points)
     return _by_doublings(xs[first:], ys[first:], points)
 
 def _by_doublings(xs: Sequence[float], ys: Sequence[float], n: int) -> tuple[list, list]:
@@ -84,14 +84,10 @@ def _by_doublings(xs: Sequence[float], ys: Sequence[float], n: int) -> tuple[lis
     cuts = [bisect_left(xs, xs[0]*2.**k) for k in range(doublings)] + [len(xs)]
     short_x, short_y = [], []
     for a, b in zip(cuts, cuts[1:]):
-        some_x, some_y = _extremes(xs[a:b], ys[a:b], max(4, 2*n//doublings))
+        some_x, some_y = envelope(xs[a:b], ys[a:b], max(4, 2*n//doublings))
         short_x += some_x
         short_y += some_y
     return short_x, short_y
-
-# %% ../../nbs/display/chart.ipynb #0e1f937c
-def _extremes(xs: Sequence[float], ys: Sequence[float], n: int) -> tuple[list, list]:
-    return envelope(xs, ys, n) if len(ys) > n else (list(xs), listed(ys))
 
 # %% ../../nbs/display/chart.ipynb #26deb98c
 def means(values: Sequence[float], n: int) -> tuple[list[float], int]:    # the means, and the number of steps in each mean

@@ -22,7 +22,7 @@ from .chart import Chart, Line, kept_points
 from .live_curve import LIVE_STYLE, LiveCurve
 from .look import lr_text, value_text
 from .live_chart import LiveChart, has_live_charts, small
-from .progress import (FIT_STYLE, KEPT_STEPS, NotebookDisplay, Progress, brief, fit_page, live_table, loss_lines,
+from .progress import (FIT_STYLE, KEPT_STEPS, NotebookDisplay, Progress, brief, finding_line, fit_page, live_table, loss_lines,
                                    loss_looks, losses_layout, page_so_far, row_text, run_events, valid_points)
 from .page_script import asset
 from .pump import Pump
@@ -253,8 +253,20 @@ class Panel:
         self.main = column([self.style, self.legend, self.curve, self.status, self.controls], _dom_classes=('cbnb-main',))
         self.box = box([self.main, self.table], _view_count=0, _dom_classes=('cbnb-dashboard', 'cbnb-fit', f'cbnb-at-{self.name}'))
 
+    def find(self, text: str, **buttons: Callable[[Any], None]) -> list[Any]:
+        "Add a line with buttons below the controls, and return its widgets. An underscore in the name of a button is a space"
+        import ipywidgets as w
+        line = quiet_html(escape(text))
+        button = small(w.Button)
+        found = [line] + [button(description=name.replace('_', ' ')) for name in buttons]
+        for widget, act in zip(found[1:], buttons.values()): widget.on_click(act)
+        row = small(w.HBox)([*found], _dom_classes=('cbnb-found',))
+        self.main.children = (*self.main.children, row)
+        return found
+
     def _all(self) -> list[Any]:
-        return [*self.controls.children, *self.main.children, self.main, self.table]
+        rows = [child for child in self.main.children if 'cbnb-found' in child._dom_classes]
+        return [*(widget for row in rows for widget in row.children), *self.controls.children, *self.main.children, self.main, self.table]
 
     def replace_by(self, page: str, *below: Any,
         later: bool = False,    # True: send the HTML to open pages only if one of them was opened during the fit
@@ -453,6 +465,21 @@ class Dashboard(NotebookDisplay):
         by = change['new']                       # for 1, a page sends 0.9999999999999994
         self.steering.scale_lr(1. if math.isclose(by, 1, rel_tol=1e-6) else by)
         self._say(self.word)
+
+    def finding(self, event: dict[str, Any]) -> None:
+        if self.panel is None: return
+        buttons: dict[str, Callable[[Any], None]] = {}
+        if self.steering and event['level'] != 'note':
+            if event['code'] == 'R3': buttons['Stop'] = self._on_stop
+            else: buttons['lr_/_3'] = lambda button: setattr(self.panel.scale, 'value', max(self._lr_scale()/3, 0.01))
+            point = _point_of_fit(getattr(self.callback.learn, 'runs', None))
+            if point and point.restore: buttons[_BACK] = lambda button: self._on_back(point)
+        self.pump.route(*self.panel.find(finding_line(event), **buttons))
+
+    def _on_back(self, point: Any) -> None:
+        "Stop the fit, and undo it when it has ended"
+        point.back = True
+        self._on_stop(None)
 
     def _say(self, word: str) -> None:
         self.word = word

@@ -118,7 +118,7 @@ def legend(
     ax.get_ylim()                                   # brings the limits up to date
     to_share = (ax.transData + ax.transAxes.inverted()).transform
     gap = 0.2/(ax.get_position().height*ax.figure.get_size_inches()[1])
-    places = spread([1 - _within(to_share(point)[1] if point else 0.) for _, _, point in curves], gap, 1.)
+    places = spread([1 - min(max(to_share(point)[1] if point else 0., 0.), 1.) for _, _, point in curves], gap, 1.)
     for (line, label, point), down in zip(curves, places):
         key = '●' if line.get_marker() == 'o' else '—'
         at = dict(transform=ax.transAxes, va='center', fontsize=9)
@@ -129,8 +129,6 @@ def legend(
 def _last_point(line: Any) -> tuple[float, float] | None:
     points = [(x, float(y)) for x, y in zip(line.get_xdata(), line.get_ydata()) if math.isfinite(y)]
     return points[-1] if points else None
-
-def _within(share: float) -> float: return min(max(share, 0.), 1.)
 
 # %% ../../nbs/display/figures.ipynb #e53d4bc6
 def as_doubles(

@@ -25,9 +25,9 @@ class Row:
     "One row of a profile: the time that one part of a fit takes"
     name: str         # name of the part, such as 'forward' or 'Recorder.after_batch'
     group: str        # group of the part: one of `GROUPS`
-    phase: str        # 'train', 'valid', or '' if the part belongs to no phase
-    seconds: float    # total time, without the time of other rows
-    count: int        # number of calls
+    phase: str = ''   # 'train', 'valid', or '' if the part belongs to no phase
+    seconds: float = 0.    # total time, without the time of other rows
+    count: int = 0    # number of calls
     device: float | None = None    # seconds on the device; None: not measured
     syncs: int = 0    # number of times the CPU waited for the device; 0 if this is not measured
 

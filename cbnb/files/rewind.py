@@ -109,6 +109,7 @@ class RestorePoint:
         self.restore: Any = None        # function that restores the state; None: no state was kept
         self.why = ''                   # the reason why no state was kept
         self.n_bytes = 0
+        self.back = False               # whether to undo the fit when it ends
         self.runs: list[Run] = []       # the recorder's runs of this fit
 
     def row(self, n: int) -> tuple[str, ...]:    # one text for each of `HEADINGS`
@@ -143,6 +144,13 @@ def _followed(point: RestorePoint, learn: Learner) -> Iterator[None]:
         point.status = point.runs[-1].status if point.runs else status
 
 # %% ../../nbs/files/rewind.ipynb #76c827d4
+def _replaced(learn: Learner, model: Any, *cbs: Any) -> str:
+    "Return what to say about a model and callbacks that a restored state has put aside, such as those of a cell that was run again"
+    gone = [cb.name for cb in cbs if not any(cb is c for c in learn.cbs)]
+    words = ['; learn.model is the earlier model again'] if learn.model is not model else []
+    if gone: words.append(f'; the callbacks are the earlier ones again, without those added since: {", ".join(gone)}')
+    return ''.join(words)
+
 class RestorePoints:
     "The restore points of a learner, oldest first"
     share = 0.25               # share of the free memory that all points together may use
@@ -195,14 +203,14 @@ class RestorePoints:
     ) -> str:
         "Restore the state before the last `n` fits, and return a sentence about what was undone"
         point, learn = self.find(n), self.learn()
-        lr, back = learn.lr, [p.called for p in reversed(self.points[-n:])]
+        lr, back, had = learn.lr, [p.called for p in reversed(self.points[-n:])], (learn.model, *learn.cbs)
         with interrupts_wait():
             after = self._note_now(learn) if redo else None
             point.restore()
             self.undone = (after, self.points[-n:]) if after else None
             del self.points[-n:]
         trained = f'took back {", ".join(back)}: {plural(learn.n_trained(), "epoch")} trained'
-        return trained + (f', and learn.lr is {learn.lr} again' if learn.lr != lr else '')
+        return trained + (f', and learn.lr is {learn.lr} again' if learn.lr != lr else '') + _replaced(learn, *had)
 
     def redo(self) -> str:
         "Restore the state before the last `take_back` with `redo=True`, if no fit has begun since. Return a sentence about the fits that are done again"
@@ -210,11 +218,11 @@ class RestorePoints:
         if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): redo the fit when the run has ended')
         if self.undone is None: raise RuntimeError(
             'there is no fit to redo: after take_back(n, redo=True), or a click on Take back, a fit can be redone until the next fit begins')
-        (restore, points), self.undone = self.undone, None
+        (restore, points), self.undone, had = self.undone, None, (learn.model, *learn.cbs)
         with interrupts_wait():
             restore()
             self.points += points
-        return f'redid {", ".join(p.called for p in points)}: {plural(learn.n_trained(), "epoch")} trained'
+        return f'redid {", ".join(p.called for p in points)}: {plural(learn.n_trained(), "epoch")} trained' + _replaced(learn, *had)
 
     def __len__(self) -> int: return len(self.points)
     def __iter__(self) -> Iterator[RestorePoint]: return iter(self.points)
@@ -286,6 +294,7 @@ def restore_point(self: Learner, name: str,    # the name of the method that tra
         points.is_open, now = False, vars(self)
         same = now.keys() == before.keys() and all(now[k] is v for k, v in before.items())
         if same and not point.runs: points.points.remove(point)
+    if point.back and point in points.points: print(points.take_back(1, redo=True))
 
 # %% ../../nbs/files/rewind.ipynb #66d578cf
 @patch

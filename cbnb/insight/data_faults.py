@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['DATA_CHECKS', 'digits', 'percent', 'listed', 'nonfinite', 'input_scale', 'constant_input', 'column_scales',
            'integer_input', 'channels', 'target_scale', 'constant_target', 'labels', 'imbalance', 'label_range',
-           'ignored_targets', 'sorted_batches', 'leak', 'shift', 'random_validation', 'tiny_batch', 'copies']
+           'ignored_targets', 'sorted_batches', 'leak', 'leak_of_groups', 'leak_of_column', 'shift',
+           'random_validation', 'tiny_batch', 'copies']
 
 # %% ../../nbs/insight/data_faults.ipynb #47963d75
 import math
@@ -181,8 +182,40 @@ def leak(e: Evidence) -> Iterator[Finding]:
     if both >= 2 and share > 0.01: yield finding('D12',
         'the validation set', f'{both} of {len(v)} items are among {len(x)} of the training set', 'none')
 
+def leak_of_groups(e: Evidence) -> Iterator[Finding]:
+    "D13: a group has items in both sets, or training items are later than those of validation, if the groups are dates"
+    if e.groups is None: return
+    train, valid = map(list, e.groups)
+    if all(hasattr(group, 'year') for group in (*train, *valid)):
+        later = sum(group > min(valid) for group in train)
+        if later > 0.01*len(train): yield finding('D13.later', 'the training set', f'{later} of {len(train)} items are later than the first of validation', 'none')
+    elif both := set(train) & set(valid): yield finding('D13', 'both sets', f'{len(both)} of {len(set(valid))} groups: {listed(sorted(both, key=str))}', 'none')
+
+def leak_of_column(e: Evidence) -> Iterator[Finding]:
+    "D14: one of several columns gives the target"
+    if (y := e.targets) is None or e.kind not in ('classes', 'binary', 'numbers') or y.numel() != len(y) or len(y) < 50: return
+    for name, t in _floats(e):
+        if t.ndim != 2 or t.shape[1] < 3 or len(t) != len(y): continue
+        shares = [_explained(column, y.flatten(), e.kind == 'numbers') for column in t.T]
+        best = max(range(len(shares)), key=shares.__getitem__)
+        if shares[best] > 0.95: yield finding('D14', f'column {best} of {name}', f'{percent(shares[best])} of its spread goes with the target', 'at most 95%')
+
+def _explained(x: Tensor, y: Tensor, numbers: bool) -> float:
+    "Return which share of the variance of a column the targets explain: the squared correlation, or that of the means of the labels"
+    x, y = x.double(), y.double()
+    if x.std() < 1e-8 or y.std() < 1e-8: return 0.
+    if numbers: return float(torch.corrcoef(torch.stack([x, y]))[0, 1]**2)
+    within = sum(float((x[y == label] - x[y == label].mean()).square().sum()) for label in y.unique())
+    return 1 - within/float((x - x.mean()).square().sum()) if len(y.unique()) <= 20 else 0.
+
+def _is_random(dl: Any) -> bool:
+    "Return whether two readings of item 0 differ"
+    if not numbered(dl) or not len(dl.dataset): return False
+    first, again = (dl.collate_fn([dl.dataset[0]]) for _ in range(2))
+    return not all(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for (_, a), (_, b) in zip(leaves(first), leaves(again)))
+
 def shift(e: Evidence) -> Iterator[Finding]:
-    "D15: inputs of validation have another mean or spread"
+    "D15: inputs of validation have another mean or spread. D17: random transforms of the training set have moved its inputs"
     for (name, t), (_, v) in zip(leaves(e.items[0]), leaves(e.valid[0]) if e.valid else ()):
         if not t.is_floating_point() or t.ndim < 2 or t.shape[1] != v.shape[1] or min(len(t), len(v)) < 30: continue
         axes = (0, *range(2, t.ndim))
@@ -192,18 +225,14 @@ def shift(e: Evidence) -> Iterator[Finding]:
         off, spread = ((v.mean(axes) - t.mean(axes)).abs()/std)[some], (v.std(axes)/std)[some].median()
         chance = 6*math.sqrt(1/len(t) + 1/len(v)) if t.ndim == 2 else 0.
         if off.max() <= max(0.5, chance) and 0.3 < spread < 3: continue
-        yield finding('D15',
+        yield finding('D17' if _is_random(e.learn.dls.train) else 'D15',
             'inputs of validation', f'mean {digits(off.max())} standard deviations off, {digits(spread)} times the spread',
             'as in training', level='warning' if off.max() > 2 or not 0.3 < spread < 3 else 'note')
         return
 
 def random_validation(e: Evidence) -> Iterator[Finding]:
     "D16: an item of validation is another one each time"
-    dl = e.learn.dls.valid
-    if not numbered(dl) or not len(dl.dataset): return
-    first, again = (dl.collate_fn([dl.dataset[0]]) for _ in range(2))
-    if all(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for (_, a), (_, b) in zip(leaves(first), leaves(again))): return
-    yield finding('D16', 'item 0 of validation', 'two readings differ', 'the same values')
+    if _is_random(e.learn.dls.valid): yield finding('D16', 'item 0 of validation', 'two readings differ', 'the same values')
 
 def tiny_batch(e: Evidence) -> Iterator[Finding]:
     "D19: a batch of one item in a model with batch norm"
@@ -222,4 +251,4 @@ def copies(e: Evidence) -> Iterator[Finding]:
 
 # %% ../../nbs/insight/data_faults.ipynb #c3501457
 DATA_CHECKS = (nonfinite, input_scale, constant_input, column_scales, integer_input, channels, target_scale, constant_target, imbalance, label_range,
-               ignored_targets, sorted_batches, leak, shift, random_validation, tiny_batch, copies)
+               ignored_targets, sorted_batches, leak, leak_of_groups, leak_of_column, shift, random_validation, tiny_batch, copies)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['numbered', 'read_items', 'sample', 'leaves', 'rows', 'LossCall', 'loss_calls', 'Layer', 'Evidence', 'without_dropout',
-           'compute_loss', 'probe', 'collect']
+           'compute_loss', 'note_metrics', 'probe', 'collect']
 
 # %% ../../nbs/insight/evidence.ipynb #162f0103
 import inspect
@@ -24,6 +24,8 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from ..basics.losses import LossCalls
 from ..basics.nested import entries, find_bs, is_empty, map_rows, to_device
 from ..learner import Learner
+from ..metrics import view_for_metric
+from ..phase import fresh
 
 # %% ../../nbs/insight/evidence.ipynb #5cfea653
 def numbered(
@@ -86,6 +88,7 @@ class LossCall:
     pred: Tensor               # what the loss compares
     target: Tensor
     options: dict[str, Any]    # all arguments, by name
+    loss: Any = None           # what the call returned, with its graph
 
 _COMPARED = frozenset((F.cross_entropy, F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy,
                        F.binary_cross_entropy_with_logits))
@@ -95,12 +98,12 @@ def loss_calls(
 ) -> list[LossCall]:
     "Return the calls of losses that compare predictions with targets of the same items"
     found = []
-    for _, f, args, kwargs in noted:
+    for loss, f, args, kwargs in noted:
         if f not in _COMPARED: continue
         given = inspect.signature(f).bind(*args, **kwargs)
         given.apply_defaults()
         pred, target, *_ = given.arguments.values()
-        found.append(LossCall(f.__name__, pred.detach(), target.detach(), dict(given.arguments)))
+        found.append(LossCall(f.__name__, pred.detach(), target.detach(), dict(given.arguments), loss))
     return found
 
 # %% ../../nbs/insight/evidence.ipynb #43849485
@@ -130,6 +133,11 @@ class Evidence:
     layers: list[Layer] = field(default_factory=list)
     grads: dict[str, Tensor | None] = field(default_factory=dict)    # parameter -> gradient; None: it got none
     losses: dict[str, list[float]] = field(default_factory=dict)     # name of a small training -> its losses
+    metrics: dict[str, list[float]] = field(default_factory=dict)    # metric -> its values: in the pass, then in a small training
+    n_epoch: float | None = None           # epochs that you plan; None: unknown
+    labels: bool = False                   # whether to train with shuffled labels, too
+    causal: bool = False                   # whether an output may depend only on inputs up to its own step
+    groups: Any = None                     # group of each training item, and of each validation item; None: unknown
 
     @property
     def call(self) -> LossCall | None:
@@ -186,6 +194,18 @@ def compute_loss(
     learn.train_step.loss(learn)
     return learn.loss_grad
 
+# %% ../../nbs/insight/evidence.ipynb #f3e8bef9
+def note_metrics(
+    e: Evidence,    # evidence whose learner has a prediction
+) -> None:
+    "Add the value that each metric has for the current batch to `e.metrics`. A metric that fails is left out"
+    for metric in e.learn.metrics:
+        try:
+            own = fresh(metric)
+            own.accumulate(view_for_metric(own, e.learn))
+            e.metrics.setdefault(own.name, []).append(float(own.value))
+        except Exception: continue
+
 # %% ../../nbs/insight/evidence.ipynb #feab4f27
 def probe(
     learn: Learner,     # a learner; call this function in `without_trace(learn)`
@@ -208,6 +228,8 @@ def probe(
         try: e.loss = compute_loss(learn, e.batch)
         except Exception as error: e.failed = error
     e.pred, e.calls = learn.pred, loss_calls(calls.noted)
+    if not e.failed:
+        with torch.no_grad(): note_metrics(e)
     if e.loss is not None and e.loss.requires_grad:
         e.loss.backward(retain_graph=True)
         e.grads = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}

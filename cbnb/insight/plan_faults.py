@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLAN_CHECKS', 'first_loss', 'wrong_activation', 'wrong_loss', 'broadcast', 'sum_of_losses', 'negative_loss',
-           'missing_parameters', 'settings', 'batch_size', 'half_precision']
+           'penalty', 'metric_range', 'weighted_mean', 'can_repeat', 'missing_parameters', 'settings', 'batch_size',
+           'half_precision', 'schedule_length']
 
 # %% ../../nbs/insight/plan_faults.ipynb #e40501cf
 import math
@@ -14,8 +15,10 @@ from collections.abc import Iterator
 import torch
 
 # %% ../../nbs/insight/plan_faults.ipynb #2abd6731
+from ..basics.loaders import n_batches as n_batches_of
+from ..callbacks.schedulers import TorchScheduler
 from .data_faults import digits, listed, percent
-from .evidence import Evidence
+from .evidence import Evidence, compute_loss, rows
 from .findings import Finding
 from .first_batch import last_operation
 from .texts import finding
@@ -30,7 +33,7 @@ def first_loss(e: Evidence) -> Iterator[Finding]:
     elif call.name.startswith('binary'): n = 2
     else: return
     guess = math.log(max(n, 2))
-    if e.loss.item() > 2*guess + 0.5: yield finding('L1', 'the first loss', digits(e.loss), f'about {digits(guess)} = log({n})')
+    if call.loss.item() > 2*guess + 0.5: yield finding('L1', 'the first loss', digits(call.loss), f'about {digits(guess)} = log({n})')
 
 def wrong_activation(e: Evidence) -> Iterator[Finding]:
     "L2, L3, L4: probabilities where the loss expects any numbers, or numbers where it expects logarithms of probabilities"
@@ -85,6 +88,45 @@ def negative_loss(e: Evidence) -> Iterator[Finding]:
     if e.loss is not None and e.call is not None and e.loss.item() < 0 and last_operation(e.loss) in ('Neg', 'Mul'): yield finding('L8',
         'the loss', digits(e.loss), '0 or more', loss=e.call.name)
 
+# %% ../../nbs/insight/plan_faults.ipynb #f9cc8d43
+def _gradient(loss: torch.Tensor, params: list[torch.Tensor]) -> torch.Tensor:
+    grads = torch.autograd.grad(loss, params, retain_graph=True, allow_unused=True)
+    return torch.cat([torch.zeros_like(p).flatten() if g is None else g.detach().flatten() for p, g in zip(params, grads)])
+
+def penalty(e: Evidence) -> Iterator[Finding]:
+    "L12: what is added to the loss of torch has a much larger gradient"
+    if (call := e.call) is None or e.loss is None or e.loss is call.loss or not (e.loss.requires_grad and call.loss.requires_grad) or call.loss.ndim: return
+    params = [p for p in e.learn.model.parameters() if p.requires_grad]
+    whole, data = _gradient(e.loss, params), _gradient(call.loss, params)
+    if not data.any() or torch.cosine_similarity(whole, data, 0) > 0.99: return          # a factor, and no penalty
+    times = float((whole - data).norm()/data.norm())
+    if times > 10: yield finding('L12', 'the loss', f'the gradient of the rest is {digits(times)} times that of {call.name}', 'at most 10 times', times=digits(times))
+
+def metric_range(e: Evidence) -> Iterator[Finding]:
+    "L11: an accuracy outside 0 to 1"
+    for name, (value, *_) in e.metrics.items():
+        if 'acc' in name and not -1e-6 <= value <= 1 + 1e-6: yield finding('L11', name, digits(value), '0 to 1')
+
+def weighted_mean(e: Evidence) -> Iterator[Finding]:
+    "L9: a loss that is no mean over items, whose weight the learner cannot derive"
+    learn, half = e.learn, e.n//2
+    if not can_repeat(e) or half < 2 or learn.batch_weight is not None or learn.weigh is not None or e.call is None or e.loss is e.call.loss: return
+    learn.model.eval()
+    try:
+        with torch.no_grad(): whole, back, first, last = (compute_loss(learn, rows(e.batch, part, e.n)) for part in (
+            list(range(2*half)), list(range(2*half))[::-1], slice(0, half), slice(half, 2*half)))
+    except Exception: return              # the batch cannot be divided
+    finally: learn.model.train()
+    mean, off = (first + last)/2, (first - last).abs()
+    if off < 1e-4*abs(whole) or abs(whole - back) > 0.005*off or not min(first, last) <= whole <= max(first, last): return
+    if abs(whole - mean) > 0.01*off: yield finding('L9', 'the loss', f'{digits(whole)} for a batch, and {digits(mean)} as the mean of its halves', 'the same')
+
+def can_repeat(
+    e: Evidence,
+) -> bool:
+    "Return whether the step computes a loss that can be computed again"
+    return e.failed is None and e.loss is not None and not e.learn.train_step.own_update
+
 # %% ../../nbs/insight/plan_faults.ipynb #4fb49dc7
 def missing_parameters(e: Evidence) -> Iterator[Finding]:
     "O1 and O2: parameters that no optimizer has, or an optimizer of another model"
@@ -125,5 +167,20 @@ def half_precision(e: Evidence) -> Iterator[Finding]:
     if names: yield finding('O9',
         listed(names), f'{percent(len(names)/max(1, len(list(e.learn.model.parameters()))))} of the parameters are float16', 'float32')
 
+# %% ../../nbs/insight/plan_faults.ipynb #3b70e765
+def schedule_length(e: Evidence) -> Iterator[Finding]:
+    "O6: a scheduler of torch that is made for another number of steps than the planned fit has"
+    n_batches = n_batches_of(e.learn.dls.train)
+    if e.n_epoch is None or n_batches is None: return
+    for cb in e.learn.cbs:
+        if not isinstance(cb, TorchScheduler) or cb.monitor: continue
+        planned = round(e.n_epoch*(1 if cb.every == 'epoch' else n_batches))
+        opt = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        try: scheduler = cb.make(opt)
+        except Exception: continue          # it asks for the number of steps, or for groups of the optimizer
+        steps = getattr(scheduler, 'total_steps', None) or getattr(scheduler, 'T_max', None)
+        if isinstance(steps, int) and steps != planned: yield finding('O6', type(scheduler).__name__, f'{steps} steps', f'{planned}, as the fit has')
+
 # %% ../../nbs/insight/plan_faults.ipynb #c6f2ab4f
-PLAN_CHECKS = (first_loss, wrong_activation, wrong_loss, broadcast, sum_of_losses, negative_loss, missing_parameters, settings, batch_size, half_precision)
+PLAN_CHECKS = (first_loss, wrong_activation, wrong_loss, broadcast, sum_of_losses, negative_loss, missing_parameters, settings, batch_size, half_precision,
+               penalty, metric_range, weighted_mean, schedule_length)

@@ -59,7 +59,15 @@ _DATA: dict[str, Text] = {
     'D20': Text('note', 'copies count several times, and can be in both sets',
         'items = items.drop_duplicates()'),
     'D21': Text('warning', 'few targets train the model, and a batch without any has the loss nan',
-        'pad less, or choose another ignore_index'),}
+        'pad less, or choose another ignore_index'),
+    'D13': Text('warning', 'the model has seen these groups, so the loss says nothing about new ones',
+        'split by group: sklearn.model_selection.GroupShuffleSplit'),
+    'D13.later': Text('warning', 'the model is trained on what comes after the items that judge it',
+        'train on the past, and validate on what comes later'),
+    'D14': Text('note', 'a column that gives the target may have been computed from it',
+        'leave this column out, and look how much the metric falls'),
+    'D17': Text('note', 'random transforms move the inputs away from those of validation',
+        'weaker transforms, or normalize after them'),}
 
 # %% ../../nbs/insight/texts.ipynb #40b74166
 _MODEL: dict[str, Text] = {
@@ -98,7 +106,17 @@ _MODEL: dict[str, Text] = {
     'M16': Text('warning', 'the first layers hardly learn',
         'ReLU instead of sigmoid or tanh, a norm, skip connections, or kaiming initialization'),
     'M17': Text('note', 'one update of this size destroys the weights',
-        'learn.fit(n_epoch, cbs=GradientClip(1.0))'),}
+        'learn.fit(n_epoch, cbs=GradientClip(1.0))'),
+    'M3': Text('error', 'the model can copy what it should predict',
+        'a causal mask, as in scaled_dot_product_attention(q, k, v, is_causal=True)'),
+    'M18': Text('warning', 'the running statistics of a norm differ from those of the batches',
+        'the default momentum of batch norm, larger batches, or nn.GroupNorm'),
+    'M19': Text('note', 'a large model learns few items by heart',
+        'fewer parameters, pretrained weights, or augmentation'),
+    'M19.narrow': Text('note', 'a layer with few units cannot tell many classes apart',
+        'a wider layer'),
+    'M20': Text('note', 'a convolution of one pixel sees only its padding',
+        'fewer strides and pooling layers, or larger images'),}
 
 # %% ../../nbs/insight/texts.ipynb #2d64ebe7
 _PLAN: dict[str, Text] = {
@@ -155,7 +173,23 @@ _PLAN: dict[str, Text] = {
     'T5': Text('warning', 'something random stays on, such as F.dropout(x) without the argument training',
         'F.dropout(x, training=self.training), or nn.Dropout'),
     'X1': Text('error', 'it raises: {error}',
-        'learn.fit(1) shows where it is raised'),}
+        'learn.fit(1) shows where it is raised'),
+    'L9': Text('note', 'the mean of such losses is not the loss of all items',
+        'Learner(..., batch_weight=lambda pred, y: (y != pad).sum())'),
+    'L10': Text('note', 'the metric looks at something else than the loss',
+        'check which outputs and which dimension the metric takes'),
+    'L11': Text('warning', 'a share cannot be below 0 or above 1',
+        'return a mean over the items'),
+    'L11.constant': Text('warning', 'the metric does not see what the model learns',
+        'for one output, compare with a threshold: ((pred > 0) == y).float().mean()'),
+    'L12': Text('warning', 'the penalty decides the updates, and not the data',
+        'a factor of the penalty that is {times} times smaller'),
+    'O6': Text('warning', 'the schedule ends too early or too late',
+        'total_steps=n_epoch*len(learn.dls.train)'),
+    'O7': Text('note', 'the fit ends before the model has learned',
+        'more epochs, or smaller batches'),
+    'T3': Text('warning', 'true labels help no more than shuffled ones',
+        'look at some items with their labels: learn.dls.show_batch()'),}
 
 # %% ../../nbs/insight/texts.ipynb #5f1a9e2c
 _FIT: dict[str, Text] = {
@@ -168,10 +202,46 @@ _FIT: dict[str, Text] = {
     'R4': Text('warning', 'each update goes beyond the minimum: the rate is too large for this momentum',
         'learn.rewind(), and fit with a third of the rate'),
     'R8': Text('note', 'a single batch with a large gradient can undo many updates',
-        'cbs=GradientClip(1.)'),}
+        'cbs=GradientClip(1.)'),
+    'R5': Text('warning', 'updates of this size do not refine the weights, they replace them',
+        'learn.rewind(), and fit with a third of the rate'),
+    'R5.small': Text('warning', 'at this size, the weights stay what they were',
+        'learn.lr_find()'),
+    'R6': Text('warning', 'a unit that is 0 for all items gets no gradient, and stays dead',
+        'a lower rate, or nn.LeakyReLU'),
+    'R7': Text('warning', 'the optimizer does not have {name}, or its rate is 0',
+        'learn.create_opt()'),
+    'R12': Text('error', 'the processes train different models',
+        'the same seed and the same number of updates in each process'),}
+
+# %% ../../nbs/insight/texts.ipynb #af7e51a2
+_AFTER: dict[str, Text] = {
+    'A1': Text('warning', 'the model learns the training items by heart, and gets worse for other items',
+        'cbs=SaveModel() keeps the best epoch; then more data, wd, or a smaller model'),
+    'A2': Text('warning', 'the same guess for all items is as good',
+        'learn.check() looks for the reason'),
+    'A2.values': Text('warning', 'the mean of the targets is as good a prediction',
+        'learn.check() looks for the reason'),
+    'A3': Text('note', 'a longer fit would probably end lower',
+        'learn.fit_one_cycle({n_epoch}) with a new learner'),
+    'A4': Text('note', 'the validation items are easier than those of training, or are among them',
+        'learn.check() looks for rows that are in both sets'),
+    'A5': Text('warning', 'the model knows one class only',
+        'nn.CrossEntropyLoss(weight=...) or a WeightedRandomSampler'),
+    'A5.labels': Text('warning', 'these labels are too rare for the loss',
+        'nn.BCEWithLogitsLoss(pos_weight=...)'),
+    'A6': Text('note', 'the model is too {sure}',
+        'divide the logits by {temperature}'),
+    'A7': Text('note', 'the model is sure that they are something else',
+        'learn.interpret(numbers={items}) shows them'),
+    'A9': Text('note', 'the learner has the weights of the last epoch',
+        'learn.fit_one_cycle(n_epoch, cbs=SaveModel())'),
+    'A11': Text('note', 'the model is worse for this part of the items{others}',
+        'collect more such items, or give them a weight'),
+}
 
 # %% ../../nbs/insight/texts.ipynb #cf47ffa9
-TEXTS = {**_DATA, **_MODEL, **_PLAN, **_FIT}
+TEXTS = {**_DATA, **_MODEL, **_PLAN, **_FIT, **_AFTER}
 
 def finding(
     key: str,                     # a key of `TEXTS`

@@ -605,12 +605,9 @@ def test_nothing_that_is_not_finite_stops_a_chart():
         dict(borders=[nan, 3]), dict(marks=[Mark("m", nan, 1.0, "red"), Mark("n", 1, inf, "red")]), dict(band=(nan, 5)), dict(cursor=nan),
         dict(events=[Event(nan, "lr", "")]), dict(epochs=[(nan, 0)]),
     ):  # fmt: skip
-        (spec,) = data_of(chart([TWO], live=True, **layout))["charts"]
-        assert (
-            spec["borders"] in ([], [3])
-            and not (spec["marks"] or spec["events"] or spec["epochs"])
-            and spec["band"] is spec["chosen"] is None
-        )
+        (spec,) = data_of(chart([TWO], live=True, **layout))["charts"]  # without what is empty
+        assert spec.get("borders", []) in ([], [3]) and not any(map(spec.get, ("marks", "events", "epochs")))
+        assert spec.get("band") is spec.get("chosen") is None
 
 
 def test_a_page_of_several_charts():

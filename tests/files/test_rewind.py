@@ -756,3 +756,42 @@ def test_rewind_and_fit_again_and_again():
         found.append(ab(learn))
         learn.rewind()
     assert found[0] == found[1] != found[2] == found[3] and len(learn.runs) == 1
+
+
+CELL = """
+class Counts(cbnb.Callback):
+    def __init__(self, by=1): self.by, self.n = by, 0
+    def after_batch(self): self.n += self.by
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+    def forward(self, x): return self.layer(x)
+"""
+
+
+@pytest.mark.parametrize("again", ["callback", "settings", "model", "nothing"])
+def test_redo_after_cells_were_run_again(again):
+    """The state after the fit comes back, whatever the cell has made meanwhile, and the sentence says what is put aside."""
+    cell = {"cbnb": cbnb, "nn": nn, "__name__": "__main__"}
+    exec(CELL, cell)
+    g = torch.Generator().manual_seed(0)
+    batches = list(zip(torch.randn(4, 4, 8, generator=g), torch.randn(4, 4, 1, generator=g)))
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, device="cpu"), cell["Net"](), nn.MSELoss(), cbs=cell["Counts"]())
+    learn.remove_cb(cbnb.ProgressCallback).fit(1)
+    learn.fit(1)
+    weights = copy.deepcopy(learn.model.state_dict())
+    learn.runs.take_back(1, redo=True)
+    exec(CELL, cell)
+    if again == "callback":
+        learn.add_cb(cell["Counts"]())
+    if again == "settings":
+        learn.add_cb(cell["Counts"](2))
+    if again == "model":
+        learn.model = cell["Net"]()
+    said = learn.runs.redo()
+    assert all(torch.equal(weights[name], value) for name, value in learn.model.state_dict().items()) and learn.counts.n == 8
+    assert ("learn.model is the earlier model again" in said) == (again == "model")
+    assert ("without those added since: counts" in said) == (again in ("callback", "settings"))
+    learn.fit(1)
+    assert learn.counts.n == 12 and len(learn.recorder.history) == 3

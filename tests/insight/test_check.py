@@ -6,6 +6,7 @@ The programs are loops of torch with one fault each. `CASES` has, for a code, a 
 import copy
 import json
 import random
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import cbnb
+from cbnb.callbacks.schedulers import TorchScheduler
 from cbnb.insight.findings import FAULTS, Finding
 from cbnb.insight.texts import TEXTS
 from cbnb.step import Step
@@ -246,6 +248,132 @@ PREPARED = dict(
     T1=(lambda: learner(X.sign(), torch.arange(300) % 3, Sign()), [lambda: learner()]),
     T5=(lambda: learner(model=Net(mlp(), lambda p: F.dropout(p, 0.5))), [lambda: learner(model=mlp(3, nn.ReLU, nn.Dropout(0.1)))]),
 )
+
+
+def strange_norm(momentum):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32, momentum=momentum), nn.ReLU(), nn.Linear(32, 3))
+
+
+class Steps(nn.Module):
+    """Predicts each step of a sequence: from all steps, or from those up to it."""
+
+    def __init__(self, causal):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.out, self.causal = nn.Embedding(20, 16), nn.Linear(16, 20), causal
+
+    def forward(self, x):
+        e = self.embedding(x)
+        n = torch.arange(1, x.shape[1] + 1)[None, :, None]
+        return self.out(e.cumsum(1) / n if self.causal else e.mean(1, keepdim=True).expand_as(e)).transpose(1, 2)
+
+
+def sequences(causal):
+    x = torch.randint(0, 20, (300, 6), generator=torch.Generator().manual_seed(2))
+    return learner(x, x.roll(-1, 1), Steps(causal))
+
+
+def images(size):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU())
+    return learner(torch.randn(300, 1, size, size), model=nn.Sequential(net, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)))
+
+
+def with_penalty(factor):
+    net = mlp()
+    return learner(model=net, loss=lambda p, y: F.cross_entropy(p, y) + factor * sum(w.square().sum() for w in net.parameters()))
+
+
+def masked(p, y):
+    kept = (y > 0).float()
+    return (F.cross_entropy(p, y, reduction="none") * kept).sum() / kept.sum()
+
+
+def strong(x):
+    """A training set with random transforms, and a plain one for validation."""
+
+    class Augmented(TensorDataset):
+        def __getitem__(self, i):
+            x, y = super().__getitem__(i)
+            return x * scale + 0.01 * torch.randn(6), y
+
+    scale = x
+    learn = learner()
+    learn.dls = cbnb.DataLoaders(
+        DataLoader(Augmented(X, CLASSES), 32, shuffle=True), DataLoader(TensorDataset(X, CLASSES), 64), device="cpu"
+    )
+    return learn
+
+
+def measured(metric, **more):
+    learn = learner(**more)
+    learn.metrics = [metric]
+    return learn
+
+
+def first_output(p, y):
+    return (p[:, :1].argmax(1) == y).float().mean()
+
+
+def number_right(p, y):
+    return (p.argmax(1) == y).float().sum()
+
+
+def unrelated(p, y):
+    unrelated.n += 1
+    return torch.tensor(unrelated.n % 2 + 0.5)
+
+
+unrelated.n = 0
+
+
+def scheduled(steps):
+    learn = learner()
+    learn.add_cb(TorchScheduler(lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, 0.01, total_steps=steps)))
+    return learn
+
+
+number_right.__name__ = "accuracy"
+LEAKING = torch.cat([X, CLASSES[:, None] + 0.01 * X[:, :1]], 1)
+DAYS = [date(2024, 1, 1) + timedelta(i) for i in range(400)]
+PREPARED |= dict(
+    D14=(
+        lambda: learner(LEAKING, model=nn.Sequential(nn.Linear(7, 32), nn.ReLU(), nn.Linear(32, 3))),
+        [
+            lambda: regression(),
+            lambda: learner(torch.cat([HOT, X], 1), model=nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 3))),
+        ],
+    ),
+    D17=(lambda: strong(5.0), [lambda: strong(1.0)]),
+    M18=(lambda: learner(5 * X + 30, model=strange_norm(1e-5)), [lambda: learner(5 * X + 30, model=strange_norm(0.1))]),
+    M19=(lambda: learner(X[:40], CLASSES[:40], nn.Sequential(nn.Linear(6, 7000), nn.ReLU(), nn.Linear(7000, 3))), [lambda: learner()]),
+    M20=(lambda: images(2), [lambda: images(28)]),
+    L9=(lambda: learner(loss=masked), [lambda: learner(loss=lambda p, y: 2 * F.cross_entropy(p, y))]),
+    L10=(lambda: measured(unrelated), [lambda: measured(cbnb.accuracy)]),
+    L11=(
+        lambda: measured(number_right),
+        [lambda: measured(cbnb.accuracy), lambda: measured(cbnb.accuracy, y=torch.zeros(300).long() + (X[:, 0] > 2).long())],
+    ),
+    L12=(lambda: with_penalty(10.0), [lambda: with_penalty(1e-4), lambda: learner(loss=lambda p, y: 50 * F.cross_entropy(p, y))]),
+)
+ASKED = dict(
+    D13=(
+        lambda: (learner(), dict(groups=(range(300), range(290, 320)))),
+        [lambda: (learner(), dict(groups=(range(300), range(300, 320))))],
+    ),
+    D13_later=(
+        lambda: (learner(), dict(groups=(DAYS[100:], DAYS[:100]))),
+        [lambda: (learner(), dict(groups=(DAYS[:300], DAYS[300:])))],
+    ),
+    M3=(lambda: (sequences(False), dict(causal=True)), [lambda: (sequences(True), dict(causal=True)), lambda: (sequences(False), {})]),
+    O6=(lambda: (scheduled(1000), dict(n_epoch=3)), [lambda: (scheduled(30), dict(n_epoch=3)), lambda: (scheduled(1000), {})]),
+    O7=(lambda: (learner(), dict(n_epoch=0.1)), [lambda: (learner(), dict(n_epoch=20))]),
+    T3=(
+        lambda: (learner(y=CLASSES.flip(0)), dict(labels=True)),
+        [lambda: (learner(), dict(labels=True)), lambda: (regression(), dict(labels=True))],
+    ),
+)
 HEALTHY = [(code, i) for code, (_, neighbors) in PREPARED.items() for i in range(len(neighbors))]
 
 
@@ -259,6 +387,23 @@ def test_a_fault_is_found(code):
 def test_its_healthy_neighbor_is_not(code, i):
     found = PREPARED[code][1][i]().check()
     assert code not in found.codes and found.ok and not found.skipped, found
+
+
+@pytest.mark.parametrize("code", ASKED)
+def test_a_fault_that_needs_an_argument_is_found(code):
+    fault, neighbors = ASKED[code]
+    learn, options = fault()
+    found = learn.check(**options)
+    assert code.partition("_")[0] in found.codes and not found.skipped, found
+    for healthy in neighbors:
+        learn, options = healthy()
+        found = learn.check(**options)
+        assert code.partition("_")[0] not in found.codes and not found.skipped, found
+
+
+def test_a_metric_of_one_output_does_not_change():
+    found = measured(first_output).check()
+    assert "L11" in found.codes and not found.skipped
 
 
 def everything(learn):

@@ -145,3 +145,48 @@ def test_targets_of_a_batch_are_not_kept_for_ever():
     learn = line_learner()
     learn.fit(60)
     assert len(_watched[learn.recorder.history[-1]].targets) <= 50
+
+
+def test_the_buttons_beside_a_finding(monkeypatch):
+    """In the panel of a running fit: a line once, and buttons. "Take back" stops the fit and undoes it."""
+    from cbnb.display import dashboard
+
+    class Hands:
+        def __init__(self, *widgets): ...
+        def route(self, *widgets): ...
+        def close(self): ...
+        def __bool__(self):
+            return True
+
+        def __call__(self):
+            return 0
+
+    panels = []
+
+    class Made(dashboard.Panel):
+        def __init__(self, table):
+            super().__init__(table)
+            self.box._view_count = 1
+            panels.append(self)
+
+    monkeypatch.setattr("cbnb.display.progress.display_mode", lambda: "widgets")
+    monkeypatch.setattr("IPython.display.display", lambda *a, **k: None)
+    monkeypatch.setattr(dashboard, "Pump", Hands)
+    monkeypatch.setattr(dashboard, "Panel", Made)
+    rows = lambda: [child for child in panels[-1].main.children if "cbnb-found" in child._dom_classes]
+    seen = []
+
+    def click(cb):
+        for row in rows()[len(seen) :]:
+            seen.append([row.children[0].value, *(button.description for button in row.children[1:])])
+            row.children[-1].click()
+
+    learn = learner(lr=1e-7)
+    before = copy.deepcopy(learn.model.state_dict())
+    learn.logger = print
+    learn.add_cb(cbnb.ProgressCallback)
+    learn.fit(10, cbs=cbnb.Callback(before_batch=click))
+    ((line, *buttons),) = seen
+    assert line.startswith("step 99: not-learning") and buttons == ["Stop", "Take back"]
+    assert len(learn.recorder.history) == 0 and learn.findings.codes == []  # taken back
+    assert all(torch.equal(before[k], v) for k, v in learn.model.state_dict().items())

@@ -31,7 +31,7 @@ STRICT = [
     "data",
     "snapshot",
 ]
-FOR_PYRIGHT = ["loop", "events", "undo", "hints"]
+FOR_PYRIGHT = "loop events callback undo learner optim step history recorder schedule function_steps fit_opt hints".split()
 PAGES = [INDEX, *sorted((NBS / "tutorials").glob("*.ipynb"))]
 
 

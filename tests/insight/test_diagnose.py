@@ -1,0 +1,252 @@
+"""`learn.diagnose()`: each finding on a training that has the fault, and not on its nearest healthy neighbour."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from cbnb.all import Callback, DataLoaders, Learner, SaveModel, accuracy
+from cbnb.insight.fit_faults import Curves, late_fall, rise_after_best
+
+
+def loaders(x, y, n, bs=20, shuffle=True):
+    train, valid = TensorDataset(x[:n], y[:n]), TensorDataset(x[n:], y[n:])
+    return DataLoaders(DataLoader(train, bs, shuffle=shuffle), DataLoader(valid, 100), device="cpu")
+
+
+def noisy(n_valid=400, noise=0.6, seed=0):
+    """Two classes that one of ten columns tells apart, with noise; 100 training items."""
+    torch.manual_seed(seed)
+    x = torch.randn(100 + n_valid, 10)
+    y = (x[:, 0] + noise * torch.randn(len(x)) > 0).long()
+    return x, y, loaders(x, y, 100)
+
+
+def learner(dls, model=None, loss=None, **kwargs):
+    torch.manual_seed(0)
+    model = model or nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 2))
+    return Learner(dls, model, loss or nn.CrossEntropyLoss(), **kwargs)
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.print", lambda *a, **k: None)
+
+
+def levels(findings):
+    return {f.code: f.level for f in findings}
+
+
+def test_an_overfitted_model():
+    learn = learner(noisy()[2], lr=0.02)
+    learn.fit(25)
+    found = learn.diagnose()
+    assert levels(found)["A1"] == "warning" and found[0].code == "A1" and "A9" in found.codes
+    best = learn.recorder.history[-1]["valid_loss"]
+    assert f"since epoch {best.index(min(best))}" == found[0].where and not found.ok
+
+
+def test_an_overfitted_model_whose_best_weights_were_kept():
+    learn = learner(noisy()[2], lr=0.02)
+    learn.fit(25, cbs=SaveModel())
+    found = levels(learn.diagnose())
+    assert found["A1"] == "note" and "A9" not in found
+
+
+def test_the_last_weights_of_save_model_are_not_the_best():
+    learn = learner(noisy()[2], lr=0.02)
+    learn.fit(25, cbs=SaveModel(at_end=True))
+    assert levels(learn.diagnose())["A1"] == "warning"
+
+
+def test_a_linear_model_does_not_overfit():
+    learn = learner(noisy()[2], nn.Linear(10, 2), lr=0.02)
+    learn.fit(25)
+    assert "A1" not in learn.diagnose().codes
+
+
+def test_a_fit_that_is_too_short():
+    x = torch.randn(600, 10, generator=torch.Generator().manual_seed(0))
+    dls = loaders(x, x @ torch.ones(10, 1), 400)
+    learn = learner(dls, nn.Linear(10, 1), nn.MSELoss(), lr=0.001)
+    learn.fit(6)
+    assert "A3" in learn.diagnose().codes
+    learn = learner(dls, nn.Linear(10, 1), nn.MSELoss(), lr=0.05)
+    learn.fit(20)
+    assert "A3" not in learn.diagnose().codes
+
+
+def test_labels_that_do_not_belong_to_their_inputs():
+    x, y, _ = noisy()
+    learn = learner(loaders(x, y[torch.randperm(len(y), generator=torch.Generator().manual_seed(1))], 100), lr=0.001)
+    learn.fit(3)
+    assert levels(learn.diagnose())["A2"] == "warning"
+    learn = learner(loaders(x, y, 100), lr=0.01)
+    learn.fit(3)
+    assert "A2" not in learn.diagnose().codes
+
+
+def test_values_that_are_not_learned():
+    x = torch.randn(400, 10, generator=torch.Generator().manual_seed(0))
+    shuffled = x.sum(1, keepdim=True)[torch.randperm(400, generator=torch.Generator().manual_seed(1))]
+    for y, said in ((shuffled, True), (x.sum(1, keepdim=True), False)):
+        learn = learner(loaders(x, y, 200), nn.Linear(10, 1), nn.MSELoss(), lr=0.01)
+        learn.fit(5)
+        assert ("A2" in learn.diagnose().codes) is said
+
+
+def test_logits_of_an_unknown_loss_are_not_judged_as_values():
+    x, y, _ = noisy()
+    dls = loaders(x, y.float(), 100)
+    learn = learner(dls, nn.Linear(10, 1), lambda p, t: nn.functional.binary_cross_entropy_with_logits(p.squeeze(1), t), lr=0.05)
+    learn.fit(20)
+    assert learn.diagnose().ok
+
+
+def test_a_model_that_says_one_class():
+    torch.manual_seed(0)
+    y = (torch.arange(600) % 8 == 0).long()
+    x = torch.randn(600, 10) + 0.3 * y[:, None]
+    learn = learner(loaders(x, y, 300), nn.Linear(10, 2), lr=0.001)
+    learn.fit(3)
+    assert "A5" in learn.diagnose().codes or "A2" in learn.diagnose().codes
+    learn = learner(loaders(x + 3 * y[:, None], y, 300), lr=0.01)
+    learn.fit(10)
+    assert not {"A2", "A5"} & set(learn.diagnose().codes)
+
+
+def test_a_rare_label_that_is_never_predicted():
+    torch.manual_seed(0)
+    x = torch.randn(600, 10)
+    y = torch.stack([x[:, 0] > 0, (torch.arange(600) % 10 == 0)], 1).float()
+    learn = learner(loaders(x, y, 300), nn.Linear(10, 2), nn.BCEWithLogitsLoss(), lr=0.05)
+    learn.fit(10)
+    found = {f.code: f for f in learn.diagnose()}
+    assert found["A5"].where == "1"
+
+
+def test_wrong_labels_are_found():
+    torch.manual_seed(0)
+    x = torch.randn(900, 10)
+    y = (x[:, 0] > 0).long()
+    wrong = list(range(300, 900, 60))
+    y[wrong] = 1 - y[wrong]
+    x[wrong, 0] *= 3 / x[wrong, 0].abs()  # far from the border
+    learn = learner(loaders(x, y, 300), nn.Linear(10, 2), lr=0.1)
+    learn.fit(20)
+    found = {f.code: f for f in learn.diagnose()}["A7"]
+    listed = eval(found.fix.removeprefix("learn.interpret(numbers=").removesuffix(") shows them"))
+    assert set(listed) <= {i - 300 for i in wrong} and len(listed) >= 6
+
+
+def test_parts_that_you_name():
+    torch.manual_seed(0)
+    x = torch.randn(400, 10)
+    y = x.sum(1, keepdim=True)
+    place = ["north" if i % 4 == 0 else "south" for i in range(400)]
+    y[::4] = 2 * torch.randn(100, 1)
+    learn = learner(loaders(x, y, 200), nn.Linear(10, 1), nn.MSELoss(), lr=0.05)
+    learn.fit(10)
+    found = {f.code: f for f in learn.diagnose(slices={"place": place[200:]})}
+    assert found["A11"].where == "place = north"
+    with pytest.raises(ValueError, match=r"slices\['place'\] has 3 values, and there are 200 items"):
+        learn.diagnose(slices={"place": [1, 2, 3]})
+
+
+def test_validation_that_is_easier_than_training():
+    torch.manual_seed(0)
+    x = torch.randn(600, 10)
+    y = x.sum(1, keepdim=True) + torch.cat([torch.randn(400, 1), 0.2 * torch.randn(200, 1)])
+    for model, said in ((nn.Linear(10, 1), True), (nn.Sequential(nn.Dropout(0.01), nn.Linear(10, 1)), False)):
+        learn = learner(loaders(x, y, 400), model, nn.MSELoss(), lr=0.05)
+        learn.fit(20)
+        assert ("A4" in learn.diagnose().codes) is said
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        g = torch.Generator().manual_seed(0)
+        for _ in range(120):
+            x = torch.randn(10, generator=g)
+            yield x, (x[0] > 0).long()
+
+
+@pytest.mark.parametrize("valid", ["none", "stream", "dict", "empty"])
+def test_any_validation_set(valid):
+    x, y, dls = noisy()
+
+    class Dicts(torch.utils.data.Dataset):
+        def __len__(self):
+            return 60
+
+        def __getitem__(self, i):
+            return {"x": x[i], "y": y[i]}
+
+    learn = learner(dls, lr=0.01)
+    if valid == "none":
+        learn.dls = DataLoaders(dls.train, device="cpu")
+        learn.fit(2)
+        assert "there is no validation set" in learn.diagnose().skipped[0]
+    if valid == "stream":
+        learn.dls = DataLoaders(dls.train, DataLoader(Stream(), 30), device="cpu")
+        learn.fit(2)
+        learn.diagnose()
+    if valid == "dict":
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.l = nn.Linear(10, 2)
+
+            def forward(self, x):
+                return self.l(x)
+
+        learn = learner(DataLoaders(DataLoader(Dicts(), 20), DataLoader(Dicts(), 20), device="cpu", targets="y"), Net(), lr=0.01)
+        learn.fit(2)
+        assert not learn.diagnose().skipped
+    if valid == "empty":
+        learn.fit(1)
+        learn.dls = DataLoaders(dls.train, DataLoader(TensorDataset(x[:0], y[:0]), 30), device="cpu")
+        learn.diagnose()
+
+
+def test_the_learner_stays_as_it_is():
+    learn = learner(noisy()[2], lr=0.01, metrics=accuracy)
+    learn.fit(3)
+    weights = {k: v.clone() for k, v in learn.model.state_dict().items()}
+    state, rows = torch.get_rng_state(), list(learn.recorder.history.rows("steps"))
+    pred, mode = learn.pred, learn.model.training
+    first = learn.diagnose().rows()
+    assert torch.equal(state, torch.get_rng_state()) and rows == list(learn.recorder.history.rows("steps"))
+    assert all(torch.equal(v, weights[k]) for k, v in learn.model.state_dict().items())
+    assert learn.pred is pred and learn.model.training is mode and learn.diagnose().rows() == first
+
+
+def test_what_cannot_be_diagnosed():
+    learn = learner(noisy()[2], lr=0.01)
+    with pytest.raises(RuntimeError, match="there is no fit to diagnose"):
+        learn.diagnose()
+
+    class InFit(Callback):
+        def after_batch(self):
+            self.learn.diagnose()
+
+    with pytest.raises(RuntimeError, match="this learner is running"):
+        learn.fit(1, cbs=InFit())
+    with pytest.raises(ValueError, match="skip='too-long' is no fault"):
+        learn.diagnose(skip="too-long")
+
+
+def test_an_older_run():
+    learn = learner(noisy()[2], lr=0.02)
+    learn.fit(25)
+    learn.fit(1, lr=1e-6)
+    assert "A1" not in learn.diagnose().codes and "A1" in learn.diagnose(run=0).codes
+    assert "A1" not in learn.diagnose(run=0, skip="overfitting").codes
+
+
+def test_curves_with_values_that_are_not_finite():
+    nan = float("nan")
+    assert rise_after_best(Curves([0, 1], [1.0, nan], [1.0, nan])) == 0
+    assert late_fall(Curves([0, 1, 2], [1.0, nan, nan], [1.0, nan, nan])) == 0
