@@ -30,44 +30,21 @@ from ..learner import Learner
 from ..snapshot import owned_by_steps, snapshot
 from ..undo import interrupts_wait
 
-# %% ../../nbs/files/rewind.ipynb #c436b071
-def _note_history(learn: Learner) -> Any:
-    "Note which runs are in the history, and return a function that removes later runs"
-    found = [(h, list(h.runs)) for cb in learn.cbs for h in vars(cb).values() if isinstance(h, History)]
-    def restore() -> None:
-        for history, runs in found: history.runs[:] = runs
-    return restore
-
-# %% ../../nbs/files/rewind.ipynb #3668ac5e
-def _note_workers(learn: Learner) -> Any:
-    "Note which loaders have no workers, and return a function that ends workers that these loaders have started since"
-    without = [dl for dl in loaders_of(learn) if not has_workers(dl)]
-    def restore() -> None:
-        for dl in without:
-            if has_workers(dl): dl._iterator = None
-    return restore
-
-# %% ../../nbs/files/rewind.ipynb #d1cda2d1
-def _note_blocks(learn: Learner) -> Any:
-    "Note the open `with` blocks. Return a function that undoes blocks that have ended since, and applies newer blocks again"
-    before = list(learn.callbacks.blocks)
-    def restore() -> None:
-        now = learn.callbacks.blocks
-        for block in reversed(before):
-            if block not in now: block[1]()
-        for block in now:
-            if block not in before: block[0]()
-    return restore
-
 # %% ../../nbs/files/rewind.ipynb #e7948112
 def _note_all(learn: Learner) -> Any:
     "Save the state that a fit may change, and return a function that restores it"
     displays = [cb for cb in learn.cbs if isinstance(cb, ProgressCallback)]
-    parts = [snapshot(learn, displays, purpose=None, on_cpu=True), _note_history(learn),
-             _note_workers(learn), _note_blocks(learn)]
+    put_back = snapshot(learn, displays, purpose=None, on_cpu=True)
+    kept = [(h, list(h.runs)) for cb in learn.cbs for h in vars(cb).values() if isinstance(h, History)]
+    idle = [dl for dl in loaders_of(learn) if not has_workers(dl)]
+    before = list(learn.callbacks.blocks)
     def restore() -> None:
         logger, create_mbar = learn.logger, learn.create_mbar      # a `with` block may have set them
-        for part in parts: part()
+        put_back()
+        for history, runs in kept: history.runs[:] = runs
+        for dl in filter(has_workers, idle): dl._iterator = None
+        for _, undo in [b for b in reversed(before) if b not in learn.callbacks.blocks]: undo()
+        for redo, _ in [b for b in learn.callbacks.blocks if b not in before]: redo()
         learn.logger, learn.create_mbar = logger, create_mbar
     return restore
 

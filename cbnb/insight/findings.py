@@ -28,7 +28,7 @@ FAULTS = dict(
     O6='schedule-length', M18='evaluation-gap', T3='shuffled-labels', O7='too-short',
     M16='vanishing', D21='ignored-targets', T1='overfit', T2='blind', D9='imbalance', D20='copies', M5='untrained',
     L9='weighted-mean', L11='metric', L10='metric-and-loss', M19='capacity', M13='width', O8='batch-size', X1='fails',
-    R1='not-finite', R2='diverging', R3='not-learning', R4='oscillating', R8='spikes',
+    R1='not-finite', R2='diverging', R3='not-learning', R4='oscillating', R12='rank-drift', R7='frozen-layer', R6='dying', R5='update-size', R8='spikes',
     A2='guess', A5='majority', A1='overfitting', A9='best-not-kept', A3='short-fit', A11='weak-slice', A7='suspect-labels',
     A4='too-good', A6='calibration')
 

@@ -252,7 +252,17 @@ _FIT: dict[str, Text] = {
     'R4': Text('warning', 'each update goes beyond the minimum: the rate is too large for this momentum',
         'learn.rewind(), and fit with a third of the rate'),
     'R8': Text('note', 'a single batch with a large gradient can undo many updates',
-        'cbs=GradientClip(1.)'),}
+        'cbs=GradientClip(1.)'),
+    'R5': Text('warning', 'updates of this size do not refine the weights, they replace them',
+        'learn.rewind(), and fit with a third of the rate'),
+    'R5.small': Text('warning', 'at this size, the weights stay what they were',
+        'learn.lr_find()'),
+    'R6': Text('warning', 'a unit that is 0 for all items gets no gradient, and stays dead',
+        'a lower rate, or nn.LeakyReLU'),
+    'R7': Text('warning', 'the optimizer does not have {name}, or its rate is 0',
+        'learn.create_opt()'),
+    'R12': Text('error', 'the processes train different models',
+        'the same seed and the same number of updates in each process'),}
 
 # %% ../../nbs/insight/texts.ipynb #af7e51a2
 _AFTER: dict[str, Text] = {

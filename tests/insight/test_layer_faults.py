@@ -1,0 +1,61 @@
+"""`LayerWatch`: dying units, sizes of updates, frozen layers. It leaves nothing behind, and says each finding once."""
+
+import torch
+from torch import nn
+
+import cbnb
+from cbnb.insight.layer_faults import LayerWatch, batches_until_next, dead_share
+from cbnb.toy import wave_learner
+
+
+def net(dead=0):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 32), nn.ReLU(), nn.Linear(32, 1))
+    nn.init.constant_(model[0].bias[:dead], -10.0)
+    return model
+
+
+def diagnosed(model, *cbs, **more):
+    learn = wave_learner(model=model, **more)
+    learn.fit(6, cbs=[LayerWatch(share=1e6), *cbs])
+    return learn
+
+
+def test_dying_units_and_the_nearest_healthy_neighbor():
+    assert [(f.code, f.where) for f in diagnosed(net(28)).findings] == [("R6", "1")]
+    assert diagnosed(net(8)).findings.codes == []
+
+
+def test_a_layer_that_is_not_updated():
+    class Forgets(cbnb.Callback):
+        order = 70
+
+        def before_step(self):
+            self.learn.model[0].weight.grad = None
+
+    assert [(f.code, f.where) for f in diagnosed(net(), Forgets).findings if f.code == "R7"] == [("R7", "0.weight")]
+
+
+def test_frozen_on_purpose_is_no_fault():
+    model = net()
+    model[0].requires_grad_(False)
+    assert diagnosed(model).findings.codes == []
+
+
+def test_updates_that_are_too_small():
+    found = diagnosed(net(), opt_func=torch.optim.Adam, lr=1e-9).findings
+    assert [f.where for f in found if f.code == "R5"] == ["0.weight", "2.weight"]
+
+
+def test_it_changes_nothing_and_leaves_no_hook():
+    with_it, without = net(), net()
+    diagnosed(with_it)
+    wave_learner(model=without).fit(6)
+    assert all(torch.equal(a, b) for a, b in zip(with_it.parameters(), without.parameters()))
+    assert not any(module._forward_hooks for module in with_it.modules())
+
+
+def test_the_time_between_looks_follows_their_cost():
+    assert batches_until_next(0.5, 1.0, 0.01) == 50 and batches_until_next(0, 1.0, 0.01) == 10
+    assert dead_share(torch.tensor([[0.0, 1], [0, 0]])).item() == 0.5
+    assert dead_share(torch.zeros(2, 5, 3)).item() == 1
