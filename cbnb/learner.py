@@ -197,7 +197,8 @@ class Learner(Loop):
             default_cbs: bool = True, train_step: Any = None, eval_step: Any = None, batch_weight: Callable[..., Any] | None = None,
             sanity_check: bool = True):
         self.callbacks, self.undo, self.logger, self.create_mbar = CallbackList(self), None, print, True
-        self.phase_steps = [Step(), Step()]                            # for evaluation and for training, see `train_step`
+        self.restore_points: Any = None                          # of `rewind`, made by the first fit
+        self.phase_steps = [Step(), Step()]                      # for evaluation and for training, see `train_step`
         self.model, self.dls, self.splitter, self.batch_weight = checked_model(model, self.remark_on), dls, splitter, batch_weight
         self.path, self.model_dir = Path(path if path is not None else getattr(self.dls, 'path', '.')), model_dir
         check_opt_func(opt_func)

@@ -8,7 +8,6 @@ __all__ = ['Check', 'run_checks', 'skipped_codes']
 # %% ../../nbs/insight/check.ipynb #6c9aae28
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from statistics import median
 from typing import Any
 
 # %% ../../nbs/insight/check.ipynb #df0ee7b6
