@@ -8,6 +8,7 @@ __all__ = ['Check', 'run_checks', 'skipped_codes']
 # %% ../../nbs/insight/check.ipynb #6c9aae28
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from statistics import median
 from typing import Any
 
 # %% ../../nbs/insight/check.ipynb #df0ee7b6
@@ -75,7 +76,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     from cbnb.insight.data_faults import DATA_CHECKS      # imported here: the checks and what they need take a tenth of the time of `import cbnb`
     from cbnb.insight.model_faults import MODEL_CHECKS
     from cbnb.insight.plan_faults import PLAN_CHECKS
-    from cbnb.insight.small_trainings import can_train, overfit, rate, shuffled_labels
+    from cbnb.insight.small_trainings import can_train, follows, overfit, rate, shuffled_labels
     left_out = skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
     if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()): return Findings([_ALL_FROZEN])
@@ -87,7 +88,9 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
         found, failed = run_checks(e, (*DATA_CHECKS, *MODEL_CHECKS, *PLAN_CHECKS))
         if e.failed and not any(f.level == 'error' for f in found): found.append(_of_failure(e))
         if not fast and can_train(e):
-            trained, more = run_checks(e, (overfit, rate, shuffled_labels))
+            trained, more = run_checks(e, (overfit, follows, rate, shuffled_labels))
+            own = e.losses.get('own rate', [])
+            if own and median(own[-5:]) < 0.7*own[0]: trained = [f for f in trained if f.code != 'T1']      # the rate of the learner suits it better
             found, failed = _decided(found, trained), failed + more
     if not fast and not e.failed and not can_train(e) and self.train_step.own_update: failed.append('small trainings: train_step updates the weights itself')
     about = plural(len(e.numbers), 'item') if e.numbers else '1 batch'

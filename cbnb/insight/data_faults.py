@@ -6,7 +6,8 @@
 __all__ = ['DATA_CHECKS', 'digits', 'percent', 'listed', 'nonfinite', 'input_scale', 'constant_input', 'column_scales',
            'integer_input', 'channels', 'target_scale', 'constant_target', 'labels', 'imbalance', 'label_range',
            'ignored_targets', 'sorted_batches', 'leak', 'leak_of_groups', 'leak_of_column', 'shift',
-           'random_validation', 'tiny_batch', 'copies']
+           'random_validation', 'tiny_batch', 'copies', 'label_shift', 'augmentation', 'conflicts', 'leaked_target',
+           'inverted_weights', 'counted_pads']
 
 # %% ../../nbs/insight/data_faults.ipynb #47963d75
 import math
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 # %% ../../nbs/insight/data_faults.ipynb #65f31ea6
-from .evidence import Evidence, leaves, numbered
+from .evidence import Evidence, leaves, numbered, read_items
 from .findings import Finding
 from .texts import finding
 
@@ -59,6 +60,10 @@ def nonfinite(e: Evidence) -> Iterator[Finding]:
             yield finding('D1',
                 f'{kind}s of items {listed(e.numbers[i] if e.numbers else i for i in items)}{columns}',
                 f'{int(bad.sum())} of {t.numel()} values are nan or inf', 'none')
+    finite = all(bool(torch.isfinite(t).all()) for part in e.items for _, t in leaves(part) if t.is_floating_point())
+    bad_grads = [name for name, g in e.grads.items() if g is not None and not g.is_sparse and not torch.isfinite(g).all()]
+    if finite and e.loss is not None and (bad_grads or not math.isfinite(e.loss.item())): yield finding('D1.gradient',
+        listed(bad_grads) or 'the loss', f'the loss is {digits(e.loss)}' + ', and its gradient is nan or inf'*bool(bad_grads), 'numbers')
 
 def input_scale(e: Evidence) -> Iterator[Finding]:
     "D2: inputs that are far from mean 0 and standard deviation 1"
@@ -74,9 +79,17 @@ def constant_input(e: Evidence) -> Iterator[Finding]:
     for name, t in _floats(e):
         constant = t.reshape(len(t), -1).std(0) < 1e-8
         if constant.all(): yield finding('D3', name, 'all items are equal', 'items that differ')
-        elif constant.any() and t.ndim == 2: yield finding('D3.column',
-            f'columns {listed(constant.nonzero().flatten().tolist())}', f'{int(constant.sum())} of {len(constant)} columns are constant',
-            'none')
+        elif constant.any() and t.ndim == 2:
+            many = len(constant) > 3 and constant.float().mean() >= 1/3 and (t[:, ~constant] == 0).float().mean() < 0.5    # more zeros: sparse data
+            yield finding('D3.column',
+                f'columns {listed(constant.nonzero().flatten().tolist())}', f'{int(constant.sum())} of {len(constant)} columns are constant',
+                'none', level='warning' if many else 'note')
+    whole = [t for _, t in _inputs(e)]
+    if len(whole) != 1 or (t := whole[0]).is_floating_point() or t.ndim < 2 or len(t) < 16 or t.shape[1] < 2: return
+    words = max((m.num_embeddings for m in e.learn.model.modules() if isinstance(m, nn.Embedding)), default=0)
+    if (t == t[:1]).all(): yield finding('D3', 'inputs', 'all items are equal', 'items that differ')
+    elif words > 4 and len(t.unique()) <= 2: yield finding('D3.words',
+        'inputs', f'{len(t.unique())} different numbers', f'many of the {words} that the embedding has')
 
 def column_scales(e: Evidence) -> Iterator[Finding]:
     "D4: columns whose sizes differ by more than a factor of 1,000. Columns with few values, such as flags, do not count"
@@ -118,6 +131,7 @@ def target_scale(e: Evidence) -> Iterator[Finding]:
 def constant_target(e: Evidence) -> Iterator[Finding]:
     "D8: all targets are equal"
     if (y := e.targets) is None or not e.kind or y.ndim > 2 or len(y) < 16 or (y != y.flatten()[0]).any(): return
+    if _has_ignored(e): return                                                 # D21
     yield finding('D8', 'targets', f'all of {len(y)} are {digits(y.flatten()[0])}', 'two values or more')
 
 def labels(
@@ -142,7 +156,7 @@ def imbalance(e: Evidence) -> Iterator[Finding]:
 
 def label_range(e: Evidence) -> Iterator[Finding]:
     "D11: labels below 0, or without an output of the model"
-    out = e.call.pred if e.call and e.call.name in ('cross_entropy', 'nll_loss') else e.pred if e.failed else None
+    out = e.call.pred if e.kind == 'classes' else e.pred if e.failed else None
     if not isinstance(out, Tensor) or out.ndim < 2 or (y := e.targets) is None or y.is_floating_point() or not y.numel(): return
     n, low, high = out.shape[1], int(y.min()), int(y.max())
     if low >= 0 and high < n: return
@@ -151,8 +165,11 @@ def label_range(e: Evidence) -> Iterator[Finding]:
 def ignored_targets(e: Evidence) -> Iterator[Finding]:
     "D21: nearly all targets are ignored by the loss"
     y = next((t for _, t in leaves(e.items[1])), None)
-    if y is None or e.ignored is None or y.numel() < 16 or y.is_floating_point() or (share := (y == e.ignored).float().mean()) <= 0.9: return
-    yield finding('D21', 'targets', f'{percent(share)} are {e.ignored}, which the loss ignores', 'at most 90%')
+    if y is None or e.ignored is None or y.numel() < 16 or y.is_floating_point(): return
+    share, kept = (y == e.ignored).float().mean(), y[y != e.ignored]
+    if 0 < share <= 0.9 and len(kept) > 50 and (kept == kept[0]).all() and y.ndim > 1: yield finding('D21.equal',
+        'targets', f'all targets that are not {e.ignored} are {int(kept[0])}', 'two labels or more')
+    if share > 0.9: yield finding('D21', 'targets', f'{percent(share)} are {e.ignored}, which the loss ignores', 'at most 90%')
 
 # %% ../../nbs/insight/data_faults.ipynb #ff51a94c
 def sorted_batches(e: Evidence) -> Iterator[Finding]:
@@ -211,7 +228,7 @@ def _explained(x: Tensor, y: Tensor, numbers: bool) -> float:
 def _is_random(dl: Any) -> bool:
     "Return whether two readings of item 0 differ"
     if not numbered(dl) or not len(dl.dataset): return False
-    first, again = (dl.collate_fn([dl.dataset[0]]) for _ in range(2))
+    first, again = (dl.collate_fn([dl.dataset[i] for i in range(min(8, len(dl.dataset)))]) for _ in range(2))
     return not all(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for (_, a), (_, b) in zip(leaves(first), leaves(again)))
 
 def shift(e: Evidence) -> Iterator[Finding]:
@@ -232,7 +249,7 @@ def shift(e: Evidence) -> Iterator[Finding]:
 
 def random_validation(e: Evidence) -> Iterator[Finding]:
     "D16: an item of validation is another one each time"
-    if _is_random(e.learn.dls.valid): yield finding('D16', 'item 0 of validation', 'two readings differ', 'the same values')
+    if _is_random(e.learn.dls.valid): yield finding('D16', 'items of validation', 'two readings differ', 'the same values')
 
 def tiny_batch(e: Evidence) -> Iterator[Finding]:
     "D19: a batch of one item in a model with batch norm"
@@ -249,6 +266,81 @@ def copies(e: Evidence) -> Iterator[Finding]:
     n = len(x) - len(set(_hashes(x)))
     if n > 0.05*len(x): yield finding('D20', 'the training set', f'{n} of {len(x)} items are copies', 'at most 5%')
 
+# %% ../../nbs/insight/data_faults.ipynb #c0a1d202
+def _has_ignored(e: Evidence) -> bool:
+    y = next((t for _, t in leaves(e.items[1])), None)
+    return y is not None and y.ndim > 1 and e.ignored is not None and not y.is_floating_point() and bool((y == e.ignored).any())
+
+def _targets_of(items: Any) -> Tensor | None: return next((t for _, t in leaves(items[1])), None) if items else None
+
+def label_shift(e: Evidence) -> Iterator[Finding]:
+    "D15: labels of validation have other shares, or its targets are beyond those of training"
+    y, v = e.targets, _targets_of(e.valid)
+    if y is None or v is None or min(len(y), len(v)) < 30 or y.ndim > 2 or v.ndim != y.ndim or y.numel() != len(y): return
+    y, v = y.flatten(), v.flatten()
+    if e.kind in ('classes', 'binary') and y.min() >= 0 and v.min() >= 0:
+        n = int(max(y.max(), v.max())) + 1
+        off = (y.long().bincount(minlength=n)/len(y) - v.long().bincount(minlength=n)/len(v)).abs().sum()/2
+        if off > 0.4: yield finding('D15.labels', 'labels of validation', f'shares that differ by {percent(off)}', 'about the same labels as in training')
+    elif y.is_floating_point() and len(y.unique()) > 20 and (beyond := ((v < y.min()) | (v > y.max())).float().mean()) > 0.5: yield finding('D15.labels',
+        'targets of validation', f'{percent(beyond)} are beyond all targets of training', 'about the same targets as in training')
+
+def augmentation(e: Evidence) -> Iterator[Finding]:
+    "D17: two readings of an item have hardly anything in common"
+    if not e.numbers or len(e.numbers) < 64: return
+    first = _rows_of(e.items)
+    again = _rows_of(e.learn.split_batch(read_items(e.learn.dls.train, e.numbers[:64], 0.1)[0]))
+    if first is None or again is None or not first.is_floating_point() or len(again) < 32: return
+    first = first[:len(again)]
+    if torch.equal(first, again): return
+    a, b = (((t.float() - t.float().mean(0))/t.float().std(0).clamp_min(1e-9)).clamp(-3, 3) for t in (first, again))
+    size = (a*a).sum().sqrt()*(b*b).sum().sqrt()
+    if size == 0 or (common := (a*b).sum()/size) > 0.15: return
+    if a.ndim > 2:                                                             # a picture that moves has other pixels, and the same spread
+        v = _rows_of(e.valid)
+        if v is None or 0.6 < first.float().std()/v.float().std().clamp_min(1e-9) < 1.7: return
+    yield finding('D17.erased', 'inputs', f'two readings of an item have a correlation of {digits(common)}', '0.15 or more')
+
+def conflicts(e: Evidence) -> Iterator[Finding]:
+    "D20: many equal items with different targets"
+    x, y = _rows_of(e.items), _targets_of(e.items)
+    if x is None or y is None or len(x) < 50 or len(y) != len(x) or not x.is_floating_point() or len(x[:200].unique()) < 30: return
+    known: dict[int, Tensor] = {}
+    other = sum(not torch.equal(known.setdefault(row, target), target) for row, target in zip(_hashes(x), y))
+    if other > 0.1*len(x): yield finding('D20.targets', 'the training set', f'{other} of {len(x)} items are copies with other targets', 'none')
+
+def leaked_target(e: Evidence) -> Iterator[Finding]:
+    "D14: one of several columns is nearly the target"
+    x, y = _rows_of(e.items), e.targets
+    if x is None or y is None or x.ndim != 2 or x.shape[1] < 2 or not x.is_floating_point() or len(y) != len(x) or len(x) < 50 or y.numel() != len(x): return
+    y, x = y.flatten().float(), torch.nan_to_num(x.float(), 0, 0, 0)
+    x, y = x - x.mean(0), y - y.mean()
+    r2 = (x*y[:, None]).sum(0).pow(2)/((x*x).sum(0)*(y*y).sum()).clamp_min(1e-12)
+    if r2.max() > 0.995: yield finding('D14.column', f'column {int(r2.argmax())}', f'a correlation of {digits(r2.max().sqrt())} with the targets', 'below 0.997')
+
+def inverted_weights(e: Evidence) -> Iterator[Finding]:
+    "D9: weights of the loss that make rare labels count even less"
+    if (call := e.call) is None or (y := labels(e)) is None or not y.numel() or y.min() < 0: return
+    weight = call.options.get('pos_weight' if e.kind == 'binary' else 'weight')
+    if not isinstance(weight, Tensor) or e.kind == 'binary' and weight.numel() != 1: return
+    shares = y.flatten().bincount(minlength=2).float()/y.numel()
+    by_weight = torch.stack([torch.ones(()), weight.float().cpu().flatten()[0]]) if e.kind == 'binary' else weight.float().cpu()
+    if len(by_weight) != len(shares): return
+    weighted = shares*by_weight/(shares*by_weight).sum().clamp_min(1e-12)
+    if weighted.max() > 0.98 and shares.max() < weighted.max() - 1e-3 and weighted.argmax() == shares.argmax(): yield finding('D9.weights',
+        f'label {int(weighted.argmax())}', f'{digits(100*weighted.max())}% of the weight and {digits(100*shares.max())}% of the items',
+        'weights that are larger for rare labels')
+
+def counted_pads(e: Evidence) -> Iterator[Finding]:
+    "D21: most targets belong to pads, and the loss counts them"
+    x, y = _rows_of(e.items), _targets_of(e.items)
+    pads = {m.padding_idx for m in e.learn.model.modules() if isinstance(m, nn.Embedding)} - {None}
+    if x is None or y is None or len(pads) != 1 or x.is_floating_point() or y.is_floating_point() or x.shape != y.shape: return
+    at = x == next(iter(pads))
+    if e.ignored is not None: at = at & (y != e.ignored)
+    if (share := at.float().mean()) > 0.7: yield finding('D21.pads', 'targets', f'{percent(share)} belong to pads', 'targets of pads that the loss ignores')
+
 # %% ../../nbs/insight/data_faults.ipynb #c3501457
 DATA_CHECKS = (nonfinite, input_scale, constant_input, column_scales, integer_input, channels, target_scale, constant_target, imbalance, label_range,
-               ignored_targets, sorted_batches, leak, leak_of_groups, leak_of_column, shift, random_validation, tiny_batch, copies)
+               ignored_targets, sorted_batches, leak, leak_of_groups, leak_of_column, shift, random_validation, tiny_batch, copies,
+               label_shift, augmentation, conflicts, leaked_target, inverted_weights, counted_pads)

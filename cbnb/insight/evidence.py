@@ -90,7 +90,7 @@ class LossCall:
     options: dict[str, Any]    # all arguments, by name
     loss: Any = None           # what the call returned, with its graph
 
-_COMPARED = frozenset((F.cross_entropy, F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy,
+_COMPARED = frozenset((F.cross_entropy, F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss, F.binary_cross_entropy,
                        F.binary_cross_entropy_with_logits))
 
 def loss_calls(
@@ -148,9 +148,15 @@ class Evidence:
     def kind(self) -> str:
         "What the loss compares with: 'classes', 'binary', 'numbers', or '' if it is unknown"
         if (call := self.call) is None: return ''
+        y = next((t for _, t in leaves(self.items[1])), None) if self.items else None
+        if y is not None and self.n and y[:self.n].numel() == call.target.numel() and not self._compares(call.target, y[:self.n]): return ''
         if call.name.startswith('binary'): return 'binary'
         if call.name not in ('cross_entropy', 'nll_loss'): return 'numbers'
         return '' if call.target.is_floating_point() else 'classes'
+
+    def _compares(self, target: Tensor, y: Tensor) -> bool:
+        "Return whether the loss compares with the targets of the batch, and not with numbers of its own"
+        return torch.allclose(target.flatten().float().cpu(), y.flatten().float().cpu(), 1e-2, 1e-2, equal_nan=True)
 
     @property
     def matrices(self) -> list[Layer]:

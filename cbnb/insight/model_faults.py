@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MODEL_CHECKS', 'ignores_input', 'mixes_items', 'output_activation', 'width', 'time_leak', 'capacity', 'small_images',
            'no_gradient', 'untrained', 'zero_gradient', 'vanishing', 'equal_rows', 'dead_units', 'saturated',
-           'init_scale', 'linear_linear', 'dropout']
+           'init_scale', 'linear_linear', 'dropout', 'norm_statistics', 'unregistered']
 
 # %% ../../nbs/insight/model_faults.ipynb #3022f927
 import math
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 # %% ../../nbs/insight/model_faults.ipynb #8072d74a
+from ..basics.nested import find_bs, map_tensors
 from .data_faults import digits, labels, listed, percent
-from ..basics.nested import map_tensors
 from .evidence import Evidence, Layer, leaves, rows
 from .findings import Finding
 from .first_batch import SHAPE_OPERATIONS, last_operation
@@ -44,17 +44,19 @@ def mixes_items(e: Evidence) -> Iterator[Finding]:
     "M2 and T5: in evaluation mode, an item has another prediction among other items, or each time"
     model = e.learn.model
     if e.failed or not isinstance(e.pred, Tensor) or e.n < 3 or e.pred.ndim == 0 or len(e.pred) != e.n: return
-    if any(isinstance(m, (nn.RNNBase, nn.MultiheadAttention)) and not m.batch_first for m in model.modules()): return    # items may not come first
+    items_first = e.numbers is not None and find_bs(e.drawn) == len(e.numbers)
+    if not items_first and any(isinstance(m, (nn.RNNBase, nn.MultiheadAttention)) and not m.batch_first for m in model.modules()): return
+    k = e.n//2                            # a recurrent layer over the items changes all but the first one
     model.eval()
     try:
-        with torch.no_grad(): out, again, alone = (_evaluated(e, b) for b in (e.batch, e.batch, rows(e.batch, [0]*e.n, e.n)))
+        with torch.no_grad(): out, again, alone = (_evaluated(e, b) for b in (e.batch, e.batch, rows(e.batch, [k]*e.n, e.n)))
     except Exception: return              # the step needs something of training
     finally: model.train()
     if not isinstance(out, Tensor) or not out.is_floating_point(): return
     size = out.abs().max().clamp_min(1e-12)
     if (off := (out - again).abs().max()) > 1e-4*size: yield finding('T5',
         'the model in evaluation mode', f'two passes differ by {digits(off)}', 'the same values')
-    elif (off := (out[0] - alone[0]).abs().max()) > 1e-3*size: yield finding('M2',
+    elif (off := (out[k] - alone[k]).abs().max()) > 1e-3*size: yield finding('M2',
         'the prediction of an item', f'changes by {digits(off)} with the other items of the batch', 'no change')
 
 # %% ../../nbs/insight/model_faults.ipynb #9389c384
@@ -62,15 +64,20 @@ _BOUNDS = dict(Relu=(0., math.inf), Sigmoid=(0., 1.), Tanh=(-1., 1.), Hardtanh=(
 
 def output_activation(e: Evidence) -> Iterator[Finding]:
     "M12: the model ends with an activation that the targets, or the loss, do not allow"
-    if (call := e.call) is None or (act := last_operation(e.pred)) not in _BOUNDS: return
+    if (act := last_operation(e.pred)) not in _BOUNDS: return
+    call = e.call
     low, high = _BOUNDS[act]
-    if call.name == 'cross_entropy' and act != 'Softmax' or call.name.endswith('with_logits') and act in ('Relu', 'Tanh'): yield finding('M12',
+    if call is not None and (call.name == 'cross_entropy' and act != 'Softmax' or call.name.endswith('with_logits') and act in ('Relu', 'Tanh')): yield finding('M12',
         'the last layer', f'{act.lower()} of the outputs', 'no activation', loss=call.name, activation=act.lower(), low=low, high=high)
     elif e.kind == 'numbers' and (y := e.targets) is not None:
         outside = ((y < low) | (y > high)).float().mean()
         if outside > 0.01: yield finding('M12.range',
             'the last layer', f'{act.lower()}: outputs from {low:g} to {high:g}, and {percent(outside)} of the targets outside',
             'all targets inside', level='error' if outside > 0.3 else 'warning')
+        if outside > 0.01: return
+    if act == 'Relu' and (e.call is None or e.kind == 'numbers') and e.pred.ndim > 1 and len(e.pred) >= 16:
+        dead = (e.pred.detach().flatten(1) <= 0).all(0).float().mean()
+        if dead >= 0.25: yield finding('M12.dead', 'the last layer', f'relu: {percent(dead)} of the outputs are 0 for all items', 'outputs that differ')
 
 def width(e: Evidence) -> Iterator[Finding]:
     "M13: more outputs than labels"
@@ -122,8 +129,24 @@ def untrained(e: Evidence) -> Iterator[Finding]:
     if not e.grads or all(g is None for g in e.grads.values()): return
     without = [name for name, g in e.grads.items() if g is None]
     frozen = [name for name, p in e.learn.model.named_parameters() if not p.requires_grad]
-    if without: yield finding('M5', listed(without), f'{len(without)} of {len(e.grads)} parameters get no gradient', 'none')
-    if frozen: yield finding('M5.frozen', listed(frozen), f'{len(frozen)} parameters are frozen', 'none')
+    called = {f'{layer.name}.weight' for layer in e.layers}
+    cut = [name for name in without if name in called]
+    if cut: yield finding('M5.cut', listed(cut), f'{len(cut)} weights are used and get no gradient', 'none')
+    elif without: yield finding('M5', listed(without), f'{len(without)} of {len(e.grads)} parameters get no gradient', 'none')
+    if isinstance(p := e.pred, Tensor) and p.ndim == 2 and 1 < p.shape[1] <= 64 and e.n >= 8 and p.requires_grad and e.loss is not None:
+        g, = torch.autograd.grad(e.loss, p, retain_graph=True, allow_unused=True)
+        unused = [] if g is None or not g.any() else (~g.any(0)).nonzero().flatten().tolist()
+        if unused: yield finding('M5.outputs', f'outputs {listed(unused)}', f'{len(unused)} of {p.shape[1]} are not in the loss', 'none')
+    new = [name for name, m in e.learn.model.named_modules() if _is_new_and_frozen(m)]
+    if new: yield finding('M5.new', listed(f'{name}.weight' for name in new), f'{len(new)} new layers are frozen', 'layers that were trained')
+    elif frozen: yield finding('M5.frozen', listed(frozen), f'{len(frozen)} parameters are frozen', 'none')
+
+def _is_new_and_frozen(m: nn.Module) -> bool:
+    "Return whether the weights of a frozen layer still are the random numbers that torch draws for a new one: uniform below 1/sqrt(inputs)"
+    if not isinstance(m, (nn.Linear, nn.modules.conv._ConvNd)) or m.weight.requires_grad or m.weight.numel() < 64: return False
+    w = m.weight.detach().float()
+    bound = w[0].numel()**-0.5
+    return bool(0.98*bound < w.abs().max() <= 1.0001*bound and 0.9 < w.std()*3**0.5/bound < 1.1)
 
 def zero_gradient(e: Evidence) -> Iterator[Finding]:
     "M6: weights whose gradient is exactly 0 in the first batch. A small training decides whether it stays so, as it does not behind layers that begin with zeros"
@@ -211,12 +234,43 @@ def _is_meant(first: Any, second: Any) -> bool:
     return first.groups > 1 or second.groups > 1 or 1 in (*first.kernel_size, *second.kernel_size)
 
 def dropout(e: Evidence) -> Iterator[Finding]:
-    "M14: dropout that leaves few values"
+    "M14: dropout that leaves few values, or drops outputs"
+    last = e.layers[-1] if e.layers else None
+    if last is not None and isinstance(last.module, nn.modules.dropout._DropoutNd) and last.module.p and last.out is not None and e.pred is last.out:
+        yield finding('M14.last', last.name, 'dropout of the outputs', 'no dropout after the last layer')
+        return
     for name, m in e.learn.model.named_modules():
         if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0.5: yield finding('M14',
             name, f'p={m.p:g}', 'at most 0.5', level='warning' if m.p >= 0.9 else 'note', share=percent(1 - m.p))
 
+# %% ../../nbs/insight/model_faults.ipynb #c0a1d204
+def norm_statistics(e: Evidence) -> Iterator[Finding]:
+    "M18: running averages of a norm that do not follow the data"
+    for layer in e.layers:
+        m = layer.module
+        if not isinstance(m, nn.modules.batchnorm._BatchNorm) or m.running_mean is None: continue
+        if not m.training and not m.running_mean.any() and (m.running_var == 1).all(): yield finding('M18.eval',
+            layer.name, 'evaluation mode in training, with the averages of a new layer', 'training mode')
+        elif m.momentum is not None and m.momentum < 0.002: yield finding('M18.momentum', layer.name, f'momentum={m.momentum:g}', 'about 0.1')
+        else: continue
+        return
+
+def unregistered(e: Evidence) -> Iterator[Finding]:
+    "O1: layers in a list, tuple or dict, which `parameters()` does not see"
+    model = e.learn.model
+    seen = {id(p) for p in model.parameters()}
+    for name, m in model.named_modules():
+        for attribute, held in vars(m).items():
+            if attribute.startswith('_') or not isinstance(held, (list, tuple, dict)): continue
+            layers = [v for v in (held.values() if isinstance(held, dict) else held) if isinstance(v, nn.Module)]
+            hidden = sum(id(p) not in seen for layer in layers for p in layer.parameters() if p.requires_grad)
+            if not hidden: continue
+            kind = 'nn.ModuleDict' if isinstance(held, dict) else 'nn.ModuleList'
+            yield finding('O1.list', f'{name}.{attribute}'.lstrip('.'), f'{hidden} parameters in a {type(held).__name__}', f'an {kind}',
+                attribute=attribute, kind=kind)
+            return
+
 # %% ../../nbs/insight/model_faults.ipynb #da102688
-MODEL_CHECKS = (ignores_input, mixes_items, output_activation, width, no_gradient, untrained, zero_gradient,
+MODEL_CHECKS = (norm_statistics, ignores_input, mixes_items, output_activation, width, no_gradient, untrained, zero_gradient,
                 vanishing, equal_rows, dead_units, saturated, init_scale, linear_linear, dropout,
-                time_leak, capacity, small_images)
+                time_leak, capacity, small_images, unregistered)

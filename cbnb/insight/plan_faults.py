@@ -5,20 +5,25 @@
 # %% auto #0
 __all__ = ['PLAN_CHECKS', 'first_loss', 'wrong_activation', 'wrong_loss', 'broadcast', 'sum_of_losses', 'negative_loss',
            'penalty', 'metric_range', 'weighted_mean', 'can_repeat', 'missing_parameters', 'settings', 'batch_size',
-           'half_precision', 'schedule_length']
+           'half_precision', 'schedule_length', 'large_penalty', 'schedule']
 
 # %% ../../nbs/insight/plan_faults.ipynb #e40501cf
 import math
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 # %% ../../nbs/insight/plan_faults.ipynb #9ece3d1f
 import torch
 
 # %% ../../nbs/insight/plan_faults.ipynb #2abd6731
 from ..basics.loaders import n_batches as n_batches_of
+from ..basics.nested import to_device
 from ..callbacks.schedulers import TorchScheduler
+from ..basics.losses import LossCalls
+from ..basics.metric_functions import AllPairs, is_column_and_row
 from .data_faults import digits, listed, percent
-from .evidence import Evidence, compute_loss, rows
+from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import last_operation
 from .texts import finding
@@ -62,6 +67,8 @@ def wrong_loss(e: Evidence) -> Iterator[Finding]:
         'the targets', f'{digits(y.min())} to {digits(y.max())}', '0 to 1', loss=call.name)
     elif call.name == 'binary_cross_entropy' and (p.min() < 0 or p.max() > 1): yield finding('L5.predictions',
         'the prediction', f'{digits(p.min())} to {digits(p.max())}', '0 to 1')
+    elif call.name == 'poisson_nll_loss' and call.options.get('log_input') and last_operation(e.pred) in ('Exp', 'Softplus'): yield finding('L5.exp',
+        'the prediction', 'numbers that are never negative', 'logarithms of rates')
     elif call.name == 'cross_entropy' and y.is_floating_point() and y.ndim > 1 and ((y.sum(1) - 1).abs() > 0.01).float().mean() > 0.5: yield finding('L5.shares',
         'the targets', f'rows that sum to {digits(y.sum(1).mean())}', '1')
     elif (t := e.targets) is not None and e.kind == 'numbers' and len(values := _class_numbers(t)):
@@ -73,6 +80,13 @@ def wrong_loss(e: Evidence) -> Iterator[Finding]:
 
 def broadcast(e: Evidence) -> Iterator[Finding]:
     "L6: each prediction is compared with every target"
+    y = next((t for _, t in leaves(e.learn.yb)), None)
+    if not e.calls and is_column_and_row(e.pred, y):
+        watch = AllPairs()
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            watch.call('the loss', e.learn.loss_func, e.pred, y)
+        if watch.said: yield finding('L6', 'prediction and target', f'{tuple(e.pred.shape)} and {tuple(y.shape)}', 'the same shape')
     if (call := e.call) is None or call.name in ('cross_entropy', 'nll_loss'): return
     p, y = call.pred.shape, call.target.shape
     if p != y and torch.broadcast_shapes(p, y) not in (p, y): yield finding('L6',
@@ -143,6 +157,9 @@ def settings(e: Evidence) -> Iterator[Finding]:
     "O4, O5: settings that shrink or smear updates, or pull all weights to 0"
     if e.learn.opt is None: return
     for group in e.learn.opt.param_groups:
+        if group.get('maximize') and e.call is not None and e.loss is not None and e.loss.item() > 0:
+            yield finding('L8.maximize', 'the optimizer', 'maximize=True', 'False', loss=e.call.name)
+            return
         eps, betas, momentum, wd = (group.get(name) for name in ('eps', 'betas', 'momentum', 'weight_decay'))
         most = 1 if 'adamw' in type(e.learn.opt).__name__.lower() else 0.1
         if eps is not None and eps > 1e-3: yield finding('O4', 'the optimizer', f'eps={eps:g}', 'at most 1e-3')
@@ -159,7 +176,8 @@ def batch_size(e: Evidence) -> Iterator[Finding]:
     dl = e.learn.dls.train
     n, bs = len(dl.dataset) if e.numbers else 0, getattr(dl, 'batch_size', None)
     if n > 1 and bs and bs > n/4: yield finding('O8',
-        'the training loader', f'{math.ceil(n/bs)} updates in an epoch', 'four or more', bs=bs, n=n, smaller=max(1, n//20))
+        'the training loader', f'{math.ceil(n/bs)} updates in an epoch', 'four or more', bs=bs, n=n, smaller=max(1, n//20),
+        level='warning' if n >= 64 and n/bs <= 2 and not isinstance(e.learn.opt, torch.optim.LBFGS) else 'note')
 
 def half_precision(e: Evidence) -> Iterator[Finding]:
     "O9: parameters in half precision, whose updates round to 0"
@@ -181,6 +199,38 @@ def schedule_length(e: Evidence) -> Iterator[Finding]:
         steps = getattr(scheduler, 'total_steps', None) or getattr(scheduler, 'T_max', None)
         if isinstance(steps, int) and steps != planned: yield finding('O6', type(scheduler).__name__, f'{steps} steps', f'{planned}, as the fit has')
 
+# %% ../../nbs/insight/plan_faults.ipynb #c0a1d206
+def _besides(e: Evidence, batch: Any) -> tuple[float, float] | None:
+    "Return the loss of a batch without what a loss of torch has compared, and the loss that was compared. None if that is not known"
+    with torch.no_grad(), without_dropout(e.learn.model), LossCalls() as calls: loss = compute_loss(e.learn, batch)
+    values = [out for out, *_ in calls.noted if isinstance(out, torch.Tensor) and out.ndim == 0]
+    return None if loss is None or len(values) != 1 else (float(loss) - float(values[0]), float(values[0]))
+
+def large_penalty(e: Evidence) -> Iterator[Finding]:
+    "L12: a part of the loss that does not depend on the items, and is larger than the rest"
+    if e.learn.train_step.own_update or e.call is None or e.loss is None or e.call.options.get('reduction') != 'mean' or not e.numbers or len(e.numbers) < 2*e.n: return
+    if (first := _besides(e, e.batch)) is None or not first[0] > first[1] > 0: return
+    other = _besides(e, to_device(rows(e.drawn, slice(e.n, 2*e.n), len(e.numbers)), e.learn.dls.device))
+    if other is not None and abs(other[0] - first[0]) < 1e-3*first[0]: yield finding('L12.same',
+        'the loss', f'{digits(first[0])} is the same for all items, and {digits(first[1])} compares predictions', 'a smaller penalty')
+
+def schedule(e: Evidence) -> Iterator[Finding]:
+    "O6: a scheduler ends the training within the first epoch"
+    opt, n = e.learn.opt, e.learn.dls.train
+    n = len(n) if hasattr(n, '__len__') else 0
+    for cb in e.learn.cbs:
+        if not isinstance(cb, TorchScheduler) or cb.every == 'epoch' or opt is None or n < 16: continue
+        trial = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=max(float(opt.param_groups[-1]['lr']), 1e-12))
+        try:
+            scheduler, rates = cb.make(trial), []
+            for _ in range(n):
+                rates.append(trial.param_groups[0]['lr'])
+                trial.step()
+                scheduler.step()
+        except Exception: continue           # it wants the number of steps, or another optimizer
+        low = [i for i in range(rates.index(max(rates)), n) if rates[i] < 0.01*max(rates)]
+        if len(low) > n/3: yield finding('O6.epoch', type(scheduler).__name__, f'below 1% of the rate after {low[0]} of {n} updates of an epoch', 'a rate that lasts')
+
 # %% ../../nbs/insight/plan_faults.ipynb #c6f2ab4f
 PLAN_CHECKS = (first_loss, wrong_activation, wrong_loss, broadcast, sum_of_losses, negative_loss, missing_parameters, settings, batch_size, half_precision,
-               penalty, metric_range, weighted_mean, schedule_length)
+               penalty, metric_range, weighted_mean, schedule_length, schedule, large_penalty)

@@ -212,7 +212,10 @@ PREPARED = dict(
     ),
     M12=(lambda: learner(model=mlp(3, nn.ReLU, nn.ReLU())), [lambda: regression(NUMBERS.abs(), mlp(1, nn.ReLU, nn.Softplus()))]),
     M13=(lambda: learner(model=mlp(6)), [lambda: learner()]),
-    M14=(lambda: learner(model=mlp(3, nn.ReLU, nn.Dropout(0.95))), [lambda: learner(model=mlp(3, nn.ReLU, nn.Dropout(0.5)))]),
+    M14=(
+        lambda: learner(model=mlp(3, nn.ReLU, nn.Dropout(0.95))),
+        [lambda: learner(model=nn.Sequential(mlp(32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 3)))],
+    ),
     M16=(
         lambda: learner(
             model=nn.Sequential(nn.Linear(6, 8), *[m for _ in range(8) for m in (nn.Sigmoid(), nn.Linear(8, 8))], nn.Linear(8, 3))
@@ -246,7 +249,10 @@ PREPARED = dict(
     O8=(lambda: learner(X[:40], CLASSES[:40]), [lambda: learner()]),
     O9=(lambda: learner(X.half(), model=mlp().half()), [lambda: learner()]),
     T1=(lambda: learner(X.sign(), torch.arange(300) % 3, Sign()), [lambda: learner()]),
-    T5=(lambda: learner(model=Net(mlp(), lambda p: F.dropout(p, 0.5))), [lambda: learner(model=mlp(3, nn.ReLU, nn.Dropout(0.1)))]),
+    T5=(
+        lambda: learner(model=Net(mlp(), lambda p: F.dropout(p, 0.5))),
+        [lambda: learner(model=nn.Sequential(mlp(32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 3)))],
+    ),
 )
 
 

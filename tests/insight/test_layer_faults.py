@@ -1,10 +1,10 @@
-"""`Diagnose`: dying units, sizes of updates, frozen layers. It leaves nothing behind, and says each finding once."""
+"""`LayerWatch`: dying units, sizes of updates, frozen layers. It leaves nothing behind, and says each finding once."""
 
 import torch
 from torch import nn
 
 import cbnb
-from cbnb.insight.layer_faults import Diagnose, batches_until_next, dead_share
+from cbnb.insight.layer_faults import LayerWatch, batches_until_next, dead_share
 from cbnb.toy import wave_learner
 
 
@@ -17,7 +17,7 @@ def net(dead=0):
 
 def diagnosed(model, *cbs, **more):
     learn = wave_learner(model=model, **more)
-    learn.fit(6, cbs=[Diagnose(share=1.0), *cbs])
+    learn.fit(6, cbs=[LayerWatch(share=1e6), *cbs])
     return learn
 
 
