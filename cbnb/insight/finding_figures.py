@@ -31,7 +31,7 @@ class Figure:
     limit: float | None = None                # lines: a value to compare with; None: none
 
 # %% ../../nbs/insight/finding_figures.ipynb #5dbc295d
-def _value(figure: Figure, v: float) -> str: return (f'{100*v:.0f}%' if 0.01 <= v <= 0.99 or v in (0, 1) else f'{100*v:.3g}%') if figure.percent else number(v)
+def _value(figure: Figure, v: float) -> str: return (f'{100*v:.0f}%' if 0.01 <= v <= 0.99 or v in (0, 1) else f'{100*v:.3g}%') if figure.percent else number(float(f'{v:.3g}'))
 
 def figure_text(
     figure: Figure,
@@ -50,7 +50,7 @@ def _xs(figure: Figure) -> Sequence[float]: return figure.xs or range(1, 1 + max
 
 # %% ../../nbs/insight/finding_figures.ipynb #254a41b2
 _WIDTH, _TOP, _ROW = 260, 24, 16          # pixels: of a figure, of its title, of a row of bars
-_LETTER = 6.2                             # pixels: mean width of a letter
+_LETTER = 6.8                             # pixels: mean width of a letter
 _INK, _QUIET = in_page(COLORS['text']), in_page(COLORS['quiet'])
 _LINE_COLORS = [in_page(COLORS[name]) for name in ('train', 'valid')]
 _MARKED = in_page(COLORS['bad'])
@@ -63,7 +63,7 @@ def _rect(x: float, y: float, w: float, h: float, color: str, more: str = '') ->
 
 def _stroke(d: str, color: str, more: str = '') -> str: return f'<path d="{d}" fill="none" stroke="{color}"{more}/>'
 
-def _shortened(name: str, n: int = 17) -> str: return name if len(name) <= n else '…' + name[1 - n:]
+def _shortened(name: str, n: int = 20) -> str: return name if len(name) <= n else '…' + name[1 - n:].lstrip('.')
 
 _BOLD, _HEADING, _DASHED = ' font-weight="600"', ' font-weight="600" font-size="12"', ' stroke-dasharray="4 3"'
 _HALO = f' paint-order="stroke" stroke="{in_page(COLORS["page"])}" stroke-width="3"'
@@ -84,7 +84,7 @@ def _bars(figure: Figure) -> tuple[str, float]:    # SVG, and its height
     log = not figure.percent and len(positive) > 1 and max(positive) > 30*min(positive)
     axis = Axis(positive, log=True, pad=0.05) if log else Axis([], limits=(0., 1. if figure.percent else max(positive, default=1.)))
     texts = [_value(figure, v) for v in values]
-    left, right = _LETTER*max(map(len, names)) + 8, _WIDTH - _LETTER*max(map(len, texts)) - 8
+    left, right = _LETTER*max(map(len, names)) + 8, _WIDTH - _LETTER*max(map(len, texts)) - 12
     parts = []
     for k, (i, name, v, text) in enumerate(zip(rows, names, values, texts)):
         y, marked = _TOP + _ROW*k, i in figure.marks
@@ -101,7 +101,7 @@ def _bars(figure: Figure) -> tuple[str, float]:    # SVG, and its height
 
 # %% ../../nbs/insight/finding_figures.ipynb #c4a13d06
 def _plane(x: Axis, y: Axis, labels: list[tuple[float, str]], right: float) -> tuple[str, float, float, float]:    # SVG of the grid; left edge, width and height
-    left, height = _LETTER*max([len(text) for _, text in labels] + [2]) + 6, 64.
+    left, height = _LETTER*max([len(text) for _, text in labels] + [2]) + 9, 64.
     grid = ''.join(_stroke(f'M{left:.1f},{_TOP + height*(1 - place):.1f}H{right:.1f}', _QUIET, ' opacity=".25"')
                    + _words(left - 5, _TOP + height*(1 - place) + 4, text, 'end') for place, text in labels)
     return grid, left, right - left, height
@@ -132,10 +132,10 @@ def _lines(figure: Figure) -> tuple[str, float]:    # SVG, and its height
 
 def _best(figure: Figure, i: int, at: float, y: Axis, h: float) -> str:
     "Return SVG of a dashed line at the best point"
-    v = figure.values[-1][i]
+    v, late = figure.values[-1][i], i > len(_xs(figure))/2
     dot = f'<circle cx="{at:.1f}" cy="{_TOP + h*(1 - y.place(v)):.1f}" r="4" fill="{_LINE_COLORS[-1]}"/>' if y.has(v) else ''
     return (_stroke(f'M{at:.1f},{_TOP}v{h:.1f}', _INK, _DASHED) + dot
-            + _words(at + 5, _TOP + 10, f'best: {number(_xs(figure)[i])}', color=_INK, more=_HALO))
+            + _words(at - 5 if late else at + 5, _TOP + 10, f'best: {number(_xs(figure)[i])}', 'end' if late else 'start', _INK, _HALO))
 
 # %% ../../nbs/insight/finding_figures.ipynb #11d21a4b
 def _calibration(figure: Figure) -> tuple[str, float]:    # SVG, and its height

@@ -168,7 +168,7 @@ _COLORS = dict(error='bad', warning='valid', note='quiet')
 _STYLE = (f'.cbnb-findings{{max-width:62em;line-height:1.45;font-family:{FONT};color:var(--cbnb-text);overflow-wrap:anywhere}}'
           '.cbnb-findings ol,.cbnb-findings ul{margin:.4em 0;padding-left:0!important;list-style:none}'
           '.cbnb-findings ol>li{display:flex;flex-wrap:wrap;gap:.5em 1.6em;align-items:flex-start;margin:.9em 0;padding-left:.8em;border-left:3px solid}'
-          '.cbnb-findings ol>li>div{flex:1 1 22em;min-width:0}.cbnb-findings ol>li>svg{flex:none;max-width:100%;height:auto}'
+          '.cbnb-findings ol>li>div{flex:1 1 22em;min-width:0}.cbnb-findings ol>li>.cbnb-figures{flex:none;width:260px;display:grid;gap:.8em}'
           '.cbnb-findings p{margin:.15em 0}.cbnb-findings ul>li{margin:.1em 0}.cbnb-findings svg{font-variant-numeric:tabular-nums}'
           '.cbnb-findings a{color:inherit;text-decoration:underline;text-underline-offset:.15em}'
           '.cbnb-findings code{font-size:.95em;padding:.1em .35em;border-radius:3px;color:inherit;white-space:pre-wrap;'
@@ -193,9 +193,10 @@ def _html_group(group: list[Finding]) -> str:
     color = in_page(COLORS[_COLORS[cause.level]])
     below = ''.join(f'<li><b>{_html_name(f)}</b> {escape(_what(f))}</li>' for f in effects)
     also = f'<div class="cbnb-quiet">This also explains:<ul>{below}</ul></div>' if effects else ''
-    figure = next((f.figure for f in group if f.figure), None)      # of an effect, if the cause has none
+    figures = list(dict.fromkeys(f.figure for f in group if f.figure))[:2]      # a cause and its effects may have the same
+    beside = f'<div class="cbnb-figures">{"".join(map(figure_svg, figures))}</div>' if figures else ''
     return (f'<li style="border-color:{color}"><div><p><b style="color:{color}">{cause.level.capitalize()}</b> <b>{_html_name(cause)}</b> '
             f'{escape(cause.where)}</p><p>{escape(cause.measured)}; expected: {escape(cause.limit)}. {escape(_sentence(cause.why))}</p>'
-            f'{_html_fix(cause.fix)}{also}</div>{figure_svg(figure) if figure else ""}</li>')
+            f'{_html_fix(cause.fix)}{also}</div>{beside}</li>')
 
 def _html_fix(fix: str) -> str: return f'<p><span class="cbnb-quiet">Fix:</span> <code>{escape(fix)}</code></p>'
