@@ -57,8 +57,8 @@ def _of_layers(f: Finding, e: Evidence) -> Figure | None:
     "Return the standard deviations of outputs for M8, and the shares of units that do not learn for M9 and M10"
     if f.code == 'M8':
         x = next((layer.x for layer in e.matrices if layer.x is not None), None)
-        first = {'input': float(x.float().std())} if x is not None else {}
-        outs = {layer.name: float(layer.out.float().std()) for layer in e.matrices if layer.out is not None}
+        first = {'input': float(x.detach().float().std())} if x is not None else {}
+        outs = {layer.name: float(layer.out.detach().float().std()) for layer in e.matrices if layer.out is not None}
         return _layer_bars('Activations (std) by layer', first | outs, lambda name: name == f.where)
     if f.code == 'M9':
         outs = {layer.name: layer.out.detach() for layer in e.layers if isinstance(layer.module, (nn.ReLU, nn.ReLU6)) and layer.out is not None and layer.out.ndim > 1}
