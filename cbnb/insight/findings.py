@@ -7,13 +7,14 @@ __all__ = ['FAULTS', 'EFFECTS', 'Level', 'LEVELS', 'Finding', 'in_groups', 'Find
 
 # %% ../../nbs/insight/findings.ipynb #18003e30
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 # %% ../../nbs/insight/findings.ipynb #7db832a7
 from ..basics.failures import errors_page
 from ..basics.text import escape, plural
-from ..display.look import COLORS, css_variables, in_page
+from ..display.look import COLORS, FONT, css_variables, in_page
+from .finding_figures import Figure, figure_svg
 
 # %% ../../nbs/insight/findings.ipynb #d54d7ab3
 FAULTS = dict(
@@ -58,6 +59,7 @@ class Finding:
     limit: str         # what it should be
     why: str           # why this is a fault, in one sentence
     fix: str           # a line of code, or an instruction
+    figure: Figure | None = field(default=None, compare=False, repr=False)    # shown beside the text in a notebook; None: there is none
 
     @property
     def name(self) -> str:
@@ -133,7 +135,7 @@ class Findings:
 
     def rows(self) -> list[dict[str, str]]:
         "Return the findings as plain data, for a file or a data frame"
-        return [dict(asdict(f), name=f.name, page=f.page) for f in self]
+        return [{k: v for k, v in asdict(f).items() if k != 'figure'} | dict(name=f.name, page=f.page) for f in self]
 
     def raise_if_wrong(self) -> None:
         "Raise `ValueError` with all findings if there is an error or a warning. Call this method in scripts and tests"
@@ -163,23 +165,38 @@ def _lines(found: Findings) -> Iterator[str]:
 
 # %% ../../nbs/insight/findings.ipynb #7237a3fe
 _COLORS = dict(error='bad', warning='valid', note='quiet')
-_STYLE = ('.cbnb-findings{max-width:62em;line-height:1.45}.cbnb-findings ol,.cbnb-findings ul{margin:.3em 0;padding-left:0;list-style:none}'
-          '.cbnb-findings li{margin:.6em 0;padding-left:.7em;border-left:3px solid}.cbnb-findings li li{border:0;margin:.1em 0;padding-left:0}'
-          '.cbnb-findings b,.cbnb-findings span{color:var(--cbnb-text)}.cbnb-findings code{font-size:.95em}'
+_STYLE = (f'.cbnb-findings{{max-width:62em;line-height:1.45;font-family:{FONT};color:var(--cbnb-text);overflow-wrap:anywhere}}'
+          '.cbnb-findings ol,.cbnb-findings ul{margin:.4em 0;padding-left:0!important;list-style:none}'
+          '.cbnb-findings ol>li{display:flex;flex-wrap:wrap;gap:.5em 1.6em;align-items:flex-start;margin:.9em 0;padding-left:.8em;border-left:3px solid}'
+          '.cbnb-findings ol>li>div{flex:1 1 22em;min-width:0}.cbnb-findings ol>li>.cbnb-figures{flex:none;width:260px;display:grid;gap:.8em}'
+          '.cbnb-findings p{margin:.15em 0}.cbnb-findings ul>li{margin:.1em 0}.cbnb-findings svg{font-variant-numeric:tabular-nums}'
+          '.cbnb-findings a{color:inherit;text-decoration:underline;text-underline-offset:.15em}'
+          '.cbnb-findings code{font-size:.95em;padding:.1em .35em;border-radius:3px;color:inherit;white-space:pre-wrap;'
+          'background:color-mix(in srgb,currentColor 7%,transparent)}'
           '.cbnb-findings .cbnb-quiet{color:var(--cbnb-quiet)}')
 
 def _html(found: Findings) -> str:
     items = ''.join(_html_group(group) for group in found.groups)
     skipped = ''.join(f'<p class="cbnb-quiet">Not checked: {escape(text)}</p>' for text in found.skipped)
-    style = css_variables('.cbnb-findings', ('text', 'quiet', 'bad', 'valid')) + _STYLE
-    return (f'<div class="cbnb-findings"><style>{style}</style><b>{escape(_headline(found).capitalize())}</b>'
-            f'<ol>{items}</ol>{skipped}</div>')
+    style = css_variables('.cbnb-findings', ('text', 'quiet', 'bad', 'valid', 'train', 'page')) + _STYLE
+    items = f'<ol>{items}</ol>' if items else ''
+    return f'<div class="cbnb-findings"><style>{style}</style><b>{escape(_headline(found).capitalize())}</b>{items}{skipped}</div>'
 
+def _html_name(f: Finding) -> str:
+    "Return code and name, with a link if the page of errors has an address. A path would depend on the place of the notebook"
+    name = escape(f'{f.code} {f.name}')
+    return f'<a href="{escape(f.page)}">{name}</a>' if f.page.startswith(('https://', 'http://')) else name
+
+# %% ../../nbs/insight/findings.ipynb #f3c29ab1
 def _html_group(group: list[Finding]) -> str:
     cause, *effects = group
     color = in_page(COLORS[_COLORS[cause.level]])
-    below = ''.join(f'<li class="cbnb-quiet">{escape(f"{f.code} {f.name}: {_what(f)}")}</li>' for f in effects)
-    also = f'<br><span class="cbnb-quiet">This also explains:</span><ul>{below}</ul>' if effects else ''
-    return (f'<li style="border-color:{color}"><b style="color:{color}">{cause.level.capitalize()}</b> <b>{escape(f"{cause.code} {cause.name}")}</b> '
-            f'<span>{escape(cause.where)}</span><br><span>{escape(cause.measured)}; expected: {escape(cause.limit)}. '
-            f'{escape(_sentence(cause.why))}</span><br><span class="cbnb-quiet">Fix: <code>{escape(cause.fix)}</code></span>{also}</li>')
+    below = ''.join(f'<li><b>{_html_name(f)}</b> {escape(_what(f))}</li>' for f in effects)
+    also = f'<div class="cbnb-quiet">This also explains:<ul>{below}</ul></div>' if effects else ''
+    figures = list(dict.fromkeys(f.figure for f in group if f.figure))[:2]      # a cause and its effects may have the same
+    beside = f'<div class="cbnb-figures">{"".join(map(figure_svg, figures))}</div>' if figures else ''
+    return (f'<li style="border-color:{color}"><div><p><b style="color:{color}">{cause.level.capitalize()}</b> <b>{_html_name(cause)}</b> '
+            f'{escape(cause.where)}</p><p>{escape(cause.measured)}; expected: {escape(cause.limit)}. {escape(_sentence(cause.why))}</p>'
+            f'{_html_fix(cause.fix)}{also}</div>{beside}</li>')
+
+def _html_fix(fix: str) -> str: return f'<p><span class="cbnb-quiet">Fix:</span> <code>{escape(fix)}</code></p>'
