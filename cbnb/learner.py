@@ -197,7 +197,8 @@ class Learner(Loop):
             default_cbs: bool = True, train_step: Any = None, eval_step: Any = None, batch_weight: Callable[..., Any] | None = None,
             sanity_check: bool = True):
         self.callbacks, self.undo, self.logger, self.create_mbar = CallbackList(self), None, print, True
-        self.steps = [Step(), Step()]                            # for evaluation and for training, see `train_step`
+        self.restore_points: Any = None                          # of `rewind`, made by the first fit
+        self.phase_steps = [Step(), Step()]                      # for evaluation and for training, see `train_step`
         self.model, self.dls, self.splitter, self.batch_weight = checked_model(model, self.remark_on), dls, splitter, batch_weight
         self.path, self.model_dir = Path(path if path is not None else getattr(self.dls, 'path', '.')), model_dir
         check_opt_func(opt_func)
@@ -304,7 +305,7 @@ class Learner(Loop):
     @property
     def train_step(self) -> Any:
         "The step for training batches"
-        return self.steps[True]
+        return self.phase_steps[True]
     @train_step.setter
     def train_step(self, given: Any) -> None:
         step = Step() if given is None else as_step(given, 'train_step')
@@ -312,18 +313,18 @@ class Learner(Loop):
             if self.running: raise RuntimeError('this train_step has an optimizer of its own: give it to the learner between runs')
             self._opt, self._opt_func, self._lr = step.opt, step.opt, checked_lr(1e-3, step.opt)
         if step.loss_func is not None: self.loss_func = step.loss_func
-        self.steps[True] = step
+        self.phase_steps[True] = step
         step.join(self)
         if self.chooses_eval_step: self.eval_step = None
 
     @property
     def eval_step(self) -> Any:
         "The step for validation batches. If you assign None, it follows from the loss function and the training step"
-        return self.steps[False]
+        return self.phase_steps[False]
     @eval_step.setter
     def eval_step(self, given: Any) -> None:
         self.chooses_eval_step = given is None
-        self.steps[False] = step = default_eval_step(self) if given is None else as_step(given, 'eval_step')
+        self.phase_steps[False] = step = default_eval_step(self) if given is None else as_step(given, 'eval_step')
         step.join(self)
 
     @property

@@ -101,7 +101,7 @@ class Loop(State):
     called: str | None = None               # the method you called, if it calls another method that runs the loop
     dls: Any
     model: Any
-    steps: list[Step]                                   # [evaluation, training]: `learn.eval_step` and `learn.train_step`
+    phase_steps: list[Step]                                # [evaluation, training]: `learn.eval_step` and `learn.train_step`
     split_batch: Callable[[Any], tuple[Any, Any]]       # batch -> `xb`, `yb` on the device
     load_batches: Callable[[Any], Iterable[Any]] = staticmethod(batches_of)
     batches_in: Callable[[Any], int | None] = staticmethod(n_batches)     # batches that this process takes from a loader
@@ -225,7 +225,7 @@ class Loop(State):
         self.xb, self.yb = self.split_batch(batch)
         try:
             if on['before_batch']: fire('before_batch')
-            step = self.steps[self.training]
+            step = self.phase_steps[self.training]
             step.predict(self)
             if on['after_pred']: fire('after_pred')
             step.loss(self)
@@ -254,12 +254,12 @@ class Loop(State):
     @property
     def outputs(self) -> tuple[Any, ...]:
         "The outputs that metrics can choose from: the predictions, then the targets"
-        return self.steps[self.training].outputs(self)
+        return self.phase_steps[self.training].outputs(self)
 
     @property
     def loss_weight(self) -> Any:
         "How much `loss` counts in averages, a number or a scalar tensor. None: the losses of batches are added up"
-        if self._weight is UNKNOWN: self._weight = self.steps[self.training].batch_weight(self)
+        if self._weight is UNKNOWN: self._weight = self.phase_steps[self.training].batch_weight(self)
         return self._weight
     @loss_weight.setter
     def loss_weight(self, weight: Any) -> None: self._weight = weight
@@ -449,7 +449,7 @@ def evaluating(self: Loop, purpose: str, cbs: Any = None, inner: bool = False) -
 @patch
 def update_weights(self: Loop) -> None:
     "Update the weights outside of a batch, such as with gradients that are left at the end of an epoch"
-    self.steps[True].step(self)
+    self.phase_steps[True].step(self)
     self.train_updates += self.updates_per_step
 
 @patch

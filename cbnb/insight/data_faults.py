@@ -6,8 +6,8 @@
 __all__ = ['DATA_CHECKS', 'digits', 'percent', 'listed', 'nonfinite', 'input_scale', 'constant_input', 'column_scales',
            'integer_input', 'channels', 'target_scale', 'constant_target', 'labels', 'imbalance', 'label_range',
            'ignored_targets', 'sorted_batches', 'leak', 'leak_of_groups', 'leak_of_column', 'shift',
-           'random_validation', 'tiny_batch', 'copies', 'label_shift', 'augmentation', 'conflicts', 'leaked_target',
-           'inverted_weights', 'counted_pads']
+           'random_validation', 'tiny_batch', 'copies', 'label_shift', 'augmentation', 'conflicts', 'inverted_weights',
+           'counted_pads']
 
 # %% ../../nbs/insight/data_faults.ipynb #47963d75
 import math
@@ -215,7 +215,8 @@ def leak_of_column(e: Evidence) -> Iterator[Finding]:
         if t.ndim != 2 or t.shape[1] < 3 or len(t) != len(y): continue
         shares = [_explained(column, y.flatten(), e.kind == 'numbers') for column in t.T]
         best = max(range(len(shares)), key=shares.__getitem__)
-        if shares[best] > 0.95: yield finding('D14', f'column {best} of {name}', f'{percent(shares[best])} of its spread goes with the target', 'at most 95%')
+        if shares[best] > 0.95: yield finding('D14', f'column {best} of {name}',
+            f'{percent(shares[best])} of its spread goes with the target', 'at most 95%', level='warning' if shares[best] > 0.99 else 'note')
 
 def _explained(x: Tensor, y: Tensor, numbers: bool) -> float:
     "Return which share of the variance of a column the targets explain: the squared correlation, or that of the means of the labels"
@@ -309,15 +310,6 @@ def conflicts(e: Evidence) -> Iterator[Finding]:
     other = sum(not torch.equal(known.setdefault(row, target), target) for row, target in zip(_hashes(x), y))
     if other > 0.1*len(x): yield finding('D20.targets', 'the training set', f'{other} of {len(x)} items are copies with other targets', 'none')
 
-def leaked_target(e: Evidence) -> Iterator[Finding]:
-    "D14: one of several columns is nearly the target"
-    x, y = _rows_of(e.items), e.targets
-    if x is None or y is None or x.ndim != 2 or x.shape[1] < 2 or not x.is_floating_point() or len(y) != len(x) or len(x) < 50 or y.numel() != len(x): return
-    y, x = y.flatten().float(), torch.nan_to_num(x.float(), 0, 0, 0)
-    x, y = x - x.mean(0), y - y.mean()
-    r2 = (x*y[:, None]).sum(0).pow(2)/((x*x).sum(0)*(y*y).sum()).clamp_min(1e-12)
-    if r2.max() > 0.995: yield finding('D14.column', f'column {int(r2.argmax())}', f'a correlation of {digits(r2.max().sqrt())} with the targets', 'below 0.997')
-
 def inverted_weights(e: Evidence) -> Iterator[Finding]:
     "D9: weights of the loss that make rare labels count even less"
     if (call := e.call) is None or (y := labels(e)) is None or not y.numel() or y.min() < 0: return
@@ -343,4 +335,4 @@ def counted_pads(e: Evidence) -> Iterator[Finding]:
 # %% ../../nbs/insight/data_faults.ipynb #c3501457
 DATA_CHECKS = (nonfinite, input_scale, constant_input, column_scales, integer_input, channels, target_scale, constant_target, imbalance, label_range,
                ignored_targets, sorted_batches, leak, leak_of_groups, leak_of_column, shift, random_validation, tiny_batch, copies,
-               label_shift, augmentation, conflicts, leaked_target, inverted_weights, counted_pads)
+               label_shift, augmentation, conflicts, inverted_weights, counted_pads)

@@ -10,7 +10,6 @@ import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
-from statistics import median
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,6 +28,10 @@ from ..learner import Learner
 
 # %% ../../nbs/insight/loss_faults.ipynb #769dabaf
 SIZE = 10        # losses of a block
+
+def _median(values: Sequence[float]) -> float:      # `statistics` would make `import cbnb` slower
+    ordered, half = sorted(values), len(values)//2
+    return (ordered[half] + ordered[-1 - half])/2
 
 class LossWatch:
     "The losses of a fit so far, in blocks, and what is wrong with them"
@@ -65,9 +68,9 @@ class LossWatch:
 
     def _look_at(self, block: list[float]) -> Iterator[Finding]:
         values, n, early = sorted(block), len(self.means), block[:5]
-        mid, q1, q3 = median(values), values[len(values)//4], values[3*len(values)//4]
+        mid, q1, q3 = _median(values), values[len(values)//4], values[3*len(values)//4]
         spread, ratio = q3 - q1, q3/q1 if q1 > 0 else 1.
-        if n == 1: self.start, self.middle, self.spread, self.ratio, self.before, self.early = median(early), mid, spread, ratio, mid, max(early[:3])
+        if n == 1: self.start, self.middle, self.spread, self.ratio, self.before, self.early = _median(early), mid, spread, ratio, mid, max(early[:3])
         low, high, size = self.low, min(mid, self.before), abs(self.start)      # `high` was reached by two blocks
         far = n > 2 and high - low > max(3*self.calm, abs(low), low*self.calm_ratio**1.75) and (high > self.start + size/2 or high > 4*low > 0 and high - low > size/4)
         if far or n <= 5 and values[2] > 4*self.early > 0: yield _diverging(high if far else mid, low if far else self.start)

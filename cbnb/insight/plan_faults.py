@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLAN_CHECKS', 'first_loss', 'wrong_activation', 'wrong_loss', 'broadcast', 'sum_of_losses', 'negative_loss',
-           'penalty', 'metric_range', 'weighted_mean', 'can_repeat', 'missing_parameters', 'settings', 'batch_size',
-           'half_precision', 'schedule_length', 'large_penalty', 'schedule']
+           'metric_range', 'weighted_mean', 'can_repeat', 'missing_parameters', 'settings', 'batch_size',
+           'half_precision', 'penalty', 'schedule']
 
 # %% ../../nbs/insight/plan_faults.ipynb #e40501cf
 import math
@@ -107,7 +107,7 @@ def _gradient(loss: torch.Tensor, params: list[torch.Tensor]) -> torch.Tensor:
     grads = torch.autograd.grad(loss, params, retain_graph=True, allow_unused=True)
     return torch.cat([torch.zeros_like(p).flatten() if g is None else g.detach().flatten() for p, g in zip(params, grads)])
 
-def penalty(e: Evidence) -> Iterator[Finding]:
+def _large_gradient(e: Evidence) -> Iterator[Finding]:
     "L12: what is added to the loss of torch has a much larger gradient"
     if (call := e.call) is None or e.loss is None or e.loss is call.loss or not (e.loss.requires_grad and call.loss.requires_grad) or call.loss.ndim: return
     params = [p for p in e.learn.model.parameters() if p.requires_grad]
@@ -186,7 +186,7 @@ def half_precision(e: Evidence) -> Iterator[Finding]:
         listed(names), f'{percent(len(names)/max(1, len(list(e.learn.model.parameters()))))} of the parameters are float16', 'float32')
 
 # %% ../../nbs/insight/plan_faults.ipynb #3b70e765
-def schedule_length(e: Evidence) -> Iterator[Finding]:
+def _schedule_length(e: Evidence) -> Iterator[Finding]:
     "O6: a scheduler of torch that is made for another number of steps than the planned fit has"
     n_batches = n_batches_of(e.learn.dls.train)
     if e.n_epoch is None or n_batches is None: return
@@ -206,7 +206,7 @@ def _besides(e: Evidence, batch: Any) -> tuple[float, float] | None:
     values = [out for out, *_ in calls.noted if isinstance(out, torch.Tensor) and out.ndim == 0]
     return None if loss is None or len(values) != 1 else (float(loss) - float(values[0]), float(values[0]))
 
-def large_penalty(e: Evidence) -> Iterator[Finding]:
+def _same_for_all(e: Evidence) -> Iterator[Finding]:
     "L12: a part of the loss that does not depend on the items, and is larger than the rest"
     if e.learn.train_step.own_update or e.call is None or e.loss is None or e.call.options.get('reduction') != 'mean' or not e.numbers or len(e.numbers) < 2*e.n: return
     if (first := _besides(e, e.batch)) is None or not first[0] > first[1] > 0: return
@@ -214,7 +214,11 @@ def large_penalty(e: Evidence) -> Iterator[Finding]:
     if other is not None and abs(other[0] - first[0]) < 1e-3*first[0]: yield finding('L12.same',
         'the loss', f'{digits(first[0])} is the same for all items, and {digits(first[1])} compares predictions', 'a smaller penalty')
 
-def schedule(e: Evidence) -> Iterator[Finding]:
+def penalty(e: Evidence) -> Iterator[Finding]:
+    "L12: what is added to the loss outweighs it"
+    yield from [*_same_for_all(e)] or _large_gradient(e)
+
+def _short_schedule(e: Evidence) -> Iterator[Finding]:
     "O6: a scheduler ends the training within the first epoch"
     opt, n = e.learn.opt, e.learn.dls.train
     n = len(n) if hasattr(n, '__len__') else 0
@@ -231,6 +235,10 @@ def schedule(e: Evidence) -> Iterator[Finding]:
         low = [i for i in range(rates.index(max(rates)), n) if rates[i] < 0.01*max(rates)]
         if len(low) > n/3: yield finding('O6.epoch', type(scheduler).__name__, f'below 1% of the rate after {low[0]} of {n} updates of an epoch', 'a rate that lasts')
 
+def schedule(e: Evidence) -> Iterator[Finding]:
+    "O6: a scheduler of torch does not suit the length of an epoch or of the planned fit"
+    yield from [*_short_schedule(e)] or _schedule_length(e)
+
 # %% ../../nbs/insight/plan_faults.ipynb #c6f2ab4f
 PLAN_CHECKS = (first_loss, wrong_activation, wrong_loss, broadcast, sum_of_losses, negative_loss, missing_parameters, settings, batch_size, half_precision,
-               penalty, metric_range, weighted_mean, schedule_length, schedule, large_penalty)
+               metric_range, weighted_mean, penalty, schedule)

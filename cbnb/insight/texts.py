@@ -54,8 +54,6 @@ _DATA: dict[str, Text] = {
         'y = y - {low}'),
     'D12': Text('warning', 'the loss of an item that was trained says nothing about new items',
         'split the items once, before all else: train, valid = random_split(items, [0.8, 0.2])'),
-    'D14.column': Text('warning', 'where the model is used, the column may not be known',
-        'leave the column out, and see whether the model is still that good'),
     'D15.labels': Text('warning', 'the model is judged on other targets than those that it learns',
         'shuffle the items before the split: train, valid = random_split(items, [0.8, 0.2])'),
     'D15': Text('note', 'the model is judged on other inputs than those that it learns',

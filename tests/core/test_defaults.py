@@ -121,9 +121,6 @@ DEFAULTS = """
     figure: size=(6.4, 3.4), cols=1, rows=1
     legend: own=True
     epoch_ticks: n=12
-    losses_figure: skip_start=0, skip_end=0
-    lr_figure: skip_start=0, skip_end=0
-    metrics_figure: skip_start=0, skip_end=0
     Chart: size=(1200, 300), log_x=False, log_y=False, points=400, robust=False, tools=('log_y',)
     losses_chart: skip_start=0, skip_end=0, beta=0.98
     rates_charts: show_moms=False, skip_start=0, skip_end=0
