@@ -129,6 +129,8 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     Raises:
         RuntimeError: this learner is running (...): check it before or after the fit
     """
+    from statistics import median
+
     from cbnb.insight.data_faults import DATA_CHECKS      # imported here: the checks and what they need take a tenth of the time of `import cbnb`
     from cbnb.insight.model_faults import MODEL_CHECKS
     from cbnb.insight.plan_faults import PLAN_CHECKS
