@@ -9,7 +9,6 @@ __all__ = ['Check', 'run_checks', 'figure_of', 'skipped_codes']
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
-from statistics import median
 from typing import Any
 
 from torch import nn
