@@ -194,14 +194,20 @@ class Signals:
 Said = list[tuple[str, str]]
 
 
-def umlaut(s: Signals) -> Said:
-    """Rules as in UMLAUT (Schoop et al. 2021), with its limits."""
+def reporter() -> tuple[Said, Callable[[Any, str], None]]:
+    """A list of warnings, and a function that adds a code to it if a condition holds."""
     said: Said = []
 
     def say(wrong: Any, code: str) -> None:
         if wrong:
             said.append((code, "warning"))
 
+    return said, say
+
+
+def umlaut(s: Signals) -> Said:
+    """Rules as in UMLAUT (Schoop et al. 2021), with its limits."""
+    said, say = reporter()
     if not hasattr(s, "batch"):
         return [("crash", "error")]
     x = s.batch[0]
@@ -230,12 +236,7 @@ def umlaut(s: Signals) -> Said:
 
 def debugger(s: Signals) -> Said:
     """Rules as those of SageMaker Debugger, with its default limits."""
-    said: Said = []
-
-    def say(wrong: Any, code: str) -> None:
-        if wrong:
-            said.append((code, "warning"))
-
+    said, say = reporter()
     if not hasattr(s, "batch"):
         return [("crash", "error")]
     x, y = s.batch

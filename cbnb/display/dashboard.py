@@ -11,7 +11,7 @@ import atexit
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -253,12 +253,12 @@ class Panel:
         self.main = column([self.style, self.legend, self.curve, self.status, self.controls], _dom_classes=('cbnb-main',))
         self.box = box([self.main, self.table], _view_count=0, _dom_classes=('cbnb-dashboard', 'cbnb-fit', f'cbnb-at-{self.name}'))
 
-    def find(self, text: str, **buttons: Callable[[Any], None]) -> list[Any]:
-        "Add a line with buttons below the controls, and return its widgets. An underscore in the name of a button is a space"
+    def find(self, text: str, buttons: Mapping[str, Callable[[Any], None]]) -> list[Any]:
+        "Add a line with buttons below the controls, and return its widgets"
         import ipywidgets as w
         line = quiet_html(escape(text))
         button = small(w.Button)
-        found = [line] + [button(description=name.replace('_', ' ')) for name in buttons]
+        found = [line] + [button(description=name) for name in buttons]
         for widget, act in zip(found[1:], buttons.values()): widget.on_click(act)
         row = small(w.HBox)([*found], _dom_classes=('cbnb-found',))
         self.main.children = (*self.main.children, row)
@@ -471,10 +471,10 @@ class Dashboard(NotebookDisplay):
         buttons: dict[str, Callable[[Any], None]] = {}
         if self.steering and event['level'] != 'note':
             if event['code'] == 'R3': buttons['Stop'] = self._on_stop
-            else: buttons['lr_/_3'] = lambda button: setattr(self.panel.scale, 'value', max(self._lr_scale()/3, 0.01))
+            else: buttons['lr / 3'] = lambda button: setattr(self.panel.scale, 'value', max(self._lr_scale()/3, 0.01))
             point = _point_of_fit(getattr(self.callback.learn, 'runs', None))
             if point and point.restore: buttons[_BACK] = lambda button: self._on_back(point)
-        self.pump.route(*self.panel.find(finding_line(event), **buttons))
+        self.pump.route(*self.panel.find(finding_line(event), buttons))
 
     def _on_back(self, point: Any) -> None:
         "Stop the fit, and undo it when it has ended"

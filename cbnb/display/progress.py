@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TABLE_STYLE', 'KEPT_STEPS', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'shortened',
            'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'valid_points',
-           'run_events', 'findings_of', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
+           'run_events', 'finding_events', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
            'picture_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'LogDisplay', 'TerminalDisplay',
            'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
 
@@ -338,7 +338,7 @@ def run_events(run: Run) -> list[Event]:
     loss, step = min(points)
     return [*found, Event(step, 'best', f'lowest valid_loss: {value_text(loss)}')]
 
-def findings_of(run: Run | None) -> list[dict[str, Any]]:
+def finding_events(run: Run | None) -> list[dict[str, Any]]:
     "Return the events that tell what is wrong with a fit. The recorder has printed a line about losses that are not finite"
     return [event for event in run.events if event['kind'] == 'finding' and event['code'] != 'R1'] if run else []
 
@@ -459,11 +459,11 @@ def fit_page(names: Sequence[str], rows: Sequence[Sequence[Any]], word: str,
         drawn = losses_chart(run, _page_data(names, rows), asks)
     if drawn is None: drawn = losses_chart(run) if run is not None else ''
     main = f'<div class="cbnb-main">{drawn}</div>' if drawn else ''
-    said = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in findings_of(run))
+    said = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in finding_events(run))
     page = (f'<div class="cbnb-fit">{style}{main}<div class="cbnb-side">'
             f'{table}</div>{said}<p>{escape(words)}</p></div>')
     lines = _page_lines(names, rows, run, 8 if live else 60)
-    return {'text/html': page, 'text/plain': '\n'.join([*lines, *map(finding_line, findings_of(run)), word])}
+    return {'text/html': page, 'text/plain': '\n'.join([*lines, *map(finding_line, finding_events(run)), word])}
 
 # %% ../../nbs/display/progress.ipynb #8911a360
 def _page_lines(names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
@@ -583,7 +583,7 @@ class NotebookDisplay(LogDisplay):
         elif self.handle: self.send({})                # a run without a table clears its bar
 
     def _update(self, text: str) -> None:
-        found = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in findings_of(self.run))
+        found = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in finding_events(self.run))
         page = live_table(*self.table(), self.bar + found)        # the style adds arrows at the end
         long = self.run and time.perf_counter() - self.begun > 2
         self.send({'text/html': page + (picture_so_far(self.run) if long else ''), 'text/plain': text})
@@ -753,7 +753,7 @@ class ProgressCallback(Callback):
     def _tell(self) -> None:
         "Show the findings that are new, once"
         recorder = getattr(self.learn, 'recorder', None)
-        found = findings_of(recorder.last()) if recorder and recorder.history.runs else []
+        found = finding_events(recorder.last()) if recorder and recorder.history.runs else []
         for event in found[self.n_found:]: self.shown.finding(event)
         self.n_found = max(len(found), self.n_found)
 

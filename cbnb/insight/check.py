@@ -60,9 +60,10 @@ def _of_layers(f: Finding, e: Evidence) -> Figure | None:
         outs = {layer.name: float(layer.out.detach().float().std()) for layer in e.matrices if layer.out is not None}
         return _layer_bars('Activations (std) by layer', first | outs, lambda name: name == f.where)
     if f.code == 'M9':
-        outs = {layer.name: layer.out.detach() for layer in e.layers if isinstance(layer.module, (nn.ReLU, nn.ReLU6)) and layer.out is not None and layer.out.ndim > 1}
-        dead = {name: out.flatten(2).amax((0, 2)) if out.ndim > 3 else out.reshape(-1, out.shape[-1]).amax(0) for name, out in outs.items()}
-        return _layer_bars('Units that are 0, by layer', {name: float((most <= 0).float().mean()) for name, most in dead.items()}, lambda name: name == f.where, True)
+        from cbnb.insight.model_faults import units_at_0
+        dead = {layer.name: float(units_at_0(layer.out).float().mean()) for layer in e.layers
+                if isinstance(layer.module, (nn.ReLU, nn.ReLU6)) and layer.out is not None and layer.out.ndim > 1}
+        return _layer_bars('Units that are 0, by layer', dead, lambda name: name == f.where, True)
     flat = {layer.name: float((layer.x.detach().abs() > 5).float().mean()) for layer in e.layers
             if isinstance(layer.module, (nn.Sigmoid, nn.Tanh)) and layer.x is not None}
     return _layer_bars('Inputs beyond -5 and 5, by layer', flat, lambda name: name == f.where, True)

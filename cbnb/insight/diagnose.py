@@ -93,11 +93,9 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
     Args:
         run: index of the fit in `learn.recorder.history`; -1: the last one
         slices: parts of the validation set to compare, as name -> a value for each item, in their order; None: only classes and input columns
-        skip: findings that are not reported, by code or name, such as 'too-short'
+        skip: findings that are not reported, by code or name, such as 'short-fit'
     Returns:
         in a notebook, shown as a list; `ok`, `errors` and `raise_if_wrong()` are for scripts
-    Raises:
-        RuntimeError: there is no fit to diagnose: call learn.fit(1) first
 
     Raises:
         RuntimeError: this learner is running (...): diagnose it after the fit
@@ -105,9 +103,7 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
     """
     left_out = skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): diagnose it after the fit')
-    recorder = getattr(self, 'recorder', None)
-    runs = recorder.history.runs if recorder is not None else []
-    if not runs: raise RuntimeError('there is no fit to diagnose: call learn.fit(1) first')
+    if not (runs := self.recorded_runs()): raise RuntimeError('there is no fit to diagnose: call learn.fit(1) first')
     found, why = in_predictions(self, slices)
     found = [*in_curves(runs[run], self), *found]
     return Findings([f for f in found if f.code not in left_out], runs[run].extent(), [why] if why else [])

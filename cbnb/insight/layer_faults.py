@@ -42,7 +42,7 @@ def dead_share(
 class LayerWatch(Callback):
     "Looks at gradients, updates and dead units from time to time, and adds what is wrong to `learn.findings`"
     order, run_in = 58, ('fit',)
-    no_state = ('rows', 'dead', 'kept', 'hooks', 'cost', 'looked_at', 'looked_time', 'next', 'first_dead')
+    no_state = ('rows', 'by_layer', 'dead', 'kept', 'hooks', 'cost', 'looked_at', 'looked_time', 'next', 'first_dead')
 
     def __init__(self,
         share: float = 0.01,    # largest share of the time that looks may take
@@ -52,6 +52,7 @@ class LayerWatch(Callback):
 
     def _reset(self) -> None:
         self.rows: list[dict[str, Any]] = []           # one dict per look and layer
+        self.by_layer: dict[str, list[dict[str, Any]]] = {}    # the same dicts
         self.dead: dict[str, Tensor] = {}              # ReLU -> share of dead units in the current batch
         self.kept: dict[str, Tensor] = {}              # weights before the current update
         self.hooks: list[Any] = []
@@ -104,8 +105,8 @@ class LayerWatch(Callback):
         sizes = [torch.stack([(p - self.kept[name]).norm(), self.kept[name].norm(), p.grad.norm() if p.grad is not None else p.new_zeros(())])
                  for name, p in names]
         for (name, _), (update, weight, grad) in zip(names, (s.tolist() for s in sizes)):
-            self.rows.append(dict(step=n, layer=name, grad_norm=grad, update_ratio=update/weight if weight else math.nan))
-        for name, share in self.dead.items(): self.rows.append(dict(step=n, layer=name, dead=share.item()))
+            self._add(name, dict(step=n, layer=name, grad_norm=grad, update_ratio=update/weight if weight else math.nan))
+        for name, share in self.dead.items(): self._add(name, dict(step=n, layer=name, dead=share.item()))
         self._end()
         self._note_faults(n)
         now = time.perf_counter()
@@ -114,10 +115,14 @@ class LayerWatch(Callback):
         self.next = n + batches_until_next(self.cost, batch, self.share)
         self.looked_at, self.looked_time = n + 1, now
 
+    def _add(self, name: str, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self.by_layer.setdefault(name, []).append(row)
+
     def _note_faults(self, step: int) -> None:
         "Add what is wrong with the layers to the run"
-        for name in dict.fromkeys(row['layer'] for row in self.rows if row['step'] == step):
-            rows = [row for row in self.rows if row['layer'] == name]
+        for name, rows in self.by_layer.items():
+            if rows[-1]['step'] != step: continue
             found = _dying(name, rows) if 'dead' in rows[0] else _update(name, rows, self.learn.pct_train)
             if found: self._note(found, step)
 

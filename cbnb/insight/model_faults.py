@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MODEL_CHECKS', 'ignores_input', 'mixes_items', 'output_activation', 'width', 'time_leak', 'capacity', 'small_images',
-           'no_gradient', 'untrained', 'zero_gradient', 'vanishing', 'equal_rows', 'dead_units', 'saturated',
-           'init_scale', 'linear_linear', 'dropout', 'norm_statistics', 'unregistered']
+           'no_gradient', 'untrained', 'zero_gradient', 'vanishing', 'equal_rows', 'units_at_0', 'dead_units',
+           'saturated', 'init_scale', 'linear_linear', 'dropout', 'norm_statistics', 'unregistered']
 
 # %% ../../nbs/insight/model_faults.ipynb #3022f927
 import math
@@ -188,14 +188,21 @@ def equal_rows(e: Evidence) -> Iterator[Finding]:
     if equal: yield finding('M7',
         listed(f'{name}.weight' for name in equal), 'all rows are equal', 'rows that differ', path=_path(next(iter(equal.values()))))
 
+def units_at_0(
+    out: Tensor,    # outputs of a ReLU, two dimensions or more
+) -> Tensor:        # a boolean for each unit, or for each channel of images
+    "Return which units are 0 for all items"
+    out = out.detach()
+    return (out.flatten(2).amax((0, 2)) if out.ndim > 3 else out.reshape(-1, out.shape[-1]).amax(0)) <= 0
+
 def dead_units(e: Evidence) -> Iterator[Finding]:
     "M9: units of ReLU that are 0 for all items"
     worst = 0.5, '', 0
     for layer in e.layers:
         out = layer.out
         if not isinstance(layer.module, (nn.ReLU, nn.ReLU6)) or out is None or out.ndim < 2 or len(out) < 8: continue
-        of_unit = out.detach().flatten(2).amax((0, 2)) if out.ndim > 3 else out.detach().reshape(-1, out.shape[-1]).amax(0)
-        worst = max(worst, (float((of_unit <= 0).float().mean()), layer.name, len(of_unit)))
+        dead = units_at_0(out)
+        worst = max(worst, (float(dead.float().mean()), layer.name, len(dead)))
     share, name, n = worst
     if n: yield finding('M9',
         name, f'{percent(share)} of {n} units are 0 for all items', 'at most 50%',
