@@ -20,6 +20,8 @@ from torch.utils.data import DataLoader, Dataset
 # %% ../nbs/10_data.ipynb #07ed69df
 from .basics.loaders import (
     as_loader, batch_size, check_datasets, counts_of, first_batch, shapes_of, table_of, workers_of)
+from .basics.devices import process_device
+from .basics.fused import follow_params
 from .basics.nested import can_move, entries, on_device, to_device
 from .basics.patch import patch
 from .basics.trained_modules import trained_modules
@@ -52,20 +54,15 @@ def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
 
 # %% ../nbs/10_data.ipynb #286e22cb
 def default_device() -> torch.device:
-    """Return the CUDA device of this process. Without CUDA, return the MPS device, or the CPU if there is none
+    """Return the accelerator of this process, such as a CUDA device, or the CPU if there is none
 
     Returns:
         such as torch.device('cuda')
     Example:
-        import torch
-        has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
-        assert (default_device().type == 'cpu') == (not has_gpu)
+        from cbnb.basics.devices import accelerator
+        assert (default_device().type == 'cpu') == (accelerator() is None)
     """
-    if torch.cuda.is_available():
-        rank = int(os.environ.get('LOCAL_RANK') or -1)             # with several processes, each uses its own GPU
-        return torch.device('cuda', rank if 0 <= rank < torch.cuda.device_count() else torch.cuda.current_device())
-    if torch.backends.mps.is_available(): return torch.device('mps')
-    return torch.device('cpu')
+    return process_device(int(os.environ.get('LOCAL_RANK') or -1))     # with several processes, each uses its own GPU
 
 # %% ../nbs/10_data.ipynb #ca58dc12
 def _named(valid: Any) -> dict[str, Any]:
@@ -326,7 +323,7 @@ def splitter_of(
 
 @patch
 def to_dls_device(self: Loop) -> None:
-    """Move the model, the loss function, and the modules of the steps to the device of the loaders
+    """Move the model, the loss function, the modules of the steps and the state of the optimizer to the device of the loaders
 
     Example:
         from cbnb.toy import line_learner
@@ -338,3 +335,4 @@ def to_dls_device(self: Loop) -> None:
     if (device := getattr(self.dls, 'device', None)) is None: return
     self.split_batch = splitter_of(self.dls)
     for part in trained_modules(self).values(): part.to(device)
+    follow_params(getattr(self, 'opt', None))

@@ -23,7 +23,8 @@ from .basics.metric_functions import (
     IGNORED, AllPairs, Layout, check_averaged, checked_outputs, class_axis, name_of, noting, one_number, pick_output,
     takes_targets_first, which_part)
 from .basics.arguments import check_arguments, without_partial
-from .basics.losses import MeanLoss, exact_dtype
+from .basics.devices import exact_dtype
+from .basics.losses import MeanLoss
 from .basics.nested import find_bs, kind_of, map_tensors, to_detach
 from .basics.processes import (
     agreed_value, gather_over_processes, merged_metric, n_processes, sum_over_processes)

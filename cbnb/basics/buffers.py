@@ -16,15 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .devices import has_streams, module_of, new_event
+
 # %% ../../nbs/basics/buffers.ipynb #fde1331c
 class Copy:
     "An asynchronous copy of a tensor from a GPU to the CPU"
     def __init__(self, t: Tensor) -> None:
         self.numbers = torch.empty(t.shape, dtype=t.dtype, pin_memory=True)
         self.numbers.copy_(t, non_blocking=True)
-        cuda: Any = torch.cuda
-        self.event = cuda.Event()
-        self.event.record(cuda.current_stream(t.device))
+        self.event = new_event(t.device.type)
+        self.event.record(module_of(t.device.type).current_stream(t.device))
 
     def __len__(self) -> int: return len(self.numbers)
 
@@ -68,9 +69,9 @@ class ScalarBuffer:
         return self.numbers
 
     def arrived(self) -> 'array[float]':
-        "Return the numbers that have reached the CPU, and start copying the others. The call waits only on devices other than CUDA and the CPU"
+        "Return the numbers that have reached the CPU, and start copying the others. The call waits on a device without streams"
         if self.waiting: self.stack()
-        if not all(chunk.is_cuda for chunk in self.chunks): return self.read()
+        if not all(has_streams(chunk.device.type) for chunk in self.chunks): return self.read()
         self.coming += map(Copy, self.chunks)
         self.chunks = []
         self._receive(wait=False)

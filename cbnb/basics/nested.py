@@ -10,6 +10,7 @@ __all__ = ['entries', 'rebuild', 'map_tensors', 'can_move', 'map_rows', 'to_devi
 
 # %% ../../nbs/basics/nested.ipynb #a2d17d20
 import copy
+import functools
 import json
 import math
 import random
@@ -26,6 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+
+from .devices import has_streams, module_of, new_event
 
 # %% ../../nbs/basics/nested.ipynb #598f0336
 def entries(batch: Any) -> dict[str, Any] | None:    # None if `batch` is neither a mapping nor a dataclass
@@ -102,7 +105,7 @@ def to_device(batch: Any, device: torch.device | str) -> Any:
         assert to_device(batch, 'meta')[0].device.type == 'meta'        # 'cuda' on a machine with a GPU
     """
     device = torch.device(device)
-    return map_tensors(lambda t: t.to(device, non_blocking=device.type == 'cuda'), batch,
+    return map_tensors(lambda t: t.to(device, non_blocking=has_streams(device.type)), batch,
                        lambda value: value.to(device))
 
 # %% ../../nbs/basics/nested.ipynb #75b2d752
@@ -216,8 +219,8 @@ def _is_worth_it(batch: Any) -> bool:
 
 # %% ../../nbs/basics/nested.ipynb #55273fc7
 class Pace:
-    "Keeps Python at most two batches ahead of a CUDA stream"
-    def __init__(self, make: Callable[[], Any] = lambda: torch.cuda.Event(blocking=True)):
+    "Keeps Python at most two batches ahead of a stream"
+    def __init__(self, make: Callable[[], Any]):
         self.make, self.begun = make, deque()
 
     def begin(self, computing: Any) -> None:
@@ -230,7 +233,7 @@ class Pace:
 def _copied(batch: Any, device: torch.device, computing: Any) -> Any:
     "Copy the dense CPU tensors of a batch to the device on the current stream, and move the other values on the stream `computing`"
     def elsewhere(value: Any) -> Any:
-        with torch.cuda.stream(computing): return to_device(value, device)
+        with module_of(device.type).stream(computing): return to_device(value, device)
     def copied(t: Tensor) -> Tensor:
         if not t.is_cpu or t.layout is not torch.strided: return elsewhere(t)
         t = t.to(device, non_blocking=True)
@@ -247,10 +250,11 @@ class CopiesAhead(OnDevice):
 
     def __call__(self, batch: Any) -> Any:
         if not _is_worth_it(batch): return super().__call__(batch)
-        if self._stream is None: self._stream, self._pace = torch.cuda.Stream(self.device), Pace()
-        computing = torch.cuda.current_stream(self.device)
+        gpu = module_of(self.device.type)
+        if self._stream is None: self._stream, self._pace = gpu.Stream(self.device), Pace(functools.partial(new_event, self.device.type))
+        computing = gpu.current_stream(self.device)
         self._pace.begin(computing)
-        with torch.cuda.stream(self._stream): moved = _copied(batch, self.device, computing)
+        with gpu.stream(self._stream): moved = _copied(batch, self.device, computing)
         computing.wait_stream(self._stream)
         return self.then(moved)
 
@@ -258,7 +262,7 @@ class CopiesAhead(OnDevice):
 def on_device(device: torch.device | str, then: Callable[[Any], Any],    # called with the batch on the device
 ) -> OnDevice:
     "Return a callable that moves a batch to a device and calls `then` with it. On a CUDA device, the copy of a large batch can overlap with the computation of earlier batches"
-    return (CopiesAhead if torch.device(device).type == 'cuda' else OnDevice)(device, then)
+    return (CopiesAhead if has_streams(torch.device(device).type) else OnDevice)(device, then)
 
 # %% ../../nbs/basics/nested.ipynb #98ef4134
 def to_json(value: Any) -> tuple[str, list[Tensor]]:    # JSON text, and the tensors that the text refers to by number

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 # %% ../../nbs/basics/processes.ipynb #cf41cc79
 from .arguments import as_number
+from .devices import process_device
 
 # %% ../../nbs/basics/processes.ipynb #36a5e7fe
 def n_processes() -> int:
@@ -50,8 +51,7 @@ def sum_over_processes(*numbers: Any,    # numbers or scalar tensors, the same c
 
 def _shared_device() -> torch.device:
     "Return the device on which the processes exchange tensors"
-    on_gpu = 'nccl' in dist.get_backend()
-    return torch.device('cuda', torch.cuda.current_device()) if on_gpu else torch.device('cpu')
+    return torch.device('cpu') if 'gloo' in dist.get_backend() or 'mpi' in dist.get_backend() else process_device()
 
 # %% ../../nbs/basics/processes.ipynb #a7fbbcde
 def gather_over_processes(value: Any,    # anything that can be pickled; tensors should be on the CPU

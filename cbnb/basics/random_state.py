@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 # %% ../../nbs/basics/random_state.ipynb #a177ceb1
 from .arguments import as_count
+from .devices import device_rng_state, set_device_rng_state
 from .nested import generator_state, set_generator_state
 
 # %% ../../nbs/basics/random_state.ipynb #55f77148
@@ -58,19 +59,19 @@ def _put_memory(holder: Any, memory: Mapping[str, Any]) -> None:
 
 # %% ../../nbs/basics/random_state.ipynb #8bc3af70
 def rng_state(loaders: Iterable[Any] = ()) -> dict[str, Any]:    # plain data, such as numbers, arrays and tensors
-    "Return the random state of Python, NumPy and torch (CPU and CUDA), and of the loaders, as plain data"
+    "Return the random state of Python, NumPy and torch (the CPU and the accelerators), and of the loaders, as plain data"
     numpy, state = sys.modules.get('numpy'), dict(python=random.getstate(), torch=torch.get_rng_state())
     if numpy: state['numpy'] = numpy.random.get_state()
-    if torch.cuda.is_available() and torch.cuda.is_initialized(): state['cuda'] = torch.cuda.get_rng_state_all()
+    if on_devices := device_rng_state(): state['devices'] = on_devices
     return state | dict(loaders=[dict(
         generators=[g.get_state() for g in _generators(dl)], own=[_memory(h) for h in _own(dl)]) for dl in loaders])
 
 def set_rng_state(state: Mapping[str, Any], loaders: Iterable[Any] = ()) -> None:
     "Restore the random state that `rng_state` returned"
+    set_device_rng_state(state.get('devices', {}))      # first: it looks at torch's seed
     random.setstate(state['python'])
     torch.set_rng_state(state['torch'])
     if 'numpy' in state and (numpy := sys.modules.get('numpy')): numpy.random.set_state(state['numpy'])
-    if 'cuda' in state and torch.cuda.is_available(): torch.cuda.set_rng_state_all(state['cuda'])
     for dl, saved in zip(loaders, state['loaders']):
         for g, own in zip(_generators(dl), saved['generators']): g.set_state(own)
         for holder, memory in zip(_own(dl), saved['own']): _put_memory(holder, memory)

@@ -34,6 +34,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 # %% ../../nbs/basics/workers.ipynb #8dc0bde2
+from .devices import accelerator, has_streams
 from .loaders import TensorLoader, holds_tensors, n_batches
 from .random_state import save_rng
 
@@ -325,6 +326,6 @@ def make_loader(dataset: Any, num_workers: int | None = None,    # number of wor
 
 def _can_pin(dl: DataLoader, device: torch.device) -> bool:
     "Return whether the batches move to a GPU and are known to come from CPU memory"
-    if device.type != 'cuda' or not torch.cuda.is_available(): return False
+    if not has_streams(device.type) or accelerator() != device.type: return False
     if holds_tensors(dl.dataset): return all(t.is_cpu for t in held(dl.dataset) if isinstance(t, Tensor))
     return bool(dl.num_workers or (dl.chosen and dl.chosen.tried))

@@ -22,6 +22,7 @@ from torch.utils.data import default_collate
 
 # %% ../../nbs/callbacks/batch_size.ipynb #2819ee98
 from ..basics.arguments import as_count
+from ..basics.devices import free_cache, has_streams, module_of
 from ..basics.failures import is_out_of_memory, release_locals
 from ..basics.loaders import Batches
 from ..basics.nested import find_bs
@@ -46,9 +47,10 @@ class Memory(NamedTuple):
 def memory_of(device: torch.device | str) -> Memory | None:
     "Return the used and the free memory of a device; for the CPU, that of this process. None: the system does not report them"
     kind = torch.device(device).type
-    if kind == 'cuda':
-        used, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
-        return Memory(used, torch.cuda.max_memory_allocated(device), _free_on_gpu(device, reserved) + reserved - used)
+    if has_streams(kind):
+        gpu: Any = module_of(kind)
+        used, reserved = gpu.memory_allocated(device), gpu.memory_reserved(device)
+        return Memory(used, gpu.max_memory_allocated(device), _free_on_gpu(gpu, device, reserved) + reserved - used)
     if kind == 'mps':
         used = torch.mps.current_allocated_memory()
         return Memory(used, used, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
@@ -56,14 +58,15 @@ def memory_of(device: torch.device | str) -> Memory | None:
 
 def forget_peak(device: torch.device | str) -> None:
     "Reset the peak memory of a device to the memory in use now"
-    if torch.device(device).type == 'cuda': torch.cuda.reset_peak_memory_stats(device)
+    if has_streams(kind := torch.device(device).type): module_of(kind).reset_peak_memory_stats(device)
     with contextlib.suppress(OSError): Path('/proc/self/clear_refs').write_text('5')     # Linux only
 
 # %% ../../nbs/callbacks/batch_size.ipynb #c378e33b
-def _free_on_gpu(device: torch.device | str, reserved: int) -> int:
-    "Return how many bytes torch may still allocate on a GPU, within the limit of `torch.cuda.set_per_process_memory_fraction`"
-    free, total = torch.cuda.mem_get_info(device)
-    share = getattr(torch.cuda, 'get_per_process_memory_fraction', lambda device: 1.)(device)
+def _free_on_gpu(gpu: Any, device: torch.device | str, reserved: int) -> int:
+    "Return how many bytes torch may still allocate on a GPU, within the limit of `set_per_process_memory_fraction`"
+    free, total = gpu.mem_get_info(device)
+    index = torch.device(device).index      # torch asks for an index
+    share = getattr(gpu, 'get_per_process_memory_fraction', lambda index: 1.)(gpu.current_device() if index is None else index)
     return min(free, max(int(share*total) - reserved, 0))
 
 def _of_process() -> Memory | None:
@@ -161,7 +164,7 @@ class BatchSizeSearch:
             if not is_out_of_memory(e): raise
             release_locals(e)
             fits = False
-        if self.device.type == 'cuda': torch.cuda.empty_cache()
+        free_cache(self.device)
         after, each = memory_of(self.device), [b - a for a, b in itertools.pairwise(watch.times)][1:]
         memory = after.peak - self.base if after and fits else None
         self.tries.append(Try(n, min(each, default=float('inf')), memory, fits))

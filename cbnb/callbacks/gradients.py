@@ -19,6 +19,7 @@ from ..basics.processes import local_parts, whole_tensor
 from ..callback import Callback, STEP
 from ..events import CancelBatchException
 from ..basics.arguments import as_choice, as_count, as_positive
+from ..basics.devices import exact_dtype
 from ..basics.text import warn_user
 from ..basics.nested import find_bs, map_tensors
 from ..basics.optimizers import norm_params
@@ -89,7 +90,7 @@ class GradientClip(Callback):
 def _exactly(weight: Any) -> Any:
     "Return a weight that is a tensor in the most precise type of its device"
     if not isinstance(weight, Tensor): return weight
-    return weight.detach().to(torch.float32 if weight.device.type == 'mps' else torch.float64)
+    return weight.detach().to(exact_dtype(weight.device))
 
 def _planned(weight: Any, n: int) -> Any:
     "Return the weight of `n` batches, if all are like the first. A batch without weight is replaced by one of weight 1"

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..basics.arguments import as_choice
 from ..basics.buffers import Smoother
 from ..basics.metric_functions import Layout, name_of, one_number
-from ..basics.losses import exact_dtype
+from ..basics.devices import exact_dtype
 from ..metrics import MeanMetric, Metric, a_pair, hits_of
 
 # %% ../../nbs/callbacks/more_metrics.ipynb #f9f46a18

@@ -27,6 +27,7 @@ from torch.distributed import TCPStore
 
 # %% ../../nbs/distributed/launch.ipynb #420cb87a
 from ..basics.arguments import as_count, as_duration, unknown_argument
+from ..basics.devices import free_cache
 from ..basics.loaders import n_batches
 from ..basics.patch import patch
 from ..basics.random_state import rng_state
@@ -267,7 +268,7 @@ def _follow(learn: Learner, n: int, folder: Path) -> str | None:
     __tracebackhide__ = True
     from cbnb.distributed.worker import Mirror
     runs = list(learn.recorded_runs())
-    if on_gpus(learn): torch.cuda.empty_cache()         # process 0 uses the same GPU
+    if on_gpus(learn): free_cache('cuda')               # process 0 uses the same GPU
     with learn.run_as('fit'), contextlib.ExitStack() as stack:
         crew = Crew(n, folder, on_gpus(learn))
         stack.callback(crew.end)
