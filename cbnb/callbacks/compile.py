@@ -402,7 +402,6 @@ class Compile(Callback):
         settings = dict(backend=backend, mode=mode, dynamic=dynamic, fullgraph=fullgraph, options=options)
         self.settings = _with_graphs(settings) if graphs else settings
         self.what, self.graphs, self.verbose, self.kept = as_choice(what, 'what', 'model', 'step'), graphs, verbose, _Kept()
-        if graphs: self.__dict__['before_batch'] = torch.compiler.cudagraph_mark_step_begin
 
     def report(self) -> CompileReport:
         """Return the report of all compilations and graph breaks so far, with places and reasons
@@ -427,6 +426,13 @@ class Compile(Callback):
             learn.undo.enter_context(torch._functorch.config.patch(donated_buffer=False))
         if self.what == 'step': _use_step(learn, call)
         else: learn.undo.set(model, '_compiled_call_impl', call)
+
+    def before_batch(self):
+        "Begin a step of the CUDA graphs. Gradients of an earlier batch are copied, because the graphs use their memory again"
+        if not self.graphs: return
+        for p in self.learn.model.parameters():
+            if p.grad is not None: p.grad = p.grad.clone()
+        torch.compiler.cudagraph_mark_step_begin()
 
     def before_train(self):
         "Turn compiled code off for this fit if other callbacks have added hooks"

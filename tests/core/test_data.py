@@ -944,14 +944,24 @@ def test_a_loader_over_items_is_like_that_for_validation():
     assert on_cpu([T]).test_dl([1, 2, 3]).batch_size == 64
 
 
-def test_the_machine_has_an_accelerator_or_none(monkeypatch):
-    has = dict(cuda=False, mps=False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has["cuda"])
+@pytest.mark.parametrize("new", [True, False], ids=["torch.accelerator", "before 2.6"])
+def test_the_machine_has_an_accelerator_or_none(monkeypatch, new):
+    has = dict(cuda=False, mps=False, xpu=False)
+    kind = lambda: next((kind for kind, there in has.items() if there), None)
+    if new:
+        stands_in = types.SimpleNamespace(is_available=lambda: kind() is not None, current_accelerator=lambda: torch.device(kind()))
+        monkeypatch.setattr(torch, "accelerator", stands_in, raising=False)
+    else:
+        monkeypatch.delattr(torch, "accelerator", raising=False)
+        for name, module in dict(cuda=torch.cuda, mps=torch.backends.mps, xpu=torch.xpu).items():
+            monkeypatch.setattr(module, "is_available", lambda name=name: has[name])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has["mps"])
+    monkeypatch.setattr(torch.xpu, "current_device", lambda: 1)
     assert default_device() == torch.device("cpu") == cbnb.DataLoaders([T]).device
     has["mps"] = True
     assert default_device() == torch.device("mps")
+    has.update(mps=False, xpu=True)
+    assert default_device() == torch.device("xpu", 1)
     has["cuda"] = True
     assert default_device() == torch.device("cuda", 3) == cbnb.DataLoaders([T]).device
     dls = on_cpu([T])

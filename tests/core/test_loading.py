@@ -886,7 +886,7 @@ def test_what_you_pass_is_obeyed(monkeypatch, ended):
 @fork
 def test_pinned_if_they_go_from_the_cpu_to_a_gpu(three_cores, monkeypatch, ended):
     assert not make_loader(TensorDataset(torch.zeros(9)), device="cuda").pin_memory  # there is no GPU
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(workers, "accelerator", lambda: "cuda")
     tensors = TensorDataset(torch.zeros(9))
     assert make_loader(tensors, device="cuda").pin_memory and make_loader(tensors, 0, device="cuda:1").pin_memory
     assert not make_loader(tensors).pin_memory and not make_loader(tensors, device="mps").pin_memory

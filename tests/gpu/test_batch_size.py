@@ -69,11 +69,11 @@ def test_memory_grows_in_proportion(two_gigabytes):
 
 def test_the_advice_of_an_error_holds(two_gigabytes):
     with pytest.raises(torch.OutOfMemoryError) as caught:
-        learner(512).fit(1)
+        learner(1024).fit(1)
     note = next(note for note in caught.value.__notes__ if "items would fit" in note)
     most = int(re.search(r"at most (\d+) items", note)[1])
     fits = learner().find_batch_size().bs
-    assert fits / 4 < most < 512
+    assert fits / 4 < most < 1024
 
 
 def test_nothing_is_left(two_gigabytes):

@@ -13,7 +13,7 @@ import cbnb.all as cbnb
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 
-class Where(cbnb.Callback):
+class NotesDevice(cbnb.Callback):
     def before_batch(self):
         self.device = str(next(self.learn.model.parameters()).device)
 
@@ -27,7 +27,7 @@ def new_learner() -> cbnb.Learner:
 
 @pytest.mark.parametrize("n", [1, None])
 def test_each_process_has_a_gpu_and_the_learner_comes_back(n):
-    learn, where = new_learner(), Where()
+    learn, where = new_learner(), NotesDevice()
     learn.fit(1)
     device, before = learn.model.weight.device, learn.model.weight.detach().clone()
     learn.fit_distributed(2, n_process=n, cbs=where)

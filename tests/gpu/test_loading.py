@@ -86,7 +86,7 @@ def trained(learn):
 def test_a_fit_has_the_weights_of_one_without_a_second_stream(monkeypatch):
     weights = []
     for make in (on_device, OnDevice):
-        monkeypatch.setattr(cbnb.learner, "on_device", make)
+        monkeypatch.setattr(cbnb.data, "on_device", make)
         dls = cbnb.DataLoaders.from_datasets(data(), data(), bs=32, device="cuda")
         assert all(dl.pin_memory for dl in dls.loaders)
         weights.append(trained(cbnb.Learner(dls, net(), nn.CrossEntropyLoss())))
@@ -137,4 +137,4 @@ def test_a_learner_on_the_gpu_can_be_copied():
     dls = cbnb.DataLoaders.from_datasets(data(), bs=32, device="cuda")
     learn = cbnb.Learner(dls, net(), nn.CrossEntropyLoss())
     trained(learn)
-    assert type(copy.deepcopy(learn)._split) is CopiesAhead
+    assert type(copy.deepcopy(learn).split_batch) is CopiesAhead

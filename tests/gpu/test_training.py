@@ -82,7 +82,8 @@ def test_a_fit_takes_no_more_memory_than_a_loop_by_hand():
         model = net().cuda()
         opt = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
         for x, y in data:
-            loss = nn.functional.cross_entropy(model(x), y)
+            pred = model(x)  # held until the next one, as learn.pred is
+            loss = nn.functional.cross_entropy(pred, y)
             loss.backward()
             opt.step()
             opt.zero_grad()
