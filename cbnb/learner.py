@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from .display import schedules as _in_schedules
     from .files import state as _in_state
     from .display import summary as _in_summary
+    from .callbacks import trackers as _in_trackers
 
 def as_one_fit(
     method: _Method,     # a method of a learner
@@ -135,6 +136,7 @@ class Learner(Loop):
         def profiling(self, workers: Any=..., device: Any=..., clock: Any=...) -> Any: ...
         profile = _in_profile.profile
         nan_batch: Any
+        keeping_best = _in_trackers.keeping_best
         __repr__ = _in_learner.__repr__
         _repr_html_ = _in_learner._repr_html_
         no_logging = _in_learner.no_logging
@@ -221,7 +223,7 @@ class Learner(Loop):
     @as_one_fit
     @hinted
     def fit(self, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0,
-            valid_every: int | str | list[int] = 1, resume: Any = False) -> None:
+            valid_every: int | str | list[int] = 1, resume: Any = False, keep_best: Any = False) -> None:
         """Train the model for `n_epoch` epochs, or for a number of training batches or updates
 
         Args:
@@ -233,6 +235,7 @@ class Learner(Loop):
             start_epoch: first epoch to train, as if the earlier epochs had been trained
             valid_every: validate after every n-th epoch, after the listed epochs, or such as '500 steps'
             resume: True: continue from the newest checkpoint; or the path of a checkpoint
+            keep_best: end with the weights of the best epoch. True: the lowest validation loss; 'accuracy'; ('score', 'max')
         Raises:
             ValueError: start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True continues such a fit
             ValueError: start_epoch={start_epoch} is after n_epoch={length.n}
@@ -250,7 +253,8 @@ class Learner(Loop):
         if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={length.n}')
         every = as_valid_every(valid_every)
         if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
-        if resume: cbs = self.resuming(resume, cbs)       # of the page of checkpoints
+        if keep_best: cbs = self.keeping_best(keep_best, cbs)      # of the page of trackers
+        if resume: cbs = self.resuming(resume, cbs)                # of the page of checkpoints
         for hint in self.before_fits: hint(self, lr, start_epoch)
         with self.run_as('fit', cbs):
             set_length(self, length)

@@ -371,6 +371,17 @@ def files():
     ]
 
 
+def keeps_best():
+    """`keep_best` copies the parts of each process, and puts them back."""
+    learn, first = digits_learner(bs=24), []
+    with learn.distributed(sharded=True, least=1):
+        parts = lambda: [p.to_local().clone() for p in learn.model.parameters()]
+        keep = Callback(after_train=lambda cb: first or first.append(parts()))
+        learn.fit(3, keep_best=("train_loss", "max"), cbs=keep)  # the first epoch
+        same = all(p.equal(q) for p, q in zip(parts(), first[0], strict=True))
+    return [same, learn.recorder.last().best["epoch"]]
+
+
 def finds():
     """The learning rate finder of `learn.distributed`."""
     learn = digits_learner(bs=24)
@@ -443,6 +454,7 @@ CASES = dict(
     norm_layers=norm_layers,
     finds=finds,
     files=files,
+    keeps_best=keeps_best,
     lost=lost,
 )
 

@@ -88,6 +88,10 @@ def test_files_written_in_the_fit_are_whole_and_can_be_loaded_there(found):
     assert whole and from_model == 0 and from_one_process < 1e-5 and state < 1e-6
 
 
+def test_the_best_weights_come_back(found):
+    assert found(2, "keeps_best") == [True, 0]
+
+
 def test_the_finder_leaves_no_trace_and_finds_the_curve_of_one_process(found):
     no_trace, difference = found(2, "finds")
     assert no_trace and difference < 1e-3
