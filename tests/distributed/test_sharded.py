@@ -22,7 +22,7 @@ if not hasattr(fsdp, "fully_shard"):
 
 SCRIPT = Path(__file__).parents[1] / "sharded_cases.py"
 EQUAL = "plain loss_parameters one_group classes kept foreach single fused two_opts clip clip_tensor clip_value accumulation cancels ema ema_aside".split()
-OTHERS = "sgd bf16 clip_norm overflow held put_back checkpoint ends uneven buffers policy files finds norm_layers".split()
+OTHERS = "keeps_best sgd bf16 clip_norm overflow held put_back checkpoint ends uneven buffers policy files finds norm_layers".split()
 IN_THREE = "plain clip sgd held put_back checkpoint uneven".split()
 
 
