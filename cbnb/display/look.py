@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['PAGES', 'PALETTE', 'RUN_SHADES', 'COLORS', 'RUN_COLORS', 'FONT', 'TEXT_SIZE', 'TITLE_SIZE', 'LINE_WIDTHS', 'WIDEST',
            'Shade', 'contrast', 'seen_by', 'closest', 'css_variables', 'in_page', 'lr_text', 'value_text', 'count_text',
-           'swatches']
+           'sparkline', 'swatches']
 
 # %% ../../nbs/display/look.ipynb #e1665ba5
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 # %% ../../nbs/display/look.ipynb #07997d43
@@ -138,6 +138,23 @@ def value_text(
 def count_text(n: int) -> str:
     "Format a count with thousands separators, such as `12,345`"
     return f'{n:,}'
+
+# %% ../../nbs/display/look.ipynb #7e864e73
+def sparkline(
+    values: Sequence[float],    # values of the curve; values that are not finite are ignored
+    width: int = 24) -> str:
+    "Return a curve as a line of text such as `▇▅▃▂▁`. Each character shows the mean of one or more consecutive values"
+    n = len(values)
+    width = min(width, n)
+    means = [_mean(values[i*n//width:(i + 1)*n//width]) for i in range(width)]
+    finite, blocks = [m for m in means if m is not None], '▁▂▃▄▅▆▇█'
+    if not finite: return ' '*width
+    lo, scale = min(finite), 7/((max(finite) - min(finite)) or 1.)
+    return ''.join(' ' if m is None else blocks[round((m - lo)*scale)] for m in means)
+
+def _mean(values: Sequence[float]) -> float | None:
+    finite = [v for v in values if math.isfinite(v)]
+    return sum(finite)/len(finite) if finite else None
 
 # %% ../../nbs/display/look.ipynb #bca9a41c
 def swatches() -> Html:
