@@ -508,7 +508,12 @@ def test_fine_tuning_keeps_the_best_of_both_phases(capsys):
 
 def test_the_best_of_a_validation_in_the_middle_of_an_epoch():
     learn, kept = line_learner(3, lr=0.3), {}
-    learn.fit(3, valid_every="2 steps", keep_best=True, cbs=cbnb.Callback(after_validate=lambda cb: kept.update({cb.learn.train_iter: ab(cb.learn)})))
+    learn.fit(
+        3,
+        valid_every="2 steps",
+        keep_best=True,
+        cbs=cbnb.Callback(after_validate=lambda cb: kept.update({cb.learn.train_iter: ab(cb.learn)})),
+    )
     rows = learn.recorder.last().epochs
     best = min((row for row in rows if row["valid_loss"] is not None), key=lambda row: row["valid_loss"])
     assert learn.recorder.last().best is best and ab(learn) == kept[best["step"]]
