@@ -88,6 +88,7 @@ class Recorder(Callback):
         # of the current row
         self.row: Any = None                          # column -> value; None: no row is open
         self.start, self.row_start, self.first_step = 0., 0, 0       # the time, and the steps before the row and before the epoch
+        self.n_filled = -1                            # the steps when the values of training were written
         self.train = PhaseMetrics()                   # the training batches of the row
         self.phases: list[PhaseMetrics] = []          # the validations in progress, the innermost last
         self.new_row = False                          # whether the epoch has written a row of its own
@@ -240,7 +241,7 @@ class Recorder(Callback):
     ) -> Any:                         # the row
         run, learn = self.history[-1], self.learn
         run.start_epoch = learn.start_epoch     # a callback may have moved it in `before_fit`
-        self.start, self.row_start = time.perf_counter(), run.n_steps
+        self.start, self.row_start, self.n_filled = time.perf_counter(), run.n_steps, -1
         if not mid_epoch: self.first_step = run.n_steps
         self.train = PhaseMetrics([fresh(m) for m in learn.metrics] if self.train_metrics else ())
         self.train.batch = learn.train_iter
@@ -253,7 +254,8 @@ class Recorder(Callback):
         "Write the loss, its parts and the metrics of training into the row. The call waits for the device, once per row"
         row = self._open_row() if self.row is None else self.row        # None: cancelled before `before_epoch` of the recorder
         train = self.train
-        if self.history[-1].n_steps == self.row_start: return     # no batch was trained since the last row
+        if (n := self.history[-1].n_steps) in (self.row_start, self.n_filled): return     # no batch was trained since the last row, or since the last call
+        self.n_filled = n
         row['train_loss'] = train.loss.value(everywhere=False)
         parts = {self.headings[name]: mean for name, mean in train.part_values(everywhere=False).items()}
         row.update((heading, mean) for heading, mean in parts.items() if heading in row)

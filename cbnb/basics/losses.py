@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 # %% ../../nbs/basics/losses.ipynb #483f12ea
 from .arguments import as_number, is_number
-from .devices import exact_dtype
+from .devices import exact_dtype, sent
 from .nested import find_bs
 from .processes import sum_over_processes
 
@@ -224,7 +224,7 @@ class MeanLoss:
         else:
             weights = _stacked(given, exact, device)
             self.total = self.total + torch.where(weights == 0, 0, losses*weights).sum()
-            self.weight = self.weight + weights.sum()
+            self.weight = self.weight + (weights.sum() if any(isinstance(w, Tensor) for w in given) else sum(given))
         self.losses, self.weights = [], []
 
     def value(self, everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
@@ -232,7 +232,8 @@ class MeanLoss:
         "Return the loss. The call waits for the device"
         if self.losses: self._sum_up()
         numbers = self.total, self.weight, self.n, self.adds
-        total, weight, n, adds = map(as_number, sum_over_processes(*numbers) if everywhere else numbers)
+        total, weight, n, adds = sum_over_processes(*numbers) if everywhere else numbers
+        total, weight = torch.stack([total, weight]).tolist() if isinstance(weight, Tensor) else (as_number(total), weight)
         if not n: return None
         return total if adds else total/weight if weight else float('nan')
 
@@ -257,7 +258,7 @@ def _on_cpu(values: list[Any]) -> Any:
 
 def _stacked(weights: list[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
     "Return numbers and scalar tensors as one tensor on a device"
-    if not any(isinstance(w, Tensor) for w in weights): return torch.tensor(weights, dtype=dtype).to(device)
+    if not any(isinstance(w, Tensor) for w in weights): return sent(torch.tensor(weights, dtype=dtype), device)
     return torch.stack([torch.as_tensor(w, dtype=dtype, device=device).detach() for w in weights])
 
 # %% ../../nbs/basics/losses.ipynb #6919af65

@@ -153,7 +153,7 @@ class UpdateNorms:
 
     def read(self) -> tuple[list[float], float]:
         "Return the norms of all updates, and the norm of the weights before the first update. This method waits for the device"
-        return [float(n) for n in self.norms], float(self.weight_norm)
+        return torch.stack([*self.norms, self.weight_norm]).tolist()[:-1], float(self.weight_norm)
 
 # %% ../../nbs/lr/finder.ipynb #a7c31e5d
 def _bad_rows(t: Tensor) -> list[int]:

@@ -38,7 +38,7 @@ from torch.utils.data import (
 
 import cbnb
 import resumed
-from cbnb.basics import workers
+from cbnb.basics import nested, workers
 from cbnb.basics.loaders import TensorBatches, TensorLoader, batches_of, can_index, first_batch, holds_tensors, independent_loader
 from cbnb.basics.nested import CopiesAhead, OnDevice
 from cbnb.basics.random_state import rng_state, set_rng_state
@@ -567,8 +567,9 @@ def streams(monkeypatch):
         notes.append((current[0], "copies", tuple(t.shape)))
         return to(t, *args, **kwargs)
 
+    monkeypatch.setattr(nested, "module_of", lambda kind: torch.cuda)
+    monkeypatch.setattr(nested, "new_event", lambda kind: Event(blocking=True))
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream(name=current[0]))
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda t, stream: notes.append((stream.name, "uses", tuple(t.shape))))
@@ -792,7 +793,7 @@ SPAWNED = """
 import multiprocessing, threading, time
 import torch
 from cbnb.all import DataLoaders
-from cbnb.basics import workers
+from cbnb.basics import nested, workers
 
 class Slow:
     lock = None

@@ -84,7 +84,11 @@ class PretendGPU:
     # -- what it finds
 
     def where(self) -> list[str]:
-        frames = [f for f in traceback.extract_stack() if f"{os.sep}pretend{os.sep}" not in f.filename and f"{os.sep}torch{os.sep}" not in f.filename]
+        frames = [
+            f
+            for f in traceback.extract_stack()
+            if f"{os.sep}pretend{os.sep}" not in f.filename and f"{os.sep}torch{os.sep}" not in f.filename
+        ]
         return [f"{os.path.relpath(f.filename)}:{f.lineno} {f.name}" for f in frames][-12:]
 
     def note(self, kind: str, what: str, n: int) -> None:
@@ -382,7 +386,13 @@ def _patch(gpu: PretendGPU) -> None:
     tensors = dict(
         pin_memory=lambda t, device=None: gpu.pin(t), record_stream=record_stream, is_pinned=lambda t, device=None: gpu.is_pinned(t)
     )
-    places = [(torch.cuda, cuda), (torch.accelerator, accelerator), (torch, dict(empty=empty)), (storage, storages), (torch.Tensor, tensors)]
+    places = [
+        (torch.cuda, cuda),
+        (torch.accelerator, accelerator),
+        (torch, dict(empty=empty)),
+        (storage, storages),
+        (torch.Tensor, tensors),
+    ]
     for place, names in places:
         for name, value in names.items():
             if hasattr(place, name):

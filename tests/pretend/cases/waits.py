@@ -25,7 +25,7 @@ def learner(n: int, n_valid: int, **settings: Any) -> cbnb.Learner:
     return cbnb.Learner(cbnb.DataLoaders(batches(n), batches(n_valid)), net, nn.CrossEntropyLoss(), lr=1e-3, **settings)
 
 
-def count(gpu: Any, do: Callable[[cbnb.Learner, int], Any], n: int, n_valid: int, epochs: int, **settings: Any) -> Counter[str]:
+def count(gpu: Any, do: Callable[[cbnb.Learner, int], Any], settings: dict[str, Any], epochs: int, n: int, n_valid: int) -> Counter[str]:
     """Return the waits of a second fit, by the lines that wait: the first one has those of starting up."""
     learn = learner(n, n_valid, **settings)
     with contextlib.redirect_stdout(io.StringIO()):
@@ -35,9 +35,13 @@ def count(gpu: Any, do: Callable[[cbnb.Learner, int], Any], n: int, n_valid: int
     return Counter(" <- ".join(stack[:-4:-1]) for _, _, _, stack in gpu.waits())
 
 
-def waits_of(gpu: Any, do: Callable[[cbnb.Learner, int], Any] = lambda learn, n: learn.fit(n), **settings: Any) -> dict[str, Any]:
+def fit(learn: cbnb.Learner, n: int) -> None:
+    learn.fit(n)
+
+
+def waits_of(gpu: Any, do: Callable[[cbnb.Learner, int], Any] = fit, settings: Callable[[], dict[str, Any]] = dict) -> dict[str, Any]:
     """Return the waits for each training batch, validation batch, epoch and fit, and the stacks of all."""
-    counts = [count(gpu, do, n, n_valid, epochs, **settings) for epochs, n, n_valid in SIZES]
+    counts = [count(gpu, do, settings(), *sizes) for sizes in SIZES]
     base, more, valid, epochs = (sum(c.values()) for c in counts)
     batch, valid_batch, epoch = (more - base) / 4, (valid - base) / 2, epochs - base
     return dict(batch=batch, valid_batch=valid_batch, epoch=epoch - 4 * batch - 2 * valid_batch, fit=base - epoch, stacks=counts[-1])
