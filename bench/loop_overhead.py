@@ -239,6 +239,33 @@ def memory(train: Callable[[Task, int], Any], batches: tuple[int, int]) -> float
     return (resident[epochs[1]] - resident[epochs[0]]) / ((epochs[1] - epochs[0]) * len(task.train))
 
 
+def watch_cost(rounds: int) -> tuple[float, float]:
+    """Microseconds a batch that a fit with an empty step spends in the watch of its losses, less the clock, which is read twice a look."""
+    spent: list[float] = []
+
+    def timed(*args: Any) -> None:
+        begun = time.thread_time()
+        watch(*args)
+        spent.append(time.thread_time() - begun)
+
+    def empty(x: Tensor, y: Tensor) -> Tensor:
+        return learn.model.weight.sum() * 0 + 1 / (1 + learn.train_iter / 50)
+
+    (watch,), costs = cbnb.Recorder.watchers, []
+    clock = statistics.median(-(time.thread_time() - time.thread_time()) for _ in range(1000))
+    cbnb.Recorder.watchers = (timed,)
+    for _ in range(rounds):
+        task = digits()
+        dls = cbnb.DataLoaders(task.train, device="cpu")
+        learn = cbnb.Learner(dls, nn.Linear(1, 1), task.loss_func, train_step=cbnb.LossStep(empty), default_cbs=True)
+        spent.clear()
+        with redirect_stdout(io.StringIO()):
+            learn.fit(60)
+        costs.append((sum(spent) - clock * len(spent)) / learn.recorder.history[-1].n_steps * 1e6)
+    cbnb.Recorder.watchers = (watch,)
+    return median(costs)
+
+
 def in_new_process(f: Callable[..., Any], *args: Any) -> Any:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(f, *args).result()
@@ -321,6 +348,7 @@ def main() -> None:
         verdict(
             "a further callback without one", per_callback(costs, "100 not per batch", 100), ABOUT_NOTHING, "us a batch (about nothing)"
         ),
+        verdict("the watch of the losses, with an empty step", watch_cost(max(args.rounds, 8)), 2, "us a batch"),
         verdict("memory, default callbacks less bare loop", (growth["default"] - growth["bare loop"], 0), 24, "bytes a batch"),
         verdict("import, after torch", (wall, 0), 40, "ms"),
         verdict("heavy modules that import loads", (len(heavy), 0), 0, ""),
