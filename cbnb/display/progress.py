@@ -29,10 +29,9 @@ from ..basics.nested import find_bs
 from ..basics.arguments import Every
 from ..basics.loaders import n_batches
 from .chart import Chart, Event, Line, chart, still_svg
-from .live_curve import sparkline
 from .figures import NAMED_COLORS
 from .front_end import by_name, display_mode
-from .look import COLORS, WIDEST, css_variables, value_text
+from .look import COLORS, WIDEST, css_variables, sparkline, value_text
 from .page_script import asset, runs_scripts, still_image
 from ..learner import Learner
 from ..history import Run
@@ -334,7 +333,7 @@ def run_events(run: Run) -> list[Event]:
     "Return the events of a run for a chart. If at least two epochs have a validation loss, the best epoch is a further event"
     found = [Event(event['step'], event['kind'], event['text']) for event in run.events]
     points = [(loss, step) for step, loss in valid_points(run) if math.isfinite(loss)]
-    if len(points) < 2: return found
+    if len(points) < 2 or run.best: return found          # a run that kept its best weights has such an event
     loss, step = min(points)
     return [*found, Event(step, 'best', f'lowest valid_loss: {value_text(loss)}')]
 
