@@ -28,6 +28,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
+from cbnb.insight import small_trainings
+from left_behind import everything, same
 
 PACKAGE = str(Path(cbnb.__file__).parent)
 WATCHED = (PACKAGE, contextlib.__file__, str(Path(torch.autograd.__file__).parent / "grad_mode.py"))
@@ -56,6 +58,15 @@ def make(width: int, folder: str) -> cbnb.Learner:
     return learn
 
 
+def check(learn: cbnb.Learner) -> object:
+    """All parts of a check, with small trainings that are smaller still."""
+    usual, small_trainings.UPDATES = small_trainings.UPDATES, 4
+    try:
+        return learn.check()
+    finally:
+        small_trainings.UPDATES = usual
+
+
 # for each call: what it is, and whether it may change the weights
 CALLS: dict[str, tuple[Callable[[cbnb.Learner], object], bool]] = {
     "fit": (lambda learn: learn.fit(1, lr=0.01, cbs=Marks), True),
@@ -68,7 +79,10 @@ CALLS: dict[str, tuple[Callable[[cbnb.Learner], object], bool]] = {
     "load": (lambda learn: learn.load("whole"), True),
     "export": (lambda learn: learn.export("whole.pkl"), False),
     "summary": (lambda learn: learn.summary(), False),
+    "check": (check, False),
+    "diagnose": (lambda learn: learn.diagnose(), False),
 }
+WITHOUT_TRACE = "check", "diagnose"  # they leave random states, optimizer, gradients and loaders alone, too
 
 
 def weights(learn: cbnb.Learner) -> list[torch.Tensor]:
@@ -117,9 +131,12 @@ def finite(learn: cbnb.Learner) -> bool:
 def interrupted(learn: cbnb.Learner, name: str, run: Callable[[Callable[[], object]], BaseException | None]) -> list[str]:
     """What is wrong after `run` has let an interrupt into a call; an empty list is good news."""
     call, changes_weights = CALLS[name]
-    before = look(learn, not changes_weights)
+    without_trace = name in WITHOUT_TRACE
+    before, all_of_it = look(learn, not changes_weights), everything(learn) if without_trace else {}
     raised = run(lambda: call(learn))
     wrong = differences(before, look(learn, not changes_weights))
+    if without_trace:
+        wrong += [f"left behind: {k}" for k, v in everything(learn).items() if not same(v, all_of_it[k])]
     if raised is not None and not isinstance(raised, KeyboardInterrupt):
         wrong.append(f"ended as {raised!r}"[:200])
     try:  # the next calls work, and the file is whole

@@ -179,6 +179,11 @@ class LossCalls(TorchFunctionMode):
         if inspect.isfunction(func) and func in _LOSSES: self.noted.append((out, func, args, kwargs or {}))
         return out
 
+    def __exit__(self, *exc: Any) -> None:
+        try: super().__exit__(*exc)
+        except RuntimeError:                # torch takes the mode off for the length of a call. Ctrl-C came there, and it was not put back
+            if exc[0] is None: raise
+
 def seen(
     loss_func: Callable[..., Any],    # a function that may call a loss of torch
     *data: Any,                       # its arguments
