@@ -138,7 +138,6 @@ def make_accelerator(device: Any,    # device of the loaders; only 'cpu' is kept
     try: from accelerate import Accelerator, DistributedDataParallelKwargs
     except ImportError as e: raise ImportError('training in several processes needs accelerate: pip install "cbnb[distributed]"') from e
     on_cpu = device is not None and torch.device(device).type == 'cpu'
-    options = dict(broadcast_buffers=False) | options     # `share_tensors` copies them, once per validation
     # mixed_precision='no', because `MixedPrecision` does the casting
     return Accelerator(cpu=on_cpu, mixed_precision='no', kwargs_handlers=[DistributedDataParallelKwargs(**options)])
 
@@ -338,7 +337,9 @@ class Distributed(Callback):
         if type(step).backward is not Step.backward or isinstance(step, CallStep):
             return average_after(step, learn, undo, lambda: self.share.weight, self._exchanges)
         trained = [m for m in owned_by_steps(learn)[1] if any(p.requires_grad for p in m.parameters())]
-        wrap_step(step, self.accelerator.prepare_model(Wrapped(trained)), undo, self._exchanges)
+        wrapped = self.accelerator.prepare_model(Wrapped(trained))
+        if 'broadcast_buffers' not in self.options: wrapped.broadcast_buffers = False      # `share_tensors` copies them
+        wrap_step(step, wrapped, undo, self._exchanges)
 
     def _updates(self, n: int = 0) -> bool:
         "Return whether the weights are updated after `n` more items"
