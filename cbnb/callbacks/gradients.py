@@ -171,6 +171,8 @@ class GradientAccumulation(Callback):
 
         Args:
             n: number of items to add
+        Returns:
+            also True at the last batch of the epoch
         """
         learn, held = self.learn, self.sum
         return held.items + n >= self.n_acc or held.ending or learn.iter + 1 == learn.n_iter
