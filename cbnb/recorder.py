@@ -19,6 +19,7 @@ from torch import Tensor
 # %% ../nbs/08_recorder.ipynb #e476aab1
 from .basics.buffers import NamedLoss, ScalarBuffer, nan_since
 from .basics.arguments import Every
+from .basics.losses import MeanLoss
 from .basics.settings import how_it_ends, settings_of, why_stopped
 from .basics.text import say, user_level
 from .basics.optimizers import hyper_key
@@ -162,7 +163,7 @@ class Recorder(Callback):
         if learn.purpose != 'fit':
             learn.final_record = [*values, *parts.values()]
             return
-        if self.valid_columns: self._fill_valid(values, parts)
+        if self.valid_columns: self._fill_valid(values, parts, phase.loss)
         if not learn.ends_row: return
         self._fill_train()
         self._write_row(complete=False)
@@ -175,6 +176,9 @@ class Recorder(Callback):
         self._fill_train()
         if not self._is_written(): return self._write_row(complete=True)
         self.row, self.new_row, self.history[-1].epochs[-1]['complete'] = None, False, True     # its last batch was validated
+
+    def after_fit(self) -> None:
+        if self.learn.purpose == 'fit' and self.history.runs: self.look_for_nan(wait=False)
 
     def after_cancel_fit(self) -> None:
         self._note_last_batch()
@@ -193,6 +197,7 @@ class Recorder(Callback):
         run = self.history[-1]
         for column in run.hypers.values(): del column[run.n_steps:]      # an interrupt may have come between a rate and its loss
         if self.row is not None: self._end_early(shown=False)      # an error or an interrupt during an epoch
+        self.look_for_nan(wait=False)
         self.phases, self.places, self.train = [], [], PhaseMetrics()       # frees the losses
         if exc is not None and self.learn is not None:
             for m in self.learn.metrics: m.reset()      # frees collected predictions
@@ -261,15 +266,16 @@ class Recorder(Callback):
         if whole or n_processes() == 1: row.update(zip(self.train_columns[1:], train.metric_values()))
         train.metrics = ()                           # they were read, which other processes did at the same time
 
-    def _fill_valid(self, values: list[float | None], parts: dict[str, float | None]) -> None:
+    def _fill_valid(self, values: list[float | None], parts: dict[str, float | None], mean: MeanLoss) -> None:
         "Write the loss, the metrics and the parts of a validation phase into the row"
         number = self.learn.valid_set
         self.row.update(zip(self.valid_columns[number*len(values):], values))
         for name, value in parts.items(): self.row[self._valid_heading(number, name)] = value
         if self.told_of_nan or values[0] is None or abs(values[0]) < float('inf'): return
         self.told_of_nan = True
-        say(f'the validation loss of epoch {self.learn.epoch} is {values[0]}, and the training losses of this fit are finite: '
-            'look for nan and inf in the inputs and targets of the validation set')
+        why = ('look for nan and inf in the inputs and targets of the validation set' if mean.adds or mean.weight else
+               'no target of the validation set counts in it, because all are ignored (ignore_index) or have the weight 0')
+        say(f'the validation loss of epoch {self.learn.epoch} is {values[0]}, and the training losses of this fit are finite: {why}')
 
     def _valid_heading(self, number: int, name: str) -> str:
         "Return the column of a part of the loss of a validation set"
