@@ -289,7 +289,7 @@ def rewind_button(points: Any, point: Any,
     import ipywidgets as w
     if point is None or point.restore is None: return None
     said = quiet_html()
-    button = small(w.Button)(description=_BACK, icon='undo',
+    button = small(w.Button)(description=_REDO if point.back else _BACK, icon='repeat' if point.back else 'undo',
                              tooltip=f'{point.called}: back to the state before it, as learn.rewind() does')
     button.on_click(lambda _: _take_back(points, point, button, said))
     return small(w.HBox)([button, said], _dom_classes=('cbnb-rewind',))

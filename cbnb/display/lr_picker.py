@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['choices', 'slider_range', 'first_choice', 'picker_curve', 'picker_chart', 'picker_text', 'advice_html', 'boxed',
            'Tee', 'Printed', 'problem_html', 'placed', 'rule_button', 'lr_slider', 'nearby', 'clicked', 'epochs_box',
-           'from_page', 'LRPicker', 'as_picker']
+           'fit_unless_worse', 'from_page', 'LRPicker', 'as_picker']
 
 # %% ../../nbs/display/lr_picker.ipynb #391ddb5a
 import atexit
@@ -30,6 +30,7 @@ from .front_end import display_mode, front_end
 from .live_chart import LiveChart, has_live_charts
 from .look import COLORS, WIDEST, css_variables, in_page, lr_text, value_text
 from .page_script import still_image
+from ..callback import Callback
 from ..learner import Learner
 
 # %% ../../nbs/display/lr_picker.ipynb #b2a9b3f6
@@ -309,6 +310,27 @@ def _how(learn: Learner) -> str:
     if learn.recorder.history[-1].status == 'done': return 'done: '
     return f'{escape(learn.stopped_where())}; planned were '
 
+# %% ../../nbs/display/lr_picker.ipynb #b31c0002
+def _valid_loss(learn: Learner) -> float | None:
+    "Return the validation loss of the model as it is, or None if the learner does not have one"
+    if getattr(learn.dls, 'valid', None) is None or not hasattr(learn, 'recorder') or not learn.recorder.valid_metrics: return None
+    with learn.no_bar(): loss = (learn.validate() or [None])[0]
+    return loss if isinstance(loss, float) and math.isfinite(loss) else None
+
+def fit_unless_worse(learn: Learner, n: int, lr: float) -> str:    # why the fit was taken back; empty: it was not
+    "Train with one cycle, and keep the best weights. If their validation loss is above that from before the fit, take the fit back"
+    if (before := _valid_loss(learn)) is None:
+        learn.fit_one_cycle(n, lr)
+        return ''
+    [best], points, why = learn.keeping_best(True), learn.runs, ''
+    def judge(cb: Callback) -> None:
+        nonlocal why
+        if best.best is not None and best.best <= before or not points or points[-1].restore is None: return
+        points[-1].back = True
+        why = f'its lowest validation loss was {value_text(math.nan if best.best is None else best.best)}, and before it was {value_text(before)}'
+    learn.fit_one_cycle(n, lr, cbs=[best, Callback(after_fit=judge)])
+    return why
+
 # %% ../../nbs/display/lr_picker.ipynb #40002580
 def from_page() -> bool:
     "Return whether the kernel is handling a message of a widget instead of running a cell"
@@ -362,7 +384,7 @@ class LRPicker:
         self.meant = self.slider.value                     # rate that was last chosen with a button or a click
         self.use = _widget('Button', 'cbnb-use', description='use this lr', icon='check', tooltip='set learn.lr to this rate')
         self.fit = _widget('Button', 'cbnb-start', description='fit one cycle', icon='play',
-                           tooltip='start learn.fit_one_cycle with this rate at the top')
+                           tooltip='start learn.fit_one_cycle with this rate at the top, keep the best weights, and take the fit back if it is worse than before')
         self.rules: dict[str, Any] = {}                    # rule -> button
         self.rule_row = _row()
         self.live = self._make_live()                      # the live chart; None: anywidget is not installed, or the sweep is empty
@@ -409,7 +431,7 @@ class LRPicker:
         self.found.choose(self.lr)
 
     def start_fit(self) -> None:
-        "Call `fit_one_cycle` with the chosen epochs, and the chosen rate as the highest rate. If the learner is running, only show a message"
+        "Call `fit_unless_worse` with the chosen epochs, and the chosen rate as the highest rate. If the learner is running, only show a message"
         try: learn, lr, n = self.learn, self.lr, self.epochs.value
         except RuntimeError as e: return self._say(problem_html(e))
         if from_page() and time.monotonic() - self.ended < 0.5: return     # second click of a double click
@@ -420,8 +442,10 @@ class LRPicker:
         self._switch(False)
         try:
             self._say(boxed(f'training: {plan}', 'train'))
-            self._train(learn, n, lr)
-            self._say(boxed(_how(learn) + plan, 'lr'))
+            why = self._train(learn, n, lr)
+            if why: self._take(lr/3)
+            self._say(boxed(f'taken back: {plan}, because {why}. The line is at a third of the rate now, to train on with' if why
+                            else _how(learn) + plan, 'valid' if why else 'lr'))
         except KeyboardInterrupt as e:
             self._say(boxed(escape(str(e) or 'interrupted'), 'valid'))
             if not from_page(): raise                                      # in a cell, the interrupt stops the cell
@@ -450,11 +474,11 @@ class LRPicker:
         for control in (self.slider, self.use, self.fit, self.epochs): control.disabled = not on
         for name, button in self.rules.items(): button.disabled = not on or name not in self.rates
 
-    def _train(self, learn: Learner, n: int, lr: float) -> None:
+    def _train(self, learn: Learner, n: int, lr: float) -> str:    # why the fit was taken back; empty: it was not
         def put(widget: Any) -> None: self.below.children = (widget,)
         self.below.children, self.printed.value = (), ''
         printed = Printed(lambda page: setattr(self.printed, 'value', page))
-        with placed(learn, put, self._store), printed.collect(): learn.fit_one_cycle(n, lr)
+        with placed(learn, put, self._store), printed.collect(): return fit_unless_worse(learn, n, lr)
 
     def _say(self, page: str) -> None: self.said.value = f'<div role="status">{page}</div>'
 

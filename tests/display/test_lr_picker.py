@@ -919,16 +919,22 @@ def test_clicks_come_from_a_page(message, page, monkeypatch):
 def test_the_second_click_of_two_is_ignored_on_a_page(monkeypatch, clock):
     picker, learn = picker_of()
     monkeypatch.setattr("cbnb.display.lr_picker.from_page", lambda: True)
-    learn.add_cb(cbnb.Callback(after_fit=lambda cb: setattr(clock, "now", clock.now + 10)))
-    runs = []
+    fits, runs = [], []  # a fit may be taken back
+
+    def ends(cb):
+        if cb.learn.purpose == "fit":
+            clock.now += 10
+            fits.append(clock.now)
+
+    learn.add_cb(cbnb.Callback(after_fit=ends))
     for now in (0.7, 11.1, 11.3):
         clock.now = now
         picker.fit.click()
-        runs.append(len(learn.recorder.history))
+        runs.append(len(fits))
     assert runs == [1, 1, 2]
     monkeypatch.setattr("cbnb.display.lr_picker.from_page", lambda: False)
     picker.fit.click()
-    assert len(learn.recorder.history) == 3
+    assert len(fits) == 3
 
 
 def test_an_interrupt_on_a_page_is_only_told(monkeypatch):
@@ -1007,3 +1013,16 @@ def test_the_parts_of_a_picker_have_names_that_a_page_can_look_for():
         and children[3] is picker.slider
     )
     assert children[4].children == (picker.use, picker.epochs, picker.fit) and children[5:] == (picker.said, picker.below, picker.printed)
+
+
+def test_a_fit_that_is_worse_than_before_is_taken_back():
+    """N29: one click on the button wrecked a trained model."""
+    picker, learn = picker_of(lr=0.1)
+    with learn.no_logging():
+        learn.fit_one_cycle(20, 0.02)
+    before, weights, runs = learn.validate()[0], learn.model.a.item(), len(learn.recorder.history)
+    picker.slider.value = 10.0
+    picker.fit.click()
+    assert "taken back: 5 epochs" in picker.said.value and "a third of the rate" in picker.said.value
+    assert learn.validate()[0] == before and learn.model.a.item() == weights and len(learn.recorder.history) == runs
+    assert math.isclose(picker.lr, 10 / 3, rel_tol=0.03) and learn.runs.undone is not None  # it can be redone
