@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from .display import schedules as _in_schedules
     from .files import state as _in_state
     from .display import summary as _in_summary
+    from .callbacks import trackers as _in_trackers
 
 def as_one_fit(
     method: _Method,     # a method of a learner
@@ -135,6 +136,7 @@ class Learner(Loop):
         def profiling(self, workers: Any=..., device: Any=..., clock: Any=...) -> Any: ...
         profile = _in_profile.profile
         nan_batch: Any
+        keeping_best = _in_trackers.keeping_best
         __repr__ = _in_learner.__repr__
         _repr_html_ = _in_learner._repr_html_
         no_logging = _in_learner.no_logging
@@ -162,6 +164,16 @@ class Learner(Loop):
         check = _in_check.check
         diagnose = _in_diagnose.diagnose
         findings: Any
+        @as_one_fit
+        @hinted
+        def fit(self, n_epoch: int | str, lr: Any=..., wd: Any=..., cbs: Any=..., reset_opt: bool=..., start_epoch: int=..., valid_every: int | str | list[int]=..., resume: Any=..., keep_best: Any=...) -> None: ...
+        @hinted
+        def validate(self, ds_idx: int | str=..., dl: Any=..., cbs: Any=...) -> list[float] | Any: ...
+        def new_opt(self) -> Any: ...
+        def put_opt(self, opt: Any) -> None: ...
+        def create_opt(self) -> None: ...
+        def prepare_opt(self, lr: Any=..., wd: Any=..., reset_opt: bool=...) -> None: ...
+        def forget_grads(self) -> None: ...
         def add_cbs(self, cbs: Any) -> 'Learner': ...
         def remove_cbs(self, cbs: Any) -> 'Learner': ...
         def add_cb(self, cb: Any) -> 'Learner': ...
@@ -217,65 +229,6 @@ class Learner(Loop):
         self.add_cbs(given)
         try: self(event.after_create)
         except CancelException as e: raise RuntimeError(not_honoured(e)) from e
-
-    @as_one_fit
-    @hinted
-    def fit(self, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0,
-            valid_every: int | str | list[int] = 1, resume: Any = False) -> None:
-        """Train the model for `n_epoch` epochs, or for a number of training batches or updates
-
-        Args:
-            n_epoch: total number of epochs, including those before `start_epoch`; or '2000 steps', '100 updates'
-            lr: learning rate, as in the constructor; None: `learn.lr`
-            wd: weight decay, for all groups except those at 0; a list for each group; None: `learn.wd`
-            cbs: callbacks for this fit only
-            reset_opt: whether to start with a new optimizer
-            start_epoch: first epoch to train, as if the earlier epochs had been trained
-            valid_every: validate after every n-th epoch, after the listed epochs, or such as '500 steps'
-            resume: True: continue from the newest checkpoint; or the path of a checkpoint
-        Raises:
-            ValueError: start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True continues such a fit
-            ValueError: start_epoch={start_epoch} is after n_epoch={length.n}
-        Example:
-            from cbnb.toy import wave_learner
-            learn = wave_learner()
-            learn.fit(3)
-            assert repr(learn) == 'Learner(Sequential, 97 parameters, AdamW, cpu; 3 epochs trained)'
-            learn
-        """
-        __tracebackhide__ = True
-        length, start_epoch = as_duration(n_epoch, 'n_epoch'), as_count(start_epoch, 'start_epoch', 0)
-        if length.unit != 'epoch' and start_epoch: raise ValueError(
-            f'start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True continues such a fit')
-        if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={length.n}')
-        every = as_valid_every(valid_every)
-        if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
-        if resume: cbs = self.resuming(resume, cbs)       # of the page of checkpoints
-        for hint in self.before_fits: hint(self, lr, start_epoch)
-        with self.run_as('fit', cbs):
-            set_length(self, length)
-            self.start_epoch, self.epoch, self.valid_every = start_epoch, start_epoch, every
-            self.prepare_opt(lr, wd, reset_opt)
-            self.run_epochs()
-
-    @hinted
-    def validate(self, ds_idx: int | str = 1, dl: Any = None, cbs: Any = None) -> list[float] | Any:
-        """Compute the loss and the metrics on a loader
-
-        Args:
-            ds_idx: index of the loader in `learn.dls`, or the name of a validation set
-            dl: a loader to use instead; None: loader `ds_idx`
-            cbs: callbacks for this run only
-        Returns:
-            the loss and the metrics; None without a `Recorder`
-        """
-        __tracebackhide__ = True
-        found: Any = None
-        with self.evaluating('validate', cbs) as evaluate, UndoStack() as undo:
-            undo.set(self, 'final_record', None)
-            evaluate(self.dls[ds_idx] if dl is None else as_loader(dl, single=True))
-            found = self.final_record
-        return found
 
     # What you may assign between two fits
 
@@ -370,57 +323,127 @@ class Learner(Loop):
         if self.running and self.pct_train < 1 and lr is not self._lr: warn_of_next_rate()
         self._lr = lr
 
-    # The optimizer of a fit
+# %% ../nbs/04_learner.ipynb #2ec13621
+@patch
+@as_one_fit
+@hinted
+def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0,
+        valid_every: int | str | list[int] = 1, resume: Any = False, keep_best: Any = False) -> None:
+    """Train the model for `n_epoch` epochs, or for a number of training batches or updates
 
-    def new_opt(self) -> Any:
-        """Make an optimizer with `opt_func`, and return it
+    Args:
+        n_epoch: total number of epochs, including those before `start_epoch`; or '2000 steps', '100 updates'
+        lr: learning rate, as in the constructor; None: `learn.lr`
+        wd: weight decay, for all groups except those at 0; a list for each group; None: `learn.wd`
+        cbs: callbacks for this fit only
+        reset_opt: whether to start with a new optimizer
+        start_epoch: first epoch to train, as if the earlier epochs had been trained
+        valid_every: validate after every n-th epoch, after the listed epochs, or such as '500 steps'
+        resume: True: continue from the newest checkpoint; or the path of a checkpoint
+        keep_best: end with the weights of the best epoch. True: the lowest validation loss; 'accuracy'; ('score', 'max')
+    Raises:
+        ValueError: start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True continues such a fit
+        ValueError: start_epoch={start_epoch} is after n_epoch={length.n}
+    Example:
+        from cbnb.toy import wave_learner
+        learn = wave_learner()
+        learn.fit(3)
+        assert repr(learn) == 'Learner(Sequential, 97 parameters, AdamW, cpu; 3 epochs trained)'
+        learn
+    """
+    __tracebackhide__ = True
+    length, start_epoch = as_duration(n_epoch, 'n_epoch'), as_count(start_epoch, 'start_epoch', 0)
+    if length.unit != 'epoch' and start_epoch: raise ValueError(
+        f'start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True continues such a fit')
+    if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={length.n}')
+    every = as_valid_every(valid_every)
+    if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
+    if keep_best: cbs = self.keeping_best(keep_best, cbs)      # of the page of trackers
+    if resume: cbs = self.resuming(resume, cbs)                # of the page of checkpoints
+    for hint in self.before_fits: hint(self, lr, start_epoch)
+    with self.run_as('fit', cbs):
+        set_length(self, length)
+        self.start_epoch, self.epoch, self.valid_every = start_epoch, start_epoch, every
+        self.prepare_opt(lr, wd, reset_opt)
+        self.run_epochs()
 
-        Returns:
-            the optimizer
-        """
-        last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets the rate of every group
-        others = [p for p in params_outside(self).values() if p.requires_grad]
-        return make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter, getattr(self.dls, 'device', None), others)
+# %% ../nbs/04_learner.ipynb #584d3308
+@patch
+@hinted
+def validate(self: Learner, ds_idx: int | str = 1, dl: Any = None, cbs: Any = None) -> list[float] | Any:
+    """Compute the loss and the metrics on a loader
 
-    def put_opt(self, opt: Any) -> None:
-        """Set `learn.opt` without taking its rate, such as to put an optimizer back
+    Args:
+        ds_idx: index of the loader in `learn.dls`, or the name of a validation set
+        dl: a loader to use instead; None: loader `ds_idx`
+        cbs: callbacks for this run only
+    Returns:
+        the loss and the metrics; None without a `Recorder`
+    """
+    __tracebackhide__ = True
+    found: Any = None
+    with self.evaluating('validate', cbs) as evaluate, UndoStack() as undo:
+        undo.set(self, 'final_record', None)
+        evaluate(self.dls[ds_idx] if dl is None else as_loader(dl, single=True))
+        found = self.final_record
+    return found
 
-        Args:
-            opt: an optimizer, or None
-        """
-        self._opt = opt
+# %% ../nbs/04_learner.ipynb #48b7ebea
+@patch
+def new_opt(self: Learner) -> Any:
+    """Make an optimizer with `opt_func`, and return it
 
-    def create_opt(self) -> None:
-        "Make a new optimizer with `opt_func`, and assign it to `learn.opt`"
-        opt = self.new_opt()
-        self._opt, self._opt_is_old = opt, False
-        if opt is not self._opt_func: self._lr = taken_rates(opt, self._lr)
+    Returns:
+        the optimizer
+    """
+    last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets the rate of every group
+    others = [p for p in params_outside(self).values() if p.requires_grad]
+    return make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter, getattr(self.dls, 'device', None), others)
 
-    def prepare_opt(self, lr: Any = None, wd: Any = None, reset_opt: bool = False) -> None:
-        """Prepare the optimizer for a run that trains: it holds the parameters of the model, and the hyper-parameters of the run
+@patch
+def put_opt(self: Learner, opt: Any) -> None:
+    """Set `learn.opt` without taking its rate, such as to put an optimizer back
 
-        Args:
-            lr: learning rate of this run; None: `learn.lr`
-            wd: weight decay of this run; None: `learn.wd`
-            reset_opt: whether to start with a new optimizer
-        """
-        check_can_train(self)
-        self.undo.callback(self.forget_grads)
-        if self._opt_is_old:
-            print('learn.opt_func was assigned: made a new optimizer')
-            self.create_opt()
-        fit_opt(self, reset_opt)
-        self.forget_grads()                      # left by a `backward` before the fit
-        self.undo.set(self, 'own_hypers', hold_hypers(self.opt, self.undo, self.lr if lr is None else lr,
-                                                      self.wd if wd is None else wd, has_lr=lr is not None))
-        count_own_updates(self)
+    Args:
+        opt: an optimizer, or None
+    """
+    self._opt = opt
 
-    def forget_grads(self) -> None:
-        "Set the gradients of all parameters of `trained_modules` and the optimizer to None"
-        if self.iter is not None: self.train_step.zero_grad(self)      # a step may override it
-        if self.opt is not None: zero_grad(self.opt)
-        for m in trained_modules(self).values():
-            for p in m.parameters(): p.grad = None
+@patch
+def create_opt(self: Learner) -> None:
+    "Make a new optimizer with `opt_func`, and assign it to `learn.opt`"
+    opt = self.new_opt()
+    self._opt, self._opt_is_old = opt, False
+    if opt is not self._opt_func: self._lr = taken_rates(opt, self._lr)
+
+# %% ../nbs/04_learner.ipynb #bc21149e
+@patch
+def prepare_opt(self: Learner, lr: Any = None, wd: Any = None, reset_opt: bool = False) -> None:
+    """Prepare the optimizer for a run that trains: it holds the parameters of the model, and the hyper-parameters of the run
+
+    Args:
+        lr: learning rate of this run; None: `learn.lr`
+        wd: weight decay of this run; None: `learn.wd`
+        reset_opt: whether to start with a new optimizer
+    """
+    check_can_train(self)
+    self.undo.callback(self.forget_grads)
+    if self._opt_is_old:
+        print('learn.opt_func was assigned: made a new optimizer')
+        self.create_opt()
+    fit_opt(self, reset_opt)
+    self.forget_grads()                      # left by a `backward` before the fit
+    self.undo.set(self, 'own_hypers', hold_hypers(self.opt, self.undo, self.lr if lr is None else lr,
+                                                  self.wd if wd is None else wd, has_lr=lr is not None))
+    count_own_updates(self)
+
+@patch
+def forget_grads(self: Learner) -> None:
+    "Set the gradients of all parameters of `trained_modules` and the optimizer to None"
+    if self.iter is not None: self.train_step.zero_grad(self)      # a step may override it
+    if self.opt is not None: zero_grad(self.opt)
+    for m in trained_modules(self).values():
+        for p in m.parameters(): p.grad = None
 
 # %% ../nbs/04_learner.ipynb #642ff1a3
 @patch
