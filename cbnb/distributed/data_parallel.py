@@ -169,7 +169,6 @@ def make_accelerator(device: Any,    # device of the loaders; only 'cpu' is kept
     try: from accelerate import Accelerator, DistributedDataParallelKwargs
     except ImportError as e: raise ImportError('training in several processes needs accelerate: pip install "cbnb[distributed]"') from e
     on_cpu = device is not None and torch.device(device).type == 'cpu'
-    options = dict(broadcast_buffers=False) | options     # `share_tensors` copies them, once per validation
     # mixed_precision='no', because `MixedPrecision` does the casting
     return Accelerator(cpu=on_cpu, mixed_precision='no', kwargs_handlers=[DistributedDataParallelKwargs(**options)])
 
@@ -510,6 +509,7 @@ class Distributed(Callback):
         trained = [m for m in owned_by_steps(learn)[1] if any(p.requires_grad for p in m.parameters())]
         planned = self.accelerator.device.type == 'cpu' and not any(cb.run for cb in learn.callbacks.find(GradientAccumulation))
         wrapped = self.accelerator.prepare_model(Wrapped(trained, (_HEAD + 1 + _PARTS)*planned))
+        if 'broadcast_buffers' not in self.options: wrapped.broadcast_buffers = False      # `share_tensors` copies them
         if planned:
             self.wrapped = wrapped              # `_end` needs it, and comes after `undo.set`
             self._carry(step, undo)
