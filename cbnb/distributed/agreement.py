@@ -49,7 +49,9 @@ def control_group() -> Any:
     "Return the process group for control messages. The first call creates the group, and all processes must make this call together"
     world = dist.group.WORLD
     if not any(known is world for known, _ in _control):
-        _control[:] = [(world, dist.new_group(backend='gloo', timeout=datetime.timedelta(days=30)))]
+        long = datetime.timedelta(days=30)
+        _control[:] = [(world, dist.new_group(backend='gloo', timeout=long))]
+        if dist.get_backend() == 'gloo': dist.distributed_c10d._set_pg_timeout(long)       # torch has no public function for it
         atexit.register(_leave, world)
     return _control[0][1]
 
