@@ -331,7 +331,7 @@ class Distributed(Callback):
             return
         weight = learn.loss_weight if not share.borrowed or learn.loss_weight is None else 0
         if self.wrapped is not None:
-            self.weight = weight
+            self.weight = weight = weight.double() if isinstance(weight, Tensor) else weight
             total = share.items_in_step*share.per_item         # as planned; `_hear` corrects it
         else: total = mean_losses(learn, weight, share.borrowed)
         if learn.loss_grad is None: return

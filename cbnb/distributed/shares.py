@@ -208,7 +208,9 @@ class Share:
             if self.group.interrupted:
                 self.group.interrupted = 0.
                 raise KeyboardInterrupt
-            if (batch := next(batches, None)) is None: return
+            if (batch := next(batches, None)) is None:
+                self.group.agree()                     # of a process that has left in the last batch
+                return
             self.borrowed, total = source.borrowed == i, source.sizes.popleft()
             self.items_in_step, self.weight = total, (0 if self.borrowed else _items_in(batch))*self.group.n/total
             yield batch
