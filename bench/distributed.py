@@ -78,7 +78,7 @@ def one_rank():
     dist.destroy_process_group()
 
 
-def fit_rank(epochs=16, n_batches=60, width=256):
+def fit_rank(epochs=60, n_batches=60, width=256):
     """In each of two processes: a step of bare DDP, and a batch of a learner with `distributed`, by turns; milliseconds."""
     import torch
     import torch.distributed as dist

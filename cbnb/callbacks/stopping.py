@@ -158,10 +158,14 @@ class TerminateOnNaN(Callback):
         if not self.learn.training: self.before_backward()    # validation has no `before_backward`
 
     def before_backward(self):                                # after other callbacks have changed the loss
-        loss = self.learn.loss
-        if loss is None or all_finite(loss): return           # waits for the device
+        loss, together = self.learn.loss, getattr(self.learn, 'data_parallel', None)
+        if loss is None or together and together.owes_loss: return
+        if all_finite(loss): return                           # waits for the device
         single = isinstance(loss, Tensor) and loss.numel() == 1
         self._found(f'the loss is {loss.item() if single else "not finite"}')
+
+    def after_backward(self):
+        if getattr(self.learn, 'data_parallel', None): self.before_backward()      # the loss of all processes is known now
 
     def before_step(self):
         if not self.check_grads: return

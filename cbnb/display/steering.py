@@ -53,6 +53,11 @@ class Steering(Callback):
         if as_positive(by, 'by') == 0: raise ValueError('by=0 would train nothing: use pause()')
         self.lr_scale = float(by)
 
+    def apply_now(self) -> None:
+        "Apply the factor to the update of the batch under way, too"
+        if self._put_back: self._unscale()
+        self.before_batch()
+
     def stop(self) -> None:
         "End the fit after the current batch. If no fit is running, raise `RuntimeError`"
         self._check_running('stop')

@@ -12,7 +12,8 @@ import datetime
 import enum
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 # %% ../../nbs/distributed/agreement.ipynb #67cf5640
@@ -22,21 +23,24 @@ from torch import nn
 
 # %% ../../nbs/distributed/agreement.ipynb #67ec7d78
 from ..basics.processes import n_processes, process_number
-from ..events import CancelEpochException, CancelFitException, CancelTrainException, CancelValidException
+from ..events import (
+    CancelBatchException, CancelEpochException, CancelFitException, CancelTrainException, CancelValidException)
 
 # %% ../../nbs/distributed/agreement.ipynb #c629d665
 class Request(enum.IntEnum):
     "The part of a fit that a process asks all processes to leave"
     GO_ON = 0
-    TRAIN = 1          # leave the training phase
-    VALIDATE = 2       # leave the validation phase
-    EPOCH = 3          # leave the epoch
-    FIT = 4            # end the fit
-    INTERRUPT = 5      # end the fit as Ctrl-C does
+    BATCH = 1          # leave the batch
+    TRAIN = 2          # leave the training phase
+    VALIDATE = 3       # leave the validation phase
+    EPOCH = 4          # leave the epoch
+    FIT = 5            # end the fit
+    INTERRUPT = 6      # end the fit as Ctrl-C does
+    FAIL = 7           # end the run, because this process has failed
 
 EXCEPTIONS: dict[Request, type[BaseException]] = {
-    Request.TRAIN: CancelTrainException, Request.VALIDATE: CancelValidException, Request.EPOCH: CancelEpochException,
-    Request.FIT: CancelFitException, Request.INTERRUPT: KeyboardInterrupt}
+    Request.BATCH: CancelBatchException, Request.TRAIN: CancelTrainException, Request.VALIDATE: CancelValidException, Request.EPOCH: CancelEpochException,
+    Request.FIT: CancelFitException, Request.INTERRUPT: KeyboardInterrupt, Request.FAIL: RuntimeError}
 
 # %% ../../nbs/distributed/agreement.ipynb #688f3e69
 _control: list[tuple[Any, Any]] = []      # (the group of all processes, the group for messages)
@@ -45,7 +49,9 @@ def control_group() -> Any:
     "Return the process group for control messages. The first call creates the group, and all processes must make this call together"
     world = dist.group.WORLD
     if not any(known is world for known, _ in _control):
-        _control[:] = [(world, dist.new_group(backend='gloo', timeout=datetime.timedelta(days=30)))]
+        long = datetime.timedelta(days=30)
+        _control[:] = [(world, dist.new_group(backend='gloo', timeout=long))]
+        if dist.get_backend() == 'gloo': dist.distributed_c10d._set_pg_timeout(long)       # torch has no public function for it
         atexit.register(_leave, world)
     return _control[0][1]
 
@@ -84,12 +90,18 @@ def shared_store() -> Any:
     return dist.distributed_c10d._get_default_store()      # torch has no public function for it
 
 # %% ../../nbs/distributed/agreement.ipynb #68477c16
+_BROKEN = '/gloo/', 'NCCL', 'onnection', 'timed out'      # words of torch's errors
+
 class Group:
     "A group of processes that train one model together, exchange values, and agree on the batch at which to stop"
     told = Request.GO_ON      # the request received from another process, until this process has carried it out
     lr_scale = 1.             # factor on the planned learning rate; all processes use the factor of process 0
+    batch = told_batch = 0    # the batch that this process began last; the one in which the received request was made
     flag = flagged = False    # `flag` is set in this process; `flagged`: any process had it set at the last exchange
     interrupted = 0.          # time when Ctrl-C was pressed in this process; 0: not pressed
+    broken = False            # whether an exchange failed, after which no other is possible
+    patience = 1800.          # seconds to wait for the other processes outside of batches
+    where: Callable[[], str] = staticmethod(lambda: '')      # describes the position in the loop
 
     def __init__(self, run: int = 0):
         self.n, self.number, self.run = n_processes(), process_number(), run
@@ -98,16 +110,27 @@ class Group:
     def agree(self,
         request: Request = Request.GO_ON,    # the part of the fit that this process asks all to leave
         items: int = 0,                      # items in the next batch of this process
+        place: str = 'a batch',              # the place in the program, the same in all processes
     ) -> int:                                # total number of items in the next batches of all processes
         "Exchange requests and item counts. If the highest request is higher than `request`, raise the exception of the highest request"
         wish = max(request, Request.INTERRUPT if self.interrupted else Request.GO_ON)
-        rows = self.rows(wish, items, self.lr_scale, self.flag)
+        rows = self.rows(wish, items, self.lr_scale, self.flag, zlib.crc32(place.encode()), self.batch, place=place)
         self.flagged = any(row[3] for row in rows)
         found, self.lr_scale = Request(int(max(row[0] for row in rows))), rows[0][2]
         if found > request:
+            self.told_batch = int(max(rows)[5])            # of a process with the highest request
             self.told, self.interrupted = found, 0.
-            raise EXCEPTIONS[found]()
+            raise EXCEPTIONS[found](*[self.first_failure() or 'another process failed']*(found == Request.FAIL))
+        if not found and len({row[4] for row in rows}) > 1: self._part(place)
         return int(sum(row[1] for row in rows))
+
+    def _part(self, place: str) -> None:
+        "Raise the error for processes that have arrived at different places"
+        each: list[Any] = [None]*self.n
+        dist.all_gather_object(each, f'{place} ({self.where()})', group=self.control)
+        self.fail('the processes have come to different places, where each waits for the others: ' + '; '.join(
+            f'process {i} at {at}' for i, at in enumerate(each)) + '. What processes do together, such as validate() and '
+            'get_preds(), has to be called in all of them')
 
     def left(self, request: Request) -> None:
         "Tell the other processes that this process has left a part of the fit, unless one of them requested it"
@@ -119,6 +142,11 @@ class Group:
         now = time.monotonic()
         if self.interrupted and now - self.interrupted > 2: raise KeyboardInterrupt
         self.interrupted = self.interrupted or now         # a launcher may send SIGINT twice in quick succession
+
+    def fail(self, words: str) -> None:
+        "Raise `RuntimeError`, at the same batch in all processes"
+        self.told = Request.FAIL                           # nobody needs to be told
+        raise RuntimeError(words)
 
     def tell_failure(self, e: BaseException) -> None:
         "Store an error message for the other processes. Only the first message of a run is kept"
@@ -136,7 +164,7 @@ class Group:
         "Return the value of process 0 in every process"
         if self.n == 1: return value
         values = [value]
-        with self._naming_failures(): dist.broadcast_object_list(values, 0, group=self.control)
+        with self.naming_failures(): dist.broadcast_object_list(values, 0, group=self.control)
         return values[0]
 
     def dealt(self, values: list[Any],    # values of process 0, at most one for each process
@@ -145,20 +173,41 @@ class Group:
         if self.n == 1: return ((values[0],),)*2 if values else (None, None)
         each = [(v,) for v in values] + [None]*(self.n - len(values))
         mine: list[Any] = [None]
-        with self._naming_failures(): dist.scatter_object_list(
+        with self.naming_failures(): dist.scatter_object_list(
             mine, [(own, each[0]) if own is None else (own, own) for own in each] if self.number == 0 else None, 0, group=self.control)
         return mine[0]
 
-    def rows(self, *numbers: float) -> list[list[float]]:
+    def rows(self, *numbers: float,
+        place: str = 'a batch',    # where this process is; the wait for a batch has no limit
+    ) -> list[list[float]]:
         "Return one list for each process, with the numbers that were passed in that process"
         if self.n == 1: return [list(numbers)]
         mine = torch.tensor(numbers, dtype=torch.float64)
         each = [torch.empty_like(mine) for _ in range(self.n)]
-        with self._naming_failures(): dist.all_gather(each, mine, group=self.control)
+        with self.naming_failures(): self._wait(dist.all_gather(each, mine, group=self.control, async_op=True), place)
         return [row.tolist() for row in each]
 
+    def _wait(self, work: Any, place: str) -> None:
+        "Wait for an exchange, in parts, so that Ctrl-C can act. Outside of batches, `patience` is the limit"
+        begun = time.monotonic()
+        while True:
+            try: return work.wait(datetime.timedelta(seconds=min(5., self.patience)))
+            except RuntimeError:
+                if work.is_completed(): raise
+            if place.startswith('a batch'): continue
+            with contextlib.suppress(Exception): shared_store().set(f'cbnb/at/{self.run}/{place}/{self.number}', '')
+            if time.monotonic() - begun >= self.patience: break
+        came = [i for i in range(self.n) if shared_store().check([f'cbnb/at/{self.run}/{place}/{i}'])]
+        absent = ', '.join(str(i) for i in range(self.n) if i not in came)
+        raise TimeoutError(f'process {absent} has not come to {place} ({self.where()}) within {self.patience:g} s')
+
     @contextlib.contextmanager
-    def _naming_failures(self) -> Iterator[None]:
+    def naming_failures(self) -> Iterator[None]:
+        "Replace the error of a broken connection by the error of the process that failed first"
         try: yield
-        except RuntimeError as e:
+        except (RuntimeError, TimeoutError) as e:
+            broke = isinstance(e, (TimeoutError, dist.DistError)) or any(word in str(e) for word in _BROKEN)
+            if not broke: raise
+            self.broken = True
+            if isinstance(e, TimeoutError): raise
             raise RuntimeError(self.first_failure() or 'the connection to another process broke: it has ended or was killed') from e

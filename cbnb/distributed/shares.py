@@ -7,6 +7,7 @@ __all__ = ['dealt_step', 'steps_of', 'n_steps', 'Dealt', 'is_dealt', 'dealt_alre
 
 # %% ../../nbs/distributed/shares.ipynb #aaedb37a
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -51,13 +52,16 @@ def n_steps(n_batches: int | None,    # number of batches in the loader; None: u
 
 # %% ../../nbs/distributed/shares.ipynb #5cbf8b25
 _AT_ONCE = 2**18     # number of items per message
+_PLANNED = 2**23     # number of items in an epoch whose steps are known at its start, at most
 
 class Dealt:
     "A batch sampler for one of several processes. Process 0 runs the original sampler for all processes"
     def __init__(self, sampler: Any,    # batch sampler; only process 0 iterates over it
         group: Group, borrows: bool = False,    # give a process without items in a step an item of another process
-        drop_last: bool = False):
+        drop_last: bool = False, whole: bool = False):    # `whole`: fetch all steps at once
         self.sampler, self.group, self.borrows, self.drop_last = sampler, group, borrows, drop_last
+        self.sizes: deque[int] = deque()      # items of all processes in the steps that `Share` has not yielded yet
+        self.at_once = math.inf if whole else _AT_ONCE
         self.borrowed: int | None = None      # number of the batch with a weight of zero; None: no such batch
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -69,8 +73,9 @@ class Dealt:
     def start(self) -> None:
         "Fetch the next steps from process 0, unless this process has some"
         if self.chunk or self.is_last: return
-        self.group.agree()                # a process that has left the epoch would not join the next exchange
-        self.chunk, self.is_last = self.group.from_main(_chunk(self.steps) if self.steps else None)
+        self.group.agree(place='a batch of a new epoch')      # a process that has left the epoch would not join the next exchange
+        self.chunk, self.is_last = self.group.from_main(_chunk(self.steps, self.at_once) if self.steps else None)
+        self.sizes.extend(sum(map(len, step)) for step in self.chunk)
 
     def _batches(self) -> Iterator[list[Any]]:
         for i in itertools.count():
@@ -81,13 +86,13 @@ class Dealt:
             if not mine and self.borrows: self.borrowed, mine = i, step[0][:1]
             if mine: yield mine
 
-def _chunk(steps: Iterator[list[list[Any]]]) -> tuple[deque[list[list[Any]]], bool]:
-    "Return the next steps, with about `_AT_ONCE` items in total, and whether they are the last steps"
+def _chunk(steps: Iterator[list[list[Any]]], at_once: float) -> tuple[deque[list[list[Any]]], bool]:
+    "Return the next steps, with about `at_once` items in total, and whether they are the last steps"
     chunk, size = deque(), 0
     for step in steps:
         chunk.append(step)
         size += sum(map(len, step)) + 1
-        if size >= _AT_ONCE: return chunk, not all(step)     # a step with too few items is the last
+        if size >= at_once: return chunk, not all(step)     # a step with too few items is the last
     return chunk, True
 
 # %% ../../nbs/distributed/shares.ipynb #73f4f475
@@ -140,11 +145,21 @@ class Share:
     weight = 1.        # items of the current batch, divided by the mean over the processes
     items_in_step = 0  # items of all processes in the current step
     borrowed = False   # the current batch belongs to another process
+    per_item = 1.      # weight of an item in the loss, as far as it is known
+    planned = False    # the steps of an epoch are known at its start, so that no message is needed before a batch
+    carries = False    # messages travel with the gradients
+    ahead = 0          # steps, as far as they are known, whose gradients have not been exchanged yet
 
     @property
     def drop_last(self) -> bool:
         "Whether the batch sampler of the loader drops an incomplete batch. If so, `Share` drops a last step that has too few batches"
         return is_dealt(self.dl) and getattr(self.dl.batch_sampler, 'drop_last', False)
+
+    @property
+    def fits(self) -> bool:
+        "Whether all steps of an epoch can be known at its start"
+        n = n_batches(self.dl)
+        return is_dealt(self.dl) and n is not None and n*(getattr(self.dl, 'batch_size', None) or 2**8) <= _PLANNED
 
     def __getattr__(self, name: str) -> Any:
         if name[:2] == '__' or name == 'dl': raise AttributeError(name)
@@ -162,8 +177,11 @@ class Share:
         "Iterate over the batches of this process after the first `n` batches of the loader"
         source: Any
         if is_dealt(self.dl):
-            source = Dealt(skipping(self.dl.batch_sampler, n), self.group, self.training, self.drop_last)
-            return self._together(source, iterator_over(self.dl, lambda _: source))
+            source = Dealt(skipping(self.dl.batch_sampler, n), self.group, self.training, self.drop_last, self.planned)
+            batches = iterator_over(self.dl, lambda _: source)
+            if not self.planned: return self._together(source, batches)
+            self.ahead = len(source.sizes)
+            return self._planned(source, batches)
         rest = itertools.islice(self.dl, n, None) if n and self.group.number == 0 else self.dl
         source = _Sent(rest, self.group, self.training)
         return self._together(source, iter(source))
@@ -184,6 +202,19 @@ class Share:
         each = gather_over_processes(parts)
         return [part for step in itertools.zip_longest(*each, fillvalue=self) for part in step if part is not self]
 
+    def _planned(self, source: Dealt, batches: Iterator[Any]) -> Iterator[Any]:
+        "Yield the batches without a message, as the number of items in each step is known"
+        for i in itertools.count():
+            if self.group.interrupted:
+                self.group.interrupted = 0.
+                raise KeyboardInterrupt
+            if (batch := next(batches, None)) is None:
+                self.group.agree()                     # of a process that has left in the last batch
+                return
+            self.borrowed, total = source.borrowed == i, source.sizes.popleft()
+            self.items_in_step, self.weight = total, (0 if self.borrowed else _items_in(batch))*self.group.n/total
+            yield batch
+
     def _together(self, source: Any, batches: Iterator[Any]) -> Iterator[Any]:
         "Yield the batches, each after an exchange with the other processes"
         for i in itertools.count():
@@ -191,6 +222,7 @@ class Share:
             self.borrowed = source.borrowed == i
             mine = 0 if batch is None or self.borrowed else _items_in(batch)
             total = self.items_in_step = self.group.agree(items=mine)
+            self.ahead = int(self.carries and total > 0)
             if not total: return
             self.weight = mine*self.group.n/total
             yield torch.empty(0) if batch is None else batch         # the loop skips an empty batch

@@ -1,0 +1,112 @@
+"""One process does what the others do not, in each place of a fit: `python trouble_cases.py FOLDER HOW ...`, in several processes.
+
+The group of processes outlives all cases. For each, a process writes how its fit ended, after how many steps, and with which weights.
+"""
+
+import faulthandler
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import cbnb.all as cbnb
+
+N, RANK = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+SHARDED = "sharded" in sys.argv
+LIMIT = 30  # seconds without a finished case: every thread writes where it hangs
+
+CANCELS = dict(
+    step=cbnb.CancelStepException,
+    backward=cbnb.CancelBackwardException,
+    batch=cbnb.CancelBatchException,
+    train=cbnb.CancelTrainException,
+    validate=cbnb.CancelValidException,
+    epoch=cbnb.CancelEpochException,
+    fit=cbnb.CancelFitException,
+)
+TRAINING = "before_batch after_pred after_loss before_backward after_backward before_step after_step after_batch".split()
+BETWEEN = "before_epoch before_train after_train before_validate after_validate after_epoch".split()
+EVERYWHERE = ["before_fit", *BETWEEN, *TRAINING, "valid_batch", "after_fit"]
+CASES = dict(  # how -> where
+    error=EVERYWHERE,
+    fit=[*BETWEEN, *TRAINING, "valid_batch"],
+    epoch=[*BETWEEN[:-1], *TRAINING, "valid_batch"],
+    train=TRAINING,
+    validate=["valid_batch", "valid_loss"],
+    batch=TRAINING[:-1],
+    backward=["before_backward"],
+    step=["before_step"],
+    alone=["after_batch", "before_batch", "after_train", "after_epoch", "valid_batch"],  # validate() in one process
+    interrupt=[*BETWEEN, *TRAINING, "valid_batch"],
+    stop=[*TRAINING, "valid_batch"],
+)
+
+
+def trouble(how: str, cb) -> None:
+    if how == "error":
+        raise ValueError("mine")
+    if how in CANCELS:
+        raise CANCELS[how]
+    if how == "alone":
+        cb.learn.validate()
+    if how == "interrupt":
+        os.kill(os.getpid(), 2)
+    if how == "stop":
+        cb.learn.steering.stop()
+
+
+def fit(how: str, where: str) -> dict:
+    torch.manual_seed(0)
+    x = torch.randn(96, 4)
+    data = TensorDataset(x, x.sum(1, keepdim=True))
+    train, valid = (DataLoader(data, 8 // N, shuffle=shuffle) for shuffle in (True, False))
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)) if not SHARDED else nn.Linear(4, 1)
+    steering = cbnb.Steering() if hasattr(cbnb, "Steering") else None
+    from cbnb.display.steering import Steering
+
+    steering = steering or Steering()
+    learn = cbnb.Learner(cbnb.DataLoaders(train, valid, device="cpu"), model, nn.MSELoss(), lr=1e-3, cbs=steering)
+    learn.remove_cb(cbnb.ProgressCallback)
+    name = dict(valid_batch="after_batch", valid_loss="after_loss").get(where, where)
+    one = 0 if how in ("stop", "alone") else N - 1
+    done = []
+
+    def act(cb) -> None:
+        in_batch = name in TRAINING
+        if RANK != one or done or in_batch and (cb.training == where.startswith("valid") or cb.iter != 2 or cb.epoch):
+            return
+        done.append(True)
+        trouble(how, cb)
+
+    found = dict(said="ended")
+    try:
+        with learn.distributed():
+            learn.logger = lambda row: None
+            learn.fit(2, cbs=cbnb.Callback(**{name: act}))
+    except (Exception, KeyboardInterrupt) as e:
+        found["said"] = f"{type(e).__name__}: {e}"
+    run = learn.recorder.history.runs and learn.recorder.last()
+    weights = [] if SHARDED and not found["said"] == "ended" else [round(p.sum().item(), 6) for p in learn.model.parameters()]
+    return found | dict(n_steps=run.n_steps if run else 0, epochs=len(run.epochs) if run else 0, weights=weights)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    folder, *hows = sys.argv[1:]
+    found = {}
+    for how in (how for how in hows if how in CASES):
+        for where in CASES[how]:
+            faulthandler.dump_traceback_later(LIMIT, exit=True)
+            if "-v" in hows:
+                print(RANK, how, where, file=sys.stderr, flush=True)
+            found[f"{how} {where}"] = fit(how, where)
+            if "-v" in hows:
+                print(RANK, found[f"{how} {where}"], file=sys.stderr, flush=True)
+    faulthandler.cancel_dump_traceback_later()
+    Path(folder, f"trouble_{RANK}.json").write_text(json.dumps(found))
+    torch.distributed.destroy_process_group()
