@@ -24,7 +24,7 @@ from ..basics.arguments import as_count
 from ..lr.finder import LRFind, geometric
 from ..basics.optimizers import hyper_key, spread_lrs
 from ..schedule import SchedPoly
-from ..snapshot import snapshot
+from ..files.snapshot import snapshot
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #6406d098
 def annealing_poly(degree: float) -> Callable[[Any, Any, float], Any]:

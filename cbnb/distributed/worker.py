@@ -44,7 +44,7 @@ from .data_parallel import Distributed
 from ..basics.buffers import NamedLoss
 from ..history import Run
 from ..learner import Learner
-from ..snapshot import owned_by_steps
+from ..files.snapshot import owned_by_steps
 from ..undo import interrupts_wait
 
 # %% ../../nbs/distributed/worker.ipynb #c9b2b8c4

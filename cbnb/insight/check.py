@@ -21,7 +21,7 @@ from .finding_figures import Figure
 from .findings import FAULTS, Finding, Findings
 from .texts import finding
 from ..learner import Learner
-from ..snapshot import without_trace
+from ..files.snapshot import without_trace
 
 # %% ../../nbs/insight/check.ipynb #6402339e
 Check = Callable[[Evidence], Iterator[Finding]]

@@ -44,7 +44,7 @@ from ..display.figures import (
     COLORS, figure, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show, view_for)
 from ..recorder import Recorder
 from ..schedule import one_cycle_scheds
-from ..snapshot import snapshot
+from ..files.snapshot import snapshot
 from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/lr/finder.ipynb #cbf3cb54
