@@ -29,7 +29,8 @@ from .basics.loaders import n_batches
 from .basics.nested import kind_of, part_of
 from .basics.patch import patch
 from .basics.processes import n_processes
-from .callback import Callback, as_list
+from .callback import Callback
+from .callback_list import as_list
 from .callbacks.model_loss import computes_loss
 from .callbacks.trackers import sets_lr
 from .events import EVENTS, event

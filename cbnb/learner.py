@@ -27,7 +27,8 @@ from .basics.opt_checks import check_opt_func, checked_lr, taken_rates, warn_of_
 from .basics.optimizers import spread_lrs
 from .basics.patch import patch
 from .basics.trained_modules import params_outside, trained_modules
-from .callback import Callback, CallbackList, CbList, as_list, is_a
+from .callback import Callback, CallbackList
+from .callback_list import CbList, as_list, is_a
 from .data import as_dls, splitter_of
 from .events import CancelException, event, not_honoured
 from .fit_opt import check_can_train, count_own_updates, fit_opt

@@ -18,7 +18,7 @@ from .fastai_v1_loop import listeners
 from .fastai_v1_slots import LearnerCallback
 from .fastai_v2 import (
     sched_cos as annealing_cos, sched_exp as annealing_exp, sched_lin as annealing_linear, sched_no as annealing_no)
-from ..callback import as_list
+from ..callback_list import as_list
 from ..learner import Learner
 from ..basics.arguments import as_count
 from ..lr.finder import LRFind, geometric

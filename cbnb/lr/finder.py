@@ -25,7 +25,8 @@ from torch import Tensor
 # %% ../../nbs/lr/finder.ipynb #3eb8e9fd
 from ..basics.optimizers import MultiOptimizer, get_hyper, hyper_key, set_hyper, spread_lrs, total_norm, write_hyper
 from ..basics.processes import local_parts
-from ..callback import Callback, as_list
+from ..callback import Callback
+from ..callback_list import as_list
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.arguments import as_count, as_positive, hinted
 from ..basics.patch import patch
