@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 # %% ../nbs/04_learner.ipynb #02713ab8
+from . import runs  # noqa: F401 (adds `evaluating`, `where` and others to the loop)
 from .basics.arguments import as_count, checked_loss_func, checked_model, checked_moms, event_names, hinted
 from .basics.arguments import Every, as_duration
 from .basics.fused import zero_grad
