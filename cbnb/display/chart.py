@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 # %% ../../nbs/display/chart.ipynb #ae57af8d
 from ..basics.text import escape, number
 from .axes import Axis, free_place, path, spread
-from .figures import WIDE, as_doubles, envelope, envelope_places, epoch_ticks, figure, legend, show
-from .live_curve import listed
+from .figures import WIDE, as_doubles, envelope, envelope_places, epoch_ticks, figure, legend, listed, show
 from .look import COLORS, FONT, WIDEST, css_variables, in_page
 from .page_script import Html, asset, display_html, runs_scripts, script, scripted, still_image
 from ..basics.buffers import SmoothedBuffer

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['RULE_COLORS', 'STYLE', 'NAMED_COLORS', 'WIDE', 'VIEWS', 'figure', 'png_bundle', 'png_metadata', 'show', 'legend',
-           'as_doubles', 'envelope', 'envelope_places', 'kept_span', 'epoch_ticks', 'loss_range', 'rule_colors',
-           'lr_find_figure', 'lr_trials_figure', 'wants_figure', 'answers_mouse', 'view_for']
+           'as_doubles', 'listed', 'envelope', 'envelope_places', 'kept_span', 'epoch_ticks', 'loss_range',
+           'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'wants_figure', 'answers_mouse', 'view_for']
 
 # %% ../../nbs/display/figures.ipynb #d53ef3a8
 import base64
@@ -139,12 +139,18 @@ def as_doubles(
     doubles = array('d', values)
     return torch.frombuffer(doubles, dtype=torch.float64) if doubles else torch.zeros(0, dtype=torch.float64)
 
+def listed(
+    values: Sequence[float],    # a tensor, an array or a list
+) -> list[float]:
+    "Convert values to a list of Python numbers"
+    return values.tolist() if hasattr(values, 'tolist') else list(values)
+
 # %% ../../nbs/display/figures.ipynb #c198b53c
 def envelope(xs: Sequence[float],
     ys: Sequence[float],    # as many as `xs`; nan is a gap
     n: int = 2000) -> tuple[list[float], list[float]]:
     "Thin a curve to about `n` points: the smallest and the largest value of each of `n/2` groups of consecutive points"
-    if len(ys) <= n: return list(xs), ys.tolist() if hasattr(ys, 'tolist') else list(ys)
+    if len(ys) <= n: return list(xs), listed(ys)
     y = as_doubles(ys)
     at = _extreme_places(y, n)
     return [xs[i] for i in at.tolist()], y[at].tolist()

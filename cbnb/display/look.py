@@ -4,17 +4,15 @@
 
 # %% auto #0
 __all__ = ['PAGES', 'PALETTE', 'RUN_SHADES', 'COLORS', 'RUN_COLORS', 'FONT', 'TEXT_SIZE', 'TITLE_SIZE', 'LINE_WIDTHS', 'WIDEST',
-           'Shade', 'contrast', 'seen_by', 'closest', 'css_variables', 'in_page', 'lr_text', 'value_text', 'count_text',
-           'swatches']
+           'Shade', 'contrast', 'css_variables', 'in_page', 'lr_text', 'value_text', 'count_text', 'sparkline']
 
 # %% ../../nbs/display/look.ipynb #e1665ba5
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 # %% ../../nbs/display/look.ipynb #07997d43
 from ..basics.text import number, trim_zeros
-from .page_script import Html
 
 # %% ../../nbs/display/look.ipynb #52890ee1
 class Shade(NamedTuple):
@@ -55,35 +53,6 @@ def _linear(color: str) -> list[float]:
     "Return the linear red, green and blue of a color, from 0 to 1 (sRGB, IEC 61966-2-1)"
     parts = (int(color[i:i + 2], 16)/255 for i in (1, 3, 5))
     return [c/12.92 if c <= 0.04045 else ((c + 0.055)/1.055)**2.4 for c in parts]
-
-# %% ../../nbs/display/look.ipynb #11d5374b
-_VISION = dict(
-    normal=((1, 0, 0), (0, 1, 0), (0, 0, 1)),
-    protan=((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
-    deutan=((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
-    tritan=((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)))
-_TO_CONES = ((0.4122214708, 0.5363325363, 0.0514459929), (0.2119034982, 0.6806995451, 0.1073969566),
-             (0.0883024619, 0.2817188376, 0.6299787005))
-_TO_LAB = ((0.2104542553, 0.793617785, -0.0040720468), (1.9779984951, -2.428592205, 0.4505937099),
-           (0.0259040371, 0.7827717662, -0.808675766))
-
-def _times(matrix: Iterable[Iterable[float]], vector: list[float]) -> list[float]:
-    return [sum(a*b for a, b in zip(row, vector)) for row in matrix]
-
-def seen_by(
-    eye: str,    # type of color vision: 'normal', 'protan', 'deutan' or 'tritan'
-    color: str) -> list[float]:    # lightness from 0 to 1, and two color coordinates
-    "Return the Oklab coordinates of a color as perceived with a type of color vision"
-    light = [max(v, 0.) for v in _times(_VISION[eye], _linear(color))]
-    return _times(_TO_LAB, [v**(1/3) for v in _times(_TO_CONES, light)])
-
-# %% ../../nbs/display/look.ipynb #901a611f
-def closest(colors: Iterable[str],
-    eye: str = 'normal',    # type of color vision, as for `seen_by`
-) -> float:
-    "Return the smallest Oklab distance between any two of the colors"
-    places = [seen_by(eye, color) for color in colors]
-    return min(math.dist(a, b) for i, a in enumerate(places) for b in places[:i])
 
 # %% ../../nbs/display/look.ipynb #f311fc4e
 _DARK = ('[data-jp-theme-light=false]', '.vscode-dark', 'body[data-theme=dark]', 'html[theme=dark]')
@@ -139,13 +108,19 @@ def count_text(n: int) -> str:
     "Format a count with thousands separators, such as `12,345`"
     return f'{n:,}'
 
-# %% ../../nbs/display/look.ipynb #bca9a41c
-def swatches() -> Html:
-    "Return a table of the colors with their names and contrast ratios"
-    def cell(color: str, page: str) -> str:
-        look = f'background:{page};color:{color};padding:.2em 1em;font-variant-numeric:tabular-nums'
-        return f'<td style="{look}">■ <code style="background:none;color:inherit">{color}</code> {contrast(color, page):.1f}</td>'
-    rows = ''.join(f'<tr><th scope="row" style="text-align:left">{name}</th>{cell(shade.light, PAGES.light)}'
-                   f'{cell(shade.dark, PAGES.dark)}</tr>' for name, shade in _named_shades() if name != 'page')
-    head = ''.join(f'<th scope="col" style="text-align:left">{word}</th>' for word in ('name', 'on light pages', 'on dark pages'))
-    return Html(f'<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>')
+# %% ../../nbs/display/look.ipynb #7e864e73
+def sparkline(
+    values: Sequence[float],    # values of the curve; values that are not finite are ignored
+    width: int = 24) -> str:
+    "Return a curve as a line of text such as `▇▅▃▂▁`. Each character shows the mean of one or more consecutive values"
+    n = len(values)
+    width = min(width, n)
+    means = [_mean(values[i*n//width:(i + 1)*n//width]) for i in range(width)]
+    finite, blocks = [m for m in means if m is not None], '▁▂▃▄▅▆▇█'
+    if not finite: return ' '*width
+    lo, scale = min(finite), 7/((max(finite) - min(finite)) or 1.)
+    return ''.join(' ' if m is None else blocks[round((m - lo)*scale)] for m in means)
+
+def _mean(values: Sequence[float]) -> float | None:
+    finite = [v for v in values if math.isfinite(v)]
+    return sum(finite)/len(finite) if finite else None

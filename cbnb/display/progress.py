@@ -29,10 +29,9 @@ from ..basics.nested import find_bs
 from ..basics.arguments import Every
 from ..basics.loaders import n_batches
 from .chart import Chart, Event, Line, chart, still_svg
-from .live_curve import sparkline
 from .figures import NAMED_COLORS
 from .front_end import by_name, display_mode
-from .look import COLORS, WIDEST, css_variables, value_text
+from .look import COLORS, WIDEST, css_variables, sparkline, value_text
 from .page_script import asset, runs_scripts, still_image
 from ..learner import Learner
 from ..history import Run

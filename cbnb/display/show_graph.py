@@ -18,7 +18,7 @@ from ..basics.text import user_level
 from ..callback import Callback
 from .axes import nice_step
 from .chart import chart_figure, described
-from .live_curve import sparkline
+from .look import sparkline
 from .figures import WIDE, png_bundle, png_metadata, show
 from .front_end import display_mode
 from .progress import valid_points

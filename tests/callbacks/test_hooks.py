@@ -12,8 +12,7 @@ from torch import nn
 
 import cbnb
 from cbnb.callbacks.hooks import Hook, Rows, find_layers, rebinned, summarized
-from cbnb.display.live_curve import sparkline
-from cbnb.display.look import COLORS
+from cbnb.display.look import COLORS, sparkline
 from cbnb.display.show_graph import grown, run_figure
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, same_bits, seed
 

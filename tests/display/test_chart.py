@@ -16,8 +16,7 @@ import torch
 from cbnb.basics.text import number
 from cbnb.display.axes import Axis, linear_ticks, log_ticks, nice_step, path, spread, tick_labels
 from cbnb.display.chart import Chart, Event, Line, Mark, chart, chart_spec, charts_html, described, means, still_svg, thinned
-from cbnb.display.live_curve import LiveCurve, rounded_limits, sparkline
-from cbnb.display.look import COLORS, RUN_COLORS, count_text, lr_text
+from cbnb.display.look import COLORS, RUN_COLORS, count_text, lr_text, sparkline
 from helpers import packed_texts
 
 nan, inf = math.nan, math.inf
@@ -635,99 +634,6 @@ def test_a_sparkline_is_a_line_of_means():
     assert sparkline([0, 0, 7, 7], width=2) == "▁█" and sparkline([0, 2, nan, 14, 14], width=2) == "▁█"
     assert sparkline([nan, 1, 8]) == " ▁█" and sparkline([nan]) == " " and sparkline([]) == "" and sparkline([3, 3]) == "▁▁"
     assert len(sparkline(range(100))) == 24 and sparkline(range(100))[0] == "▁" and sparkline(range(100))[-1] == "█"
-
-
-def live(raw, smooth=None):
-    curve = LiveCurve()
-    curve.add(raw, raw if smooth is None else smooth)
-    return curve
-
-
-def test_steps_are_joined_when_there_are_more_than_buckets():
-    values = [float(i) for i in range(54)]
-    curve = live(values)
-    assert (curve.size, curve.n_steps, curve.lows, curve.highs) == (1, 54, values, values)
-    curve.add([100.0], [99.0])  # the 55th step: 27 buckets of two, and a new one
-    assert (curve.size, curve.filled, curve.n_steps, len(curve.lows)) == (2, 1, 55, 28)
-    assert curve.lows[:2] == [0, 2] and curve.highs[:2] == [1, 3] and curve.smooth[:2] == [1, 3] and curve.smooth[-1] == 99
-    curve.add([98.0], [98.5])
-    assert (curve.lows[-1], curve.highs[-1], curve.smooth[-1], curve.n_steps, len(curve.lows)) == (98, 100, 98.5, 56, 28)
-    assert LiveCurve().n_steps == 0
-
-
-def test_the_drawing_does_not_depend_on_how_many_steps_come_at_once():
-    values = [math.sin(i) if i % 7 else nan for i in range(300)]
-    at_once, one_by_one = live(values), LiveCurve()
-    for value in values:
-        one_by_one.add([value], [value])
-    assert at_once.svg() == one_by_one.svg() and at_once.n_steps == 300 and at_once.size == 8
-
-
-@pytest.mark.parametrize(
-    "raw, valid, limits",
-    [
-        ([], [], (0, 1)),
-        ([nan], [], (0, 1)),
-        ([4.0, 2.0], [], (2, 4)),
-        ([3.0], [], (2.6, 3.4)),
-        ([0.0], [], (-0.6, 0.6)),
-        ([1.1, 1.9], [(1, 2.5)], (1, 2.5)),
-    ]
-    + [([99.0] + [1.0] * 9 + [2.0] * 10, [], (1, 2)), ([99.0] + [1.0] * 8, [], (0, 100))],
-)
-def test_the_axis_of_the_live_curve_forgets_the_first_tenth(raw, valid, limits):
-    """Five steps of 1, 2 or 5 have to be enough; of twenty steps, the first two may be higher than the axis."""
-    curve = live(raw)
-    curve.svg(valid)
-    assert curve.y_limits == pytest.approx(limits)
-
-
-def test_the_labels_of_the_live_curve():
-    assert live([4000.0, 2000.0]).labels == ("4,000", "2,000", "1") and LiveCurve().labels == ("1", "0", "0")
-
-
-def live_paths(curve, valid=()):
-    return dict(re.findall(r"<path class=(\w) d='(.*?)'", curve.svg(valid)))
-
-
-def test_the_live_curve_step_by_step():
-    """From 0 at the top to 99 at the bottom; a step is 2 wide, with the raw loss at a quarter and three, the smoothed one at its end."""
-    curve = live([4.0, 2.0], [4.0, 3.0])
-    assert live_paths(curve) == {"r": "M.5 0h0l1 0 1 99 1 0", "s": "M2 0h0l2 50"} and "viewBox='0 0 4 99'" in curve.svg()
-    assert live_paths(curve, [(0, 3.0), (1, nan), (1, 2.0)]) == live_paths(curve) | {"w": "M2 50l2 49", "v": "M2 50h0m2 49h0"}
-
-
-def test_at_most_a_thousand_characters_and_the_latest_validations():
-    torch.manual_seed(0)
-    curve = live(torch.rand(4000).tolist())
-    valid = [(100 * i, i / 40) for i in range(41)]
-    page = curve.svg(valid)
-    assert len(page) <= 1000 and page.endswith("</svg>") and "class=v" in page
-    few = live([0.0, 1.0]).svg([(i / 20, i / 40) for i in range(41)])
-    assert few.split("class=v")[1].count("h0") == 20  # never more
-
-
-@pytest.mark.parametrize(
-    "lo, hi, limits",
-    [(None, 1.0, (0, 1)), (1.0, None, (0, 1)), (1.0, 2.0, (1, 2)), (1.05, 1.95, (1, 2)), (0.0, 7.0, (0, 8)), (5.0, 5.0, (4.4, 5.6))],
-)
-def test_limits_at_even_steps(lo, hi, limits):
-    assert rounded_limits(lo, hi) == pytest.approx(limits)
-
-
-@pytest.mark.parametrize(
-    "n, ys, at, xs",
-    [
-        (12, ["15", "10", "5", "0"], 5 / 11, ["0", "5", "10"]),
-        (0, ["1.0", "0.8", "0.6", "0.4", "0.2", "0.0"], 1.0, ["0", "1"]),
-        (11, ["10", "8", "6", "4", "2", "0"], 0.2, ["0", "2", "4", "6", "8", "10"]),
-        (2, None, 1.0, ["0", "1"]),
-    ],
-)
-def test_ticks_of_the_live_curve(n, ys, at, xs):
-    """From the top; and where the second label below is."""
-    found = live([float(i) for i in range(n)]).ticks
-    assert (found[1], found[2]) == (pytest.approx(at), xs) and (ys is None or found[0] == ys)
 
 
 def test_labels_of_large_values_fit_beside_the_picture():

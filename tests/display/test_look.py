@@ -21,19 +21,15 @@ from cbnb.display.look import (
     RUN_COLORS,
     RUN_SHADES,
     Shade,
-    closest,
     contrast,
     count_text,
     css_variables,
     in_page,
     lr_text,
-    seen_by,
-    swatches,
     value_text,
 )
 from cbnb.display.page_script import asset, script
 
-EYES = ("normal", "protan", "deutan", "tritan")
 TEXTS = ("text", "quiet", "good", "bad")
 THEMES = range(2)  # light, dark: of a Shade
 
@@ -52,22 +48,6 @@ def test_marks_and_text_stand_out_from_the_page(name, shade, theme):
 def test_contrasts_that_are_known():
     assert contrast("#000000", "#ffffff") == pytest.approx(21) and contrast("#ffffff", "#ffffff") == 1
     assert contrast("#777777", "#ffffff") == contrast("#ffffff", "#777777") == pytest.approx(4.478, abs=0.001)
-
-
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("eye", EYES)
-def test_curves_of_one_chart_can_be_told_apart(eye, theme):
-    """Oklab: 0.02 is just noticed, side by side. Many runs have names at the ends of their lines, too."""
-    assert closest([PALETTE[name][theme] for name in ("train", "valid")], eye) > 0.17
-    assert closest([shade[theme] for shade in RUN_SHADES], eye) > (0.11 if eye == "normal" else 0.037)
-
-
-def test_colors_as_eyes_see_them():
-    white, black = seen_by("normal", "#ffffff"), seen_by("normal", "#000000")
-    assert white == pytest.approx([1, 0, 0], abs=1e-3) and black == pytest.approx([0, 0, 0], abs=1e-3)
-    assert closest(["#ffffff", "#000000", "#808080"]) == pytest.approx(0.4, abs=0.01) and closest(["#123456"] * 2) == 0
-    for eye in ("protan", "deutan"):  # red and green of the same lightness
-        assert closest(["#d02020", "#4f7a00"], eye) < 0.6 * closest(["#d02020", "#4f7a00"])
 
 
 def test_light_colors_are_those_of_figures():
@@ -99,11 +79,6 @@ def test_pages_use_colors_that_exist(name):
 def test_the_style_of_charts_has_its_colors():
     css = chart_css()
     assert set(re.findall(r"var\((--cbnb-[\w-]+)", css)) <= set(re.findall(r"(--cbnb-[\w-]+):", css)) and css.count("{") == css.count("}")
-
-
-def test_swatches_show_all_colors():
-    page = swatches().html
-    assert all(shade.light in page and shade.dark in page for name, shade in PALETTE.items() if name != "page") and "run7" in page
 
 
 # --- numbers ---
