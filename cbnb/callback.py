@@ -233,7 +233,6 @@ class CallbackList:
         remove_all = _in_callback_list.remove_all
         added = _in_callback_list.added
         removed = _in_callback_list.removed
-        def _block(self, begin: Any, end: Any) -> Any: ...
         switch_on = _in_callback_list.switch_on
     # set by `cbnb.all`
     adapt: Callable[[Any], Callback | None] | None = None    # returns an adapter for a foreign callback

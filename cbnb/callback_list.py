@@ -189,7 +189,7 @@ def added(self: CallbackList,
     mine = [cb for cb in new if not any(cb is b for b in before)]
     def begin() -> None:
         for cb in new: self.add(cb, replace=False)
-    return self._block(begin, lambda: self.remove_all(mine))
+    return _block(self, begin, lambda: self.remove_all(mine))
 
 @patch
 def removed(self: CallbackList,
@@ -203,19 +203,18 @@ def removed(self: CallbackList,
         for cb in leaving: gone.extend(self.remove(cb))
     def end() -> None:
         for place in reversed(gone): self.insert(*place)
-    return self._block(begin, end)
+    return _block(self, begin, end)
 
-@patch
 @contextmanager
-def _block(self: CallbackList, begin: Callable[[], Any], end: Callable[[], Any]) -> Iterator[None]:
+def _block(cbs: CallbackList, begin: Callable[[], Any], end: Callable[[], Any]) -> Iterator[None]:
     block = begin, end
     with interrupts_wait() as waiting:       # no interrupt between `try` and `finally`
         try:
             begin()
-            self.blocks.append(block)
+            cbs.blocks.append(block)
             with waiting.lifted(): yield
         finally:
-            if block in self.blocks: self.blocks.remove(block)
+            if block in cbs.blocks: cbs.blocks.remove(block)
             end()
 
 @patch
