@@ -19,6 +19,7 @@ from cbnb import callback as base
 from cbnb.basics import settings as configured
 from cbnb.basics.arguments import hinted, nearest, unknown_argument
 from cbnb.callbacks import twins
+from cbnb.display.loop import loop_lines
 from cbnb.hints import check_method
 from helpers import EVENTS, IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, line_learner, listener, noting
 
@@ -845,13 +846,13 @@ def test_the_printed_loop(capsys):
     out = capsys.readouterr().out
     assert out.count("  <- Hides") == 4 and "          before_batch  <- Hides\n            pred" in out
     assert out.replace("  <- TrainEvalCallback", "").replace("  <- Hides", "") == LOOP.lstrip()
-    assert list(base.loop_lines(base.STEP, lambda event: ["A", "B"] if event == "after_step" else [], 1)) == [
+    assert list(loop_lines(base.STEP, lambda event: ["A", "B"] if event == "after_step" else [], 1)) == [
         "  before_step",
         "    opt.step()",
         "  after_cancel_step  (only if cancelled)",
         "  after_step  <- A, B",
     ]
-    assert next(base.loop_lines(base.STEP)) == "before_step"
+    assert next(loop_lines(base.STEP)) == "before_step"
 
 
 @pytest.mark.parametrize(
