@@ -6,6 +6,8 @@
     python bench/lr_quality.py --live wine-mlp-sgd     train the trials, and the run itself, instead of looking them up
     python bench/lr_quality.py --collect               measure everything again, about half an hour (--quick: to try it out)
     python bench/lr_quality.py --collect wine-mlp-sgd --data FILE
+    python bench/lr_quality.py --kept                  what it changes to keep the best weights of a run, from stored measurements
+    python bench/lr_quality.py --collect-kept          measure that again, about half an hour; names of tasks: only these
     python bench/lr_quality.py --ask                   ask the other libraries again (all of them must be installed)
 
 A task is a data set, a model, an optimizer, a batch size and a length of training (lr_quality/lr_tasks.py). Its truth is the
@@ -21,7 +23,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -41,9 +43,11 @@ from cbnb.lr.trials import Trial, choose, next_rate, plan_trials
 RECORDED = FOLDER / "recorded.npz"
 OTHERS = FOLDER / "others.npz"  # what other libraries suggest for the sweeps in `RECORDED`
 LENGTHS = (1, 5)  # of the runs, in multiples of a task's steps
+KEPT = FOLDER / "kept.npz"  # the same tasks, of each run the last weights and the best ones
 N_TRIALS = 4
 SHORT_TRIAL = 40  # updates: four of them and a sweep of 100 cost 260 at most
 N_RESAMPLES = 2000
+FEW_ROWS = 400  # of training
 GRID = np.linspace(-5, 5 / 3, 21)  # log10 of the rates of the truth
 
 
@@ -491,6 +495,66 @@ def longer_runs(tasks: Sequence[Recorded], asked: dict[str, Contestant]) -> dict
     )
 
 
+# --- the best weights of a run ---
+
+ENDS = dict(last="last weights", kept="best weights", other="best by one half, judged by the other")
+
+
+def read_kept(own: Sequence[Recorded], path: Path = KEPT) -> dict[str, list[Recorded]]:
+    """The tasks in the file, once for each of `ENDS`: the truth is what a rate leads to if the run ends so."""
+    arrays = np.load(path)
+
+    def truths(task: Recorded, end: str) -> dict[int, Truth]:
+        runs = {times: f"{task.name}/run{times}" for times in LENGTHS}
+        return {n: Truth(arrays[f"{run}/{end}"].astype(float), float(arrays[f"{run}/start"].mean())) for n, run in runs.items()}
+
+    known = {key.split("/")[0] for key in arrays.files}
+    there = [task for task in own if task.name in known]
+    return {end: [replace(task, truths=truths(task, end)) for task in there] for end in ENDS}
+
+
+def kept_results(own: Sequence[Recorded], path: Path = KEPT, stored: Path | None = OTHERS) -> dict[str, Any]:
+    """For each rule and end: the shares in band, their interval, and the difference to the last weights, task by task."""
+    ends = read_kept(own, path)
+    tasks = ends["last"]
+    others, _ = other_contestants(tasks, stored)
+    asked, _ = without_twins(our_contestants(own), others, tasks)
+    rows: dict[str, Any] = {}
+    shares = {name: {end: score(rule, known).in_band for end, known in ends.items()} for name, rule in asked.items()}
+    few = np.array([task.epoch_size[1] <= FEW_ROWS for task in tasks])
+    groups = {
+        "": few >= 0,
+        f"at most {FEW_ROWS} rows": few,
+        "more rows": ~few,
+        "new kinds": np.array(["new kinds" in t.groups for t in tasks]),
+    }
+    for name, by_end in shares.items():
+        for end, in_band in by_end.items():
+            less = in_band - by_end["last"]
+            rows[f"{name}/{end}"] = {
+                group: [
+                    *in_band[of].mean(0),
+                    mean_of_lengths(in_band[of]),
+                    *interval(in_band[of]),
+                    mean_of_lengths(less[of]),
+                    *interval(less[of]),
+                ]
+                for group, of in groups.items()
+                if of.any()
+            }
+    return dict(tasks={group: int(of.sum()) for group, of in groups.items()}, rules=rows)
+
+
+def show_kept(found: dict[str, Any]) -> None:
+    for group, n in found["tasks"].items():
+        print(f"\n{group or 'all'}: {n} tasks\n{'':34}{'1x':>5}{'5x':>6}{'mean':>6}  {'95%':12}less the last weights")
+        for name, row in found["rules"].items():
+            if n and not (group and not name.startswith("cbnb")):
+                short, long, mean, low, high, *less = (100 * x for x in row[group])
+                change = "" if name.endswith("/last") else "{:+.0f} [{:+.0f}, {:+.0f}]".format(*less)
+                print(f"{name:34}{short:4.0f}%{long:5.0f}%{mean:5.0f}%  {f'{low:.0f} to {high:.0f}':12}{change}".rstrip())
+
+
 # --- what is shown ---
 
 
@@ -620,29 +684,36 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--figure", metavar="FILE", help="where to save the figure, a PNG")
     parser.add_argument("--live", metavar="TASK", nargs="+", help="train, for these tasks, what the table looks up")
     parser.add_argument("--collect", metavar="TASK", nargs="*", help="measure these tasks again, or all of them")
+    parser.add_argument("--kept", action="store_true", help="compare the last weights of a run with its best ones")
+    parser.add_argument("--collect-kept", metavar="TASK", nargs="*", help="measure that again, for these tasks or all of them")
     parser.add_argument("--quick", action="store_true", help="with --collect: a tenth of the updates, to try it out")
     parser.add_argument("--ask", action="store_true", help="store what the other libraries suggest")
     parser.add_argument("--data", metavar="FILE", type=Path, default=RECORDED, help="the stored measurements")
     return parser.parse_args()
 
 
-def collect(names: Iterable[str], path: Path, quick: bool) -> None:
+def collect(names: Iterable[str], path: Path, quick: bool, kept: bool = False) -> None:
     from lr_tasks import TASKS
-    from lr_training import collect_into
+    from lr_training import collect as measure
+    from lr_training import collect_into, collect_kept
 
     names = list(names) or list(TASKS)
     if unknown := [name for name in names if name not in TASKS]:
         sys.exit(f"there is no task {unknown[0]!r}; there are {', '.join(TASKS)}")
-    if quick and path == RECORDED:
+    if quick and path in (RECORDED, KEPT):
         sys.exit("--quick measures too little to be kept: say where with --data FILE")
-    collect_into(path, [TASKS[name] for name in names], quick)
+    collect_into(path, [TASKS[name] for name in names], quick, collect_kept if kept else measure)
 
 
 def main() -> None:
     args = arguments()
     if args.collect is not None:
         return collect(args.collect, args.data, args.quick)
+    if args.collect_kept is not None:
+        return collect(args.collect_kept, KEPT if args.data == RECORDED else args.data, args.quick, kept=True)
     own = read_own(args.data)
+    if args.kept:
+        return show_kept(kept_results(own))
     if args.ask:
         return ask_others(own)
     if args.live:

@@ -159,6 +159,12 @@ class Run:
         "Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading the property waits for the device"
         return nan_since(self.raw_losses)
 
+    @property
+    def best(self) -> dict[str, Any] | None:
+        "The row of the epoch whose weights the fit ended with, because they were the best (`keep_best`). None: it ended with the last weights"
+        kept = [event['row'] for event in self.events if event['kind'] == 'best' and 'row' in event]
+        return next((row for row in self.epochs if kept and kept[-1] == [row['epoch'], row['step']]), None)
+
     def __repr__(self) -> str:
         return f'Run({self.number if self.given_name is None else self.given_name}: {self.extent()}, {self.status})'
 

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from .display import schedules as _in_schedules
     from .files import state as _in_state
     from .display import summary as _in_summary
+    from .callbacks import trackers as _in_trackers
 
 def as_one_fit(
     method: _Method,     # a method of a learner
@@ -137,6 +138,7 @@ class Learner(Loop):
         def profiling(self, workers: Any=..., device: Any=..., clock: Any=...) -> Any: ...
         profile = _in_profile.profile
         nan_batch: Any
+        keeping_best = _in_trackers.keeping_best
         __repr__ = _in_learner.__repr__
         _repr_html_ = _in_learner._repr_html_
         no_logging = _in_learner.no_logging
@@ -166,7 +168,7 @@ class Learner(Loop):
         findings: Any
         @as_one_fit
         @hinted
-        def fit(self, n_epoch: int | str, lr: Any=..., wd: Any=..., cbs: Any=..., reset_opt: bool=..., start_epoch: int=..., valid_every: int | str | list[int]=..., resume: Any=...) -> None: ...
+        def fit(self, n_epoch: int | str, lr: Any=..., wd: Any=..., cbs: Any=..., reset_opt: bool=..., start_epoch: int=..., valid_every: int | str | list[int]=..., resume: Any=..., keep_best: Any=...) -> None: ...
         @hinted
         def validate(self, ds_idx: int | str=..., dl: Any=..., cbs: Any=...) -> list[float] | Any: ...
         def new_opt(self) -> Any: ...
@@ -328,7 +330,7 @@ class Learner(Loop):
 @as_one_fit
 @hinted
 def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0,
-        valid_every: int | str | list[int] = 1, resume: Any = False) -> None:
+        valid_every: int | str | list[int] = 1, resume: Any = False, keep_best: Any = False) -> None:
     """Train the model for `n_epoch` epochs, or for a number of training batches or updates
 
     Args:
@@ -340,6 +342,7 @@ def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: 
         start_epoch: first epoch to train, as if the earlier epochs had been trained
         valid_every: validate after every n-th epoch, after the listed epochs, or such as '500 steps'
         resume: True: continue from the newest checkpoint; or the path of a checkpoint
+        keep_best: end with the weights of the best epoch. True: the lowest validation loss; 'accuracy'; ('score', 'max')
     Raises:
         ValueError: start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True continues such a fit
         ValueError: start_epoch={start_epoch} is after n_epoch={length.n}
@@ -357,7 +360,8 @@ def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: 
     if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={length.n}')
     every = as_valid_every(valid_every)
     if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
-    if resume: cbs = self.resuming(resume, cbs)       # of the page of checkpoints
+    if keep_best: cbs = self.keeping_best(keep_best, cbs)      # of the page of trackers
+    if resume: cbs = self.resuming(resume, cbs)                # of the page of checkpoints
     for hint in self.before_fits: hint(self, lr, start_epoch)
     with self.run_as('fit', cbs):
         set_length(self, length)

@@ -305,7 +305,7 @@ class OneCycle(ParamScheduler):
 @hinted
 def fit_one_cycle(self: Learner, n_epoch: int | str, lr_max: Any = None, div: float = 25., div_final: float = 1e5, pct_start: float = 0.25,
         wd: Any = None, moms: Sequence[float] | None = None, cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0,
-        resume: Any = False) -> None:
+        resume: Any = False, keep_best: Any = False) -> None:
     """Train with the one-cycle schedule of learning rate and momentum
 
     Args:
@@ -320,6 +320,7 @@ def fit_one_cycle(self: Learner, n_epoch: int | str, lr_max: Any = None, div: fl
         reset_opt: whether to start with a new optimizer
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
+        keep_best: end with the weights of the best epoch, as in `fit`
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner()
@@ -331,4 +332,4 @@ def fit_one_cycle(self: Learner, n_epoch: int | str, lr_max: Any = None, div: fl
     if lr_max is None and found is not None and found.lr is None:      # the caller may have passed `found.lr`
         warnings.warn(f'lr_find made no suggestion, so lr_max is learn.lr={self.lr!r}', stacklevel=user_level())
     cbs = [OneCycle(lr_max, div, div_final, pct_start, moms), *as_list(cbs)]
-    self.fit(n_epoch, lr_max, wd, cbs, reset_opt, start_epoch, resume=resume)
+    self.fit(n_epoch, lr_max, wd, cbs, reset_opt, start_epoch, resume=resume, keep_best=keep_best)

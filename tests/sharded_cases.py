@@ -371,6 +371,16 @@ def files():
     ]
 
 
+def keeps_best():
+    """`keep_best` copies the parts of each process, and puts them back."""
+    learn, first = digits_learner(bs=24), []
+    keep = Callback(after_train=lambda cb: first or first.extend(p.full_tensor().clone() for p in cb.model.parameters()))
+    with learn.distributed(sharded=True, least=1):
+        learn.fit(3, keep_best=("train_loss", "max"), cbs=keep)  # the first epoch
+    same = all(p.equal(q) for p, q in zip(learn.model.parameters(), first, strict=True))
+    return [same, learn.recorder.last().best["epoch"]]
+
+
 def finds():
     """The learning rate finder of `learn.distributed`."""
     learn = digits_learner(bs=24)
@@ -443,6 +453,7 @@ CASES = dict(
     norm_layers=norm_layers,
     finds=finds,
     files=files,
+    keeps_best=keeps_best,
     lost=lost,
 )
 

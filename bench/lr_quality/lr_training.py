@@ -6,8 +6,9 @@ another. The optimizers are PyTorch's own. Their updates are proportional to the
 the update of each lane is multiplied by the rate of the lane.
 """
 
+import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ GRID = [10 ** (-5 + k / 3) for k in range(21)]  # the rates of the truth: 1e-5 t
 TRUTH = {1: range(0, 6), 5: range(20, 24), 20: range(40, 42)}
 TRIALS, SWEEPS = range(100, 106), range(200, 216)
 START_LR, END_LR, SWEEP_STEPS = 1e-7, 10.0, 100  # the sweep, as `lr_find` makes it
+KEPT = {1: range(300, 303), 5: range(320, 322)}  # seeds of the runs of which the best weights are kept
+HALVES, MOST_LOOKS = (slice(0, None, 2), slice(1, None, 2)), 40  # of the validation rows, which are in a random order; validations of a run
 SHORT_TRIAL = 40  # updates of a trial if four of them and a sweep may cost 260 in all
 
 OPTIMIZERS = dict(
@@ -105,9 +108,9 @@ class Lanes:
         return squares.sqrt()
 
     @torch.no_grad()
-    def validate(self, n: int | None = None) -> np.ndarray:
-        """Validation loss of each seed and rate, on the first `n` rows or all."""
-        x, y = self.data.valid_x[:n], self.data.valid_y[:n]
+    def validate(self, rows: slice = slice(None)) -> np.ndarray:
+        """Validation loss of each seed and rate, on all rows or some."""
+        x, y = self.data.valid_x[rows], self.data.valid_y[rows]
         parts = [len(part) * self.losses(part, labels, train=False, shared=True) for part, labels in zip(x.split(200), y.split(200))]
         return (torch.stack(parts).sum(0) / len(x)).view(self.shape).numpy()
 
@@ -148,8 +151,8 @@ def start_from(model: nn.Module, weights: dict[str, Tensor]) -> None:
 # --- what is recorded ---
 
 
-def train(lanes: Lanes, rates: Sequence[float], steps: int) -> np.ndarray:
-    """One cycle, as `fit_one_cycle` does it; the mean training loss over the last quarter, for each seed and rate."""
+def train(lanes: Lanes, rates: Sequence[float], steps: int, look: Callable[[int], None] = lambda done: None) -> np.ndarray:
+    """One cycle, as `fit_one_cycle` does it; the mean training loss over the last quarter, for each seed and rate. `look` is called after each update."""
     lr, mom = combined_cos(0.25, 1 / 25, 1.0, 1e-5), combined_cos(0.25, 0.95, 0.85, 0.95)
     each = torch.tensor(rates, dtype=torch.float32).repeat(lanes.shape[0])
     quarter, tail = max(steps // 4, 1), torch.zeros(len(each))
@@ -157,12 +160,13 @@ def train(lanes: Lanes, rates: Sequence[float], steps: int) -> np.ndarray:
         losses, _ = lanes.step(i, each * lr(i / steps), mom(i / steps))
         if i >= steps - quarter:
             tail += losses / quarter
+        look(i + 1)
     return tail.view(lanes.shape).numpy()
 
 
-def few(task: Task) -> int:
-    """How many rows of the validation data a trial looks at: four batches."""
-    return 4 * task.bs
+def few(task: Task) -> slice:
+    """Which rows of the validation data a trial looks at: four batches."""
+    return slice(4 * task.bs)
 
 
 def run(task: Task, seeds: Sequence[int], rates: Sequence[float], steps: int) -> dict[str, np.ndarray]:
@@ -171,6 +175,32 @@ def run(task: Task, seeds: Sequence[int], rates: Sequence[float], steps: int) ->
     start = lanes.validate(few(task))
     tail = train(lanes, rates, steps)
     return dict(valid=lanes.validate(), few=lanes.validate(few(task)), train=tail, start=start[:, 0])
+
+
+def run_kept(task: Task, seeds: Sequence[int], rates: Sequence[float], steps: int) -> dict[str, np.ndarray]:
+    """Validation losses of a run that is validated at the end of each epoch, and at most `MOST_LOOKS` times; a row for each seed.
+
+    `last`: of the last weights. `kept`: of the best ones. `other`: of those that are best on one half of the rows, judged by the other half.
+    """
+    lanes, looks = Lanes(task, seeds, len(rates), steps), []
+    start = lanes.validate()[:, 0]
+    every = max(len(lanes.data.x) // task.bs, math.ceil(steps / MOST_LOOKS))
+
+    def look(done: int) -> None:
+        if done % every == 0 or done == steps:
+            looks.append([lanes.validate(rows) for rows in HALVES])
+
+    train(lanes, rates, steps, look)
+    first, second = np.where(np.isfinite(found := np.array(looks)), found, np.inf).swapaxes(0, 1)
+    sizes = [len(lanes.data.valid_x[rows]) for rows in HALVES]
+    whole = (sizes[0] * first + sizes[1] * second) / sum(sizes)
+    other = [judged_at(first, second), judged_at(second, first)]
+    return dict(last=whole[-1], kept=judged_at(whole, whole), other=(sizes[1] * other[0] + sizes[0] * other[1]) / sum(sizes), start=start)
+
+
+def judged_at(chosen_by: np.ndarray, judged_by: np.ndarray) -> np.ndarray:
+    """The values of one array where the other is lowest, along the first axis."""
+    return np.take_along_axis(judged_by, chosen_by.argmin(0)[None], 0)[0]
 
 
 def sweep(task: Task, seeds: Sequence[int]) -> dict[str, np.ndarray]:
@@ -197,15 +227,27 @@ def collect(task: Task, quick: bool = False) -> dict[str, np.ndarray]:
     return {name: values.astype(np.float32) for name, values in found.items()}
 
 
-def collect_into(path: Path, tasks: Iterable[Task], quick: bool = False) -> None:
+def collect_kept(task: Task, quick: bool = False) -> dict[str, np.ndarray]:
+    """What the best weights of its runs are worth, beside the last ones."""
+    found = {}
+    for times, seeds in KEPT.items():
+        values = run_kept(task, seeds[:2] if quick else seeds, GRID, times * task.steps // (10 if quick else 1))
+        found |= {f"run{times}/{key}": value.astype(np.float32) for key, value in values.items()}
+    return found
+
+
+def collect_into(
+    path: Path, tasks: Iterable[Task], quick: bool = False, measure: Callable[[Task, bool], dict[str, np.ndarray]] = collect
+) -> None:
     """Add what is known about `tasks` to the file, after each of them, so that it can be interrupted."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # rates far too low and far too high make such numbers, and they are slow
     known = dict(np.load(path)) if path.exists() else {}
     for task in tasks:
         start = time.perf_counter()
-        found = collect(task, quick)
+        found = measure(task, quick)
         known |= {f"{task.name}/{name}": values for name, values in found.items()}
         np.savez_compressed(path, **known)
-        best = [GRID[int(np.nanargmin(found[f"run{times}/valid"].mean(0)))] for times in (1, 5)]
+        losses = [found.get(f"run{times}/valid", found.get(f"run{times}/last")) for times in (1, 5)]
+        best = [GRID[int(np.nanargmin(values.mean(0)))] for values in losses]
         print(f"{task.name:28} {time.perf_counter() - start:5.0f} s   best rate {best[0]:.2g}, of the longer run {best[1]:.2g}", flush=True)

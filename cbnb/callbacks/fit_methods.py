@@ -21,7 +21,7 @@ from ..schedule import ParamScheduler, SchedCos, combine_scheds, combined_cos
 @as_one_fit
 @hinted
 def fit_flat_cos(self: Learner, n_epoch: int | str, lr: Any = None, div_final: float = 1e5, pct_start: float = 0.75, wd: Any = None,
-        cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0, resume: Any = False) -> None:
+        cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0, resume: Any = False, keep_best: Any = False) -> None:
     """Train at a constant rate first, and then at a rate that falls along a cosine to almost 0
 
     Args:
@@ -34,11 +34,12 @@ def fit_flat_cos(self: Learner, n_epoch: int | str, lr: Any = None, div_final: f
         reset_opt: whether to start with a new optimizer
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
+        keep_best: end with the weights of the best epoch, as in `fit`
     """
     lrs = _lrs(self, lr)
     sched = combined_cos(pct_start, lrs, lrs, [lr/div_final for lr in lrs])
     cbs = [ParamScheduler({'lr': sched}), *as_list(cbs)]
-    self.fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch, resume=resume)
+    self.fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch, resume=resume, keep_best=keep_best)
 
 def _lrs(learn: Learner, lr: Any) -> list[float]:
     "Return the learning rate of each parameter group. If the learner has no optimizer yet, make one"
@@ -50,7 +51,7 @@ def _lrs(learn: Learner, lr: Any) -> list[float]:
 @as_one_fit
 @hinted
 def fit_sgdr(self: Learner, n_cycles: int, cycle_len: int | str, lr_max: Any = None, cycle_mult: int = 2, cbs: Any = None,
-        reset_opt: bool = False, wd: Any = None, start_epoch: int = 0, resume: Any = False) -> None:
+        reset_opt: bool = False, wd: Any = None, start_epoch: int = 0, resume: Any = False, keep_best: Any = False) -> None:
     """Train in cycles. In each cycle, the rate falls along a cosine from `lr_max` to 0
 
     Args:
@@ -63,6 +64,7 @@ def fit_sgdr(self: Learner, n_cycles: int, cycle_len: int | str, lr_max: Any = N
         wd: weight decay, as in `fit`; None: `learn.wd`
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
+        keep_best: end with the weights of the best epoch, as in `fit`
     """
     n_cycles = as_count(n_cycles, 'n_cycles', 1)
     first, mult = as_duration(cycle_len, 'cycle_len'), as_count(cycle_mult, 'cycle_mult', 1)
@@ -72,14 +74,14 @@ def fit_sgdr(self: Learner, n_cycles: int, cycle_len: int | str, lr_max: Any = N
     sched = combine_scheds([n/sum(lengths) for n in lengths], cycles)
     cbs = [ParamScheduler({'lr': sched}), *as_list(cbs)]
     n_epoch: Any = Duration(sum(lengths), first.unit)
-    self.fit(n_epoch, lr_max, wd, cbs, reset_opt, start_epoch, resume=resume)
+    self.fit(n_epoch, lr_max, wd, cbs, reset_opt, start_epoch, resume=resume, keep_best=keep_best)
 
 # %% ../../nbs/callbacks/fit_methods.ipynb #157249b9
 @patch
 @as_one_fit
 @hinted
 def fine_tune(self: Learner, epochs: int | str, base_lr: Any = 2e-3, freeze_epochs: int | str = 1, lr_mult: float = 100,
-        pct_start: float = 0.3, div: float = 5.0, cbs: Any = None, freeze_cbs: Any = None, **kwargs: Any) -> None:
+        pct_start: float = 0.3, div: float = 5.0, cbs: Any = None, freeze_cbs: Any = None, keep_best: Any = False, **kwargs: Any) -> None:
     """Train the last group for `freeze_epochs` epochs, then all groups for `epochs` epochs
 
     Args:
@@ -91,14 +93,16 @@ def fine_tune(self: Learner, epochs: int | str, base_lr: Any = 2e-3, freeze_epoc
         div: the second phase begins at its highest rate divided by `div`
         cbs: callbacks for the second phase
         freeze_cbs: callbacks for the first phase; add a tracker of the best value to one phase only
+        keep_best: end with the weights of the best epoch of both phases, as in `fit`
         **kwargs: passed to `fit_one_cycle` in both phases
     """
     base_lr = spread_lrs(base_lr, 1, 'base_lr')[0]
+    best = self.keeping_best(keep_best, reset_on_fit=False) if keep_best else []
     self.freeze()
     try:
         if freeze_epochs:
             lrs = slice(base_lr)
-            self.fit_one_cycle(freeze_epochs, lrs, pct_start=0.99, cbs=freeze_cbs, **kwargs)
+            self.fit_one_cycle(freeze_epochs, lrs, pct_start=0.99, cbs=[*as_list(freeze_cbs), *best], **kwargs)
     finally: self.unfreeze()
     lrs = slice(base_lr/2/lr_mult, base_lr/2)
-    self.fit_one_cycle(epochs, lrs, pct_start=pct_start, div=div, cbs=cbs, **kwargs)
+    self.fit_one_cycle(epochs, lrs, pct_start=pct_start, div=div, cbs=[*as_list(cbs), *best], **kwargs)

@@ -161,10 +161,18 @@ class GradientAccumulation(Callback):
         learn, held = self.learn, self.sum
         if not learn.train_iter: warn_own_update(self)
         if not held.items: return                  # the backward pass was cancelled, so there is no sum
-        if held.items < self.n_acc and not held.ending and learn.iter + 1 != learn.n_iter:
-            raise CancelBatchException()
+        if not self.is_full(): raise CancelBatchException()
         _rescale(learn.opt, held.planned, held.weight)
         held.items, held.weight = 0, 0.
+
+    def is_full(self, n: int = 0) -> bool:
+        """Return whether the weights are updated once `n` more items are in the sum
+
+        Args:
+            n: number of items to add
+        """
+        learn, held = self.learn, self.sum
+        return held.items + n >= self.n_acc or held.ending or learn.iter + 1 == learn.n_iter
 
     def after_cancel_step(self):
         self.sum.items, self.sum.weight = 0, 0.    # the loop zeroes the gradients

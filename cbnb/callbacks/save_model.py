@@ -17,7 +17,6 @@ from ..basics.processes import any_over_processes, process_number
 from .trackers import Tracker
 from ..files.atomic import check_writable
 from ..files.saving import read_note
-from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/save_model.ipynb #7769080d
 def _mark(path: Path) -> Any:
@@ -52,7 +51,7 @@ class SaveModel(Tracker):
     def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., fname: str | Path = 'model',
             every_epoch: bool | int = False, at_end: bool = False, with_opt: bool = False, reset_on_fit: bool = True,
             every: str | int | None = None):
-        super().__init__(monitor, comp, min_delta, reset_on_fit)
+        super().__init__(monitor, comp, min_delta, reset_on_fit, restore=not (every_epoch or at_end or every))
         self.duration = None if every is None else as_duration(every, 'every')
         self.every: Every | None = None
         if every is not None and (every_epoch or at_end): raise ValueError(
@@ -76,11 +75,10 @@ class SaveModel(Tracker):
         if process_number() == 0: check_writable(self.learn.model_file(self.fname), 'the weights')
         self.every = self.duration and Every(self.duration)
         if self.at_end: self.learn.undo.callback(self._save_end)
-        elif not self.every and not self.every_epoch:
+        elif self.restore:
             super().before_fit()
             if self.best is None: self._best_file = None
             if self.best is None and self.learn.start_epoch: self._go_on()
-            self.learn.undo.callback(self._load_best)
 
     def after_batch(self):                       # see `wants`
         duration = self.every.duration
@@ -90,30 +88,31 @@ class SaveModel(Tracker):
         if self.at_end: return
         if self.every: return self._save_interval('epoch', self.learn.epoch + 1)
         if self.every_epoch: return None if self.learn.mid_epoch else self._save_epoch(self.learn.epoch)
-        with interrupts_wait():                  # keep `best` and the file consistent
-            filed = self.best, self.best_epoch, self.best_step
-            super().after_epoch()
-            if not self.new_best: return
-            new = self.best, self.best_epoch, self.best_step
-            self.best, self.best_epoch, self.best_step = filed       # as long as the file has these weights
-            saved = self._save(self.fname, dict(monitor=self.monitor, best=new[0], epoch=new[1], step=new[2]))
-            if any_over_processes(not saved): return
-            self.best, self.best_epoch, self.best_step = new
-            self._best_file = (path := self.last_saved_path.absolute()), _mark(path)
+        super().after_epoch()
 
-    def _load_best(self) -> None:
-        if self.learn is None: return                    # this callback was removed during the fit
+    def keep(self, value: float, step: int) -> bool:
+        """Save the weights, because they have a new best value. If they cannot be saved, the file keeps the best so far
+
+        Args:
+            value: the new best value
+            step: the training batches until then
+        """
+        saved = self._save(self.fname, dict(monitor=self.monitor, best=value, epoch=self.learn.epoch, step=step))
+        if any_over_processes(not saved): return False
+        self._best_file = (path := self.last_saved_path.absolute()), _mark(path)
+        return True
+
+    def put_back(self) -> str | None:
+        "Load the file with the best weights, or warn that there is none"
         kept = 'the weights stay as they were when the fit ended'
-        if self._best_file is None and self.not_saved: return warn_user(f'no weights could be saved in this fit: {kept}')
-        if self._best_file is None:
-            if self.learn.train_iter: warn_user(f'{self.monitor} has not improved in this fit, so nothing was saved: {kept}')
-            return
-        path, mark = self._best_file
-        if _mark(path) != mark: return warn_user(
-            f'{path} was written or removed by something else since it got the best weights: {kept}')
-        self.learn.load(path, with_opt=self.with_opt)
-        print(f'weights are those of {self.place(best=True)}, with {self.monitor} {self.best:.6g}; '
-              f'learn.load({self.fname!r}) gets them again')
+        path, mark = self._best_file or (None, None)
+        if path is not None and _mark(path) == mark:
+            self.learn.load(path, with_opt=self.with_opt)
+            return f'; learn.load({self.fname!r}) gets them again'
+        if path is not None: warn_user(f'{path} was written or removed by something else since it got the best weights: {kept}')
+        elif self.not_saved: warn_user(f'no weights could be saved in this fit: {kept}')
+        elif self.learn.train_iter: warn_user(f'{self.monitor} has not improved in this fit, so nothing was saved: {kept}')
+        return None
 
     def _go_on(self) -> None:
         "Read the best value so far from the file, so that only a better epoch replaces the file"

@@ -21,11 +21,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 # %% ../../nbs/callbacks/trackers.ipynb #42cb5fe0
 from ..callback import Callback
+from ..callback_list import as_list
 from ..events import CancelFitException
 from ..basics.arguments import Every, as_count, as_positive, columns_hint, hinted
 from ..basics.text import lower_is_better, named_direction, warn_user
 from ..basics.optimizers import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
+from ..basics.patch import patch
+from ..learner import Learner
 from ..length import is_validated
 from ..schedule import ParamScheduler
 from ..basics.trained_modules import load_module_states, module_states
@@ -79,6 +82,7 @@ class Tracker(Callback):
         comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
         min_delta: improvement that a new best value has to exceed
         reset_on_fit: forget the best value when a fit begins
+        restore: end the fit with the weights of the best value
     Raises:
         TypeError: monitor={monitor} should be the heading of a column, as text
         ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better: {comp} is neither, so
@@ -87,20 +91,25 @@ class Tracker(Callback):
     order, run_in = 60, ('fit',)
 
     @hinted
-    def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., reset_on_fit: bool = True):
+    def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., reset_on_fit: bool = True,
+            restore: bool = False):
         if not isinstance(monitor, str):
             raise TypeError(f'monitor={monitor!r} should be the heading of a column, as text')
-        self.monitor, self.comp, self.reset_on_fit = monitor, comp, reset_on_fit
+        self.monitor, self.comp, self.reset_on_fit, self.restore = monitor, comp, reset_on_fit, restore
         self._better = as_comparison(comp, monitor)
         self.min_delta, self._sign = as_positive(min_delta, 'min_delta'), direction(self._better)
         if min_delta and not self._sign: raise ValueError(
             f'min_delta={min_delta!r} needs a comp for which lower, or higher, is always better: '
             f'{comp!r} is neither, so let it judge the difference itself')
-        self.best, self.best_epoch, self.best_step = None, None, None    # the best value so far, its epoch, and the training batches until then
+        self._forget()
         self.unit = 'epoch'                           # 'step' in a fit with `valid_every='500 steps'`
         self.idx: int | None = None                   # index of the column in `final_record`, set by a fit
         self.new_best, self.wait, self._warned = False, 0, False    # new best in this epoch; epochs since the best; a missing value was noted
         self.values: list[tuple[int, float]] = []     # (epoch or step, value) of this fit
+
+    def _forget(self) -> None:
+        self.best, self.best_epoch, self.best_step, self.best_run = None, None, None, None    # the best value, its epoch, the training batches until then, its run
+        self._weights: dict[str, Any] | None = None   # the weights of the best value, with `restore`
 
     def current(self) -> float | None:
         """Return the value of this epoch, or None if the epoch has no value
@@ -130,7 +139,8 @@ class Tracker(Callback):
         if self.comp is None: lower_is_better(self.monitor)               # it warns if the name does not say
         self.new_best, self.wait, self.values, self._warned = False, 0, [], False
         self.unit = learn.recorder.last().metric_names[0]                 # 'epoch' or 'step'
-        if self.reset_on_fit: self.best = self.best_epoch = self.best_step = None
+        if self.reset_on_fit: self._forget()
+        if self.restore: learn.undo.callback(self._end)
         epochs = range(learn.start_epoch, learn.n_epoch)
         if self._of_validation() and not isinstance(learn.valid_every, Every) and not any(is_validated(learn, epoch) for epoch in epochs):
             warn_user(f'{who} will see no {self.monitor}: none of the epochs of this fit is '       # with an `Every`, the learner warns
@@ -140,13 +150,50 @@ class Tracker(Callback):
         if self.learn.ends_row: self.after_epoch()                      # the row ends in the middle of the epoch
 
     def after_epoch(self):
-        self.new_best, value = False, self.current()
+        self.new_best, value, learn = False, self.current(), self.learn
         if value is None: return self._warn_of_none()
-        step = self.learn.recorder.last().epochs[-1]['step']
-        self.values.append((step if self.unit == 'step' else self.learn.epoch, value))
-        self.new_best = self.improves(value)
+        run = learn.recorder.last()
+        step = run.epochs[-1]['step']
+        self.values.append((step if self.unit == 'step' else learn.epoch, value))
+        with interrupts_wait():                  # keep `best` and the weights consistent
+            self.new_best = self.improves(value) and (not self.restore or self.keep(value, step))
+            if self.new_best: self.best, self.best_epoch, self.best_step, self.best_run = value, learn.epoch, step, run.number
         self.wait = 0 if self.new_best else self.wait + 1
-        if self.new_best: self.best, self.best_epoch, self.best_step = value, self.learn.epoch, step
+
+    def keep(self, value: float, step: int) -> bool:
+        """Copy the weights of everything that is trained, because they have a new best value
+
+        Args:
+            value: the new best value
+            step: the training batches until then
+        Returns:
+            whether the weights were kept; False: the value does not count as the best
+        """
+        self._weights = copy.deepcopy(module_states(self.learn))
+        return True
+
+    def put_back(self) -> str | None:
+        """Load the best weights, or warn that there are none
+
+        Returns:
+            what to add to the message; None: no weights were kept
+        """
+        if self._weights is not None:
+            load_module_states(self.learn, self._weights)
+            return ''
+        if self.learn.train_iter: warn_user(      # else no batch was trained
+            f'{self.monitor} has not improved in this fit: the weights are those of its end')
+        return None
+
+    def _end(self) -> None:
+        said = None if self.learn is None else self.put_back()      # None: this callback was removed during the fit
+        if said is not None:
+            run = self.learn.recorder.last()
+            mine = self.best_run in (None, run.number)              # False: an earlier fit was better
+            text = f'weights are those of {self.place(best=True)}{"" if mine else f" of run {self.best_run}"}, with {self.monitor} {self.best:.6g}'
+            run.note('best', text, max(self.best_step - 1, 0) if mine and self.best_step else 0, row=[self.best_epoch, self.best_step] if mine else None)
+            print(text + said)
+        if self.reset_on_fit: self._weights = None                  # frees the memory
 
     def place(self, best: bool = False) -> str:
         """Return an epoch or a step as text
@@ -197,6 +244,26 @@ class Tracker(Callback):
         warn_user(f'{type(self).__name__} waits for a {self.monitor}: the validation of epoch '
                   f'{learn.epoch} gave none')
 
+# %% ../../nbs/callbacks/trackers.ipynb #b31a0002
+@patch
+def keeping_best(self: Learner, keep_best: Any, cbs: Any = None, reset_on_fit: bool = True) -> list[Any]:
+    """Add a tracker that keeps the best weights to the callbacks of the next fit
+
+    Args:
+        keep_best: the argument of `fit`: True, the name of a column, or such as ('score', 'max')
+        cbs: callbacks for this fit
+        reset_on_fit: False: the tracker compares with the best of its earlier fits
+    Returns:
+        `cbs`, and a `Tracker` that ends the fit with the best weights
+    Raises:
+        ValueError: keep_best={keep_best} should be True, the heading of a column such as 'accuracy', or with a direction,
+            ('score', 'max')
+    """
+    given = ('valid_loss',) if keep_best is True else (keep_best,) if isinstance(keep_best, str) else keep_best
+    if not (isinstance(given, (tuple, list)) and len(given) in (1, 2)): raise ValueError(
+        f"keep_best={keep_best!r} should be True, the heading of a column such as 'accuracy', or with a direction, ('score', 'max')")
+    return [*as_list(cbs), Tracker(*given, reset_on_fit=reset_on_fit, restore=True)]
+
 # %% ../../nbs/callbacks/trackers.ipynb #4bdd8609
 class EarlyStopping(Tracker):
     """End a fit when the watched column has not improved for some epochs
@@ -218,20 +285,16 @@ class EarlyStopping(Tracker):
     @hinted
     def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., patience: int = 1, reset_on_fit: bool = True,
             restore: bool = False):
-        super().__init__(monitor, comp, min_delta, reset_on_fit)
-        self.patience, self.restore = as_count(patience, 'patience', 1), restore
-        self.stopped_epoch, self.stopped_step, self._weights = None, None, None     # the last epoch and step, if this callback ended the fit
+        super().__init__(monitor, comp, min_delta, reset_on_fit, restore)
+        self.patience = as_count(patience, 'patience', 1)
+        self.stopped_epoch, self.stopped_step = None, None     # the last epoch and step, if this callback ended the fit
 
     def before_fit(self):
         super().before_fit()
-        self.stopped_epoch = self.stopped_step = self._weights = None
-        if self.restore: self.learn.undo.callback(self._put_back)
+        self.stopped_epoch = self.stopped_step = None
 
     def after_epoch(self):
-        with interrupts_wait():               # keep `best` and the weights consistent
-            super().after_epoch()
-            if self.new_best and self.restore:
-                self._weights = copy.deepcopy(module_states(self.learn))
+        super().after_epoch()
         if self.current() is None or self.wait < self.patience: return
         self.stopped_epoch, self.stopped_step = self.learn.epoch, self.learn.recorder.last().epochs[-1]['step']
         print(f'stopped after {self.place()}: {self._record()}')
@@ -240,13 +303,6 @@ class EarlyStopping(Tracker):
     def _record(self) -> str:
         if self.best is None: return f'{self.monitor} was never a finite number'
         return f'{self.monitor} was best {"in" if self.unit == "epoch" else "at"} {self.place(best=True)}, with {self.best:.6g}'
-
-    def _put_back(self) -> None:
-        weights, self._weights = self._weights, None
-        if self.learn is None: return                   # this callback was removed during the fit
-        if weights is not None: load_module_states(self.learn, weights)
-        elif self.learn.train_iter: warn_user(      # else no batch was trained
-            f'{self.monitor} has not improved in this fit: the weights are those of its end')
 
 # %% ../../nbs/callbacks/trackers.ipynb #4ef3ddc5
 def torch_schedulers(cb: Callback) -> list[LRScheduler]:

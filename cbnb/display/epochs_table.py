@@ -20,8 +20,9 @@ def epochs_html(runs: list[Run],
     "Return an HTML table of the epochs of runs"
     names, rows = list(dict.fromkeys(name for run in runs for name in run.metric_names)), []
     for run in runs:
-        rows += [[str(run.number), *(_cell(name, row.get(name)) for name in names), ''] for row in run.epochs or [{}]]
-        rows[-1][-1] = run.status
+        best = run.best
+        rows += [[str(run.number), *(_cell(name, row.get(name)) for name in names), 'best'*(row is best)] for row in run.epochs or [{}]]
+        rows[-1][-1] = ', '.join(filter(None, [rows[-1][-1], run.status]))
     body = [_html_row('td', row) for row in rows]
     if (left_out := len(rows) - most) > 0: body[most//2:-most//2] = [
         f'<tr><td colspan="{len(names) + 2}" style="text-align:center">... {left_out} more ...</td></tr>']

@@ -333,7 +333,7 @@ def run_events(run: Run) -> list[Event]:
     "Return the events of a run for a chart. If at least two epochs have a validation loss, the best epoch is a further event"
     found = [Event(event['step'], event['kind'], event['text']) for event in run.events]
     points = [(loss, step) for step, loss in valid_points(run) if math.isfinite(loss)]
-    if len(points) < 2: return found
+    if len(points) < 2 or run.best: return found          # a run that kept its best weights has such an event
     loss, step = min(points)
     return [*found, Event(step, 'best', f'lowest valid_loss: {value_text(loss)}')]
 

@@ -252,7 +252,7 @@ class _StandsIn:
     "A stand-in for a learner, with copies of the scheduling callbacks"
     training = True
 
-    def fit(self, n_epoch, lr=None, wd=None, cbs=None, reset_opt=False, start_epoch=0, valid_every=1, resume=False):
+    def fit(self, n_epoch, lr=None, wd=None, cbs=None, reset_opt=False, start_epoch=0, valid_every=1, resume=False, keep_best=False):
         set_length(self, as_duration(n_epoch))
         self.start_epoch = as_count(start_epoch, 'start_epoch', 0)
         given = (cb() if isinstance(cb, type) else cb for cb in as_list(cbs))

@@ -59,10 +59,24 @@ def _leave(world: Any) -> None:
 def share_tensors(models: Iterable[nn.Module], params: bool = True,    # False: only the buffers
 ) -> None:
     "Copy the parameters and buffers of process 0 into the models of all processes, in place"
-    for t in (t for m in models for t in itertools.chain(m.parameters() if params else (), m.buffers())):
-        flat = t.detach().contiguous()
-        dist.broadcast(flat, 0)
-        if flat.data_ptr() != t.data_ptr(): t.copy_(flat)
+    held = [t for m in models for t in itertools.chain(m.parameters() if params else (), m.buffers()) if t.numel()]
+    for device in dict.fromkeys(t.device for t in held):
+        mine = sorted((t for t in held if t.device == device), key=lambda t: -t.element_size())     # keeps all aligned
+        for part in _messages(mine):
+            flat = torch.cat([t.contiguous().view(-1).view(torch.uint8) for t in part])
+            dist.broadcast(flat, 0)
+            for t, got in zip(part, flat.split([t.nbytes for t in part])): t.copy_(got.view(t.dtype).view(t.shape))
+
+def _messages(tensors: Iterable[Any], limit: int = 2**26) -> Iterator[list[Any]]:
+    "Divide tensors into groups of about `limit` bytes"
+    part, size = [], 0
+    for t in tensors:
+        part.append(t)
+        size += t.nbytes
+        if size >= limit:
+            yield part
+            part, size = [], 0
+    if part: yield part
 
 # %% ../../nbs/distributed/agreement.ipynb #72925f9b
 def shared_store() -> Any:

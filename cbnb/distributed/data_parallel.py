@@ -14,7 +14,7 @@ import random
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 # %% ../../nbs/distributed/data_parallel.ipynb #778da0eb
@@ -30,6 +30,7 @@ from ..basics.nested import map_tensors
 from ..basics.patch import patch
 from ..basics.processes import n_processes
 from ..callback import Callback
+from ..callbacks.gradients import GradientAccumulation
 from ..display.steering import Steering
 from .agreement import Group, Request, share_tensors
 from .shares import Share
@@ -66,13 +67,16 @@ class Wrapped(nn.Module):
     def forward(self, call: Callable[[], Any]) -> Any: return call()
 
 # %% ../../nbs/distributed/data_parallel.ipynb #704ed777
-def wrap_step(step: Step, wrapped: nn.Module, undo: UndoStack) -> None:
+def wrap_step(step: Step, wrapped: nn.Module, undo: UndoStack,
+    exchanges: Callable[[], bool] = lambda: True,    # returns whether the backward pass of this batch averages the gradients
+) -> None:
     "Send the training predictions of a step through a wrapper module"
     predict = step.predict
     def call(learn: Learner) -> None:
         __tracebackhide__ = True
         if not learn.training: return predict(learn)
-        wrapped(lambda: (predict(learn), learn.pred, learn.loss_grad))     # torch looks for tensors in the result
+        with nullcontext() if exchanges() else wrapped.no_sync():
+            wrapped(lambda: (predict(learn), learn.pred, learn.loss_grad))     # torch looks for tensors in the result
     undo.set(step, 'predict', call)
 
 # %% ../../nbs/distributed/data_parallel.ipynb #b9cd4d23
@@ -81,13 +85,14 @@ def average_after(
     learn: Learner,
     undo: UndoStack,
     weight: Callable[[], float],   # returns the weight of this batch; used only if the step updates by itself
+    exchanges: Callable[[], bool] = lambda: True,    # returns whether the gradients are averaged after this batch
 ) -> None:
     "Average the gradients of a step after its backward pass. If the step updates the weights itself, average them before each update instead"
     _, models, opts = owned_by_steps(learn)
     params, backward = [p for m in models for p in m.parameters()], step.backward
     def call(learn: Learner) -> None:
         backward(learn)
-        if not step.own_update: average_gradients(params)
+        if not step.own_update and exchanges(): average_gradients(params)
     undo.set(step, 'backward', call)
     def before(opt: Any, *_: Any) -> None:
         if step.own_update: average_gradients([p for group in opt.param_groups for p in group['params']], weight())
@@ -133,6 +138,7 @@ def make_accelerator(device: Any,    # device of the loaders; only 'cpu' is kept
     try: from accelerate import Accelerator, DistributedDataParallelKwargs
     except ImportError as e: raise ImportError('training in several processes needs accelerate: pip install "cbnb[distributed]"') from e
     on_cpu = device is not None and torch.device(device).type == 'cpu'
+    options = dict(broadcast_buffers=False) | options     # `share_tensors` copies them, once per validation
     # mixed_precision='no', because `MixedPrecision` does the casting
     return Accelerator(cpu=on_cpu, mixed_precision='no', kwargs_handlers=[DistributedDataParallelKwargs(**options)])
 
@@ -170,10 +176,11 @@ class Distributed(Callback):
         assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
         assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
     """
-    order, no_state = -20, ('group', 'accelerator', 'models', 'seeded')      # runs before every callback that wraps the steps
+    order, no_state = -20, ('group', 'accelerator', 'models', 'seeded', 'unsent')      # runs before every callback that wraps the steps
     group: Group | None = None           # while a run is under way in several processes
     accelerator: Any = None              # also set only while a run is under way in several processes
     models: Any = None                   # the `ShardedModels` of a sharded run
+    unsent = False                       # whether there are gradients that no other process has seen
     name = 'data_parallel'               # not `distributed`, which is the method of the learner
 
     @hinted
@@ -252,7 +259,7 @@ class Distributed(Callback):
         if not self.together: return
         learn = self.learn
         if not self.seeded: own_random_state(self.group)
-        self.seeded = True
+        self.seeded, self.unsent = True, False
         learn.to_dls_device()
         share_tensors(owned_by_steps(learn)[1])
         if learn.purpose in ('fit', 'lr_find'): self._wrap()
@@ -277,6 +284,13 @@ class Distributed(Callback):
         by = self.group.n*(not share.borrowed if weight is None else weight/total)       # torch averages gradients over processes
         learn.loss_grad = map_tensors(lambda t: t*(by.to(t.dtype) if isinstance(by, Tensor) else by), learn.loss_grad)
         learn.loss_weight = total
+
+    def before_step(self):
+        if not self.unsent or not self.together or not self._updates(): return
+        average_gradients([p for m in owned_by_steps(self.learn)[1] for p in m.parameters()])      # the sum ends before it is full
+        self.unsent = False
+
+    def after_cancel_epoch(self): self.unsent = False
 
     def after_batch(self):
         learn, share = self.learn, self.share if self.together else None
@@ -322,9 +336,19 @@ class Distributed(Callback):
             blocks = None if self.sharded is True else self.sharded
             return undo.set(self, 'models', ShardedModels(learn, blocks, **self.options))
         if type(step).backward is not Step.backward or isinstance(step, CallStep):
-            return average_after(step, learn, undo, lambda: self.share.weight)
+            return average_after(step, learn, undo, lambda: self.share.weight, self._exchanges)
         trained = [m for m in owned_by_steps(learn)[1] if any(p.requires_grad for p in m.parameters())]
-        wrap_step(step, self.accelerator.prepare_model(Wrapped(trained)), undo)
+        wrap_step(step, self.accelerator.prepare_model(Wrapped(trained)), undo, self._exchanges)
+
+    def _updates(self, n: int = 0) -> bool:
+        "Return whether the weights are updated after `n` more items"
+        return all(cb.is_full(n) for cb in self.learn.callbacks.find(GradientAccumulation) if cb.run)
+
+    def _exchanges(self) -> bool:
+        "Return whether the gradients of this batch are averaged. A sum of gradients is averaged once, with its last batch"
+        found = self._updates(getattr(self.share, 'items_in_step', 0))
+        self.unsent = not found
+        return found
 
     def _deal(self, training: bool) -> None:
         learn = self.learn

@@ -23,8 +23,8 @@ from ..learner import Learner
 def keeps_best(
     run: Run,
 ) -> bool:
-    "Return whether a callback of the run kept the best weights"
-    return any(str(name).startswith('SaveModel(') and 'every' not in str(name) and 'at_end=True' not in str(name) for name in run.settings.get('callbacks', ()))
+    "Return whether the run ended with its best weights"
+    return any(event['kind'] == 'best' for event in run.events)
 
 def in_curves(run: Run, learn: Learner) -> Iterator[Finding]:
     "Yield what the curves of a run show"

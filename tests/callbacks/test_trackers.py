@@ -467,23 +467,87 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_the_best_is_kept_however_the_run_ends(ending, in_memory, tmp_path):
+@pytest.mark.parametrize("how", ["SaveModel", "EarlyStopping", "keep_best"])
+def test_the_best_is_kept_however_the_run_ends(ending, how, tmp_path):
     make, error = ENDINGS[ending]
     learn, weights = forced_learner([5, 4, 3, 3.5, 3.4, 3.3], path=tmp_path), Weights()
-    keep = cbnb.EarlyStopping(patience=9, restore=True) if in_memory else cbnb.SaveModel(fname="runs/best")
+    makes = dict(SaveModel=lambda: cbnb.SaveModel(fname="runs/best"), EarlyStopping=lambda: cbnb.EarlyStopping(patience=9, restore=True))
+    [keep] = [makes[how]()] if how in makes else learn.keeping_best(True)
     try:
         fit(learn, cbs=[*make(), weights, keep])
         assert error is None
     except (cbnb.FitInterrupted, ValueError) as e:
         assert isinstance(e, error)
     assert keep.best == 3 and ab(learn) == weights.seen[2] and len(weights.seen) >= 3
-    if not in_memory:
+    assert learn.recorder.last().best == learn.recorder.last().epochs[2]
+    if how == "SaveModel":
         assert keep.last_saved_path == tmp_path / "models/runs/best.pth"  # D42
         other = line_learner(path=tmp_path).load("runs/best")
         assert same_bits(other.model, learn.model)
     fit(learn, 1)  # usable
     assert keep not in learn.cbs
+
+
+@pytest.mark.parametrize("method", ["fit", "fit_one_cycle", "fit_flat_cos"])
+def test_every_way_of_fitting_keeps_the_best(method):
+    learn, weights = forced_learner([5, 4, 3, 3.5]), Weights()
+    getattr(learn, method)(4, keep_best=True, cbs=weights)
+    assert ab(learn) == weights.seen[2] and not [cb for cb in learn.cbs if isinstance(cb, cbnb.Tracker)]
+    learn.fit_sgdr(2, 2, keep_best=("valid_loss", "max"), cbs=(weights := Weights()), cycle_mult=1)
+    assert ab(learn) == weights.seen[0]
+
+
+@pytest.mark.filterwarnings("ignore:freezing has no effect")
+def test_fine_tuning_keeps_the_best_of_both_phases(capsys):
+    learn, first, second = forced_learner([2, 1, 3]), Weights(), Weights()
+    learn.fine_tune(2, freeze_epochs=3, keep_best=True, freeze_cbs=first, cbs=second)
+    assert ab(learn) == first.seen[1] != second.seen[1]
+    assert learn.recorder.history[0].best["valid_loss"] == 1 and learn.recorder.last().best is None  # as good, and not better
+    assert "weights are those of epoch 1 of run 0, with valid_loss 1" in capsys.readouterr().out
+
+
+def test_the_best_of_a_validation_in_the_middle_of_an_epoch():
+    learn, kept = line_learner(3, lr=0.3), {}
+    learn.fit(
+        3,
+        valid_every="2 steps",
+        keep_best=True,
+        cbs=cbnb.Callback(after_validate=lambda cb: kept.update({cb.learn.train_iter: ab(cb.learn)})),
+    )
+    rows = learn.recorder.last().epochs
+    best = min((row for row in rows if row["valid_loss"] is not None), key=lambda row: row["valid_loss"])
+    assert learn.recorder.last().best is best and ab(learn) == kept[best["step"]]
+
+
+def test_a_fit_that_kept_the_best_is_undone_and_done_again():
+    learn = forced_learner([5, 3, 4])
+    before = ab(learn)
+    learn.fit(3, keep_best=True)
+    after = ab(learn)
+    learn.rewind()
+    assert ab(learn) == before
+    learn.fit(3, keep_best=True)
+    assert ab(learn) == after
+
+
+def test_the_history_marks_the_best_and_keeps_the_mark_in_a_file():
+    learn = forced_learner([5, 3, 4])
+    learn.fit(3, keep_best=True)
+    run = learn.recorder.last()
+    assert run.best == run.epochs[1] == cbnb.History.from_json(learn.recorder.history.to_json())[0].best
+    assert [event["kind"] for event in run.events] == ["best"] and "<td>best</td>" in run._repr_html_()
+    learn.fit(3)
+    assert learn.recorder.last().best is None
+
+
+def test_a_copy_is_made_only_at_a_new_best(monkeypatch):
+    copies, keep = [], cbnb.Tracker.keep
+    monkeypatch.setattr(cbnb.Tracker, "keep", lambda self, *args: copies.append(self.learn.epoch) or keep(self, *args))
+    learn = forced_learner([5, 6, 3, 4, 2])
+    fit(learn, keep_best=True)
+    assert copies == [0, 2, 4]
+    fit(learn)
+    assert copies == [0, 2, 4]
 
 
 def test_buffers_and_the_optimizer(tmp_path):

@@ -22,7 +22,7 @@ if not hasattr(fsdp, "fully_shard"):
 
 SCRIPT = Path(__file__).parents[1] / "sharded_cases.py"
 EQUAL = "plain loss_parameters one_group classes kept foreach single fused two_opts clip clip_tensor clip_value accumulation cancels ema ema_aside".split()
-OTHERS = "sgd bf16 clip_norm overflow held put_back checkpoint ends uneven buffers policy files finds norm_layers".split()
+OTHERS = "keeps_best sgd bf16 clip_norm overflow held put_back checkpoint ends uneven buffers policy files finds norm_layers".split()
 IN_THREE = "plain clip sgd held put_back checkpoint uneven".split()
 
 
@@ -86,6 +86,10 @@ def test_files_written_in_the_fit_are_whole_and_can_be_loaded_there(found):
     """`learn.save`, `learn.load` and `SaveModel` within `learn.distributed(sharded=True)`."""
     whole, from_model, from_one_process, state = found(2, "files")
     assert whole and from_model == 0 and from_one_process < 1e-5 and state < 1e-6
+
+
+def test_the_best_weights_come_back(found):
+    assert found(2, "keeps_best") == [True, 0]
 
 
 def test_the_finder_leaves_no_trace_and_finds_the_curve_of_one_process(found):
