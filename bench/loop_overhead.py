@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
@@ -222,21 +223,41 @@ def per_callback(costs: Costs, name: str, n: int) -> tuple[float, float]:
     return median((mine[0] - theirs[0]) / n for mine, theirs in zip(costs[name], costs["no callbacks"]))
 
 
-def memory(train: Callable[[Task, int], Any], batches: tuple[int, int]) -> float:
-    """Bytes that each batch leaves behind, our own notes included, between two moments of one long fit; in a process of its own."""
+def memory(train: Callable[[Task, int], Any], repeats: int, epochs: tuple[int, int], resident: bool = False) -> float:
+    """Bytes that each epoch of `repeats` times 45 batches leaves behind, our own notes included, in a process of its own
+
+    Counted are the objects of Python, as tracemalloc sees them, tensors included. `resident` counts the pages of the process instead, without
+    those of files: what an allocator keeps for itself, and what only C++ knows."""
     torch.set_num_threads(1)
-    resident = {}
+    held = {}
 
     def look(epoch: int) -> None:
-        if epoch in epochs:
-            gc.collect()
-            resident[epoch] = psutil.Process().memory_info().rss
+        if epoch not in epochs:
+            return
+        gc.collect()
+        pages = psutil.Process().memory_info()
+        held[epoch] = pages.rss - pages.shared if resident else tracemalloc.get_traced_memory()[0]
 
     task = digits(look)
-    epochs = [n // len(task.train) for n in batches]
+    task.train.batches *= repeats
+    if not resident:
+        tracemalloc.start()
     with open(os.devnull, "w") as sink, redirect_stdout(sink):
         train(task, epochs[1])
-    return (resident[epochs[1]] - resident[epochs[0]]) / ((epochs[1] - epochs[0]) * len(task.train))
+    return (held[epochs[1]] - held[epochs[0]]) / (epochs[1] - epochs[0])
+
+
+def kept(name: str, span: tuple[int, int]) -> tuple[float, float, float]:
+    """Bytes that a batch and an epoch keep, and bytes of memory that a batch takes from the system, less those of the bare loop"""
+
+    def more(repeats: int, resident: bool = False) -> float:
+        epochs = tuple(n // 45 // repeats for n in span)
+        ours, bare = (in_new_process(memory, CONTESTANTS[who].train, repeats, epochs, resident) for who in (name, "bare loop"))
+        return ours - bare
+
+    short, long = more(1), more(10)
+    batch = (long - short) / (9 * 45)
+    return batch, short - 45 * batch, more(1, resident=True) / 45
 
 
 def in_new_process(f: Callable[..., Any], *args: Any) -> Any:
@@ -299,10 +320,9 @@ def main() -> None:
     costs = race(CONTESTANTS, args.rounds, args.epochs)
     show_costs(CONTESTANTS, costs)
 
-    span = (1_000, 10_000) if args.quick else (5_000, 50_000)
-    growth = {name: in_new_process(memory, CONTESTANTS[name].train, span) for name in ("bare loop", "default")}
+    batch, row, taken = kept("default", (3_000, 12_000) if args.quick else (5_000, 50_000))
     print(
-        f"\nresident memory, from {span[0]:,} to {span[1]:,} batches: bare loop {growth['bare loop']:+.0f}, default {growth['default']:+.0f} bytes a batch"
+        f"\nmemory less that of the bare loop: {batch:.1f} bytes a batch, {row:.0f} a row of the table; {taken:.0f} a batch taken from the system"
     )
     cpu, wall, heavy = import_time(3 if args.quick else 11)
     print(
@@ -321,14 +341,20 @@ def main() -> None:
         verdict(
             "a further callback without one", per_callback(costs, "100 not per batch", 100), ABOUT_NOTHING, "us a batch (about nothing)"
         ),
-        verdict("memory, default callbacks less bare loop", (growth["default"] - growth["bare loop"], 0), 24, "bytes a batch"),
+        verdict("memory, a batch", (batch, 0), 24, "bytes"),
+        verdict("memory, a row of the table", (row, 0), 600, "bytes"),
+        verdict("memory taken from the system", (taken, 0), 64, "bytes a batch"),
         verdict("import, after torch", (wall, 0), 40, "ms"),
         verdict("heavy modules that import loads", (len(heavy), 0), 0, ""),
     ]
     if args.json:
         versions = dict(python=sys.version.split()[0], torch=torch.__version__, cbnb=cbnb.__version__)
         with open(args.json, "w") as file:
-            json.dump(dict(versions=versions, costs=costs, memory=growth, import_ms=wall, verdicts=verdicts), file, indent=1)
+            json.dump(
+                dict(versions=versions, costs=costs, memory=dict(batch=batch, row=row, taken=taken), import_ms=wall, verdicts=verdicts),
+                file,
+                indent=1,
+            )
 
 
 if __name__ == "__main__":

@@ -272,6 +272,11 @@ def run_validation(self: Loop, dl: Iterable[Any]) -> None:
 
     Args:
         dl: a loader
+    Example:
+        from cbnb.toy import close, line_learner
+        learn = line_learner()
+        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)
+        assert close(learn.final_record, [2**2 + 3**2])       # the loss of the line a = b = 0
     """
     __tracebackhide__ = True
     self.dl = dl
@@ -374,6 +379,11 @@ def run_as(self: Loop, purpose: str, cbs: Any = None) -> Iterator[None]:
         nothing
     Raises:
         RuntimeError: this learner is already running (...): it cannot start another {purpose} from a callback
+    Example:
+        from cbnb.toy import close, line_learner
+        learn = line_learner()
+        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)
+        assert close(learn.final_record, [2**2 + 3**2])       # the loss of the line a = b = 0
     """
     outer, state = self.undo, {name: getattr(self, name) for name in LOOP_STATE}
     if outer is not None and purpose in ('fit', 'lr_find'): raise RuntimeError(

@@ -19,6 +19,7 @@ from torch import Tensor
 # %% ../nbs/08_recorder.ipynb #e476aab1
 from .basics.buffers import NamedLoss, ScalarBuffer, nan_since
 from .basics.arguments import Every
+from .basics.losses import MeanLoss
 from .basics.settings import how_it_ends, settings_of, why_stopped
 from .basics.text import say, user_level
 from .basics.optimizers import hyper_key
@@ -71,7 +72,7 @@ class Recorder(Callback):
         plot = _in_finder.plot
         def _open_row(self, mid_epoch: bool=...) -> Any: ...
         def _fill_train(self, whole: bool=...) -> None: ...
-        def _fill_valid(self, values: list[float | None], parts: dict[str, float | None]) -> None: ...
+        def _fill_valid(self, values: list[float | None], parts: dict[str, float | None], mean: MeanLoss) -> None: ...
         def _write_row(self, complete: bool, shown: bool=...) -> None: ...
         def _is_written(self) -> bool: ...
         def _note_parts(self) -> None: ...
@@ -177,7 +178,7 @@ class Recorder(Callback):
         if learn.purpose != 'fit':
             learn.final_record = [*values, *parts.values()]
             return
-        if self.valid_columns: self._fill_valid(values, parts)
+        if self.valid_columns: self._fill_valid(values, parts, phase.loss)
         if not learn.ends_row: return
         self._fill_train()
         self._write_row(complete=False)
@@ -260,15 +261,16 @@ def _fill_train(self: Recorder,
     train.metrics = ()                           # they were read, which other processes did at the same time
 
 @patch
-def _fill_valid(self: Recorder, values: list[float | None], parts: dict[str, float | None]) -> None:
+def _fill_valid(self: Recorder, values: list[float | None], parts: dict[str, float | None], mean: MeanLoss) -> None:
     "Write the loss, the metrics and the parts of a validation phase into the row"
     number = self.learn.valid_set
     self.row.update(zip(self.valid_columns[number*len(values):], values))
     for name, value in parts.items(): self.row[self._valid_heading(number, name)] = value
     if self.told_of_nan or values[0] is None or abs(values[0]) < float('inf'): return
     self.told_of_nan = True
-    say(f'the validation loss of epoch {self.learn.epoch} is {values[0]}, and the training losses of this fit are finite: '
-        'look for nan and inf in the inputs and targets of the validation set')
+    why = ('look for nan and inf in the inputs and targets of the validation set' if mean.adds or mean.weight else
+           'no target of the validation set counts in it, because all are ignored (ignore_index) or have the weight 0')
+    say(f'the validation loss of epoch {self.learn.epoch} is {values[0]}, and the training losses of this fit are finite: {why}')
 
 @patch
 def _write_row(self: Recorder, complete: bool, shown: bool = True) -> None:
@@ -413,6 +415,11 @@ def log_rows(self: Recorder) -> list[list[Any]]:
 # %% ../nbs/08_recorder.ipynb #51eeb24d
 @patch
 def state_dict(self: Recorder) -> dict[str, Any]:
+    """Return the history, and in the middle of an epoch the open row
+
+    Returns:
+        for `load_state_dict`
+    """
     train = self.train.state_dict()
     state = Callback.state_dict(self) | dict(history=self.history.state_dict(), train=train)
     if self.row is not None: state['seconds'] = time.perf_counter() - self.start
@@ -421,6 +428,11 @@ def state_dict(self: Recorder) -> dict[str, Any]:
 
 @patch
 def load_state_dict(self: Recorder, state: dict[str, Any]) -> None:
+    """Take over the history of a saved state. During a fit, its last run becomes the run of this fit
+
+    Args:
+        state: the result of `state_dict`
+    """
     state, fitting = dict(state), self.learn.running and self.learn.purpose == 'fit'
     history, train, seconds, metrics = (state.pop(name, None) for name in ('history', 'train', 'seconds', 'metrics'))
     for name in history['runs'][-1]['hypers'] if fitting else (): self.track(name)

@@ -21,7 +21,7 @@ from torch.utils.data import (
 from ..basics.metric_functions import AllPairsWarning, is_column_and_row, title_of
 from ..basics.arguments import as_number
 from ..basics.losses import UNKNOWN, n_items
-from ..basics.nested import is_empty, map_rows
+from ..basics.nested import find_bs, is_empty, map_rows
 from ..basics.processes import n_processes
 from ..basics.loaders import TensorLoader
 from ..basics.text import plural, warn_user
@@ -40,7 +40,9 @@ from ..step import Step
 def _numbers(dl: DataLoader, spread: bool) -> list[int] | int | None:
     "Return the numbers of the items of one batch, or of the single item that is a batch: spread over the set, or the first. If they are unknown, return None"
     sampler, batches = dl.sampler, dl.batch_sampler
-    if isinstance(batches, (list, tuple)) and batches: return batches[0]
+    if isinstance(batches, (list, tuple)) and batches:
+        first, last = list(batches[0]), list(batches[-1])
+        return first[:len(first)//2] + last[len(last)//2:] if spread and len(batches) > 1 else first
     if type(batches) not in (BatchSampler, type(None)): return None
     if type(sampler) in (SequentialSampler, RandomSampler, WeightedRandomSampler): items = range(len(dl.dataset))
     elif type(sampler) is SubsetRandomSampler: items = sampler.indices
@@ -79,13 +81,17 @@ def _by_worker(dl: DataLoader, numbers: Any) -> Any:
                                 worker_init_fn=dl.worker_init_fn, multiprocessing_context=dl.multiprocessing_context)))
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #a8003993
-def _try_batch(learn: Learner, batch: Any) -> None:
-    "Evaluate a batch, its metrics and the values that go into the row of the table"
+def _evaluate(learn: Learner, batch: Any) -> None:
+    "Predict a batch, and compute its loss"
     learn.iter, learn.pred, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result = 0, None, None, None, None, None
     learn.divisor = learn.weight = UNKNOWN
     learn.xb, learn.yb = learn.split_batch(batch)
     learn.eval_step.predict(learn)
     learn.eval_step.loss(learn)
+
+def _try_batch(learn: Learner, batch: Any) -> None:
+    "Evaluate a batch, its metrics and the values that go into the row of the table"
+    _evaluate(learn, batch)
     if learn.loss is not None: learn.eval_step.batch_weight(learn)                      # an error of `batch_weight` comes here
     if learn.loss is None and not learn.yb and learn.step_result is None: return        # metrics do not see a batch without targets
     with warnings.catch_warnings(record=True) as said:
@@ -142,12 +148,41 @@ def _compare_halves(learn: Learner, batch: Any) -> str | None:
         warnings.simplefilter('ignore')
         try: losses = torch.stack([whole, *_losses(learn, batch, n, lambda t: t.flip(0), lambda t: t[:half], lambda t: t[half:])])
         except Exception: return None       # the batch cannot be divided
-    return _what_differs(learn, n, _precision(losses), *losses.tolist())
+    return (said := _what_differs(learn, n, _precision(losses), *losses.tolist())) and (said if _differs_in_double(learn, batch, n) else None)
+
+def _differs_in_double(learn: Learner, batch: Any, n: int) -> bool:
+    "Return whether the losses of the halves also differ in double precision. If this cannot be computed, return True"
+    if not learn.eval_step.calls_loss_func or learn.eval_step.own_loss: return True
+    def exact(part: slice, turn: bool = False) -> Any:
+        return lambda t: (t.double() if t.is_floating_point() else t)[part].flip([0]*turn)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        try: losses = torch.stack(_losses(learn, batch, n, exact(slice(n)), exact(slice(n), True), exact(slice(n//2)), exact(slice(n//2, n))))
+        except Exception: return True       # the loss has weights of another type, for example
+    return _what_differs(learn, n, _precision(losses), *losses.tolist()) is not None
 
 def _precision(losses: Tensor) -> float:
     "Return the relative size of rounding errors. A loss may have been computed in half precision, and converted"
     halves = [dtype for dtype in (torch.bfloat16, torch.float16) if torch.equal(losses, losses.to(dtype).to(losses.dtype))]
     return max([1e-5, *(4*torch.finfo(dtype).eps for dtype in halves)])
+
+def _joined(dl: Any) -> Any:    # None: there is nothing to join
+    "Join half of the first batch of a list, and half of the last one with as many items"
+    if type(dl) not in (list, tuple) or len(dl) < 2: return None
+    try:
+        rows, n = [], find_bs(dl[0])
+        last = next(batch for batch in reversed(dl[1:]) if find_bs(batch) == n)
+        map_rows(lambda t: rows.append(t[n//2:]), last, n, strict=True)
+        return map_rows(lambda t: torch.cat([t[:n//2], rows.pop(0)]), dl[0], n, strict=True)
+    except Exception: return None        # batches of other shapes
+
+def _compare(learn: Learner, batch: Any) -> str | None:
+    "Compare the tried batch with its halves, and then a joined batch, if there is one"
+    if said := _compare_halves(learn, batch): return said
+    if learn.loss is None or learn.eval_step.derived_weight(learn) is not UNKNOWN or (joined := _joined(learn.dls.valid)) is None: return None
+    try: _evaluate(learn, joined)
+    except Exception: return None        # no batch of the fit is like this
+    return _compare_halves(learn, joined)
 
 def _what_differs(learn: Learner, n: int, precision: float, whole: float, reverse: float, first: float, last: float) -> str | None:
     rounding = precision*max(abs(whole), abs(first), abs(last))
@@ -201,7 +236,7 @@ def sanity_check(
         try:
             if (batch := sample_batch(learn.dls.valid)) is not None and not is_empty(batch):
                 _try_batch(learn, batch)
-                if _is_new(learn): said = _compare_halves(learn, batch)
+                if _is_new(learn): said = _compare(learn, batch)
         except CancelException: return
         except Exception as e:
             learn.note_place(e, 0)

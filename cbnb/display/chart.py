@@ -149,7 +149,8 @@ def described(
     curves: Iterable[tuple[str, Sequence[float]]],    # (name, values) of each curve
     title: str = '') -> str:
     "Describe curves in words, with the first, the last and the lowest value of each curve"
-    parts = [title] if title else []
+    curves = list(curves)
+    parts = [title] if title and [name.lower() for name, _ in curves] != [title.lower()] else []
     for name, values in curves:
         ys = as_doubles(values)
         ys = ys[ys.isfinite()]

@@ -9,7 +9,7 @@ __all__ = ['GROUPS', 'LEAST', 'HEADINGS', 'LIMITS', 'RULES', 'Row', 'Profile', '
 # %% ../../nbs/display/profile.ipynb #d4cd1779
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # %% ../../nbs/display/profile.ipynb #9b4da4cb
 from ..basics.text import escape, html_row, html_table, number, text_table
@@ -399,8 +399,7 @@ def profile_figure(profile: Profile, most: int = 12, ax: Any = None,
         return fig
 
 # %% ../../nbs/display/profile.ipynb #7178a9c8
-@dataclass(repr=False)
-class Comparison:
+class Comparison(NamedTuple):
     "A comparison of two profiles, part by part, shown as a table"
     before: Profile
     after: Profile

@@ -9,7 +9,7 @@ __all__ = ['starts_of', 'ends_of', 'column_of', 'diverged', 'events_of', 'losses
 # %% ../../nbs/display/run_charts.ipynb #544174ed
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -20,8 +20,8 @@ from torch import Tensor
 # %% ../../nbs/display/run_charts.ipynb #26907c1e
 from ..basics.text import distinct, plural
 from .chart import Chart, Event, Line, described
-from .compare import details_of
-from .figures import NAMED_COLORS, as_doubles, kept_span
+from .compare import details_of, leaves_range
+from .figures import NAMED_COLORS, as_doubles, envelope, kept_span
 from .look import COLORS, RUN_COLORS, WIDEST, count_text
 from ..history import Run
 
@@ -76,27 +76,18 @@ def _epoch_lines(runs: Sequence[Run], key: str, kept: _Kept, name: str, color: s
 
 # %% ../../nbs/display/run_charts.ipynb #310f0bc7
 def diverged(lines: Sequence[Line]) -> set[int]:    # numbers of the diverged runs, as in `line.run`
-    "Find the runs whose values would flatten the curves of the other runs"
-    starts, tops, low = {}, {}, math.inf
-    for line in lines:
-        ys = as_doubles(line.ys)
-        ys = ys[ys.isfinite()]
-        if not len(ys) or line.run is None: continue
-        starts.setdefault(line.run, ys[0].item())
-        tops[line.run] = max(tops.get(line.run, -math.inf), ys.max().item())
-        low = min(low, ys.min().item())
-    return set(_far_beyond(starts, tops, low))
+    "Find the runs with a line that rises far above its first value, and far beyond the lines with the same name of the other runs"
+    found: set[int] = set()
+    for name in dict.fromkeys(line.name for line in lines):
+        same = [line for line in lines if line.name == name and line.run is not None]
+        values = [envelope(line.xs, line.ys, 400)[1] for line in same]
+        found |= {line.run for line, ys, far in zip(same, values, leaves_range(values)) if far and _rises(ys)}
+    return found
 
-def _far_beyond(
-    starts: Mapping[int, float],   # number of a run -> first value of the run
-    tops: Mapping[int, float],     # number of a run -> highest value of the run
-    low: float,                    # lowest value of all runs
-) -> list[int]:
-    "Return the runs whose highest value is far above the other runs and far above their own first value"
-    if len(tops) < 2: return []
-    usual = sorted(tops.values())[(len(tops) - 1)//2] - low
-    return [i for i, top in tops.items()
-            if usual and top - low > 20*usual and top - low > 4*(starts[i] - low)]
+def _rises(values: Sequence[float]) -> bool:
+    first, *others = filter(math.isfinite, values)
+    low = min([first, *others])
+    return max([first, *others]) - low > 4*(first - low)
 
 # %% ../../nbs/display/run_charts.ipynb #97810045
 def _marked(lines: Sequence[Line]) -> list[Line]:

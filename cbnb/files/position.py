@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, IterableDataset
 # %% ../../nbs/files/position.ipynb #51e279f5
 from ..basics.loaders import TensorLoader, batches_of
 from ..basics.random_state import save_rng
-from ..basics.workers import WorkerLoader, next_numbers
 
 # %% ../../nbs/files/position.ipynb #9a5cd335
 class _Skipping:
@@ -66,6 +65,7 @@ def skipping(sampler: Iterable[Any], n: int) -> Any:
 # %% ../../nbs/files/position.ipynb #9c23f993
 def draws(dl: DataLoader) -> bool:
     "Return whether the items of a loader may depend on random numbers"
+    from cbnb.basics.workers import WorkerLoader, next_numbers        # here: it makes `import cbnb` faster
     if isinstance(dl.dataset, IterableDataset): return True
     if isinstance(dl, WorkerLoader) and getattr(dl, 'chosen', True): return False       # `choose_workers` has checked it
     restore = save_rng([dl])
@@ -81,6 +81,7 @@ def batches_from(dl: Any,    # a loader; set the random state of the beginning o
     "Return an iterator over the batches of an epoch, starting with batch `n`"
     if hasattr(dl, 'batches_from'): return dl.batches_from(n)      # of several processes
     if not n: return iter(batches_of(dl))
+    from cbnb.basics.workers import WorkerLoader
     plain = type(dl) in (DataLoader, TensorLoader, WorkerLoader) and not isinstance(dl.dataset, IterableDataset)
     if plain and not (dl.num_workers and draws(dl)): return iterator_over(dl, lambda sampler: skipping(sampler, n))
     it = iter(dl)

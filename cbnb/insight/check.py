@@ -9,25 +9,26 @@ __all__ = ['Check', 'run_checks', 'figure_of', 'skipped_codes']
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 # %% ../../nbs/insight/check.ipynb #df0ee7b6
 from ..basics.patch import patch
 from ..basics.text import plural
-from .evidence import Evidence, collect
-from .finding_figures import Figure
 from .findings import FAULTS, Finding, Findings
-from .texts import finding
 from ..learner import Learner
 from ..files.snapshot import without_trace
 
+if TYPE_CHECKING:        # loaded by the first check: with what they need, they would take a tenth of the time of `import cbnb`
+    from cbnb.insight.evidence import Evidence
+    from cbnb.insight.finding_figures import Figure
+
 # %% ../../nbs/insight/check.ipynb #6402339e
-Check = Callable[[Evidence], Iterator[Finding]]
+Check = Callable[['Evidence'], Iterator[Finding]]
 
 def run_checks(
-    e: Evidence,
+    e: 'Evidence',
     checks: tuple[Check, ...],
 ) -> tuple[list[Finding], list[str]]:    # findings; the checks that failed, and why
     "Run checks on the same evidence"
@@ -43,16 +44,18 @@ def _decided(found: list[Finding], trained: list[Finding]) -> list[Finding]:
     if any(f.code == 'M6' and f.level == 'error' for f in found): return found + [f for f in trained if f.code != 'M6']
     return [f for f in found if f.code != 'M6'] + trained
 
-def _of_failure(e: Evidence) -> Finding:
+def _of_failure(e: 'Evidence') -> Finding:
+    from cbnb.insight.texts import finding
     return finding('X1', 'the first batch', type(e.failed).__name__, 'no error', error=e.failed)
 
 # %% ../../nbs/insight/check.ipynb #76f3607a
-def _layer_bars(title: str, values: dict[str, float], marked: Any, percent: bool = False) -> Figure | None:
+def _layer_bars(title: str, values: dict[str, float], marked: Any, percent: bool = False) -> 'Figure | None':
+    from cbnb.insight.finding_figures import Figure
     names = tuple(values)
     marks = tuple(i for i, name in enumerate(names) if marked(name))
     return Figure('bars', title, names, (tuple(values.values()),), marks, percent=percent) if len(names) > 1 else None
 
-def _of_layers(f: Finding, e: Evidence) -> Figure | None:
+def _of_layers(f: Finding, e: 'Evidence') -> 'Figure | None':
     "Return the standard deviations of outputs for M8, and the shares of units that do not learn for M9 and M10"
     if f.code == 'M8':
         x = next((layer.x for layer in e.matrices if layer.x is not None), None)
@@ -68,7 +71,7 @@ def _of_layers(f: Finding, e: Evidence) -> Figure | None:
             if isinstance(layer.module, (nn.Sigmoid, nn.Tanh)) and layer.x is not None}
     return _layer_bars('Inputs beyond -5 and 5, by layer', flat, lambda name: name == f.where, True)
 
-def _of_gradients(f: Finding, e: Evidence) -> Figure | None:
+def _of_gradients(f: Finding, e: 'Evidence') -> 'Figure | None':
     norms = {name: float(g.norm()) for name, g in e.grads.items() if g is not None and g.ndim > 1 and not g.is_sparse}
     if not any(norms.values()): return None
     named = {*f.where.split(', ')}
@@ -76,13 +79,14 @@ def _of_gradients(f: Finding, e: Evidence) -> Figure | None:
                        lambda name: name in named or f'{name}.weight' in named)
 
 # %% ../../nbs/insight/check.ipynb #9744e496
-def _of_labels(f: Finding, e: Evidence) -> Figure | None:
+def _of_labels(f: Finding, e: 'Evidence') -> 'Figure | None':
     from cbnb.insight.data_faults import labels
     if (y := labels(e)) is None: return None
     shares = (y.flatten().bincount()/y.numel()).tolist()
     return _layer_bars('Share of each label', {f'label {i}': v for i, v in enumerate(shares)}, lambda name: name == f.where, True)
 
-def _of_trainings(f: Finding, e: Evidence) -> Figure | None:
+def _of_trainings(f: Finding, e: 'Evidence') -> 'Figure | None':
+    from cbnb.insight.finding_figures import Figure
     known = {name: losses for name, losses in e.losses.items() if name in ('16 items', 'without inputs') and len(losses) > 1}
     if '16 items' not in known: return None
     names = tuple(name.replace('16', str(min(16, e.n))) for name in known)
@@ -94,15 +98,13 @@ _FIGURES = dict(M8=_of_layers, M9=_of_layers, M10=_of_layers, M6=_of_gradients, 
 
 def figure_of(
     f: Finding,
-    e: Evidence,        # what the finding was found in
-) -> Figure | None:     # None: this kind of finding has no figure, or the evidence is too short for one
+    e: 'Evidence',        # what the finding was found in
+) -> 'Figure | None':     # None: this kind of finding has no figure, or the evidence is too short for one
     "Return the figure of a finding of `learn.check()`"
     try: return _FIGURES[f.code](f, e) if f.code in _FIGURES else None
     except Exception: return None         # a finding without its figure is better than none
 
 # %% ../../nbs/insight/check.ipynb #163a4418
-_ALL_FROZEN = finding('M4.frozen', 'all parameters', 'frozen', 'parameters to train')
-
 def skipped_codes(skip: Any) -> set[str]:
     "Return the codes of faults given by code or name. Raise `ValueError` for an unknown one"
     wanted = [skip] if isinstance(skip, str) else list(skip)
@@ -132,13 +134,16 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     """
     from statistics import median
 
-    from cbnb.insight.data_faults import DATA_CHECKS      # imported here: the checks and what they need take a tenth of the time of `import cbnb`
+    from cbnb.insight.data_faults import DATA_CHECKS
+    from cbnb.insight.evidence import collect
     from cbnb.insight.model_faults import MODEL_CHECKS
     from cbnb.insight.plan_faults import PLAN_CHECKS
     from cbnb.insight.small_trainings import can_train, follows, overfit, rate, shuffled_labels
+    from cbnb.insight.texts import finding
     left_out = skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
-    if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()): return Findings([_ALL_FROZEN])
+    if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()):
+        return Findings([finding('M4.frozen', 'all parameters', 'frozen', 'parameters to train')])
     with without_trace(self):
         if self.opt is None: self.create_opt()
         e = collect(self)

@@ -8,16 +8,17 @@ __all__ = ['keeps_best', 'in_curves', 'figure_of_predictions', 'in_predictions']
 # %% ../../nbs/insight/diagnose.ipynb #235a8f75
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # %% ../../nbs/insight/diagnose.ipynb #b2db7d6a
 from ..basics.patch import patch
 from ..callbacks.interpret import Predictions, predictions
 from ..history import Run
 from .check import skipped_codes
-from .finding_figures import Figure
 from .findings import Finding, Findings
 from ..learner import Learner
+
+if TYPE_CHECKING: from cbnb.insight.finding_figures import Figure        # loaded by the first figure: it makes `import cbnb` faster
 
 # %% ../../nbs/insight/diagnose.ipynb #3d5c928d
 def keeps_best(
@@ -28,7 +29,8 @@ def keeps_best(
 
 def in_curves(run: Run, learn: Learner) -> Iterator[Finding]:
     "Yield what the curves of a run show"
-    from cbnb.insight.fit_faults import best_not_kept, curves_of, overfit_since, too_good, too_short    # here: it makes `import cbnb` faster
+    from cbnb.insight.finding_figures import Figure
+    from cbnb.insight.fit_faults import best_not_kept, curves_of, overfit_since, too_good, too_short
     curves = curves_of(run)
     if len(curves.valid) < 2: return
     kept = keeps_best(run)
@@ -39,8 +41,9 @@ def in_curves(run: Run, learn: Learner) -> Iterator[Finding]:
     yield from too_good(run, curves, learn.model)
 
 # %% ../../nbs/insight/diagnose.ipynb #f8b14783
-def _of_shares(found: Predictions) -> Figure:
+def _of_shares(found: Predictions) -> 'Figure':
     "Return how often classes are predicted, and how often they are in the targets: those that differ most"
+    from cbnb.insight.finding_figures import Figure
     y = found.targets
     if found.task == 'labels': said, true = found.decoded.float().mean(0), y.float().mean(0)
     else: said, true = (v[y >= 0].bincount(minlength=len(found.names))/max(1, int((y >= 0).sum())) for v in (found.decoded, y))
@@ -48,14 +51,16 @@ def _of_shares(found: Predictions) -> Figure:
     return Figure('bars', 'Predicted, and in the targets', tuple(f'{found.names[i]}: {word}' for i in most for word in ('predicted', 'targets')),
                   (tuple(float(part[i]) for i in most for part in (said, true)),), tuple(range(0, 2*len(most), 2)), percent=True)
 
-def _of_calibration(found: Predictions) -> Figure:
+def _of_calibration(found: Predictions) -> 'Figure':
     from cbnb.display.scores import calibration
+    from cbnb.insight.finding_figures import Figure
     top, said = found.preds[found.targets >= 0].max(1)
     bins = calibration(said == found.targets[found.targets >= 0], top)
     return Figure('calibration', 'Right predictions by probability', ('right', 'calibrated'), (tuple(bins.prob_pred.tolist()), tuple(bins.prob_true.tolist())))
 
-def _of_slices(f: Finding, found: Predictions, slices: Mapping[str, Sequence[Any]] | None) -> Figure:
+def _of_slices(f: Finding, found: Predictions, slices: Mapping[str, Sequence[Any]] | None) -> 'Figure':
     "Return the mean loss of the weak part, and of the parts of the same kind"
+    from cbnb.insight.finding_figures import Figure
     from cbnb.insight.prediction_faults import slices_of
     def kind(name: str) -> str: return name.partition(' = ')[0] if ' = ' in name else ' '.join(name.split(' ')[:1 if name.startswith('class ') else 2])
     same = {name: inside for name, inside in slices_of(found, slices).items() if kind(name) == kind(f.where) and inside.any()}
@@ -68,7 +73,7 @@ def figure_of_predictions(
     f: Finding,
     found: Predictions,    # predictions with targets
     slices: Mapping[str, Sequence[Any]] | None = None,    # as for `learn.diagnose`
-) -> Figure | None:        # None: this kind of finding has no figure
+) -> 'Figure | None':        # None: this kind of finding has no figure
     "Return the figure of a finding about predictions"
     try: return _of_shares(found) if f.code == 'A5' else _of_calibration(found) if f.code == 'A6' else _of_slices(f, found, slices) if f.code == 'A11' else None
     except Exception: return None         # a finding without its figure is better than none

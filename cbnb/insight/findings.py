@@ -8,13 +8,14 @@ __all__ = ['FAULTS', 'EFFECTS', 'Level', 'LEVELS', 'Finding', 'in_groups', 'Find
 # %% ../../nbs/insight/findings.ipynb #18003e30
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 # %% ../../nbs/insight/findings.ipynb #7db832a7
 from ..basics.failures import errors_page
 from ..basics.text import escape, plural
 from ..display.look import COLORS, FONT, css_variables, in_page
-from .finding_figures import Figure, figure_svg
+
+if TYPE_CHECKING: from cbnb.insight.finding_figures import Figure        # loaded by the first figure: it makes `import cbnb` faster
 
 # %% ../../nbs/insight/findings.ipynb #d54d7ab3
 FAULTS = dict(
@@ -59,7 +60,7 @@ class Finding:
     limit: str         # what it should be
     why: str           # why this is a fault, in one sentence
     fix: str           # a line of code, or an instruction
-    figure: Figure | None = field(default=None, compare=False, repr=False)    # shown beside the text in a notebook; None: there is none
+    figure: 'Figure | None' = field(default=None, compare=False, repr=False)    # shown beside the text in a notebook; None: there is none
 
     @property
     def name(self) -> str:
@@ -193,6 +194,7 @@ def _html_group(group: list[Finding]) -> str:
     color = in_page(COLORS[_COLORS[cause.level]])
     below = ''.join(f'<li><b>{_html_name(f)}</b> {escape(_what(f))}</li>' for f in effects)
     also = f'<div class="cbnb-quiet">This also explains:<ul>{below}</ul></div>' if effects else ''
+    from cbnb.insight.finding_figures import figure_svg
     figures = list(dict.fromkeys(f.figure for f in group if f.figure))[:2]      # a cause and its effects may have the same
     beside = f'<div class="cbnb-figures">{"".join(map(figure_svg, figures))}</div>' if figures else ''
     return (f'<li style="border-color:{color}"><div><p><b style="color:{color}">{cause.level.capitalize()}</b> <b>{_html_name(cause)}</b> '

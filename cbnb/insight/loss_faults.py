@@ -23,7 +23,6 @@ from ..basics.buffers import nan_since
 from ..basics.text import number
 from ..history import Run
 from .findings import Finding, Findings
-from .texts import finding
 from ..learner import Learner
 
 # %% ../../nbs/insight/loss_faults.ipynb #769dabaf
@@ -107,13 +106,15 @@ class LossWatch:
         elif (constant := guess()) and mean > 0.97*constant: yield _not_learning(mean, constant, 'the loss of a constant prediction')
 
 # %% ../../nbs/insight/loss_faults.ipynb #c6e21654
-_LOSS = 'the training loss'
+def _of_loss(code: str, measured: str, expected: str, **values: Any) -> Finding:
+    from cbnb.insight.texts import finding        # here: it makes `import cbnb` faster
+    return finding(code, 'the training loss', measured, expected, **values)
 
-def _not_finite(loss: float) -> Finding: return finding('R1', _LOSS, f'{loss}', 'finite numbers', loss=loss)
-def _diverging(loss: float, low: float) -> Finding: return finding('R2', _LOSS, f'it rose from {number(low)} to {number(loss)}', 'a loss that falls')
-def _not_learning(loss: float, than: float, what: str) -> Finding: return finding('R3', _LOSS, f'{number(loss)}, and {what} is {number(than)}', '3 % less')
-def _oscillating(low: float) -> Finding: return finding('R4', _LOSS, f'3 times up to twice as much, down to {number(low)} last', 'a loss that falls')
-def _spikes(loss: float, usual: float) -> Finding: return finding('R8', _LOSS, f'3 spikes, the last of {number(loss)} beside {number(usual)}', 'losses near their median')
+def _not_finite(loss: float) -> Finding: return _of_loss('R1', f'{loss}', 'finite numbers', loss=loss)
+def _diverging(loss: float, low: float) -> Finding: return _of_loss('R2', f'it rose from {number(low)} to {number(loss)}', 'a loss that falls')
+def _not_learning(loss: float, than: float, what: str) -> Finding: return _of_loss('R3', f'{number(loss)}, and {what} is {number(than)}', '3 % less')
+def _oscillating(low: float) -> Finding: return _of_loss('R4', f'3 times up to twice as much, down to {number(low)} last', 'a loss that falls')
+def _spikes(loss: float, usual: float) -> Finding: return _of_loss('R8', f'3 spikes, the last of {number(loss)} beside {number(usual)}', 'losses near their median')
 
 # %% ../../nbs/insight/loss_faults.ipynb #f46a2071
 _KINDS = {F.cross_entropy: 'classes', F.binary_cross_entropy: 'shares', F.binary_cross_entropy_with_logits: 'shares', F.mse_loss: 'numbers',

@@ -354,7 +354,7 @@ def test_a_batch_without_an_iterator():
     ten = TensorDataset(torch.arange(10))
     assert sample_batch(DataLoader(ten, 4, shuffle=True))[0].tolist() == [0, 2, 5, 7]  # spread over the set
     assert sample_batch(DataLoader(ten, 40))[0].tolist() == list(range(10))
-    assert sample_batch(DataLoader(ten, batch_sampler=[[3, 5], [1]]))[0].tolist() == [3, 5]
+    assert sample_batch(DataLoader(ten, batch_sampler=[[3, 5], [1]]))[0].tolist() == [3, 1]  # of the first and the last
     assert sample_batch(DataLoader(ten, batch_size=None))[0].item() == 0
     subset = torch.utils.data.SubsetRandomSampler([7, 8, 9])
     assert set(sample_batch(DataLoader(ten, 2, sampler=subset))[0].tolist()) <= {7, 8, 9}
@@ -473,6 +473,7 @@ def test_losses_that_add_up_are_named():
 SILENT = {
     "a mean": lambda: items(lambda pred, y: (pred - F.one_hot(y, 3)).square().mean()),
     "a mean with large terms": lambda: items(lambda pred, y: 100 + pred.mean() - 100),
+    "a mean with larger terms": lambda: items(lambda pred, y: (1e4 + pred).mean() - 1e4),
     "half precision": lambda: items(lambda pred, y: (pred - F.one_hot(y, 3)).bfloat16().square().mean().float()),
     "a penalty": lambda: items(lambda pred, y: F.cross_entropy(pred, y) + 0.1),
     "observed": lambda: words(lambda pred, y: F.cross_entropy(pred.transpose(1, 2), y, ignore_index=0)),
@@ -504,6 +505,18 @@ def test_class_weights_are_found_in_a_sorted_set():
     g = torch.Generator().manual_seed(0)
     data = TensorDataset(torch.randn(96, 4, generator=g), torch.arange(96) // 32)
     dls = cbnb.DataLoaders(DataLoader(data, 8, shuffle=True), DataLoader(data, 8), device="cpu")
+    said = differences(learner(None, model=nn.Linear(4, 3), dls=dls, loss_func=lambda pred, y: with_class_weights(pred, y)))
+    assert len(said) == 1 and "batch_weight=lambda pred, y" in said[0]
+
+
+@pytest.mark.parametrize("kind", ["list", "batch sampler"])
+def test_class_weights_are_found_in_sorted_batches(kind):
+    """Each batch has one class: half of the first batch is compared with half of the last one of its size."""
+    g = torch.Generator().manual_seed(0)
+    data = TensorDataset(torch.randn(100, 4, generator=g), torch.arange(100) // 34)
+    numbers = [list(range(i, min(i + 8, 100))) for i in range(0, 100, 8)]  # the last batch has 4 items
+    valid = [data[batch] for batch in numbers] if kind == "list" else DataLoader(data, batch_sampler=numbers)
+    dls = cbnb.DataLoaders(DataLoader(data, 8, shuffle=True), valid, device="cpu")
     said = differences(learner(None, model=nn.Linear(4, 3), dls=dls, loss_func=lambda pred, y: with_class_weights(pred, y)))
     assert len(said) == 1 and "batch_weight=lambda pred, y" in said[0]
 

@@ -1503,3 +1503,19 @@ def test_a_validation_loss_that_is_not_finite_is_said_once(capsys):
     learn = line_learner(lr=1e30)
     learn.fit(2)
     assert "the validation loss" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ignored", ["one batch", "all"])
+def test_a_validation_set_whose_targets_are_all_ignored_is_said_to_be_so(ignored, capsys):
+    """It spoke of nan in the inputs. A single batch without targets counts nothing, as in a loop over the whole set."""
+    x, y = torch.randn(8, 3), torch.arange(8) % 2
+    hidden = torch.full((4,), -100)
+    valid = [(x[:4], hidden), (x[4:], hidden if ignored == "all" else y[4:])]
+    learn = cbnb.Learner(cbnb.DataLoaders([(x, y)], valid, device="cpu"), model := nn.Linear(3, 2), nn.CrossEntropyLoss(), lr=0.1)
+    learn.fit(1)
+    said = capsys.readouterr().out
+    if ignored == "all":
+        assert "no target of the validation set counts in it, because all are ignored (ignore_index)" in said and "nan and inf" not in said
+    else:
+        assert "the validation loss" not in said
+        assert learn.recorder.history["valid_loss"][-1] == pytest.approx(nn.functional.cross_entropy(model(x[4:]), y[4:]).item())

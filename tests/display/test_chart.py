@@ -621,6 +621,7 @@ def test_a_page_of_several_charts():
 
 def test_curves_in_words():
     assert described([("a", [3.0, 1.0, 2.0, nan]), ("b", [inf])], "title") == "title; a from 3 to 2, lowest 1; b: no values"
+    assert described([("learning rate", [2.0, 1.0])], "Learning rate") == "learning rate from 2 to 1, lowest 1"  # said once
     assert described([]) == "empty chart" and Chart([TWO]).text == "a from 0 to 1, lowest 0"
     assert Chart([TWO], title="t").text == "t; " + Chart([TWO]).text and Chart([TWO], text="mine").text == "mine"
     assert (

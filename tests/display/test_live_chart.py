@@ -12,7 +12,8 @@ pytest.importorskip("anywidget")
 
 from cbnb.display import live_chart
 from cbnb.display.chart import Chart, Event, Line, Mark, chart_spec
-from cbnb.display.live_chart import LiveChart, Points, extreme_places, has_live_charts, news
+from cbnb.display.figures import envelope_places
+from cbnb.display.live_chart import LiveChart, Points, has_live_charts, news
 from cbnb.display.look import COLORS
 
 LINES = [Line("loss", [], []), Line("valid", [], [], COLORS["valid"], dots=True)]
@@ -70,15 +71,15 @@ def say(live, **message):
 def test_few_points_stay_as_they_are_and_many_keep_their_extremes():
     ys = [0.0] * 100
     ys[33], ys[66] = 5.0, -5.0
-    assert list(extreme_places(ys, 100)) == list(range(100)) and list(extreme_places([], 5)) == []
-    places = extreme_places(ys, 20)
+    assert list(envelope_places(ys, 100)) == list(range(100)) and list(envelope_places([], 5)) == []
+    places = envelope_places(ys, 20)
     assert len(places) <= 22 and {33, 66, 99} <= set(places) and places == sorted(places)
 
 
 def test_points_that_are_not_finite_hide_no_others():
     """min and max of nan depend on the order."""
     ys = [math.nan if i % 3 == 0 else float(i) for i in range(90)]
-    short = [ys[i] for i in extreme_places(ys, 20)]
+    short = [ys[i] for i in envelope_places(ys, 20)]
     assert max(y for y in short if y == y) == 89 and min(y for y in short if y == y) == 1
 
 

@@ -168,6 +168,16 @@ def test_import_is_light(statement: str, loaded_by_torch: set[str]):
     assert not more & set(HEAVY), f"`{statement}` brings {sorted(more & set(HEAVY))}"
 
 
+OF_CHECKS = ["evidence", "finding_figures", "texts", "data_faults", "model_faults", "plan_faults", "small_trainings", "fit_faults"]
+
+
+def test_what_only_a_check_or_workers_need_is_imported_by_them():
+    modules = [*(f"cbnb.insight.{name}" for name in OF_CHECKS), "cbnb.basics.workers"]
+    assert set(modules) <= MODULES.keys()
+    code = f"import cbnb, sys; print([name for name in {modules} if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True) == "[]\n"
+
+
 FIT_ALONE = """
 import importlib
 for name in {modules}: importlib.import_module(name)
