@@ -260,6 +260,33 @@ def kept(name: str, span: tuple[int, int]) -> tuple[float, float, float]:
     return batch, short - 45 * batch, more(1, resident=True) / 45
 
 
+def watch_cost(rounds: int) -> tuple[float, float]:
+    """Microseconds a batch that a fit with an empty step spends in the watch of its losses, less the clock, which is read twice a look."""
+    spent: list[float] = []
+
+    def timed(*args: Any) -> None:
+        begun = time.thread_time()
+        watch(*args)
+        spent.append(time.thread_time() - begun)
+
+    def empty(x: Tensor, y: Tensor) -> Tensor:
+        return learn.model.weight.sum() * 0 + 1 / (1 + learn.train_iter / 50)
+
+    (watch,), costs = cbnb.Recorder.watchers, []
+    clock = statistics.median(-(time.thread_time() - time.thread_time()) for _ in range(1000))
+    cbnb.Recorder.watchers = (timed,)
+    for _ in range(rounds):
+        task = digits()
+        dls = cbnb.DataLoaders(task.train, device="cpu")
+        learn = cbnb.Learner(dls, nn.Linear(1, 1), task.loss_func, train_step=cbnb.LossStep(empty), default_cbs=True)
+        spent.clear()
+        with redirect_stdout(io.StringIO()):
+            learn.fit(60)
+        costs.append((sum(spent) - clock * len(spent)) / learn.recorder.history[-1].n_steps * 1e6)
+    cbnb.Recorder.watchers = (watch,)
+    return median(costs)
+
+
 def in_new_process(f: Callable[..., Any], *args: Any) -> Any:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(f, *args).result()
@@ -341,6 +368,7 @@ def main() -> None:
         verdict(
             "a further callback without one", per_callback(costs, "100 not per batch", 100), ABOUT_NOTHING, "us a batch (about nothing)"
         ),
+        verdict("the watch of the losses, with an empty step", watch_cost(max(args.rounds, 8)), 2, "us a batch"),
         verdict("memory, a batch", (batch, 0), 24, "bytes"),
         verdict("memory, a row of the table", (row, 0), 600, "bytes"),
         verdict("memory taken from the system", (taken, 0), 64, "bytes a batch"),

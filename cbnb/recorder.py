@@ -192,6 +192,9 @@ class Recorder(Callback):
         if not self._is_written(): return self._write_row(complete=True)
         self.row, self.new_row, self.history[-1].epochs[-1]['complete'] = None, False, True     # its last batch was validated
 
+    def after_fit(self) -> None:
+        if self.learn.purpose == 'fit' and self.history.runs: self.look_for_nan(wait=False)
+
     def after_cancel_fit(self) -> None:
         self._note_last_batch()
         runs, stop = self.history.runs, sys.exception()
@@ -377,6 +380,7 @@ def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb:
     run = self.history[-1]
     for column in run.hypers.values(): del column[run.n_steps:]      # an interrupt may have come between a rate and its loss
     if self.row is not None: self._end_early(shown=False)      # an error or an interrupt during an epoch
+    self.look_for_nan(wait=False)
     self.phases, self.places, self.train = [], [], PhaseMetrics()       # frees the losses
     if exc is not None and self.learn is not None:
         for m in self.learn.metrics: m.reset()      # frees collected predictions

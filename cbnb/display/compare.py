@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['AXES', 'runs_of', 'Curve', 'run_curve', 'knots', 'places', 'leaves_range', 'differences', 'outcome_of', 'runs_rows',
            'sorted_rows', 'cell_text', 'table_html', 'RunsTable', 'table_data', 'runs_table', 'best_figure',
-           'run_looks', 'details_of', 'Comparison', 'comparison_data', 'compare']
+           'seed_groups', 'seed_noise', 'run_looks', 'details_of', 'Comparison', 'comparison_data', 'compare']
 
 # %% ../../nbs/display/compare.ipynb #933b394a
 import math
@@ -331,6 +331,43 @@ def best_figure(rows: Sequence[Mapping[str, Any]], metric: str, ax: Any = None) 
         elif all(v is None or v > 0 for v in values): ax.set_xscale('log')
         return fig
 
+# %% ../../nbs/display/compare.ipynb #a8seed02
+_STUDENT = 12.71, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26     # 97.5% quantiles of the t distribution, from 1 degree of freedom on
+
+def seed_groups(
+    runs: Mapping[str, Run],
+) -> dict[str, list[Run]]:    # what the runs of a group have in common -> runs
+    "Group runs that differ in their seed only. Runs of the same settings and the same seed are left out"
+    found: dict[tuple, list[Run]] = {}
+    for name, run in runs.items():
+        settings = {k: v for k, v in run.settings.items() if k != 'seed'}
+        found.setdefault((name.rpartition(', ')[0], run.number, repr(settings)), []).append(run)
+    groups = {key: of for key, of in found.items() if len(of) == 1 or len({run.settings.get('seed') for run in of} - {None}) == len(of)}
+    differing = {k: values for k, values in differences([of[0] for of in groups.values()]).items() if k != 'seed'}
+    def label(i: int) -> str: return ', '.join(f'{k} {cell_text(k, values[i])}' for k, values in differing.items())
+    return dict(zip(distinct([source or label(i) or 'one' for i, (source, *_) in enumerate(groups)]), groups.values()))
+
+
+# %% ../../nbs/display/compare.ipynb #a8seed03
+def seed_noise(
+    runs: Mapping[str, Run],
+    metric: str,          # column of the table of epochs
+) -> list[str]:           # one line; none if no group of runs has several seeds
+    "Say whether the two best groups differ by more than the noise of seeds: a t test of 5%, with one variance for all groups"
+    from statistics import fmean                      # imported here, because the import takes milliseconds
+    found = {name: [v for run in of if (v := _best(run[metric] if metric in run.metric_names else (), metric)) is not None]
+             for name, of in seed_groups(runs).items()}
+    groups = {name: values for name, values in found.items() if values}
+    freedom = sum(len(values) - 1 for values in groups.values())
+    if len(groups) < 2 or not freedom: return []
+    variance = sum((v - fmean(values))**2 for values in groups.values() for v in values)/freedom
+    one, other, *_ = sorted(groups, key=lambda name: fmean(groups[name]), reverse=not lower_is_better(metric))
+    gap = abs(fmean(groups[one]) - fmean(groups[other]))
+    noise = _STUDENT[min(freedom, len(_STUDENT)) - 1]*math.sqrt(variance*(1/len(groups[one]) + 1/len(groups[other])))
+    counts = f'{plural(len(groups[one]), "run")} and {len(groups[other])}'
+    return [f'best {metric}: "{one}" is better than "{other}" by {value_text(gap)}, {"more than" if gap > noise else "within"} the noise of seeds ({value_text(noise)} for {counts})']
+
+
 # %% ../../nbs/display/compare.ipynb #b9e8911c
 def run_looks(names: Iterable[str],
 ) -> dict[str, tuple[str, str]]:    # name -> (color, line style), with the style '', 'dash' or 'dot'
@@ -375,6 +412,7 @@ class Comparison:
         self.of_epochs = {name for name, found in self.curves.items() if any(curve.dots for curve in found.values())}
         self.metric, self.by, self.looks = _known_metric(metric, list(self.curves)), by, run_looks(runs)
         self.details = details_of(runs)
+        self.noise = {name: seed_noise(runs, name) for name in _metrics(runs.values())}
         self.ends = {axis: {name: knots(run, axis) for name, run in runs.items()} for axis in AXES if axis != 'step'}
         self.diverged = {name: outcome_of(run) for name, run in runs.items() if run.diverged is not None}
         self.table = RunsTable(runs, sort)
@@ -393,7 +431,7 @@ class Comparison:
     def notes(self, metric: str) -> list[str]:
         "Return notes on diverged runs, runs out of range and runs without this metric"
         found = self.curves[metric]
-        lines = [f'{name}: {words}' for name, words in self.diverged.items()]
+        lines = [*self.noise.get(metric, ()), *(f'{name}: {words}' for name, words in self.diverged.items())]
         for name in self.far(metric):
             lowest, highest, _ = _late_range(found[name].values)
             lines.append(f'{name} leaves the range of the others: {value_text(lowest)} to {value_text(highest)}')

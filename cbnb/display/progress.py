@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TABLE_STYLE', 'KEPT_STEPS', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'shortened',
-           'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'valid_points',
-           'run_events', 'finding_events', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
+           'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'run_events',
+           'finding_events', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
            'picture_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'LogDisplay', 'TerminalDisplay',
            'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
 
@@ -325,14 +325,10 @@ class Pace:
         return rest*here + train*per_train + valid*per_valid
 
 # %% ../../nbs/display/progress.ipynb #b2b9949b
-def valid_points(run: Run) -> list[tuple[int, float]]:
-    "Return (last step of the epoch, validation loss) for each epoch with a validation loss"
-    return run.points('valid_loss')
-
 def run_events(run: Run) -> list[Event]:
     "Return the events of a run for a chart. If at least two epochs have a validation loss, the best epoch is a further event"
     found = [Event(event['step'], event['kind'], event['text']) for event in run.events]
-    points = [(loss, step) for step, loss in valid_points(run) if math.isfinite(loss)]
+    points = [(loss, step) for step, loss in run.points('valid_loss') if math.isfinite(loss)]
     if len(points) < 2 or run.best: return found          # a run that kept its best weights has such an event
     loss, step = min(points)
     return [*found, Event(step, 'best', f'lowest valid_loss: {value_text(loss)}')]
@@ -364,7 +360,7 @@ def loss_lines(run: Run,
     points = [(range(n), raw), (range(n), smooth)]
     if wait: points += [(range(n), loss.column(n, smooth=True)) for loss in run.named.values()]
     else: points += [(loss.steps[:len(ys)], ys) for loss in run.named.values() for ys in [loss.series.arrived_smoothed()]]
-    points += [tuple(zip(*found))] if (found := valid_points(run)) else []
+    points += [tuple(zip(*found))] if (found := run.points('valid_loss')) else []
     first, smooth, *others = [line._replace(xs=xs, ys=ys) for line, (xs, ys) in zip(loss_looks(run), points)]
     return [first, smooth._replace(smooths=raw), *others]
 

@@ -21,7 +21,6 @@ from .chart import chart_figure, described
 from .look import sparkline
 from .figures import WIDE, png_bundle, png_metadata, show
 from .front_end import display_mode
-from .progress import valid_points
 from .run_charts import losses_chart
 from ..history import Run
 
@@ -44,7 +43,7 @@ def run_figure(run: Run,
     bounds: tuple[float, float] | None = None,    # limits of the y axis so far; None: no limits yet
 ) -> tuple[Any, tuple[float, float] | None]:    # the figure, and the limits of its y axis
     "Draw the losses of a run. The x axis ends at the last planned batch if `total` is known, and the y axis seldom changes"
-    raw, smooth, valid = list(run.raw_losses), list(run.losses), valid_points(run)
+    raw, smooth, valid = list(run.raw_losses), list(run.losses), run.points('valid_loss')
     late = len(raw)//10
     bounds = grown(bounds, [*raw[late:], *smooth[late:], *(loss for _, loss in valid)])
     fig = chart_figure([losses_chart([run], epochs=[], events=[])], size=WIDE)
@@ -58,7 +57,7 @@ def run_figure(run: Run,
 # %% ../../nbs/display/show_graph.ipynb #4ca97587
 def _described(run: Run) -> str:
     "Describe the losses of a run for screen readers"
-    curves = [('train, smoothed', run.losses), ('valid', [loss for _, loss in valid_points(run)])]
+    curves = [('train, smoothed', run.losses), ('valid', [loss for _, loss in run.points('valid_loss')])]
     return described(curves, f'losses over {run.n_steps} training batches')
 
 # %% ../../nbs/display/show_graph.ipynb #62f79083

@@ -63,9 +63,10 @@ def _of_layers(f: Finding, e: 'Evidence') -> 'Figure | None':
         outs = {layer.name: float(layer.out.detach().float().std()) for layer in e.matrices if layer.out is not None}
         return _layer_bars('Activations (std) by layer', first | outs, lambda name: name == f.where)
     if f.code == 'M9':
-        from cbnb.insight.model_faults import units_at_0
-        dead = {layer.name: float(units_at_0(layer.out).float().mean()) for layer in e.layers
-                if isinstance(layer.module, (nn.ReLU, nn.ReLU6)) and layer.out is not None and layer.out.ndim > 1}
+        from cbnb.insight.model_faults import relus, units_at_0
+        channels = relus(e.learn.model)
+        dead = {layer.name: float(units_at_0(layer.out, channels[layer.name]).float().mean()) for layer in e.layers
+                if layer.name in channels and layer.out is not None and layer.out.ndim > 1}
         return _layer_bars('Units that are 0, by layer', dead, lambda name: name == f.where, True)
     flat = {layer.name: float((layer.x.detach().abs() > 5).float().mean()) for layer in e.layers
             if isinstance(layer.module, (nn.Sigmoid, nn.Tanh)) and layer.x is not None}

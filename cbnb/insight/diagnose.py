@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 # %% ../../nbs/insight/diagnose.ipynb #b2db7d6a
 from ..basics.patch import patch
+from ..basics.text import plural
 from ..callbacks.interpret import Predictions, predictions
 from ..history import Run
 from .check import skipped_codes
@@ -105,10 +106,12 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
     Raises:
         RuntimeError: this learner is running (...): diagnose it after the fit
         RuntimeError: there is no fit to diagnose: call learn.fit(1) first
+        IndexError: run={run}: the history has ..., so use an index from -... to ...
     """
     left_out = skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): diagnose it after the fit')
     if not (runs := self.recorded_runs()): raise RuntimeError('there is no fit to diagnose: call learn.fit(1) first')
+    if not -len(runs) <= run < len(runs): raise IndexError(f'run={run}: the history has {plural(len(runs), "run")}, so use an index from -{len(runs)} to {len(runs) - 1}')
     found, why = in_predictions(self, slices)
     found = [*in_curves(runs[run], self), *found]
     return Findings([f for f in found if f.code not in left_out], runs[run].extent(), [why] if why else [])

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MODEL_CHECKS', 'ignores_input', 'mixes_items', 'output_activation', 'width', 'time_leak', 'capacity', 'small_images',
-           'no_gradient', 'untrained', 'zero_gradient', 'vanishing', 'equal_rows', 'units_at_0', 'dead_units',
+           'no_gradient', 'untrained', 'zero_gradient', 'vanishing', 'equal_rows', 'relus', 'units_at_0', 'dead_units',
            'saturated', 'init_scale', 'linear_linear', 'dropout', 'norm_statistics', 'unregistered']
 
 # %% ../../nbs/insight/model_faults.ipynb #3022f927
@@ -188,20 +188,31 @@ def equal_rows(e: Evidence) -> Iterator[Finding]:
     if equal: yield finding('M7',
         listed(f'{name}.weight' for name in equal), 'all rows are equal', 'rows that differ', path=_path(next(iter(equal.values()))))
 
+def relus(
+    model: nn.Module,
+) -> dict[str, bool]:    # name -> whether its outputs have their units in dimension 1, as after a convolution
+    "Return the ReLU modules of a model"
+    found, channels = {}, False
+    for name, m in model.named_modules():
+        if isinstance(m, (nn.Linear, nn.modules.conv._ConvNd)): channels = not isinstance(m, nn.Linear)
+        elif isinstance(m, (nn.ReLU, nn.ReLU6)): found[name] = channels
+    return found
+
 def units_at_0(
-    out: Tensor,    # outputs of a ReLU, two dimensions or more
-) -> Tensor:        # a boolean for each unit, or for each channel of images
-    "Return which units are 0 for all items"
+    out: Tensor,              # outputs of a ReLU, two dimensions or more
+    channels: bool = True,    # of three dimensions: whether the second has the units, or the last one
+) -> Tensor:                  # a boolean for each unit
+    "Return which units are 0 for all items. The channels of an image are units"
     out = out.detach()
-    return (out.flatten(2).amax((0, 2)) if out.ndim > 3 else out.reshape(-1, out.shape[-1]).amax(0)) <= 0
+    return (out.flatten(2).amax((0, 2)) if out.ndim > 3 or out.ndim == 3 and channels else out.reshape(-1, out.shape[-1]).amax(0)) <= 0
 
 def dead_units(e: Evidence) -> Iterator[Finding]:
     "M9: units of ReLU that are 0 for all items"
-    worst = 0.5, '', 0
+    worst, channels = (0.5, '', 0), relus(e.learn.model)
     for layer in e.layers:
         out = layer.out
-        if not isinstance(layer.module, (nn.ReLU, nn.ReLU6)) or out is None or out.ndim < 2 or len(out) < 8: continue
-        dead = units_at_0(out)
+        if layer.name not in channels or out is None or out.ndim < 2 or len(out) < 8: continue
+        dead = units_at_0(out, channels[layer.name])
         worst = max(worst, (float(dead.float().mean()), layer.name, len(dead)))
     share, name, n = worst
     if n: yield finding('M9',

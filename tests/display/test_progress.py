@@ -35,7 +35,6 @@ from cbnb.display.progress import (
     losses_chart,
     run_events,
     shortened,
-    valid_points,
 )
 from helpers import Line, RaiseIn, line_batches, line_learner, svg_of
 
@@ -372,7 +371,7 @@ def test_steps_count_from_0_and_validation_stands_at_the_last_one():
     learn = line_learner(4)
     learn.fit(2)
     run = learn.recorder.last()
-    assert [step for step, _ in valid_points(run)] == [3, 7] and run.ends() == [(3, 0), (7, 1)]
+    assert [step for step, _ in run.points("valid_loss")] == [3, 7] and run.ends() == [(3, 0), (7, 1)]
     fig = learn.recorder.plot_losses(return_fig=True)
     raw, smooth, valid = fig.axes[0].lines
     assert list(valid.get_xdata()) == [3, 7] and raw.get_xdata()[-1] == 7 == smooth.get_xdata()[-1]

@@ -5,11 +5,9 @@ The programs are loops of torch with one fault each. `CASES` has, for a code, a 
 
 import copy
 import json
-import random
 from datetime import date, timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -22,6 +20,7 @@ from cbnb.insight.findings import FAULTS, Finding
 from cbnb.insight.texts import TEXTS
 from cbnb.step import Step
 from helpers import line_learner
+from left_behind import everything, same
 
 X = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))
 NUMBERS = X[:, :2].sum(1, keepdim=True) + 0.1 * torch.randn(300, 1, generator=torch.Generator().manual_seed(1))
@@ -411,36 +410,6 @@ def test_a_fault_that_needs_an_argument_is_found(code):
 def test_a_metric_of_one_output_does_not_change():
     found = measured(first_output).check()
     assert "L11" in found.codes and not found.skipped
-
-
-def everything(learn):
-    """What a check could leave behind."""
-    held = [learn.model.state_dict(), [p.grad for p in learn.model.parameters()], [m.training for m in learn.model.modules()]]
-    hooks = [len(m._forward_hooks) + len(m._backward_hooks) for m in learn.model.modules()]
-    opt = copy.deepcopy(learn.opt.state_dict()) if learn.opt else None
-    names = {k: v for k, v in vars(learn).items() if isinstance(v, (int, float, str, bool, type(None)))}
-    return (
-        copy.deepcopy(held),
-        hooks,
-        opt,
-        names,
-        len(learn.recorder.history),
-        torch.get_rng_state(),
-        random.getstate(),
-        np.random.get_state(),
-    )
-
-
-def same(a, b):
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, np.ndarray):
-        return np.array_equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a == b
 
 
 @pytest.mark.parametrize("fitted", [False, True])

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 import cbnb
-from cbnb.insight.layer_faults import LayerWatch, batches_until_next, dead_share
+from cbnb.insight.layer_faults import LayerWatch, batches_until_next
+from cbnb.insight.model_faults import units_at_0
 from cbnb.toy import wave_learner
 
 
@@ -57,5 +58,10 @@ def test_it_changes_nothing_and_leaves_no_hook():
 
 def test_the_time_between_looks_follows_their_cost():
     assert batches_until_next(0.5, 1.0, 0.01) == 50 and batches_until_next(0, 1.0, 0.01) == 10
-    assert dead_share(torch.tensor([[0.0, 1], [0, 0]])).item() == 0.5
-    assert dead_share(torch.zeros(2, 5, 3)).item() == 1
+
+
+def test_units_of_three_dimensions_are_channels_or_features():
+    out = torch.zeros(2, 5, 3)
+    out[:, 1, 2] = 1
+    assert units_at_0(out).tolist() == [True, False, True, True, True]
+    assert units_at_0(out, channels=False).tolist() == [True, True, False]
