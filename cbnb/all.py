@@ -56,7 +56,7 @@ from .display.progress import ProgressCallback
 from .display.show_graph import ShowGraph
 from .history import History
 from .recorder import Recorder
-from .snapshot import snapshot
+from .files.snapshot import snapshot
 
 # %% ../nbs/all.ipynb #3e230330
 _all_ = ['Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'set_display', 'display_as',

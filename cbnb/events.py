@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['EVENTS', 'event', 'BACKWARD', 'STEP', 'BATCH', 'EVALUATED', 'TRAIN', 'VALIDATE', 'EPOCH', 'FIT', 'BATCH_EVENTS',
-           'Events', 'EventNames', 'did_you_mean', 'Action', 'Level', 'loop_lines', 'CancelException',
-           'CancelStepException', 'CancelBackwardException', 'CancelBatchException', 'CancelTrainException',
-           'CancelValidException', 'CancelEpochException', 'CancelFitException', 'not_honoured']
+           'Events', 'EventNames', 'did_you_mean', 'Action', 'Level', 'CancelException', 'CancelStepException',
+           'CancelBackwardException', 'CancelBatchException', 'CancelTrainException', 'CancelValidException',
+           'CancelEpochException', 'CancelFitException', 'not_honoured']
 
 # %% ../nbs/01_events.ipynb #97c79548
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 # %% ../nbs/01_events.ipynb #5b99d617
@@ -98,26 +98,6 @@ VALIDATE = Level('validate', EVALUATED)
 EPOCH    = Level('epoch', TRAIN, VALIDATE, head='for epoch in range(n_epoch):')
 FIT      = Level('fit', EPOCH)
 BATCH_EVENTS = frozenset(BATCH.events())    # the events that `run_train` and `run_valid` switch off
-
-# %% ../nbs/01_events.ipynb #69c80534
-def loop_lines(
-    level: Level = FIT,                                            # the outermost level to print
-    who: Callable[[str], Iterable[Any]] = lambda event_name: (),   # returns the callbacks of an event, given its name
-    indent: int = 0,                                               # indentation of the first line, in levels of two spaces
-) -> Iterator[str]:
-    "Yield the lines of the loop, indented, with the callbacks of each event"
-    def line(event_name: str, note: str = '') -> str:
-        cbs = ', '.join(map(str, who(event_name)))
-        return f'{pad}{event_name}{note}' + (f'  <- {cbs}' if cbs else '')
-    if level.head: yield '  ' * indent + level.head
-    pad = '  ' * (indent + bool(level.head))
-    yield line(level.before)
-    for part in level.body:
-        if isinstance(part, Level): yield from loop_lines(part, who, indent + bool(level.head) + 1)
-        elif isinstance(part, Action): yield f'{pad}  {part}'
-        else: yield f'  {line(part)}'
-    yield line(level.cancelled, '  (only if cancelled)')
-    yield line(level.after)
 
 # %% ../nbs/01_events.ipynb #521f0ed8
 class CancelException(Exception):

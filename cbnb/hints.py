@@ -29,7 +29,8 @@ from .basics.loaders import n_batches
 from .basics.nested import kind_of, part_of
 from .basics.patch import patch
 from .basics.processes import n_processes
-from .callback import Callback, as_list
+from .callback import Callback
+from .callback_list import as_list
 from .callbacks.model_loss import computes_loss
 from .callbacks.trackers import sets_lr
 from .events import EVENTS, event
@@ -203,7 +204,7 @@ def say_instead(
 
 # %% ../nbs/hints.ipynb #a7fb65af
 _INNER = frozenset('callbacks cbs_changed default_callbacks stopped_where where to_dls_device undo level run_epochs run_batches run_as evaluating '
-                   'validate_sets validate_within update_weights forget_batch forget_grads prepare_opt put_opt new_opt split_batch load_batches '
+                   'validate_sets run_validation validate_within in_batch update_weights forget_batch forget_grads prepare_opt put_opt new_opt split_batch load_batches '
                    'batches_in before_epochs before_fits around_fits batch_filters error_notes for_now recorded_runs n_trained '
                    'chooses_eval_step own_hypers called counted updates_per_step remark_on'.split())
 

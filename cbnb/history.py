@@ -16,6 +16,7 @@ from typing import Any, Self
 # %% ../nbs/07_history.ipynb #8a9ba52f
 from .basics.arguments import columns_hint
 from .basics.buffers import NamedLoss, ScalarBuffer, SmoothedBuffer, nan_since, packed
+from .basics.patch import patch
 from .basics.text import as_dataframe, csv_text, from_json_text, json_text, plural, write_text
 
 # %% ../nbs/07_history.ipynb #a85ce031
@@ -78,6 +79,13 @@ class Run:
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         _repr_html_ = _in_epochs_table._repr_html_
+        def points(self, name: str) -> list[tuple[int, Any]]: ...
+        def ends(self) -> list[tuple[int, int]]: ...
+        def extent(self) -> str: ...
+        def to_dict(self) -> dict[str, Any]: ...
+        def state_dict(self) -> dict[str, Any]: ...
+        def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+        def note(self, kind: str, text: str, step: int | None=..., **more: Any) -> None: ...
     def __init__(self, number: int, metric_names: list[str], n_epoch: int, beta: float = 0.98) -> None:
         self.number, self.metric_names, self.n_epoch, self.beta = number, metric_names, n_epoch, beta
         self.given_name: str | None = None       # see `name`
@@ -146,35 +154,6 @@ class Run:
     def __getitem__(self, name: str) -> list[Any]: return column_of([self], name)
     def _ipython_key_completions_(self) -> list[str]: return self.columns
 
-    def points(self, name: str) -> list[tuple[int, Any]]:
-        """Return `(last step, value)` for each epoch that has a value. Steps are counted from 0
-
-        Args:
-            name: name of a column of the table of epochs
-        Returns:
-            (step, value) of each epoch
-        """
-        return [(max(row['step'] - 1, 0), row[name]) for row in self.epochs if row.get(name) is not None]
-
-    def ends(self) -> list[tuple[int, int]]:
-        """Return `(last step, epoch number)` for each complete epoch with training batches
-
-        Returns:
-            (last step, number) of each epoch
-        """
-        return [(row['step'] - 1, row['epoch']) for row in self.epochs if row['complete'] and row['step']]
-
-    def extent(self) -> str:
-        """Describe the length of the run: complete epochs and steps
-
-        Returns:
-            such as '2 of 5 epochs, 46 steps'
-        """
-        whole = [row['step'] for row in self.epochs if row['complete']]
-        rest = self.n_steps - max([0, *whole])
-        more, all_of_it = (f' and {plural(rest, "step")}', ' in all') if rest else ('', '')
-        return f'{len(whole)} of {plural(self.n_epoch, "epoch")}{more}, {plural(self.n_steps, "step")}{all_of_it}'
-
     @property
     def diverged(self) -> int | None:
         "Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading the property waits for the device"
@@ -186,29 +165,8 @@ class Run:
         kept = [event['row'] for event in self.events if event['kind'] == 'best' and 'row' in event]
         return next((row for row in self.epochs if kept and kept[-1] == [row['epoch'], row['step']]), None)
 
-    def note(self, kind: str, text: str, step: int | None = None, **more: Any) -> None:
-        """Add an event to the run
-
-        Args:
-            kind: interrupted, stopped, failed, lr, paused, resumed, restart, best or note
-            text: a short description of the event
-            step: index of the training batch; None: the latest batch
-            **more: further values of the event, as plain data
-        """
-        self.events.append(dict(step=max(self.n_steps - 1, 0) if step is None else int(step), kind=kind, text=text, **more))
-
     def __repr__(self) -> str:
         return f'Run({self.number if self.given_name is None else self.given_name}: {self.extent()}, {self.status})'
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the run as plain data
-
-        Returns:
-            the data, for `from_dict`
-        """
-        names = ('status', 'n_epoch', 'start_epoch', 'beta', 'metric_names', 'settings', 'epochs', 'events')
-        return dict(run=self.number, name=self.given_name, **copy.deepcopy({name: getattr(self, name) for name in names}),
-                    steps=dict(self.steps), named={name: list(loss.steps) for name, loss in self.named.items()})
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -227,43 +185,107 @@ class Run:
             hypers={name: column for name, column in steps.items() if name not in ('loss', 'smooth_loss', *named)}))
         return run
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the run as arrays and plain data. The call waits for the device
-
-        Returns:
-            the state, for `load_state_dict` of a run
-        """
-        return {name: getattr(self, name) for name in _FIELDS} | dict(
-            raw=self.raw_losses, hypers={name: _numbers(values) for name, values in self.hypers.items()},
-            named={name: (list(loss.steps), loss.series.read()) for name, loss in self.named.items()})
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Fill the run with the state of another. Settings of this run have priority, because the arguments of a resumed fit may differ
-
-        Args:
-            state: the result of `state_dict`
-        """
-        older: dict[str, Any] = dict(given_name=None, settings={}, events=[])      # states of older versions lack these
-        state = older | dict(state)
-        for name in _FIELDS:
-            setattr(self, name, {**state[name], **self.settings} if name == 'settings' else copy.copy(state[name]))
-        self.series.fill(state['raw'])
-        for name, values in state['hypers'].items():
-            mine = self.hypers.setdefault(name, array('d'))
-            if isinstance(mine, ScalarBuffer): mine.fill(values)
-            else: mine[:] = array('d', values)
-        self.named = {name: NamedLoss(self.beta) for name in state['named']}
-        for name, (steps, values) in state['named'].items():
-            self.named[name].steps = list(steps)
-            self.named[name].series.fill(values)
-
 def _numbers(values: Any) -> Any: return values.read() if isinstance(values, ScalarBuffer) else values
+
+# %% ../nbs/07_history.ipynb #7859085a
+@patch
+def points(self: Run, name: str) -> list[tuple[int, Any]]:
+    """Return `(last step, value)` for each epoch that has a value. Steps are counted from 0
+
+    Args:
+        name: name of a column of the table of epochs
+    Returns:
+        (step, value) of each epoch
+    """
+    return [(max(row['step'] - 1, 0), row[name]) for row in self.epochs if row.get(name) is not None]
+
+@patch
+def ends(self: Run) -> list[tuple[int, int]]:
+    """Return `(last step, epoch number)` for each complete epoch with training batches
+
+    Returns:
+        (last step, number) of each epoch
+    """
+    return [(row['step'] - 1, row['epoch']) for row in self.epochs if row['complete'] and row['step']]
+
+@patch
+def extent(self: Run) -> str:
+    """Describe the length of the run: complete epochs and steps
+
+    Returns:
+        such as '2 of 5 epochs, 46 steps'
+    """
+    whole = [row['step'] for row in self.epochs if row['complete']]
+    rest = self.n_steps - max([0, *whole])
+    more, all_of_it = (f' and {plural(rest, "step")}', ' in all') if rest else ('', '')
+    return f'{len(whole)} of {plural(self.n_epoch, "epoch")}{more}, {plural(self.n_steps, "step")}{all_of_it}'
+
+# %% ../nbs/07_history.ipynb #be7f7746
+@patch
+def to_dict(self: Run) -> dict[str, Any]:
+    """Return the run as plain data
+
+    Returns:
+        the data, for `from_dict`
+    """
+    names = ('status', 'n_epoch', 'start_epoch', 'beta', 'metric_names', 'settings', 'epochs', 'events')
+    return dict(run=self.number, name=self.given_name, **copy.deepcopy({name: getattr(self, name) for name in names}),
+                steps=dict(self.steps), named={name: list(loss.steps) for name, loss in self.named.items()})
+
+@patch
+def state_dict(self: Run) -> dict[str, Any]:
+    """Return the run as arrays and plain data. The call waits for the device
+
+    Returns:
+        the state, for `load_state_dict` of a run
+    """
+    return {name: getattr(self, name) for name in _FIELDS} | dict(
+        raw=self.raw_losses, hypers={name: _numbers(values) for name, values in self.hypers.items()},
+        named={name: (list(loss.steps), loss.series.read()) for name, loss in self.named.items()})
+
+@patch
+def load_state_dict(self: Run, state: Mapping[str, Any]) -> None:
+    """Fill the run with the state of another. Settings of this run have priority, because the arguments of a resumed fit may differ
+
+    Args:
+        state: the result of `state_dict`
+    """
+    older: dict[str, Any] = dict(given_name=None, settings={}, events=[])      # states of older versions lack these
+    state = older | dict(state)
+    for name in _FIELDS:
+        setattr(self, name, {**state[name], **self.settings} if name == 'settings' else copy.copy(state[name]))
+    self.series.fill(state['raw'])
+    for name, values in state['hypers'].items():
+        mine = self.hypers.setdefault(name, array('d'))
+        if isinstance(mine, ScalarBuffer): mine.fill(values)
+        else: mine[:] = array('d', values)
+    self.named = {name: NamedLoss(self.beta) for name in state['named']}
+    for name, (steps, values) in state['named'].items():
+        self.named[name].steps = list(steps)
+        self.named[name].series.fill(values)
+
+# %% ../nbs/07_history.ipynb #3d48be99
+@patch
+def note(self: Run, kind: str, text: str, step: int | None = None, **more: Any) -> None:
+    """Add an event to the run
+
+    Args:
+        kind: interrupted, stopped, failed, lr, paused, resumed, restart, best or note
+        text: a short description of the event
+        step: index of the training batch; None: the latest batch
+        **more: further values of the event, as plain data
+    """
+    self.events.append(dict(step=max(self.n_steps - 1, 0) if step is None else int(step), kind=kind, text=text, **more))
 
 # %% ../nbs/07_history.ipynb #6f4bd126
 class History:
     "The runs of a learner, which you can index, export and save"
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         _repr_html_ = _in_compare._repr_html_
+        def rows(self, what: str=...) -> Iterator[dict[str, Any]]: ...
+        def to_csv(self, path: str | Path | None=..., what: str=...) -> str: ...
+        def to_df(self, what: str=...) -> Any: ...
+        def to_json(self, path: str | Path | None=...) -> str: ...
     def __init__(self) -> None: self.runs: list[Run] = []
 
     def __len__(self) -> int: return len(self.runs)
@@ -278,40 +300,6 @@ class History:
     def _ipython_key_completions_(self) -> list[str]: return list(dict.fromkeys(name for run in self.runs for name in run.columns))
     def __repr__(self) -> str: return '\n'.join(map(repr, self.runs)) or 'History(no runs yet)'
 
-    def rows(self, what: str = 'epochs') -> Iterator[dict[str, Any]]:
-        """Yield one dict per row of a table
-
-        Args:
-            what: which table: 'epochs' or 'steps'
-        Returns:
-            one dict for each epoch or step, with the names of the columns as keys
-        Raises:
-            ValueError: there is a table of 'epochs' and one of 'steps', not of {what}
-        """
-        if what not in ('epochs', 'steps'): raise ValueError(f"there is a table of 'epochs' and one of 'steps', not of {what!r}")
-        for run in self.runs: yield from run.steps.rows() if what == 'steps' else ({'run': run.number, **row} for row in run.epochs)
-
-    def to_csv(self, path: str | Path | None = None, what: str = 'epochs') -> str:
-        """Return a table as CSV text, and optionally write it to a file
-
-        Args:
-            path: file to write; None: only return the text
-            what: which table: 'epochs' or 'steps'
-        Returns:
-            the text
-        """
-        return write_text(csv_text(self.rows(what)), path)
-
-    def to_df(self, what: str = 'epochs') -> Any:
-        """Return a table as a pandas `DataFrame`
-
-        Args:
-            what: which table: 'epochs' or 'steps'
-        Returns:
-            a pandas `DataFrame`
-        """
-        return as_dataframe(list(self.rows(what)))
-
     def to_dict(self) -> dict[str, Any]:
         """Return the history as plain data: dicts, lists, strings and numbers
 
@@ -319,16 +307,6 @@ class History:
             the data, for `json.dumps`
         """
         return dict(runs=[run.to_dict() for run in self.runs])
-
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Return the history as JSON text, and optionally write it to a file
-
-        Args:
-            path: file to write; None: only return the text
-        Returns:
-            the text
-        """
-        return write_text(json_text(self.to_dict()), path)
 
     @classmethod
     def from_json(cls, source: str | Path) -> Self:
@@ -366,3 +344,53 @@ class History:
         if runs and current: runs[-1] = current
         for run, values in zip(runs, state['runs']): run.load_state_dict(values)
         self.runs[:] = runs
+
+# %% ../nbs/07_history.ipynb #254b6f2d
+@patch
+def rows(self: History, what: str = 'epochs') -> Iterator[dict[str, Any]]:
+    """Yield one dict per row of a table
+
+    Args:
+        what: which table: 'epochs' or 'steps'
+    Returns:
+        one dict for each epoch or step, with the names of the columns as keys
+    Raises:
+        ValueError: there is a table of 'epochs' and one of 'steps', not of {what}
+    """
+    if what not in ('epochs', 'steps'): raise ValueError(f"there is a table of 'epochs' and one of 'steps', not of {what!r}")
+    for run in self.runs: yield from run.steps.rows() if what == 'steps' else ({'run': run.number, **row} for row in run.epochs)
+
+# %% ../nbs/07_history.ipynb #80e2cc85
+@patch
+def to_csv(self: History, path: str | Path | None = None, what: str = 'epochs') -> str:
+    """Return a table as CSV text, and optionally write it to a file
+
+    Args:
+        path: file to write; None: only return the text
+        what: which table: 'epochs' or 'steps'
+    Returns:
+        the text
+    """
+    return write_text(csv_text(self.rows(what)), path)
+
+@patch
+def to_df(self: History, what: str = 'epochs') -> Any:
+    """Return a table as a pandas `DataFrame`
+
+    Args:
+        what: which table: 'epochs' or 'steps'
+    Returns:
+        a pandas `DataFrame`
+    """
+    return as_dataframe(list(self.rows(what)))
+
+@patch
+def to_json(self: History, path: str | Path | None = None) -> str:
+    """Return the history as JSON text, and optionally write it to a file
+
+    Args:
+        path: file to write; None: only return the text
+    Returns:
+        the text
+    """
+    return write_text(json_text(self.to_dict()), path)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 # %% ../nbs/04_learner.ipynb #02713ab8
+from . import runs  # noqa: F401 (adds `evaluating`, `where` and others to the loop)
 from .basics.arguments import as_count, checked_loss_func, checked_model, checked_moms, event_names, hinted
 from .basics.arguments import Every, as_duration
 from .basics.fused import zero_grad
@@ -27,7 +28,8 @@ from .basics.opt_checks import check_opt_func, checked_lr, taken_rates, warn_of_
 from .basics.optimizers import spread_lrs
 from .basics.patch import patch
 from .basics.trained_modules import params_outside, trained_modules
-from .callback import Callback, CallbackList, CbList, as_list, is_a
+from .callback import Callback, CallbackList
+from .callback_list import CbList, as_list, is_a
 from .data import as_dls, splitter_of
 from .events import CancelException, event, not_honoured
 from .fit_opt import check_can_train, count_own_updates, fit_opt

@@ -17,15 +17,14 @@ import torch
 # %% ../nbs/00_loop.ipynb #ddc84363
 from .basics.arguments import Duration
 from .basics.failures import releases_batches
-from .basics.loaders import batches_of, independent_loader, n_batches, quiet_batches_of, set_epoch
+from .basics.loaders import batches_of, independent_loader, n_batches, set_epoch
 from .basics.losses import UNKNOWN
 from .basics.nested import is_empty
-from .basics.text import log_nothing
 from .basics.patch import patch
-from .basics.trained_modules import in_eval_mode, reset_state, training_modes
+from .basics.trained_modules import in_eval_mode, reset_state
 from .callback import Callback, CallbackList
 from .events import (
-    BATCH_EVENTS, CancelBackwardException, CancelBatchException, CancelException, CancelFitException, CancelStepException,
+    CancelBackwardException, CancelBatchException, CancelException, CancelFitException, CancelStepException,
     EPOCH, FIT, Level, TRAIN, VALIDATE, event, not_honoured)
 from .length import batches_in_phase, is_over, is_validated, plan_epochs, valid_loaders
 from .step import Step
@@ -36,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import data as _in_data
+    from . import runs as _in_runs
 
 class State:
     "What the loop writes and callbacks read. A run inside another run restores these values at its end"
@@ -65,7 +65,7 @@ class State:
     step_result: Any = None                 # what a function returned as a step
     divisor: Any = UNKNOWN                  # what the loss was divided by
     _weight: Any = UNKNOWN
-    _in_batch: bool = False
+    in_batch: bool = False                  # whether a batch has begun, and its phase has not ended
 
     @property
     def x(self) -> Any:
@@ -91,20 +91,19 @@ class Loop(State):
         def _epochs(self) -> None: ...
         def _epoch(self) -> None: ...
         def validate_sets(self) -> None: ...
-        def _validate(self, dl: Iterable[Any]) -> None: ...
+        def run_validation(self, dl: Iterable[Any]) -> None: ...
         def run_epochs(self) -> None: ...
         def _ended(self, event_name: str) -> None: ...
         def note_place(self, e: Exception, i: int) -> None: ...
-        def where(self, event_name: str | None=...) -> str: ...
-        def stopped_where(self) -> str: ...
         @contextmanager
         def run_as(self, purpose: str, cbs: Any=...) -> Iterator[None]: ...
         def _end_run(self, outer: UndoStack | None, state: dict[str, Any]) -> None: ...
         def forget_batch(self) -> None: ...
-        @contextmanager
-        def evaluating(self, purpose: str, cbs: Any=..., inner: bool=...) -> Iterator[Callable[[Iterable[Any]], None]]: ...
-        def update_weights(self) -> None: ...
-        def validate_within(self) -> None: ...
+        def evaluating(self, purpose: Any, cbs: Any=..., inner: Any=...) -> Any: ...
+        update_weights = _in_runs.update_weights
+        validate_within = _in_runs.validate_within
+        where = _in_runs.where
+        stopped_where = _in_runs.stopped_where
     callbacks: CallbackList
     undo: Any = None                        # the `UndoStack` of the run; None outside a run
     called: str | None = None               # the method you called, if it calls another method that runs the loop
@@ -165,7 +164,7 @@ def one_batch(self: Loop, i: int, batch: Any) -> None:
     """
     __tracebackhide__ = True
     on, fire = self.callbacks.table, self.callbacks.fire      # `on`: event -> callbacks. A call costs more than a look-up
-    self._in_batch = True
+    self.in_batch = True
     self.iter, self.pred, self.loss, self.loss_grad, self.loss_parts, self.step_result = i, None, None, None, None, None
     self.divisor = self._weight = UNKNOWN
     self.xb, self.yb = self.split_batch(batch)
@@ -218,7 +217,7 @@ def run_batches(self: Loop) -> None:
             batch = None                       # free it before the next one is loaded
             if self.fit_length and self.training and is_over(self): break
         if i < 0 and self.training: raise ValueError('the training loader gave no batches')
-        self._in_batch = False
+        self.in_batch = False
     except Exception as e:
         self.note_place(e, i if batch is not None else i + 1)       # the batch, or the loading of the next one
         for note in self.error_notes: note(self, e, batch)
@@ -241,7 +240,7 @@ def level(self: Loop, level: Level, body: Callable[..., Any], *args: Any) -> Non
         body(*args)
     except CancelException as e:
         if e.level is not level: raise
-        self._in_batch = False
+        self.in_batch = False
         fire(level.cancelled)
     fire(level.after)
 
@@ -265,10 +264,20 @@ def validate_sets(self: Loop) -> None:
     "Run a validation phase for each validation set"
     __tracebackhide__ = True
     for self.valid_set, dl in enumerate(valid_loaders(self.dls)):
-        self._validate(independent_loader(dl) if self.mid_epoch else dl)
+        self.run_validation(independent_loader(dl) if self.mid_epoch else dl)
 
 @patch
-def _validate(self: Loop, dl: Iterable[Any]) -> None:
+def run_validation(self: Loop, dl: Iterable[Any]) -> None:
+    """Run the level of a validation phase over a loader, without gradients
+
+    Args:
+        dl: a loader
+    Example:
+        from cbnb.toy import close, line_learner
+        learn = line_learner()
+        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)
+        assert close(learn.final_record, [2**2 + 3**2])       # the loss of the line a = b = 0
+    """
     __tracebackhide__ = True
     self.dl = dl
     with torch.no_grad(), in_eval_mode(self): self.level(VALIDATE, self.run_batches)
@@ -353,43 +362,9 @@ def note_place(self: Loop, e: Exception, i: int) -> None:
         line_learner().note_place(e, 0)
         assert e.__notes__ == ['in outside a run']              # within a run, the place in the loop
     """
-    self.iter, self._in_batch = i, True
+    self.iter, self.in_batch = i, True
     said: Any = getattr(e, '__notes__', ())
     if not any(note.endswith(self.where()) for note in said): e.add_note(f'in {self.where()}')
-
-# %% ../nbs/00_loop.ipynb #1d63d43a
-@patch
-def where(self: Loop, event_name: str | None = None) -> str:
-    """Describe the current position in the loop, such as 'epoch 0, training batch 1'
-
-    Args:
-        event_name: the event to describe; a batch is named only for batch events; None: the current position
-    Returns:
-        such as 'epoch 0, training batch 3'
-    """
-    if not self.running: return 'outside a run'
-    name = self.run_name
-    place = f'epoch {self.epoch}' if name == 'fit' else name
-    if not (self._in_batch if event_name is None else event_name in BATCH_EVENTS): return place
-    phase = 'training ' if self.training else 'validation '
-    return f'{place}, {phase if name in ("fit", "lr_find") else ""}batch {self.iter}'
-
-@patch
-def stopped_where(self: Loop) -> str:
-    """Describe where a run was stopped. For `lr_find`, count the batches. For other runs, name the batch if the run was stopped inside one
-
-    Returns:
-        such as 'stopped in epoch 1 at batch 3'
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner()
-        learn.fit(2)
-        assert learn.stopped_where() == 'stopped in epoch 1'
-    """
-    name, n = self.run_name, self.train_iter
-    if name == 'lr_find': return f'lr_find stopped after {n} batch{"es"*(n != 1)}'
-    batch = f' at batch {self.iter}' if self._in_batch else ''
-    return f'stopped in epoch {self.epoch}{batch}' if name == 'fit' else f'{name} stopped{batch}'
 
 # %% ../nbs/00_loop.ipynb #4c9c447a
 @patch
@@ -404,6 +379,11 @@ def run_as(self: Loop, purpose: str, cbs: Any = None) -> Iterator[None]:
         nothing
     Raises:
         RuntimeError: this learner is already running (...): it cannot start another {purpose} from a callback
+    Example:
+        from cbnb.toy import close, line_learner
+        learn = line_learner()
+        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)
+        assert close(learn.final_record, [2**2 + 3**2])       # the loss of the line a = b = 0
     """
     outer, state = self.undo, {name: getattr(self, name) for name in LOOP_STATE}
     if outer is not None and purpose in ('fit', 'lr_find'): raise RuntimeError(
@@ -415,7 +395,7 @@ def run_as(self: Loop, purpose: str, cbs: Any = None) -> Iterator[None]:
         if outer is None:
             undo.callback(self.callbacks.switch_on)       # `run = False` holds for one run
             self.fit_length, self.updates_per_step = None, 1
-        self.purpose, self.iter, self._in_batch, self.mid_epoch = purpose, None, False, False
+        self.purpose, self.iter, self.in_batch, self.mid_epoch = purpose, None, False, False
         self.training = self.training and outer is not None
         grad = torch.is_grad_enabled()
         try: yield
@@ -439,50 +419,3 @@ def forget_batch(self: Loop) -> None:
     self.dl = self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None
     self.divisor = self._weight = UNKNOWN
     self.xb = self.yb = (None,)
-
-# %% ../nbs/00_loop.ipynb #3e4fcd0b
-@patch
-@contextmanager
-def evaluating(self: Loop, purpose: str, cbs: Any = None, inner: bool = False) -> Iterator[Callable[[Iterable[Any]], None]]:
-    """Context manager for a run without training
-
-    Args:
-        purpose: 'validate' or 'preds'
-        cbs: callbacks for this run only
-        inner: fire only the events of the validation phase, as inside another run
-    Returns:
-        a function that evaluates a loader
-    """
-    nested, modes = inner or self.running, training_modes(self)
-    if inner: self.to_dls_device()                     # otherwise `before_fit` does this
-    def evaluate(dl: Iterable[Any]) -> None:
-        __tracebackhide__ = True
-        with interrupts_act():
-            if nested: self._validate(independent_loader(dl))      # an outer run may be iterating over it
-            else: self.level(FIT, self.level, EPOCH, self._validate, dl)
-    def restore() -> None:
-        for m, training in modes.items(): m.training = training
-    with self.run_as(purpose, cbs):
-        self.undo.set(self, 'logger', log_nothing)
-        self.undo.set(self, 'load_batches', quiet_batches_of)
-        self.undo.callback(restore)
-        yield evaluate
-
-# %% ../nbs/00_loop.ipynb #90f7ffea
-@patch
-def update_weights(self: Loop) -> None:
-    "Update the weights outside of a batch, such as with gradients that are left at the end of an epoch"
-    self.phase_steps[True].step(self)
-    self.train_updates += self.updates_per_step
-
-@patch
-def validate_within(self: Loop) -> None:
-    "Run the validation phase in the middle of the training phase, and restore the state of the training phase"
-    __tracebackhide__ = True
-    state, modes = {name: getattr(self, name) for name in PHASE_STATE}, training_modes(self)
-    self.mid_epoch = True
-    try: self.validate_sets()
-    finally:
-        self.mid_epoch = False
-        for m, training in modes.items(): m.training = training
-        for name in PHASE_STATE: setattr(self, name, state[name])

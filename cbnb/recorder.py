@@ -70,6 +70,21 @@ class Recorder(Callback):
         plot_loss = _in_plots.plot_loss
         plot_sched = _in_plots.plot_sched
         plot = _in_finder.plot
+        def _open_row(self, mid_epoch: bool=...) -> Any: ...
+        def _fill_train(self, whole: bool=...) -> None: ...
+        def _fill_valid(self, values: list[float | None], parts: dict[str, float | None], mean: MeanLoss) -> None: ...
+        def _write_row(self, complete: bool, shown: bool=...) -> None: ...
+        def _is_written(self) -> bool: ...
+        def _note_parts(self) -> None: ...
+        def _valid_heading(self, number: int, name: str) -> str: ...
+        def _heading(self, key: Any, name: str, columns: list[str]) -> str: ...
+        def look_for_nan(self, wait: bool=...) -> None: ...
+        def track(self, name: str) -> None: ...
+        def _end_early(self, shown: bool=...) -> None: ...
+        def _close(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None: ...
+        def _note_last_batch(self) -> None: ...
+        def last(self) -> Run: ...
+        def log_rows(self) -> list[list[Any]]: ...
     order, run_in = 50, ('fit', 'validate')
     no_state = ('series', 'places', 'values_now', 'phases', 'start', 'history', 'train')
     watchers: tuple[Callable[[Learner, Run, Sequence[float], bool], None], ...] = ()    # called with learner, run, losses and `wait` of `look_for_nan`
@@ -188,50 +203,6 @@ class Recorder(Callback):
         if begun and isinstance(stop, CancelFitException): runs[-1].note('stopped', why_stopped(stop, self.learn))
         if self.row is not None: self._end_early()
 
-    def _end_early(self, shown: bool = True) -> None:
-        "Write the row of an epoch that was cut short"
-        self._fill_train(whole=False)
-        if self._is_written(): self.row = None
-        else: self._write_row(complete=False, shown=shown)
-
-    def _close(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-        run = self.history[-1]
-        for column in run.hypers.values(): del column[run.n_steps:]      # an interrupt may have come between a rate and its loss
-        if self.row is not None: self._end_early(shown=False)      # an error or an interrupt during an epoch
-        self.look_for_nan(wait=False)
-        self.phases, self.places, self.train = [], [], PhaseMetrics()       # frees the losses
-        if exc is not None and self.learn is not None:
-            for m in self.learn.metrics: m.reset()      # frees collected predictions
-        run.status, why = how_it_ends(run, exc, self.learn.start_epoch)
-        if why: run.note(run.status, why)
-        if isinstance(exc, Exception) and not run.epochs and not run.n_steps: self.history.runs.remove(run)      # nothing was trained
-
-    # -- a batch
-
-    def track(self, name: str) -> None:
-        """Record a hyper-parameter in the current run. Do nothing if the optimizer does not have it
-
-        Args:
-            name: common name of a hyper-parameter
-        """
-        run, opt = self.history[-1], self.learn.opt
-        if name in run.hypers or (place := hyper_key(opt, name)) is None: return
-        is_tensor = isinstance(opt.param_groups[-1][place[0]], Tensor)
-        run.hypers[name] = column = ScalarBuffer() if is_tensor else array('d')
-        self.places = [*self.places, (column, *place)]
-
-    def _note_last_batch(self) -> None:
-        "Record a batch that the loop has counted, and whose `after_batch` an earlier callback has cancelled"
-        if self.row is not None and self.learn.train_iter != self.train.batch and self.learn.loss is not None: self.after_batch()
-
-    def _note_parts(self) -> None:
-        "Record the parts of the loss of a training batch"
-        run = self.history[-1]
-        for name, value in self.learn.loss_parts.items():
-            heading = self._heading(name, name, self.train_columns)
-            if heading not in run.named: run.named[heading] = NamedLoss(self.beta)
-            run.named[heading].append(run.n_steps - 1, value)
-
     def _add_to_phase(self) -> None:
         "Add a validation batch, unless it was cancelled before its loss, or has no targets"
         if not self.phases: return
@@ -239,151 +210,7 @@ class Recorder(Callback):
         cancelled, phase.cancelled = phase.cancelled, False
         if learn.loss is not None or not cancelled and (learn.yb or learn.step_result is not None): phase.add(learn)
 
-    # -- a row
-
-    def _open_row(self,
-        mid_epoch: bool = False,      # whether the epoch goes on after a validation
-    ) -> Any:                         # the row
-        run, learn = self.history[-1], self.learn
-        run.start_epoch = learn.start_epoch     # a callback may have moved it in `before_fit`
-        self.start, self.row_start, self.n_filled = time.perf_counter(), run.n_steps, -1
-        if not mid_epoch: self.first_step = run.n_steps
-        self.train = PhaseMetrics([fresh(m) for m in learn.metrics] if self.train_metrics else ())
-        self.train.batch = learn.train_iter
-        self.row = dict.fromkeys(['epoch', 'step', *self.train_columns, *self.valid_columns])
-        return self.row
-
-    def _fill_train(self,
-        whole: bool = True,     # whether all processes have come here
-    ) -> None:
-        "Write the loss, its parts and the metrics of training into the row. The call waits for the device, once per row"
-        row = self._open_row() if self.row is None else self.row        # None: cancelled before `before_epoch` of the recorder
-        train = self.train
-        if (n := self.history[-1].n_steps) in (self.row_start, self.n_filled): return     # no batch was trained since the last row, or since the last call
-        self.n_filled = n
-        row['train_loss'] = train.loss.value(everywhere=False)
-        parts = {self.headings[name]: mean for name, mean in train.part_values(everywhere=False).items()}
-        row.update((heading, mean) for heading, mean in parts.items() if heading in row)
-        self.look_for_nan()
-        if whole or n_processes() == 1: row.update(zip(self.train_columns[1:], train.metric_values()))
-        train.metrics = ()                           # they were read, which other processes did at the same time
-
-    def _fill_valid(self, values: list[float | None], parts: dict[str, float | None], mean: MeanLoss) -> None:
-        "Write the loss, the metrics and the parts of a validation phase into the row"
-        number = self.learn.valid_set
-        self.row.update(zip(self.valid_columns[number*len(values):], values))
-        for name, value in parts.items(): self.row[self._valid_heading(number, name)] = value
-        if self.told_of_nan or values[0] is None or abs(values[0]) < float('inf'): return
-        self.told_of_nan = True
-        why = ('look for nan and inf in the inputs and targets of the validation set' if mean.adds or mean.weight else
-               'no target of the validation set counts in it, because all are ignored (ignore_index) or have the weight 0')
-        say(f'the validation loss of epoch {self.learn.epoch} is {values[0]}, and the training losses of this fit are finite: {why}')
-
-    def _valid_heading(self, number: int, name: str) -> str:
-        "Return the column of a part of the loss of a validation set"
-        of_set = [*self.learn.dls.valid_sets][number] if number else 'valid'
-        return self._heading((number, name), f'{of_set}_{name}', self.valid_columns)
-
-    def _heading(self, key: Any, name: str, columns: list[str]) -> str:
-        "Return the column of a part of the loss. A part that is new adds a column, until the first row is written"
-        if key in self.headings: return self.headings[key]
-        run = self.history[-1]
-        taken = dict.fromkeys([*_TAKEN, *run.steps, *self.train_columns, *self.valid_columns])
-        self.headings[key] = name = distinct([*taken, name])[-1]
-        if run.epochs: return name
-        columns.append(name)
-        run.metric_names.insert(len(self.train_columns) + (len(columns) if columns is self.valid_columns else 0), name)   # column 0 is the epoch
-        self.row[name] = None
-        return name
-
-    def _write_row(self, complete: bool, shown: bool = True) -> None:
-        learn, run, row = self.learn, self.history[-1], self.row
-        if not run.epochs and self.valid_columns and row['valid_loss'] is None:       # a later row has the first validation
-            for number in range(max(1, len(getattr(learn.dls, 'valid_sets', ())))):
-                for name in [key for key in self.headings if isinstance(key, str)]: self._valid_heading(number, name)
-        row.update(epoch=learn.epoch, step=run.n_steps, time=time.perf_counter() - self.start, complete=complete)
-        if learn.mid_epoch: row['mid_epoch'] = True
-        run.n_epoch = learn.n_epoch              # a fit of n steps may need more epochs than estimated
-        run.epochs.append(row)
-        run.values.append([row[name] for name in (*self.train_columns, *self.valid_columns)])
-        self.row = None
-        if not shown: return
-        self.new_row = True
-        if getattr(learn, 'recorder', self) is not self: return       # a second recorder only records
-        learn.final_record, self.last_log = run.values[-1], self.log_rows()[-1]
-        learn.logger(self.last_log)
-
-    def _is_written(self) -> bool:
-        "Return whether the row in the middle of an epoch, which was written last, has all batches of this epoch"
-        run, row = self.history[-1], self.row
-        last = run.epochs[-1] if run.epochs else {}
-        no_values = row is None or all(row[name] is None for name in self.valid_columns)
-        return bool(last.get('mid_epoch')) and no_values and (last['epoch'], last['step']) == (self.learn.epoch, run.n_steps)
-
-    def look_for_nan(self, wait: bool = True) -> None:
-        """Give the losses so far to `watchers`. If the latest losses are not finite, print this and the step at which it began, once per fit
-
-        Args:
-            wait: whether to wait for the device; False: check only the losses that have reached the CPU
-        Example:
-            from cbnb.toy import line_learner
-            learn = line_learner(lr=1e30)
-            learn.fit(2)
-            learn.recorder.look_for_nan()           # prints no second line for the same fit
-        """
-        run = self.history[-1]
-        raw = run.raw_losses if wait else run.arrived()[0]
-        for watch in self.watchers: watch(self.learn, run, raw, wait)
-        if self.told_of_nan or (step := nan_since(raw)) is None: return
-        self.told_of_nan = True
-        why = ('try a lower learning rate, or look at that batch' if step else
-               'no update came before it, so it is the data, the weights or the loss function')
-        say(f'the loss is {raw[step]} since step {step} of this fit (epoch {self.learn.epoch}, training batch {step - self.first_step}): '
-            f'{why}. cbs=TerminateOnNaN() stops such a fit before the weights are changed, and finds the layer or the item')
-
-    # -- a checkpoint
-
-    def state_dict(self) -> dict[str, Any]:
-        train = self.train.state_dict()
-        state = super().state_dict() | dict(history=self.history.state_dict(), train=train)
-        if self.row is not None: state['seconds'] = time.perf_counter() - self.start
-        if self.train.metrics: state['metrics'] = gather_over_processes(train['metrics'])
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        state, fitting = dict(state), self.learn.running and self.learn.purpose == 'fit'
-        history, train, seconds, metrics = (state.pop(name, None) for name in ('history', 'train', 'seconds', 'metrics'))
-        for name in history['runs'][-1]['hypers'] if fitting else (): self.track(name)
-        self.history.load_state_dict(history, self.history[-1] if fitting else None)
-        super().load_state_dict(state)
-        if seconds is not None: self.start = time.perf_counter() - seconds
-        found = metrics[process_number()] if metrics and len(metrics) == n_processes() else ()
-        if train: self.train.load_state_dict({**train, 'metrics': found})
-        if metrics and self.train.metrics and not found: say(
-            f'{len(metrics)} processes had computed metrics on training batches, and there are {n_processes()}: '
-            'in this epoch they are those of the batches from here on')
-
     # -- what you read, of the last run
-
-    def last(self) -> Run:
-        """Return the latest run. Raise `AttributeError` before the first fit
-
-        Returns:
-            the latest run, the one under way included
-        Raises:
-            AttributeError: nothing has been recorded yet: fit first
-        """
-        if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
-        return self.history.runs[-1]
-
-    def log_rows(self) -> list[list[Any]]:
-        """Return the rows of the last run, in the form that `learn.logger` receives
-
-        Returns:
-            one list for each epoch, with a value for each column
-        """
-        run = self.history[-1]
-        return [[row[run.metric_names[0]], *values, *[clock(row['time'])]*self.add_time] for row, values in zip(run.epochs, run.values)]
 
     @property
     def losses(self) -> list[float]:
@@ -407,6 +234,222 @@ class Recorder(Callback):
         if self.row is None: return self.last_log
         place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
         return [place, *(self.row[name] for name in (*self.train_columns, *self.valid_columns))]
+
+# %% ../nbs/08_recorder.ipynb #0866ef9a
+@patch
+def _open_row(self: Recorder,
+    mid_epoch: bool = False,      # whether the epoch goes on after a validation
+) -> Any:                         # the row
+    run, learn = self.history[-1], self.learn
+    run.start_epoch = learn.start_epoch     # a callback may have moved it in `before_fit`
+    self.start, self.row_start, self.n_filled = time.perf_counter(), run.n_steps, -1
+    if not mid_epoch: self.first_step = run.n_steps
+    self.train = PhaseMetrics([fresh(m) for m in learn.metrics] if self.train_metrics else ())
+    self.train.batch = learn.train_iter
+    self.row = dict.fromkeys(['epoch', 'step', *self.train_columns, *self.valid_columns])
+    return self.row
+
+@patch
+def _fill_train(self: Recorder,
+    whole: bool = True,     # whether all processes have come here
+) -> None:
+    "Write the loss, its parts and the metrics of training into the row. The call waits for the device, once per row"
+    row = self._open_row() if self.row is None else self.row        # None: cancelled before `before_epoch` of the recorder
+    train = self.train
+    if (n := self.history[-1].n_steps) in (self.row_start, self.n_filled): return     # no batch was trained since the last row, or since the last call
+    self.n_filled = n
+    row['train_loss'] = train.loss.value(everywhere=False)
+    parts = {self.headings[name]: mean for name, mean in train.part_values(everywhere=False).items()}
+    row.update((heading, mean) for heading, mean in parts.items() if heading in row)
+    self.look_for_nan()
+    if whole or n_processes() == 1: row.update(zip(self.train_columns[1:], train.metric_values()))
+    train.metrics = ()                           # they were read, which other processes did at the same time
+
+@patch
+def _fill_valid(self: Recorder, values: list[float | None], parts: dict[str, float | None], mean: MeanLoss) -> None:
+    "Write the loss, the metrics and the parts of a validation phase into the row"
+    number = self.learn.valid_set
+    self.row.update(zip(self.valid_columns[number*len(values):], values))
+    for name, value in parts.items(): self.row[self._valid_heading(number, name)] = value
+    if self.told_of_nan or values[0] is None or abs(values[0]) < float('inf'): return
+    self.told_of_nan = True
+    why = ('look for nan and inf in the inputs and targets of the validation set' if mean.adds or mean.weight else
+           'no target of the validation set counts in it, because all are ignored (ignore_index) or have the weight 0')
+    say(f'the validation loss of epoch {self.learn.epoch} is {values[0]}, and the training losses of this fit are finite: {why}')
+
+@patch
+def _write_row(self: Recorder, complete: bool, shown: bool = True) -> None:
+    learn, run, row = self.learn, self.history[-1], self.row
+    if not run.epochs and self.valid_columns and row['valid_loss'] is None:       # a later row has the first validation
+        for number in range(max(1, len(getattr(learn.dls, 'valid_sets', ())))):
+            for name in [key for key in self.headings if isinstance(key, str)]: self._valid_heading(number, name)
+    row.update(epoch=learn.epoch, step=run.n_steps, time=time.perf_counter() - self.start, complete=complete)
+    if learn.mid_epoch: row['mid_epoch'] = True
+    run.n_epoch = learn.n_epoch              # a fit of n steps may need more epochs than estimated
+    run.epochs.append(row)
+    run.values.append([row[name] for name in (*self.train_columns, *self.valid_columns)])
+    self.row = None
+    if not shown: return
+    self.new_row = True
+    if getattr(learn, 'recorder', self) is not self: return       # a second recorder only records
+    learn.final_record, self.last_log = run.values[-1], self.log_rows()[-1]
+    learn.logger(self.last_log)
+
+@patch
+def _is_written(self: Recorder) -> bool:
+    "Return whether the row in the middle of an epoch, which was written last, has all batches of this epoch"
+    run, row = self.history[-1], self.row
+    last = run.epochs[-1] if run.epochs else {}
+    no_values = row is None or all(row[name] is None for name in self.valid_columns)
+    return bool(last.get('mid_epoch')) and no_values and (last['epoch'], last['step']) == (self.learn.epoch, run.n_steps)
+
+# %% ../nbs/08_recorder.ipynb #65f01cc5
+@patch
+def _note_parts(self: Recorder) -> None:
+    "Record the parts of the loss of a training batch"
+    run = self.history[-1]
+    for name, value in self.learn.loss_parts.items():
+        heading = self._heading(name, name, self.train_columns)
+        if heading not in run.named: run.named[heading] = NamedLoss(self.beta)
+        run.named[heading].append(run.n_steps - 1, value)
+
+@patch
+def _valid_heading(self: Recorder, number: int, name: str) -> str:
+    "Return the column of a part of the loss of a validation set"
+    of_set = [*self.learn.dls.valid_sets][number] if number else 'valid'
+    return self._heading((number, name), f'{of_set}_{name}', self.valid_columns)
+
+@patch
+def _heading(self: Recorder, key: Any, name: str, columns: list[str]) -> str:
+    "Return the column of a part of the loss. A part that is new adds a column, until the first row is written"
+    if key in self.headings: return self.headings[key]
+    run = self.history[-1]
+    taken = dict.fromkeys([*_TAKEN, *run.steps, *self.train_columns, *self.valid_columns])
+    self.headings[key] = name = distinct([*taken, name])[-1]
+    if run.epochs: return name
+    columns.append(name)
+    run.metric_names.insert(len(self.train_columns) + (len(columns) if columns is self.valid_columns else 0), name)   # column 0 is the epoch
+    self.row[name] = None
+    return name
+
+# %% ../nbs/08_recorder.ipynb #999b7d02
+@patch
+def look_for_nan(self: Recorder, wait: bool = True) -> None:
+    """Give the losses so far to `watchers`. If the latest losses are not finite, print this and the step at which it began, once per fit
+
+    Args:
+        wait: whether to wait for the device; False: check only the losses that have reached the CPU
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(lr=1e30)
+        learn.fit(2)
+        learn.recorder.look_for_nan()           # prints no second line for the same fit
+    """
+    run = self.history[-1]
+    raw = run.raw_losses if wait else run.arrived()[0]
+    for watch in self.watchers: watch(self.learn, run, raw, wait)
+    if self.told_of_nan or (step := nan_since(raw)) is None: return
+    self.told_of_nan = True
+    why = ('try a lower learning rate, or look at that batch' if step else
+           'no update came before it, so it is the data, the weights or the loss function')
+    say(f'the loss is {raw[step]} since step {step} of this fit (epoch {self.learn.epoch}, training batch {step - self.first_step}): '
+        f'{why}. cbs=TerminateOnNaN() stops such a fit before the weights are changed, and finds the layer or the item')
+
+# %% ../nbs/08_recorder.ipynb #f2991248
+@patch
+def track(self: Recorder, name: str) -> None:
+    """Record a hyper-parameter in the current run. Do nothing if the optimizer does not have it
+
+    Args:
+        name: common name of a hyper-parameter
+    """
+    run, opt = self.history[-1], self.learn.opt
+    if name in run.hypers or (place := hyper_key(opt, name)) is None: return
+    is_tensor = isinstance(opt.param_groups[-1][place[0]], Tensor)
+    run.hypers[name] = column = ScalarBuffer() if is_tensor else array('d')
+    self.places = [*self.places, (column, *place)]
+
+# %% ../nbs/08_recorder.ipynb #96569cd4
+@patch
+def _end_early(self: Recorder, shown: bool = True) -> None:
+    "Write the row of an epoch that was cut short"
+    self._fill_train(whole=False)
+    if self._is_written(): self.row = None
+    else: self._write_row(complete=False, shown=shown)
+
+@patch
+def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
+    run = self.history[-1]
+    for column in run.hypers.values(): del column[run.n_steps:]      # an interrupt may have come between a rate and its loss
+    if self.row is not None: self._end_early(shown=False)      # an error or an interrupt during an epoch
+    self.look_for_nan(wait=False)
+    self.phases, self.places, self.train = [], [], PhaseMetrics()       # frees the losses
+    if exc is not None and self.learn is not None:
+        for m in self.learn.metrics: m.reset()      # frees collected predictions
+    run.status, why = how_it_ends(run, exc, self.learn.start_epoch)
+    if why: run.note(run.status, why)
+    if isinstance(exc, Exception) and not run.epochs and not run.n_steps: self.history.runs.remove(run)      # nothing was trained
+
+@patch
+def _note_last_batch(self: Recorder) -> None:
+    "Record a batch that the loop has counted, and whose `after_batch` an earlier callback has cancelled"
+    if self.row is not None and self.learn.train_iter != self.train.batch and self.learn.loss is not None: self.after_batch()
+
+# %% ../nbs/08_recorder.ipynb #906ba05d
+@patch
+def last(self: Recorder) -> Run:
+    """Return the latest run. Raise `AttributeError` before the first fit
+
+    Returns:
+        the latest run, the one under way included
+    Raises:
+        AttributeError: nothing has been recorded yet: fit first
+    """
+    if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
+    return self.history.runs[-1]
+
+@patch
+def log_rows(self: Recorder) -> list[list[Any]]:
+    """Return the rows of the last run, in the form that `learn.logger` receives
+
+    Returns:
+        one list for each epoch, with a value for each column
+    """
+    run = self.history[-1]
+    return [[row[run.metric_names[0]], *values, *[clock(row['time'])]*self.add_time] for row, values in zip(run.epochs, run.values)]
+
+# %% ../nbs/08_recorder.ipynb #51eeb24d
+@patch
+def state_dict(self: Recorder) -> dict[str, Any]:
+    """Return the history, and in the middle of an epoch the open row
+
+    Returns:
+        for `load_state_dict`
+    """
+    train = self.train.state_dict()
+    state = Callback.state_dict(self) | dict(history=self.history.state_dict(), train=train)
+    if self.row is not None: state['seconds'] = time.perf_counter() - self.start
+    if self.train.metrics: state['metrics'] = gather_over_processes(train['metrics'])
+    return state
+
+@patch
+def load_state_dict(self: Recorder, state: dict[str, Any]) -> None:
+    """Take over the history of a saved state. During a fit, its last run becomes the run of this fit
+
+    Args:
+        state: the result of `state_dict`
+    """
+    state, fitting = dict(state), self.learn.running and self.learn.purpose == 'fit'
+    history, train, seconds, metrics = (state.pop(name, None) for name in ('history', 'train', 'seconds', 'metrics'))
+    for name in history['runs'][-1]['hypers'] if fitting else (): self.track(name)
+    self.history.load_state_dict(history, self.history[-1] if fitting else None)
+    Callback.load_state_dict(self, state)
+    if seconds is not None: self.start = time.perf_counter() - seconds
+    found = metrics[process_number()] if metrics and len(metrics) == n_processes() else ()
+    if train: self.train.load_state_dict({**train, 'metrics': found})
+    if metrics and self.train.metrics and not found: say(
+        f'{len(metrics)} processes had computed metrics on training batches, and there are {n_processes()}: '
+        'in this epoch they are those of the batches from here on')
 
 # %% ../nbs/08_recorder.ipynb #f8837664
 Learner.recorder: Recorder  # type: ignore[misc]    # declared for editors and type checkers

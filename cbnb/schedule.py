@@ -20,7 +20,8 @@ from .basics.loaders import n_batches
 from .basics.text import user_level
 from .basics.optimizers import hyper_key, no_such_hyper, spread_lrs, write_hyper
 from .basics.patch import patch
-from .callback import Callback, as_list
+from .callback import Callback
+from .callback_list import as_list
 from .learner import Learner, as_one_fit
 
 # %% ../nbs/09_schedule.ipynb #2948ec89

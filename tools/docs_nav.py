@@ -22,8 +22,8 @@ QUESTIONS = {
 ROOMS = {  # a room of the library -> its title, and what is in it
     "core": ("The core", "The loop, its events, and what a learner is made of. Each page uses only the pages before it"),
     "display": ("Display", "Dashboard, tables, charts and figures"),
-    "lr": ("Learning rate", "How the learning rate finder sweeps, decides, and lets you pick"),
     "files": ("Files", "What a learner saves, and how it continues"),
+    "lr": ("Learning rate", "How the learning rate finder sweeps, decides, and lets you pick"),
     "callbacks": ("Callbacks", "What you add to a learner, each with its code"),
     "distributed": ("Several processes", "Training on several processes and devices"),
     "basics": ("Basics", "Helpers of the other pages"),

@@ -19,7 +19,7 @@ from ..basics.arguments import hinted
 from ..basics.processes import local_parts
 from ..callback import Callback
 from ..learner import Learner
-from ..snapshot import owned_by_steps
+from ..files.snapshot import owned_by_steps
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/averaging.ipynb #2ce941e4

@@ -34,7 +34,7 @@ from ..files.rewind import free_memory, size_words
 from ..display.figures import COLORS, figure, show
 from ..events import CancelFitException
 from ..learner import Learner
-from ..snapshot import owned_by_steps, snapshot
+from ..files.snapshot import owned_by_steps, snapshot
 from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/callbacks/batch_size.ipynb #c941c78a

@@ -12,7 +12,7 @@ from typing import Any
 from ..basics.arguments import Duration, as_count, as_duration, hinted
 from ..basics.optimizers import spread_lrs
 from ..basics.patch import patch
-from ..callback import as_list
+from ..callback_list import as_list
 from ..learner import Learner, as_one_fit
 from ..schedule import ParamScheduler, SchedCos, combine_scheds, combined_cos
 

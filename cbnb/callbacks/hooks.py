@@ -25,7 +25,7 @@ from ..display.axes import nice_step
 from ..display.chart import described
 from ..basics.nested import map_tensors
 from ..basics.arguments import as_count, as_positive
-from ..callback import as_list
+from ..callback_list import as_list
 from ..display.figures import COLORS, envelope, figure, legend, show
 
 # %% ../../nbs/callbacks/hooks.ipynb #7b33c406

@@ -23,7 +23,7 @@ from ..callback import Callback
 from .steps import above_zero
 from ..events import CancelStepException
 from ..learner import Learner
-from ..snapshot import owned_by_steps
+from ..files.snapshot import owned_by_steps
 from ..step import Step
 from ..undo import UndoStack
 

@@ -36,7 +36,7 @@ from ..basics.loaders import as_loader
 from ..basics.losses import loss_of, per_item, with_call
 from ..basics.nested import entries, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
-from ..callback import as_list
+from ..callback_list import as_list
 from ..learner import Learner
 from ..undo import interrupts_wait
 

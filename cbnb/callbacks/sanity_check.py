@@ -32,7 +32,7 @@ from .sklearn_metrics import SklearnMetric
 from ..metrics import MeanMetric, view_for_metric
 from ..phase import fresh
 from ..recorder import Recorder
-from ..snapshot import owned_by_steps, without_trace
+from ..files.snapshot import owned_by_steps, without_trace
 from ..function_steps import CallStep
 from ..step import Step
 

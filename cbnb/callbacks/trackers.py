@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 # %% ../../nbs/callbacks/trackers.ipynb #42cb5fe0
-from ..callback import Callback, as_list
+from ..callback import Callback
+from ..callback_list import as_list
 from ..events import CancelFitException
 from ..basics.arguments import Every, as_count, as_positive, columns_hint, hinted
 from ..basics.text import lower_is_better, named_direction, warn_user

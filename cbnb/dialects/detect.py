@@ -12,7 +12,8 @@ import inspect
 from typing import Any
 
 # %% ../../nbs/dialects/detect.ipynb #4e4e75c1
-from ..callback import Callback, class_of
+from ..callback import Callback
+from ..callback_list import class_of
 from ..basics.text import snake_name
 
 # %% ../../nbs/dialects/detect.ipynb #724db678

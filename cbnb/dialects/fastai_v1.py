@@ -35,7 +35,7 @@ from ..files import saving            # gives learners `save` and `load`
 from ..basics.text import warn_user, shell
 from ..basics.nested import find_bs
 from ..basics.processes import any_over_processes, process_number
-from ..callback import made_by
+from ..callback_list import made_by
 from ..callbacks.csv_logger import append_rows, check_rows
 from ..files.atomic import check_writable
 from .fastai_v2 import set_bn_eval
@@ -45,7 +45,7 @@ from .fastai_v1_schedules import (
     annealing_linear, annealing_no, annealing_poly, fit_one_cycle, lr_find)
 from .fastai_v1_slots import (
     SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics)
-from ..callback import as_list
+from ..callback_list import as_list
 from ..learner import Learner as NativeLearner
 from ..basics.arguments import as_choice, as_count, as_positive
 from ..display.chart import chart_figure

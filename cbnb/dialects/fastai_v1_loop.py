@@ -22,13 +22,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #e8cbf8a5
-from ..callback import PURPOSES, Callback, class_of
+from ..callback import PURPOSES, Callback
+from ..callback_list import class_of
 from ..events import (
     CancelBackwardException, CancelBatchException, CancelFitException, CancelStepException,
     CancelTrainException, CancelValidException)
 from .detect import Adapter
 from .fastai_v1_slots import CallbackHandler, LearnerCallback, v1_name
-from ..callback import as_list
+from ..callback_list import as_list
 from ..learner import Learner
 from ..basics.losses import as_loss
 from ..metrics import Metric

@@ -18,13 +18,13 @@ from .fastai_v1_loop import listeners
 from .fastai_v1_slots import LearnerCallback
 from .fastai_v2 import (
     sched_cos as annealing_cos, sched_exp as annealing_exp, sched_lin as annealing_linear, sched_no as annealing_no)
-from ..callback import as_list
+from ..callback_list import as_list
 from ..learner import Learner
 from ..basics.arguments import as_count
 from ..lr.finder import LRFind, geometric
 from ..basics.optimizers import hyper_key, spread_lrs
 from ..schedule import SchedPoly
-from ..snapshot import snapshot
+from ..files.snapshot import snapshot
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #6406d098
 def annealing_poly(degree: float) -> Callable[[Any, Any, float], Any]:

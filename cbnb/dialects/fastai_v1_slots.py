@@ -21,7 +21,7 @@ from torch import Tensor
 from ..basics.text import snake_name, warn_user
 from ..callback import warn_shadow
 from ..basics.nested import find_bs
-from ..callback import as_list
+from ..callback_list import as_list
 from ..basics.metric_functions import name_of
 from ..metrics import RunningMean
 from ..basics.arguments import as_number

@@ -28,7 +28,7 @@ from ..basics.optimizers import get_hyper, hyper_key, set_hyper, spread_lrs
 from ..basics.patch import patch
 from ..basics.text import escape
 from ..callback import Callback
-from ..callback import as_list
+from ..callback_list import as_list
 from ..learner import Learner
 from ..length import is_over, set_length
 from ..schedule import OneCycle, ParamScheduler, Sched, SchedCombined, one_cycle_scheds

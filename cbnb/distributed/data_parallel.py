@@ -36,7 +36,7 @@ from .agreement import Group, Request, share_tensors
 from .shares import Share
 from ..learner import Learner
 from ..basics.opt_checks import needs_closure
-from ..snapshot import owned_by_steps
+from ..files.snapshot import owned_by_steps
 from ..function_steps import CallStep
 from ..step import Step
 from ..undo import UndoStack

@@ -35,7 +35,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 # %% ../../nbs/distributed/worker.ipynb #5260f817
 from ..basics.nested import put_state, state_of
 from ..basics.random_state import set_rng_state
-from ..callback import Callback, as_list, is_a
+from ..callback import Callback
+from ..callback_list import as_list, is_a
 from ..files.state import loaders_of
 from ..display.front_end import set_display
 from ..display.progress import DISPLAYS, LogDisplay, Progress, ProgressCallback
@@ -44,7 +45,7 @@ from .data_parallel import Distributed
 from ..basics.buffers import NamedLoss
 from ..history import Run
 from ..learner import Learner
-from ..snapshot import owned_by_steps
+from ..files.snapshot import owned_by_steps
 from ..undo import interrupts_wait
 
 # %% ../../nbs/distributed/worker.ipynb #c9b2b8c4

@@ -37,7 +37,8 @@ from ..basics.patch import patch
 from ..basics.nested import from_json, left_out, to_json
 from .position import batches_from, continued, draws, has_workers, position_of, start_workers
 from ..basics.processes import any_over_processes, n_processes, process_number
-from ..callback import Callback, as_list
+from ..callback import Callback
+from ..callback_list import as_list
 from .atomic import draft_of, explains_refusal, sweep_drafts, sync, sync_name
 from .state import described, loaders_of, rng_states, set_rng_states, state_differs
 from ..learner import Learner

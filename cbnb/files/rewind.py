@@ -27,7 +27,7 @@ from .state import loaders_of
 from ..display.progress import ProgressCallback
 from ..history import History, Run
 from ..learner import Learner
-from ..snapshot import owned_by_steps, snapshot
+from .snapshot import owned_by_steps, snapshot
 from ..undo import interrupts_wait
 
 # %% ../../nbs/files/rewind.ipynb #e7948112

@@ -35,7 +35,7 @@ from ..basics.settings import brief
 from .saving import groups_differ, name_in, param_names, plain_name, renamed
 from ..learner import Learner
 from ..schedule import ParamScheduler
-from ..snapshot import owned_by_steps
+from .snapshot import owned_by_steps
 from ..basics.trained_modules import trained_modules
 
 # %% ../../nbs/files/state.ipynb #ec6a539c

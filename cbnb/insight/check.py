@@ -18,7 +18,7 @@ from ..basics.patch import patch
 from ..basics.text import plural
 from .findings import FAULTS, Finding, Findings
 from ..learner import Learner
-from ..snapshot import without_trace
+from ..files.snapshot import without_trace
 
 if TYPE_CHECKING:        # loaded by the first check: with what they need, they would take a tenth of the time of `import cbnb`
     from cbnb.insight.evidence import Evidence

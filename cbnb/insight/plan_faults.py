@@ -27,7 +27,7 @@ from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import last_operation
 from .texts import finding
-from ..snapshot import owned_by_steps
+from ..files.snapshot import owned_by_steps
 
 # %% ../../nbs/insight/plan_faults.ipynb #fbc0029a
 def first_loss(e: Evidence) -> Iterator[Finding]:

@@ -25,7 +25,8 @@ from torch import Tensor
 # %% ../../nbs/lr/finder.ipynb #3eb8e9fd
 from ..basics.optimizers import MultiOptimizer, get_hyper, hyper_key, set_hyper, spread_lrs, total_norm, write_hyper
 from ..basics.processes import local_parts
-from ..callback import Callback, as_list
+from ..callback import Callback
+from ..callback_list import as_list
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.arguments import as_count, as_positive, hinted
 from ..basics.patch import patch
@@ -44,7 +45,7 @@ from ..display.figures import (
     COLORS, figure, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show, view_for)
 from ..recorder import Recorder
 from ..schedule import one_cycle_scheds
-from ..snapshot import snapshot
+from ..files.snapshot import snapshot
 from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/lr/finder.ipynb #cbf3cb54

@@ -18,7 +18,9 @@ import cbnb.all as cbnb
 from cbnb import callback as base
 from cbnb.basics import settings as configured
 from cbnb.basics.arguments import hinted, nearest, unknown_argument
+from cbnb.callback_list import CbList, class_of, made_by
 from cbnb.callbacks import twins
+from cbnb.display.loop import loop_lines
 from cbnb.hints import check_method
 from helpers import EVENTS, IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, line_learner, listener, noting
 
@@ -845,13 +847,13 @@ def test_the_printed_loop(capsys):
     out = capsys.readouterr().out
     assert out.count("  <- Hides") == 4 and "          before_batch  <- Hides\n            pred" in out
     assert out.replace("  <- TrainEvalCallback", "").replace("  <- Hides", "") == LOOP.lstrip()
-    assert list(base.loop_lines(base.STEP, lambda event: ["A", "B"] if event == "after_step" else [], 1)) == [
+    assert list(loop_lines(base.STEP, lambda event: ["A", "B"] if event == "after_step" else [], 1)) == [
         "  before_step",
         "    opt.step()",
         "  after_cancel_step  (only if cancelled)",
         "  after_step  <- A, B",
     ]
-    assert next(base.loop_lines(base.STEP)) == "before_step"
+    assert next(loop_lines(base.STEP)) == "before_step"
 
 
 @pytest.mark.parametrize(
@@ -1024,8 +1026,8 @@ def test_callbacks_are_found_by_class_name_and_what_they_stand_for():
     find = learn.callbacks.find
     assert find("keeper") == find(one) == find(Keeper) == [one] and find("nobody") == find(Keeper("1")) == []
     assert find(theirs) == find(plain) == [plain] and find(factory) == [made] and find(types.SimpleNamespace) == [plain, made]
-    assert base.made_by(plain) is theirs and base.made_by(made) is factory and base.wrapped(plain) is theirs and base.wrapped(one) is one
-    assert base.class_of(factory) is base.class_of(theirs) is base.class_of(types.SimpleNamespace) is types.SimpleNamespace
+    assert made_by(plain) is theirs and made_by(made) is factory and base.wrapped(plain) is theirs and base.wrapped(one) is one
+    assert class_of(factory) is class_of(theirs) is class_of(types.SimpleNamespace) is types.SimpleNamespace
     assert list(learn.callbacks) == [learn.train_eval, theirs, made.wraps, one] and learn.stands is theirs
     learn.remove_cb(theirs).remove_cb(factory).remove_cb("keeper")
     assert [type(cb) for cb in learn.cbs] == [cbnb.TrainEvalCallback] and not hasattr(learn, "keeper")
@@ -1098,7 +1100,7 @@ def test_a_helper_method_may_have_a_name_like_an_event_with_an_underscore():
 def test_a_list_of_callbacks_is_sorted_by_an_attribute_or_a_function():
     low, high = cbnb.Callback(), cbnb.Callback()
     low.order, high.order = -5, 5
-    cbs = base.CbList([high, low])
+    cbs = CbList([high, low])
     assert cbs.sorted() == [low, high] and cbs.sorted(reverse=True) == [high, low] and cbs.sorted("order") == [low, high]
     assert cbs.sorted(lambda cb: -cb.order) == [high, low] and cbs == [high, low]
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import cbnb.all as cbnb
+from cbnb.display.loop import loop_lines
 from cbnb.events import EVENTS as LIBRARY_EVENTS
 from helpers import CANCELS, EVENTS, IN_BATCH, RUN_EVENTS, TRAIN_ONLY, RaiseIn, line_learner, listener, noting
 
@@ -401,7 +402,7 @@ def test_the_table_and_the_loop_are_one_thing():
         gloss = getattr(events.Events, name).__doc__
         assert gloss and "\n" not in gloss and (gloss[0].isupper() or gloss[0] == "`") and gloss.endswith("."), name
     assert sorted(vars(events.event)) == sorted(EVENTS)
-    printed = [line.split()[0] for line in events.loop_lines() if line.split()[0] in EVENTS]
+    printed = [line.split()[0] for line in loop_lines() if line.split()[0] in EVENTS]
     assert list(dict.fromkeys(printed)) == in_loop
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from cbnb.all import EMA, Callback, Checkpoint, DataLoaders, EarlyStopping, GradientClip, Learner, SaveModel, load_learner
-from cbnb.snapshot import snapshot
+from cbnb.files.snapshot import snapshot
 from cbnb.step import Step
 
 

@@ -10,8 +10,8 @@ import pytest
 import cbnb.all as cbnb
 from cbnb.display import loop
 from cbnb.display.look import PAGES, PALETTE, contrast
-from cbnb.display.loop import loop_svg
-from cbnb.events import EVENTS, FIT, CancelException, Events, Level, loop_lines
+from cbnb.display.loop import loop_lines, loop_svg
+from cbnb.events import EVENTS, FIT, CancelException, Events, Level
 from helpers import CANCELS, line_learner
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -29,9 +29,13 @@ STRICT = [
     "hints",
     "step",
     "data",
-    "snapshot",
+    "callback_list",
+    "runs",
+    "files/snapshot",
 ]
-FOR_PYRIGHT = "loop events callback undo learner optim step history recorder schedule function_steps fit_opt hints".split()
+FOR_PYRIGHT = (
+    "loop events callback callback_list runs undo learner optim step history recorder schedule function_steps fit_opt hints".split()
+)
 PAGES = [INDEX, *sorted((NBS / "tutorials").glob("*.ipynb"))]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.snapshot import save_attributes, save_model, save_opt, snapshot
+from cbnb.files.snapshot import save_attributes, save_model, save_opt, snapshot
 from helpers import Line, ab, line_learner, noting
 
 other_net = Line()  # of a step below, which refers to it as a global
