@@ -334,7 +334,7 @@ def save_best(folder):
 @case
 def keep_best(folder):
     learn = learner()
-    found = fitted(learn, 4, 0.5, keep_best=("train_loss", "max"))  # the first epoch, so the weights of another one come back
+    found = fitted(learn, 4, 0.1, keep_best=("train_loss", "max"))  # the first epoch, so the weights of another one come back
     return found | dict(best=learn.recorder.last().best["epoch"])
 
 

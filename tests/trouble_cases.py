@@ -17,7 +17,7 @@ import cbnb.all as cbnb
 
 N, RANK = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
 SHARDED = "sharded" in sys.argv
-LIMIT = 30  # seconds without a finished case: every thread writes where it hangs
+LIMIT = 150  # seconds without a finished case: every thread writes where it hangs
 
 CANCELS = dict(
     step=cbnb.CancelStepException,

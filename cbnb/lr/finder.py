@@ -24,7 +24,7 @@ from torch import Tensor
 
 # %% ../../nbs/lr/finder.ipynb #3eb8e9fd
 from ..basics.optimizers import MultiOptimizer, get_hyper, hyper_key, set_hyper, spread_lrs, total_norm, write_hyper
-from ..basics.processes import local_parts
+from ..basics.processes import local_parts, whole_tensor
 from ..callback import Callback
 from ..callback_list import as_list
 from ..events import CancelFitException, CancelTrainException, CancelValidException
@@ -154,7 +154,8 @@ class UpdateNorms:
 
     def read(self) -> tuple[list[float], float]:
         "Return the norms of all updates, and the norm of the weights before the first update. This method waits for the device"
-        return torch.stack([*self.norms, self.weight_norm]).tolist()[:-1], float(self.weight_norm)
+        *norms, weight_norm = torch.stack([whole_tensor(n) for n in (*self.norms, self.weight_norm)]).tolist()
+        return norms, weight_norm
 
 # %% ../../nbs/lr/finder.ipynb #a7c31e5d
 def _bad_rows(t: Tensor) -> list[int]:
