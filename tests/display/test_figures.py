@@ -585,8 +585,8 @@ def test_words_for_those_who_cannot_see(in_notebook):
         losses.startswith("losses over 10 training steps; train, smoothed from")
         and f"valid from {first.epochs[0]['valid_loss']:.4g}"[:14] in losses
     )
-    assert both.startswith("Learning rate; learning rate from") and "; momentum" in both and "momentum" not in rates
-    assert metrics.startswith("mae; mae from")
+    assert both.startswith("learning rate from") and "; momentum" in both and "momentum" not in rates
+    assert metrics.startswith("mae from")
 
 
 def test_the_learning_curve_of_the_last_fit(in_notebook):

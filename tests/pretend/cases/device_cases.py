@@ -9,6 +9,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.basics import buffers, nested
+from cbnb.basics.devices import device_rng_state, set_device_rng_state
 
 faulty = pytest.mark.faulty
 
@@ -60,6 +61,28 @@ def test_it_has_random_numbers_of_its_own():
     a, on_cpu = torch.rand(3, device="cuda"), torch.rand(3)
     torch.cuda.set_rng_state(state)
     assert torch.equal(a, torch.rand(3, device="cuda")) and not torch.equal(on_cpu, torch.rand(3))
+
+
+def test_the_random_state_of_two_gpus_is_restored_on_one():
+    states = []
+    for seed in (1, 2):
+        torch.cuda.manual_seed(seed)
+        states.append(torch.cuda.get_rng_state())
+    drawn = torch.rand(3, device="cuda")
+    set_device_rng_state(dict(kind="cuda", states=states, mine=1))
+    assert torch.equal(drawn, torch.rand(3, device="cuda"))
+
+
+def test_a_gpu_that_was_not_used_gets_its_seed_back(monkeypatch):
+    torch.manual_seed(7)
+    drawn = torch.rand(3, device="cuda")
+    torch.manual_seed(7)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    state = device_rng_state()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    torch.rand(5, device="cuda")
+    set_device_rng_state(state)
+    assert state == dict(kind="cuda", seed=7) and torch.equal(drawn, torch.rand(3, device="cuda"))
 
 
 @faulty
