@@ -147,15 +147,15 @@ class Agrees(Callback):
     def after_batch(self):
         if self.together.group.number == 0: self.together.group.lr_scale = getattr(getattr(self.learn, 'steering', None), 'lr_scale', 1.)
 
-    def after_cancel_batch(self): self.together.skip()
-    def after_cancel_train(self): self.together.leave(Request.TRAIN)
-    def after_cancel_validate(self): self.together.leave(Request.VALIDATE)
+    def after_cancel_batch(self): self.together._skip()
+    def after_cancel_train(self): self.together._leave(Request.TRAIN)
+    def after_cancel_validate(self): self.together._leave(Request.VALIDATE)
     def after_validate(self): self.together.aside = False
-    def after_cancel_epoch(self): self.together.leave(Request.EPOCH)
-    def after_epoch(self): self.together.meet('the end of an epoch')
+    def after_cancel_epoch(self): self.together._leave(Request.EPOCH)
+    def after_epoch(self): self.together._meet('the end of an epoch')
     def after_cancel_fit(self):
-        self.together.leave(Request.INTERRUPT if isinstance(sys.exception(), KeyboardInterrupt) else Request.FIT)
-    def after_fit(self): self.together.meet('the end of a run')
+        self.together._leave(Request.INTERRUPT if isinstance(sys.exception(), KeyboardInterrupt) else Request.FIT)
+    def after_fit(self): self.together._meet('the end of a run')
 
 # %% ../../nbs/distributed/data_parallel.ipynb #3c014d46
 def is_one_of_several() -> bool:
@@ -201,12 +201,6 @@ class Distributed(Callback):
         quiet: all processes except process 0 print nothing in a run
         **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for
             `fully_shard`
-    Example:
-        from cbnb.toy import line_learner
-        alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
-        for each in alone, learn: each.fit(2)
-        assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
-        assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
     """
     order, no_state = -20, ('group', 'accelerator', 'models', 'seeded', 'unsent', 'wrapped', 'train_share')      # runs before every callback that wraps the steps
     group: Group | None = None           # while a run is under way in several processes
@@ -225,15 +219,7 @@ class Distributed(Callback):
 
     @property
     def together(self) -> bool:
-        """Whether a run with several processes is under way
-
-        Example:
-            from cbnb.toy import line_learner
-            alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
-            for each in alone, learn: each.fit(2)
-            assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
-            assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
-        """
+        "Whether a run with several processes is under way"
         return self.group is not None
 
     @property
@@ -266,12 +252,6 @@ class Distributed(Callback):
             state: a state of the learner, which may hold parts of tensors
         Returns:
             the whole state, the same on all processes
-        Example:
-            from cbnb.toy import line_learner
-            alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
-            for each in alone, learn: each.fit(2)
-            assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
-            assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
         """
         if self.models is None: return state
         from cbnb.distributed.sharded import full_state
@@ -284,12 +264,6 @@ class Distributed(Callback):
             state: a whole state
         Returns:
             the state of this process
-        Example:
-            from cbnb.toy import line_learner
-            alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
-            for each in alone, learn: each.fit(2)
-            assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
-            assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
         """
         if self.models is None: return state
         from cbnb.distributed.sharded import sharded_state
@@ -354,26 +328,26 @@ class Distributed(Callback):
     def after_batch(self):
         learn, share = self.learn, self.share if self.together else None
         if share is None: return
-        if self.owes_loss: self.skip()         # a batch without loss
+        if self.owes_loss: self._skip()         # a batch without loss
         if not share.borrowed: return
         for name in ('xb', 'yb', 'pred'):
             setattr(learn, name, map_tensors(lambda t: t[:0] if t.ndim else t, getattr(learn, name)))
 
     def before_validate(self):
         if not self.together: return
-        self.meet(f'the validation of {self.learn.run_name}')
+        self._meet(f'the validation of {self.learn.run_name}')
         self.aside = True
         share_tensors(owned_by_steps(self.learn)[1], params=False)
         self._deal(False)
 
-    def meet(self, place: str,    # where this process has arrived
+    def _meet(self, place: str,    # where this process has arrived
     ) -> None:
         "Wait until all processes come to the same place. Raise an error in all of them if they come to different places"
         self._depart()
         self.group.agree(place=place)
         self._check_updates()
 
-    def leave(self, request: Request,    # the part of the run that this process has left
+    def _leave(self, request: Request,    # the part of the run that this process has left
     ) -> None:
         "Tell the other processes what this process has left, unless one of them requested it. All leave it at the same batch"
         group = self.group
@@ -386,11 +360,11 @@ class Distributed(Callback):
             if request < Request.FAIL: self._check_updates()
         if request > Request.BATCH and not self.aside and self.train_share is not None: self.train_share.ahead = 0
 
-    def skip(self) -> None:
+    def _skip(self) -> None:
         "Cancel this batch in all processes, if its gradients have not been exchanged yet"
         if not self.together or not self.owes_loss and self.group.told != Request.BATCH: return
         self.learn.loss = None                 # it is not that of all processes
-        self.leave(Request.BATCH)
+        self._leave(Request.BATCH)
 
     def _depart(self) -> None:
         "In place of the gradients that the other processes expect, send zeros, and that this process is not with them"
@@ -469,8 +443,8 @@ class Distributed(Callback):
         accelerator = make_accelerator(getattr(learn.dls, 'device', None), {} if self.sharded else self.options)
         group = Group(next(_runs))
         group.where = learn.where
-        before_exchange.append(self.meet)
-        undo.callback(before_exchange.remove, self.meet)
+        before_exchange.append(self._meet)
+        undo.callback(before_exchange.remove, self._meet)
         group.agree(place=f'the beginning of {learn.run_name}')
         undo.set(self, 'accelerator', accelerator)
         undo.set(self, 'group', group)
@@ -492,7 +466,7 @@ class Distributed(Callback):
     def _fail(self, exc: BaseException) -> None:
         first = self.group.first_failure()
         self.group.tell_failure(exc)
-        with suppress(Exception): self.leave(Request.FAIL)        # it fails if an exchange was cut short
+        with suppress(Exception): self._leave(Request.FAIL)        # it fails if an exchange was cut short
         if first and first not in str(exc): exc.add_note(first)
 
     def _wrap(self) -> None:
