@@ -325,6 +325,7 @@ def fit_unless_worse(learn: Learner, n: int, lr: float) -> str:    # why the fit
     [best], points, why = learn.keeping_best(True), learn.runs, ''
     def judge(cb: Callback) -> None:
         nonlocal why
+        if any(event['kind'] == 'stopped' for event in learn.recorder.last().events): return
         if best.best is not None and best.best <= before or not points or points[-1].restore is None: return
         points[-1].back = True
         why = f'its lowest validation loss was {value_text(math.nan if best.best is None else best.best)}, and before it was {value_text(before)}'
