@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
+from cbnb.display.steering import Steering
 
 N, RANK = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
 SHARDED = "sharded" in sys.argv
@@ -65,11 +66,7 @@ def fit(how: str, where: str) -> dict:
     data = TensorDataset(x, x.sum(1, keepdim=True))
     train, valid = (DataLoader(data, 8 // N, shuffle=shuffle) for shuffle in (True, False))
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)) if not SHARDED else nn.Linear(4, 1)
-    steering = cbnb.Steering() if hasattr(cbnb, "Steering") else None
-    from cbnb.display.steering import Steering
-
-    steering = steering or Steering()
-    learn = cbnb.Learner(cbnb.DataLoaders(train, valid, device="cpu"), model, nn.MSELoss(), lr=1e-3, cbs=steering)
+    learn = cbnb.Learner(cbnb.DataLoaders(train, valid, device="cpu"), model, nn.MSELoss(), lr=1e-3, cbs=Steering())
     learn.remove_cb(cbnb.ProgressCallback)
     name = dict(valid_batch="after_batch", valid_loss="after_loss").get(where, where)
     one = 0 if how in ("stop", "alone") else N - 1
