@@ -10,7 +10,6 @@ __all__ = ['all_finite', 'first_bad_layer', 'has_updated', 'explain_nan', 'Runni
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from datetime import datetime, time as day_time, timedelta
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 # %% ../../nbs/callbacks/stopping.ipynb #2635363b
 from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
+from ..undo import UndoStack, interrupts_wait
 from ..basics.arguments import as_count, as_positive
 from ..basics.text import warn_user, say
 from ..basics.loaders import n_batches
@@ -51,10 +51,10 @@ def first_bad_layer(model: nn.Module, run: Callable[[], Any]) -> str | None:
         if found or all_finite(out): return
         kind = type(layer).__name__
         found.append(f'layer {name} ({kind})' if name else f'the model itself ({kind})')
-    with ExitStack() as undo:
-        for name, layer in model.named_modules():
-            handle = layer.register_forward_hook(lambda m, _, out, name=name: look(name, m, out))
-            undo.callback(handle.remove)
+    with UndoStack() as undo:
+        with interrupts_wait():
+            for name, layer in model.named_modules():
+                undo.callback(layer.register_forward_hook(lambda m, _, out, name=name: look(name, m, out)).remove)
         run()
     return found[0] if found else None
 
@@ -63,7 +63,7 @@ def _look_again(learn: Learner) -> str | None:
     "Run the current batch again. Return the first layer with a nan or an infinity in its output, or None if all outputs are finite"
     step = learn.train_step if learn.training else learn.eval_step
     if isinstance(step, CallStep) and not learn.yb: step = Step()   # the step has consumed the targets
-    with torch.no_grad(), ExitStack() as undo:
+    with torch.no_grad(), UndoStack() as undo:
         undo.callback(save_rng())
         for name in ('pred', 'yb', 'loss_grad', 'loss_parts', 'step_result'):     # attributes that `predict` may set
             undo.callback(setattr, learn, name, getattr(learn, name))

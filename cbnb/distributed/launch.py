@@ -176,6 +176,7 @@ def _death(crew: Crew, rank: int) -> RuntimeError:
 class Trouble:
     "Collect the failures of the processes, and find the first one"
     patience = 1.           # seconds to wait for reports of earlier failures
+    long_patience = 30.     # the same, as long as each report says that another process failed first
 
     def __init__(self) -> None:
         self.errors: list[tuple[float, int, dict[str, Any]]] = []      # time, rank and report
@@ -190,14 +191,16 @@ class Trouble:
         else: self.errors.append((report['time'], rank, report))
 
     def is_known(self) -> bool:
-        "Return whether a process failed more than `patience` seconds ago"
-        return self.since is not None and time.monotonic() - self.since > self.patience
+        "Return whether the first failure is known, or a process failed so long ago that no earlier report will come"
+        if self.since is None: return False
+        follows = not self.dead and all(report['follows'] for *_, report in self.errors)
+        return time.monotonic() - self.since > (self.long_patience if follows else self.patience)
 
     def first(self, crew: Crew) -> BaseException:
         "Return the exception for the first failure"
         killed = [rank for rank in self.dead if crew.processes[rank].poll() not in (-signal.SIGABRT, None)]
         if killed or not self.errors: return _death(crew, (killed or self.dead)[0])
-        _, rank, report = min(self.errors, key=lambda error: error[0])
+        _, rank, report = min(self.errors, key=lambda error: (error[2]['follows'], error[0]))
         return _as_raised(rank, len(crew.processes), report)
 
 # %% ../../nbs/distributed/launch.ipynb #d62f1a4f

@@ -41,6 +41,7 @@ from ..files.state import loaders_of
 from ..display.front_end import set_display
 from ..display.progress import DISPLAYS, LogDisplay, Progress, ProgressCallback
 from ..display.steering import Steering
+from .agreement import OtherFailed
 from .data_parallel import Distributed
 from ..basics.buffers import NamedLoss
 from ..history import Run
@@ -401,11 +402,11 @@ def take_result(learn: Learner, kwargs: dict[str, Any], result: dict[str, Any]) 
 
 # %% ../../nbs/distributed/worker.ipynb #1b371de7
 def error_report(e: BaseException) -> dict[str, Any]:
-    "Return a dict that describes an exception, with the keys `words`, `exception` and `time`"
+    "Return a dict that describes an exception, with the keys `words`, `exception`, `time` and `follows` (whether another process failed first)"
     words = ''.join(traceback.format_exception(e))
     try: data = _cloudpickle().dumps(e.with_traceback(None))
     except Exception: data = None
-    return dict(words=words, exception=data, time=time.time())
+    return dict(words=words, exception=data, time=time.time(), follows=isinstance(e, OtherFailed))
 
 # %% ../../nbs/distributed/worker.ipynb #468095e1
 def main(folder: Path, rank: int,    # rank of this process; process 0 sends the progress and writes the result

@@ -10,7 +10,7 @@ __all__ = ['numbered', 'read_items', 'sample', 'leaves', 'rows', 'LossCall', 'lo
 import inspect
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from ..basics.nested import entries, find_bs, is_empty, map_rows, to_device
 from ..learner import Learner
 from ..metrics import view_for_metric
 from ..phase import fresh
+from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/insight/evidence.ipynb #5cfea653
 def numbered(
@@ -223,9 +224,10 @@ def probe(
     names = {m: name for name, m in model.named_modules()}
     def note(m: nn.Module, args: tuple, out: Any) -> None:
         e.layers.append(Layer(names[m], m, *(next((t for _, t in leaves(v)), None) for v in (args, out))))
-    with ExitStack() as stack:
-        for m in names:
-            if next(m.children(), None) is None: stack.callback(m.register_forward_hook(note).remove)
+    with UndoStack() as stack:
+        with interrupts_wait():
+            for m in names:
+                if next(m.children(), None) is None: stack.callback(m.register_forward_hook(note).remove)
         stack.enter_context(torch.enable_grad())
         model.train()
         stack.enter_context(without_dropout(model))

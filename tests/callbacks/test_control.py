@@ -834,7 +834,7 @@ def test_looking_for_nan_does_not_read_each_loss(monkeypatch):
     """Only when somebody reads the losses: once an epoch."""
     looks = []
     real = cbnb.Recorder.look_for_nan
-    monkeypatch.setattr(cbnb.Recorder, "look_for_nan", lambda self: (looks.append(self.learn.train_iter), real(self)))
+    monkeypatch.setattr(cbnb.Recorder, "look_for_nan", lambda self, wait=True: (looks.append(self.learn.train_iter), real(self, wait)))
     net_learner(data(n=50)).fit(2)
     assert set(looks) == {50, 100}
 
