@@ -19,7 +19,7 @@ from .basics.arguments import nearest
 class Events:
     "Defines one method for each event that a callback can handle, in the order of the loop"
     def after_create(self) -> None: "The learner is complete. This event fires once, before the first run."
-    def before_fit(self) -> None: "A run begins. Reset the values that you collect during a run."
+    def before_fit(self) -> None: "A run begins: a fit, `validate`, `get_preds` or `lr_find`, unless `run_in` leaves it out. Reset the values that you collect during a run."
     def before_epoch(self) -> None: "An epoch begins, and `epoch` is its index, counted from 0."
     def before_train(self) -> None: "The training phase begins."
     def before_batch(self) -> None: "The batch is in `xb` (a tuple or a dict) and `yb` (a tuple). To change the batch, assign `learn.xb` or `learn.yb`."
@@ -125,7 +125,7 @@ class CancelBackwardException(CancelException):
     level = BACKWARD
 
 class CancelBatchException(CancelException):
-    "Skip the rest of this batch. The gradients are not zeroed, and `after_batch` follows"
+    "Skip the rest of this batch. `after_batch` follows. The gradients are not zeroed, so they add to those of the next batch; `CancelStepException` drops them"
     level = BATCH
 
 class CancelTrainException(CancelException):

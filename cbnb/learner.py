@@ -360,8 +360,8 @@ def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: 
     if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={length.n}')
     every = as_valid_every(valid_every)
     if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
-    if keep_best: cbs = self.keeping_best(keep_best, cbs)      # of the page of trackers
-    if resume: cbs = self.resuming(resume, cbs)                # of the page of checkpoints
+    if keep_best: cbs = self.keeping_best(keep_best, cbs)      # see callbacks/trackers
+    if resume: cbs = self.resuming(resume, cbs)                # see files/checkpoints
     for hint in self.before_fits: hint(self, lr, start_epoch)
     with self.run_as('fit', cbs):
         set_length(self, length)

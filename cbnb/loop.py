@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from . import runs as _in_runs
 
 class State:
-    "What the loop writes and callbacks read. A run inside another run restores these values at its end"
+    "What the loop writes and callbacks read. A run inside another run restores these values at its end. A step is a training batch, an update a call of `opt.step()`"
     purpose: str = 'fit'                    # 'fit', 'validate', 'preds' or 'lr_find'
     n_epoch: int = 1                        # number of epochs; of a fit of n steps or updates, an estimate
     start_epoch: int = 0
@@ -325,7 +325,6 @@ class TrainEvalCallback(Callback):
     """
     order, run_valid = -10, False
 
-    def after_create(self) -> None: self.learn.n_epoch = 1
 
     def before_fit(self) -> None:
         learn = self.learn
@@ -356,11 +355,6 @@ def note_place(self: Loop, e: Exception, i: int) -> None:
     Args:
         e: the error, to which a note is added
         i: index of the batch
-    Example:
-        from cbnb.toy import line_learner
-        e = ValueError('disk full')
-        line_learner().note_place(e, 0)
-        assert e.__notes__ == ['in outside a run']              # within a run, the place in the loop
     """
     self.iter, self.in_batch = i, True
     said: Any = getattr(e, '__notes__', ())

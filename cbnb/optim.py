@@ -82,9 +82,9 @@ def hold_hypers(
     has_lr: bool = False,     # whether you passed `lr` for this run: an optimizer without rates is then an error
 ) -> list[dict[str, Any]]:    # the hyper-parameters of each group before
     "Set the learning rate and the weight decay of an optimizer until the end of a run"
-    before = noted_hypers(opt)
-    undo.callback(save_hypers(opt))
-    lend_hypers(opt, undo)
+    before = noted_hypers(opt)               # to compare, in a message
+    undo.callback(save_hypers(opt))          # puts them back
+    lend_hypers(opt, undo)                   # fastai's names
     lrs = spread_lrs(lr, len(opt.param_groups))
     if has_lr or hyper_key(opt, 'lr'): set_hyper(opt, 'lr', lrs)
     if wd is not None: set_wd(opt, wd)
