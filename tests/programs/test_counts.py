@@ -167,7 +167,9 @@ def test_boxes_of_images_are_cut_into_images_and_a_batch_that_cannot_be_cut_is_r
 
     batches = [(torch.rand(2, 3), torch.rand(2, 4))]
     learn = Learner(DataLoaders(batches, batches, device="cpu"), nn.Sequential(nn.Linear(3, 4), nn.Unflatten(1, (4, 1)), Turn()), turned)
-    with pytest.raises(TypeError, match=r"turned cannot give a loss .* a tensor of shape \(2, 4\) does not have one row for each of 4 items"):
+    with pytest.raises(
+        TypeError, match=r"turned cannot give a loss .* a tensor of shape \(2, 4\) does not have one row for each of 4 items"
+    ):
         learn.get_preds(with_loss=True)
 
 
