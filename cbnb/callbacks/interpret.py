@@ -144,7 +144,7 @@ class _GatherItems(GatherPredsCallback):
         learn = self.learn
         if not learn.yb: self.note = self.note or 'the loader has no targets'
         if self.note: return
-        try: losses, weights = losses_and_weights(learn.loss_func, learn.pred, learn.yb)
+        try: losses, weights = losses_and_weights(learn.loss_func, learn.pred, learn.yb, learn.batch_weight)
         except (TypeError, ValueError, RuntimeError) as e: self.note = str(e)
         else:
             self.losses.append(losses)

@@ -33,9 +33,10 @@ from ..basics.patch import patch
 from ..files.atomic import sweep_drafts, write_whole
 from ..files.saving import read_file
 from ..basics.loaders import as_loader
-from ..basics.losses import loss_of, per_item, with_call
-from ..basics.nested import entries, map_tensors, rebuild, to_detach as detached
+from ..basics.losses import UNKNOWN, given_weight, loss_of, per_item, seen, with_call
+from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
+from ..basics.text import warn_user
 from ..callback_list import as_list
 from ..learner import Learner
 from ..undo import interrupts_wait
@@ -62,6 +63,10 @@ def decodes_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
     return (lambda p: p > 0.5) if _is_bce(loss_func) else lambda p: p
 
 # %% ../../nbs/callbacks/predictions.ipynb #ae951e44
+def _has_reduction(loss_func: Any) -> bool:
+    "Return whether a loss has the attribute `reduction`, or accepts an argument of this name"
+    return hasattr(loss_func, 'reduction') or _takes_reduction(loss_func)
+
 def _takes_reduction(f: Callable[..., Any]) -> bool:
     "Return whether a function, or the `forward` method of a module, accepts the argument `reduction`"
     try: parameters = inspect.signature(f.forward if isinstance(f, nn.Module) else f).parameters
@@ -84,18 +89,63 @@ def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
         raise TypeError(f'{name} cannot give a loss for each item: it has neither an attribute '
                         "nor an argument `reduction` that could be 'none'")
 
-# %% ../../nbs/callbacks/predictions.ipynb #630ba59b
-def item_losses(loss_func: Any, pred: Any, yb: tuple) -> Tensor:
-    "Return one loss for each item of a batch, as `loss_func` gives it for the item alone. If there are no targets, raise `ValueError`"
-    return losses_and_weights(loss_func, pred, yb)[0]
+# %% ../../nbs/callbacks/predictions.ipynb #a1c0de02
+def _one_item(batch: Any, i: int, n: int) -> Any:
+    "Return one of `n` items of a nested batch, as a batch of one item. If a tensor does not have one row for each item, raise `ValueError`"
+    if isinstance(batch, Tensor):
+        if batch.ndim and len(batch) != n: raise ValueError(f'a tensor of shape {tuple(batch.shape)} does not have one row for each of {n} items')
+        return batch[i:i+1] if batch.ndim else batch
+    if isinstance(batch, list) and len(batch) == n and not all(isinstance(v, Tensor) and v.shape[:1] == (n,) for v in batch): return batch[i:i+1]
+    if isinstance(batch, (tuple, list)):
+        parts = [_one_item(v, i, n) for v in batch]
+        return type(batch)(*parts) if hasattr(batch, '_fields') else type(batch)(parts)
+    return batch if (held := entries(batch)) is None else rebuild(batch, {k: _one_item(v, i, n) for k, v in held.items()})
 
-def losses_and_weights(loss_func: Any, pred: Any, yb: tuple) -> tuple[Tensor, Tensor]:
+
+# %% ../../nbs/callbacks/predictions.ipynb #a1c0de05
+def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None) -> tuple[Tensor, Tensor]:
+    "Return the loss of each item, and its weight, from one call of the loss function for each item"
+    name, n, found = getattr(loss_func, '__name__', None) or type(loss_func).__name__, find_bs((pred, *yb)), []
+    for i in range(n):
+        try: item = [_one_item(v, i, n) for v in (pred, *yb)]
+        except ValueError as e: raise TypeError(f'{name} cannot give a loss for each item: it has neither an attribute nor an argument '
+            f"`reduction` that could be 'none', and the batch cannot be cut into items, because {e}") from e
+        found.append(_loss_and_weight(loss_func, item, batch_weight))
+    losses, weights = map(torch.stack, zip(*found))
+    _compare_with_batch(name, losses, weights, loss_of(loss_func(pred, *yb)).detach().mean())
+    return losses, weights
+
+def _loss_and_weight(loss_func: Any, item: list[Any], batch_weight: Callable[..., Any] | None) -> tuple[Tensor, Tensor]:
+    "Return the loss of a batch of one item, and how much it counts"
+    result, weight = seen(loss_func, *item, loss_of=loss_of)
+    loss = loss_of(result).detach().mean()
+    if batch_weight is not None: weight = given_weight(batch_weight, *item)
+    weight = torch.as_tensor(1. if weight is None or weight is UNKNOWN else weight, device=loss.device, dtype=loss.dtype)
+    return loss.where(weight != 0, 0), weight
+
+
+# %% ../../nbs/callbacks/predictions.ipynb #a1c0de06
+def _compare_with_batch(name: str, losses: Tensor, weights: Tensor, whole: Tensor) -> None:
+    "Warn if the loss of a batch is neither the mean nor the sum of the losses of its items"
+    rounding = max(1e-3, 4*torch.finfo(losses.dtype).eps)*losses.abs().max()
+    mean = (losses*weights).sum()/weights.sum()
+    if torch.minimum((mean - whole).abs(), (losses.sum() - whole).abs()) > rounding: warn_user(
+        f'the losses of single items are those that {name} returns for an item alone, and their mean is not the loss of the batch: {name} compares '
+        'the items of a batch, or they do not count alike: Learner(..., batch_weight=lambda pred, y: (y != pad).sum())')
+
+
+# %% ../../nbs/callbacks/predictions.ipynb #630ba59b
+def item_losses(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> Tensor:
+    "Return one loss for each item of a batch, as `loss_func` gives it for the item alone. If there are no targets, raise `ValueError`"
+    return losses_and_weights(loss_func, pred, yb, batch_weight)[0]
+
+def losses_and_weights(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
     "Return `item_losses` of a batch, and how much each loss counts in the mean of all"
     if not yb: raise ValueError('with_loss needs targets, and this loader has none')
+    if loss_func is not None and not _has_reduction(loss_func): return _of_items_alone(loss_func, pred, yb, batch_weight)
     with interrupts_wait(), unreduced(loss_func) as f: found, call = with_call(f, pred, *yb, loss_of=loss_of)
     losses = loss_of(found)                     # the loss function may return parts, too
-    if not isinstance(losses, Tensor) or losses.ndim == 0: raise TypeError('with_loss needs a loss for each item, and loss_func has '
-                                         "returned a single number in spite of reduction='none'")
+    if not isinstance(losses, Tensor) or losses.ndim == 0: return _of_items_alone(loss_func, pred, yb, batch_weight)
     return per_item(loss_func, losses.detach(), pred, *yb, call=call)
 
 # %% ../../nbs/callbacks/predictions.ipynb #65986869
@@ -265,7 +315,7 @@ class GatherPredsCallback(OfOneRun):
         learn = self.learn
         if learn.training or learn.pred is None or not self.at_home(): return
         if self.with_input: self.inputs.append(detached(learn.x, cpu=False))
-        if self.with_loss: self.losses.append(item_losses(learn.loss_func, learn.pred, learn.yb))
+        if self.with_loss: self.losses.append(item_losses(learn.loss_func, learn.pred, learn.yb, learn.batch_weight))
         pred = detached(learn.pred, cpu=False)
         if self.act is not None: pred = self.act(pred)
         target = detached(learn.y, cpu=False) if learn.yb else None
