@@ -5,6 +5,7 @@
     python bench/faults.py --tasks houses,lstm  only these tasks; --only tasks, healthy or ports for a part
     python bench/faults.py --json FILE          also write what was found
     python bench/faults.py --show FILE...       read such files instead
+    python bench/faults.py --watch 1,2          fit the healthy programs with these seeds: what is found in a running fit
     python bench/faults.py --verify             train all healthy and all faulty programs again, half an hour
 
 faults/fault_tasks.py has the healthy trainings, faults/mutators.py the faults, and faults/ports.py small programs with documented faults.
@@ -26,6 +27,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,8 @@ from fault_tasks import TASKS, Training, make_task
 from mutators import MUTATORS
 from ports import PORTS
 from torch import Tensor, nn
+
+from cbnb.insight.layer_faults import LayerWatch
 
 UPDATES = 60  # of the short training for the rules of the literature
 ALIASES = dict(
@@ -111,6 +115,25 @@ def programs(args: argparse.Namespace, stored: dict[str, Any]) -> Iterable[Row]:
             names = random.Random(task).sample(names, round(args.share * len(names)))
             for name in names:
                 yield judge("fault", task, name, MUTATORS[name].codes, lambda task=task, name=name: faulty(task, name))
+
+
+def watch(seeds: Iterable[int], tasks: Sequence[str]) -> None:
+    """Findings of `learn.findings`, with `LayerWatch` at as many batches as it takes, in healthy fits."""
+    ports = {} if tasks else {name: lambda seed, port=port: port.make(seed, True) for name, port in PORTS.items()}
+    makes = {name: partial(make_task, name) for name in tasks or dict.fromkeys((*TASKS, *lr_tasks.TASKS))} | ports
+    n = alarms = 0
+    for seed in seeds:
+        for name, make in makes.items():
+            training = make(seed)
+            learn = training.learner().add_cb(LayerWatch(share=1e6))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                training.fit(learn)
+            found = [(f.code, f.where, f.measured) for f in learn.findings if f.level != "note"]
+            n, alarms = n + 1, alarms + bool(found)
+            if found:
+                print(f"    {name}, seed {seed}: {found}")
+    print(f"Healthy fits, {n}; with an error or a warning: {alarms} ({alarms / n:.1%})")
 
 
 # --- the rules of the literature ---
@@ -384,6 +407,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", choices=["", "healthy", "ports", "tasks"])
     parser.add_argument("--json", metavar="FILE", type=Path, help="write what was found")
     parser.add_argument("--show", metavar="FILE", type=Path, nargs="+", help="show what was found earlier")
+    parser.add_argument("--watch", metavar="SEEDS", help="with commas: count false alarms in running fits")
     parser.add_argument("--verify", action="store_true", help="train everything, and store what harms")
     return parser.parse_args()
 
@@ -392,6 +416,9 @@ def main() -> None:
     args = arguments()
     if args.verify:
         harm.verify()
+        return
+    if args.watch:
+        watch(map(int, args.watch.split(",")), [name for name in args.tasks.split(",") if name])
         return
     stored = json.loads(harm.STORED.read_text())
     if args.show:

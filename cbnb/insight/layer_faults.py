@@ -48,7 +48,7 @@ class LayerWatch(Callback):
         self.rows: list[dict[str, Any]] = []           # one dict per look and layer
         self.by_layer: dict[str, list[dict[str, Any]]] = {}    # the same dicts
         self.dead: dict[str, Tensor] = {}              # ReLU -> share of dead units in the current batch
-        self.kept: dict[str, Tensor] = {}              # weights before the current update
+        self.kept: dict[str, tuple[Tensor, Tensor]] = {}    # weights before the current update, and the norms of their gradients
         self.hooks: list[Any] = []
         self.cost, self.next = 0., 5                   # seconds of the current look; the batch of the next one
         self.looked_at, self.looked_time = 0, time.perf_counter()
@@ -73,9 +73,9 @@ class LayerWatch(Callback):
         return hook
 
     def before_step(self) -> None:
-        if not self.learn.training or self.learn.train_iter < self.next: return
+        if not self.learn.training or self.learn.train_iter < self.next or self.learn.train_step.own_update: return    # it has updated already
         begun = time.perf_counter()
-        self.kept = {name: p.detach().clone() for name, p in self._matrices() if p.grad is not None}
+        self.kept = {name: (p.detach().clone(), p.grad.norm()) for name, p in self._matrices() if p.grad is not None}
         self.cost += time.perf_counter() - begun
 
     def after_step(self) -> None:
@@ -96,8 +96,7 @@ class LayerWatch(Callback):
         "Read the numbers of this look, which waits for a device, note what is wrong, and choose the batch of the next look"
         begun, n = time.perf_counter(), self.learn.train_iter
         names = [(name, p) for name, p in self._matrices() if name in self.kept]
-        sizes = [torch.stack([(p - self.kept[name]).norm(), self.kept[name].norm(), p.grad.norm() if p.grad is not None else p.new_zeros(())])
-                 for name, p in names]
+        sizes = [torch.stack([(p - old).norm(), old.norm(), grad]) for name, p in names for old, grad in [self.kept[name]]]
         for (name, _), (update, weight, grad) in zip(names, (s.tolist() for s in sizes)):
             self._add(name, dict(step=n, layer=name, grad_norm=grad, update_ratio=update/weight if weight else math.nan))
         for name, share in self.dead.items(): self._add(name, dict(step=n, layer=name, dead=share.item()))
@@ -132,7 +131,8 @@ class LayerWatch(Callback):
 # %% ../../nbs/insight/layer_faults.ipynb #e10efe93
 def _update(name: str, rows: list[dict[str, Any]], pct: float) -> Any:
     ratios = [row['update_ratio'] for row in rows if row['update_ratio'] == row['update_ratio']]
-    if len(ratios) >= 3 and not any(ratios): return finding('R7', name, f'no change in {len(ratios)} updates, with a gradient', 'an update', name=name)
+    with_gradient = sum(row['grad_norm'] > 0 for row in rows)
+    if with_gradient >= 3 and not any(ratios): return finding('R7', name, f'no change in {with_gradient} updates, with a gradient', 'an update', name=name)
     if len(ratios) < 5: return None
     mid = median(ratios)
     if mid > 0.1: return finding('R5', name, f'an update is {mid:.2g} times the weights', '1e-4 to 0.1', level='warning' if mid > 0.5 else 'note')

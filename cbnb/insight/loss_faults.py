@@ -70,7 +70,8 @@ class LossWatch:
         spread, ratio = q3 - q1, q3/q1 if q1 > 0 else 1.
         if n == 1: self.start, self.middle, self.spread, self.ratio, self.before, self.early = sorted(block[:5])[2], mid, spread, ratio, mid, max(block[:3])
         low, high, size = self.low, mid if mid < self.before else self.before, abs(self.start)      # `high` was reached by two blocks
-        far = (n > 2 and high - low > abs(low) and high - low > max(3*self.calm, low*self.calm_ratio**1.75)
+        least = low if low > 0 else 4*max(-low, size)      # a loss around 0, as of a policy, has no scale of its own
+        far = (n > 2 and high - low > least and high - low > max(3*self.calm, low*self.calm_ratio**1.75)
                and (high > self.start + size/2 or high > 4*low > 0 and high - low > size/4))
         if far or n <= 5 and values[2] > 4*self.early > 0: found.append(_diverging(high if far else mid, low if far else self.start))
         if n > 5 and top > self.start and mid < self.start/2 and top > max(2*abs(self.middle), self.middle + 12*self.spread, self.middle*self.ratio**3):

@@ -188,7 +188,7 @@ _PLAN: dict[str, Text] = {
         'a smaller factor, such as 1e-4, or the mean over the weights'),
     'O6.epoch': Text('warning', 'the training ends within an epoch, because the scheduler steps after each update',
         "TorchScheduler(make, every='epoch')"),
-    'T3.inputs': Text('warning', 'the model and a regression on the inputs say no more about other items than chance',
+    'T3.inputs': Text('warning', 'the model and a regression on the inputs say no more about other items than chance: the targets belong to other items, or are mostly noise',
         'look whether inputs and targets are in the same order'),
     'T3.shifted': Text('warning', 'inputs and targets are shifted against each other by one item',
         'look at the code that reads inputs and targets'),

@@ -59,6 +59,20 @@ def test_a_layer_that_is_not_updated():
     assert [(f.code, f.where) for f in diagnosed(net(), Forgets).findings if f.code == "R7"] == [("R7", "0.weight")]
 
 
+def test_a_step_that_has_updated_by_itself_is_no_frozen_layer():
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def step(x, y):
+        opt.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    assert diagnosed(model, train_step=cbnb.UpdateStep(step, opt=opt), lr=0.05).findings.codes == []
+
+
 def test_frozen_on_purpose_is_no_fault():
     model = net()
     model[0].requires_grad_(False)

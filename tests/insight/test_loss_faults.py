@@ -64,6 +64,12 @@ def test_noise_is_no_fault():
     assert found == []
 
 
+def test_a_loss_around_zero_has_no_scale():
+    """The loss of a policy gradient changes its sign. One that runs away is found all the same."""
+    around = [0.05 * math.sin(i / 7) + 0.03 * math.sin(i / 40) for i in range(600)]
+    assert "R2" not in codes(around) and "R2" in codes([*around, *(0.1 * 1.05**i for i in range(60))])
+
+
 def test_the_step_does_not_depend_on_when_one_looks():
     losses = [*FALLING, *(0.1 * 1.05**i for i in range(80))]
     at_once, watch = list(LossWatch().look(losses)), LossWatch()
