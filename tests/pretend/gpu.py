@@ -13,8 +13,9 @@ It has no Triton, no graphs, no NCCL and one device.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import traceback
+import sys
 import warnings
 from collections import Counter
 from typing import Any
@@ -22,7 +23,7 @@ from unittest import mock
 
 import torch
 
-from pretend.clocks import Current, Event, Stream
+from pretend.clocks import Current, Event, Stream, join
 from pretend.torch_internals import install, retagged
 
 CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -30,6 +31,9 @@ VIEWS = {"as_strided", "view", "_reshape_alias", "unfold", "set_", "alias"}  # t
 WAITS = set("_local_scalar_dense nonzero masked_select equal unique_dim unique_consecutive _unique _unique2 bincount "
             "repeat_interleave is_set_to".split())  # fmt: skip
 MIXES = {"copy_", "index", "index_put_", "_index_put_impl_", "_unsafe_index"}  # take tensors of the CPU, too
+
+
+_short = functools.cache(os.path.relpath)
 
 
 class Block(bytearray):
@@ -84,12 +88,14 @@ class PretendGPU:
     # -- what it finds
 
     def where(self) -> list[str]:
-        frames = [
-            f
-            for f in traceback.extract_stack()
-            if f"{os.sep}pretend{os.sep}" not in f.filename and f"{os.sep}torch{os.sep}" not in f.filename
-        ]
-        return [f"{os.path.relpath(f.filename)}:{f.lineno} {f.name}" for f in frames][-12:]
+        """The twelve innermost calls outside of torch. `traceback` would read their lines from the files, and is asked thousands of times."""
+        frame, found = sys._getframe(1), []
+        while frame and len(found) < 12:
+            code = frame.f_code
+            if f"{os.sep}pretend{os.sep}" not in code.co_filename and f"{os.sep}torch{os.sep}" not in code.co_filename:
+                found.append(f"{_short(code.co_filename)}:{frame.f_lineno} {code.co_name}")
+            frame = frame.f_back
+        return found[::-1]
 
     def note(self, kind: str, what: str, n: int) -> None:
         self.log.append((kind, what, n, self.where()))
@@ -110,7 +116,7 @@ class PretendGPU:
 
     def arrive(self, clock: Counter[int]) -> None:
         """The host knows that everything up to `clock` is done."""
-        self.host |= clock
+        join(self.host, clock)
         for stream in list(Current.streams):
             here = [copy for copy in stream.pending if copy[0] <= self.host[stream.id]]
             stream.pending = [copy for copy in stream.pending if copy[0] > self.host[stream.id]]

@@ -11,22 +11,18 @@ from pretend.torch_internals import runs_here
 
 ROOT = Path(__file__).parents[2]
 GPU, CASES = ROOT / "tests/gpu", ROOT / "tests/pretend/cases"
-PARTS = {
-    "the device": [CASES / "device_cases.py"],
-    "waits": [CASES / "budget_cases.py"],
-    "training": [GPU / "test_training.py"],
-    "loading": [GPU / "test_loading.py"],
-    "precision": [GPU / "test_precision.py", GPU / "test_profile.py"],
-}
+FILES = [
+    *(CASES / f"{name}_cases.py" for name in ("device", "budget")),
+    *(GPU / f"test_{name}.py" for name in ("training", "loading", "precision", "profile")),
+]
 # large shapes, processes of their own, and times of kernels; the rest of `tests/gpu` needs Triton, graphs or NCCL
 TOO_MUCH = (
     "more_memory or whose_memory or busy or far_ahead or leaves_the_random or times_on_the_device or Adagrad or EMA-ChannelsLast or widgets"
 )
 
 
-@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.skipif(runs_here() is not None, reason=str(runs_here()))
-def test_on_the_pretend_gpu(part, tmp_path):
+def test_on_the_pretend_gpu(tmp_path):
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     command = [
         sys.executable,
@@ -43,7 +39,7 @@ def test_on_the_pretend_gpu(part, tmp_path):
         f"not ({TOO_MUCH})",
     ]
     run = subprocess.run(
-        [*command, f"--basetemp={tmp_path / 'inner'}", *map(str, PARTS[part])],
+        [*command, f"--basetemp={tmp_path / 'inner'}", *map(str, FILES)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,

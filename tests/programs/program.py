@@ -79,16 +79,12 @@ class Program:
 
     # --- the tests ---
 
-    def test_a_fit_is_the_loop(self, tmp_path):
+    def test_a_fit_its_table_and_saved_weights_are_those_of_the_loop(self, tmp_path):
+        """One test, for all three look at the end of the same fit."""
         learn = self.trained(tmp_path)
         same_losses(learn, self.hand(), self.losses)
         same_weights(self.modules(learn), self.hand().modules, self.weights)
-
-    def test_the_table_has_the_numbers_of_the_loop(self, tmp_path):
-        same_rows(self.trained(tmp_path), self.hand(), self.rows)
-
-    def test_saved_weights_are_those_of_the_loop(self, tmp_path):
-        learn = self.trained(tmp_path)
+        same_rows(learn, self.hand(), self.rows)
         learn.save("saved")
         other = self.new_learner(tmp_path, 1)
         other.load("saved")

@@ -1,6 +1,6 @@
 """What makes a fit faster or better, together with everything else: a table of FEATURES by COMPANIONS.
 
-Each cell of the table trains twice, with the companion alone and with the feature beside it. A feature must not change what
+Each cell of the table trains with the feature beside the companion, and is compared with the companion alone. A feature must not change what
 the companion does: the same rates, the same number of updates, and weights that agree within the precision of the feature.
 
 To add a feature, add a line to FEATURES. To add a companion, write a function with its name in COMPANIONS. A pair that cannot
@@ -9,6 +9,7 @@ work has a line in REFUSED, with words of the reason that it gives.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -263,16 +264,26 @@ LEAST = {"half": 1e-2}  # a companion that is less exact than the feature
 LOSS_FACTOR = 10
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What a companion comes to without a feature: trained once, since all features are compared with the same fit."""
+
+    @cache
+    def of(companion):
+        return companion([], tmp_path_factory.mktemp("plain"))
+
+    return of
+
+
 @pytest.mark.parametrize("feature, companion", PAIRS, ids=lambda v: getattr(v, "__name__", v))
-def test_together(feature, companion, tmp_path):
+def test_together(feature, companion, alone, tmp_path):
     cbs, close = FEATURES[feature].make(), max(FEATURES[feature].close, LEAST.get(companion.__name__, 0))
     if (feature, companion.__name__) in REFUSED:
         kind, words = REFUSED[feature, companion.__name__]
         with pytest.raises(kind, match=words):
             companion(cbs, tmp_path)
         return
-    expected = companion([], tmp_path / "plain")
-    found = companion(cbs, tmp_path / "with")
+    expected, found = alone(companion), companion(cbs, tmp_path)
     for name in ("lrs", "updates", "epochs"):
         assert found[name] == expected[name]
     assert found["losses"] == pytest.approx(expected["losses"], abs=LOSS_FACTOR * close)

@@ -21,7 +21,7 @@ from cbnb.undo import UndoStack, interrupts_act, interrupts_wait
 from helpers import Line, line_learner
 from interrupts import CALLS, At, at_each, at_random, interrupted, make, quiet
 
-PLACES = 60  # of some 3,000 in each call
+PLACES = 30  # of some 3,000 in each call
 
 
 @pytest.mark.parametrize("name", CALLS)
