@@ -151,6 +151,7 @@ def find_bs(batch: Any) -> int:
     """
     first = batch
     while type(first) in (tuple, list) and first: first = first[0]
+    if (n := _dict_per_item(batch, first)) is not None: return n
     if isinstance(first, Tensor) and first.ndim: return first.size(0)     # fast path for the usual case
     last = None
     for part in _parts(batch):
@@ -158,6 +159,23 @@ def find_bs(batch: Any) -> int:
         last = part
         if isinstance(part, Tensor): break
     raise ValueError(f'cannot tell how many items are in this batch: {_why_sizeless(last)}')
+
+def _dict_per_item(batch: Any, first: Any,    # the first value in the batch
+) -> int | None:                              # None: the items have no dicts of their own
+    "Return the number of items if each item has a dict of its own"
+    if type(batch) not in (tuple, list): return None
+    after = batch[1] if len(batch) > 1 else None
+    if isinstance(first, Tensor) and not (type(after) in (tuple, list) and after and not isinstance(after[0], Tensor)): return None
+    parts = [part[0] if type(part) is tuple and len(part) == 1 else part for part in batch]
+    for part in [batch] if type(batch) is list else parts:
+        if type(part) not in (tuple, list) or not part or not all(isinstance(v, Mapping) for v in part): continue
+        agree = all(_length(other) == len(part) for other in parts)
+        if type(part) is list or agree: return len(part)
+    return None
+
+def _length(part: Any) -> int | None:
+    if isinstance(part, Tensor): return part.size(0) if part.ndim else None
+    return len(part) if type(part) in (tuple, list) else None
 
 def _why_sizeless(part: Any) -> str:
     "Explain why a part of a batch has no size. If the batch has no tensor, `part` is None"
