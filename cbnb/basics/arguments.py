@@ -18,7 +18,7 @@ import reprlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 # %% ../../nbs/basics/arguments.ipynb #5154c372
 from torch import Tensor, nn
@@ -156,18 +156,19 @@ def unknown_argument(func: str, name: str, known: list[str]) -> str:
     return f'{func} has no argument {name!r}: {hint}'
 
 # %% ../../nbs/basics/arguments.ipynb #a9568e8d
-_F = TypeVar('_F', bound=Callable[..., Any])
+_P = ParamSpec('_P')
+_R = TypeVar('_R')
 
-def hinted(f: _F) -> _F:
+def hinted(f: Callable[_P, _R]) -> Callable[_P, _R]:
     "Decorate `f` so that its `TypeError` for an unknown keyword has a hint at what to pass instead"
     @functools.wraps(f)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         __tracebackhide__ = True                      # IPython leaves this frame out
         try: return f(*args, **kwargs)
         except TypeError as e:
             parameters = inspect.signature(f).parameters
             unknown = [k for k in kwargs if k not in parameters]
-            if e.__traceback__.tb_next is not None or not unknown: raise     # an error inside `f`
+            if getattr(e.__traceback__, 'tb_next', None) or not unknown: raise     # an error inside `f`
             name = call.__qualname__.rpartition('.')[2]
             if name == '__init__': name = type(args[0]).__name__
             said = unknown_argument(name, unknown[0], [p for p in parameters if p != 'self'])
@@ -200,7 +201,7 @@ def as_duration(value: Any,    # a whole number of epochs, text such as '500 ste
     name: str = 'n_epoch') -> Duration:
     "Convert a value to a `Duration`. Raise `TypeError` if it is neither a whole number nor text, and `ValueError` if it is below 1 or its unit is unknown"
     if isinstance(value, Duration): return value
-    if name == 'n_epoch' and not isinstance(value, str) and hasattr(value, '__getitem__') and getattr(value, 'ndim', 1): raise TypeError(
+    if name == 'n_epoch' and not isinstance(value, str) and hasattr(value, '__getitem__') and getattr(value, 'ndim', 1) != 0: raise TypeError(
         f'n_epoch is a {type(value).__name__}, and a fit takes a number of epochs, as learn.fit(3). The data are passed to '
         'Learner(dls, model, loss_func), with dls = DataLoaders.from_datasets(TensorDataset(x, y), bs=64)')
     if not isinstance(value, str): return Duration(as_count(value, name, 1), 'epoch')
