@@ -18,7 +18,7 @@ import reprlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 # %% ../../nbs/basics/arguments.ipynb #5154c372
 from torch import Tensor, nn
@@ -156,13 +156,11 @@ def unknown_argument(func: str, name: str, known: list[str]) -> str:
     return f'{func} has no argument {name!r}: {hint}'
 
 # %% ../../nbs/basics/arguments.ipynb #a9568e8d
-_P = ParamSpec('_P')
-_R = TypeVar('_R')
+_F = TypeVar('_F', bound=Callable[..., Any])
 
-def hinted(f: Callable[_P, _R]) -> Callable[_P, _R]:
+def hinted(f: _F) -> _F:
     "Decorate `f` so that its `TypeError` for an unknown keyword has a hint at what to pass instead"
-    @functools.wraps(f)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True                      # IPython leaves this frame out
         try: return f(*args, **kwargs)
         except TypeError as e:
@@ -173,7 +171,8 @@ def hinted(f: Callable[_P, _R]) -> Callable[_P, _R]:
             if name == '__init__': name = type(args[0]).__name__
             said = unknown_argument(name, unknown[0], [p for p in parameters if p != 'self'])
         raise TypeError(said)
-    return call
+    wrapped: Any = functools.wraps(f)(call)
+    return wrapped
 
 # %% ../../nbs/basics/arguments.ipynb #3c2531e2
 COUNTERS = dict(epoch='epoch', step='train_iter', update='train_updates')    # unit -> attribute of the learner that counts it
