@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
 from cbnb.insight import small_trainings
+from cbnb.insight.layer_faults import LayerWatch
 from left_behind import everything, same
 
 PACKAGE = str(Path(cbnb.__file__).parent)
@@ -70,6 +71,7 @@ def check(learn: cbnb.Learner) -> object:
 # for each call: what it is, and whether it may change the weights
 CALLS: dict[str, tuple[Callable[[cbnb.Learner], object], bool]] = {
     "fit": (lambda learn: learn.fit(1, lr=0.01, cbs=Marks), True),
+    "watched": (lambda learn: learn.fit(3, lr=0.01, cbs=LayerWatch(share=1e6)), True),
     "fit_one_cycle": (lambda learn: learn.fit_one_cycle(1, 0.01, cbs=[Marks, cbnb.SaveModel(fname="best")]), True),
     "lr_find": (lambda learn: learn.lr_find(num_it=4, show_plot=False, cbs=Marks), False),
     "validate": (lambda learn: learn.validate(cbs=Marks), False),

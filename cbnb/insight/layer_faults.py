@@ -21,6 +21,7 @@ from ..callback import Callback
 from .loss_faults import note_finding
 from .model_faults import relus, units_at_0
 from .texts import finding
+from ..undo import interrupts_wait
 
 # %% ../../nbs/insight/layer_faults.ipynb #f462b48c
 def batches_until_next(
@@ -35,7 +36,7 @@ def batches_until_next(
 class LayerWatch(Callback):
     "Looks at gradients, updates and dead units from time to time, and adds what is wrong to `learn.findings`"
     order, run_in = 58, ('fit',)
-    no_state = ('rows', 'by_layer', 'dead', 'kept', 'hooks', 'cost', 'looked_at', 'looked_time', 'next', 'first_dead')
+    no_state = ('rows', 'by_layer', 'dead', 'kept', 'hooks', 'cost', 'looked_at', 'looked_time', 'next')
 
     def __init__(self,
         share: float = 0.01,    # largest share of the time that looks may take
@@ -49,7 +50,6 @@ class LayerWatch(Callback):
         self.dead: dict[str, Tensor] = {}              # ReLU -> share of dead units in the current batch
         self.kept: dict[str, Tensor] = {}              # weights before the current update
         self.hooks: list[Any] = []
-        self.first_dead: dict[str, float] = {}
         self.cost, self.next = 0., 5                   # seconds of the current look; the batch of the next one
         self.looked_at, self.looked_time = 0, time.perf_counter()
 
@@ -62,8 +62,9 @@ class LayerWatch(Callback):
         if not self.learn.training or self.learn.train_iter < self.next: return
         begun = time.perf_counter()
         self._end()
-        for name, channels in relus(self.learn.model).items():
-            self.hooks.append(self.learn.model.get_submodule(name).register_forward_hook(self._note_dead(name, channels)))
+        with interrupts_wait():          # between a hook and its place in the list, an interrupt would leave it behind
+            for name, channels in relus(self.learn.model).items():
+                self.hooks.append(self.learn.model.get_submodule(name).register_forward_hook(self._note_dead(name, channels)))
         self.cost = time.perf_counter() - begun
 
     def _note_dead(self, name: str, channels: bool) -> Any:
@@ -125,7 +126,7 @@ class LayerWatch(Callback):
     def _compare_processes(self) -> None:
         "Compare the sums of the weights of all processes"
         sums = gather_over_processes([p.detach().double().sum().item() for p in self.learn.model.parameters()])
-        differ = [name for i, (name, _) in enumerate(self.learn.model.named_parameters()) if len({values[i] for values in sums}) > 1]
+        differ = [name for i, (name, _) in enumerate(self.learn.model.named_parameters()) if len({repr(values[i]) for values in sums}) > 1]    # nan is like nan
         if differ: self._note(finding('R12', differ[0], f'{len(differ)} parameters differ between {len(sums)} processes', 'equal weights'), self.learn.train_iter - 1)
 
 # %% ../../nbs/insight/layer_faults.ipynb #e10efe93
@@ -134,11 +135,11 @@ def _update(name: str, rows: list[dict[str, Any]], pct: float) -> Any:
     if len(ratios) >= 3 and not any(ratios): return finding('R7', name, f'no change in {len(ratios)} updates, with a gradient', 'an update', name=name)
     if len(ratios) < 5: return None
     mid = median(ratios)
-    if mid > 0.1: return finding('R5', name, f'an update is {mid:.2g} times the weights', '1e-4 to 0.1')
+    if mid > 0.1: return finding('R5', name, f'an update is {mid:.2g} times the weights', '1e-4 to 0.1', level='warning' if mid > 0.5 else 'note')
     if mid < 1e-5 and pct < 0.5: return finding('R5.small', name, f'an update is {mid:.2g} times the weights', '1e-4 to 0.1')
     return None
 
 def _dying(name: str, rows: list[dict[str, Any]]) -> Any:
-    first, last = rows[0]['dead'], [row['dead'] for row in rows[-2:]]
-    if len(last) < 2 or not (min(last) > 0.7 or min(last) > first + 0.3): return None
-    return finding('R6', name, f'{last[-1]:.0%} of the units are 0 for each item', 'at most 70%')
+    last = [row['dead'] for row in rows[-3:]]
+    if len(last) < 3 or min(last) <= 0.7: return None
+    return finding('R6', name, f'{last[-1]:.0%} of the units are 0 for each item', 'at most 70%', level='warning' if min(last) > 0.9 else 'note')

@@ -199,8 +199,8 @@ def note_finding(
     found: Finding,
     step: int,         # index of the training batch
 ) -> None:
-    "Add a finding to the events of a run, unless the run has one with this code and place"
-    if any(e['kind'] == 'finding' and (e['code'], e['where']) == (found.code, found.where) for e in run.events): return
+    "Add a finding to the events of a run, unless the run has one with this code, level and place"
+    if any(e['kind'] == 'finding' and (e['code'], e['level'], e['where']) == (found.code, found.level, found.where) for e in run.events): return
     run.note('finding', f'{found.name}: {found.measured}', step, **asdict(found))
 
 def findings_of(

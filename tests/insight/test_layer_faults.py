@@ -23,8 +23,30 @@ def diagnosed(model, *cbs, **more):
 
 
 def test_dying_units_and_the_nearest_healthy_neighbor():
-    assert [(f.code, f.where) for f in diagnosed(net(28)).findings] == [("R6", "1")]
-    assert diagnosed(net(8)).findings.codes == []
+    assert [(f.code, f.level, f.where) for f in diagnosed(net(30)).findings] == [("R6", "warning", "1")]
+    assert [(f.code, f.level, f.where) for f in diagnosed(net(26)).findings] == [("R6", "note", "1")]
+    assert diagnosed(net(16)).findings.codes == []  # half of the units are often dead in a healthy fit
+
+
+def test_updates_as_large_as_the_weights():
+    """`Moves` makes each update a share of the weights."""
+
+    class Moves(torch.optim.SGD):
+        share = 0.6
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for p in self.param_groups[0]["params"]:
+                p.mul_(1 - self.share)
+
+    class Smaller(Moves):
+        share = 0.3
+
+    class Usual(Moves):
+        share = 0.05
+
+    levels = [{f.level for f in diagnosed(net(), opt_func=kind).findings if f.code == "R5"} for kind in (Moves, Smaller, Usual)]
+    assert levels == [{"warning"}, {"note"}, set()]
 
 
 def test_a_layer_that_is_not_updated():

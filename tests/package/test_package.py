@@ -174,8 +174,14 @@ OF_CHECKS = ["evidence", "finding_figures", "texts", "data_faults", "model_fault
 def test_what_only_a_check_or_workers_need_is_imported_by_them():
     modules = [*(f"cbnb.insight.{name}" for name in OF_CHECKS), "cbnb.basics.workers"]
     assert set(modules) <= MODULES.keys()
-    code = f"import cbnb, sys; print([name for name in {modules} if name in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True) == "[]\n"
+    code = f"import cbnb, gc, sys; print([name for name in {modules} if name in sys.modules], gc.isenabled())"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True) == "[] True\n"
+
+
+def test_an_import_without_collections_of_garbage_leaves_them_off():
+    """While `cbnb` is imported there are none, as the first would look at all objects of torch; in between, this is as it was."""
+    code = "import gc; gc.disable(); import cbnb; print(gc.isenabled())"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True) == "False\n"
 
 
 FIT_ALONE = """
