@@ -39,7 +39,8 @@ from ..step import Step
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473
 def _numbers(dl: DataLoader, spread: bool) -> list[int] | int | None:
     "Return the numbers of the items of one batch, or of the single item that is a batch: spread over the set, or the first. If they are unknown, return None"
-    sampler, batches = dl.sampler, dl.batch_sampler
+    batches = dl.batch_sampler
+    sampler = getattr(batches, 'sampler', dl.sampler)        # `dl.sampler` is another one if you passed a `BatchSampler`
     if isinstance(batches, (list, tuple)) and batches:
         first, last = list(batches[0]), list(batches[-1])
         return first[:len(first)//2] + last[len(last)//2:] if spread and len(batches) > 1 else first
