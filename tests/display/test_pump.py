@@ -196,15 +196,6 @@ def test_ctrl_c_in_a_handler_loses_nothing(kernel):
     assert kernel.run("button.on_click(slow, remove=True); print(len(clicks), order)") == "3 [2]\n"
 
 
-def test_a_click_may_close_the_pump(kernel):
-    kernel.run("def close(_): pump.close()\nbutton.on_click(close)")
-    cell = kernel.start(WAITS + "until(lambda: not pump)\nprint(len(clicks))")
-    kernel.until_printed(cell)
-    kernel.click()
-    assert kernel.wait(cell) == ["ok"] and kernel.text(cell) == "ready True\n1\n"
-    kernel.run("button.on_click(close, remove=True)")
-
-
 def test_ctrl_c_while_a_message_is_read_does_not_lose_it(kernel):
     """A cell that waits still runs."""
     code = """
