@@ -10,6 +10,7 @@ BIN   := $(VENV)/bin
 USER  := $(VENV)/.user-ready
 DEV   := $(VENV)/.dev-ready
 OLD   := $(VENV)/other/ipykernel-6.31# the tests of widgets run in an older kernel too
+FILES := --dist loadfile --no-loadscope-reorder# a file stays in one process, which makes its fixtures once; tests/conftest.py has the order
 MATRIX ?= $(shell sed -n "s/^tested_torch = //p" settings.ini)
 TORCH := $(shell grep '^torch==' constraints.txt)
 PIP   := $(BIN)/python -m pip install --no-compile --quiet --quiet --disable-pip-version-check --root-user-action=ignore --constraint constraints.txt $(TORCH)
@@ -50,7 +51,7 @@ test: style ## is the export up to date, do all notebooks run, do all tests pass
 	@$(BIN)/python tools/check.py
 	@echo "Notebooks:"
 	@$(BIN)/python tools/run_notebooks.py --workers $(JOBS)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses $(JOBS) --dist worksteal tests
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses $(JOBS) $(FILES) tests
 
 export: $(DEV) ## notebooks -> cbnb/ and README.md, and clean the notebooks
 	@$(BIN)/python tools/export.py
@@ -84,7 +85,7 @@ matrix: ## the tests with the oldest and the newest torch that are supported (so
 		test -x $$env/bin/python || $(PYTHON) -m venv $$env; \
 		grep -vE '^(torch==|triton|nvidia|cuda)' constraints.txt > $$env/constraints.txt; \
 		$$env/bin/python -m pip install --quiet --constraint $$env/constraints.txt torch==$$torch --editable '.[notebook,docs,dev]'; \
-		PATH=$(CURDIR)/$$env/bin:$$PATH OMP_NUM_THREADS=1 $$env/bin/python -m pytest -q --numprocesses 2 --dist worksteal --ignore tests/browser tests; \
+		PATH=$(CURDIR)/$$env/bin:$$PATH OMP_NUM_THREADS=1 $$env/bin/python -m pytest -q --numprocesses 2 $(FILES) --ignore tests/browser tests; \
 	done
 
 clean: ## remove what the other targets made, the environment excepted

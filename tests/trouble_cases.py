@@ -15,20 +15,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
 from cbnb.display.steering import Steering
+from helpers import CANCELS
 
 N, RANK = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
 SHARDED = "sharded" in sys.argv
 LIMIT = 150  # seconds without a finished case: every thread writes where it hangs
 
-CANCELS = dict(
-    step=cbnb.CancelStepException,
-    backward=cbnb.CancelBackwardException,
-    batch=cbnb.CancelBatchException,
-    train=cbnb.CancelTrainException,
-    validate=cbnb.CancelValidException,
-    epoch=cbnb.CancelEpochException,
-    fit=cbnb.CancelFitException,
-)
 TRAINING = "before_batch after_pred after_loss before_backward after_backward before_step after_step after_batch".split()
 BETWEEN = "before_epoch before_train after_train before_validate after_validate after_epoch".split()
 EVERYWHERE = ["before_fit", *BETWEEN, *TRAINING, "valid_batch", "after_fit"]

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['RULE_COLORS', 'STYLE', 'NAMED_COLORS', 'WIDE', 'VIEWS', 'figure', 'png_bundle', 'png_metadata', 'show', 'legend',
            'as_doubles', 'listed', 'envelope', 'envelope_places', 'kept_span', 'epoch_ticks', 'loss_range',
-           'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'wants_figure', 'answers_mouse', 'view_for']
+           'rule_colors', 'rule_title', 'lr_find_figure', 'lr_trials_figure', 'wants_figure', 'answers_mouse',
+           'view_for']
 
 # %% ../../nbs/display/figures.ipynb #d53ef3a8
 import base64
@@ -216,6 +217,12 @@ def rule_colors(
     free = itertools.cycle(RUN_COLORS[6:])
     return {name: RULE_COLORS.get(name) or next(free) for name in names}
 
+def rule_title(
+    name: str,       # name of a rule
+) -> str:            # the name as figures and buttons show it
+    "Return a name that says what the rule suggests: `minimum` suggests a tenth of the rate with the lowest loss"
+    return 'minimum/10' if name == 'minimum' else name
+
 def _halo() -> list[Any]:
     "Return a white edge around letters, so that you can read them over lines"
     from matplotlib.patheffects import withStroke
@@ -270,15 +277,15 @@ def lr_find_figure(lrs: Sequence[float],
     with figure(ax, size=(WIDE[0], 3.6)) as (fig, [ax]):
         ax.plot(lrs, losses, color=COLORS['train'])
         ax.set_xscale('log')
-        named = {f'{name} {lr_text(lr)}': (lr, loss) for name, (lr, loss) in marks.items()}
+        named = {f'{rule_title(name)} {lr_text(lr)}': (lr, loss) for name, (lr, loss) in marks.items()}
         strong = next((text for text, (lr, _) in named.items() if lr == recommended), '')
         _take(ax, recommended, band, bool(strong))
         for name, (lr, loss) in marks.items():
             color = COLORS['quiet'] if name in faint else colors[name]
-            ax.plot([lr], [loss], 'o', ms=7, color=color, mec='white', label=f'{name}: {lr_text(lr)}')
+            ax.plot([lr], [loss], 'o', ms=7, color=color, mec='white', label=f'{rule_title(name)}: {lr_text(lr)}')
         if limits := loss_range(losses): ax.set_ylim(*limits)
         _name_points(ax, {text: point for text, point in named.items() if all(map(math.isfinite, point))},
-                     [f'{name} {lr_text(marks[name][0])}' for name in faint if name in marks], strong, recommended)
+                     [f'{rule_title(name)} {lr_text(marks[name][0])}' for name in faint if name in marks], strong, recommended)
         ax.set(xlabel='learning rate', ylabel='loss')
         ax.set_title(title, loc='left')
         return fig

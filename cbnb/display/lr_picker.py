@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['choices', 'slider_range', 'first_choice', 'picker_curve', 'picker_chart', 'picker_text', 'advice_html', 'boxed',
            'Tee', 'Printed', 'problem_html', 'placed', 'rule_button', 'lr_slider', 'nearby', 'clicked', 'epochs_box',
-           'fit_unless_worse', 'from_page', 'LRPicker', 'as_picker']
+           'fit_unless_worse', 'start_problem', 'from_page', 'LRPicker', 'as_picker']
 
 # %% ../../nbs/display/lr_picker.ipynb #391ddb5a
 import atexit
@@ -25,7 +25,7 @@ from uuid import uuid4
 # %% ../../nbs/display/lr_picker.ipynb #283ce267
 from ..basics.text import escape, shell
 from .chart import Chart, Line, Mark, charts_html, still_svg
-from .figures import loss_range, png_bundle, png_metadata, rule_colors
+from .figures import loss_range, png_bundle, png_metadata, rule_colors, rule_title
 from .front_end import display_mode, front_end
 from .live_chart import LiveChart, has_live_charts
 from .look import COLORS, WIDEST, css_variables, in_page, lr_text, value_text
@@ -75,12 +75,12 @@ def _marks(found: Any) -> list[Mark]:
     def mark(name: str, lr: float) -> Mark:
         best = name == found.rule
         color = COLORS['mark'] if best else colors.get(name, COLORS['mark'])
-        return Mark(f'{name} {lr_text(lr)}', lr, found.loss_at(lr), color, best, name in faint and not best)
+        return Mark(f'{rule_title(name)} {lr_text(lr)}', lr, found.loss_at(lr), color, best, name in faint and not best)
     return [mark(name, lr) for name, lr in choices(found).items()] if found.lrs else []
 
 # %% ../../nbs/display/lr_picker.ipynb #33950718
 def _layout(found: Any, lr: float | None) -> dict[str, Any]:
-    tried = [t.loss for t in found.trials if math.isfinite(t.loss)]
+    tried = [loss for loss in (*(t.loss for t in found.trials), *found.raw_losses) if math.isfinite(loss)]     # none lies below the frame
     return dict(marks=_marks(found), band=found.band, cursor=lr, log_x=True, y_range=loss_range(found.losses, tried),
                 xlabel='learning rate', title='Loss over learning rate', size=(WIDEST, 380), points=200,
                 say=lr_text, text=picker_text(found, lr), tools=())
@@ -230,7 +230,7 @@ def _rule_words(found: Any, name: str) -> tuple[str, str]:
     else: tip = f'choose {lr_text(lr)}, the suggestion of {name}'
     if name == found.rule: tip += f' (recommended: {found.reason})'
     elif name in found.outside: tip += '; outside of the band of rates that may be as good'
-    return f'{name}  {lr_text(lr)}' if lr is not None else name, tip
+    return f'{rule_title(name)}  {lr_text(lr)}' if lr is not None else name, tip
 
 # %% ../../nbs/display/lr_picker.ipynb #3ed77f0b
 def _widget(kind: str, name: str, layout: Mapping[str, str] = {}, **traits: Any) -> Any:
@@ -333,6 +333,24 @@ def fit_unless_worse(learn: Learner, n: int, lr: float) -> str:    # why the fit
     learn.fit_one_cycle(n, lr, cbs=[best, Callback(after_fit=judge)])
     return why
 
+# %% ../../nbs/display/lr_picker.ipynb #c31d0002
+def start_problem(found: Any, lr: float) -> str:    # empty: a fit may start at this rate
+    "Explain why the picker does not start a fit at a rate, and what to do instead"
+    if found.lr is None: return (
+        f'no rate is recommended, and none is chosen: {found.reason}. Choose a rate on the curve or with the slider, then start again')
+    low, high = (found.lrs[0], found.lrs[-1]) if found.lrs else (0., math.inf)
+    if lr == found.recommended or low < lr < high: return ''
+    where = 'the lower' if lr <= low else 'the upper'
+    return (f'{lr_text(lr)} is at {where} end of the sweep, or beyond it, so its curve does not speak for this rate. Choose one inside, sweep again '
+            f'with another {"start_lr" if lr <= low else "end_lr"}, or train with learn.fit_one_cycle and this rate')
+
+# %% ../../nbs/display/lr_picker.ipynb #c31d0005
+def _rise_words(learn: Learner, lr: float) -> str:
+    "Return what to do about a training loss that rose in the last fit, as HTML. The text is empty if it did not"
+    rose = {event['code']: event for event in learn.recorder.last().events if event['kind'] == 'finding'} if hasattr(learn, 'recorder') else {}
+    if not (event := rose.get('R2')): return ''
+    return f'<br>The training loss rose: {escape(event["measured"])}. To go back, call <code>learn.rewind()</code>. Then train on at a third of the rate, {lr_text(lr/3)}'
+
 # %% ../../nbs/display/lr_picker.ipynb #40002580
 def from_page() -> bool:
     "Return whether the kernel is handling a message of a widget instead of running a cell"
@@ -384,7 +402,7 @@ class LRPicker:
         self.advice, self.chart, self.said, self.below, self.printed = HTML(), HTML(), HTML(), VBox(), HTML()
         self.slider, self.epochs = lr_slider(found, learn.lr), epochs_box(found.n_epoch)
         self.meant = self.slider.value                     # rate that was last chosen with a button or a click
-        self.use = _widget('Button', 'cbnb-use', description='use this lr', icon='check', tooltip='set learn.lr to this rate')
+        self.use = _widget('Button', 'cbnb-use', description='set learn.lr', icon='check', tooltip='make the chosen rate, found.lr, the default rate of the learner, too: learn.lr')
         self.fit = _widget('Button', 'cbnb-start', description='fit one cycle', icon='play',
                            tooltip='start learn.fit_one_cycle with this rate at the top, keep the best weights, and take the fit back if it is worse than before')
         self.rules: dict[str, Any] = {}                    # rule -> button
@@ -433,13 +451,14 @@ class LRPicker:
         self.found.choose(self.lr)
 
     def start_fit(self) -> None:
-        "Call `fit_unless_worse` with the chosen epochs, and the chosen rate as the highest rate. If the learner is running, only show a message"
+        "Call `fit_unless_worse` with the chosen epochs, and the chosen rate as the highest rate. If the learner is running, or if `start_problem` finds a problem, only show a message"
         try: learn, lr, n = self.learn, self.lr, self.epochs.value
         except RuntimeError as e: return self._say(problem_html(e))
         if from_page() and time.monotonic() - self.ended < 0.5: return     # second click of a double click
         if self.busy or learn.running:
             return self._say(boxed(f'This learner is running already ({escape(learn.where())}): '
                                    'wait for it, or stop it.', 'valid'))
+        if why := start_problem(self.found, lr): return self._say(boxed(f'Not started: {escape(why)}', 'mark'))
         plan = f'{n} epoch{"s"*(n != 1)}, one cycle with a top of <b>{lr_text(lr)}</b>'
         self._switch(False)
         try:
@@ -447,7 +466,7 @@ class LRPicker:
             why = self._train(learn, n, lr)
             if why: self._take(lr/3)
             self._say(boxed(f'taken back: {plan}, because {why}. The line is at a third of the rate now, to train on with' if why
-                            else _how(learn) + plan, 'valid' if why else 'lr'))
+                            else _how(learn) + plan + _rise_words(learn, lr), 'valid' if why else 'lr'))
         except KeyboardInterrupt as e:
             self._say(boxed(escape(str(e) or 'interrupted'), 'valid'))
             if not from_page(): raise                                      # in a cell, the interrupt stops the cell

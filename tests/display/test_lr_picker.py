@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import cbnb
+from cbnb.display.figures import rule_title
 from cbnb.display.front_end import display_as
 from cbnb.display.look import COLORS, lr_text
 from cbnb.display.lr_picker import (
@@ -161,6 +162,9 @@ def test_a_sweep_without_an_update_has_a_picker():
     assert "no update" in picker.chart.value and picker.lr == 0.1
     broken = cbnb.lr.finder.LRFind(found.lrs, *[[math.nan] * len(found.lrs)] * 2, 100)
     assert "not a number" in broken.widget(learn).advice.value
+    picker.fit.click()
+    assert "Not started" in picker.said.value and not learn.recorder.history.runs  # not at the learner's own rate, silently
+    picker.slider.value = 0.05
     picker.fit.click()
     assert learn.recorder.history[-1].status == "done"
 
@@ -499,9 +503,9 @@ def test_the_colours_and_the_band_are_those_of_the_figure():
     chart = dict(zip(choices(found), picker_curve(found).marks))
     for name in found.suggestions:
         shown = COLORS["quiet"] if name in found.outside else chart[name].color
-        assert shown == marks[name] and chart[name].faint == (name in found.outside)
+        assert shown == marks[rule_title(name)] and chart[name].faint == (name in found.outside)
         assert re.search(rf'<circle [^>]*fill="{shown}"', drawn(picker))
-        assert f">{name} {lr_text(found.suggestions[name])}</text>" in drawn(picker)
+        assert f">{rule_title(name)} {lr_text(found.suggestions[name])}</text>" in drawn(picker)
     assert picker_curve(found).band == found.band and 'opacity=".14"' in drawn(picker)
     assert [line.get_color() for line in axes.lines if line.get_linestyle() == "--"] == [COLORS["mark"]]
     assert [line.color for line in picker_curve(found).lines] == [COLORS["raw"], COLORS["train"]]
@@ -1021,8 +1025,38 @@ def test_a_fit_that_is_worse_than_before_is_taken_back():
     with learn.no_logging():
         learn.fit_one_cycle(20, 0.02)
     before, weights, runs = learn.validate()[0], learn.model.a.item(), len(learn.recorder.history)
-    picker.slider.value = 10.0
+    top = picker.found.lrs[-1]
+    picker.slider.value = top  # an end of the sweep
+    picker.fit.click()
+    assert "upper end of the sweep" in picker.said.value and len(learn.recorder.history) == runs
+    picker.slider.value = top / 1.1
     picker.fit.click()
     assert "taken back: 5 epochs" in picker.said.value and "a third of the rate" in picker.said.value
     assert learn.validate()[0] == before and learn.model.a.item() == weights and len(learn.recorder.history) == runs
-    assert math.isclose(picker.lr, 10 / 3, rel_tol=0.03) and learn.runs.undone is not None  # it can be redone
+    assert math.isclose(picker.lr, top / 3.3, rel_tol=0.03) and learn.runs.undone is not None  # it can be redone
+
+
+def test_the_fit_of_a_refused_sweep_waits_for_a_choice():
+    learn, found, picker = picked(start_lr=1e-12, end_lr=1e-9)
+    picker.fit.click()
+    assert "Not started: no rate is recommended" in picker.said.value and found.reason[:20] in picker.said.value
+    assert not learn.recorder.history.runs and learn.lr == 0.1
+    picker.slider.value = 0.1  # the learner's rate, now on purpose, but the sweep ends far below it
+    picker.fit.click()
+    assert found.lr is None or "upper end of the sweep" in picker.said.value
+
+
+@pytest.mark.parametrize("end", [0, -1])
+def test_no_fit_starts_at_an_end_of_the_sweep(end):
+    learn, found, picker = picked()
+    picker._take(found.lrs[end])
+    picker.fit.click()
+    assert "end of the sweep" in picker.said.value and not learn.recorder.history.runs
+
+
+def test_no_measured_loss_is_below_the_frame():
+    """V8: the smoothed line lags behind, and the raw one fell out of the picture."""
+    _, found, picker = picked()
+    low, _ = cbnb.display.lr_picker._layout(found, found.lr)["y_range"]
+    assert low < min(loss for loss in found.raw_losses if math.isfinite(loss))
+    assert "minimum/10" in picker.chart.value and picker.rules["minimum"].description.startswith("minimum/10 ")

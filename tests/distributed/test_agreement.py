@@ -1,4 +1,4 @@
-"""The agreement of 8 and 64 processes, as threads that exchange their messages in memory.
+"""The agreement of 8 and 24 processes, as threads that exchange their messages in memory.
 
 Real learners train with the real `Distributed`. Only what torch sends is replaced: an exchange takes place when all have come to one, and
 if they have come to different ones, or one has ended, this is the deadlock that processes would wait in forever. Nothing depends on time.
@@ -240,8 +240,8 @@ def test_no_schedule_of_failures_and_cancels_parts_eight_processes(in_threads, s
     check(in_threads, 8, seed)
 
 
-def test_nor_sixty_four(in_threads):
-    check(in_threads, 64, 1001)
+def test_nor_twenty_four(in_threads):
+    check(in_threads, 24, 1001)
 
 
 def test_a_deadlock_is_found(in_threads):

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb
 from cbnb.basics.optimizers import total_norm
+from cbnb.display.figures import rule_title
 from cbnb.display.look import COLORS, lr_text
 from cbnb.lr.finder import Planned, UpdateNorms, bad_items, checked_trials, diverged, geometric, in_words, planned_run, trial_plan
 from cbnb.lr.rules import RULES, falls_surely
@@ -318,7 +319,7 @@ def test_the_figure_is_returned():
     assert isinstance(found.fig, Figure)
     axes = found.fig.axes[0]
     assert axes.get_xscale() == "log" and len(axes.lines[0].get_xdata()) > 80
-    assert {"valley", "slide", "minimum", "steep"} <= {word for text in axes.texts for word in text.get_text().split()}
+    assert {"valley", "slide", "minimum/10", "steep"} <= {word for text in axes.texts for word in text.get_text().split()}
     learn = regression()
     learn.lr_find(show_plot=False)
     assert isinstance(learn.recorder.plot(return_fig=True), Figure)
@@ -770,7 +771,8 @@ def test_suggestions_outside_of_the_band_are_drawn_faintly():
     assert found.outside == [name for name, lr in found.suggestions.items() if not low <= lr <= high] and "<lambda>" in found.outside
     axes = found.plot(return_fig=True).axes[0]
     lines, names = {line.get_label().split(":")[0]: line for line in axes.lines}, {text.get_text().split()[0]: text for text in axes.texts}
-    gray = {name: lines[name].get_color() == names[name].get_color() == COLORS["quiet"] for name in found.suggestions}
+    titles = {name: rule_title(name) for name in found.suggestions}
+    gray = {name: lines[title].get_color() == names[title].get_color() == COLORS["quiet"] for name, title in titles.items()}
     assert gray == {name: name in found.outside for name in found.suggestions}
 
 
