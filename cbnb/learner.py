@@ -196,6 +196,7 @@ class Learner(Loop):
         recorded_runs = _in_recorder.recorded_runs
         n_trained = _in_recorder.n_trained
         fit_one_cycle = _in_schedule.fit_one_cycle
+    logger: Callable[[Any], Any]        # called with each row of the table of epochs
     fit_method: str | None = None       # the training method that you called, such as 'fit_one_cycle', while it runs
     # What other pages add. `cbnb.all` installs what the library has
     default_callbacks: ClassVar[tuple[type[Callback], ...]] = (TrainEvalCallback,)

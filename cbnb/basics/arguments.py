@@ -160,19 +160,19 @@ _F = TypeVar('_F', bound=Callable[..., Any])
 
 def hinted(f: _F) -> _F:
     "Decorate `f` so that its `TypeError` for an unknown keyword has a hint at what to pass instead"
-    @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True                      # IPython leaves this frame out
         try: return f(*args, **kwargs)
         except TypeError as e:
             parameters = inspect.signature(f).parameters
             unknown = [k for k in kwargs if k not in parameters]
-            if e.__traceback__.tb_next is not None or not unknown: raise     # an error inside `f`
+            if getattr(e.__traceback__, 'tb_next', None) or not unknown: raise     # an error inside `f`
             name = call.__qualname__.rpartition('.')[2]
             if name == '__init__': name = type(args[0]).__name__
             said = unknown_argument(name, unknown[0], [p for p in parameters if p != 'self'])
         raise TypeError(said)
-    return call
+    wrapped: Any = functools.wraps(f)(call)
+    return wrapped
 
 # %% ../../nbs/basics/arguments.ipynb #3c2531e2
 COUNTERS = dict(epoch='epoch', step='train_iter', update='train_updates')    # unit -> attribute of the learner that counts it
@@ -200,7 +200,7 @@ def as_duration(value: Any,    # a whole number of epochs, text such as '500 ste
     name: str = 'n_epoch') -> Duration:
     "Convert a value to a `Duration`. Raise `TypeError` if it is neither a whole number nor text, and `ValueError` if it is below 1 or its unit is unknown"
     if isinstance(value, Duration): return value
-    if name == 'n_epoch' and not isinstance(value, str) and hasattr(value, '__getitem__') and getattr(value, 'ndim', 1): raise TypeError(
+    if name == 'n_epoch' and not isinstance(value, str) and hasattr(value, '__getitem__') and getattr(value, 'ndim', 1) != 0: raise TypeError(
         f'n_epoch is a {type(value).__name__}, and a fit takes a number of epochs, as learn.fit(3). The data are passed to '
         'Learner(dls, model, loss_func), with dls = DataLoaders.from_datasets(TensorDataset(x, y), bs=64)')
     if not isinstance(value, str): return Duration(as_count(value, name, 1), 'epoch')

@@ -21,7 +21,7 @@ def accelerator() -> str | None:    # such as 'cuda'; None: there is only the CP
     "Return the kind of accelerator that PyTorch can use on this machine"
     if hasattr(torch, 'accelerator'):
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return device and device.type
+        return device.type if device else None
     there = dict(cuda=torch.cuda, xpu=torch.xpu, mps=torch.backends.mps)
     return next((kind for kind, module in there.items() if module.is_available()), None)
 

@@ -57,10 +57,9 @@ def _chained(e: BaseException, until: BaseException | None,    # the exception w
     found: list[BaseException] = []
     waiting: list[BaseException | None] = [e]
     while waiting:
-        e = waiting.pop()
-        if e is None or e is until or any(e is f for f in found): continue
-        found.append(e)
-        waiting += [e.__cause__, e.__context__, *(e.exceptions if isinstance(e, BaseExceptionGroup) else ())]
+        if (one := waiting.pop()) is None or one is until or any(one is f for f in found): continue
+        found.append(one)
+        waiting += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
     return found
 
 # %% ../../nbs/basics/failures.ipynb #4ef1a45c
@@ -117,7 +116,7 @@ _FIXES = (   # a pattern in an error of torch, and what to do
 def _array_of(batch: Any) -> str | None:
     "Return the type name of the first NumPy or pandas array in a batch, or None if the batch has no array"
     if isinstance(batch, (tuple, list)): return next(filter(None, map(_array_of, batch)), None)
-    is_array = type(batch).__module__.partition('.')[0] in ('numpy', 'pandas') and getattr(batch, 'ndim', 0)
+    is_array = type(batch).__module__.partition('.')[0] in ('numpy', 'pandas') and getattr(batch, 'ndim', 0) != 0
     return type(batch).__name__ if is_array else None
 
 def _text_labels(batch: Any) -> str | None:

@@ -12,7 +12,7 @@ import copy
 import inspect
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 # %% ../../nbs/basics/loaders.ipynb #9abce2cf
 import torch
@@ -146,7 +146,7 @@ def set_epoch(dl: Any, epoch: int) -> None:
 
 # %% ../../nbs/basics/loaders.ipynb #911d8444
 _READS = '__getitem__', '__getitems__'
-_KEPT = {base: [getattr(base, name, None) for name in _READS] for base in (TensorDataset, Subset)}
+_KEPT: dict[type, list[Any]] = {base: [getattr(base, name, None) for name in _READS] for base in (TensorDataset, Subset)}
 
 def _reads_like(base: type, dataset: Any) -> bool:
     "Return whether a dataset is an instance of `base` that inherits `__getitem__` and `__getitems__`"
@@ -207,6 +207,7 @@ def can_index(dl: DataLoader) -> bool:
 # %% ../../nbs/basics/loaders.ipynb #d7c43b43
 class TensorLoader(DataLoader):
     "torch `DataLoader` that indexes in-memory tensors by batch where possible"
+    dataset: Any        # torch's `Dataset` declares no length
     def _get_iterator(self) -> Any:
         return TensorBatches(self) if can_index(self) else super()._get_iterator()
     def __repr__(self) -> str: return f'{type(self).__name__}({len(self.dataset)} items, batch size {self.batch_size})'
@@ -225,7 +226,7 @@ def quiet_batches_of(dl: Iterable) -> Iterable:    # `dl` itself, or an iterator
     generator.set_state(state)
     return batches
 
-def _is_sequential(dl: Any) -> bool:
+def _is_sequential(dl: Any) -> TypeGuard[DataLoader]:
     "Return whether a loader of torch loads its items in order, in this process"
     return (type(dl) in (DataLoader, TensorLoader) and not dl.num_workers and type(dl.sampler) is SequentialSampler
             and type(dl.batch_sampler) in (BatchSampler, type(None)))

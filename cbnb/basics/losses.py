@@ -57,7 +57,7 @@ def _cross_entropy(o: Any, pred: Tensor, y: Tensor) -> Any:
     return _labels(o, pred, y)
 
 # %% ../../nbs/basics/losses.ipynb #8127fc9b
-_LOSSES = {         # function of torch -> its module, the number of tensors that it compares, and what its mean divides by
+_LOSSES: dict[Any, tuple[type[nn.Module], int, Callable[..., Any]]] = {         # function of torch -> its module, the number of tensors that it compares, and what its mean divides by
     F.cross_entropy: (nn.CrossEntropyLoss, 2, _cross_entropy), F.nll_loss: (nn.NLLLoss, 2, _labels),
     F.mse_loss: (nn.MSELoss, 2, _weighted_elements), F.l1_loss: (nn.L1Loss, 2, _weighted_elements),
     F.smooth_l1_loss: (nn.SmoothL1Loss, 2, _elements), F.huber_loss: (nn.HuberLoss, 2, _elements),
@@ -103,12 +103,12 @@ def _parts(f: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> tuple[
 # %% ../../nbs/basics/losses.ipynb #4e096e73
 def weigher(
     loss_func: Any,                  # a loss, a function or a module
-) -> Callable[..., Any] | None:      # called as `f(pred, *yb)`; None: the loss is not one of torch, or has been changed
+) -> functools.partial[Any] | None:  # called as `f(pred, *yb)`; None: the loss is not one of torch, or has been changed
     "Return the function that computes how much the loss of a batch counts"
     f, keywords = getattr(loss_func, '_torchdynamo_orig_callable', None) or getattr(loss_func, '_orig_mod', loss_func), {}
     if isinstance(f, functools.partial):
-        f, args, keywords = f.func, f.args, f.keywords
-        if args: return None
+        if f.args: return None
+        keywords, f = f.keywords, f.func
     if isinstance(f, nn.Module): return _weigher_of_module(f) if not keywords else None
     if not inspect.isfunction(f) or f not in _LOSSES: return None
     names = list(_signature(f).parameters)
@@ -117,7 +117,7 @@ def weigher(
 
 def _weight_of_function(f: Callable[..., Any], keywords: dict[str, Any], *data: Any) -> Any: return weight_of_call(f, data, keywords)
 
-def _weigher_of_module(loss: nn.Module) -> Callable[..., Any] | None:
+def _weigher_of_module(loss: nn.Module) -> functools.partial[Any] | None:
     cls = next((cls for cls in type(loss).__mro__ if cls in _MODULES), None)
     if cls is None or type(loss).forward is not cls.forward or 'forward' in vars(loss): return None
     return functools.partial(_weight, _MODULES[cls], loss)
@@ -134,7 +134,7 @@ def per_item(
     weigh, values = weigher(loss_func), losses.flatten(1) if losses.ndim > 1 else losses[:, None]
     if weigh is None: return _sums_of_items(values, torch.ones_like(values) if call is None else _weights_of_call(call, values), find_bs(yb))
     if weigh.func is _weight_of_function: rule, o, data = _parts(weigh.args[0], (pred, *yb), weigh.args[1])
-    else: rule, o, *data = *weigh.args, pred, *yb
+    else: (rule, o), data = weigh.args, [pred, *yb]
     if o.reduction == 'sum' or rule is _kl and o.reduction == 'batchmean': return values.sum(1), values.new_ones(len(values))
     if rule is _ctc: return losses/torch.as_tensor(data[3], device=losses.device).clamp_min(1), torch.ones_like(losses)
     weights = _divided_by(rule, o, values, *data)
@@ -163,7 +163,8 @@ _COUNTS = 'NllLossBackward0', 'NllLoss2DBackward0'
 
 def divisor(loss: Tensor) -> Any:    # a scalar tensor, or `UNKNOWN`
     "Return the number that `F.nll_loss` has divided by, if this was the last operation of a loss"
-    if type(node := loss.grad_fn).__name__ not in _COUNTS or node._saved_reduction != 1: return UNKNOWN       # 1: the mean
+    node: Any = loss.grad_fn        # its attributes depend on the operation
+    if type(node).__name__ not in _COUNTS or node._saved_reduction != 1: return UNKNOWN       # 1: the mean
     total = node._saved_total_weight
     return total if total.dtype in (torch.float32, torch.float64) else UNKNOWN
 
@@ -208,8 +209,11 @@ def with_call(
 class MeanLoss:
     "The loss of all items, from the losses of batches. It is accumulated without waiting for the device"
     def __init__(self) -> None:
-        self.losses, self.weights, self.n = [], [], 0         # not yet added up; number of batches
-        self.total, self.weight, self.adds = 0., 0., False    # `adds`: the losses of batches add up
+        self.losses: list[Tensor] = []        # not yet added up
+        self.weights: list[Any] = []
+        self.total: Any = 0.                  # a number or a scalar tensor, as `weight`
+        self.weight: Any = 0.
+        self.n, self.adds = 0, False          # number of batches; whether their losses add up
 
     def add(self, loss: Tensor,    # the loss of a batch; several values: their mean
         weight: Any,    # how much it counts, a number or a scalar tensor; None: the losses add up
@@ -223,8 +227,8 @@ class MeanLoss:
     def _sum_up(self) -> None:
         device = self.losses[-1].device
         exact = exact_dtype(device)
-        losses = [t.to(device, exact) for t in self.losses] if self.losses[0].device != device else self.losses    # of a checkpoint
-        losses, given = torch.stack(losses).to(exact), self.weights[:len(losses)]
+        added = [t.to(device, exact) for t in self.losses] if self.losses[0].device != device else self.losses    # of a checkpoint
+        losses, given = torch.stack(added).to(exact), self.weights[:len(added)]
         if given[-1] is None: self.total, self.adds = self.total + losses.sum(), True
         else:
             weights = _stacked(given, exact, device)
@@ -275,7 +279,7 @@ def given_weight(f: Any, pred: Any, *yb: Any, look: bool = True,    # whether to
     if isinstance(weight, Tensor) and weight.numel() == 1:
         if not look or 0 <= weight < math.inf: return weight.reshape(())
         weight = weight.item()
-    if isinstance(weight, Real) and 0 <= weight < math.inf: return weight
+    if isinstance(weight, Real) and 0 <= float(weight) < math.inf: return weight
     said = f'a tensor of shape {tuple(weight.shape)}' if isinstance(weight, Tensor) else repr(weight)
     raise (ValueError if isinstance(weight, (Tensor, Real)) else TypeError)(
         f'batch_weight returned {said}, and the weight of a batch is one number, 0 or more, such as the number of its tokens: (y != pad).sum()')
@@ -289,7 +293,7 @@ def n_items(learn: Any) -> int:
 def _entries(out: Any) -> dict[str, Any] | None:
     "Return the values of a result by name, or None if the result is a single value, or a sequence whose first value is the loss"
     if isinstance(out, Mapping): return dict(out)
-    if isinstance(out, tuple): return out._asdict() if 'loss' in getattr(out, '_fields', ()) else None
+    if isinstance(out, tuple): return dict(zip(fields, out)) if 'loss' in (fields := getattr(out, '_fields', ())) else None
     return {**getattr(out, '__dict__', {}), 'loss': out.loss} if hasattr(out, 'loss') else None
 
 def _as_parts(numbers: dict[Any, Any], loss: Any) -> dict[str, Tensor]:
@@ -304,7 +308,7 @@ def split_result(
 ) -> tuple[Any, dict[str, Tensor], list[Any] | dict[str, Any]]:    # the loss, or None; the parts by name; the other values
     "Split a result into the loss, the other numbers, and the values that are no numbers. The latter are in a dict if they have names"
     if (entries := _entries(out)) is None: return _split_sequence(out, needs_loss)
-    numbers = {k: v for k, v in entries.items() if is_number(v)}
+    numbers: dict[Any, Any] = {k: v for k, v in entries.items() if is_number(v)}
     rest = {k: v for k, v in entries.items() if k not in numbers and v is not None}
     if needs_loss and 'loss' not in entries and len(numbers) > 1: raise TypeError(
         f'a dict with the numbers {", ".join(map(str, numbers))} has no entry "loss": add the number to train, such as '

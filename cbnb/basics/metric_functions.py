@@ -160,7 +160,12 @@ class Layout:
     def __init__(self,
         axis: int | None = None,            # dimension of the classes; None: the one that the targets lack
         ignore_index: int | None = None,    # label of targets that are left out; None: the one that the loss function ignores, or -100
-    ): self.axis, self.ignore_index, self.of_loss, self.ignored, self.seen, self.n_classes = axis, ignore_index, None, None, None, None
+    ):
+        self.axis, self.ignore_index = axis, ignore_index
+        self.of_loss: int | None = None
+        self.ignored: int | None = None
+        self.n_classes: int | None = None
+        self.seen: tuple[int, int] | None = None
 
     def read(self, learn: Any, loss: bool = True,    # whether the metric compares what the loss function compares
     ) -> None:

@@ -45,7 +45,7 @@ def rebuild(container: Any, values: dict[str, Any]) -> Any:    # a copy of `cont
     if isinstance(container, Mapping) and not isinstance(container, MutableMapping):
         return kind(values)
     new = copy.copy(container)
-    if isinstance(new, Mapping):
+    if isinstance(new, MutableMapping):
         for name, value in values.items(): new[name] = value     # some classes do not support `update`
     if is_dataclass(new):
         for name in values.keys() & {f.name for f in fields(new)}:
@@ -239,7 +239,8 @@ def _is_worth_it(batch: Any) -> bool:
 class Pace:
     "Keeps Python at most two batches ahead of a stream"
     def __init__(self, make: Callable[[], Any]):
-        self.make, self.begun = make, deque()
+        self.make = make
+        self.begun: deque[Any] = deque()
 
     def begin(self, computing: Any) -> None:
         "Wait for the event that was recorded two batches earlier, and record an event for the new batch"
@@ -365,7 +366,7 @@ def _decoded(value: Any, tensors: list[Tensor]) -> Any:
 def _pairs(pairs: list, tensors: list[Tensor]) -> Iterable[tuple[Any, Any]]:
     return ((_decoded(k, tensors), _decoded(v, tensors)) for k, v in pairs)
 
-_DECODERS = dict(
+_DECODERS: dict[str, Callable[..., Any]] = dict(
     float=lambda v, t, _: float(v), tensor=lambda v, t, _: t[v], bytes=lambda v, t, _: bytes.fromhex(v),
     complex=lambda v, t, _: complex(*v), path=lambda v, t, _: Path(v),
     dtype=lambda v, t, _: _torch_name(v, torch.dtype), device=lambda v, t, _: torch.device(v),

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack
 from numbers import Real
-from typing import Any
+from typing import Any, SupportsIndex
 
 # %% ../../nbs/basics/optimizers.ipynb #c645f60f
 import torch
@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from .arguments import as_positive, as_python
 
 # %% ../../nbs/basics/optimizers.ipynb #46d6c55a
-_PLACES = dict(mom=[('momentum', None), ('betas', 0)],     # (key, index); the first key found is used
+_PLACES: dict[str, list[tuple[str, int | None]]] = dict(mom=[('momentum', None), ('betas', 0)],     # (key, index); the first key found is used
                sqr_mom=[('alpha', None), ('betas', 1)],
                wd=[('weight_decay', None)])
 
@@ -102,11 +102,11 @@ def state_keys(opt: Optimizer) -> set[str]:
     "Return the keys of the groups in which an optimizer keeps state of its own, such as a counter of steps"
     if not isinstance(opt, Optimizer): return set()
     parts = [opt, *getattr(opt, 'optimizers', ()), *(v for v in vars(opt).values() if isinstance(v, Optimizer))]   # it may wrap others
-    kinds = {cls for part in parts for cls in type(part).__mro__ if issubclass(cls, Optimizer)}
+    kinds: set[type] = {cls for part in parts for cls in type(part).__mro__ if issubclass(cls, Optimizer)}
     return {key for group in opt.param_groups for key in group}.difference(SCHEDULER_KEYS, *map(_taken_by, kinds), ('params', 'param_names'))
 
 @functools.cache
-def _taken_by(cls: type) -> set[str]: return set(inspect.signature(cls.__init__).parameters)
+def _taken_by(cls: type[Any]) -> set[str]: return set(inspect.signature(cls.__init__).parameters)
 
 def noted_hypers(opt: Optimizer) -> list[dict[str, Any]]:    # one dict per group
     "Return a copy of all hyper-parameters of an optimizer"
@@ -169,7 +169,7 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:    # a tensor without dimen
     if not tensors: return torch.zeros(())
     norms = torch._foreach_norm(list(tensors))
     kinds = {(n.dtype, n.device) for n in norms}
-    if kinds != {(torch.float32, norms[0].device)}: norms = [n.to(norms[0].device, torch.float32) for n in norms]
+    if kinds != {(torch.float32, norms[0].device)}: norms = tuple(n.to(norms[0].device, torch.float32) for n in norms)
     return torch.linalg.vector_norm(torch.stack(norms))
 
 # %% ../../nbs/basics/optimizers.ipynb #e3aba710
@@ -215,8 +215,8 @@ class MultiOptimizer(Optimizer):
         TypeError: {opt} is no optimizer
         ValueError: two of the optimizers hold the same parameter: give it to one only
     """
-    def __init__(self, opts: Iterable[Optimizer]):
-        self.optimizers: list[Optimizer] = [opts] if hasattr(opts, 'param_groups') else list(opts)
+    def __init__(self, opts: Optimizer | Iterable[Optimizer]):
+        self.optimizers = list(opts) if isinstance(opts, Iterable) else [opts]
         if not self.optimizers: raise ValueError('there are no optimizers: pass one or several')
         for opt in self.optimizers:
             if not hasattr(opt, 'param_groups'): raise TypeError(f'{opt!r} is no optimizer')
@@ -260,7 +260,7 @@ class MultiOptimizer(Optimizer):
         "Return the states and groups of all members, with the parameters numbered consecutively"
         state, groups, first = {}, [], 0
         for saved in (opt.state_dict() for opt in self.optimizers):
-            state |= {i + first: s for i, s in saved['state'].items()}
+            state.update({i + first: s for i, s in saved['state'].items()})
             groups += [_renumbered(g, first) for g in saved['param_groups']]
             first += sum(len(g['params']) for g in saved['param_groups'])
         return dict(state=state, param_groups=groups)
@@ -319,8 +319,9 @@ class Hypers(MutableMapping):
 # %% ../../nbs/basics/optimizers.ipynb #6747c636
 class LentNames:
     "Base class of the method collections that `lend_names` adds to an optimizer"
-    def __reduce_ex__(self, protocol: int) -> Any:      # a pickle or a copy gets the original class
-        _, (cls, *args), *state = super().__reduce_ex__(protocol)
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:      # a pickle or a copy gets the original class
+        whole: Any = super().__reduce_ex__(protocol)
+        _, (cls, *args), *state = whole
         return _make, (_plain(cls), *args), *state
 
 @functools.cache
@@ -335,14 +336,14 @@ def _plain(cls: type) -> type: return getattr(cls, '_plain_class', cls)
 def _make(cls: type, *args: Any) -> Any: return cls.__new__(cls, *args)
 
 # %% ../../nbs/basics/optimizers.ipynb #99976328
-def lend_names(opt: Optimizer, names: type[LentNames], undo: ExitStack) -> None:
-    "Add methods and properties to an optimizer until `undo` is unwound"
-    cls = type(opt)
+def lend_names(opt: Any, names: type, undo: ExitStack) -> None:
+    "Add the methods and properties of `names`, a subclass of `LentNames`, to an optimizer or another object until `undo` is unwound"
+    cls: Any = type(opt)
     undo.callback(setattr, opt, '__class__', cls)
     if not issubclass(cls, names): opt.__class__ = with_names(names, cls)
 
 # %% ../../nbs/basics/optimizers.ipynb #6b7a81ea
-class AllHypers(Sequence):
+class AllHypers(Sequence[Hypers]):
     "One `Hypers` mapping per parameter group of an optimizer, the groups that are added later included"
     def __init__(self, opt: Optimizer): self.opt = opt
     def __len__(self) -> int: return len(self.opt.param_groups)
@@ -371,9 +372,9 @@ class HyperNames:
         with_grad: bool = False,    # only parameters that have a gradient now
     ) -> list[tuple[Tensor, dict, dict, Hypers]]:    # tuples of a parameter, its group, its state and its `Hypers`
         "List the parameters of the chosen groups, each with its group, state and hyper-parameters"
-        chosen = list(zip(self.opt.param_groups, self.hypers))[n]
+        pairs = list(zip(self.opt.param_groups, self.hypers))
         return [(p, group, self.opt.state.get(p, {}), hypers)
-                for group, hypers in (chosen if isinstance(n, slice) else [chosen])
+                for group, hypers in (pairs[n] if isinstance(n, slice) else [pairs[n]])
                 for p in group['params'] if p.grad is not None or not with_grad]
 
     def freeze_to(self, n: int,    # the first group to train; negative counts from the end

@@ -95,8 +95,11 @@ def merged_metric(metric: Any, seen: bool,    # whether the metric saw a batch i
 # %% ../../nbs/basics/processes.ipynb #ada830f3
 def agreed_value(name: str, compute: Callable[[], Any]) -> float:
     "Compute a value in each process and return it. If the values differ, raise `TypeError` in all processes"
+    mine: Any
     error = None
-    try: mine = float(as_number(compute()))
+    try:
+        mine = as_number(compute())
+        mine = float(mine)
     except Exception as e: mine, error = repr(e), e          # the other processes wait for a value
     found = gather_over_processes(mine)
     if error is not None and all(v == mine for v in found): raise error

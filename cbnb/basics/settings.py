@@ -51,7 +51,8 @@ def _passed(obj: Any) -> inspect.BoundArguments:
 
 def arguments(obj: Configured) -> dict[str, Any]:
     "Return the constructor arguments of `obj`. An attribute with an argument's name overrides the argument"
-    bound, found = _passed(obj), {}
+    bound = _passed(obj)
+    found: dict[str, Any] = {}
     for p in list(bound.signature.parameters.values())[1:]:
         value = vars(obj).get(p.name, bound.arguments.get(p.name, p.empty))
         if value is not p.empty: found |= value if p.kind is p.VAR_KEYWORD else {p.name: value}

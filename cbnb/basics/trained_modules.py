@@ -29,7 +29,7 @@ def modules_of(model: Any) -> list[nn.Module]:
 # %% ../../nbs/basics/trained_modules.ipynb #fb1e7e99
 def held_by(owner: Any) -> dict[str, Any]:    # attribute -> value; 'name.0' or 'name.key' for values in a list, tuple or dict
     "Return the attributes of an object. A list, tuple or dict among them is replaced by its values"
-    found = {}
+    found: dict[str, Any] = {}
     for name, v in getattr(owner, '__dict__', {}).items():
         several = v.items() if isinstance(v, dict) else enumerate(v) if isinstance(v, (list, tuple)) else None
         found |= {name: v} if several is None else {f'{name}.{k}': value for k, value in several}
@@ -50,7 +50,8 @@ def trained_modules(learn: Any) -> dict[str, nn.Module]:    # 'model', 'loss_fun
     for name in 'train_step', 'eval_step':
         step = getattr(learn, name)
         parts += [(name, step), (name, getattr(step, 'owner', None))]
-    found, seen = {}, set()
+    found: dict[str, nn.Module] = {}
+    seen: set[nn.Module] = set()
     for name, m in (pair for name, part in parts for pair in _modules_in(part, name)):
         if m in seen: continue
         seen.update(m.modules())
@@ -60,7 +61,8 @@ def trained_modules(learn: Any) -> dict[str, nn.Module]:    # 'model', 'loss_fun
 # %% ../../nbs/basics/trained_modules.ipynb #9a570ac7
 def params_outside(learn: Any) -> dict[str, nn.Parameter]:    # 'loss_func.s' and the like -> parameter, frozen ones included
     "Return the parameters of the loss function and the training step that are not in the model and not in another optimizer"
-    step, found = learn.train_step, {}
+    step = learn.train_step
+    found: dict[str, nn.Parameter] = {}
     names = ('loss_func', 'train_step') if step.shares_opt and step.opt is None else ('loss_func',)
     modules = {name: m for name, m in trained_modules(learn).items() if name.partition('.')[0] in names}
     if not any(next(m.parameters(), None) is not None for m in modules.values()): return found

@@ -22,9 +22,9 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 # %% ../../nbs/basics/workers.ipynb #5e0c5e3e
@@ -94,14 +94,15 @@ def cores() -> int:
 # %% ../../nbs/basics/workers.ipynb #5a3ec565
 def _runs_again() -> bool:
     "Return whether a spawned process would run the line of the main script that is running now"
-    main, frame = sys.modules['__main__'], sys._getframe()
+    main = sys.modules['__main__']
+    frame: FrameType | None = sys._getframe()
     name, file = getattr(getattr(main, '__spec__', None), 'name', ''), getattr(main, '__file__', None)
     if file is None or name.rpartition('.')[2] == '__main__': return False       # a notebook, or python -m package
     while frame is not None and not (frame.f_globals is vars(main) and frame.f_code.co_name == '<module>'): frame = frame.f_back
     try: tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError): return True
     guards = [n for n in tree.body if isinstance(n, ast.If) and '__name__' in ast.unparse(n.test)]
-    return frame is None or not any(n.lineno <= frame.f_lineno <= n.end_lineno for n in guards)
+    return frame is None or not any(n.lineno <= frame.f_lineno <= (n.end_lineno or 0) for n in guards)
 
 def packed(obj: Any) -> bytes:    # for `pickle.loads` in another process
     "Pickle an object for a spawned process, with the classes and functions that a notebook or script defines"
@@ -115,14 +116,15 @@ _PLAIN = int, float, str, bytes, bool, type(None)
 
 def held(obj: Any) -> Iterator[Any]:
     "Yield an object, the contents of its attributes, and the first 100 elements of each container in them"
-    seen, waiting = {}, [obj]
+    seen: dict[int, Any] = {}
+    waiting = [obj]
     while waiting and len(seen) < 10_000:
         o = waiting.pop()
         if id(o) in seen or isinstance(o, (type, ModuleType)): continue
         yield o
         if isinstance(o, _PLAIN): continue
         seen[id(o)] = o
-        if isinstance(o, (list, tuple, set)): parts = o
+        if isinstance(o, (list, tuple, set)): parts: Iterable[Any] = o
         elif isinstance(o, Tensor): parts = ()
         else: parts = (o if isinstance(o, dict) else getattr(o, '__dict__', {})).values()
         waiting += reversed(list(itertools.islice(parts, 100)))
@@ -164,7 +166,8 @@ class Trial(NamedTuple):
 
 def measured(dl: DataLoader) -> Trial:
     "Load items of a loader for about 25 ms, and measure the loading time and the size of an item"
-    data, n, times = dl.dataset, len(dl.dataset), []
+    data: Any = dl.dataset          # torch's `Dataset` declares no length
+    n, times = len(data), []
     def load(i: int) -> Any:
         start, chosen = time.perf_counter(), [i, (i + n//2) % n]
         items = data.__getitems__(chosen) if hasattr(data, '__getitems__') else [data[j] for j in chosen]
@@ -200,7 +203,7 @@ def _trial(dl: DataLoader | bytes, answer: Any) -> None:
 def _tried(dl: DataLoader | bytes, seconds: float = 3.,    # seconds to wait
     how: str = 'fork') -> Trial | str:
     "Call `measured` in another process, and return its result, or the reason why there is no result"
-    context = multiprocessing.get_context(how)
+    context: Any = multiprocessing.get_context(how)
     ask, answer = context.Pipe(duplex=False)
     process = context.Process(target=_trial, args=(dl, answer), daemon=True)
     with warnings.catch_warnings():
@@ -261,7 +264,7 @@ class KeptWorkers(_MultiProcessingDataLoaderIter):
         if not first_iter and self._are_outdated(loader):
             self.end()
             self._shutdown_workers()
-            self.__init__(loader)
+            KeptWorkers.__init__(self, loader)
             return
         if not first_iter: torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
         super()._reset(loader, first_iter)
@@ -315,17 +318,17 @@ def make_loader(dataset: Any, num_workers: int | None = None,    # number of wor
     **kwargs: Any,    # further arguments of torch's DataLoader
 ) -> DataLoader:
     "Create a torch `DataLoader`. Without `num_workers`, choose the number, and store it with the reason in the attribute `chosen`"
-    dl = TensorLoader(dataset, num_workers=num_workers or 0, **kwargs)
+    dl: Any = TensorLoader(dataset, num_workers=num_workers or 0, **kwargs)
     chosen = choose_workers(dl) if num_workers is None else None
     if chosen is not None and chosen.n:
         dl = WorkerLoader(dataset, num_workers=chosen.n, **kwargs, persistent_workers=True, worker_init_fn=_ignore_interrupts)
     elif num_workers and start_method() != 'fork': dl = WorkerLoader(dataset, num_workers=num_workers, **kwargs)
     dl.chosen = chosen
-    if 'pin_memory' not in kwargs: dl.pin_memory = _can_pin(dl, torch.device(device))
+    if 'pin_memory' not in kwargs: dl.pin_memory = _can_pin(dl, chosen, torch.device(device))
     return dl
 
-def _can_pin(dl: DataLoader, device: torch.device) -> bool:
+def _can_pin(dl: DataLoader, chosen: Workers | None, device: torch.device) -> bool:
     "Return whether the batches move to a GPU and are known to come from CPU memory"
     if not has_streams(device.type) or accelerator() != device.type: return False
     if holds_tensors(dl.dataset): return all(t.is_cpu for t in held(dl.dataset) if isinstance(t, Tensor))
-    return bool(dl.num_workers or (dl.chosen and dl.chosen.tried))
+    return bool(dl.num_workers or (chosen and chosen.tried))

@@ -73,7 +73,7 @@ def _of_process() -> Memory | None:
     "Return the memory of this process on Linux, and None on other systems"
     with contextlib.suppress(OSError, ValueError):
         status = Path('/proc/self/status').read_text()
-        used, peak = (1024*int(re.search(rf'{name}:\s+(\d+)', status)[1]) for name in ('VmRSS', 'VmHWM'))
+        used, peak = (1024*int(kb) for name in ('VmRSS', 'VmHWM') for kb in re.findall(rf'{name}:\s+(\d+)', status))
         return Memory(used, max(used, peak), int(free_memory()))
     return None
 

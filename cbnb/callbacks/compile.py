@@ -279,7 +279,7 @@ class _CallBefore25(_Call):
 
 def _call(model: nn.Module, plain: Callable[..., Any], settings: dict[str, Any]) -> _Call:
     "Return a `_Call`, or a `_CallBefore25` if the installed torch is older than 2.5"
-    return (_Call if torch.__version__ >= (2, 5) else _CallBefore25)(model, plain, **settings)
+    return (_Call if torch.__version__ >= '2.5' else _CallBefore25)(model, plain, **settings)
 
 # %% ../../nbs/callbacks/compile.ipynb #78c7b1c0
 class _Kept:

@@ -81,7 +81,7 @@ def _as_task(task: str, pred: Any, yb: tuple, act: Callable[[Any], Any],
              ignored: int | None = None, axis: int | None = None) -> tuple[Any, Any]:
     "Return the predictions and targets of a batch, with one row for each item"
     if task == 'other': return _in_words(pred, find_bs(pred)), _in_words(yb, find_bs(pred)) if yb else None
-    y = yb[0] if yb else None
+    y: Any = yb[0] if yb else None
     pred = act(pred)
     n = len(pred)
     if task == 'maps': return _agreement(pred, y, ignored, axis), [f'{shape_text(t)} {str(t.dtype).removeprefix("torch.")}' for t in y]
@@ -110,7 +110,8 @@ def _in_words(values: Any, n: int) -> list[str]:
     return [_described(nth_item(values, i, n)) for i in range(n)]
 
 def _described(value: Any) -> str:
-    parts = entries(value) or (dict(enumerate(value)) if isinstance(value, (tuple, list)) else None)
+    parts: dict[Any, Any] | None = entries(value)
+    if not parts: parts = dict(enumerate(value)) if isinstance(value, (tuple, list)) else None
     if parts is None: return brief(value)
     return ', '.join(f'{_described(v)}' if isinstance(k, int) else f'{k} {_described(v)}' for k, v in parts.items())
 
@@ -130,7 +131,9 @@ class _GatherItems(GatherPredsCallback):
         self.my_act, self.wanted, self.limit = act, task, limit
         self.kept: list[Any] = []             # inputs of the first items
         self.weights: list[Tensor] = []       # how much each loss counts in the mean of all
-        self.task, self.note, self.axis, self.counts = '', '', None, None
+        self.task, self.note = '', ''
+        self.axis: int | None = None          # dimension of the classes
+        self.counts: Tensor | None = None     # confusion matrix of all positions
 
     def add_inputs(self) -> None:
         if self.limit <= 0: return
@@ -157,7 +160,7 @@ class _GatherItems(GatherPredsCallback):
         if not self.task: self.task = self.wanted or task_of(self._single(pred), yb, learn.loss_func)
         if self.task == 'maps': self._find_axis(self._single(pred), yb[0])
         act = self.my_act or (_act_of(learn.loss_func) if self.axis is None else lambda scores: scores)    # a softmax may be over another dimension
-        if self.task == 'maps' and self.axis is not None: self._count(act(pred), yb[0])
+        if self.task == 'maps' and self.axis is not None: self._count(act(pred), yb[0], self.axis)
         got, wanted = _as_task(self.task, pred, yb, act, ignored_label(learn.loss_func), self.axis)
         self.preds.append(got)
         self.targets.append(wanted)
@@ -169,12 +172,12 @@ class _GatherItems(GatherPredsCallback):
         known = loss_axis(self.learn.loss_func)
         self.axis = _class_dim(pred, y, self.axis if known is None else known)
 
-    def _count(self, pred: Tensor, y: Tensor) -> None:
+    def _count(self, pred: Tensor, y: Tensor, axis: int) -> None:
         "Add the positions of a batch to the confusion matrix. A label that the loss ignores, or that is no class, does not count"
         if y.is_floating_point(): return
-        n, ignored = pred.shape[self.axis], ignored_label(self.learn.loss_func)
+        n, ignored = pred.shape[axis], ignored_label(self.learn.loss_func)
         counts = (y >= 0) & (y < n) & (y != (IGNORED if ignored is None else ignored))
-        found = confusion_matrix(y[counts].long(), pred.argmax(self.axis)[counts], n)
+        found = confusion_matrix(y[counts].long(), pred.argmax(axis)[counts], n)
         self.counts = found if self.counts is None else self.counts + found
 
     def _single(self, pred: Any) -> Any:
@@ -190,7 +193,7 @@ def _order(dl: Any) -> Sequence[int] | None:
     if type(dl.batch_sampler) is not BatchSampler or dl.batch_size is None or dl.drop_last: return None    # custom batches
     if type(dl).__iter__ is not DataLoader.__iter__: return None
     if isinstance(dl.sampler, list): return dl.sampler
-    return range(len(dl.dataset)) if isinstance(dl.sampler, SequentialSampler) else None
+    return range(len(dl.sampler)) if isinstance(dl.sampler, SequentialSampler) else None
 
 # %% ../../nbs/callbacks/interpret.ipynb #3e81fccc
 class Items:
@@ -546,7 +549,7 @@ class Interpretation:
             counts, one row for each actual class
         """
         self._need('confusion_matrix', 'classes', 'maps')
-        if self.task == 'maps': return self.found.counts
+        if (counts := self.found.counts) is not None: return counts
         return confusion_matrix(self.targets, self.decoded, len(self.classes))
 
     def most_confused(self, min_val: int = 1) -> list[tuple[str, str, int]]:
@@ -665,7 +668,7 @@ class Interpretation:
             such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
         """
         words = [plural(len(self), 'item'), *self._task_words()]
-        if self.losses is not None: words.append(f'mean loss {number(self.mean_loss())}')
+        if (mean := self.mean_loss()) is not None: words.append(f'mean loss {number(mean)}')
         return ', '.join(words)
 
     def page(self, max_items: int = 200, live: bool | None = None) -> str:
@@ -728,7 +731,7 @@ class Interpretation:
         "Return up to `max_items` items, and the HTML before and after them"
         chosen = [i for i in items_for_page(*self._cells(), self.losses, max_items) if self.found.items.has(i)]
         before, pieces, after = card_pieces([self.found.card(i) for i in chosen])
-        size, found = 0, []
+        size, found = 0, list[dict[str, Any]]()
         for i, html in zip(chosen, pieces):
             if (size := size + len(html)) > _PAGE_BYTES and found: break
             found.append(self._page_item(i, html))
@@ -759,8 +762,8 @@ class Interpretation:
             right = int(matrix.diag().sum())
             return [f'{len(self.classes):,} classes', f'{right:,} right ({right/max(int(matrix.sum()), 1):.1%})']
         if self.task == 'labels': return [f'{int((~self._cells()[1]).sum()):,} with all labels right']
-        if self.task == 'maps' and (matrix := self.found.counts) is not None:
-            return [f'{len(matrix):,} classes', f'{int(matrix.diag().sum()):,} of {int(matrix.sum()):,} positions right']
+        if self.task == 'maps' and (counts := self.found.counts) is not None:
+            return [f'{len(counts):,} classes', f'{int(counts.diag().sum()):,} of {int(counts.sum()):,} positions right']
         first = next(iter(self.report().values())) if self.task == 'values' else {}
         return [f'{name} {number(v)}' for name, v in first.items() if name != 'items']
 
@@ -794,7 +797,7 @@ class Interpretation:
 
     def _counts(self) -> dict[int, dict[int, int]]:
         "Return the counts of the nonempty matrix cells as nested dicts, {actual class: {predicted class: count}}"
-        matrix, found = self.confusion_matrix(), {}
+        matrix, found = self.confusion_matrix(), dict[int, dict[int, int]]()
         for i, j in matrix.nonzero().tolist(): found.setdefault(i, {})[j] = int(matrix[i, j])
         return found
 

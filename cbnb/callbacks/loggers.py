@@ -70,7 +70,7 @@ class Logger(Callback):
     opened, told, off = False, False, False     # a run is open; a warning was shown; not the first process
     seconds = 5.                                # time between two transfers within an epoch
     order, run_in, run_valid = 60, ('fit',), False        # after the recorder
-    no_state = 'service', 'opened', 'due', 'told', 'off'
+    no_state: tuple[str, ...] = ('service', 'opened', 'due', 'told', 'off')
 
     def __init__(self, every: int | None = None, artifacts: bool = False,
             ): self.every, self.artifacts = as_count(every or 0, 'every', 0), artifacts
@@ -224,11 +224,13 @@ class JSONLLogger(Logger):
         every: also write loss and learning rate of every `every`-th batch; None or 0: only epochs
     """
     no_state = (*Logger.no_state, 'lines')
+    n_lines: int      # lines of the file that belong to the run
 
     @hinted
     def __init__(self, fname: str | Path = 'history.jsonl', append: bool = False, every: int | None = None):
         super().__init__(every)
-        self.fname, self.append, self.lines = _as_name(fname, 'fname'), append, []
+        self.fname, self.append = _as_name(fname, 'fname'), append
+        self.lines: list[str] = []
 
     @property
     def file(self) -> Path:

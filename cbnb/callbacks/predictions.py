@@ -162,11 +162,11 @@ def joined(parts: list[Any], dim: int = 0) -> Any:
     first = parts[0]
     if isinstance(first, Tensor): return _joined_tensors(parts, dim)
     if (held := entries(first)) is not None:
-        each = [entries(part) for part in parts]
+        each = [entries(part) or {} for part in parts]
         return rebuild(first, {k: joined([e[k] for e in each], dim) for k in held})
     if not isinstance(first, (tuple, list)): return _joined_objects(parts)
     if _one_each(parts): return _all_items(parts)
-    columns = [joined(column, dim) for column in zip(*parts)]
+    columns = [joined(list(column), dim) for column in zip(*parts)]
     return type(first)(*columns) if hasattr(first, '_fields') else type(first)(columns)
 
 def _all_items(parts: list[Any]) -> list[Any]: return [item for part in parts for item in part]
@@ -244,7 +244,7 @@ class SavedBatches:
 # %% ../../nbs/callbacks/predictions.ipynb #a595efe5
 class OfOneRun(Callback):
     "Base class of callbacks that ignore nested runs"
-    run_in = ('fit', 'validate', 'preds')
+    run_in: tuple[str, ...] = ('fit', 'validate', 'preds')
     _home: Any = None
 
     def at_home(self) -> bool:
@@ -284,7 +284,7 @@ class GatherPredsCallback(OfOneRun):
     def __init__(self, with_input: bool = False, with_loss: bool = False, save_preds: str | Path | None = None,
             save_targs: str | Path | None = None, with_preds: bool = True, with_targs: bool = True, concat_dim: int = 0,
             pickle_protocol: int = 2, act: Callable[[Any], Any] | None = None):
-        if None not in (save_preds, save_targs) and Path(save_preds).absolute() == Path(save_targs).absolute(): raise ValueError(
+        if save_preds is not None and save_targs is not None and Path(save_preds).absolute() == Path(save_targs).absolute(): raise ValueError(
             f'save_preds and save_targs are the same folder, {save_preds}: they would overwrite each other')
         self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
         self.save_preds, self.save_targs, self.act = save_preds, save_targs, act
@@ -331,7 +331,7 @@ class GatherPredsCallback(OfOneRun):
             if folder is not None: forget_batches(folder)
 
     def _empty(self) -> None:
-        self.inputs, self.preds, self.targets, self.losses = [], [], [], []
+        self.inputs, self.preds, self.targets, self.losses = list[Any](), list[Any](), list[Any](), list[Any]()
         self.n_batches = 0                       # number of batches gathered so far
 
     def _keep(self, parts: list[Any], batch: Any, kept: bool, folder: str | Path | None) -> None:
@@ -340,8 +340,8 @@ class GatherPredsCallback(OfOneRun):
         if kept: parts.append(batch)
 
     def _result(self, parts: list[Any], folder: str | Path | None) -> Any:
-        saved = not parts and folder is not None and Path(folder).is_dir()
-        return SavedBatches(folder, trust=self.pickle_protocol > 3) if saved else self.gathered(parts)
+        if parts or folder is None or not Path(folder).is_dir(): return self.gathered(parts)
+        return SavedBatches(folder, trust=self.pickle_protocol > 3)
 
 # %% ../../nbs/callbacks/predictions.ipynb #a81b0052
 def in_order(dl: Any) -> Any:
@@ -506,7 +506,7 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
     Returns:
         the decision, and the prediction after activation; with `with_input`, the item comes first
     """
-    by_name = isinstance(item, Mapping) and getattr(self.dls, 'targets', ())
+    by_name = isinstance(item, Mapping) and bool(getattr(self.dls, 'targets', ()))
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     usual, targets = _usual_batch(self) or (None, ())
     if usual is not None: item = _without_targets(item, usual, targets)

@@ -7,7 +7,7 @@ __all__ = ['sample_batch', 'sanity_check']
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #1758918c
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #17e8d994
@@ -39,17 +39,20 @@ from ..step import Step
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473
 def _numbers(dl: DataLoader, spread: bool) -> list[int] | int | None:
     "Return the numbers of the items of one batch, or of the single item that is a batch: spread over the set, or the first. If they are unknown, return None"
-    sampler, batches = dl.sampler, dl.batch_sampler
+    batches = dl.batch_sampler
+    sampler = getattr(batches, 'sampler', dl.sampler)        # `dl.sampler` is another one if you passed a `BatchSampler`
     if isinstance(batches, (list, tuple)) and batches:
         first, last = list(batches[0]), list(batches[-1])
         return first[:len(first)//2] + last[len(last)//2:] if spread and len(batches) > 1 else first
     if type(batches) not in (BatchSampler, type(None)): return None
-    if type(sampler) in (SequentialSampler, RandomSampler, WeightedRandomSampler): items = range(len(dl.dataset))
+    data: Any = dl.dataset          # torch's `Dataset` declares no length
+    items: Sequence[Any]
+    if type(sampler) in (SequentialSampler, RandomSampler, WeightedRandomSampler): items = range(len(data))
     elif type(sampler) is SubsetRandomSampler: items = sampler.indices
     else: items = sampler if isinstance(sampler, (list, range)) else ()
     if not len(items): return None
-    if batches is None: return items[0]
-    n = min(dl.batch_size, len(items))
+    if not isinstance(batches, BatchSampler): return items[0]
+    n = min(batches.batch_size, len(items))
     return [items[i*len(items)//n] for i in range(n)] if spread else list(items[:n])
 
 def _is_usual(dl: Any) -> bool:
@@ -84,7 +87,7 @@ def _by_worker(dl: DataLoader, numbers: Any) -> Any:
 def _evaluate(learn: Learner, batch: Any) -> None:
     "Predict a batch, and compute its loss"
     learn.iter, learn.pred, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result = 0, None, None, None, None, None
-    learn.divisor = learn.weight = UNKNOWN
+    learn.divisor = learn.loss_weight = UNKNOWN
     learn.xb, learn.yb = learn.split_batch(batch)
     learn.eval_step.predict(learn)
     learn.eval_step.loss(learn)
@@ -124,7 +127,7 @@ def _computes(learn: Learner) -> Any:
 def _is_new(learn: Learner) -> bool:
     "Return whether the weights of batches may be unknown, and the loss was not yet compared with the losses of halves"
     if learn.batch_weight is not None or learn.weigh is not None or learn.eval_step is None: return False
-    return type(learn.eval_step).batch_weight is Step.batch_weight and getattr(learn, 'compared_loss', None) is not _computes(learn)
+    return type(learn.eval_step).batch_weight is Step.batch_weight and vars(learn).get('compared_loss') is not _computes(learn)
 
 def _losses(learn: Learner, batch: Any, n: int, *parts: Any) -> list[Tensor]:
     "Return the losses of parts of the tried batch, which functions of its tensors choose"
@@ -243,5 +246,5 @@ def sanity_check(
             for note in learn.error_notes: note(learn, e, batch)
             e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
             raise
-    learn.compared_loss = _computes(learn)
+    vars(learn)['compared_loss'] = _computes(learn)
     if said: warn_user(said)

@@ -53,7 +53,7 @@ class SaveModel(Tracker):
             every: str | int | None = None):
         super().__init__(monitor, comp, min_delta, reset_on_fit, restore=not (every_epoch or at_end or every))
         self.duration = None if every is None else as_duration(every, 'every')
-        self.every: Every | None = None
+        self.every: Any = None         # the `Every` of the fit, if you passed `every`
         if every is not None and (every_epoch or at_end): raise ValueError(
             f'every={every!r} saves at these places only: leave out every_epoch and at_end')
         if every_epoch and at_end: raise ValueError(
@@ -99,7 +99,7 @@ class SaveModel(Tracker):
         """
         saved = self._save(self.fname, dict(monitor=self.monitor, best=value, epoch=self.learn.epoch, step=step))
         if any_over_processes(not saved): return False
-        self._best_file = (path := self.last_saved_path.absolute()), _mark(path)
+        self._best_file = (path := self.learn.model_file(self.fname).absolute()), _mark(path)
         return True
 
     def put_back(self) -> str | None:

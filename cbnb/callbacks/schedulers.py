@@ -48,10 +48,11 @@ def _n_steps(learn: Learner, every: str, epochs: int | None = None) -> int:
     if every == 'epoch': return n
     window, in_epoch = _batches_per_update(learn), learn.batches_in(learn.dls.train)
     if length and length.unit == 'update': return length.n*(1 if every == 'update' else window)
-    if length is None and in_epoch is None: raise ValueError(
+    if length: n = length.n
+    elif in_epoch is None: raise ValueError(
         'the scheduler needs to know how many batches an epoch has, and the training loader has no '
         "length: wrap it in Batches(make, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
-    n = length.n if length else n*in_epoch
+    else: n *= in_epoch
     if every == 'batch' or window == 1: return n
     whole, rest = divmod(n, in_epoch or n)
     return whole*-(-(in_epoch or n)//window) + -(-rest//window)      # the last update of an epoch may have fewer batches

@@ -68,7 +68,8 @@ def _look_again(learn: Learner) -> str | None:
         for name in ('pred', 'yb', 'loss_grad', 'loss_parts', 'step_result'):     # attributes that `predict` may set
             undo.callback(setattr, learn, name, getattr(learn, name))
         for b in learn.model.buffers(): undo.callback(b.copy_, b.clone())
-        return first_bad_layer(learn.model, lambda: step.predict(learn))
+        found = first_bad_layer(learn.model, lambda: step.predict(learn))
+    return found
 
 def has_updated(learn: Learner) -> bool:
     "Return whether the training step updates the weights before it returns its loss"

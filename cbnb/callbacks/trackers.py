@@ -88,7 +88,8 @@ class Tracker(Callback):
         ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better: {comp} is neither, so
             let it judge the difference itself
     """
-    order, run_in = 60, ('fit',)
+    order: float = 60
+    run_in = ('fit',)
 
     @hinted
     def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., reset_on_fit: bool = True,
@@ -262,7 +263,8 @@ def keeping_best(self: Learner, keep_best: Any, cbs: Any = None, reset_on_fit: b
     given = ('valid_loss',) if keep_best is True else (keep_best,) if isinstance(keep_best, str) else keep_best
     if not (isinstance(given, (tuple, list)) and len(given) in (1, 2)): raise ValueError(
         f"keep_best={keep_best!r} should be True, the heading of a column such as 'accuracy', or with a direction, ('score', 'max')")
-    return [*as_list(cbs), Tracker(*given, reset_on_fit=reset_on_fit, restore=True)]
+    comp = given[1] if len(given) == 2 else None
+    return [*as_list(cbs), Tracker(given[0], comp, reset_on_fit=reset_on_fit, restore=True)]
 
 # %% ../../nbs/callbacks/trackers.ipynb #4bdd8609
 class EarlyStopping(Tracker):
@@ -387,7 +389,7 @@ class ReduceLROnPlateau(Tracker):
             f'factor={factor!r}: the rate is divided by it, so it should be above 1; '
             '10 makes a tenth of the rate')
         self.reductions: list[int] = []               # epochs or steps of the last fit after which the rate was reduced
-        self._rates: RateFactor | None = None         # while a fit runs
+        self._rates: Any = None                       # a `RateFactor`, while a fit runs
         self._set: list[float] | None = None          # the reduced rates, until the end of the next epoch
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -418,8 +420,8 @@ class ReduceLROnPlateau(Tracker):
 
     def _reduce(self) -> None:
         self.wait = 0
-        if any(map(sets_lr, self.learn.cbs)): now = self._reduce_schedule()
-        elif (now := self._reduce_rate()) is None: return        # the rate is at its lower limit
+        now = self._reduce_schedule() if any(map(sets_lr, self.learn.cbs)) else self._reduce_rate()
+        if now is None: return                                   # the rate is at its lower limit
         self.reductions.append(self.learn.epoch if self.unit == 'epoch' else self.learn.train_iter)
         print(f'after {self.place()}: no better {self.monitor}, learning rate now {now}')
 

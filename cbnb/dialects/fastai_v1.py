@@ -528,7 +528,8 @@ class Learner(NativeLearner):
         Args:
             clip: maximum norm
         """
-        return self.add_cb(functools.partial(GradientClipping, clip=clip))
+        self.add_cb(functools.partial(GradientClipping, clip=clip))
+        return self
 
 def _as_given(groups: list, model: nn.Module) -> list: return groups
 def _no_row(row: list) -> None: "Ignore a row of the table of epochs"
@@ -597,7 +598,7 @@ def listify(p: Any = None, q: Any = None) -> list[Any]:
         ValueError: listify: p={p} has ... items, and q={q} asks for {n}: give 1 or {n}
     """
     if p is None: found = []
-    else: found = list(p) if hasattr(p, '__iter__') and not isinstance(p, str) and getattr(p, 'ndim', 1) else [p]
+    else: found = list(p) if hasattr(p, '__iter__') and not isinstance(p, str) and getattr(p, 'ndim', 1) != 0 else [p]
     n = len(found) if q is None else q if isinstance(q, int) else len(q)
     if len(found) == 1: return found*n
     if len(found) != n: raise ValueError(f'listify: p={p!r} has {len(found)} items, and q={q!r} asks for {n}: give 1 or {n}')

@@ -342,7 +342,7 @@ class ModelCheckpoint(StepInEpoch):
     def on_train_step_end(self, run_context: RunContext) -> None:
         "Save the network if a save is due"
         p, steps, seconds = run_context.original_args(), self.config.save_checkpoint_steps, self.config.save_checkpoint_seconds
-        if p.cur_step_num >= self._step + steps if steps else time.monotonic() - self._time > seconds: self.save(p)
+        if p.cur_step_num >= self._step + steps if steps else time.monotonic() - self._time > (seconds or 0): self.save(p)
 
     def on_train_end(self, run_context: RunContext) -> None:
         "Save the network after the last step, unless `on_train_step_end` has saved that step"
@@ -382,7 +382,7 @@ class ModelCheckpoint(StepInEpoch):
         now, most, minutes = time.time(), self.config.keep_checkpoint_max, self.config.keep_checkpoint_per_n_minutes
         files = [f for f in self._files if f[0] != path]
         if most: gone = files[:max(len(files) + 1 - most, 0)]
-        else: gone = [f for f in files if now - f[1] < 60*minutes][1:]
+        else: gone = [f for f in files if now - f[1] < 60*(minutes or 0)][1:]
         for old, _ in gone: old.unlink(missing_ok=True)
         self._files = [*(f for f in files if f not in gone), (path, now)]
 

@@ -157,8 +157,7 @@ class SporeOptimizer:
         steps_done: Function[[], int],     # returns the number of steps done in this fit
     ): vars(self).update(opt=opt, steps_done=steps_done)
 
-    @property
-    def __class__(self) -> Any: return type(self.opt)        # for `isinstance`, as in torch's schedulers
+    __class__: Any = property(lambda self: type(self.opt))   # for `isinstance`, as in torch's schedulers
     def __reduce_ex__(self, protocol: Any) -> Any: return self.opt.__reduce_ex__(protocol)      # a copy is a plain optimizer
     def __eq__(self, other: Any) -> bool: return other is self.opt or type(other) is SporeOptimizer and other.opt is self.opt
     def __hash__(self) -> int: return hash(self.opt)
@@ -240,9 +239,9 @@ def warn_old_names(cbs: list[Any]) -> None:
 # %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c
 def length(dl: Any, n: int = 1) -> dict[str, int]:
     "Return `batch_num`, the steps per epoch of a loader that `n` processes share, in a dict. If it has no length, return an empty dict"
+    if (total := n_batches(dl)) is None: return {}
     drop_last = getattr(getattr(dl, 'batch_sampler', None), 'drop_last', False)
-    found = n_steps(n_batches(dl), n, drop_last)
-    return {} if found is None else dict(batch_num=found)
+    return dict(batch_num=n_steps(total, n, drop_last))
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #387e9dcf
 def train_params(learn: Learner, steps_done: Function[[], int] = lambda: 0) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def path(xs: Iterable[float], ys: Iterable[float], x: Axis, y: Axis, size: tuple
     dots: bool = False,    # draw separate points instead of a line
 ) -> str:
     "Return the `d` attribute of an SVG path through the points"
-    w, h, parts, gap = *size, [], True
+    w, h, parts, gap = *size, list[str](), True
     for a, b in zip(x.places(xs), y.places(ys)):
         if a is None or b is None:
             gap = True

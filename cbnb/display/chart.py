@@ -227,7 +227,8 @@ def _source(chart: 'Chart', line: Line, lines: Sequence[dict[str, Any]]) -> dict
     "Return what `chart.js` smooths again for a smoothed line: the index of the raw line, and means of groups of steps if points are left out"
     found = {'of': next((i for i, other in enumerate(chart.lines) if other.ys is line.smooths), -1)}
     if found['of'] >= 0 and not lines[found['of']].get('some'): return found
-    values, k = means(line.smooths, chart.points if chart.digits is None else 50)
+    raw: Any = line.smooths
+    values, k = means(raw, chart.points if chart.digits is None else 50)
     return found | dict(x=[line.xs[0] + (k - 1)/2, k, len(values)], y=_values(values, chart.digits), k=k)
 
 
@@ -263,7 +264,8 @@ def steps_between(lines: Sequence[Line], first: float, last: float,
     beta: float | None = None,    # weight of the past for lines with `smooths`; None: as recorded
 ) -> list[tuple[Sequence[float], Sequence[float]] | None]:    # x and y values of each line; None for lines with dots
     "Return the points of lines in a range of x. If there are too many, return the envelope, with the same steps for lines over the same steps"
-    found, shared = [], {}
+    found: list[tuple[Sequence[float], Sequence[float]] | None] = []
+    shared: dict[Any, list[int]] = {}
     for line in lines:
         if line.dots:
             found.append(None)
@@ -393,7 +395,7 @@ def _curves(plane: _Plane) -> str:
         lines.append(_stroke(d, line.color, width, more))
         if line.dots and len(line.xs) <= 30:                    # more than 30 dots would touch each other
             inside = [(a, b) for a, b in zip(xs, ys) if plane.y.has(b) and -1e-9 <= plane.y.place(b) <= 1 + 1e-9]
-            d = path(*zip(*inside), plane.x, plane.y, (w, h), dots=True) if inside else ''
+            d = path([a for a, _ in inside], [b for _, b in inside], plane.x, plane.y, (w, h), dots=True)
             dots.append(_stroke(d, line.color, 7))
     return f'<svg width="{_short(w)}" height="{_short(h)}">{"".join(lines)}</svg>{"".join(dots)}'
 
@@ -445,7 +447,7 @@ def _drawn(plane: _Plane) -> list[tuple[float, float]]:
 
 def _named_points(plane: _Plane) -> str:
     "Return SVG with the marks, their names, and the signs of events"
-    parts, taken, drawn = [], [], _drawn(plane) if plane.chart.marks else []
+    parts, taken, drawn = [], list[tuple[float, float, float]](), _drawn(plane) if plane.chart.marks else []
     for mark in sorted(plane.chart.marks, key=lambda mark: not mark.strong):
         if not plane.has(mark.x) or not plane.y.has(mark.y): continue
         x, y = plane.at(mark.x, mark.y)
@@ -550,7 +552,7 @@ def charts_html(charts: Sequence[Chart],
     still = ''.join(still_image(still_svg(chart, still_points), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
     specs = [without_blanks(chart_spec(chart) | dict(epochs=even_ends(chart.epochs))) for chart in charts]
-    return scripted(still, script('chart.js'), dict(kind='charts', css=chart_css(), charts=specs, columns=columns) | more, True)
+    return scripted(still, script('chart.js'), {**dict(kind='charts', css=chart_css(), charts=specs, columns=columns), **more}, True)
 
 def even_ends(ends: Sequence[tuple[int, int]]) -> list:
     "Return the ends of epochs for `chart.js`. Three or more evenly spaced ends become `[first end, distance, first number, count]`"

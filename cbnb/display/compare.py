@@ -76,6 +76,7 @@ def run_curve(run: Run,
     points: int = 200,    # approximate number of values to keep of a column with a value for each batch
 ) -> Curve:
     "Copy a column of a run. If the run does not have this column, the curve is empty"
+    values: Sequence[float]
     if metric == 'train_loss': values = run.losses
     elif metric in run.named: values = run.named[metric].column(run.n_steps, smooth=True)
     elif metric in run.hypers: values = run.hyper(metric)
@@ -295,7 +296,7 @@ def table_data(rows: Sequence[Mapping[str, Any]], sort: str | None = None,
     "Convert rows to the data that `compare.js` shows"
     columns, best = list(rows[0]), _best_cells(rows)
     heads = [dict(text=name, number=_is_number(rows, name), down=_largest_first(name, columns)) for name in columns]
-    column = sort.removeprefix('-') if sort else None
+    column = (sort := sort or '').removeprefix('-')
     down = bool(sort) and _largest_first(column, columns) != sort.startswith('-')
     return dict(heads=heads, rows=[_row_data(row, best, (looks or {}).get(row['run'], ('', ''))) for row in rows],
                 sort=dict(column=columns.index(column) if column else None, down=down))
@@ -313,6 +314,7 @@ def runs_table(*sources: Any, sort: str | None = None, metric: str | None = None
     "Make a table of runs with their status, their metrics and the settings that differ. With `return_fig=True`, return a figure"
     table = RunsTable(runs_of(*sources, **named), sort, metric)
     if not return_fig and ax is None: return table
+    if table.metric is None: raise ValueError('these runs have no values yet')
     fig = best_figure(table.rows, table.metric, ax)
     return show(fig, f'best {table.metric} of {plural(len(table), "run")}', True) if ax is None else ax
 
@@ -416,8 +418,8 @@ class Comparison:
         self.ends = {axis: {name: knots(run, axis) for name, run in runs.items()} for axis in AXES if axis != 'step'}
         self.diverged = {name: outcome_of(run) for name, run in runs.items() if run.diverged is not None}
         self.table = RunsTable(runs, sort)
-        found = [name for name in (f'best {self.metric}', self.metric) if name in self.rows[0]]
-        if sort is None and found: self.table.sort_by(found[0])
+        columns = [name for name in (f'best {self.metric}', self.metric) if name in self.rows[0]]
+        if sort is None and columns: self.table.sort_by(columns[0])
 
     def xs(self, name: str, steps: Sequence[int], by: str) -> Sequence[float]:
         "Convert the steps of the run `name` to positions on the x axis `by`"
@@ -433,8 +435,8 @@ class Comparison:
         found = self.curves[metric]
         lines = [*self.noise.get(metric, ()), *(f'{name}: {words}' for name, words in self.diverged.items())]
         for name in self.far(metric):
-            lowest, highest, _ = _late_range(found[name].values)
-            lines.append(f'{name} leaves the range of the others: {value_text(lowest)} to {value_text(highest)}')
+            if (late := _late_range(found[name].values)) is None: continue
+            lines.append(f'{name} leaves the range of the others: {value_text(late[0])} to {value_text(late[1])}')
         missing = [name for name in self.looks if name not in found]
         return lines + ([f'without {metric}: {", ".join(missing)}'] if missing else [])
 

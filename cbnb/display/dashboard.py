@@ -70,7 +70,7 @@ class LiveLosses:
     def __init__(self, run: Run):
         lines, self.run, self.events = loss_looks(run), run, run_events(run)[-20:]
         self.sent = {line.name: 0 for line in lines}
-        self.n_rows, self.seen, self.lowest = 0, (), math.inf
+        self.n_rows, self.seen, self.lowest = 0, tuple[Any, ...](), math.inf
         self.chart = LiveChart(lines, whole=self.whole, **losses_layout(run) | dict(epochs=[], events=self.events))
 
     def draw(self,
@@ -136,9 +136,10 @@ def _rounded(value: float | None) -> float | str | None:
 class _TableNews:
     "The rows of a table that a page has not received yet"
     def __init__(self, display: NotebookDisplay):
-        self.display, self.told = display, set()      # indices of the rows that were sent
+        self.display, self.told = display, set[int]()      # indices of the rows that were sent
         self.names: list[str] = []
-        self.best, self.lowest, self.looked = None, math.inf, 0
+        self.best: int | None = None                  # index of the best row
+        self.lowest, self.looked = math.inf, 0
 
     def rows(self, whole: bool = False) -> dict[str, Any] | None:
         "Return the visible rows that were not sent yet, or all visible rows if `whole` is true. If there are no such rows, return None"
@@ -186,7 +187,8 @@ def _close(widget: Any) -> None:
 def _quiet_class() -> type:
     import ipywidgets
 
-    class QuietHTML(small(ipywidgets.HTML)):
+    base: Any = small(ipywidgets.HTML)
+    class QuietHTML(base):
         quiet, n_read = False, 0           # n_read: number of times that the whole state was read
         make: Callable[[], str] | None = None    # returns the current HTML; None: the value stays as it is
 
@@ -328,7 +330,10 @@ class Dashboard(NotebookDisplay):
     wait_for_chart, curve_every = 0.9, 2.   # seconds until a picture of the losses is sent, if no page has drawn the live chart, and between pictures
     keep_first, keep_every = 2., 10.        # seconds until the rows so far are stored, and between such updates
     _ended: deque[tuple] = deque()          # latest panels and charts, for pages that are opened again
-    panel: Panel | None                     # None: this display acts as a plain display
+    panel: Any                              # the `Panel`; None: this display acts as a plain display
+    growing: Any                            # the `LiveLosses`; None: pages do not draw them
+    steering: Any                           # the `Steering` of the fit; None: messages of widgets do not arrive
+    so_far: Any                             # the output with the rows and the picture so far; None: there is none yet
     at: Progress | None                     # progress of the fit; None before the first batch
     word: str                               # status such as 'paused'
 
@@ -353,7 +358,7 @@ class Dashboard(NotebookDisplay):
         self.at = at
         if self.panel is None: return super().progress(at)
         if self.growing and not self.run.named.keys() <= self.growing.sent.keys(): self._make_live()
-        self._keep()
+        self._keep(at)
         if self._page_draws(): return self.growing.draw(self._beside())
         self._draw_table()
         self._draw_status()
@@ -381,7 +386,9 @@ class Dashboard(NotebookDisplay):
         page, lost = fit_page(*self.table(), word, self.run, self._curve()), _NO_KERNEL*bool(button)
         self.panel.replace_by(page['text/html'] + lost, *([button] if placed and button else []), later=not placed)
         page = fit_page(*self.table(), word, self.run, asks=self.growing.chart.name if self.growing else '')
-        if placed: return self.callback.keep(page) if self.callback.keep else None
+        if placed:
+            if self.callback.keep: self.callback.keep(page)
+            return
         page['text/html'] += lost
         self.send(page)
         if point or not getattr(points, 'is_open', False): _offer(button, self.so_far)
@@ -495,13 +502,13 @@ class Dashboard(NotebookDisplay):
         numbers = page_numbers(self.at, self._lr_scale(), self.word) if self.at else None
         return dict(at=numbers) | (dict(table=table) if table else {})
 
-    def _keep(self) -> None:
+    def _keep(self, at: Progress) -> None:
         "Store the rows and the picture so far in an output of their own, which pages hide while they show the panel. To update the output of the panel would draw the panel anew"
         from IPython.display import display
         now = time.perf_counter()
         if now < self.keep_at or not self.seen or not (self.handle or self.callback.keep): return
         self.keep_at = now + self.keep_every
-        page = page_so_far(self.panel.name, *self.table(), self.run, self.at.words())
+        page = page_so_far(self.panel.name, *self.table(), self.run, at.words())
         if self.handle is None: self.callback.keep(page)
         elif self.so_far is None: self.so_far = display(page, raw=True, display_id=True)
         else: self.so_far.update(page, raw=True)

@@ -52,7 +52,8 @@ def figure(ax: Any = None, size: tuple[float, float] = (6.4, 3.4), cols: int = 1
 ) -> Iterator[tuple[Any, list[Any]]]:    # the figure, and a list of the axes to draw into
     "Make a figure in the style of cbnb, or use the figure of `ax`. `show` shows a new figure in a notebook, and `plt.show()` in a script"
     import matplotlib
-    with matplotlib.rc_context(STYLE):
+    style: Any = STYLE
+    with matplotlib.rc_context(style):
         if ax is not None:
             yield ax.figure, [ax]
             return
@@ -124,8 +125,8 @@ def legend(
         key = '●' if line.get_marker() == 'o' else '—'
         at = dict(transform=ax.transAxes, va='center', fontsize=9)
         ax.text(1.015, 1 - down, key, color=line.get_color(), fontweight='bold', **at)
-        curve = point and len(set(line.get_xdata())) > 1    # not one point, or a vertical line
-        ax.text(1.05, 1 - down, label + (f'  {number(point[1])}' if curve else ''), **at)
+        curve = len(set(line.get_xdata())) > 1    # not one point, or a vertical line
+        ax.text(1.05, 1 - down, label + (f'  {number(point[1])}' if point and curve else ''), **at)
 
 def _last_point(line: Any) -> tuple[float, float] | None:
     points = [(x, float(y)) for x, y in zip(line.get_xdata(), line.get_ydata()) if math.isfinite(y)]

@@ -35,7 +35,7 @@ class Points:
 
 def thinned_together(lines: Iterable[tuple[array, array]], most: int) -> list[tuple[array, array]]:
     "Thin lines to about `most` points. Lines with the same x values as the line before keep the same points"
-    found, before, places = [], None, ()
+    found, before, places = [], None, list[int]()
     for xs, ys in lines:
         if len(xs) > most and xs != before: before, places = xs, envelope_places(ys, most)
         found.append((xs, ys) if len(xs) <= most else (array('f', [xs[i] for i in places]), array('f', [ys[i] for i in places])))
@@ -48,7 +48,7 @@ def news(points: Sequence[Points],
     "Return the points that were not sent yet, count them as sent, and thin the stored points if there are too many"
     found = thinned_together(((p.xs[p.sent:], p.ys[p.sent:]) for p in points), most)
     if any(len(p.xs) > 2*limit for p in points):
-        for p, (p.xs, p.ys) in zip(points, thinned_together(((p.xs, p.ys) for p in points), limit)): pass
+        for p, thin in zip(points, thinned_together(((p.xs, p.ys) for p in points), limit)): p.xs, p.ys = thin
     for p in points: p.sent = len(p.xs)
     return found
 
@@ -239,16 +239,16 @@ class LiveChart:
         if kind in ('code', 'lost') or kind == 'here' and self.behind:
             self.behind = False
             self.widget.send_state(['history', 'spec'])
-        elif kind == 'steps' and self.whole: self._answer(message)
+        elif kind == 'steps' and self.whole: self._answer(message, self.whole())
         elif kind == 'pick' and self.on_pick:
             self.layout['cursor'] = message['x']
             self.on_pick(message['x'], message['done'])
 
-    def _answer(self, message: dict) -> None:
+    def _answer(self, message: dict, lines: Sequence[Line]) -> None:
         "Send the steps that a page asks for: all of a short range, the envelope of a long range"
         first, last = message['range']
         if self.points: last = min(last, max((p.xs[p.sent - 1] for p in self.points.values() if p.sent), default=-1))    # later steps come with `flush`
-        found = steps_between(self.whole(), first, last, beta=message.get('beta'))
+        found = steps_between(lines, first, last, beta=message.get('beta'))
         sent = [(array('f', xs), array('f', map(as_float32, ys))) for xs, ys in filter(None, found)]
         counts = [len(points[0]) if points else -1 for points in found]
         self.widget.send(dict(steps=counts, range=message['range'], beta=message.get('beta')), [b''.join(xs.tobytes() + ys.tobytes() for xs, ys in sent)])

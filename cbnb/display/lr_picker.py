@@ -66,7 +66,7 @@ def _lines(found: Any) -> list[Line]:
     lines = [Line('measured', found.lrs, found.raw_losses, COLORS['raw'], faint=True),
              Line('smoothed', found.lrs, found.losses)] if found.lrs else []
     ended = sorted((t.lr, t.loss) for t in found.trials if math.isfinite(t.loss))
-    if ended: lines.append(Line('trials', *map(list, zip(*ended)), COLORS['valid'], dots=True))
+    if ended: lines.append(Line('trials', [lr for lr, _ in ended], [loss for _, loss in ended], COLORS['valid'], dots=True))
     return lines
 
 def _marks(found: Any) -> list[Mark]:
@@ -138,7 +138,8 @@ def boxed(page: str,
 class Tee:
     "A stream that passes the text of the thread that created it to `take`, and the text of other threads to the original stream"
     def __init__(self, stream: Any, take: Callable[[str], None]):
-        self._stream, self._thread, self._take = stream, threading.get_ident(), take
+        self._stream, self._take = stream, take
+        self._thread: int | None = threading.get_ident()      # None: ended
 
     def end(self,
         name: str,                     # name of the stream in `sys`: 'stdout' or 'stderr'
@@ -210,7 +211,7 @@ def placed(learn: Learner,
     keep: Callable[[dict[str, str]], None] | None = None,    # function that stores the page of the fit so far, for a saved notebook
 ) -> Iterator[None]:
     "Call `put` with the progress widget of each fit in a `with` block. If `learn.progress` has no attribute `place`, do nothing"
-    progress = getattr(learn, 'progress', None)
+    progress: Any = getattr(learn, 'progress', None)
     if not hasattr(progress, 'place'):
         yield
         return
@@ -353,7 +354,7 @@ def _rise_words(learn: Learner, lr: float) -> str:
 # %% ../../nbs/display/lr_picker.ipynb #40002580
 def from_page() -> bool:
     "Return whether the kernel is handling a message of a widget instead of running a cell"
-    parent = getattr(shell(), 'get_parent', dict)() or {}
+    parent: dict[str, Any] = getattr(shell(), 'get_parent', dict)() or {}
     return parent.get('header', {}).get('msg_type') == 'comm_msg'
 
 # %% ../../nbs/display/lr_picker.ipynb #483e44df

@@ -407,9 +407,8 @@ class Comparison(NamedTuple):
     @property
     def rows(self) -> list[tuple[str, str, float, float]]:
         "A list of (name, phase, seconds before, seconds after). The seconds are per batch, or per fit for slow starts and for parts without a phase"
-        both = [_times(self.before), _times(self.after)]
-        keys = dict.fromkeys(key for times in both for key in times)
-        found = [(*key, *(times.get(key, 0.) for times in both)) for key in keys]
+        before, after = _times(self.before), _times(self.after)
+        found = [(*key, before.get(key, 0.), after.get(key, 0.)) for key in dict.fromkeys([*before, *after])]
         return sorted(found, key=lambda row: (not row[1], -abs(row[3] - row[2])))
 
     def __repr__(self) -> str: return '\n'.join(_aligned(_compared(self), _SIDES))

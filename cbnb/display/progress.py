@@ -85,8 +85,8 @@ def shortened(rows: Sequence[Sequence[Any]],
     if n <= most: return list(rows)
     inside = keep is not None and most//5 <= keep < n - (most - most//5 - 1)
     first, shown = most//5, most - 1 - 2*inside
-    parts = [(0, first), *([(keep, keep + 1)] if inside else []), (n - shown + first, n)]
-    found = []
+    parts = [(0, first), *([(keep, keep + 1)] if keep is not None and inside else []), (n - shown + first, n)]
+    found: list[Sequence[Any]] = []
     for (a, b), (_, before) in zip(parts, [(0, 0), *parts]):
         if a > before: found.append([f'... {a - before} more'])
         found += rows[a:b]
@@ -235,6 +235,9 @@ def _halved(parts: list) -> list:
 # %% ../../nbs/display/progress.ipynb #d37c3621
 class _Passes:
     "Measure the time of batches and of whole passes in one phase, training or validation"
+    start: float        # time at which this pass began
+    done: int           # batches of this pass at the latest measurement
+    at: float           # time of the latest measurement
     def __init__(self):
         self.before, self.parts = [], []       # measurements of the previous pass, and of this pass
         self.first: float | None = None        # seconds of the first batch of the fit
@@ -357,12 +360,12 @@ def loss_lines(run: Run,
     "Return the lines for the losses of a run, with their points"
     raw, smooth = (run.raw_losses, run.losses) if wait else run.arrived()
     n = len(raw)
-    points = [(range(n), raw), (range(n), smooth)]
+    points: list[tuple[Sequence[float], Sequence[float]]] = [(range(n), raw), (range(n), smooth)]
     if wait: points += [(range(n), loss.column(n, smooth=True)) for loss in run.named.values()]
     else: points += [(loss.steps[:len(ys)], ys) for loss in run.named.values() for ys in [loss.series.arrived_smoothed()]]
-    points += [tuple(zip(*found))] if (found := run.points('valid_loss')) else []
-    first, smooth, *others = [line._replace(xs=xs, ys=ys) for line, (xs, ys) in zip(loss_looks(run), points)]
-    return [first, smooth._replace(smooths=raw), *others]
+    if found := run.points('valid_loss'): points.append(([step for step, _ in found], [value for _, value in found]))
+    first, smoothed, *others = [line._replace(xs=xs, ys=ys) for line, (xs, ys) in zip(loss_looks(run), points)]
+    return [first, smoothed._replace(smooths=raw), *others]
 
 # %% ../../nbs/display/progress.ipynb #8140a461
 def losses_layout(run: Run) -> dict[str, Any]:
@@ -493,7 +496,7 @@ class LogDisplay:
 
     def start(self, names: Sequence[str], run: Run | None = None) -> None:
         "Begin a run. The headings come with the first row, because the first epoch may add parts of the loss to them"
-        self.names, self.said = names, []
+        self.names, self.said = names, list[str]()
 
     def row(self, values: Sequence[Any]) -> None:
         "Show another row of the table, with the headings above it if they are new"
@@ -518,7 +521,8 @@ class LogDisplay:
 # %% ../../nbs/display/progress.ipynb #26eaf689
 class TerminalDisplay(LogDisplay):
     "The display for terminals: one line per epoch, and a progress bar that disappears at the end"
-    live, bar = True, None
+    live = True
+    bar: Any = None       # the bar of tqdm
 
     def progress(self, at: Progress) -> None:
         from tqdm import tqdm
@@ -542,9 +546,11 @@ class TerminalDisplay(LogDisplay):
 class NotebookDisplay(LogDisplay):
     "The display for notebooks without widgets: one output that is updated, and shows table and losses at the end"
     live, begun = True, math.inf      # begun: when the display started, as `time.perf_counter()`
+    run: Any                          # the `Run` that is shown; None: there is none
+    handle: Any                       # the output to update; None: nothing is shown yet
 
     def start(self, names: Sequence[str], run: Run | None = None) -> None:
-        self.names, self.run, self.rows, self.handle, self.begun = names, run, [], None, time.perf_counter()
+        self.names, self.run, self.rows, self.handle, self.begun = names, run, list[dict[str, Any]](), None, time.perf_counter()
         self.bar = f'<p>{_STARTING}</p>'
         if names: self._update(_STARTING)       # the first batch may take a while
 
@@ -620,7 +626,7 @@ def _latest(run: Run | None, name: str) -> float | None:
     here = values.arrived() if hasattr(values, 'arrived') else values
     return float(here[-1]) if here else None
 
-def _sweep_progress(learn: Learner) -> Progress:
+def _sweep_progress(learn: Any) -> Progress:
     finder = learn.lr_finder
     n, done = finder.num_it, len(finder.lrs)
     lr = learn.opt.param_groups[-1]['lr']
@@ -757,11 +763,11 @@ class ProgressCallback(Callback):
         if learn.purpose == 'lr_find': return _sweep_progress(learn)
         n = learn.n_iter or self._length(learn.training)
         n = n if n is None or learn.iter < n else None              # the guessed length was too low
-        seen = dict(purpose=learn.purpose, epochs=learn.epoch, n_epoch=learn.n_epoch,
+        seen: dict[str, Any] = dict(purpose=learn.purpose, epochs=learn.epoch, n_epoch=learn.n_epoch,
                     batches=learn.iter + 1, n_batches=n, training=learn.training)
         if learn.purpose != 'fit':
             return Progress(**seen, share=(learn.iter + 1)/learn.n_iter if learn.n_iter else None)
-        return Progress(**seen, **self._fit_progress(now))
+        return Progress(**seen | self._fit_progress(now))
 
     def _fit_progress(self, now: float) -> dict[str, float | None]:
         "Return the complete fraction, the remaining time, the rate, the loss and the hyper-parameters of a fit"

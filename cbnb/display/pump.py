@@ -158,11 +158,11 @@ class Pump:
         *widgets: Any,   # ipywidgets, or lists of ipywidgets; a box includes its children
     ) -> None:
         "Send the messages of more widgets to this thread"
-        if not self: return
+        if not self or (line := self._line) is None: return
         for comm in _comms(widgets):
             if hasattr(comm, '_reply_subshell_for'):
                 self._routed.append(comm)
-                _route(comm, self._token, self._line.subshell)
+                _route(comm, self._token, line.subshell)
 
     def close(self) -> None:
         "Remove this pump's routes from the comms of its widgets. A closed pump is false"
@@ -179,23 +179,23 @@ class Pump:
 
     def __call__(self) -> int:
         "Handle the messages that have arrived, and return the number of comm messages. Call the pump ten to twenty times a second"
-        if not self: return 0
-        count, stream = 0, self._line.stream
+        if not self or (line := self._line) is None: return 0
+        count, stream = 0, line.stream
         try:
-            while _waiting(self._line): count += self._take_one()
+            while self._line is not None and _waiting(line): count += self._take_one(line)        # a click may close the pump
         except BaseException:                # the other messages wait until the cell has ended
             stream.io_loop.add_callback(stream.flush)
             raise
         return count
 
-    def _take_one(self) -> bool:
+    def _take_one(self, line: _Line) -> bool:
         "Handle a comm message, or put another message back. Return whether the message was a comm message"
-        kernel, stream = self._line.kernel, self._line.stream
+        kernel, stream = line.kernel, line.stream
         with interrupts_wait():
             frames = stream.socket.recv_multipart(copy=False)
             kind = _kind(kernel.session, frames)
             if kind not in _COMM:
-                _put_back(self._line, frames)
+                _put_back(line, frames)
                 return False
             try:
                 sender, message = _read(kernel.session, frames)

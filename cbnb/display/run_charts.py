@@ -61,7 +61,7 @@ def _step_lines(runs: Sequence[Run], column: str, kept: _Kept, name: str, color:
     found = []
     for i, (start, run) in enumerate(zip(starts_of(runs), runs)):
         part = kept.of(start, run.n_steps)
-        ys = as_doubles(column_of(run, column))[part]
+        ys: Any = as_doubles(column_of(run, column))[part]
         if len(ys): found.append(Line(name, range(start + part.start, start + part.stop), ys, color, run=i, **look))
     return found
 
@@ -71,7 +71,7 @@ def _epoch_lines(runs: Sequence[Run], key: str, kept: _Kept, name: str, color: s
     found = []
     for i, (start, run) in enumerate(zip(starts_of(runs), runs)):
         points = [(start + step, value) for step, value in run.points(key) if kept.has(start + step)]
-        if points: found.append(Line(name, *map(list, zip(*points)), color, dots=True, run=i))
+        if points: found.append(Line(name, [step for step, _ in points], [value for _, value in points], color, dots=True, run=i))
     return found
 
 # %% ../../nbs/display/run_charts.ipynb #310f0bc7
@@ -81,7 +81,7 @@ def diverged(lines: Sequence[Line]) -> set[int]:    # numbers of the diverged ru
     for name in dict.fromkeys(line.name for line in lines):
         same = [line for line in lines if line.name == name and line.run is not None]
         values = [envelope(line.xs, line.ys, 400)[1] for line in same]
-        found |= {line.run for line, ys, far in zip(same, values, leaves_range(values)) if far and _rises(ys)}
+        found |= {line.run for line, ys, far in zip(same, values, leaves_range(values)) if far and _rises(ys) and line.run is not None}
     return found
 
 def _rises(values: Sequence[float]) -> bool:
@@ -122,7 +122,7 @@ def losses_chart(runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0, be
               zip(_step_lines(runs, 'smooth', kept, 'train, smoothed', COLORS['train']), raw)]
     names = dict.fromkeys(name for run in runs for name in run.named)
     named = [line for name, color in zip(names, itertools.cycle(NAMED_COLORS))
-             for line in _step_lines(runs, name, kept, name, color) if name in runs[line.run].named]
+             for line in _step_lines(runs, name, kept, name, color) if line.run is not None and name in runs[line.run].named]
     valid = _epoch_lines(runs, 'valid_loss', kept, 'valid', COLORS['valid'])
     settings = dict(_layout(runs, kept), title='Losses', smoothing=beta, robust=True,
                     text=_losses_text(runs, smooth, named, valid))
@@ -131,7 +131,7 @@ def losses_chart(runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0, be
 # %% ../../nbs/display/run_charts.ipynb #9b7effe1
 def _losses_text(runs: Sequence[Run], smooth: Sequence[Line], named: Sequence[Line], valid: Sequence[Line]) -> str:
     n = sum(run.n_steps for run in runs)
-    curves = [('train, smoothed', _joined(smooth)), *((line.name, line.ys) for line in named), ('valid', _joined(valid))]
+    curves: list[tuple[str, Any]] = [('train, smoothed', _joined(smooth)), *((line.name, line.ys) for line in named), ('valid', _joined(valid))]
     return described([(name, ys) for name, ys in curves if len(ys)], f'losses over {plural(n, "training step")}')
 
 def _joined(lines: Sequence[Line]) -> Tensor:

@@ -10,7 +10,8 @@ __all__ = ['WORDS', 'SchedulePlan', 'schedule_charts', 'is_scheduler', 'schedule
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
@@ -83,7 +84,7 @@ def _color(name: str, i: int) -> str:
 # %% ../../nbs/display/schedules.ipynb #0a485db7
 def schedule_charts(plan: SchedulePlan) -> list[Chart]:
     "Make a chart for the learning rate and for each other hyper-parameter that changes"
-    charts, xlabel = [], 'step' if plan.epochs else 'share done'
+    charts, xlabel = list[Chart](), 'step' if plan.epochs else 'share done'
     for name, lines in _panels(plan).items():
         drawn = [Line(label, plan.xs(), values, _color(name, i)) for i, (label, values) in enumerate(lines.items())]
         title = f'{name.capitalize()}: {plan.title}' if plan.title and not charts else name.capitalize()
@@ -153,7 +154,7 @@ class _Rates(Optimizer):
     ):
         self.param_groups = [{k: v.clone() if isinstance(v, Tensor) else v for k, v in group.items()}
                              | dict(params=[]) for group in opt.param_groups]
-        self.state, self.defaults = {}, dict(getattr(opt, 'defaults', {}))
+        self.state, self.defaults = defaultdict(dict), dict(getattr(opt, 'defaults', {}))
         self.name = type(opt).__name__
 
     def step(self, closure: Any = None) -> None: "Do nothing, because there are no weights"
@@ -169,9 +170,9 @@ def is_scheduler(cb: Any) -> bool:
 # %% ../../nbs/display/schedules.ipynb #a08a0995
 class _Notes:
     "Record the hyper-parameters of an optimizer at each step"
-    def __init__(self, opt: Any, names: Sequence[str]):
+    def __init__(self, opt: Any, names: Iterable[str]):
         self.groups = opt.param_groups
-        self.places = {name: hyper_key(opt, name) for name in names if hyper_key(opt, name)}
+        self.places = {name: place for name in names if (place := hyper_key(opt, name))}
         self.values: dict[str, list[list[float]]] = {name: [[] for _ in self.groups] for name in self.places}
 
     def note(self) -> None:
@@ -251,6 +252,7 @@ def schedule_plan(
 class _StandsIn:
     "A stand-in for a learner, with copies of the scheduling callbacks"
     training = True
+    _own_cbs: list[Callback]
 
     def fit(self, n_epoch, lr=None, wd=None, cbs=None, reset_opt=False, start_epoch=0, valid_every=1, resume=False, keep_best=False):
         set_length(self, as_duration(n_epoch))
@@ -260,13 +262,13 @@ class _StandsIn:
             self._noted.append((_rehearse(self, self._batches()), range(self.start_epoch, self.n_epoch)))
             self._ran.append(self.cbs)
 
-    def _batches(self) -> int:
+    def _batches(self: Any) -> int:
         if n := self.batches_in(self.dls.train): return n
         raise ValueError('a plan needs to know how many batches an epoch has, and the training loader has '
                          'no length or is empty: wrap it in Batches(make, n_iter=...)')
 
     @contextmanager
-    def _lent_opt(self, lr: Any, wd: float | None, reset_opt: bool) -> Iterator[None]:
+    def _lent_opt(self: Any, lr: Any, wd: float | None, reset_opt: bool) -> Iterator[None]:
         "In a `with` block, replace the optimizer by a copy of its hyper-parameters, with the learning rates and weight decay of this fit"
         kept = self.opt
         self.put_opt(_Rates(self.new_opt() if kept is None or reset_opt else kept))
@@ -294,7 +296,7 @@ class _StandsIn:
 def _stand_in(learn: Learner) -> Any:
     "Make a stand-in for a learner, whose `fit` runs a rehearsal"
     cls = type(learn)
-    made = object.__new__(type(cls.__name__, (_StandsIn, cls), {}))
+    made: Any = object.__new__(type(cls.__name__, (_StandsIn, cls), {}))
     vars(made).update({k: v for k, v in vars(learn).items() if k not in ('recorder', 'callbacks')})
     made.purpose, made._noted, made._ran = 'fit', [], []
     made._own_cbs = [_twin(cb, made) for cb in learn.cbs if is_scheduler(cb)]
@@ -466,7 +468,7 @@ def _cycle_still(cycle: OneCycle) -> str:
     "Draw a schedule as two static images: the learning rate with its points, and the momentum below it"
     scheds, shares = cycle.planned(), [i/200 for i in range(201)]
     marks = [Mark(f'{name} {lr_text(lr)}', share, lr, COLORS['lr']) for name, share, lr in _points(cycle)]
-    look, words = dict(xlabel='share done', size=(760, 260)), _cycle_words(cycle)
+    look, words = dict[str, Any](xlabel='share done', size=(760, 260)), _cycle_words(cycle)
     lr = Chart([Line('learning rate', shares, [scheds['lr'](x) for x in shares], COLORS['lr'])],
                title='One cycle', marks=marks, **look)
     mom = Chart([Line('momentum', shares, [scheds['mom'](x) for x in shares], COLORS['mom'])], **look)
@@ -547,8 +549,7 @@ class OneCycleView:
 
     def cycle(self) -> OneCycle:
         "Return the schedule with the values of the sliders"
-        controls = self.lr_max, self.div, self.div_final, self.pct_start
-        return OneCycle(*(control.value for control in controls), self.one_cycle.mom)
+        return OneCycle(self.lr_max.value, self.div.value, self.div_final.value, self.pct_start.value, self.one_cycle.mom)
 
     def call(self) -> str:
         "Return the call that trains with this schedule, with `n_epoch` as a placeholder"

@@ -15,7 +15,7 @@ from typing import Any
 from ..basics.arguments import as_positive
 from ..callback import Callback
 from ..events import CancelFitException
-from ..basics.optimizers import hyper_key, save_hypers, write_hyper
+from ..basics.optimizers import save_hypers, set_hyper
 from ..basics.text import clock
 from ..history import Run
 
@@ -101,8 +101,7 @@ class Steering(Callback):
     def _scale(self) -> None:
         opt = self.learn.opt
         self._put_back = save_hypers(opt)
-        key, i = hyper_key(opt, 'lr')
-        write_hyper(opt.param_groups, key, i, [g[key]*self.lr_scale for g in opt.param_groups])
+        set_hyper(opt, 'lr', [g['lr']*self.lr_scale for g in opt.param_groups])
 
     def _unscale(self) -> None:
         if self._put_back: self._put_back()

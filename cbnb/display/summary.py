@@ -6,7 +6,7 @@
 __all__ = ['layer_rows', 'Summary']
 
 # %% ../../nbs/display/summary.ipynb #d8cef731
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 # %% ../../nbs/display/summary.ipynb #e0ee4df7
@@ -47,9 +47,10 @@ def layer_rows(model: nn.Module,
 class Summary(str):
     "The text of a summary, which a notebook shows as a table"
     headings = ('layer', 'output', 'parameters', 'trainable')
-    rows, notes = (), ()     # rows of the table, and lines of text below the table
+    rows: Sequence[tuple[str, ...]] = ()     # rows of the table
+    notes: Sequence[str] = ()                # lines of text below the table
 
-    def __new__(cls, rows: list[tuple[str, ...]], notes: list[str]):
+    def __new__(cls, rows: Sequence[tuple[str, ...]], notes: Sequence[str]):
         self = super().__new__(cls, '\n'.join([*text_table([cls.headings, *rows]), '', *notes]))
         self.rows, self.notes = rows, notes
         return self

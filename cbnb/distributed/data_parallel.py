@@ -70,7 +70,7 @@ class Wrapped(nn.Module):
     def forward(self, call: Callable[[], Any]) -> Any: return call()
 
 # %% ../../nbs/distributed/data_parallel.ipynb #704ed777
-def wrap_step(step: Step, wrapped: nn.Module, undo: UndoStack,
+def wrap_step(step: Step, wrapped: Any, undo: UndoStack,
     exchanges: Callable[[], bool] = lambda: True,    # returns whether the backward pass of this batch averages the gradients
 ) -> None:
     "Send the training predictions of a step through a wrapper module"
@@ -203,12 +203,12 @@ class Distributed(Callback):
             `fully_shard`
     """
     order, no_state = -20, ('group', 'accelerator', 'models', 'seeded', 'unsent', 'wrapped', 'train_share')      # runs before every callback that wraps the steps
-    group: Group | None = None           # while a run is under way in several processes
+    group: Any = None                    # the `Group`, while a run is under way in several processes
     accelerator: Any = None              # also set only while a run is under way in several processes
     models: Any = None                   # the `ShardedModels` of a sharded run
     unsent = False                       # whether there are gradients that no other process has seen
     wrapped: Any = None                  # torch's wrapper, if messages travel with the gradients
-    train_share: Share | None = None     # the `Share` of the last training phase
+    train_share: Any = None              # the `Share` of the last training phase
     weight: Any = None                   # how much the batch of this process counts
     sent = aside = apart = False         # the gradients of this batch are exchanged; a validation is under way; weights differ
     name = 'data_parallel'               # not `distributed`, which is the method of the learner
@@ -223,7 +223,7 @@ class Distributed(Callback):
         return self.group is not None
 
     @property
-    def share(self) -> Share | None:
+    def share(self) -> Any:
         "The `Share` of the current phase. `None` if the batches of this phase are not divided, as in a single process"
         dl = self.learn.dl
         while dl is not None and not isinstance(dl, Share): dl = vars(dl).get('dl') if hasattr(dl, '__dict__') else None
@@ -476,7 +476,7 @@ class Distributed(Callback):
             'the processes would go different ways')
         if self.sharded:
             from cbnb.distributed.sharded import ShardedModels      # imported here because it loads much of torch
-            blocks = None if self.sharded is True else self.sharded
+            blocks = None if isinstance(self.sharded, bool) else self.sharded
             return undo.set(self, 'models', ShardedModels(learn, blocks, **self.options))
         if type(step).backward is not Step.backward or isinstance(step, CallStep):
             return average_after(step, learn, undo, lambda: self.share.weight, self._exchanges)

@@ -104,7 +104,7 @@ def _end(process: subprocess.Popen) -> None:
     "Kill a process and the other processes in its process group, such as loader workers"
     with contextlib.suppress(ProcessLookupError, PermissionError): os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    for pipe in process.stdin, process.stdout:
+    for pipe in filter(None, (process.stdin, process.stdout)):
         with contextlib.suppress(OSError): pipe.close()
 
 # %% ../../nbs/distributed/launch.ipynb #7a51ac0f

@@ -60,7 +60,7 @@ def full_state(
 ) -> Any:                       # the same nesting; tensors that were not sharded are not copied
     "Return a state with all sharded tensors gathered. All processes must call this function together"
     keep = not only_main or not dist.is_initialized() or dist.get_rank() == 0
-    def gathered(t: Tensor) -> Tensor:
+    def gathered(t: Any) -> Tensor:
         if not is_sharded(t): return t
         value = t.detach().full_tensor()
         return t if not keep else value.cpu() if on_cpu else value
@@ -125,7 +125,7 @@ class _Sharded:
 
     def note(self) -> None:
         self.added = [set(vars(m)) - names for m, _, names, _ in self.before]
-        self.plain = {m._parameters[name]: p for m, *_, params in self.before
+        self.plain: dict[Any, nn.Parameter] = {m._parameters[name]: p for m, *_, params in self.before
                       for name, p in params.items() if p is not None}
 
     def restore(self) -> None:
@@ -137,7 +137,7 @@ class _Sharded:
             _composable_state._module_state_mapping.pop(m, None)     # torch's table of sharded modules
 
 # %% ../../nbs/distributed/sharded.ipynb #fd8dc31a
-def _replace_params(opt: torch.optim.Optimizer, new: Mapping[Tensor, Tensor],    # maps each parameter to its replacement
+def _replace_params(opt: torch.optim.Optimizer, new: Mapping[Any, Tensor],    # maps each parameter to its replacement
     convert: Callable[[Tensor, Tensor], Tensor]) -> None:
     "Replace the parameters of an optimizer, and convert its state"
     for params in (group['params'] for group in opt.param_groups):
@@ -171,7 +171,7 @@ def _check_model(model: nn.Module) -> None:
     if why: raise ValueError(f'{type(model).__name__} cannot be sharded: {why}')
 
 # %% ../../nbs/distributed/sharded.ipynb #f579b6f1
-_REFUSED = {
+_REFUSED: dict[type[Any], str] = {
     Compile: 'torch.compile would compile the exchange of the weights as part of the model',
     ChannelsLast: 'parts of weights have no channels-last format'}
 
@@ -237,7 +237,7 @@ def _shard_opt_state(opt: torch.optim.Optimizer, state: Mapping[str, Any]) -> di
     params = dict(enumerate(p for group in opt.param_groups for p in group['params']))
     each = {i: map_tensors(lambda t: _shard_value(t, params.get(i)), s) for i, s in state['state'].items()}
     forms = [{'fused': group['fused']} if 'fused' in group else {} for group in opt.param_groups]
-    groups = [group | form for group, form in itertools.zip_longest(state['param_groups'], forms, fillvalue={}) if group]
+    groups = [group | form for group, form in itertools.zip_longest(state['param_groups'], forms, fillvalue=dict[str, Any]()) if group]
     return {**state, 'state': each, 'param_groups': groups}
 
 def _whole_opt_states(opt: Any, undo: UndoStack) -> None:

@@ -44,10 +44,9 @@ def steps_of(
     while step := list(itertools.islice(batches, n)):
         if len(step) == n or not drop_last: yield dealt_step(step, n)
 
-def n_steps(n_batches: int | None,    # number of batches in the loader; None: unknown
-    n: int, drop_last: bool) -> int | None:    # number of steps; None: unknown
-    "Return the number of steps in an epoch"
-    if n_batches is None: return None
+def n_steps(n_batches: int,    # number of batches in the loader
+    n: int, drop_last: bool) -> int:
+    "Return the number of steps in an epoch of `n` processes"
     return n_batches//n if drop_last else -(-n_batches//n)
 
 # %% ../../nbs/distributed/shares.ipynb #5cbf8b25
@@ -67,7 +66,7 @@ class Dealt:
     def __iter__(self) -> Iterator[list[Any]]:
         "Iterate over the batches of this process. If a batch is a borrowed item, set `borrowed` to the number of this batch"
         self.steps = steps_of(self.sampler, self.group.n, self.drop_last) if self.group.number == 0 else None
-        self.chunk, self.is_last, self.borrowed = deque(), False, None
+        self.chunk, self.is_last, self.borrowed = deque[list[list[Any]]](), False, None
         return self._batches()
 
     def start(self) -> None:
@@ -88,7 +87,7 @@ class Dealt:
 
 def _chunk(steps: Iterator[list[list[Any]]], at_once: float) -> tuple[deque[list[list[Any]]], bool]:
     "Return the next steps, with about `at_once` items in total, and whether they are the last steps"
-    chunk, size = deque(), 0
+    chunk, size = deque[list[list[Any]]](), 0
     for step in steps:
         chunk.append(step)
         size += sum(map(len, step)) + 1
@@ -99,7 +98,8 @@ def _chunk(steps: Iterator[list[list[Any]]], at_once: float) -> tuple[deque[list
 class _Sent:
     "Iterable over the batches of one process. Process 0 loads all batches and sends them"
     def __init__(self, dl: Iterable, group: Group, borrows: bool):
-        self.dl, self.group, self.borrows, self.borrowed = dl, group, borrows, None
+        self.dl, self.group, self.borrows = dl, group, borrows
+        self.borrowed: int | None = None
 
     def __iter__(self) -> Iterator[Any]:
         n, i, self.borrowed = self.group.n, 0, None
@@ -166,9 +166,8 @@ class Share:
         return getattr(self.dl, name)
 
     def __len__(self) -> int:
-        n = n_steps(n_batches(self.dl), self.group.n, self.drop_last)
-        if n is None: raise TypeError('this loader does not know its length')
-        return n
+        if (n := n_batches(self.dl)) is None: raise TypeError('this loader does not know its length')
+        return n_steps(n, self.group.n, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]: return self.batches_from(0)
 

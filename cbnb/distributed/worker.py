@@ -63,7 +63,8 @@ LEFT_OUT = LogDisplay, _BaseDataLoaderIter
 @functools.cache
 def _pickling() -> Any:
     "Return the object that `torch.save` gets as `pickle_module`"
-    class Pickler(_cloudpickle().Pickler):
+    base: Any = _cloudpickle().Pickler
+    class Pickler(base):
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, LEFT_OUT): return type(None), ()
             return super().reducer_override(obj)
@@ -110,7 +111,8 @@ def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:
 # %% ../../nbs/distributed/worker.ipynb #6d6053c3
 def _refusal(part: Any, above: set[int]) -> Exception | None:
     "Return the error that pickling a part raises, or None if pickling succeeds"
-    class Pickler(_pickling().Pickler):
+    base: Any = _pickling().Pickler
+    class Pickler(base):
         def persistent_id(self, obj: Any) -> Any:
             return 'there' if id(obj) in above or isinstance(obj, (TypedStorage, UntypedStorage)) else None
     try: Pickler(io.BytesIO(), protocol=5).dump(part)

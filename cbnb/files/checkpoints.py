@@ -179,13 +179,14 @@ class Due:
 
     def after_epoch(self, epoch: int) -> bool:
         "Return whether a checkpoint is due after epoch `epoch`"
-        return bool(self.every_epochs) and (epoch + 1) % self.every_epochs == 0 or self.now(-1)
+        return self.every_epochs is not None and (epoch + 1) % self.every_epochs == 0 or self.now(-1)
 
 # %% ../../nbs/files/checkpoints.ipynb #a69bef46
 class _Writer:
     "Writes checkpoints, in the calling thread or in a background thread"
     def __init__(self, background: bool):
-        self.background, self.copies = background, {}
+        self.background = background
+        self.copies: dict[int, Tensor] = {}
         self.thread: threading.Thread | None = None
         self.failed: list[Exception] = []
 

@@ -184,7 +184,8 @@ def _export_pickle(learn: Learner, path: Path) -> Path:
         undo.callback(learn.put_opt, learn.opt)
         learn.put_opt(None)
         undo.set(learn, 'metrics', [fresh(m) for m in learn.metrics])     # because metrics may hold data
-        return write_whole(path, lambda draft: torch.save(learn, draft))
+        write_whole(path, lambda draft: torch.save(learn, draft))
+    return path
 
 # %% ../../nbs/files/export.ipynb #a581c9bd
 def _read(path: str | Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ __all__ = ['iterator_over', 'skipping', 'draws', 'batches_from', 'position_of', 
 
 # %% ../../nbs/files/position.ipynb #ec38ec7b
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # %% ../../nbs/files/position.ipynb #253c1a07
@@ -21,7 +21,7 @@ from ..basics.random_state import save_rng
 # %% ../../nbs/files/position.ipynb #9a5cd335
 class _Skipping:
     "Sampler that skips the first `n` entries of another sampler"
-    def __init__(self, sampler: Iterable[Any], n: int): self.sampler, self.n, self.latest = sampler, n, None
+    def __init__(self, sampler: Any, n: int): self.sampler, self.n, self.latest = sampler, n, _Skipped(iter(()), n)
 
     def __len__(self) -> int: return len(self.sampler)
 
@@ -58,7 +58,7 @@ def iterator_over(dl: DataLoader, replaced: Callable[[Any], Any],    # takes the
     sampler.start()                                       # with workers, the first indices are already drawn
     return it
 
-def skipping(sampler: Iterable[Any], n: int) -> Any:
+def skipping(sampler: Any, n: int) -> Any:
     "Create a sampler for `iterator_over` that skips the first `n` entries of `sampler`"
     return _Skipping(sampler, n)
 

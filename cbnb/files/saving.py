@@ -108,7 +108,7 @@ def plain_name(name: str) -> str:    # the name without the prefixes that `torch
 
 def renamed(state: Mapping[str, Any], name: Callable[[str], str]) -> OrderedDict[str, Any]:    # the state with new names
     "Rename the entries of a model's state, including the versions of its modules"
-    new = OrderedDict((name(k), v) for k, v in state.items())
+    new: Any = OrderedDict((name(k), v) for k, v in state.items())        # torch's states have an attribute `_metadata`
     new._metadata = {name(k): v for k, v in getattr(state, '_metadata', {}).items()}
     return new
 
@@ -135,10 +135,10 @@ def _opt_state(learn: Learner) -> dict[str, Any]:
     state['param_groups'] = groups + state['param_groups'][len(groups):]
     return as_loadable(state | dict(param_names=param_names(learn.opt, trained_modules(learn))), "the optimizer's state")
 
-def param_names(opt: Any, modules: Mapping[str, nn.Module],    # modules as from `trained_modules`
+def param_names(opt: Any, modules: dict[str, nn.Module],    # modules as from `trained_modules`
 ) -> list[list[str | None]]:    # one list for each group; None for a parameter outside the modules
     "Return the names of an optimizer's parameters, such as '0.weight' of the model, or 'loss_func.s'"
-    names = {}
+    names: dict[int, str] = {}
     for part, m in reversed(modules.items()):       # a parameter that two modules share has the name of the first
         prefix = '' if part == 'model' else f'{part}.'
         names |= {id(p): prefix + plain_name(name) for name, p in m.named_parameters()}
@@ -295,7 +295,7 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
             self.put_opt(had)
             e.add_note(f'nothing was loaded from {path}')
             raise
-    if not self.running: self.loaded_from = path      # a fit with `start_epoch` mentions the file
+    if not self.running: vars(self)['loaded_from'] = path      # a fit with `start_epoch` mentions the file
     if not strict: _warn_of_misfit(path, states['model'], before['model'], fit['model'].unexpected_keys)
     if one_sided := _one_sided(states, before): warn_user(f'{path} {one_sided}')
     if why_not: warn_user(f'the optimizer was not loaded: {why_not}')

@@ -156,7 +156,7 @@ def imbalance(e: Evidence) -> Iterator[Finding]:
 
 def label_range(e: Evidence) -> Iterator[Finding]:
     "D11: labels below 0, or without an output of the model"
-    out = e.call.pred if e.kind == 'classes' else e.pred if e.failed else None
+    out = e.call.pred if e.call is not None and e.kind == 'classes' else e.pred if e.failed else None
     if not isinstance(out, Tensor) or out.ndim < 2 or (y := e.targets) is None or y.is_floating_point() or not y.numel(): return
     n, low, high = out.shape[1], int(y.min()), int(y.max())
     if low >= 0 and high < n: return
@@ -326,9 +326,9 @@ def inverted_weights(e: Evidence) -> Iterator[Finding]:
 def counted_pads(e: Evidence) -> Iterator[Finding]:
     "D21: most targets belong to pads, and the loss counts them"
     x, y = _rows_of(e.items), _targets_of(e.items)
-    pads = {m.padding_idx for m in e.learn.model.modules() if isinstance(m, nn.Embedding)} - {None}
+    pads = {m.padding_idx for m in e.learn.model.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None}
     if x is None or y is None or len(pads) != 1 or x.is_floating_point() or y.is_floating_point() or x.shape != y.shape: return
-    at = x == next(iter(pads))
+    at = x.eq(next(iter(pads)))
     if e.ignored is not None: at = at & (y != e.ignored)
     if (share := at.float().mean()) > 0.7: yield finding('D21.pads', 'targets', f'{percent(share)} belong to pads', 'targets of pads that the loss ignores')
 

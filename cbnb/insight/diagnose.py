@@ -66,7 +66,8 @@ def _of_slices(f: Finding, found: Predictions, slices: Mapping[str, Sequence[Any
     def kind(name: str) -> str: return name.partition(' = ')[0] if ' = ' in name else ' '.join(name.split(' ')[:1 if name.startswith('class ') else 2])
     same = {name: inside for name, inside in slices_of(found, slices).items() if kind(name) == kind(f.where) and inside.any()}
     names = tuple(name.removeprefix(kind(f.where)).removeprefix(' =').strip() for name in same)
-    means = tuple(float(found.losses.double().cpu()[inside].mean()) for inside in same.values())
+    losses: Any = found.losses
+    means = tuple(float(losses.double().cpu()[inside].mean()) for inside in same.values())
     return Figure('bars', f'Mean loss by {kind(f.where)}', names, (means,), (list(same).index(f.where),))
 
 # %% ../../nbs/insight/diagnose.ipynb #74068b15

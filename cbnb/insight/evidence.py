@@ -112,7 +112,7 @@ def loss_calls(
 class Layer:
     "One call of a module without submodules"
     name: str             # as in `named_modules`
-    module: nn.Module
+    module: Any      # an `nn.Module`
     x: Tensor | None      # its first input
     out: Tensor | None    # its output
 
@@ -192,7 +192,7 @@ def without_dropout(
 def compute_loss(
     learn: Learner,
     batch: Any,      # a batch on the device
-) -> Tensor | None:
+) -> Any:            # None: the training step computes no loss
     "Compute prediction and loss of a batch as in training. Return the loss with its graph"
     learn.iter, learn.training = 1, True              # the checks of the first batch belong to a fit
     learn.pred = learn.loss = learn.loss_grad = learn.step_result = None

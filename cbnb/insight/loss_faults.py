@@ -159,7 +159,8 @@ class _Watched:
     def _begin(self, loss_func: Any) -> None:
         self.loss_func, self.kind = loss_func, kind_of_loss(loss_func)
         self.targets: list[Tensor] = []              # of 50 batches at most
-        self.seen, self.known = None, (0, None)      # the last targets; the number of batches and their constant loss
+        self.seen: Tensor | None = None                         # the last targets
+        self.known: tuple[int, float | None] = (0, None)        # the number of batches and their constant loss
 
     def add(self, learn: Learner, wait: bool) -> None:
         "Keep the targets of the batch that was trained last"
@@ -174,7 +175,7 @@ class _Watched:
     def guess(self) -> float | None:
         "Return the loss of the best constant prediction for these targets"
         n, (before, known) = len(self.targets), self.known
-        if n > before and (known is None or n >= min(2*before, 50)):
+        if self.kind is not None and n > before and (known is None or n >= min(2*before, 50)):
             together = torch.cat([t.flatten() for t in self.targets] if self.kind == 'classes' else self.targets)
             self.known = n, constant_loss(self.kind, together)
         return self.known[1]

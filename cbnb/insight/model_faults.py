@@ -239,7 +239,7 @@ def init_scale(e: Evidence) -> Iterator[Finding]:
 
 def linear_linear(e: Evidence) -> Iterator[Finding]:
     "M11: two layers of the same kind without an activation between them. Bottlenecks, and convolutions in groups or of size 1, are meant"
-    made = {layer.out.grad_fn: layer for layer in e.matrices if layer.out is not None and layer.out.grad_fn is not None}
+    made: dict[Any, Any] = {layer.out.grad_fn: layer for layer in e.matrices if layer.out is not None and layer.out.grad_fn is not None}
     for layer in e.matrices:
         node = layer.x.grad_fn if layer.x is not None else None
         while node is not None and node not in made and node.name().removesuffix('Backward0') in (*SHAPE_OPERATIONS, 'NativeBatchNorm', 'NativeDropout'):
@@ -266,7 +266,7 @@ def norm_statistics(e: Evidence) -> Iterator[Finding]:
     "M18: running averages of a norm that do not follow the data"
     for layer in e.layers:
         m = layer.module
-        if not isinstance(m, nn.modules.batchnorm._BatchNorm) or m.running_mean is None: continue
+        if not isinstance(m, nn.modules.batchnorm._BatchNorm) or m.running_mean is None or m.running_var is None: continue
         if not m.training and not m.running_mean.any() and (m.running_var == 1).all(): yield finding('M18.eval',
             layer.name, 'evaluation mode in training, with the averages of a new layer', 'training mode')
         elif m.momentum is not None and m.momentum < 0.002: yield finding('M18.momentum', layer.name, f'momentum={m.momentum:g}', 'about 0.1')

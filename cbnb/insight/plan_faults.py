@@ -80,7 +80,7 @@ def wrong_loss(e: Evidence) -> Iterator[Finding]:
 
 def broadcast(e: Evidence) -> Iterator[Finding]:
     "L6: each prediction is compared with every target"
-    y = next((t for _, t in leaves(e.learn.yb)), None)
+    y: Any = next((t for _, t in leaves(e.learn.yb)), None)
     if not e.calls and is_column_and_row(e.pred, y):
         watch = AllPairs()
         with warnings.catch_warnings():

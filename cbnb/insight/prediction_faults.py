@@ -133,9 +133,9 @@ def slices_of(
 def _quarters(found: Predictions, most: int = 2000) -> dict[str, Tensor]:
     "Divide the items by each input column, if the inputs are rows of up to 64 numbers"
     if found.items is None or not 100 <= len(found) <= most or not found.items.has(len(found) - 1): return {}
-    rows = [next((t for _, t in leaves(found.items[i])), None) for i in range(len(found))]
+    rows: list[Any] = [next((t for _, t in leaves(found.items[i])), None) for i in range(len(found))]
     if any(row is None or row.ndim != 1 or not row.is_floating_point() or len(row) > 64 for row in rows) or len({len(row) for row in rows}) > 1: return {}
-    x, groups = torch.stack(rows).cpu(), {}
+    x, groups = torch.stack(rows).cpu(), dict[str, Tensor]()
     cuts = x.quantile(torch.tensor([0.25, 0.5, 0.75]), dim=0)
     for c in range(x.shape[1]):
         a, b, d = cuts[:, c].tolist()

@@ -233,7 +233,7 @@ def follows(e: Evidence) -> Iterator[Finding]:
     if own > max(chance) + 2*pstdev(chance) and own > 0.01: return
     dataset = learn.dls.train.dataset
     for step in (-1, 1):
-        near = [(i + step) % len(dataset) for i in e.numbers]
+        near = [(i + step) % len(dataset) for i in e.numbers or ()]
         other = learn.split_batch(read_items(learn.dls.train, near, 0.2)[0])[1]
         other = next(t for _, t in leaves(other))
         if len(other) != n: break

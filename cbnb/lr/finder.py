@@ -72,7 +72,7 @@ def diverged(losses: Sequence[float],    # smoothed losses
 class UpdateCounter(Callback):
     "Record the loss of each update of the weights, and end the run after `num_it` updates"
     order, run_valid = 61, False
-    run_in: Sequence[str] = ('lr_find', 'fit')
+    run_in: tuple[str, ...] = ('lr_find', 'fit')
     num_it, stage = 100, ''           # number of updates; name of the run in the progress bar
     lrs: list[float] = []             # one value for each update; unchanged if the run does not begin
     raw_losses: list[float] = []
@@ -190,7 +190,7 @@ class LRFinder(UpdateCounter):
     own_mom: float | None = None           # momentum of the optimizer before the sweep
     update_norms: Sequence[float] = ()     # norm of each update
     weight_norm = 0.                       # norm of the weights before the sweep
-    moved: UpdateNorms | None = None       # measures the norms during the sweep
+    moved: Any = None                      # `UpdateNorms`, which measures the norms during the sweep
     epoch_batches: int | None = None       # batches in an epoch; None: not known
     n_items = 0                            # items seen
     bad_data, several = '', False          # message about bad items; whether there are several optimizers
@@ -267,7 +267,7 @@ class LRFinder(UpdateCounter):
 def _mock_run(self: Learner, counter: UpdateCounter, cbs: Any = None,    # further callbacks; None: no others
 ) -> None:
     "Train with the purpose `lr_find`, then restore the learner. Only `counter` keeps its records of the run"
-    error = batch = None
+    failed = None
     with interrupts_wait(), UndoStack() as undo:
         undo.callback(snapshot(self))
         with self.no_logging(), self.run_as('lr_find', cbs), self.added_cbs(counter):
@@ -277,10 +277,10 @@ def _mock_run(self: Learner, counter: UpdateCounter, cbs: Any = None,    # furth
             try: self.run_epochs()
             except Exception as e:
                 if not counter.ends_at(e): raise
-                error, batch = e, (self.xb, self.yb)
+                failed = (self.xb, self.yb), e
             if isinstance(self.train_step, UpdateStep) and not self.train_updates: raise ValueError(
                 'train_step updates the weights without learn.opt, so there is no rate to sweep: pass its optimizer, UpdateStep(f, opt=...)')
-    if error is not None: _try_again(self, batch, error)
+    if failed is not None: _try_again(self, *failed)
 
 def _try_again(learn: Learner, batch: tuple[Any, Any], error: Exception) -> None:
     "Raise the error of a loss function again, unless the loss of this batch can be computed with the restored weights. Then the rate was too high"
@@ -312,7 +312,7 @@ TYPICAL_EPOCHS, UNKNOWN_EPOCH = 5, 1000    # assumed epochs of a fit, and assume
 
 def planned_run(n_epoch: float | None,    # planned epochs; None: as many as the last fit had
     last: int | None,    # epochs of the last fit; None: there was none
-    epoch_batches: int | None,    # batches in an epoch; None: not known
+    epoch_batches: float | None,    # batches in an epoch; None: not known
     per_update: float = 1.) -> Planned:
     "Compute the length of the planned run, in updates and in words"
     hint = ''
@@ -426,7 +426,7 @@ def _with_trials(found: 'LRFind') -> Any:
         axes[0].set_title('Sweep')
         lr_trials_figure([t.lr for t in found.trials], [t.loss for t in found.trials],
                          found.start_loss, found.recommended, found.band,
-                         f'Trials of {found.trial_plan.steps:,} updates', axes[1])
+                         f'Trials of {found.trial_plan.steps:,} updates' if found.trial_plan else '', axes[1])
         fig.suptitle(_title(found), color=COLORS['text'], fontsize=11)
         return fig
 
@@ -539,7 +539,7 @@ class LRFind:
             source of the rate, 'balanced' or 'trials', and the rate
         """
         first = self.recommend(steps)
-        if not self.trials: return 'balanced', first
+        if not self.trials or self.trial_plan is None or self.start_loss is None: return 'balanced', first
         rate = choose(self.trial_plan._replace(planned_steps=steps), self.trials, self.start_loss)
         return 'trials', rate._replace(doubt=rate.doubt if first.doubt else '')
 
@@ -633,7 +633,8 @@ class LRFind:
         Returns:
             an `LRPicker`
         """
-        return view_for('lr_find', True, None, None)(self, learn)
+        view: Any = view_for('lr_find', True, None, None)
+        return view(self, learn)
 
     @property
     def fig(self) -> Any:
@@ -721,7 +722,7 @@ def checked_trials(
     "Convert the argument `trials` of `lr_find`. Raises `ValueError` or `TypeError` if the value is not valid or the budget is too small"
     if trials is None or trials is False: return None
     if trials is True: return 0.2
-    if isinstance(trials, Real) and 0 < trials < 1: return float(trials)
+    if isinstance(trials, Real) and 0 < float(trials) < 1: return float(trials)
     if isinstance(trials, Real) and not hasattr(trials, '__index__') or isinstance(trials, str):
         raise ValueError(f'trials={trials!r} should be True, a share of the run below 1, '
                          'or a whole number of batches')
@@ -749,6 +750,7 @@ def trial_plan(
 # %% ../../nbs/lr/finder.ipynb #4c2f4410
 def _affordable(found: LRFind, finder: LRFinder, trials: float | int, n_valid: int) -> Plan | None:
     "Plan the trials and print their cost. If the budget is too small, print this, add it to `found.reason`, and return `None`"
+    if found.first is None: return None
     per_update, checks = finder.n_used/len(finder.lrs), n_valid*(MOST_TRIALS + 1)
     left = (trials - finder.n_seen - checks)/per_update
     plan = trial_plan(found.first.lr, trials, found.planned_steps, left)
@@ -791,7 +793,7 @@ def _try_rates(self: Learner,
 def _remark(learn: Learner, finder: LRFinder) -> str:
     "Return a text about the unusual properties of a sweep, for the reason of its rate. The text is empty if there are none"
     said = ''
-    if finder.mom is not None and abs(finder.mom - finder.own_mom) > 0.02:
+    if finder.mom is not None and finder.own_mom is not None and abs(finder.mom - finder.own_mom) > 0.02:
         said = (f'; swept with momentum {finder.mom:.2g}, as in fit_one_cycle: a plain fit has '
                 f'{finder.own_mom:.2g} and needs a {"higher" if finder.own_mom < finder.mom else "lower"} '
                 'rate, which a learner with these moms=... finds')
@@ -840,7 +842,7 @@ def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int =
                    finder.update_norms, finder.weight_norm, planned, last_fit(self), finder.epoch_size(),
                    finder.bad_data, finder.mom, _remark(self, finder))
     if budget and found.first is not None: self._try_rates(found, finder, budget, cbs)
-    found._learn, self.lr_finder_result = weakref.ref(self), found
+    found._learn, vars(self)['lr_finder_result'] = weakref.ref(self), found
     if show_plot:
         found.plot()
         found._shown_in = _cell()

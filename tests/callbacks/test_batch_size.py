@@ -393,3 +393,8 @@ def test_other_errors_get_no_advice():
     with pytest.raises(ZeroDivisionError) as caught:
         learn.fit(1)
     assert not any("memory" in note for note in caught.value.__notes__)
+
+
+def test_a_system_that_does_not_tell_the_peak_has_no_memory_to_report(monkeypatch):
+    monkeypatch.setattr(batch_size.Path, "read_text", lambda path: "VmRSS:\t  100 kB\n")
+    assert batch_size.memory_of("cpu") is None

@@ -10,7 +10,7 @@ import sklearn.metrics
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, TensorDataset
 from torchmetrics.classification import MulticlassF1Score
 
 import cbnb.all as cbnb
@@ -560,3 +560,15 @@ def test_a_wrong_batch_weight_is_found_before_the_fit(weight):
     with pytest.raises((TypeError, ValueError), match="batch_weight returned (None|-1|nan)") as raised:
         learn.fit(1)
     assert seen.n == 0 and "sanity_check=False" in raised.value.__notes__[-1]
+
+
+def test_a_batch_sampler_of_yours_chooses_the_items():
+    data = TensorDataset(torch.arange(10.0), torch.arange(10))
+    loader = DataLoader(data, batch_sampler=BatchSampler([1, 3, 5, 7, 9], 2, False))
+    assert sample_batch(loader)[1].tolist() == [1, 5]
+
+
+def test_a_tried_batch_leaves_no_attribute_for_callbacks_to_read():
+    learn = learner(cbnb.accuracy)
+    learn.fit(1)
+    assert not hasattr(learn, "weight")

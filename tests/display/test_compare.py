@@ -341,6 +341,11 @@ def test_a_table_as_a_figure_is_the_best_value_of_each_run():
     assert {text.get_text() for text in ax.texts} >= {"no value"}
 
 
+def test_a_table_without_values_is_no_figure():
+    with pytest.raises(ValueError, match="these runs have no values yet"):
+        runs_table(line_learner(), return_fig=True)
+
+
 # --- the chart ---
 
 
