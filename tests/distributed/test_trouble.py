@@ -42,7 +42,7 @@ def test_all_processes_end_alike(found, how):
         *others, last = [each[f"{how} {where}"] for each in found]
         assert last["said"].startswith(expected(how, where)), (where, last)
         for other in others:
-            said = "RuntimeError: process" if how == "error" else expected(how, where)
+            said = "OtherFailed: process" if how == "error" else expected(how, where)
             assert other["said"].startswith(said) and ("mine" in other["said"]) == (how == "error"), (where, other)
             if last["said"] == "ended":
                 assert other["weights"] == last["weights"], (where, other, last)
