@@ -51,11 +51,10 @@ def first_bad_layer(model: nn.Module, run: Callable[[], Any]) -> str | None:
         if found or all_finite(out): return
         kind = type(layer).__name__
         found.append(f'layer {name} ({kind})' if name else f'the model itself ({kind})')
-    with UndoStack() as undo:
-        with interrupts_wait():
-            for name, layer in model.named_modules():
-                undo.callback(layer.register_forward_hook(lambda m, _, out, name=name: look(name, m, out)).remove)
-        run()
+    with interrupts_wait() as waiting, UndoStack() as undo:
+        for name, layer in model.named_modules():
+            undo.callback(layer.register_forward_hook(lambda m, _, out, name=name: look(name, m, out)).remove)
+        with waiting.lifted(): run()
     return found[0] if found else None
 
 # %% ../../nbs/callbacks/stopping.ipynb #a1af190f

@@ -224,17 +224,17 @@ def probe(
     names = {m: name for name, m in model.named_modules()}
     def note(m: nn.Module, args: tuple, out: Any) -> None:
         e.layers.append(Layer(names[m], m, *(next((t for _, t in leaves(v)), None) for v in (args, out))))
-    with UndoStack() as stack:
-        with interrupts_wait():
-            for m in names:
-                if next(m.children(), None) is None: stack.callback(m.register_forward_hook(note).remove)
+    model.train()
+    with interrupts_wait() as waiting, UndoStack() as stack:
+        for m in names:
+            if next(m.children(), None) is None: stack.callback(m.register_forward_hook(note).remove)
         stack.enter_context(torch.enable_grad())
-        model.train()
         stack.enter_context(without_dropout(model))
         calls = stack.enter_context(LossCalls())
         for p in model.parameters(): p.grad = None
-        try: e.loss = compute_loss(learn, e.batch)
-        except Exception as error: e.failed = error
+        with waiting.lifted():
+            try: e.loss = compute_loss(learn, e.batch)
+            except Exception as error: e.failed = error
     e.pred, e.calls = learn.pred, loss_calls(calls.noted)
     if not e.failed:
         with torch.no_grad(): note_metrics(e)
