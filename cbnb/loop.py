@@ -355,6 +355,11 @@ def note_place(self: Loop, e: Exception, i: int) -> None:
     Args:
         e: the error, to which a note is added
         i: index of the batch
+    Example:
+        from cbnb.toy import line_learner
+        e = ValueError('disk full')
+        line_learner().note_place(e, 0)
+        assert e.__notes__ == ['in outside a run']              # no run, so no epoch and batch
     """
     self.iter, self.in_batch = i, True
     said: Any = getattr(e, '__notes__', ())

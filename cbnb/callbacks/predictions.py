@@ -110,7 +110,8 @@ def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable
         try: item = [_one_item(v, i, n) for v in (pred, *yb)]
         except ValueError as e: raise TypeError(f'{name} cannot give a loss for each item: it has neither an attribute nor an argument '
             f"`reduction` that could be 'none', and the batch cannot be cut into items, because {e}") from e
-        found.append(_loss_and_weight(loss_func, item, batch_weight))
+        try: found.append(_loss_and_weight(loss_func, item, batch_weight))
+        except Exception as e: raise TypeError(f'{name} cannot give a loss for each item: for an item alone it raises {e!r}') from e
     losses, weights = map(torch.stack, zip(*found))
     _compare_with_batch(name, losses, weights, loss_of(loss_func(pred, *yb)).detach().mean())
     return losses, weights

@@ -56,9 +56,10 @@ def nonfinite(e: Evidence) -> Iterator[Finding]:
             if not t.is_floating_point() or t.ndim == 0 or (bad := ~torch.isfinite(t)).sum() == 0: continue
             bad_of_item = bad.reshape(len(t), -1)
             items = bad_of_item.any(1).nonzero().flatten().tolist()
-            columns = f', columns {listed(bad_of_item.any(0).nonzero().flatten().tolist())}' if t.ndim == 2 else ''
-            yield finding('D1',
-                f'{kind}s of items {listed(e.numbers[i] if e.numbers else i for i in items)}{columns}',
+            columns = f'columns {listed(bad_of_item.any(0).nonzero().flatten().tolist())}' if t.ndim == 2 else ''
+            in_all = len(items) == len(t) > 1 and bool(columns)
+            yield finding('D1.columns' if in_all else 'D1',
+                f'{kind}s of {"all items" if in_all else f"items {listed(e.numbers[i] if e.numbers else i for i in items)}"}' + f', {columns}'*bool(columns),
                 f'{int(bad.sum())} of {t.numel()} values are nan or inf', 'none')
     finite = all(bool(torch.isfinite(t).all()) for part in e.items for _, t in leaves(part) if t.is_floating_point())
     bad_grads = [name for name, g in e.grads.items() if g is not None and not g.is_sparse and not torch.isfinite(g).all()]
@@ -82,7 +83,7 @@ def constant_input(e: Evidence) -> Iterator[Finding]:
         elif constant.any() and t.ndim == 2:
             many = len(constant) > 3 and constant.float().mean() >= 1/3 and (t[:, ~constant] == 0).float().mean() < 0.5    # more zeros: sparse data
             yield finding('D3.column',
-                f'columns {listed(constant.nonzero().flatten().tolist())}', f'{int(constant.sum())} of {len(constant)} columns are constant',
+                f'columns {listed(constant.nonzero().flatten().tolist())}', f'{int(constant.sum())} of {len(constant)} columns are constant in these {len(t)} items',
                 'none', level='warning' if many else 'note')
     whole = [t for _, t in _inputs(e)]
     if len(whole) != 1 or (t := whole[0]).is_floating_point() or t.ndim < 2 or len(t) < 16 or t.shape[1] < 2: return

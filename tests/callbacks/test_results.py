@@ -454,7 +454,7 @@ def test_several_outputs_and_maps_fall_back_to_words():
 
     learn = Learner(DataLoaders([(x, x)], [(x, x)], device="cpu"), Pair(), lambda pred, y: pred[0].sum(), default_cbs=False)
     found = learn.interpret()
-    assert found.task == "other" and found.found.card(0).predicted.startswith("[") and found.losses is None
+    assert found.task == "other" and found.found.card(0).predicted.startswith("[") and len(found.losses) == 8
     with pytest.raises(ValueError, match="has outputs of a form of its own"):
         found.confusion_matrix()
     assert found.page(live=True) and repr(found)
@@ -615,10 +615,12 @@ def test_a_nan_is_the_highest_loss():
 
 
 def test_a_loss_that_cannot_be_taken_apart_leaves_a_note():
-    for loss in (
-        lambda pred, y: nn.functional.cross_entropy(pred, y),
-        lambda pred, y, reduction="mean": nn.functional.cross_entropy(pred, y),
-    ):
+    def of_pairs(pred, y):
+        if len(pred) < 2:
+            raise ValueError("there is no pair")
+        return nn.functional.cross_entropy(pred, y)
+
+    for loss in (of_pairs, lambda pred, y, reduction="mean": of_pairs(pred, y)):
         interp = classifier(loss=loss).interpret()
         assert interp.losses is None and "loss for each item" in interp.found.note
         with pytest.raises(ValueError, match="there is no loss for each item"):

@@ -5,7 +5,9 @@ The programs are loops of torch with one fault each. `CASES` has, for a code, a 
 
 import copy
 import json
+import re
 from datetime import date, timedelta
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from cbnb.callbacks.schedulers import TorchScheduler
 from cbnb.insight.findings import FAULTS, Finding
 from cbnb.insight.texts import TEXTS
 from cbnb.step import Step
+from cbnb.toy import digits_learner
 from helpers import line_learner
 from left_behind import everything, same
 
@@ -542,3 +545,15 @@ def test_each_finding_leads_to_its_section_on_the_page_of_errors():
         finding = Finding(code, "note", "here", "1", "2", "it is a fault", "mend it")
         assert finding.page.partition("#")[2] in anchors, code
     assert {key.partition(".")[0] for key in TEXTS} <= FAULTS.keys()
+
+
+def test_what_a_fix_calls_exists():
+    """Each `learn.name(` in the fixes is a method of a learner."""
+    learn, missing = digits_learner(), []
+    for code, text in TEXTS.items():
+        for name in re.findall(r"\blearn\.([\w.]+)\(", text.fix):
+            try:
+                attrgetter(name)(learn)
+            except AttributeError:
+                missing.append((code, name))
+    assert missing == []
