@@ -57,7 +57,7 @@ def nonfinite(e: Evidence) -> Iterator[Finding]:
             bad_of_item = bad.reshape(len(t), -1)
             items = bad_of_item.any(1).nonzero().flatten().tolist()
             columns = f'columns {listed(bad_of_item.any(0).nonzero().flatten().tolist())}' if t.ndim == 2 else ''
-            in_all = len(items) == len(t) > 1 and bool(columns)
+            in_all = t.ndim == 2 and len(t) > 1 and bool((bad.any(0) == bad.all(0)).all())       # whole columns
             yield finding('D1.columns' if in_all else 'D1',
                 f'{kind}s of {"all items" if in_all else f"items {listed(e.numbers[i] if e.numbers else i for i in items)}"}' + f', {columns}'*bool(columns),
                 f'{int(bad.sum())} of {t.numel()} values are nan or inf', 'none')

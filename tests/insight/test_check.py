@@ -5,6 +5,7 @@ The programs are loops of torch with one fault each. `CASES` has, for a code, a 
 
 import copy
 import json
+import math
 import re
 from datetime import date, timedelta
 from operator import attrgetter
@@ -393,7 +394,7 @@ def test_a_fault_is_found(code):
 
 @pytest.mark.parametrize("code, i", HEALTHY)
 def test_its_healthy_neighbor_is_not(code, i):
-    random_images = code == "M20"  # with labels that do not follow from them
+    random_images = code in ("D6", "M20")  # with labels that do not follow from them
     found = PREPARED[code][1][i]().check(skip="T3" if random_images else ())
     assert code not in found.codes and found.ok and not found.skipped, found
 
@@ -545,6 +546,16 @@ def test_each_finding_leads_to_its_section_on_the_page_of_errors():
         finding = Finding(code, "note", "here", "1", "2", "it is a fault", "mend it")
         assert finding.page.partition("#")[2] in anchors, code
     assert {key.partition(".")[0] for key in TEXTS} <= FAULTS.keys()
+
+
+def test_a_column_of_nan_is_to_be_left_out_and_not_all_items():
+    """As after a division by the standard deviation of a constant column. Of single items, the items are named."""
+    column, items = X.clone(), X.clone()
+    column[:, 2], items[::3, 2] = math.nan, math.nan
+    (of_column,) = [f for f in learner(column).check(fast=True) if f.code == "D1"]
+    assert of_column.where == "inputs of all items, columns 2" and "leave these columns out" in of_column.fix
+    (of_items,) = [f for f in learner(items).check(fast=True) if f.code == "D1"]
+    assert of_items.where.startswith("inputs of items ") and "leave these items out" in of_items.fix
 
 
 def test_what_a_fix_calls_exists():
