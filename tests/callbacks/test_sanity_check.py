@@ -442,6 +442,7 @@ WARNED = {
 
 @pytest.mark.parametrize("name", WARNED)
 def test_a_loss_that_is_no_mean_over_items_is_named_once(name):
+    torch.manual_seed(0)  # with other weights, the difference in bfloat16 may be below its rounding
     said = differences(learn := WARNED[name]())
     assert len(said) == 1 and "batch_weight=lambda pred, y" in said[0]
     learn.batch_weight = lambda pred, y: (y != 0).sum()
