@@ -38,7 +38,7 @@ from .learner import Learner
 from .length import is_over
 from .loop import Loop
 from .basics.text import warn_user
-from .function_steps import UpdateStep
+from .function_steps import CallStep, UpdateStep
 from .step import PredictStep, Step
 
 # %% ../nbs/hints.ipynb #4154531d
@@ -274,15 +274,16 @@ def note_dict(
     e: Exception,    # the error, which may get a note
     batch: Any,      # the batch
 ) -> None:
-    "Add a note to an error of a model that received a dict as one argument"
-    if not _passed(e, Step.predict) or not isinstance(learn.xb, tuple) or len(learn.xb) != 1: return
+    "Add a note to an error of a model, or a function as a step, that received a dict as one argument"
+    called = _passed(e, CallStep.predict)
+    if not (called or _passed(e, Step.predict)) or not isinstance(learn.xb, tuple) or len(learn.xb) != 1: return
     if not isinstance(batch := learn.xb[0], Mapping) or not batch: return
     names = list(map(str, batch))
     usual = ('labels', 'label', 'targets', 'target', 'y')
     target = next((name for name in usual if name in names), names[-1])
     way = ('without a loss_func it gets the entries by name' if computes_loss(learn.model) else
-           f'DataLoaders(..., targets={target!r}) passes the others by name')
-    e.add_note(f'the batch is a dict with {", ".join(names)}, and the model got it as one argument: {way}')
+           f'DataLoaders(..., targets={target!r}) passes {"all entries" if called else "the others"} by name')
+    e.add_note(f'the batch is a dict with {", ".join(names)}, and {"the function" if called else "the model"} got it as one argument: {way}')
 
 # %% ../nbs/hints.ipynb #70d4ffd0
 def check_method(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 # %% ../nbs/06_step.ipynb #14969f78
 from .basics.fused import update, zero_grad
-from .basics.losses import UNKNOWN, divisor, given_weight, loss_and_parts, loss_of, n_items, seen, weigher
+from .basics.losses import UNKNOWN, divisor, given_weight, loss_and_parts, loss_of, n_items, seen, takes_only_pred, weigher
 
 # %% ../nbs/06_step.ipynb #5ba57aff
 class Step:
@@ -38,7 +38,7 @@ class Step:
         learn.pred = learn.model(**learn.xb) if isinstance(learn.xb, dict) else learn.model(*learn.xb)
 
     def loss(self, learn: Any) -> None:
-        """Set `learn.loss_grad` and `learn.loss`. Do nothing for a batch without targets
+        """Set `learn.loss_grad` and `learn.loss`. Do nothing for a batch without targets, unless the loss function takes only the prediction
 
         Args:
             learn: the learner
@@ -46,12 +46,12 @@ class Step:
             ValueError: loss_func is missing: assign learn.loss_func, or pass a step that computes the loss
         """
         __tracebackhide__ = True
-        if not learn.yb: return
+        if not learn.yb and not takes_only_pred(learn.loss_func): return
         if (loss_func := learn.loss_func) is None: raise ValueError(
             'loss_func is missing: assign learn.loss_func, or pass a step that computes the loss')
         if not learn.iter:
             self.observes = learn.weigh is None and learn.batch_weight is None
-            for check in self.loss_checks: loss_func = check(learn, loss_func)
+            for check in self.loss_checks if learn.yb else (): loss_func = check(learn, loss_func)
         if not self.observes: return self.set_loss(learn, loss_func(learn.pred, *learn.yb))
         found, learn.divisor = seen(loss_func, learn.pred, *learn.yb, loss_of=loss_of)
         self.observes = learn.divisor is not UNKNOWN

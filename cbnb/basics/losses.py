@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['UNKNOWN', 'weight_of_call', 'weigher', 'per_item', 'divisor', 'LossCalls', 'seen', 'with_call', 'MeanLoss',
-           'given_weight', 'n_items', 'split_result', 'as_loss', 'loss_and_parts', 'loss_of', 'pred_of']
+           'given_weight', 'takes_only_pred', 'n_items', 'split_result', 'as_loss', 'loss_and_parts', 'loss_of',
+           'pred_of']
 
 # %% ../../nbs/basics/losses.ipynb #6b0be8eb
 import functools
@@ -283,6 +284,18 @@ def given_weight(f: Any, pred: Any, *yb: Any, look: bool = True,    # whether to
     said = f'a tensor of shape {tuple(weight.shape)}' if isinstance(weight, Tensor) else repr(weight)
     raise (ValueError if isinstance(weight, (Tensor, Real)) else TypeError)(
         f'batch_weight returned {said}, and the weight of a batch is one number, 0 or more, such as the number of its tokens: (y != pad).sum()')
+
+def takes_only_pred(
+    loss_func: Any,    # a function or a module
+) -> bool:
+    "Return whether a loss function takes the prediction, and cannot take a target"
+    try:
+        takes = inspect.signature(loss_func.forward if isinstance(loss_func, nn.Module) else loss_func)
+        takes.bind(None)
+    except (TypeError, ValueError): return False
+    try: takes.bind(None, None)
+    except TypeError: return True
+    return False
 
 def n_items(learn: Any) -> int:
     "Return the number of items of the current batch, or 1 if its values have no length"

@@ -51,9 +51,10 @@ def _is_binary(loss_func: Any) -> bool:
 def task_of(pred: Any, yb: tuple, loss_func: Any) -> str:
     "Return the task of a model, one of `TASKS`, inferred from the outputs and targets of a batch and the loss function"
     if not isinstance(pred, Tensor) or len(yb) > 1 or not pred.ndim or any(not isinstance(y, Tensor) for y in yb): return 'other'
+    if any(t.is_complex() for t in (pred, *yb)): return 'other'
     if not yb: return _task_without_target(pred, loss_func)
     y, n = yb[0], len(pred)
-    if pred.ndim > 2: return 'maps' if y.shape == pred.shape or _class_dim(pred, y, loss_axis(loss_func)) is not None else 'other'
+    if pred.ndim > 2: return 'maps' if y.shape == pred.shape or not y.is_floating_point() and _class_dim(pred, y, loss_axis(loss_func)) is not None else 'other'
     one, whole = pred.numel() == n, not y.is_floating_point()
     if _is_binary(loss_func) and pred.numel() == y.numel(): return 'classes' if one else 'labels'
     if not one and y.numel() == n: return 'classes' if whole else 'other'
@@ -339,7 +340,10 @@ def loader_of(learn: Learner, dl: Any) -> Any:
 # %% ../../nbs/callbacks/interpret.ipynb #5ff470a1
 def _run(learn: Learner, dl: Any, act: Any, task: str | None) -> tuple[_GatherItems, Items]:
     "Predict the items of a loader. Return the callback that has gathered the predictions, and the items"
-    def inputs_of(item: Any) -> Any: return split_batch(item, learn.dls.n_inp, learn.dls.targets)[0]
+    def inputs_of(item: Any) -> Any:
+        held = entries(item)
+        known = tuple(k for k in learn.dls.targets if held is None or k in held)     # a `collate_fn` may make the others
+        return split_batch(item, learn.dls.n_inp, known)[0]
     items = Items(dl, inputs_of)
     gather = _GatherItems(act, task, 0 if items.can_fetch else _KEPT_BYTES)
     restore = save_rng([dl])

@@ -33,7 +33,7 @@ from ..basics.patch import patch
 from ..files.atomic import sweep_drafts, write_whole
 from ..files.saving import read_file
 from ..basics.loaders import as_loader
-from ..basics.losses import UNKNOWN, given_weight, loss_of, per_item, seen, with_call
+from ..basics.losses import UNKNOWN, given_weight, loss_of, per_item, seen, takes_only_pred, with_call
 from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..basics.text import warn_user
@@ -142,7 +142,7 @@ def item_losses(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[...
 
 def losses_and_weights(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
     "Return `item_losses` of a batch, and how much each loss counts in the mean of all"
-    if not yb: raise ValueError('with_loss needs targets, and this loader has none')
+    if not yb and not takes_only_pred(loss_func): raise ValueError('with_loss needs targets, and this loader has none')
     if loss_func is not None and not _has_reduction(loss_func): return _of_items_alone(loss_func, pred, yb, batch_weight)
     with interrupts_wait(), unreduced(loss_func) as f: found, call = with_call(f, pred, *yb, loss_of=loss_of)
     losses = loss_of(found)                     # the loss function may return parts, too
@@ -378,7 +378,7 @@ def _run_to_gather(learn: Learner, dl: Any, gather: GatherPredsCallback, cbs: An
         gather.at_home()                     # bind the callback to this run before a nested run can
         evaluate(dl)
     if not gather.n_batches: raise ValueError(
-        'the loader gave no batches, or the step made no prediction of them (learn.pred)')
+        'the loader gave no batches, or the step made no prediction of them: a function as eval_step returns (loss, pred, *targets)')
 
 # %% ../../nbs/callbacks/predictions.ipynb #be1c271b
 @patch

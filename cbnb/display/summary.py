@@ -28,20 +28,25 @@ from ..undo import UndoStack, interrupts_act, interrupts_wait
 def layer_rows(model: nn.Module,
     run: Callable[[], Any],    # function that passes a batch through the model
 ) -> list[tuple[str, str, str, str]]:    # (name, output shape, number of parameters, 'yes' if trainable) for each layer
-    "List the layers without sublayers in the order in which `run` calls them, with output shapes and parameter counts"
-    rows = []
+    "List the layers that have parameters or no sublayers, in the order in which `run` calls them, with output shapes and parameter counts. Layers with parameters that are not called come last"
+    rows, called = [], set()
     def note(name: str, layer: nn.Module, out: Any) -> None:
-        shape = ' x '.join(map(str, out.shape)) if isinstance(out, Tensor) else type(out).__name__
-        count = sum(p.numel() for p in layer.parameters())
-        trainable = 'yes' if any(p.requires_grad for p in layer.parameters()) else ''
-        rows.append((f'{name} {type(layer).__name__}', shape, f'{count:,}', trainable))
+        rows.append(_row(name, layer, ' x '.join(map(str, out.shape)) if isinstance(out, Tensor) else type(out).__name__))
+        called.add(layer)
     with UndoStack() as undo:
         for name, layer in model.named_modules():
-            if next(layer.children(), None) is not None: continue
+            if next(layer.children(), None) is not None and not _own_params(layer): continue
             hook = lambda m, _, out, name=name: note(name, m, out)
             with interrupts_wait(): undo.callback(layer.register_forward_hook(hook).remove)
         with interrupts_act(): run()
-    return rows
+    return rows + [_row(name, layer, '') for name, layer in model.named_modules() if layer not in called and _own_params(layer)]
+
+def _own_params(layer: nn.Module) -> list[nn.Parameter]: return list(layer.parameters(recurse=False))
+
+def _row(name: str, layer: nn.Module, shape: str) -> tuple[str, str, str, str]:
+    params = _own_params(layer)
+    count, trainable = sum(p.numel() for p in params), 'yes'*any(p.requires_grad for p in params)
+    return f'{name} {type(layer).__name__}'.strip(), shape, f'{count:,}', trainable
 
 # %% ../../nbs/display/summary.ipynb #b7d4f0a3
 class Summary(str):
@@ -116,14 +121,17 @@ def summary(self: Learner) -> Summary:
         assert '97 parameters' in summary
         summary
     """
-    modes = {m: m.training for m in self.model.modules()}
+    modes, why = {m: m.training for m in self.model.modules()}, []
     with interrupts_wait(), torch.no_grad(), self.for_now('purpose', 'validate'):
         restore = save_rng()               # the model may draw random numbers
         try:                               # hooks of a running fit ignore the purpose 'validate'
             self.to_dls_device()
             self.model.eval()
-            rows = layer_rows(self.model, lambda: _try_batch(self))
+            try: rows = layer_rows(self.model, lambda: _try_batch(self))
+            except Exception as e:
+                if not isinstance(self.train_step, CallStep): raise      # a function may call the model in its own way
+                rows, why = layer_rows(self.model, lambda: None), [f'no output shapes: called with a batch, the model raises {type(e).__name__}']
         finally:
             for m, on in modes.items(): m.training = on
             restore()
-    return Summary(rows + _other_rows(self), _notes(self))
+    return Summary(rows + _other_rows(self), [*_notes(self), *why])

@@ -35,6 +35,7 @@ from ..metrics import Metric
 from ..optim import one_group
 from ..phase import fresh
 from ..basics.trained_modules import load_module_states, module_states
+from ..function_steps import step_of_model
 from ..step import Step
 from ..undo import UndoStack, interrupts_wait
 
@@ -127,6 +128,7 @@ def _settings(learn: Learner) -> dict[str, Any]:
     "Return the settings of a learner as plain data and recipes"
     steps = {name: step for name in ('train_step', 'eval_step') if type(step := getattr(learn, name)) is not Step}
     if learn.chooses_eval_step: steps.pop('eval_step', None)
+    if learn.loss_func is None and type(step_of_model(learn)) is type(learn.train_step): del steps['train_step']     # the model brings it
     splitter = {} if learn.splitter is one_group else dict(splitter=learn.splitter)
     weight = {} if learn.batch_weight is None else dict(batch_weight=learn.batch_weight)
     parts = dict(loss_func=learn.loss_func, opt_func=learn.opt_func, metrics=list(map(fresh, learn.metrics)), **splitter, **steps, **weight)

@@ -88,11 +88,12 @@ def _of_labels(f: Finding, e: 'Evidence') -> 'Figure | None':
 
 def _of_trainings(f: Finding, e: 'Evidence') -> 'Figure | None':
     from cbnb.insight.finding_figures import Figure
+    from cbnb.insight.small_trainings import wanted_share
     known = {name: losses for name, losses in e.losses.items() if name in ('16 items', 'without inputs') and len(losses) > 1}
     if '16 items' not in known: return None
     names = tuple(name.replace('16', str(min(16, e.n))) for name in known)
     return Figure('lines', 'Loss of a small training', names, tuple(map(tuple, known.values())), xlabel='update',
-                  limit=0.7*known['16 items'][0] if f.code == 'T1' else None)
+                  limit=wanted_share(e.learn)*known['16 items'][0] if f.code == 'T1' else None)
 
 _FIGURES = dict(M8=_of_layers, M9=_of_layers, M10=_of_layers, M6=_of_gradients, M16=_of_gradients, M17=_of_gradients,
                 D9=_of_labels, T1=_of_trainings, T2=_of_trainings)

@@ -197,8 +197,9 @@ def compute_loss(
     learn.iter, learn.training = 1, True              # the checks of the first batch belong to a fit
     learn.pred = learn.loss = learn.loss_grad = learn.step_result = None
     learn.xb, learn.yb = learn.split_batch(batch)
-    learn.train_step.predict(learn)
-    learn.train_step.loss(learn)
+    with torch.enable_grad():                         # a step may compute gradients, and look for the graph of the loss
+        learn.train_step.predict(learn)
+        learn.train_step.loss(learn)
     return learn.loss_grad
 
 # %% ../../nbs/insight/evidence.ipynb #f3e8bef9

@@ -40,6 +40,12 @@ def _evaluated(e: Evidence, batch: Any) -> Any:
     learn.train_step.predict(learn)
     return learn.pred
 
+def _compares_items(e: Evidence, out: Tensor) -> bool:
+    "Return whether a prediction has a column for each item of the batch, such as a matrix of similarities"
+    if out.ndim < 2 or out.shape[1] != e.n: return False
+    with torch.no_grad(): fewer = _evaluated(e, rows(e.batch, slice(0, e.n - 1), e.n))
+    return fewer.shape[1] == e.n - 1
+
 def mixes_items(e: Evidence) -> Iterator[Finding]:
     "M2 and T5: in evaluation mode, an item has another prediction among other items, or each time"
     model = e.learn.model
@@ -56,7 +62,7 @@ def mixes_items(e: Evidence) -> Iterator[Finding]:
     size = out.abs().max().clamp_min(1e-12)
     if (off := (out - again).abs().max()) > 1e-4*size: yield finding('T5',
         'the model in evaluation mode', f'two passes differ by {digits(off)}', 'the same values')
-    elif (off := (out[k] - alone[k]).abs().max()) > 1e-3*size: yield finding('M2',
+    elif (off := (out[k] - alone[k]).abs().max()) > 1e-3*size and not _compares_items(e, out): yield finding('M2',
         'the prediction of an item', f'changes by {digits(off)} with the other items of the batch', 'no change')
 
 # %% ../../nbs/insight/model_faults.ipynb #9389c384
@@ -118,8 +124,9 @@ def small_images(e: Evidence) -> Iterator[Finding]:
 # %% ../../nbs/insight/model_faults.ipynb #0dbf1081
 def no_gradient(e: Evidence) -> Iterator[Finding]:
     "M4: the loss has no gradient, or no parameter gets one"
-    params = list(e.learn.model.parameters())
-    if e.loss is None or not params or e.learn.train_step.own_update: return
+    params, step = list(e.learn.model.parameters()), e.learn.train_step
+    if e.loss is None and not e.failed and not e.learn.yb and step.calls_loss_func: yield finding('M4.targets', 'the loss', 'none: the batch has no targets', 'a loss')
+    if e.loss is None or not params or step.own_update: return
     cut = not e.loss.requires_grad
     if not cut and (not e.grads or any(g is not None for g in e.grads.values())): return
     yield finding('M4', 'the loss' if cut else 'all parameters', 'no gradient', 'a gradient')

@@ -127,7 +127,7 @@ def weighted_mean(e: Evidence) -> Iterator[Finding]:
     if not can_repeat(e) or half < 2 or learn.batch_weight is not None or learn.weigh is not None or e.call is None or e.loss is e.call.loss: return
     learn.model.eval()
     try:
-        with torch.no_grad(): whole, back, first, last = (compute_loss(learn, rows(e.batch, part, e.n)) for part in (
+        with torch.no_grad(): whole, back, first, last = (compute_loss(learn, rows(e.batch, part, e.n)).detach() for part in (
             list(range(2*half)), list(range(2*half))[::-1], slice(0, half), slice(half, 2*half)))
     except Exception: return              # the batch cannot be divided
     finally: learn.model.train()
@@ -204,7 +204,9 @@ def _besides(e: Evidence, batch: Any) -> tuple[float, float] | None:
     "Return the loss of a batch without what a loss of torch has compared, and the loss that was compared. None if that is not known"
     with torch.no_grad(), without_dropout(e.learn.model), LossCalls() as calls: loss = compute_loss(e.learn, batch)
     values = [out for out, *_ in calls.noted if isinstance(out, torch.Tensor) and out.ndim == 0]
-    return None if loss is None or len(values) != 1 else (float(loss) - float(values[0]), float(values[0]))
+    if loss is None or len(values) != 1: return None
+    value = float(values[0].detach())
+    return float(loss.detach()) - value, value
 
 def _same_for_all(e: Evidence) -> Iterator[Finding]:
     "L12: a part of the loss that does not depend on the items, and is larger than the rest"

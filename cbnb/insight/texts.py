@@ -95,6 +95,8 @@ _MODEL: dict[str, Text] = {
         'softmax(dim=-1), x.flatten(1)'),
     'M4': Text('error', 'something between parameters and loss cuts the graph, such as detach(), argmax, item() or NumPy',
         'compute the loss from the prediction with operations of torch only'),
+    'M4.targets': Text('error', 'the loss function compares with targets, so a batch without targets is not trained on',
+        'give the loader targets, see n_inp and targets of DataLoaders, or pass a loss function of the prediction alone'),
     'M4.frozen': Text('error', 'requires_grad is False for each of them, so nothing can be trained',
         'learn.unfreeze()'),
     'M5': Text('note', 'the model does not use these parameters, or uses them detached',

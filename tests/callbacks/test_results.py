@@ -905,3 +905,44 @@ def test_maps_of_values_have_no_confusion_matrix():
     with pytest.raises(ValueError, match="this one predicts maps without classes"):
         learn.interpret().confusion_matrix()
     assert repr(learn.interpret())
+
+
+def test_complex_numbers_have_no_scores():
+    x = torch.randn(12, 4, dtype=torch.cfloat)
+    learn = Learner(
+        DataLoaders([(x, x[:, :2])], [(x, x[:, :2])], device="cpu"), nn.Linear(4, 2, dtype=torch.cfloat), lambda p, y: (p - y).abs().mean()
+    )
+    found = learn.interpret()
+    assert found.task == "other" and "R²" not in str(found)
+    expected = (learn.model(x) - x[:, :2]).abs().mean(1)
+    assert torch.allclose(found.losses, expected.detach())
+
+
+def test_members_of_an_ensemble_are_no_classes():
+    x = torch.randn(12, 4)
+
+    class Ensemble(nn.Linear):
+        def forward(self, x):
+            return super().forward(x)[..., None]
+
+    def loss(pred, y):
+        return (pred - y[:, None]).square().mean()
+
+    learn = Learner(DataLoaders([(x, x[:, :1])], [(x, x[:, :1])], device="cpu"), Ensemble(4, 3), loss)
+    assert learn.interpret().task == "other"
+
+
+def test_items_whose_targets_the_collate_function_makes(capsys):
+    class Model(nn.Linear):
+        def forward(self, ids):
+            return super().forward(ids)
+
+    def collate(items):
+        ids = torch.stack([item["ids"] for item in items])
+        return dict(ids=ids, labels=ids.argmax(1))
+
+    dl = DataLoader([dict(ids=torch.randn(3)) for _ in range(6)], 3, collate_fn=collate)
+    learn = Learner(DataLoaders(dl, dl, targets="labels", device="cpu"), Model(3, 3), nn.CrossEntropyLoss())
+    learn.show_results()
+    assert "actual" in capsys.readouterr().out
+    assert len(learn.interpret()) == 6

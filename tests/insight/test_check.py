@@ -568,3 +568,62 @@ def test_what_a_fix_calls_exists():
             except AttributeError:
                 missing.append((code, name))
     assert missing == []
+
+
+def test_a_function_as_a_step_is_trained_on_16_items():
+    model, blind = mlp(1), mlp(1)
+
+    def residual(x):  # of a differential equation, which needs gradients of the inputs, and has no targets
+        x = x.clone().requires_grad_()
+        y = model(x)
+        return (torch.autograd.grad(y.sum(), x, create_graph=True)[0] + y).square().mean()
+
+    def loss(x, y):
+        return F.mse_loss(blind(torch.zeros_like(x)), y)
+
+    dls = cbnb.DataLoaders(DataLoader(TensorDataset(X), 32), device="cpu")
+    found = cbnb.Learner(dls, model, train_step=residual).check()
+    assert not found.codes and not found.skipped
+    dls = cbnb.DataLoaders(DataLoader(TensorDataset(X, NUMBERS), 32, shuffle=True), device="cpu")
+    assert "T1" in cbnb.Learner(dls, blind, train_step=loss).check().codes
+
+
+def test_labels_among_the_inputs_of_a_model_stay():
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp(3)
+
+        def forward(self, x, labels=None):
+            scores = self.net(x)
+            return dict(loss=F.cross_entropy(scores, labels), logits=scores)
+
+    items = [dict(x=x, labels=y) for x, y in zip(X, torch.randint(3, (300,), generator=torch.Generator().manual_seed(0)))]
+    found = cbnb.Learner(cbnb.DataLoaders(DataLoader(items, 32, shuffle=True), device="cpu"), Tagger()).check()
+    assert "T2" not in found.codes
+
+
+def test_a_matrix_of_similarities_may_compare_items():
+    class Similar(nn.Linear):
+        def forward(self, x):
+            z = super().forward(x)
+            return z @ z.T
+
+    def loss(pred, y):
+        return F.mse_loss(pred, y[:, :1] @ y[:, :1].T)
+
+    assert "M2" not in learner(y=X, model=Similar(6, 4), loss=loss).check().codes
+
+
+def test_a_batch_without_targets_has_no_loss():
+    dls = cbnb.DataLoaders(DataLoader(TensorDataset(X), 32, shuffle=True), device="cpu")
+    learn = cbnb.Learner(dls, mlp(1), nn.MSELoss())
+    assert [f.code for f in learn.check().errors] == ["M4"]
+    assert learn.lr_find(show_plot=True).recommended is None
+
+
+def test_sparse_gradients_are_trained_on_16_items():
+    words = torch.arange(300) % 7
+    model = nn.Sequential(nn.Embedding(7, 8, sparse=True), nn.Linear(8, 7))
+    found = learner(words, (words + 1) % 7, model, opt_func=torch.optim.SGD, lr=1.0).check()
+    assert not found.skipped
