@@ -236,7 +236,8 @@ def saturated(e: Evidence) -> Iterator[Finding]:
 def init_scale(e: Evidence) -> Iterator[Finding]:
     "M8: weights that make values much larger or smaller. For inputs with mean 0, the factor is the norm of a row: 0.58 for a new linear layer"
     for layer in e.matrices:
-        w = layer.module.weight.detach().float()
+        w = layer.module.weight.detach()
+        w = (w.abs() if w.is_complex() else w).float()
         growth = float(w.flatten(1).norm(dim=1).mean())
         if 0.01 < growth < 8 or growth == 0: continue
         yield finding('M8',
