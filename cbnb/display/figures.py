@@ -259,8 +259,10 @@ def _name_points(ax: Any, points: Mapping[str, tuple[float, float]], faint: Sequ
 def _pixels(line: Any, box: Any) -> Iterable[tuple[float, float]]:
     "Return points along a line of a plot, in pixels"
     points = line.get_transform().transform(line.get_xydata())
-    upright = len(points) == 2 and points[0][0] == points[1][0]
-    return [(points[0][0], y) for y in range(int(box.y0), int(box.y1), 8)] if upright else points
+    if not len(points): return []
+    (x, _), *more = points
+    upright = len(points) == 2 and more[0][0] == x
+    return [(x, y) for y in range(int(box.y0), int(box.y1), 8)] if upright else points
 
 # %% ../../nbs/display/figures.ipynb #3016e5a4
 def lr_find_figure(lrs: Sequence[float],

@@ -124,9 +124,10 @@ def small_images(e: Evidence) -> Iterator[Finding]:
 # %% ../../nbs/insight/model_faults.ipynb #0dbf1081
 def no_gradient(e: Evidence) -> Iterator[Finding]:
     "M4: the loss has no gradient, or no parameter gets one"
-    params, step = list(e.learn.model.parameters()), e.learn.train_step
-    if e.loss is None and not e.failed and not e.learn.yb and step.calls_loss_func: yield finding('M4.targets', 'the loss', 'none: the batch has no targets', 'a loss')
-    if e.loss is None or not params or step.own_update: return
+    params = list(e.learn.model.parameters())
+    if e.loss is None and e.failed is None and e.learn.loss_func is not None and not e.learn.train_step.own_update and not any(leaves(e.items[1])):
+        yield finding('M4.targets', 'the batch', 'no targets', 'targets')
+    if e.loss is None or not params or e.learn.train_step.own_update: return
     cut = not e.loss.requires_grad
     if not cut and (not e.grads or any(g is not None for g in e.grads.values())): return
     yield finding('M4', 'the loss' if cut else 'all parameters', 'no gradient', 'a gradient')
