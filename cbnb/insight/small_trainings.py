@@ -144,16 +144,21 @@ def overfit(e: Evidence) -> Iterator[Finding]:
         except Exception: pass               # a model may need values other than 0
         restart()
     losses = e.losses['16 items']
-    yield from _judge(losses, e.losses.get('without inputs', []), min(16, e.n))
+    yield from _judge(losses, e.losses.get('without inputs', []), min(16, e.n), _can_learn_all(learn, batch))
     yield from _judge_metrics(losses, e.metrics)
     yield from _judge_length(e, losses)
 
-def _judge(losses: list[float], blind: list[float], n: int) -> Iterator[Finding]:
+def _can_learn_all(learn: Learner, batch: Any) -> bool:
+    "Return whether the model has a parameter for each target, without which no training learns all of them by heart, such as a linear model with few columns"
+    return sum(p.numel() for p in _trained(learn)) >= sum(y.numel() for _, y in leaves(learn.split_batch(batch)[1]))
+
+def _judge(losses: list[float], blind: list[float], n: int, can_learn_all: bool = True) -> Iterator[Finding]:
     start, end = losses[0], fmean(losses[-5:])
     if start <= 0: return                                     # a loss without a lower limit
     if 10 <= len(losses) < UPDATES and math.isfinite(end): return         # too slow to judge
     if not math.isfinite(end) or end > 0.7*start: yield finding('T1',
-        f'training on {n} items', f'loss {digits(start)} to {digits(end)} in {len(losses)} updates', f'below {digits(0.7*start)}', n=n)
+        f'training on {n} items', f'loss {digits(start)} to {digits(end)} in {len(losses)} updates', f'below {digits(0.7*start)}', n=n,
+        level='warning' if can_learn_all or not math.isfinite(end) else 'note')
     elif len(blind) == len(losses) and end > 0.97*(without := fmean(blind[-5:])): yield finding('T2',
         f'training on {n} items', f'loss {digits(end)}, and {digits(without)} with zeros as inputs', f'below {digits(0.97*without)}')
 
