@@ -329,7 +329,7 @@ def our_contestants(tasks: Sequence[Recorded]) -> dict[str, Contestant]:
     return {
         "cbnb, one sweep": from_sweep,
         "cbnb, trials, 260 batches": trials_short,
-        "cbnb, trials of 20% each": trials_fifth,
+        "cbnb, trials, 1 training": trials_fifth,
         "best constant per optimizer": BestConstant(tasks),
         MINIMUM: classical(minimum),
         VALLEY: classical(valley),
@@ -488,7 +488,7 @@ def without_twins(
 def longer_runs(tasks: Sequence[Recorded], asked: dict[str, Contestant]) -> dict[str, Any]:
     """Runs twenty times as long, which few tasks have."""
     few = [task for task in tasks if 20 in task.truths]
-    names = [name for name in asked if name != "cbnb, trials of 20% each"] if few else []  # no trials that long were recorded
+    names = [name for name in asked if name != "cbnb, trials, 1 training"] if few else []  # no trials that long were recorded
     scores = {name: score(asked[name], few, [20]) for name in names}
     return dict(
         tasks=len(few), rules={k: dict(in_band=mean_of_lengths(v.in_band), regret=float(np.median(v.regrets))) for k, v in scores.items()}
@@ -661,7 +661,7 @@ def live(task: Recorded, n_sweeps: int = 2) -> None:
 
     for times in LENGTHS:
         planned, truth = times * task.steps, task.truths[times]
-        for name, steps in (("one sweep", 0), ("trials, 260 batches", SHORT_TRIAL), ("trials of 20% each", task.trial_steps(planned / 5))):
+        for name, steps in (("one sweep", 0), ("trials, 260 batches", SHORT_TRIAL), ("trials, 1 training", task.trial_steps(planned / 5))):
             for j in range(n_sweeps):
 
                 def one_trial(rate: float) -> Trial:

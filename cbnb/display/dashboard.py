@@ -20,7 +20,7 @@ from uuid import uuid4
 from ..basics.text import clock, escape
 from .chart import Chart, Line, kept_points
 from .look import lr_text, value_text
-from .live_chart import LiveChart, has_live_charts, small
+from .live_chart import LiveChart, close_widget, has_live_charts, small
 from .progress import (FIT_STYLE, KEPT_STEPS, NotebookDisplay, Progress, brief, finding_line, fit_page, live_table, loss_lines,
                                    loss_looks, losses_layout, page_so_far, picture_so_far, row_text, run_events)
 from .page_script import asset
@@ -177,11 +177,6 @@ def _controls() -> dict[str, Any]:
         planned=button(description='lr × 1', _dom_classes=('cbnb-planned',),
                        tooltip='Back to the planned learning rate'))
 
-# %% ../../nbs/display/dashboard.ipynb #b1b10da9
-def _close(widget: Any) -> None:
-    for part in (widget, *map(widget._trait_values.get, ('layout', 'style'))):
-        if part is not None: part.close()                    # layout and style are separate widgets
-
 # %% ../../nbs/display/dashboard.ipynb #0917f11d
 @cache
 def _quiet_class() -> type:
@@ -257,11 +252,11 @@ class Panel:
         html.keep(page)
         if not later or self.status.n_read > 1: html.send_state('value')
         self.box.children = (small(w.VBox)([html, *below]) if below else html),
-        for widget in self._all(): _close(widget)
+        for widget in self._all(): close_widget(widget)
 
     def close(self) -> None:
         "Remove the panel from all pages"
-        for widget in (*self._all(), *self.box.children, self.box): _close(widget)
+        for widget in (*self._all(), *self.box.children, self.box): close_widget(widget)
 
 # %% ../../nbs/display/dashboard.ipynb #76871736
 def _take_back(points: Any, point: Any, button: Any, said: Any) -> None:
@@ -320,7 +315,7 @@ def _withdraw() -> None:
     "Remove the button of the previous fit"
     while _offered:
         button, output = _offered.pop()
-        for widget in (*button.children, button): _close(widget)
+        for widget in (*button.children, button): close_widget(widget)
         output.update({}, raw=True)
 
 # %% ../../nbs/display/dashboard.ipynb #418526ee

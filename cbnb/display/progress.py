@@ -6,8 +6,8 @@
 __all__ = ['TABLE_STYLE', 'KEPT_STEPS', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'shortened',
            'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'run_events',
            'finding_events', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
-           'picture_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'LogDisplay', 'TerminalDisplay',
-           'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
+           'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'LogDisplay',
+           'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
 import itertools
@@ -29,9 +29,9 @@ from ..basics.nested import find_bs
 from ..basics.arguments import Every
 from ..basics.loaders import n_batches
 from .chart import Chart, Event, Line, chart, still_svg
-from .figures import NAMED_COLORS
+from .figures import NAMED_COLORS, loss_range
 from .front_end import by_name, display_mode
-from .look import COLORS, WIDEST, css_variables, sparkline, value_text
+from .look import COLORS, WIDEST, css_variables, lr_text, sparkline, value_text
 from .page_script import asset, runs_scripts, still_image
 from ..learner import Learner
 from ..history import Run
@@ -176,6 +176,7 @@ class Progress(NamedTuple):
     lr: float | None = None       # learning rate of the last parameter group; None: not known
     mom: float | None = None      # momentum of the last parameter group; None: not known
     stage: str = ''               # current stage of a search for a learning rate
+    sweep: Any = None             # the `LRFinder` whose curve grows; None: another run
 
     def words(self,
         most: float = math.inf,    # largest number of characters; the least important words are left out
@@ -388,6 +389,14 @@ def picture_so_far(run: Run) -> str:    # HTML, or ''
     chart = Chart(lines, **losses_layout(run))
     return still_image(still_svg(chart, 20), chart.text)
 
+def sweep_so_far(finder: Any) -> str:    # HTML, or ''
+    "Return a picture of the sweep of an `LRFinder` on the axis of the whole sweep, or '' if there are fewer than 4 updates"
+    if len(finder.losses) < 4: return ''
+    lines = [Line('measured', finder.lrs, finder.raw_losses, COLORS['raw'], faint=True), Line('smoothed', finder.lrs, finder.losses)]
+    chart = Chart(lines, log_x=True, x_range=finder.ends[-1], y_range=loss_range(finder.losses, [*filter(math.isfinite, finder.raw_losses)]), xlabel='learning rate',
+                  title='Loss over learning rate, so far', size=(WIDEST, 290), say=lr_text)
+    return still_image(still_svg(chart), chart.text)
+
 def page_so_far(
     name: str,    # name of the panel, in whose place this page is shown when its kernel is gone
     names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run, words: str) -> dict[str, str]:
@@ -551,11 +560,12 @@ class NotebookDisplay(LogDisplay):
 
     def start(self, names: Sequence[str], run: Run | None = None) -> None:
         self.names, self.run, self.rows, self.handle, self.begun = names, run, list[dict[str, Any]](), None, time.perf_counter()
-        self.bar = f'<p>{_STARTING}</p>'
+        self.bar, self.curve = f'<p>{_STARTING}</p>', ''
         if names: self._update(_STARTING)       # the first batch may take a while
 
     def progress(self, at: Progress) -> None:
         self.bar = bar_html(at.share, at.words())
+        if at.sweep: self.curve = sweep_so_far(at.sweep)
         self._update(at.words())
 
     def patience(self, seconds: float) -> float: return min(seconds/8, 2.)
@@ -587,7 +597,7 @@ class NotebookDisplay(LogDisplay):
         found = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in finding_events(self.run))
         page = live_table(*self.table(), self.bar + found)        # the style adds arrows at the end
         long = self.run and time.perf_counter() - self.begun > 2
-        self.send({'text/html': page + (picture_so_far(self.run) if long else ''), 'text/plain': text})
+        self.send({'text/html': page + (picture_so_far(self.run) if long else self.curve), 'text/plain': text})
 
     def send(self, bundle: dict[str, Any]) -> None:
         "Display a bundle in place of the previous output"
@@ -600,7 +610,7 @@ _STARTING = 'waiting for the first batch'
 # %% ../../nbs/display/progress.ipynb #f7299990
 DISPLAYS: dict[str, str | Callable[[], Any]] = dict(    # mode -> display, or 'module:name' of one
     widgets='cbnb.display.dashboard:Dashboard',
-    plain=NotebookDisplay, terminal=TerminalDisplay, lines=LogDisplay)
+    sweep='cbnb.display.sweep:SweepDisplay', plain=NotebookDisplay, terminal=TerminalDisplay, lines=LogDisplay)
 
 def make_display(mode: str) -> LogDisplay:
     "Make a new display for a display mode"
@@ -631,7 +641,7 @@ def _sweep_progress(learn: Any) -> Progress:
     n, done = finder.num_it, len(finder.lrs)
     lr = learn.opt.param_groups[-1]['lr']
     return Progress('lr_find', 0, 1, done, n, share=done/n if n else None, lr=float(lr),
-                    stage=finder.stage)
+                    stage=finder.stage, sweep=None if finder.stage else finder)
 
 # %% ../../nbs/display/progress.ipynb #ae173a98
 class ProgressCallback(Callback):
@@ -692,13 +702,14 @@ class ProgressCallback(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None: pass
 
     def choose_display(self, with_table: Any) -> None:
-        """Make the display for the current display mode, or for 'widgets' if `place` is set. Without a table or `learn.create_mbar`, use 'plain' instead of 'widgets'
+        """Make the display for the current display mode, or for 'widgets' if `place` is set. In place of 'widgets', a sweep of the learning rate has 'sweep', and any other run without a table, or without `learn.create_mbar`, has 'plain'
 
         Args:
             with_table: whether the run has a table of epochs
         """
         mode = 'widgets' if self.place else display_mode()
-        if mode == 'widgets' and not (with_table and self.learn.create_mbar): mode = 'plain'
+        if mode == 'widgets' and not (with_table and self.learn.create_mbar):
+            mode = 'sweep' if self.learn.purpose == 'lr_find' and self.learn.create_mbar else 'plain'
         self.shown = make_display(mode)
         self.shown.callback = self
 

@@ -175,7 +175,7 @@ def make_accelerator(device: Any,    # device of the loaders; only 'cpu' is kept
 # %% ../../nbs/distributed/data_parallel.ipynb #a1bc2a57
 def mean_losses(learn: Learner,    # learner with a loss, which may have parts
     weight: Any,    # how much the batch of this process counts; None: the losses of the processes add up
-    left_out: bool = False) -> Any:    # the weight of the batches of all processes; None: the losses add up
+    left_out: bool = False) -> tuple[Any, Any]:    # the weight of the batches of all processes, and the part of this one; None: the losses add up
     "Replace the loss of a batch and its parts by their mean over all processes, by weight, or by their sum"
     parts, like = learn.loss_parts or {}, learn.loss
     values = [v.detach().to(like.device, torch.float64).reshape(()) for v in (like, *parts.values())]
@@ -183,10 +183,11 @@ def mean_losses(learn: Learner,    # learner with a loss, which may have parts
     sums = torch.stack([torch.where(mine == 0, 0, v*mine) for v in values] + [mine])
     dist.all_reduce(sums)
     total = sums[-1]
-    found = (sums[:-1] if weight is None else sums[:-1]/total).to(torch.promote_types(like.dtype, torch.float32))
+    some = total.clamp_min(sys.float_info.min)        # every batch may be padding: 0, not nan
+    found = (sums[:-1] if weight is None else sums[:-1]/some).to(torch.promote_types(like.dtype, torch.float32))
     learn.loss = found[0]
     if parts: learn.loss_parts = dict(zip(parts, found[1:]))
-    return None if weight is None else total
+    return (None, None) if weight is None else (total, mine/some)
 
 # %% ../../nbs/distributed/data_parallel.ipynb #db02aadf
 _runs = itertools.count()       # run numbers, which advance in the same order in all processes
@@ -307,9 +308,10 @@ class Distributed(Callback):
         if self.wrapped is not None:
             self.weight = weight = weight.double() if isinstance(weight, Tensor) else weight
             total = share.items_in_step*share.per_item         # as planned; `_hear` corrects it
-        else: total = mean_losses(learn, weight, share.borrowed)
+            part = None if weight is None else weight/total
+        else: total, part = mean_losses(learn, weight, share.borrowed)
         if learn.loss_grad is None: return
-        by = self.group.n*(not share.borrowed if weight is None else weight/total)       # torch averages gradients over processes
+        by = self.group.n*(not share.borrowed if part is None else part)       # torch averages gradients over processes
         learn.loss_grad = map_tensors(lambda t: t*(by.to(t.dtype) if isinstance(by, Tensor) else by), learn.loss_grad)
         learn.loss_weight = None if weight is None else total
 

@@ -77,11 +77,12 @@ class UpdateCounter(Callback):
     lrs: list[float] = []             # one value for each update; unchanged if the run does not begin
     raw_losses: list[float] = []
     n_seen, stopped = 0, 'not begun'
+    ending = False                    # whether the run ends with the next update
 
     def before_fit(self):
         self.lrs, self.raw_losses = [], []
         self.n_seen = self.n_used = self.idle = 0        # batches; batches up to the last update; batches since then
-        self.mean, self.stopped = RunningMean(), 'done'
+        self.mean, self.stopped, self.ending = RunningMean(), 'done', False
 
     def set_rates(self, i: int) -> None: "Set the learning rate of update `i`. Does nothing unless a subclass overrides it"
 
@@ -95,6 +96,7 @@ class UpdateCounter(Callback):
         "Stop the run if the latest loss is not finite, or if the planned updates are done"
         if not math.isfinite(self.raw_losses[-1] if self.raw_losses else 0.): self.stop('nan')
         if len(self.lrs) >= self.num_it: self.stop('done')
+        if self.ending: self.stop('by hand')
 
     def stop(self, why: str) -> None:
         self.stopped = why
@@ -488,7 +490,7 @@ class LRFind:
         try:
             if problem: raise ValueError(problem)
             self.first = self.recommend(self.planned.steps)
-        except ValueError as e: self.reason = str(e)
+        except ValueError as e: self.reason = f'{e}{self.remark}'
         else: self.take('balanced', self.first)
         if self.lr is not None: self.suggestions, self.points, self.refusals = ask_rules(
             self.lrs, self.losses, self.num_it, as_rules(rules), bool(self.first.doubt))
@@ -783,8 +785,9 @@ def _try_rates(self: Learner,
         return runs[-1].result()
     start = run(0, plan.first, 'before the trials').valid_loss if n_valid else None
     found.start_loss = sum(finder.raw_losses[:10])/10 if start is None else start
-    while (lr := next_rate(plan, found.trials)) is not None:
-        found.trials.append(run(plan.steps, lr, f'trial {len(found.trials) + 1} of {plan.most}'))
+    while not (runs and runs[-1].ending) and (lr := next_rate(plan, found.trials)) is not None:
+        trial = run(plan.steps, lr, f'trial {len(found.trials) + 1} of {plan.most}')
+        if runs[-1].stopped != 'by hand': found.trials.append(trial)
     found.trial_plan = plan
     found.n_batches += sum(r.n_seen for r in runs)
     found.take(*found.best_rate(found.planned_steps))
@@ -792,9 +795,9 @@ def _try_rates(self: Learner,
 # %% ../../nbs/lr/finder.ipynb #fac86524
 def _remark(learn: Learner, finder: LRFinder) -> str:
     "Return a text about the unusual properties of a sweep, for the reason of its rate. The text is empty if there are none"
-    said = ''
+    said = f'; the sweep was stopped by hand at {finder.lrs[-1]:.2g}' if finder.stopped == 'by hand' else ''
     if finder.mom is not None and finder.own_mom is not None and abs(finder.mom - finder.own_mom) > 0.02:
-        said = (f'; swept with momentum {finder.mom:.2g}, as in fit_one_cycle: a plain fit has '
+        said += (f'; swept with momentum {finder.mom:.2g}, as in fit_one_cycle: a plain fit has '
                 f'{finder.own_mom:.2g} and needs a {"higher" if finder.own_mom < finder.mom else "lower"} '
                 'rate, which a learner with these moms=... finds')
     if isinstance(learn.train_step, CallStep) or finder.several:
@@ -841,7 +844,7 @@ def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int =
     found = LRFind(finder.lrs, finder.losses, finder.raw_losses, num_it, rules, finder.n_seen,
                    finder.update_norms, finder.weight_norm, planned, last_fit(self), finder.epoch_size(),
                    finder.bad_data, finder.mom, _remark(self, finder))
-    if budget and found.first is not None: self._try_rates(found, finder, budget, cbs)
+    if budget and found.first is not None and not finder.ending: self._try_rates(found, finder, budget, cbs)
     found._learn, vars(self)['lr_finder_result'] = weakref.ref(self), found
     if show_plot:
         found.plot()

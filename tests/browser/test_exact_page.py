@@ -3,6 +3,8 @@
 import random
 import re
 
+import pytest
+
 from lab import Lab
 from notebook_page import NotebookPage, wait_until
 from test_chart_page import number, plot, point, values
@@ -44,9 +46,9 @@ def press(page: NotebookPage, cell: int, name: str) -> None:
     page.output(cell).locator(".tools button", has_text=name).click()
 
 
-def test_a_finished_fit_shows_the_exact_value_of_each_step(lab: Lab):
-    """20,000 batches: the output has 200 of them, and the kernel the others."""
-    n, epochs = 2000, 10
+@pytest.mark.parametrize("n, epochs", [(100, 10), (2000, 10)])
+def test_a_finished_fit_shows_the_exact_value_of_each_step(lab: Lab, n: int, epochs: int):
+    """1,000 and 20,000 batches: the output has 200 of them, and the kernel the others."""
     cells = [SETUP.format(n=n), f"learn.fit({epochs})", "run = learn.recorder.last()"]
     with lab.open(lab.write(f"exact_{n}.ipynb", cells)) as page:
         page.run_all(timeout=120)

@@ -71,6 +71,23 @@ def is_quiet(page: NotebookPage) -> bool:
     return page.errors() == [] and page.console_errors() == [] and page.outside_requests() == []
 
 
+def test_a_slow_sweep_grows_before_your_eyes_and_stops_at_a_click(lab: Lab):
+    cells = [QUICK + "from helpers import Held\nlearn.add_cb(Held('sweep.seen', seconds=0.5));", "found = learn.lr_find()"]
+    with lab.open(lab.write("slow_sweep.ipynb", cells), size=(1100, 900)) as page:
+        page.run_cell(0)
+        page.run_cell(1, wait=False)
+        output = page.output(1)
+        output.locator("img[alt*='so far']").wait_for()
+        output.locator("button", has_text="Stop").click()
+        output.locator(".cbnb-picker .cbnb-lc").wait_for()  # the batches would have taken 50 s
+        lab.touch("sweep")
+        page.wait_until_idle()
+        n = page.value("len(found.lrs)")
+        assert 4 <= n < 100 and "the sweep was stopped by hand at" in page.value("found.reason")
+        assert output.locator("button", has_text="Stop").count() == 0 and pictures(page, 1) == 1
+        assert is_quiet(page)
+
+
 def test_a_rate_is_chosen_used_and_trained_with(lab: Lab):
     cells = [SETUP, "found = learn.lr_find(num_it=60)", "learn.lr_finder_result.widget()", "print('still', 'here')"]
     with lab.open(lab.write("pick.ipynb", cells), size=(1100, 1300)) as page:

@@ -438,3 +438,36 @@ def test_a_trial_notes_the_mean_of_its_last_quarter_and_a_weighted_validation():
     learn._mock_run(short)
     assert short.result().train_loss == 11  # of at least one update
     assert TrialRun(2, [0.1, 0.2]).result().lr == 0.2 and math.isnan(TrialRun(2, [0.1]).result().loss) is False
+
+
+class Ends(cbnb.Callback):
+    """Ends the sweep, or trial number `n`, after its update `at`."""
+
+    run_in = "lr_find"
+
+    def __init__(self, n: int, at: int):
+        self.n, self.at, self.n_begun = n, at, -1
+
+    def before_fit(self):
+        self.n_begun += 1
+
+    def after_batch(self):
+        if self.n_begun == self.n and self.learn.training and len(self.learn.lr_finder.lrs) == self.at:
+            self.learn.lr_finder.ending = True
+
+
+def test_a_sweep_that_is_stopped_keeps_its_curve_and_has_no_trials():
+    whole, learn = sweep(with_valid(), stop_div=False), with_valid()
+    before = [p.clone() for p in learn.model.parameters()]
+    found = sweep(learn, trials=True, stop_div=False, cbs=Ends(0, 70))
+    assert found.lrs == whole.lrs[: len(found.lrs)] and found.raw_losses == whole.raw_losses[: len(found.lrs)] and len(found.lrs) == 71
+    assert found.trials == [] and "the sweep was stopped by hand at" in found.reason
+    assert all(map(torch.equal, before, learn.model.parameters()))
+
+
+@pytest.mark.parametrize("at, n_trials", [(3, 1), (19, 2)])
+def test_a_trial_that_is_stopped_does_not_count(at, n_trials):
+    """Runs: the sweep, the validation before the trials, the first trial, the second. The second ends early, or in its last update."""
+    whole = sweep(with_valid(), n_epoch=5, trials=True, stop_div=False)
+    found = sweep(with_valid(), n_epoch=5, trials=True, stop_div=False, cbs=Ends(3, at))
+    assert found.trials == whole.trials[:n_trials] and len(whole.trials) > n_trials and found.rule == "trials"
