@@ -9,7 +9,6 @@
 
 import argparse
 import contextlib
-import inspect
 import io
 import json
 import os
@@ -190,9 +189,7 @@ class At:
         return self.trace_inside
 
     def trace_inside(self, frame, event, arg):
-        # an error of a tracer at a `yield` ends the generator without its `finally` and `with`; Python handles no signal at a `yield`
-        at_yield = event == "return" and frame.f_code.co_flags & inspect.CO_GENERATOR
-        if event in ("line", "opcode", "return") and not at_yield:
+        if event in ("line", "opcode", "return"):
             self.count(frame)
         return self.trace_inside
 

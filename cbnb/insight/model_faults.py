@@ -19,7 +19,7 @@ from torch import Tensor, nn
 # %% ../../nbs/insight/model_faults.ipynb #8072d74a
 from ..basics.nested import find_bs, map_tensors
 from .data_faults import digits, labels, listed, percent
-from .evidence import Evidence, Layer, leaves, rows
+from .evidence import Evidence, leaves, rows
 from .findings import Finding
 from .first_batch import SHAPE_OPERATIONS, last_operation
 from .texts import finding
