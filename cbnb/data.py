@@ -130,7 +130,7 @@ class DataLoaders:
             targets: names of the targets, for batches that are dicts
             device: where to train; None: `default_device()`
             path: folder for files
-            **kwargs: further arguments of torch's `DataLoader`
+            **kwargs: further arguments of torch's `DataLoader`; a `sampler` is for training only
         Returns:
             the loaders, for training first
         Example:
@@ -145,8 +145,9 @@ class DataLoaders:
         others = [*(named.values() if named else [valid_ds]), *more]
         check_datasets(train_ds, others, kwargs)
         device = default_device() if device is None else torch.device(device)
+        sampler = kwargs.pop('sampler', None)             # its numbers are those of training items
         settings: Any = dict(kwargs, num_workers=num_workers, device=device)
-        train = make_loader(train_ds, batch_size=bs, shuffle=shuffle, drop_last=drop_last, **settings)
+        train = make_loader(train_ds, batch_size=bs, shuffle=shuffle and sampler is None, sampler=sampler, drop_last=drop_last, **settings)
         made: list[Any] = [make_loader(ds, batch_size=val_bs or 2*bs, shuffle=False, **settings) for ds in others if ds is not None]
         if named: made = [dict(zip(named, made)), *made[len(named):]]
         return cls(train, *made, n_inp=n_inp, targets=targets, device=device, path=path)
@@ -190,6 +191,7 @@ class DataLoaders:
         same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
         settings = {name: getattr(like, name) for name in same} | kwargs
         from cbnb.basics.workers import make_loader
+        check_datasets(items, [], {})
         if getattr(like, 'chosen', None) and 'num_workers' not in kwargs: settings['num_workers'] = None
         return make_loader(items, batch_size=bs or getattr(like, 'batch_size', None) or 64, **settings)
 

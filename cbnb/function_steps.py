@@ -180,7 +180,7 @@ def default_step(
     remark = learn.remark_on(learn.model)
     if not remark and (step := step_of_model(learn)) is not None: return step
     raise ValueError('loss_func is missing, and the training dataset has none either' + (
-        remark or '. If the model returns its loss: Learner(dls, model, train_step=ModelLossStep())'))
+        remark or '. If the model returns its loss: Learner(dls, model, train_step=ModelLossStep()), of cbnb.callbacks.model_loss'))
 
 def default_eval_step(
     learn: Any,       # a learner that got no `eval_step`

@@ -69,14 +69,28 @@ def check_length(
 ) -> Iterator[Any]:              # the same batches
     "Warn at the end of a phase if the loader has not yielded as many batches as its length says, or batches without targets"
     __tracebackhide__ = True
-    n, gave = learn.n_iter, 0          # `n_iter` becomes None once there are more
+    n, gave, parts = learn.n_iter, 0, 0          # `n_iter` becomes None once there are more
     while True:
-        try: yield next(batches)
+        try: batch = [next(batches)]
         except StopIteration: break
+        if not gave: parts = len(batch[0]) if type(batch[0]) in (tuple, list) else 0
+        yield batch.pop()
         gave += 1
+    _compare_parts(learn, parts)
     if n is not None and n != gave and not is_over(learn): _warn_of_length(learn, n, gave)
     if gave and learn.training and not learn.yb and learn.loss_grad is None: warn_user(
         'the last batch had no targets, so nothing was learnt from it: see n_inp and targets of DataLoaders, or override Step.loss')
+
+_n_parts: WeakKeyDictionary[Loop, set[int]] = WeakKeyDictionary()       # learner -> numbers of elements of the batches of its own loaders
+
+def _compare_parts(learn: Loop, n: int) -> None:
+    "Warn if the last of several inputs was taken for a target: batches to predict have as many elements as those of a fit have inputs"
+    if n < 2 or getattr(learn.dls, 'n_inp', None) is not None: return
+    seen = _n_parts.setdefault(learn, set())
+    if learn.purpose != 'preds': seen.add(n)
+    elif n not in seen and n + 1 in seen: warn_user(
+        f'the batches of this loader have {n} elements, of which the last counts as the target. Those of the fit have {n + 1}, and {n} of them '
+        f'are inputs. If all of these are inputs, too: DataLoaders(..., n_inp={n})')
 
 def _warn_of_length(learn: Loop, said: int, gave: int) -> None:
     named = _miscounted.setdefault(learn, [])
@@ -159,6 +173,9 @@ def note_mistake(
             f'learn.{name} is a tensor: assign a tuple, learn.{name} = ({name[0]},)')
     if type(e) is RuntimeError and not learn.training and 'does not require grad' in str(e): e.add_note(
         'gradients are switched off in validation: put the lines that compute them into `with torch.enable_grad():`')
+    if isinstance(e, TypeError) and 'forward() missing' in str(e) and type(batch) in (tuple, list) and len(batch) > 1 and getattr(
+            learn.dls, 'n_inp', None) is None: e.add_note(
+        f'the batch has {len(batch)} elements, of which the last counts as the target: if all are inputs, DataLoaders(..., n_inp={len(batch)})')
     note_batch(e, batch)
     note_fix(e, batch)
 
@@ -183,6 +200,8 @@ ELSEWHERE = {name: instead for names, instead in {           # names in other li
     'partial_fit': 'a second learn.fit(n_epoch) continues with the same weights and optimizer',
     'transform predict_proba predict_on_batch': 'learn.get_preds(dl=dl) predicts for all items, and learn.predict(item) for one',
     'forward': 'learn.model(x) calls the model',
+    'plot_losses plot_loss plot_metrics plot_lr': 'the plots are those of the recorder, such as learn.recorder.plot_losses()',
+    'show_batch show_items': 'learn.show_results() shows items, and after a fit learn.interpret() those with the highest losses',
     'optimizer optim': 'it is learn.opt, and learn.opt_func makes it',
     'criterion loss_fn loss_function': 'it is learn.loss_func',
     'dataloaders data train_dl valid_dl train_dataloader val_dataloader': 'the loaders are learn.dls, learn.dls.train and learn.dls.valid',

@@ -291,9 +291,12 @@ def check_datasets(train_ds: Any, others: list[Any],    # datasets for validatio
     for ds in (train_ds, *others): _check_no_columns(ds)
 
 def _check_no_columns(ds: Any) -> None:
-    "Raise `TypeError` if a tuple, list or dict holds whole arrays, as `(x, y)` does, and not items"
+    "Raise `TypeError` if a tuple, list or dict holds whole arrays, as `(x, y)` does, and not items, and for a table"
     if isinstance(ds, Mapping): parts, kind = list(ds.values()), f'dict with {", ".join(map(str, ds))}'
     elif isinstance(ds, (tuple, list)): parts, kind = list(ds), type(ds).__name__
+    elif hasattr(ds, 'iloc') and ds.ndim == 2: raise TypeError(
+        f'a {type(ds).__name__} is a table, and no dataset of items: pass TensorDataset(x, y), with tensors of its columns, such as '
+        'x = torch.tensor(df[columns].to_numpy(), dtype=torch.float32)')
     else: return
     if len(parts) < 2 or not all(getattr(part, 'shape', ()) for part in parts): return
     lengths = {len(part) for part in parts}

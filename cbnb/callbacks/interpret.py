@@ -56,7 +56,7 @@ def task_of(pred: Any, yb: tuple, loss_func: Any) -> str:
     if pred.ndim > 2: return 'maps' if y.shape == pred.shape or _class_dim(pred, y, loss_axis(loss_func)) is not None else 'other'
     one, whole = pred.numel() == n, not y.is_floating_point()
     if _is_binary(loss_func) and pred.numel() == y.numel(): return 'classes' if one else 'labels'
-    if not one and y.numel() == n: return 'classes' if whole else 'other'
+    if not one and y.numel() == n: return 'classes' if whole and int(y.max()) < pred.shape[1] else 'other'
     if y.shape != pred.shape and y.numel() != pred.numel(): return 'other'
     if y.dtype == torch.bool and not one: return 'labels'
     return 'classes' if not one and isinstance(loss_func, nn.CrossEntropyLoss) or loss_func is F.cross_entropy else 'values'
@@ -357,6 +357,9 @@ def predictions(learn: Learner, dl: Any = None, classes: Any = None, act: Callab
     gather, items = _run(learn, in_order(source) if numbers is None else _only(in_order(source), numbers), act, task)
     preds, targets, losses = map(gather.gathered, (gather.preds, gather.targets, gather.losses))
     n = preds.shape[1] if isinstance(preds, Tensor) else 0 if gather.counts is None else len(gather.counts)
+    if gather.task == 'classes' and targets is not None and len(targets) and (most := int(targets.max())) >= n: raise ValueError(
+        f"the targets go up to {most}, and the model has {n} outputs, so these are no scores of classes 0 to {n - 1}: pass task='other', "
+        'or act=f, which makes a probability for each class from the outputs')
     has_names = gather.task in ('classes', 'labels') or gather.counts is not None
     names = class_names(learn, source, n, classes) if has_names else list(map(str, classes or ()))
     found = Predictions(gather.task, preds, targets, None if gather.note else losses, gather.note, items, names, numbers)

@@ -259,6 +259,7 @@ def _name_points(ax: Any, points: Mapping[str, tuple[float, float]], faint: Sequ
 def _pixels(line: Any, box: Any) -> Iterable[tuple[float, float]]:
     "Return points along a line of a plot, in pixels"
     points = line.get_transform().transform(line.get_xydata())
+    if not len(points): return []
     (x, _), *more = points
     upright = len(points) == 2 and more[0][0] == x
     return [(x, y) for y in range(int(box.y0), int(box.y1), 8)] if upright else points

@@ -54,6 +54,7 @@ def nonfinite(e: Evidence) -> Iterator[Finding]:
     for kind, part in zip(('input', 'target'), e.items):
         for _, t in leaves(part):
             if not t.is_floating_point() or t.ndim == 0 or (bad := ~torch.isfinite(t)).sum() == 0: continue
+            if kind == 'target' and _leaves_out(e, bad): continue
             bad_of_item = bad.reshape(len(t), -1)
             items = bad_of_item.any(1).nonzero().flatten().tolist()
             columns = f'columns {listed(bad_of_item.any(0).nonzero().flatten().tolist())}' if t.ndim == 2 else ''
@@ -65,6 +66,11 @@ def nonfinite(e: Evidence) -> Iterator[Finding]:
     bad_grads = [name for name, g in e.grads.items() if g is not None and not g.is_sparse and not torch.isfinite(g).all()]
     if finite and e.loss is not None and (bad_grads or not math.isfinite(e.loss.item())): yield finding('D1.gradient',
         listed(bad_grads) or 'the loss', f'the loss is {digits(e.loss)}' + ', and its gradient is nan or inf'*bool(bad_grads), 'numbers')
+
+def _leaves_out(e: Evidence, bad: Tensor) -> bool:
+    "Return whether the loss has met such targets in the pass, and left them out: the loss and all gradients are finite"
+    if e.loss is None or not bad[:e.n].any() or not math.isfinite(e.loss.item()): return False
+    return all(g is None or g.is_sparse or bool(torch.isfinite(g).all()) for g in e.grads.values())
 
 def input_scale(e: Evidence) -> Iterator[Finding]:
     "D2: inputs that are far from mean 0 and standard deviation 1"
@@ -122,6 +128,7 @@ def channels(e: Evidence) -> Iterator[Finding]:
 def target_scale(e: Evidence) -> Iterator[Finding]:
     "D7: targets for a regression that are far from the outputs of a new model"
     if (call := e.call) is None or e.kind != 'numbers' or (y := e.targets) is None or not y.is_floating_point(): return
+    y = y[torch.isfinite(y)]                                                   # a loss may leave out the others
     std, mean, out = y.std(), y.mean(), call.pred.float().cpu()
     if std <= 20 and mean.abs() <= 20*std or std == 0: return
     if (out.mean() - mean).abs() < std: return                                 # the outputs are there already
@@ -158,7 +165,7 @@ def imbalance(e: Evidence) -> Iterator[Finding]:
 def label_range(e: Evidence) -> Iterator[Finding]:
     "D11: labels below 0, or without an output of the model"
     out = e.call.pred if e.call is not None and e.kind == 'classes' else e.pred if e.failed else None
-    if not isinstance(out, Tensor) or out.ndim < 2 or (y := e.targets) is None or y.is_floating_point() or not y.numel(): return
+    if not isinstance(out, Tensor) or out.ndim < 2 or (y := e.targets) is None or y.is_floating_point() or not y.numel() or out.shape[1:] == y.shape[1:]: return
     n, low, high = out.shape[1], int(y.min()), int(y.max())
     if low >= 0 and high < n: return
     yield finding('D11.shifted' if high - low < n else 'D11', 'targets', f'labels {low} to {high}', f'0 to {n - 1}', n=n, low=low, needed=high + 1)
@@ -254,12 +261,18 @@ def random_validation(e: Evidence) -> Iterator[Finding]:
     if _is_random(e.learn.dls.valid): yield finding('D16', 'items of validation', 'two readings differ', 'the same values')
 
 def tiny_batch(e: Evidence) -> Iterator[Finding]:
-    "D19: a batch of one item in a model with batch norm"
+    "D19: a batch of one item in a model with batch norm. It is an error if a norm has one value of each channel then, and not the pixels of an image"
     dl, norm = e.learn.dls.train, next((name for name, m in e.learn.model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
     if norm is None or not numbered(dl) or not (bs := dl.batch_size): return
     n, last = len(dl.dataset), not dl.drop_last
     if bs == 1: yield finding('D19.all', norm, 'batches of one item', 'two or more')
-    elif n % bs == 1 and last: yield finding('D19', norm, f'the last batch of {n} items in batches of {bs} has one item', 'two or more')
+    elif n % bs == 1 and last and (norm := next(_norms_of_vectors(e), None)) is not None: yield finding(
+        'D19', norm, f'the last batch of {n} items in batches of {bs} has one item', 'two or more')
+
+def _norms_of_vectors(e: Evidence) -> Iterator[str]:
+    "Yield the names of the batch norms that get one value of each channel for an item"
+    for layer in e.layers:
+        if isinstance(layer.module, nn.modules.batchnorm._BatchNorm) and layer.x is not None and layer.x.numel() <= layer.x.shape[1]*e.n: yield layer.name
 
 def copies(e: Evidence) -> Iterator[Finding]:
     "D20: many items are equal"

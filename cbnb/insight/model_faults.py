@@ -119,6 +119,8 @@ def small_images(e: Evidence) -> Iterator[Finding]:
 def no_gradient(e: Evidence) -> Iterator[Finding]:
     "M4: the loss has no gradient, or no parameter gets one"
     params = list(e.learn.model.parameters())
+    if e.loss is None and e.failed is None and e.learn.loss_func is not None and not e.learn.train_step.own_update and not any(leaves(e.items[1])):
+        yield finding('M4.targets', 'the batch', 'no targets', 'targets')
     if e.loss is None or not params or e.learn.train_step.own_update: return
     cut = not e.loss.requires_grad
     if not cut and (not e.grads or any(g is not None for g in e.grads.values())): return

@@ -23,6 +23,7 @@ from ..basics.nested import to_device
 from ..callbacks.schedulers import TorchScheduler
 from ..basics.losses import LossCalls
 from ..basics.metric_functions import AllPairs, is_column_and_row
+from ..basics.text import plural
 from .data_faults import digits, listed, percent
 from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
@@ -79,7 +80,7 @@ def wrong_loss(e: Evidence) -> Iterator[Finding]:
         'the prediction', 'numbers that are never negative', 'logarithms of rates')
     elif call.name == 'cross_entropy' and y.is_floating_point() and y.ndim > 1 and ((y.sum(1) - 1).abs() > 0.01).float().mean() > 0.5: yield finding('L5.shares',
         'the targets', f'rows that sum to {digits(y.sum(1).mean())}', '1')
-    elif (t := e.targets) is not None and e.kind == 'numbers' and len(values := _class_numbers(t)):
+    elif (t := e.targets) is not None and e.kind == 'numbers' and call.name != 'poisson_nll_loss' and len(values := _class_numbers(t)):
         few = len(values) == 2 or t.is_floating_point()
         yield finding('L5',
             'the targets', f'{len(values)} whole numbers: {listed(int(v) for v in values)}', 'numbers on a scale',
@@ -183,8 +184,8 @@ def batch_size(e: Evidence) -> Iterator[Finding]:
     "O8: batches that are a large part of the data"
     dl = e.learn.dls.train
     n, bs = len(dl.dataset) if e.numbers else 0, getattr(dl, 'batch_size', None)
-    if n > 1 and bs and bs > n/4: yield finding('O8',
-        'the training loader', f'{math.ceil(n/bs)} updates in an epoch', 'four or more', bs=bs, n=n, smaller=max(1, n//20),
+    if n > 1 and bs and math.ceil(n/bs) < 4: yield finding('O8',
+        'the training loader', f'{plural(math.ceil(n/bs), "update")} in an epoch', 'four or more', bs=min(bs, n), n=n, smaller=max(1, n//20),
         level='warning' if n >= 64 and n/bs <= 2 and not isinstance(e.learn.opt, torch.optim.LBFGS) else 'note')
 
 def half_precision(e: Evidence) -> Iterator[Finding]:

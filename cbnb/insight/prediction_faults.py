@@ -147,7 +147,7 @@ def _quarters(found: Predictions, most: int = 2000) -> dict[str, Tensor]:
     rows: list[Any] = [next((t for _, t in leaves(found.items[i])), None) for i in range(len(found))]
     if any(row is None or row.ndim != 1 or not row.is_floating_point() or len(row) > 64 for row in rows) or len({len(row) for row in rows}) > 1: return {}
     x, groups = torch.stack(rows).cpu(), dict[str, Tensor]()
-    cuts = x.quantile(torch.tensor([0.25, 0.5, 0.75]), dim=0)
+    cuts = x.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=x.dtype), dim=0)
     for c in range(x.shape[1]):
         a, b, d = cuts[:, c].tolist()
         if not a < b < d: continue

@@ -141,7 +141,7 @@ def overfit(e: Evidence) -> Iterator[Finding]:
         yield from _gap(e, batch)
         restart()
         losses = e.losses['16 items']
-        yield from (found := [*_learns(losses, min(16, e.n))])
+        yield from (found := [*_learns(losses, min(16, e.n), _can_learn_all(learn, batch))])
         if not found and len(losses) == UPDATES['items']:
             try: e.losses['without inputs'] = train_on(learn, [_without_inputs(learn, batch)], torch.optim.Adam(_trained(learn), RATE), UPDATES['blind'])
             except Exception: pass               # a model may need values other than 0
@@ -150,13 +150,18 @@ def overfit(e: Evidence) -> Iterator[Finding]:
     yield from _judge_metrics(losses, e.metrics)
     yield from _judge_length(e, losses)
 
-def _learns(losses: list[float], n: int) -> Iterator[Finding]:
+def _can_learn_all(learn: Learner, batch: Any) -> bool:
+    "Return whether the model has a parameter for each target, without which no training learns all of them by heart, such as a linear model with few columns"
+    return sum(p.numel() for p in _trained(learn)) >= sum(y.numel() for _, y in leaves(learn.split_batch(batch)[1]))
+
+def _learns(losses: list[float], n: int, can_learn_all: bool = True) -> Iterator[Finding]:
     "T1: the loss of a few items does not fall"
     start, end = losses[0], fmean(losses[-5:])
     if start <= 0: return                                     # a loss without a lower limit
     if 10 <= len(losses) < UPDATES['items'] and math.isfinite(end): return         # too slow to judge
     if not math.isfinite(end) or end > 0.7*start: yield finding('T1',
-        f'training on {n} items', f'loss {digits(start)} to {digits(end)} in {len(losses)} updates', f'below {digits(0.7*start)}', n=n)
+        f'training on {n} items', f'loss {digits(start)} to {digits(end)} in {len(losses)} updates', f'below {digits(0.7*start)}', n=n,
+        level='warning' if can_learn_all or not math.isfinite(end) else 'note')
 
 def _uses_inputs(losses: list[float], blind: list[float], n: int) -> Iterator[Finding]:
     "T2: the loss falls no lower than in a shorter training with zeros as inputs"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import cbnb
 from cbnb.basics.loaders import as_loader, first_batch, independent_loader, n_batches
@@ -836,6 +836,22 @@ def test_loaders_of_datasets():
     ordered = cbnb.DataLoaders.from_datasets(data, None, data, shuffle=False, val_bs=3)
     assert [dl.batch_size for dl in ordered] == [64, 3] and type(ordered.train.sampler).__name__ == "SequentialSampler"
     assert [dl.num_workers for dl in ordered] == [0, 0]
+
+
+def test_a_sampler_is_for_training_only():
+    data, sampler = TensorDataset(torch.arange(20.0)), WeightedRandomSampler([1.0] * 20, 7)
+    dls = cbnb.DataLoaders.from_datasets(data, data, bs=4, sampler=sampler, device="cpu")
+    assert dls.train.sampler is sampler and [len(x) for (x,) in dls.valid] == [8, 8, 4]
+
+
+def test_a_table_is_no_dataset():
+    class DataFrame:
+        iloc, ndim = None, 2
+
+    with pytest.raises(TypeError, match="a DataFrame is a table.*TensorDataset"):
+        cbnb.DataLoaders.from_datasets(DataFrame())
+    with pytest.raises(TypeError, match="a DataFrame is a table"):
+        on_cpu([T]).test_dl(DataFrame())
 
 
 def digits(n, **kwargs):

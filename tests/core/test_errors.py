@@ -474,6 +474,46 @@ def test_training_without_targets_is_not_silent():
     learn = cbnb.Learner(cbnb.DataLoaders([(torch.ones(4, 1),)]), torch.nn.Linear(1, 1), torch.nn.MSELoss(), default_cbs=False)
     with pytest.warns(UserWarning, match="no targets.*n_inp"):
         learn.fit(1)
+    with pytest.warns(UserWarning, match="no targets.*n_inp"):
+        assert learn.lr_find().lr is None
+
+
+class Two(torch.nn.Module):
+    """Its second input is optional."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(1, 1)
+
+    def forward(self, a, b=0.0):
+        return self.net(a + b)
+
+
+def test_an_input_that_is_taken_for_a_target_is_named():
+    one = torch.ones(4, 1)
+    learn = cbnb.Learner(cbnb.DataLoaders([(one, one, one)], [(one, one, one)], device="cpu"), Two(), torch.nn.MSELoss())
+    learn.get_preds(dl=[(one, one)])  # not known yet
+    learn.fit(1)
+    with pytest.warns(UserWarning, match=r"have 2 elements, of which the last counts as the target.*n_inp=2"):
+        learn.get_preds(dl=[(one, one)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for dl in ([(one,)], [(one, one, one)]):
+            learn.get_preds(dl=dl)
+        learn.validate(dl=[(one, one)])  # batches of this kind are known now
+        learn.get_preds(dl=[(one, one)])
+
+
+def test_an_input_that_is_missing_because_it_is_taken_for_a_target():
+    class Both(torch.nn.Module):
+        def forward(self, a, b):
+            return a + b
+
+    one = torch.ones(4, 1)
+    learn = cbnb.Learner(cbnb.DataLoaders([(one, one, one)], device="cpu"), Both(), torch.nn.MSELoss())
+    with pytest.raises(TypeError) as e:
+        learn.get_preds(dl=[(one, one)])
+    assert any("DataLoaders(..., n_inp=2)" in note for note in e.value.__notes__)
 
 
 def test_a_step_may_find_its_loss_without_targets():

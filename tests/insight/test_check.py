@@ -29,6 +29,7 @@ from left_behind import everything, same
 X = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))
 NUMBERS = X[:, :2].sum(1, keepdim=True) + 0.1 * torch.randn(300, 1, generator=torch.Generator().manual_seed(1))
 CLASSES = (X[:, 0] > 0).long() + (X[:, 1] > 0).long()
+COUNTS = torch.poisson(X[:, :1].exp(), generator=torch.Generator().manual_seed(2)).clamp(max=4)
 BINARY = (X[:, :1] + X[:, 1:2] > 0).float()
 
 
@@ -185,6 +186,7 @@ PREPARED = dict(
         [
             lambda: learner(X[:257], CLASSES[:257], nn.Sequential(nn.BatchNorm1d(6), mlp()), drop_last=True),
             lambda: learner(X[:257], CLASSES[:257]),
+            lambda: images(28, 257),
         ],
     ),
     D20=(lambda: learner(X[:20].repeat(15, 2), CLASSES[:20].repeat(15), nn.Linear(12, 3)), [lambda: learner(SPARSE)]),
@@ -237,7 +239,10 @@ PREPARED = dict(
     ),
     L3=(lambda: learner(loss=nn.NLLLoss()), [lambda: learner(model=mlp(3, nn.ReLU, nn.LogSoftmax(1)), loss=nn.NLLLoss())]),
     L4=(lambda: learner(y=torch.zeros(300).long(), model=mlp(1)), [lambda: learner(y=BINARY, model=mlp(1), loss=nn.BCEWithLogitsLoss())]),
-    L5=(lambda: learner(loss=lambda p, y: F.mse_loss(p[:, 0], y.float())), [lambda: regression(1 + (2 * NUMBERS).round().clamp(0, 4))]),
+    L5=(
+        lambda: learner(loss=lambda p, y: F.mse_loss(p[:, 0], y.float())),
+        [lambda: regression(1 + (2 * NUMBERS).round().clamp(0, 4)), lambda: learner(y=COUNTS, model=mlp(1), loss=nn.PoissonNLLLoss())],
+    ),
     L6=(lambda: regression(NUMBERS[:, 0]), [lambda: regression()]),
     L7=(
         lambda: learner(loss=nn.CrossEntropyLoss(reduction="sum")),
@@ -249,7 +254,7 @@ PREPARED = dict(
     O3=(lambda: learner(lr=30.0), [lambda: learner(lr=0.5, opt_func=torch.optim.SGD)]),
     O4=(lambda: learner(opt_func=lambda p, lr: torch.optim.Adam(p, lr, eps=1.0)), [lambda: learner()]),
     O5=(lambda: learner(opt_func=lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=30.0)), [lambda: learner(opt_func=torch.optim.AdamW)]),
-    O8=(lambda: learner(X[:40], CLASSES[:40]), [lambda: learner()]),
+    O8=(lambda: learner(X[:40], CLASSES[:40]), [lambda: learner(), lambda: learner(X[:100], CLASSES[:100])]),
     O9=(lambda: learner(X.half(), model=mlp().half()), [lambda: learner()]),
     T1=(lambda: learner(X.sign(), torch.arange(300) % 3, Sign()), [lambda: learner()]),
     T5=(
@@ -283,10 +288,21 @@ def sequences(causal):
     return learner(x, x.roll(-1, 1), Steps(causal))
 
 
-def images(size):
+def images(size, n=300):
+    """Images with batch norm, whose statistics are over the pixels, too."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU())
-    return learner(torch.randn(300, 1, size, size), model=nn.Sequential(net, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)))
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3, 2, 1),
+        *[nn.BatchNorm2d(4)] * (n < 300),
+        nn.ReLU(),
+        nn.Conv2d(4, 8, 3, 2, 1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, 2, 1),
+        nn.ReLU(),
+    )
+    return learner(
+        torch.randn(n, 1, size, size), CLASSES[:n], model=nn.Sequential(net, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+    )
 
 
 def with_penalty(factor):
@@ -394,7 +410,7 @@ def test_a_fault_is_found(code):
 
 @pytest.mark.parametrize("code, i", HEALTHY)
 def test_its_healthy_neighbor_is_not(code, i):
-    random_images = code in ("D6", "M20")  # with labels that do not follow from them
+    random_images = code in ("D6", "M20", "D19")  # with labels that do not follow from them
     found = PREPARED[code][1][i]().check(skip="T3" if random_images else ())
     assert code not in found.codes and found.ok and not found.skipped, found
 
@@ -409,6 +425,31 @@ def test_a_fault_that_needs_an_argument_is_found(code):
         learn, options = healthy()
         found = learn.check(**options)
         assert code.partition("_")[0] not in found.codes and not found.skipped, found
+
+
+def test_targets_that_the_loss_leaves_out_may_be_nan():
+    """As in depth maps, where many pixels were not measured."""
+    y = NUMBERS.where(X[:, :1] < 0.5, math.nan)
+    known = learner(y=y, model=mlp(1), loss=lambda p, y: F.mse_loss(p[y.isfinite()], y[y.isfinite()]))
+    assert not {"D1", "D7"} & {*known.check().codes} and "D1" in regression(y).check().codes
+
+
+def test_a_model_with_few_parameters_need_not_learn_all_by_heart():
+    """With fewer parameters than targets, as a linear model of a table has, it cannot: a note says so, and no warning."""
+    few, more = PREPARED["T1"][0](), PREPARED["T1"][0]()
+    more.model.out = nn.Sequential(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 3))
+    assert [f.level for learn in (few, more) for f in learn.check() if f.code == "T1"] == ["note", "warning"]
+
+
+def test_masks_of_bytes_are_no_class_numbers():
+    """They fail in a binary cross-entropy, and more outputs would not help."""
+    failing = learner(torch.randn(40, 1, 4, 4), torch.randint(0, 2, (40, 1, 4, 4)).byte() * 255, nn.Conv2d(1, 1, 1), nn.BCEWithLogitsLoss())
+    assert "D11" not in failing.check().codes
+
+
+def test_batches_without_targets_train_nothing():
+    found = cbnb.Learner(cbnb.DataLoaders([(X,)], device="cpu"), nn.Linear(6, 6), nn.MSELoss()).check()
+    assert [(f.code, f.level) for f in found] == [("M4", "error")]
 
 
 def test_a_metric_of_one_output_does_not_change():

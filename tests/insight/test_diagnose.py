@@ -254,3 +254,28 @@ def test_curves_with_values_that_are_not_finite():
     nan = float("nan")
     assert rise_after_best(Curves([0, 1], [1.0, nan], [1.0, nan])) == 0
     assert late_fall(Curves([0, 1, 2], [1.0, nan, nan], [1.0, nan, nan])) == 0
+
+
+def test_a_model_of_double_precision():
+    x, y, _ = noisy()
+    learn = learner(loaders(x.double(), y, 100), nn.Linear(10, 2).double(), lr=0.1)
+    learn.fit(2)
+    assert not learn.diagnose().skipped
+
+
+def test_fewer_outputs_than_classes():
+    """As in ordinal regression: the outputs are no scores of classes. The class without an output may come late."""
+    x = torch.randn(300, 10)
+    y = torch.bucketize(x[:, 0].contiguous(), torch.tensor([-1.0, 0.0, 1.0]))
+
+    def loss_func(p, y):
+        return nn.functional.binary_cross_entropy_with_logits(p, (torch.arange(3) < y[:, None]).float())
+
+    learn = learner(loaders(x, y, 200), nn.Linear(10, 3), loss_func, lr=0.1)
+    learn.fit(2)
+    assert not learn.diagnose().skipped and learn.interpret().found.task == "other"
+    late = y[200:].sort().indices + 200
+    learn.dls = DataLoaders(learn.dls.train, DataLoader(TensorDataset(x[late], y[late]), 20), device="cpu")
+    with pytest.raises(ValueError, match="go up to 3, and the model has 3 outputs.*task='other'"):
+        learn.interpret()
+    assert learn.diagnose().skipped and len(learn.interpret(task="other")) == 100
