@@ -25,8 +25,9 @@ from .basics.text import say, user_level
 from .basics.optimizers import hyper_key
 from .basics.patch import patch
 from .basics.processes import gather_over_processes, n_processes, process_number
-from .basics.text import clock, distinct
+from .basics.text import clock
 from .callback import Callback
+from .columns import Columns, columns_of
 from .events import CancelFitException
 from .history import History, Run
 from .learner import Learner
@@ -35,25 +36,13 @@ from .undo import interrupts_wait
 
 _all_ = ['History', 'Run']
 
-# %% ../nbs/08_recorder.ipynb #d65055ba
-_TAKEN = ['run', 'epoch', 'step', 'time', 'complete', 'train_loss', 'valid_loss']
-
+# %% ../nbs/08_recorder.ipynb #b54579d3
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .lr import finder as _in_finder
     from .display import plots as _in_plots
 
-def _column_names(learn: Any, train: bool, valid: bool) -> tuple[list[str], list[str]]:
-    "Return the columns of training and of validation, each with or without the metrics"
-    names, validates = [m.name for m in learn.metrics], valid and getattr(learn.dls, 'valid', None) is not None
-    of_train = [('train_' if valid else '') + name for name in names if train]
-    of_valid = [('valid_' if train else '') + name for name in names]
-    of_valid += [f'{which}_{name}' for which in [*getattr(learn.dls, 'valid_sets', ())][1:] for name in ('loss', *names)]
-    named = distinct([*_TAKEN, *of_train, *(of_valid if validates else ())])[len(_TAKEN):]      # a metric may have the name `time`
-    return ['train_loss', *named[:len(of_train)]], ['valid_loss', *named[len(of_train):]] if validates else []
-
-# %% ../nbs/08_recorder.ipynb #b54579d3
 class Recorder(Callback):
     """Records the losses and hyper-parameters of each training batch, and a row for each epoch, in a history
 
@@ -76,8 +65,6 @@ class Recorder(Callback):
         def _write_row(self, complete: bool, shown: bool=...) -> None: ...
         def _is_written(self) -> bool: ...
         def _note_parts(self) -> None: ...
-        def _valid_heading(self, number: int, name: str) -> str: ...
-        def _heading(self, key: Any, name: str, columns: list[str]) -> str: ...
         def look_for_nan(self, wait: bool=...) -> None: ...
         def track(self, name: str) -> None: ...
         def _end_early(self, shown: bool=...) -> None: ...
@@ -94,9 +81,7 @@ class Recorder(Callback):
         self.add_time, self.train_metrics, self.valid_metrics, self.beta = add_time, train_metrics, valid_metrics, beta
         self.history = History()
         # of the current fit
-        self.train_columns: list[str] = []
-        self.valid_columns: list[str] = []
-        self.headings: dict[Any, str] = {}            # part of the loss -> its column
+        self.columns = Columns()
         self.told_of_nan = False
         self.series = ScalarBuffer()                  # the losses of the run
         self.places: list[tuple[Any, str, int | None]] = []    # the column of a hyper-parameter, its key and its index
@@ -119,11 +104,11 @@ class Recorder(Callback):
         if getattr(learn, 'recorder', self) is not self: warnings.warn(
             'learn.recorder writes the table of this fit, and this second Recorder only records. To change the table, make '
             'the learner with Learner(..., cbs=Recorder(...)), or call learn.remove_cb(Recorder) first', stacklevel=user_level())
-        self.train_columns, self.valid_columns = _column_names(learn, self.train_metrics, self.valid_metrics)
-        names = ['step' if isinstance(learn.valid_every, Every) else 'epoch', *self.train_columns, *self.valid_columns]
+        self.columns = columns_of(learn, self.train_metrics, self.valid_metrics)
+        names = ['step' if isinstance(learn.valid_every, Every) else 'epoch', *self.columns.names]
         run = Run(len(self.history), names + ['time']*self.add_time, learn.n_epoch, self.beta)
         run.settings = settings_of(learn)
-        self.headings, self.series, self.places, self.values_now, self.row, self.told_of_nan = {}, run.series, [], None, None, False
+        self.series, self.places, self.values_now, self.row, self.told_of_nan = run.series, [], None, None, False
         with interrupts_wait():                     # no interrupt between these two lines
             self.history.runs.append(run)
             learn.undo.push(self._close)
@@ -179,7 +164,7 @@ class Recorder(Callback):
         if learn.purpose != 'fit':
             learn.final_record = [*values, *parts.values()]
             return
-        if self.valid_columns: self._fill_valid(values, parts, phase.loss)
+        if self.columns.valid: self._fill_valid(values, parts, phase.loss)
         if not learn.ends_row: return
         self._fill_train()
         self._write_row(complete=False)
@@ -233,7 +218,7 @@ class Recorder(Callback):
         run = self.last()
         if self.row is None: return self.last_log
         place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
-        return [place, *(self.row[name] for name in (*self.train_columns, *self.valid_columns))]
+        return [place, *(self.row[name] for name in self.columns.names)]
 
 # %% ../nbs/08_recorder.ipynb #0866ef9a
 @patch
@@ -246,7 +231,7 @@ def _open_row(self: Recorder,
     if not mid_epoch: self.first_step = run.n_steps
     self.train = PhaseMetrics([fresh(m) for m in learn.metrics] if self.train_metrics else ())
     self.train.batch = learn.train_iter
-    self.row = dict.fromkeys(['epoch', 'step', *self.train_columns, *self.valid_columns])
+    self.row = dict.fromkeys(['epoch', 'step', *self.columns.names])
     return self.row
 
 @patch
@@ -259,18 +244,18 @@ def _fill_train(self: Recorder,
     if (n := self.history[-1].n_steps) in (self.row_start, self.n_filled): return     # no batch was trained since the last row, or since the last call
     self.n_filled = n
     row['train_loss'] = train.loss.value(everywhere=False)
-    parts = {self.headings[name]: mean for name, mean in train.part_values(everywhere=False).items()}
+    parts = {self.columns.parts[name]: mean for name, mean in train.part_values(everywhere=False).items()}
     row.update((heading, mean) for heading, mean in parts.items() if heading in row)
     self.look_for_nan()
-    if whole or n_processes() == 1: row.update(zip(self.train_columns[1:], train.metric_values()))
+    if whole or n_processes() == 1: row.update(zip(self.columns.train[1:], train.metric_values()))
     train.metrics = ()                           # they were read, which other processes did at the same time
 
 @patch
 def _fill_valid(self: Recorder, values: list[float | None], parts: dict[str, float | None], mean: MeanLoss) -> None:
     "Write the loss, the metrics and the parts of a validation phase into the row"
     number = self.learn.valid_set
-    self.row.update(zip(self.valid_columns[number*len(values):], values))
-    for name, value in parts.items(): self.row[self._valid_heading(number, name)] = value
+    self.row.update(zip(self.columns.valid[number*len(values):], values))
+    for name, value in parts.items(): self.row[self.columns.heading((number, name), self.history[-1], self.row)] = value
     if self.told_of_nan or values[0] is None or abs(values[0]) < float('inf'): return
     self.told_of_nan = True
     why = ('look for nan and inf in the inputs and targets of the validation set' if mean.adds or mean.weight else
@@ -280,14 +265,12 @@ def _fill_valid(self: Recorder, values: list[float | None], parts: dict[str, flo
 @patch
 def _write_row(self: Recorder, complete: bool, shown: bool = True) -> None:
     learn, run, row = self.learn, self.history[-1], self.row
-    if not run.epochs and self.valid_columns and row['valid_loss'] is None:       # a later row has the first validation
-        for number in range(max(1, len(getattr(learn.dls, 'valid_sets', ())))):
-            for name in [key for key in self.headings if isinstance(key, str)]: self._valid_heading(number, name)
+    if not run.epochs and self.columns.valid and row['valid_loss'] is None: self.columns.add_validation(run, row)
     row.update(epoch=learn.epoch, step=run.n_steps, time=time.perf_counter() - self.start, complete=complete)
     if learn.mid_epoch: row['mid_epoch'] = True
     run.n_epoch = learn.n_epoch              # a fit of n steps may need more epochs than estimated
     run.epochs.append(row)
-    run.values.append([row[name] for name in (*self.train_columns, *self.valid_columns)])
+    run.values.append([row[name] for name in self.columns.names])
     self.row = None
     if not shown: return
     self.new_row = True
@@ -300,7 +283,7 @@ def _is_written(self: Recorder) -> bool:
     "Return whether the row in the middle of an epoch, which was written last, has all batches of this epoch"
     run, row = self.history[-1], self.row
     last = run.epochs[-1] if run.epochs else {}
-    no_values = row is None or all(row[name] is None for name in self.valid_columns)
+    no_values = row is None or all(row[name] is None for name in self.columns.valid)
     return bool(last.get('mid_epoch')) and no_values and (last['epoch'], last['step']) == (self.learn.epoch, run.n_steps)
 
 # %% ../nbs/08_recorder.ipynb #65f01cc5
@@ -309,28 +292,9 @@ def _note_parts(self: Recorder) -> None:
     "Record the parts of the loss of a training batch"
     run = self.history[-1]
     for name, value in self.learn.loss_parts.items():
-        heading = self._heading(name, name, self.train_columns)
+        heading = self.columns.heading(name, run, self.row)
         if heading not in run.named: run.named[heading] = NamedLoss(self.beta)
         run.named[heading].append(run.n_steps - 1, value)
-
-@patch
-def _valid_heading(self: Recorder, number: int, name: str) -> str:
-    "Return the column of a part of the loss of a validation set"
-    of_set = [*self.learn.dls.valid_sets][number] if number else 'valid'
-    return self._heading((number, name), f'{of_set}_{name}', self.valid_columns)
-
-@patch
-def _heading(self: Recorder, key: Any, name: str, columns: list[str]) -> str:
-    "Return the column of a part of the loss. A part that is new adds a column, until the first row is written"
-    if key in self.headings: return self.headings[key]
-    run = self.history[-1]
-    taken = dict.fromkeys([*_TAKEN, *run.steps, *self.train_columns, *self.valid_columns])
-    self.headings[key] = name = distinct([*taken, name])[-1]
-    if run.epochs: return name
-    columns.append(name)
-    run.metric_names.insert(len(self.train_columns) + (len(columns) if columns is self.valid_columns else 0), name)   # column 0 is the epoch
-    self.row[name] = None
-    return name
 
 # %% ../nbs/08_recorder.ipynb #999b7d02
 @patch

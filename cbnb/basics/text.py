@@ -9,6 +9,7 @@ __all__ = ['LOWER', 'HIGHER', 'shell', 'say', 'user_level', 'warn_user', 'variab
 
 # %% ../../nbs/basics/text.ipynb #c7c1f99c
 import csv
+import dis
 import functools
 import io
 import json
@@ -56,8 +57,16 @@ def warn_user(message: str) -> None:
 def variable_name(value: Any) -> str:    # '' if no variable holds this object
     "Return the name of a variable that holds an object, in the first frame outside this package"
     frame = _outside()[0]
-    names = (name for scope in (frame.f_locals, frame.f_globals) for name, found in list(scope.items()) if found is value)
-    return next((name for name in names if name.isidentifier() and not name.startswith('_')), '')
+    names = [name for scope in (frame.f_locals, frame.f_globals) for name, found in list(scope.items())
+             if found is value and name.isidentifier() and not name.startswith('_')]
+    if len(names) > 1: names.sort(key=_names_in_call(frame).__contains__, reverse=True)
+    return names[0] if names else ''
+
+def _names_in_call(frame: Any) -> set[str]:
+    "Return the names in the lines of the call that a frame is executing"
+    first, last, *_ = list(frame.f_code.co_positions())[frame.f_lasti//2]       # each instruction takes two bytes
+    lines = range(first or 0, (last or first or 0) + 1)
+    return {str(i.argval) for i in dis.get_instructions(frame.f_code) if i.positions and i.positions.lineno in lines}
 
 # %% ../../nbs/basics/text.ipynb #9b2066b8
 def number(value: float) -> str:

@@ -44,8 +44,8 @@ def val_losses(self: Recorder) -> list[float | None]:
 def metrics(self: Recorder) -> list[list[float | None]]:
     "Metrics of each epoch of the last run that is complete and was validated"
     n, sets = len(self.learn.metrics) + 1, getattr(self.learn.dls, 'valid_sets', ())
-    parts = self.headings.values()           # parts of the loss are no metrics; columns added by callbacks are
-    names = [*self.valid_columns[1:n], *(c for c in self.valid_columns[n*max(len(sets), 1):] if c not in parts)]
+    columns, parts = self.columns.valid, self.columns.parts.values()           # parts of the loss are no metrics; columns added by callbacks are
+    names = [*columns[1:n], *(c for c in columns[n*max(len(sets), 1):] if c not in parts)]
     return [[row[name] for name in names] for row in _whole(self) if names and row['valid_loss'] is not None]
 
 def nb_batches(self: Recorder) -> list[int]:

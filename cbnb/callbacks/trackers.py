@@ -234,7 +234,7 @@ class Tracker(Callback):
                 f'best {"at" if by_step else "in"} {self.place(best=True)}')
         return show(fig, text, return_fig) if ax is None else ax
 
-    def _of_validation(self) -> bool: return self.monitor in self.learn.recorder.valid_columns
+    def _of_validation(self) -> bool: return self.monitor in self.learn.recorder.columns.valid
 
     def _warn_of_none(self) -> None:
         "Warn once per fit if the column has had no value so far, although this epoch was validated"

@@ -94,13 +94,14 @@ class RecorderNames(LentNames):
         "Add columns to the table of epochs of this fit. In a run that is not a fit, do nothing"
         if self.learn.purpose != 'fit': return                     # only a fit has a table
         run = self.history[-1]
-        if not self.valid_columns: self.valid_columns = ['valid_loss']
+        columns = self.columns
+        if not columns.valid: columns.valid = ['valid_loss']
         taken = list(dict.fromkeys(['run', 'step', 'time', 'complete', *run.metric_names]))
         new = distinct([*taken, *as_list(names)])[len(taken):]
         self.learn.undo.set(self, 'added_names', [*self.added_names, *new])
         self.learn.undo.set(self, 'added_values', self.added_values or [])
-        self.valid_columns = [*self.valid_columns, *new]
-        run.metric_names[:] = [run.metric_names[0], *self.train_columns, *self.valid_columns,
+        columns.valid += new
+        run.metric_names[:] = [run.metric_names[0], *columns.names,
                                *(['time'] if self.add_time else [])]
 
     def add_metrics(self: Any, metrics: Any) -> None:
@@ -307,7 +308,7 @@ class V1Slots(Callback):
         elif recorder is None: now.values = None
         elif learn.purpose == 'validate': now.values = learn.final_record
         else:
-            own = [name for name in recorder.valid_columns if name not in _added(recorder)]
+            own = [name for name in recorder.columns.valid if name not in _added(recorder)]
             now.values = [recorder.row[name] for name in own]
         now.phase = None
 

@@ -11,6 +11,7 @@ from waves import *
 a, b, c = (wave_learner() for _ in range(3))
 for learn, lr in ((a, 0.003), (b, 0.01), (c, 60.)): learn.fit(3, lr)
 """
+FITTED = "baseline_of_last_week, wide = wave_learner(), wave_learner()\nfor learn in (baseline_of_last_week, wide): learn.fit(1)"
 COMPARED = "found = compare(low=a, middle=b, high=c); found"
 
 
@@ -20,7 +21,7 @@ def names(page: NotebookPage, cell: int) -> list[str]:
 
 
 def test_runs_are_chosen_sorted_and_named_without_a_kernel(lab: Lab):
-    cells = [SETUP, COMPARED, "b.fit(1, 0.02); b.recorder.history"]
+    cells = [SETUP, COMPARED, "b.fit(1, 0.02); b.recorder.history", FITTED, "compare(baseline_of_last_week, wide)"]
     with lab.open(lab.write("compared.ipynb", cells), size=(1200, 1200)) as page:
         page.run_all()
         out = page.output(1)
@@ -28,6 +29,11 @@ def test_runs_are_chosen_sorted_and_named_without_a_kernel(lab: Lab):
         assert names(page, 1) == page.value("[row['run'] for row in found.rows]")
         assert out.locator("img:visible").count() == 0  # the picture made room
         assert "high leaves the range of the others" in out.locator(".notes").inner_text()
+        # names of variables, none of them cut where there is room
+        shown = page.output(4).locator(".cbnb-lc .names em")
+        shown.nth(1).wait_for()
+        assert sorted(shown.all_inner_texts()) == ["baseline_of_last_week", "wide"]
+        assert shown.evaluate_all("all => all.map(name => name.scrollWidth - name.clientWidth)") == [0, 0]
         # from here on, everything happens in the page
         page.tab.evaluate(
             "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.anyMessage.connect(() => { window.heard = 1 })"

@@ -812,6 +812,16 @@ def test_gradual_unfreezing_keeps_the_moments_as_a_loop_that_sets_requires_grad(
     assert [int(s["step"]) for s in learn.opt.state.values()] == [int(s["step"]) for s in opt.state.values()]
 
 
+def test_freeze_and_unfreeze_keep_the_moments():
+    learn = line_learner(splitter=two_groups, opt_func=torch.optim.Adam)
+    learn.fit(1)
+    moments = lambda: [state["exp_avg"].item() for state in learn.opt.state.values()]
+    before = moments()
+    for change in (learn.freeze, lambda: learn.freeze_to(1), learn.unfreeze):
+        change()
+        assert moments() == before and len(before) == 2 and all(before)
+
+
 @pytest.mark.parametrize("decays, wd, expected", [((0.1, 0), 0.2, [0.2, 0]), ((0, 0), 0.2, [0.2, 0.2]), ((0.1, 0), [0.3, 0.4], [0.3, 0.4])])
 def test_a_weight_decay_leaves_groups_without_one(decays, wd, expected):
     seen = []

@@ -474,6 +474,14 @@ def test_learners_have_the_names_of_their_variables():
     assert list(runs_of(baseline)) == ["run 0"]
 
 
+def test_of_two_variables_with_one_learner_the_one_in_the_call_is_its_name():
+    """After `for learn in (baseline, wide): learn.fit(1)`, `learn` is the second learner, too."""
+    learn = baseline = fitted()
+    learn = wide = fitted()
+    assert list(compare(baseline, wide).looks) == list(runs_of([baseline, wide])) == ["baseline", "wide"]
+    assert list(runs_of(baseline, learn)) == ["baseline", "learn"]
+
+
 def test_a_run_that_learns_slowly_does_not_leave_the_range():
     """0.88 -> 0.05 beside 0.08 -> 0.003 was cut off; a run that rises above its start still is."""
     from cbnb.display.compare import leaves_range

@@ -94,6 +94,19 @@ def test_without_windows_no_figure_stays_open(tmp_path):
     assert (tmp_path / "losses.png").stat().st_size > 1000
 
 
+def test_sweeps_plots_and_results_of_a_script_leave_no_figure_open():
+    learn, n = line_learner(metrics=cbnb.MAE()), len(pyplot.get_fignums())
+    assert learn.lr_find(num_it=20) is not None
+    learn.fit_one_cycle(2)
+    recorder = learn.recorder
+    for show in (recorder.plot, recorder.plot_losses, recorder.plot_lr, recorder.plot_metrics, recorder.plot_loss, recorder.plot_sched):
+        show()
+    learn.lr_find(num_it=20).plot()
+    cbnb.compare(learn, return_fig=True)
+    cbnb.OneCycle(0.1).plot()
+    assert len(pyplot.get_fignums()) == n
+
+
 def test_a_figure_is_returned_also_where_pyplot_was_never_imported(monkeypatch):
     monkeypatch.delitem(__import__("sys").modules, "matplotlib.pyplot")
     fig = Figure()

@@ -91,6 +91,19 @@ def test_the_chart_of_losses():
     )
 
 
+def test_validations_in_mid_epoch_are_points_of_the_charts():
+    learn = line_learner(n=4, metrics=mae)
+    with learn.no_logging():
+        learn.fit("10 steps", lr=0.02, valid_every="3 steps")
+    [run] = learn.recorder.history.runs
+    found = [row for row in run.epochs if row["valid_loss"] is not None]
+    assert [row["step"] for row in found] == [3, 6, 9]  # and rows without a validation at the ends of epochs
+    [valid] = named(losses_chart([run]), "valid")
+    assert list(valid.xs) == [2, 5, 8] and list(valid.ys) == [row["valid_loss"] for row in found]
+    [line] = metric_charts([run])[0].lines
+    assert (list(line.xs), list(line.ys)) == ([2, 5, 8], [row["mae"] for row in found])
+
+
 def test_a_single_run_has_no_border_and_nothing_to_overlay():
     chart = losses_chart(runs_of(1), beta=0.5, title="mine", size=(600, 200))
     assert (chart.borders, chart.tools, chart.smoothing, chart.title, chart.size) == (
