@@ -111,7 +111,7 @@ class Findings:
         about: str = '',                  # what was checked
         skipped: Iterable[str] = (),      # what was not checked, and why
     ):
-        self.groups, self.about, self.skipped = in_groups(found), about, list(skipped)
+        self.groups, self.about, self.skipped = in_groups(dict.fromkeys(found)), about, list(skipped)     # a layer may be called twice
 
     def __iter__(self) -> Iterator[Finding]: return (f for group in self.groups for f in group)
     def __len__(self) -> int: return sum(map(len, self.groups))

@@ -96,7 +96,7 @@ _MODEL: dict[str, Text] = {
     'M4': Text('error', 'something between parameters and loss cuts the graph, such as detach(), argmax, item() or NumPy',
         'compute the loss from the prediction with operations of torch only'),
     'M4.targets': Text('error', 'the loss compares with targets, and the batch has none, so nothing is learnt from it',
-        'DataLoaders(..., n_inp=1), or a model that returns its loss: train_step=ModelLossStep() of cbnb.callbacks.model_loss'),
+        'a loader of (x, y), or a model that returns its loss: train_step=ModelLossStep() of cbnb.callbacks.model_loss'),
     'M4.frozen': Text('error', 'requires_grad is False for each of them, so nothing can be trained',
         'learn.unfreeze()'),
     'M5': Text('note', 'the model does not use these parameters, or uses them detached',

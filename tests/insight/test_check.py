@@ -447,6 +447,19 @@ def test_masks_of_bytes_are_no_class_numbers():
     assert "D11" not in failing.check().codes
 
 
+def test_a_layer_that_is_called_twice_is_named_once():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp(3, nn.Identity)
+
+        def forward(self, x):
+            return self.net(x) + self.net(-x)
+
+    found = learner(model=Twice()).check()
+    assert "M11" in found.codes and len({*found}) == len(found)
+
+
 def test_batches_without_targets_train_nothing():
     found = cbnb.Learner(cbnb.DataLoaders([(X,)], device="cpu"), nn.Linear(6, 6), nn.MSELoss()).check()
     assert [(f.code, f.level) for f in found] == [("M4", "error")]
