@@ -316,6 +316,7 @@ class AccumMetric(Metric):
         self.invert_arg = takes_targets_first(func) if invert_arg is None else invert_arg
         self.layout = Layout(axis if dim_argmax is None else dim_argmax, ignore_index)
         self.ignored: int | None = None             # the label of the last batch that is left out
+        self.lost_shape = False                     # targets of several dimensions were flattened
         self.reset()
 
     def reset(self) -> None: self.batches: list[tuple[Tensor, ...]] = []     # prediction and targets of each batch
@@ -335,7 +336,7 @@ class AccumMetric(Metric):
             *others: further targets
         """
         pred, targ = pred.detach(), targ.detach()
-        self.ignored = self.layout.label(pred, targ)
+        self.ignored, self.lost_shape = self.layout.label(pred, targ), self.flatten and targ.ndim > 1
         self.batches.append((*self.prepared(pred, targ), *(t.detach().reshape(-1) if self.flatten else t.detach() for t in others)))
 
     def prepared(self, pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]:
@@ -386,7 +387,10 @@ class AccumMetric(Metric):
         args: list[Any] = [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in given] if self.to_np else [*given]    # numpy has no bfloat16
         if self.invert_arg: args[:2] = args[1::-1]
         with noting(self.name, *given):
-            return one_number(self.name, self.func(*args, **self.kwargs), 'choose an average, or another function')
+            try: return one_number(self.name, self.func(*args, **self.kwargs), 'choose an average, or another function')
+            except (IndexError, ValueError, RuntimeError) as e:
+                if self.lost_shape: e.add_note('AccumMetric flattens its tensors: AccumMetric(..., flatten=False) keeps their shapes')
+                raise
 
     def __call__(self, pred: Tensor, targ: Tensor, *others: Tensor) -> Any:
         "Return the value on a single batch. The collected batches stay unchanged"

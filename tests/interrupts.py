@@ -61,7 +61,7 @@ def make(width: int, folder: str) -> cbnb.Learner:
 
 def check(learn: cbnb.Learner) -> object:
     """All parts of a check, with small trainings that are smaller still."""
-    usual, small_trainings.UPDATES = small_trainings.UPDATES, 4
+    usual, small_trainings.UPDATES = small_trainings.UPDATES, dict.fromkeys(small_trainings.UPDATES, 4)
     try:
         return learn.check()
     finally:
@@ -84,6 +84,7 @@ CALLS: dict[str, tuple[Callable[[cbnb.Learner], object], bool]] = {
     "check": (check, False),
     "diagnose": (lambda learn: learn.diagnose(), False),
 }
+HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 WITHOUT_TRACE = "check", "diagnose"  # they leave random states, optimizer, gradients and loaders alone, too
 
 
@@ -222,6 +223,8 @@ def at_each(
             wrong = interrupted(learn, name, at)
             yield at.where, wrong
             if wrong:
+                for number, handler in HANDLERS.items():  # the next place is judged on its own
+                    signal.signal(number, handler)
                 learn = make(width, folder)
 
 

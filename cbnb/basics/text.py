@@ -103,10 +103,10 @@ def snake_name(cls: type) -> str:
 
 # %% ../../nbs/basics/text.ipynb #51d6f1fe
 LOWER = set('loss error mae mse rmse mape smape rmsle rmspe msle mde nll bce ce err perplexity ppl wer cer '
-            'ter fid brier divergence distance deviance ece bpb bits'.split())                # words in names of losses
+            'ter fid brier divergence distance deviance ece bpb bits nmse wape crps pinball lpips hausdorff epe eer fpr fnr'.split())                # words in names of losses
 HIGHER = set('accuracy acc f r auc roc auroc ap map precision recall sensitivity specificity dice iou miou jaccard '
              'bleu rouge meteor cider score kappa mcc corr correlation corrcoef pearson spearman kendall explained psnr ssim '
-             'ndcg mrr hit hits top similarity reward return success likelihood elbo'.split())    # words in names of other metrics
+             'ndcg mrr hit hits top similarity reward return success likelihood elbo qwk pck tpr tnr gini concordance'.split())    # words in names of other metrics
 _named: set[str] = set()      # columns whose names said nothing
 
 def named_direction(name: str,    # name of a loss or metric, such as `valid_loss`

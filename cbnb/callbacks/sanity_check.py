@@ -35,6 +35,7 @@ from ..recorder import Recorder
 from ..files.snapshot import owned_by_steps, without_trace
 from ..function_steps import CallStep
 from ..step import Step
+from ..undo import interrupts_act
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473
 def _numbers(dl: DataLoader, spread: bool) -> list[int] | int | None:
@@ -235,7 +236,7 @@ def sanity_check(
     __tracebackhide__ = True
     if not (learn.sanity_check and (learn.metrics or _is_new(learn)) and _validates(learn) and _can_be_tried(learn)): return
     batch, said = None, None
-    with without_trace(learn, training=False):
+    with without_trace(learn, training=False), interrupts_act():
         try:
             if (batch := sample_batch(learn.dls.valid)) is not None and not is_empty(batch):
                 _try_batch(learn, batch)

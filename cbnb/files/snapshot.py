@@ -25,7 +25,7 @@ from ..basics.random_state import save_rng
 from ..learner import Learner
 from ..loop import PHASE_STATE
 from ..basics.trained_modules import held_by, trained_modules
-from ..undo import UndoStack, interrupts_act, interrupts_wait
+from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/files/snapshot.ipynb #5cbb240b
 class _Copy:
@@ -237,11 +237,11 @@ def without_trace(
     learn: Learner,
     training: bool = True,    # False: the block only evaluates, without gradients, so the parameters are not copied
 ) -> Iterator[None]:
-    "Restore models, steps, attributes of the learner and random states at the end of a `with` block. If the block may train, also restore optimizers"
+    "Restore models, steps, attributes of the learner and random states at the end of a `with` block. If the block may train, also restore optimizers. Ctrl-C waits, except in `interrupts_act()`"
     with interrupts_wait(), UndoStack() as undo:
         if training: undo.callback(snapshot(learn, exclude=learn.cbs))
         else: _save_evaluation(learn, undo)
-        with interrupts_act(), torch.set_grad_enabled(training and torch.is_grad_enabled()): yield
+        with torch.set_grad_enabled(training and torch.is_grad_enabled()): yield       # an interrupt as this function returns would find no `with` block that restores
 
 # %% ../../nbs/files/snapshot.ipynb #178bb21a
 def _save_changed(m: nn.Module, undo: UndoStack) -> None:

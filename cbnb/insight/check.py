@@ -19,6 +19,7 @@ from ..basics.text import plural
 from .findings import FAULTS, Finding, Findings
 from ..learner import Learner
 from ..files.snapshot import without_trace
+from ..undo import interrupts_act
 
 if TYPE_CHECKING:        # loaded by the first check: with what they need, they would take a tenth of the time of `import cbnb`
     from cbnb.insight.evidence import Evidence
@@ -146,7 +147,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
     if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()):
         return Findings([finding('M4.frozen', 'all parameters', 'frozen', 'parameters to train')])
-    with without_trace(self):
+    with without_trace(self), interrupts_act():
         if self.opt is None: self.create_opt()
         e = collect(self)
         if e is None: return Findings(skipped=['anything: the training loader has no batch'])

@@ -81,16 +81,21 @@ def figure_of_predictions(
     except Exception: return None         # a finding without its figure is better than none
 
 # %% ../../nbs/insight/diagnose.ipynb #11f14a7e
-def in_predictions(learn: Learner, slices: Mapping[str, Sequence[Any]] | None = None) -> tuple[list[Finding], str]:    # findings; why there are none
+def in_predictions(learn: Learner, slices: Mapping[str, Sequence[Any]] | None = None) -> tuple[list[Finding], float | None, str]:    # findings; as `share_learned`; why there are none
     "Predict the validation set, and return what the predictions show"
-    from cbnb.insight.prediction_faults import PREDICTION_CHECKS, weak_slices
-    if learn.dls.valid is None: return [], 'predictions: there is no validation set'
+    from cbnb.insight.prediction_faults import PREDICTION_CHECKS, share_learned, weak_slices
+    if learn.dls.valid is None: return [], None, 'predictions: there is no validation set'
     try: found = predictions(learn)
-    except (ValueError, TypeError, RuntimeError) as e: return [], f'predictions: {e}'
-    if found.targets is None: return [], f'predictions: {found.note}'
+    except (ValueError, TypeError, RuntimeError) as e: return [], None, f'predictions: {e}'
+    if found.targets is None: return [], None, f'predictions: {found.note}'
     checks = PREDICTION_CHECKS if found.task in ('classes', 'labels', 'values') else ()
     seen = [f for check in checks for f in check(found)] + list(weak_slices(found, slices))
-    return [replace(f, figure=figure_of_predictions(f, found, slices)) for f in seen], ''
+    return [replace(f, figure=figure_of_predictions(f, found, slices)) for f in seen], share_learned(found), ''
+
+def _check_first(f: Finding, learned: float | None) -> Finding:
+    "Point to `learn.check()` if the model has learned little: a longer fit, a temperature or other labels may not be what it needs"
+    if learned is None or learned >= 0.3 or f.code not in ('A3', 'A6', 'A7'): return f
+    return replace(f, fix=f'learn.check()   # first, as the model is hardly better than a guess ({max(learned, 0.):.0%} of the way to perfect); then: {f.fix}')
 
 # %% ../../nbs/insight/diagnose.ipynb #ee58205a
 @patch
@@ -113,6 +118,6 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): diagnose it after the fit')
     if not (runs := self.recorded_runs()): raise RuntimeError('there is no fit to diagnose: call learn.fit(1) first')
     if not -len(runs) <= run < len(runs): raise IndexError(f'run={run}: the history has {plural(len(runs), "run")}, so use an index from -{len(runs)} to {len(runs) - 1}')
-    found, why = in_predictions(self, slices)
-    found = [*in_curves(runs[run], self), *found]
+    found, learned, why = in_predictions(self, slices)
+    found = [_check_first(f, learned) for f in (*in_curves(runs[run], self), *found)]
     return Findings([f for f in found if f.code not in left_out], runs[run].extent(), [why] if why else [])

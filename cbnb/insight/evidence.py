@@ -116,6 +116,11 @@ class Layer:
     x: Tensor | None      # its first input
     out: Tensor | None    # its output
 
+    @property
+    def path(self) -> str:
+        "Python code for the module, such as `learn.model[0].conv`"
+        return 'learn.model' + ''.join(f'[{part}]' if part.isdigit() else f'.{part}' for part in self.name.split('.') if part)
+
 @dataclass
 class Evidence:
     "What the checks look at"

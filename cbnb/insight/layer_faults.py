@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/insight/layer_faults.ipynb #1e84f4af
 from ..basics.processes import gather_over_processes, n_processes
+from ..basics.text import plural
 from ..callback import Callback
 from .loss_faults import note_finding
 from .model_faults import relus, units_at_0
@@ -126,7 +127,7 @@ class LayerWatch(Callback):
         "Compare the sums of the weights of all processes"
         sums = gather_over_processes([p.detach().double().sum().item() for p in self.learn.model.parameters()])
         differ = [name for i, (name, _) in enumerate(self.learn.model.named_parameters()) if len({repr(values[i]) for values in sums}) > 1]    # nan is like nan
-        if differ: self._note(finding('R12', differ[0], f'{len(differ)} parameters differ between {len(sums)} processes', 'equal weights'), self.learn.train_iter - 1)
+        if differ: self._note(finding('R12', differ[0], f'{plural(len(differ), "parameter")} differ{"s" if len(differ) == 1 else ""} between {len(sums)} processes', 'equal weights'), self.learn.train_iter - 1)
 
 # %% ../../nbs/insight/layer_faults.ipynb #e10efe93
 def _update(name: str, rows: list[dict[str, Any]], pct: float) -> Any:

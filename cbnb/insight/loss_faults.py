@@ -27,7 +27,7 @@ from ..learner import Learner
 
 # %% ../../nbs/insight/loss_faults.ipynb #769dabaf
 SIZE = 10         # losses of a block
-EVERY = 50        # new losses before a look at the end of an epoch: epochs may be short, and a look costs as much as reading 20 losses
+EVERY = 50, 200   # new losses before a look at the end of an epoch: epochs may be short, and a look costs as much as reading 20 losses
 
 class LossWatch:
     "The losses of a fit so far, in blocks, and what is wrong with them"
@@ -191,7 +191,8 @@ def watch(
     "Look at the new losses of a fit, and add each finding to the run, once"
     kept = _watched.get(run)
     if kept is None or kept.losses.n > len(losses): kept = _watched[run] = _Watched()      # a checkpoint may have replaced the losses
-    if len(losses) - kept.losses.n < (EVERY if wait else SIZE): return
+    n, (least, most) = kept.losses.n, EVERY
+    if len(losses) - n < (max(least, min(n//4, most)) if wait else SIZE): return        # a long fit is looked at less often
     kept.add(learn, wait)
     planned = run.n_steps/learn.pct_train if learn.pct_train and not learn.train_step.own_update else None
     for step, found in kept.losses.look(losses, planned, kept.guess): note_finding(run, found, step)

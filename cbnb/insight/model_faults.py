@@ -19,7 +19,7 @@ from torch import Tensor, nn
 # %% ../../nbs/insight/model_faults.ipynb #8072d74a
 from ..basics.nested import find_bs, map_tensors
 from .data_faults import digits, labels, listed, percent
-from .evidence import Evidence, Layer, leaves, rows
+from .evidence import Evidence, leaves, rows
 from .findings import Finding
 from .first_batch import SHAPE_OPERATIONS, last_operation
 from .texts import finding
@@ -180,11 +180,6 @@ def vanishing(e: Evidence) -> Iterator[Finding]:
     elif norm > 1e3: yield finding('M17', largest, f'gradient {digits(norm)}', 'at most 1,000')
 
 # %% ../../nbs/insight/model_faults.ipynb #a34909a8
-def _path(layer: Layer) -> str:
-    "Return Python code for a module, such as `model[0].conv`"
-    parts = layer.name.split('.') if layer.name else []
-    return 'learn.model' + ''.join(f'[{part}]' if part.isdigit() else f'.{part}' for part in parts)
-
 def equal_rows(e: Evidence) -> Iterator[Finding]:
     "M7: units that start with the same weights"
     equal = {}
@@ -194,7 +189,7 @@ def equal_rows(e: Evidence) -> Iterator[Finding]:
         if not w.any() and trained: continue                  # zeros are meant where their gradients differ
         if len(w) > 1 and w[0].numel() > 1 and (w - w[:1]).abs().max() <= 1e-8*w.abs().max(): equal[layer.name] = layer
     if equal: yield finding('M7',
-        listed(f'{name}.weight' for name in equal), 'all rows are equal', 'rows that differ', path=_path(next(iter(equal.values()))))
+        listed(f'{name}.weight' for name in equal), 'all rows are equal', 'rows that differ', path=next(iter(equal.values())).path)
 
 def relus(
     model: nn.Module,
@@ -243,7 +238,7 @@ def init_scale(e: Evidence) -> Iterator[Finding]:
         if 0.01 < growth < 8 or growth == 0: continue
         yield finding('M8',
             layer.name, f'weights that make values {digits(growth)} times as large', 'a factor of 0.01 to 8',
-            level='warning' if not 0.002 < growth < 30 else 'note', path=_path(layer))
+            level='warning' if not 0.002 < growth < 30 else 'note', path=layer.path)
         return
 
 def linear_linear(e: Evidence) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from typing import Any
 
 # %% ../../nbs/insight/plan_faults.ipynb #9ece3d1f
 import torch
+from torch import nn
 
 # %% ../../nbs/insight/plan_faults.ipynb #2abd6731
 from ..basics.loaders import n_batches as n_batches_of
@@ -41,6 +42,11 @@ def first_loss(e: Evidence) -> Iterator[Finding]:
     guess = math.log(max(n, 2))
     if call.loss.item() > 2*guess + 0.5: yield finding('L1', 'the first loss', digits(call.loss), f'about {digits(guess)} = log({n})')
 
+def _last(e: Evidence, kind: type[nn.Module]) -> tuple[str, str]:
+    "Return the name of an activation that ends the model, and the line that removes it"
+    layer = next((layer for layer in e.layers[::-1] if isinstance(layer.module, kind)), None)
+    return (f'layer {layer.name}', f'{layer.path} = nn.Identity()') if layer and layer.name else ('the prediction', f'leave the {kind.__name__.lower()} out of the model')
+
 def wrong_activation(e: Evidence) -> Iterator[Finding]:
     "L2, L3, L4: probabilities where the loss expects any numbers, or numbers where it expects logarithms of probabilities"
     if (call := e.call) is None: return
@@ -48,10 +54,12 @@ def wrong_activation(e: Evidence) -> Iterator[Finding]:
     rows = p.ndim > 1 and p.shape[1] > 1
     if p.ndim > 1 and p.shape[1] == 1 and (call.name == 'cross_entropy' or act == 'Softmax'): yield finding('L4',
         'the prediction', 'softmax over one output', 'two outputs or more')
-    elif call.name == 'cross_entropy' and rows and p.min() >= 0 and p.max() <= 1 and (p.sum(1) - 1).abs().max() < 1e-3: yield finding('L2',
-        'the prediction', 'rows of probabilities that sum to 1', 'logits')
-    elif call.name.endswith('with_logits') and act == 'Sigmoid': yield finding('L2.sigmoid',
-        'the prediction', 'a sigmoid of the outputs', 'logits', loss=call.name)
+    elif call.name == 'cross_entropy' and rows and p.min() >= 0 and p.max() <= 1 and (p.sum(1) - 1).abs().max() < 1e-3:
+        where, fix = _last(e, nn.Softmax)
+        yield finding('L2', where, 'rows of probabilities that sum to 1', 'logits', fix=fix)
+    elif call.name.endswith('with_logits') and act == 'Sigmoid':
+        where, fix = _last(e, nn.Sigmoid)
+        yield finding('L2.sigmoid', where, 'a sigmoid of the outputs', 'logits', loss=call.name, fix=fix)
     elif call.name == 'nll_loss' and rows and (total := p.logsumexp(1)).abs().max() > 0.01: yield finding('L3',
         'the prediction', f'exp of a row sums to {digits(total.exp().max())}', '1')
 

@@ -31,7 +31,7 @@ from .texts import finding
 from ..learner import Learner
 
 # %% ../../nbs/insight/small_trainings.ipynb #3982fb06
-UPDATES = 75        # of each of the two trainings on one batch
+UPDATES = dict(items=75, blind=45, rate=30, labels=60)    # on 16 items, without their inputs, and at the rate of the learner: 150; for T3: 60 and 120 more
 MOST = 2e9          # multiplications and additions of a small training, about 2 seconds of a processor
 RATE = 3e-3         # of Adam, a rate at which nearly all networks learn something
 
@@ -132,7 +132,7 @@ def overfit(e: Evidence) -> Iterator[Finding]:
     "T1, T2, M6, M18, L10, L11, O7: what a training on 16 items, and one with zeros as inputs, tell"
     learn = e.learn
     if not can_train(e) or e.n < 2: return
-    batch, restart, n = rows(e.batch, slice(0, 16), e.n), _restarting(learn), n_updates(e, 16, UPDATES)
+    batch, restart, n = rows(e.batch, slice(0, 16), e.n), _restarting(learn), n_updates(e, 16, UPDATES['items'])
     saved = {k: p.detach().clone() for k, p in learn.model.named_parameters()}
     e.metrics.clear()
     def watch(i: int) -> None:
@@ -145,11 +145,13 @@ def overfit(e: Evidence) -> Iterator[Finding]:
         yield from _judge_measured(e.losses['16 items'], before, _measured(learn, batch))
         yield from _gap(e, batch)
         restart()
-        try: e.losses['without inputs'] = [] if not learn.yb else train_on(learn, [_without_inputs(learn, batch)], torch.optim.Adam(_trained(learn), RATE), n)
-        except Exception: pass               # a model may need values other than 0
-        restart()
-    losses = e.losses['16 items']
-    yield from _judge(losses, e.losses.get('without inputs', []), min(16, e.n), _can_learn_all(learn, batch), wanted_share(learn))
+        losses = e.losses['16 items']
+        yield from (found := [*_learns(losses, min(16, e.n), _can_learn_all(learn, batch), wanted_share(learn))])
+        if not found and learn.yb and len(losses) == UPDATES['items']:
+            try: e.losses['without inputs'] = train_on(learn, [_without_inputs(learn, batch)], torch.optim.Adam(_trained(learn), RATE), UPDATES['blind'])
+            except Exception: pass               # a model may need values other than 0
+            restart()
+    yield from _uses_inputs(losses, e.losses.get('without inputs', []), min(16, e.n))
     yield from _judge_metrics(losses, e.metrics)
     yield from _judge_length(e, losses)
 
@@ -163,15 +165,18 @@ def wanted_share(learn: Learner) -> float:
     n_all = sum(p.numel() for p in learn.model.parameters())
     return 0.7 if 2*sum(p.numel() for p in _trained(learn)) >= n_all else 0.9
 
-def _judge(losses: list[float], blind: list[float], n: int, can_learn_all: bool = True, share: float = 0.7) -> Iterator[Finding]:
-    "T1 and T2"
+def _learns(losses: list[float], n: int, can_learn_all: bool = True, share: float = 0.7) -> Iterator[Finding]:
+    "T1: the loss of a few items does not fall"
     start, end = losses[0], fmean(losses[-5:])
     if start <= 0: return                                     # a loss without a lower limit
-    if 10 <= len(losses) < UPDATES and math.isfinite(end): return         # too slow to judge
+    if 10 <= len(losses) < UPDATES['items'] and math.isfinite(end): return         # too slow to judge
     if not math.isfinite(end) or end > share*start: yield finding('T1',
         f'training on {n} items', f'loss {digits(start)} to {digits(end)} in {len(losses)} updates', f'below {digits(share*start)}', n=n,
         level='warning' if can_learn_all or not math.isfinite(end) else 'note')
-    elif len(blind) == len(losses) and end > 0.97*(without := fmean(blind[-5:])): yield finding('T2',
+
+def _uses_inputs(losses: list[float], blind: list[float], n: int) -> Iterator[Finding]:
+    "T2: the loss falls no lower than in a shorter training with zeros as inputs"
+    if losses[0] > 0 and len(blind) == UPDATES['blind'] and (end := fmean(losses[-5:])) > 0.97*(without := fmean(blind[-5:])): yield finding('T2',
         f'training on {n} items', f'loss {digits(end)}, and {digits(without)} with zeros as inputs', f'below {digits(0.97*without)}')
 
 # %% ../../nbs/insight/small_trainings.ipynb #724232fe
@@ -269,7 +274,7 @@ def _untold(e: Evidence, order: list[torch.Tensor]) -> Iterator[Finding]:
     batches = [rows(drawn, slice(i, i + 64), n) for i in range(0, cut - 63, 64)]
     held = rows(drawn, slice(cut, n), n)
     with without_dropout(learn.model):
-        try: losses = train_on(learn, batches, torch.optim.Adam(_trained(learn), RATE), n_updates(e, 64, 60))
+        try: losses = train_on(learn, batches, torch.optim.Adam(_trained(learn), RATE), n_updates(e, 64, UPDATES['labels']))
         finally: learn.model.eval()
         xb, yb = learn.split_batch(held)
         targets = {id(t): t for _, t in leaves(yb)}
@@ -292,7 +297,7 @@ def rate(e: Evidence) -> Iterator[Finding]:
     learn.model.train()
     losses = train_on(learn, batches, learn.opt, 1)
     moved = [float((p.detach() - old).norm()/old.norm()) for p, old in matrices]
-    if math.isfinite(losses[-1]): losses += train_on(learn, batches[1:] + batches[:1], learn.opt, n_updates(e, bs, 30) - 1)
+    if math.isfinite(losses[-1]): losses += train_on(learn, batches[1:] + batches[:1], learn.opt, n_updates(e, bs, UPDATES['rate']) - 1)
     e.losses['own rate'] = losses
     yield from _judge_rate(losses, median(moved) if moved else None, learn.opt.param_groups[-1].get('lr'))
 
@@ -318,7 +323,7 @@ def shuffled_labels(e: Evidence) -> Iterator[Finding]:
     losses = []
     for used in (known, _shuffled(learn, known)):
         learn.model.train()
-        with without_dropout(learn.model): train_on(learn, _parts(used, 32), torch.optim.Adam(_trained(learn), RATE), n_updates(e, 32, UPDATES))
+        with without_dropout(learn.model): train_on(learn, _parts(used, 32), torch.optim.Adam(_trained(learn), RATE), n_updates(e, 32, UPDATES['labels']))
         learn.model.eval()
         with torch.no_grad(): losses.append([float(loss.detach()) for part in _parts(judges, 16) if (loss := compute_loss(learn, part)) is not None])
         learn.model.train()

@@ -1661,3 +1661,12 @@ def test_missing_values_are_named_when_scikit_learn_refuses_them():
     with pytest.raises(ValueError) as error:
         metric(pred, torch.ones(3, 1))
     assert "the predictions of 1 of 3 items are NaN: has the validation set missing values?" in error.value.__notes__
+
+
+def test_a_function_that_needs_the_shapes_is_told_of_flatten():
+    maps = torch.rand(4, 2, 3, 3)
+    per_item = cbnb.AccumMetric(lambda pred, y: (pred - y).abs().mean((1, 2, 3)).max())
+    with pytest.raises(IndexError) as e:
+        per_item(maps, maps)
+    assert any("flatten=False" in note for note in e.value.__notes__)
+    assert cbnb.AccumMetric(per_item.func, flatten=False)(maps, maps) == 0

@@ -133,6 +133,35 @@ def test_a_failure_ends_all(how, where):
         assert "another process" in first.err or "Connection" in first.err
 
 
+# --- weights that differ ---
+
+DRIFT = """
+import sys, torch
+import cbnb.all as cbnb
+import distributed_cases as cases
+from cbnb.insight.layer_faults import LayerWatch
+
+def move(cb):
+    if sys.argv[1] == 'moves' and cases.RANK == 1 and cb.training and cb.train_iter == 3:
+        with torch.no_grad(): cb.model[2].weight[0, 0] += 0.1
+
+learn = cases.learner(cbs=[LayerWatch(), cbnb.Callback(after_step=move)])
+with learn.distributed(quiet=False):
+    learn.logger = lambda row: None
+    learn.fit(2)
+print('found', [(f.code, f.level, f.where.removeprefix('module.'), f.measured) for f in learn.findings])
+"""
+
+
+@pytest.mark.parametrize("what, found", [("moves", ("R12", "error")), ("stays", None)])
+def test_weights_that_differ_between_processes_are_found(what, found):
+    """One process changes a weight by itself. The exchange of gradients keeps the difference."""
+    for process in processes.run(2, "-c", DRIFT, what, timeout=120):
+        assert process.returncode == 0, process.err
+        said = [line for line in process.out.splitlines() if line.startswith("found")]
+        assert said == [f"found {[(*found, '2.weight', '1 parameter differs between 2 processes')] if found else []}"]
+
+
 # --- exact resume ---
 
 FIT = """

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import cbnb
 from cbnb.callbacks.schedulers import TorchScheduler
-from cbnb.insight.findings import FAULTS, Finding
+from cbnb.insight.findings import FAULTS, Finding, Findings
 from cbnb.insight.texts import TEXTS
 from cbnb.step import Step
 from cbnb.toy import digits_learner
@@ -447,6 +447,19 @@ def test_masks_of_bytes_are_no_class_numbers():
     assert "D11" not in failing.check().codes
 
 
+def test_a_layer_that_is_called_twice_is_named_once():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp(3, nn.Identity)
+
+        def forward(self, x):
+            return self.net(x) + self.net(-x)
+
+    found = learner(model=Twice()).check()
+    assert "M11" in found.codes and len({*found}) == len(found)
+
+
 def test_batches_without_targets_train_nothing():
     found = cbnb.Learner(cbnb.DataLoaders([(X,)], device="cpu"), nn.Linear(6, 6), nn.MSELoss()).check()
     assert [(f.code, f.level) for f in found] == [("M4", "error")]
@@ -476,7 +489,7 @@ def test_nothing_is_left_behind_by_an_interrupt(part, monkeypatch):
 
     def interrupted(*args):
         n[0] += 1
-        if n[0] == dict(collect=1, overfit=20, rate=160)[part]:
+        if n[0] == dict(collect=1, overfit=20, rate=140)[part]:
             raise KeyboardInterrupt
         return loss(*args)
 
@@ -549,6 +562,38 @@ def test_dicts_steps_and_streams():
 
     stream = cbnb.Learner(cbnb.DataLoaders(DataLoader(Stream(), 32), device="cpu"), mlp(), nn.CrossEntropyLoss())
     assert "D2" in stream.check().codes
+
+
+def test_the_softmax_too_many_is_named():
+    """The layer, and a line that removes it. A function in `forward` has no name."""
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.body(x).softmax(1)
+
+    learn = learner(model=nn.Sequential(nn.Linear(6, 3), nn.Sequential(nn.Softmax(1))))
+    (found,) = [f for f in learn.check(fast=True) if f.code == "L2"]
+    assert found.where == "layer 1.0"
+    exec(found.fix, dict(learn=learn, nn=nn))
+    assert "L2" not in learn.check(fast=True).codes
+    (found,) = [f for f in learner(model=Own()).check(fast=True) if f.code == "L2"]
+    assert found.where == "the prediction"
+
+
+def test_the_headline_counts_what_is_shown():
+    """Effects stand below their cause, without a level of their own."""
+    made = [Finding(code, level, "", "", "", "", "") for code, level in (("D2", "warning"), ("L1", "warning"), ("M19", "note"))]
+    assert repr(Findings(made)).startswith("1 warning, 1 note, 1 effect\n")
+
+
+def test_gradients_that_vanish_are_the_cause_and_not_the_rate():
+    made = [Finding(code, "warning", "", "", "", "", "") for code in ("O3", "T1", "M16")]
+    ((cause, *effects),) = Findings(made).groups
+    assert cause.code == "M16" and {f.code for f in effects} == {"O3", "T1"}
 
 
 def test_findings_for_scripts():

@@ -153,8 +153,8 @@ def test_targets_of_a_batch_are_not_kept_for_ever():
     assert len(_watched[learn.recorder.history[-1]].targets) <= 50
 
 
-def test_the_buttons_beside_a_finding(monkeypatch):
-    """In the panel of a running fit: a line once, and buttons. "Take back" stops the fit and undoes it."""
+def panel_rows(monkeypatch):
+    """Show panels without a browser; return a function that finds the lines with buttons in the last panel, and the panels."""
     from cbnb.display import dashboard
 
     class Hands:
@@ -180,6 +180,12 @@ def test_the_buttons_beside_a_finding(monkeypatch):
     monkeypatch.setattr(dashboard, "Pump", Hands)
     monkeypatch.setattr(dashboard, "Panel", Made)
     rows = lambda: [child for child in panels[-1].main.children if "cbnb-found" in child._dom_classes]
+    return rows, panels
+
+
+def test_the_buttons_beside_a_finding(monkeypatch):
+    """In the panel of a running fit: a line once, and buttons. "Take back" stops the fit and undoes it."""
+    rows, _ = panel_rows(monkeypatch)
     seen = []
 
     def click(cb):
@@ -196,3 +202,24 @@ def test_the_buttons_beside_a_finding(monkeypatch):
     assert line.startswith("step 99: not-learning") and buttons == ["Stop", "Take back"]
     assert len(learn.recorder.history) == 0 and learn.findings.codes == []  # taken back
     assert all(torch.equal(before[k], v) for k, v in learn.model.state_dict().items())
+
+
+def test_a_third_of_the_rate_at_a_click(monkeypatch):
+    """The button moves the slider, and the batches that follow train with a third of the rate."""
+    rows, panels = panel_rows(monkeypatch)
+    clicked = []
+
+    def click(cb):
+        for row in rows()[: 1 - len(clicked)]:
+            (button,) = [button for button in row.children[1:] if button.description == "lr / 3"]
+            button.click()
+            clicked.append((row.children[0].value, cb.train_iter))
+
+    learn = learner(opt_func=partial(torch.optim.SGD, maximize=True))
+    learn.logger = print
+    learn.add_cb(cbnb.ProgressCallback)
+    learn.fit(10, cbs=cbnb.Callback(before_batch=click))
+    ((line, at),) = clicked
+    rates = list(learn.recorder.history[0].hypers["lr"])
+    assert "diverging" in line and panels[-1].scale.value == pytest.approx(1 / 3)
+    assert rates[: at - 1] == [0.1] * (at - 1) and rates[at + 1 :] == pytest.approx([0.1 / 3] * (len(rates) - at - 1)) and at < 90
