@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['activation_of', 'decodes_of', 'unreduced', 'item_losses', 'losses_and_weights', 'joined', 'save_batch',
-           'forget_batches', 'SavedBatches', 'OfOneRun', 'GatherPredsCallback', 'in_order', 'FetchPredsCallback',
-           'before_batch_cb', 'MCDropoutCallback', 'Collected', 'CollectData']
+           'forget_batches', 'SavedBatches', 'OfOneRun', 'split_new_items', 'GatherPredsCallback', 'in_order',
+           'FetchPredsCallback', 'before_batch_cb', 'MCDropoutCallback', 'Collected', 'CollectData']
 
 # %% ../../nbs/callbacks/predictions.ipynb #316127a0
 import inspect
@@ -263,6 +263,16 @@ class OfOneRun(Callback):
     def before_fit(self): self.at_home()
     def _leave(self) -> None: self._home = None
 
+# %% ../../nbs/callbacks/predictions.ipynb #5d0c3a72
+def split_new_items(learn: Learner) -> Callable[[Any], tuple[Any, Any]]:    # batch -> `xb`, `yb`
+    "Return the function that splits the batches of a learner, also those of a dict that has none of the targets"
+    split, targets = learn.split_batch, tuple(getattr(learn.dls, 'targets', ()))
+    def split_new(batch: Any) -> tuple[Any, Any]:
+        held = entries(batch)
+        if held is None or held.keys() & {*targets}: return split(batch)
+        return split(held | dict.fromkeys(targets))[0], ()
+    return split_new if targets else split
+
 # %% ../../nbs/callbacks/predictions.ipynb #06980feb
 class GatherPredsCallback(OfOneRun):
     """Keep the predictions and targets of a validation phase, in memory or on disk
@@ -327,6 +337,7 @@ class GatherPredsCallback(OfOneRun):
     def before_validate(self):
         if not self.at_home(): return
         self._empty()
+        self.learn.undo.set(self.learn, 'split_batch', split_new_items(self.learn))
         self.share = self.learn.dl if hasattr(self.learn.dl, 'from_all') else None
         for folder in (self.save_preds, self.save_targs):
             if folder is not None: forget_batches(folder)

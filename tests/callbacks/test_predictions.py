@@ -1147,3 +1147,37 @@ def test_the_loss_of_an_item_is_the_first_value_of_a_loss_with_parts(form):
     with torch.no_grad():
         assert torch.allclose(losses, nn.functional.cross_entropy(learn.model(x), y, reduction="none"))
     assert learn.interpret().mean_loss() == pytest.approx(learn.validate()[0])
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, labelled):
+        self.labelled = labelled
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        return dict(x=torch.tensor([float(i), 1.0])) | (dict(label=torch.tensor(i % 2)) if self.labelled else {})
+
+
+class ByName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.line(x)
+
+
+def test_new_items_of_a_dict_need_no_label():
+    dls = cbnb.DataLoaders.from_datasets(Rows(True), Rows(True), bs=4, targets="label", device="cpu")
+    learn = cbnb.Learner(dls, ByName(), nn.CrossEntropyLoss(), lr=0.1)
+    preds, targets = learn.get_preds(dl=dls.test_dl(Rows(False)))
+    x = torch.stack([Rows(False)[i]["x"] for i in range(10)])
+    assert torch.equal(preds, learn.model(x).softmax(1)) and targets is None
+    assert learn.get_preds()[1].tolist() == [0, 1] * 5  # those with labels have them, then as before
+    with pytest.raises(ValueError, match="this loader has none"):
+        learn.get_preds(dl=dls.test_dl(Rows(False)), with_loss=True)
+    learn.dls = cbnb.DataLoaders.from_datasets(Rows(False), bs=4, targets="label", device="cpu")
+    with pytest.raises(KeyError, match="no target 'label'"):
+        learn.fit(1)
