@@ -35,6 +35,9 @@ def param_groups(
     groups = list(splitter(model))
     if groups and isinstance(groups[0], Tensor): groups = [groups]
     groups = [list(g.parameters() if isinstance(g, nn.Module) else g) for g in groups]
+    if not all(isinstance(p, Tensor) for g in groups for p in g): raise TypeError(
+        'the splitter returns groups as lists of parameters or as modules, not as dicts: the rates and the decays of the groups are those of '
+        'fit(lr=[...], wd=[...]), or make the optimizer yourself and pass it as opt_func')
     held = {id(p) for g in groups for p in g}
     if more := [p for p in others if id(p) not in held]: groups = [*groups[:-1], [*(groups[-1] if groups else ()), *more]]
     if not any(p.requires_grad for g in groups for p in g):

@@ -412,6 +412,12 @@ def test_a_model_without_anything_to_train_is_refused():
     assert len(param_groups(frozen)[0]) == 6
 
 
+@pytest.mark.parametrize("splitter", [lambda m: [dict(params=m.parameters(), lr=0.1)], lambda m: [m[0], dict(params=m[2].parameters())]])
+def test_groups_as_dicts_are_refused_with_the_way_out(splitter):
+    with pytest.raises(TypeError, match=r"not as dicts: .* fit\(lr=\[...\], wd=\[...\]\)"):
+        param_groups(net(), splitter)
+
+
 def test_what_makes_an_optimizer():
     model = net()
     opt = make_opt(torch.optim.SGD, model, 0.5, lambda m: [m[0], m[2]])
