@@ -557,10 +557,11 @@ class NotebookDisplay(LogDisplay):
     live, begun = True, math.inf      # begun: when the display started, as `time.perf_counter()`
     run: Any                          # the `Run` that is shown; None: there is none
     handle: Any                       # the output to update; None: nothing is shown yet
+    curve = ''                        # the picture of a sweep, as HTML
 
     def start(self, names: Sequence[str], run: Run | None = None) -> None:
         self.names, self.run, self.rows, self.handle, self.begun = names, run, list[dict[str, Any]](), None, time.perf_counter()
-        self.bar, self.curve = f'<p>{_STARTING}</p>', ''
+        self.bar = f'<p>{_STARTING}</p>'
         if names: self._update(_STARTING)       # the first batch may take a while
 
     def progress(self, at: Progress) -> None:

@@ -7,7 +7,7 @@ import torch
 
 import cbnb.all as cbnb
 from helpers import line_learner
-from loss_cases import CASES, CUTS, N, X, by_hand, cut, learner, losses, weights
+from loss_cases import CASES, CUTS, N, SHARED, X, by_hand, cut, learner, losses, weights
 
 SAME = dict(rel=1e-6, abs=1e-9)
 
@@ -40,15 +40,14 @@ def shared(tmp_path_factory):
     return [json.loads(path.with_name(f"found.{rank}").read_text()) for rank in range(2)]
 
 
-@pytest.mark.parametrize("size", CUTS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name, size", SHARED)
 def test_two_processes_find_the_losses_and_weights_of_the_whole(shared, name, size):
     loss, moved = by_hand(CASES[name])
     sizes = [len(part) for part, *_ in cut((X,), CUTS[size])]
     steps = [sum(sizes[i : i + 2]) for i in range(0, len(sizes), 2)]
     alone = learner(CASES[name], steps, 0.1)
     alone.fit(1)
-    for found in (one[name][size] for one in shared):
+    for found in (one[f"{name} {size}"] for one in shared):
         assert found["losses"] == pytest.approx([loss, loss], **SAME)
         assert found["accumulated"] == pytest.approx(moved, **SAME)
         assert found["updates"] == pytest.approx(weights(alone), **SAME)

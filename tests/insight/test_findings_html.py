@@ -105,7 +105,7 @@ def evidence():
     first, tanh, relu, last = nn.Linear(6, 6), nn.Tanh(), nn.ReLU(), nn.Linear(6, 6)
     layers = [("0", first, x, 100 * x), ("1", tanh, 100 * x, x.sign()), ("2", nn.Tanh(), x, x.tanh()), ("3", relu, x, 0 * x)]
     layers += [("4", nn.ReLU(), x, x.relu()), ("5", last, x, x)]
-    learn = SimpleNamespace(model=nn.Sequential(*(module for _, module, *_ in layers)))
+    learn = SimpleNamespace(model=nn.Sequential(*(module for _, module, *_ in layers)), yb=(x,))
     e = Evidence(learn, layers=[Layer(*layer) for layer in layers], n=16)
     e.grads = {"0.weight": torch.full((2, 2), 1e-6), "0.bias": torch.ones(2), "5.weight": torch.ones(2, 2)}
     e.losses = {"16 items": [2.0, 2.0], "without inputs": [2.0, 1.9], "own rate": [2.0, 1.0]}
