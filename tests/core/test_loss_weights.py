@@ -7,7 +7,7 @@ import torch
 
 import cbnb.all as cbnb
 from helpers import line_learner
-from loss_cases import CASES, CUTS, N, SHARED, X, by_hand, cut, learner, losses, weights
+from loss_cases import CASES, CUTS, SHARED, N, X, by_hand, cut, learner, losses, weights
 
 SAME = dict(rel=1e-6, abs=1e-9)
 
