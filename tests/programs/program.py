@@ -146,7 +146,7 @@ def is_same(a: float | None, b: float | None, tolerance: float) -> bool:
 
 def mean(values: Sequence[float], counts: Sequence[float]) -> float:
     """The mean of the values, each of which stands for so many items."""
-    return sum(float(v) * float(n) for v, n in zip(values, counts)) / float(sum(counts))
+    return sum(float(getattr(v, "detach", lambda: v)()) * float(n) for v, n in zip(values, counts)) / float(sum(counts))
 
 
 def loader(*tensors: Tensor, bs: int = 8, shuffle: bool = False, **kwargs: Any) -> DataLoader:
