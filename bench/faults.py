@@ -2,7 +2,7 @@
 
     python bench/faults.py                      a tenth of the faults of each task, drawn at random, and all else: some minutes
     python bench/faults.py --share 1            all of them, more than half an hour
-    python bench/faults.py --share 0.25 --unseen --json bench/faults/found.json       what the guide page shows
+    python bench/faults.py --share 0.25 --unseen               without those for which the checks were mended
     python bench/faults.py --tasks houses,lstm  only these tasks; --only tasks, healthy or ports for a part
     python bench/faults.py --json FILE          also write what was found
     python bench/faults.py --show FILE...       read such files instead

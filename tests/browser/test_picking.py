@@ -84,7 +84,8 @@ def test_a_slow_sweep_grows_before_your_eyes_and_stops_at_a_click(lab: Lab):
         page.wait_until_idle()
         n = page.value("len(found.lrs)")
         assert 4 <= n < 100 and "the sweep was stopped by hand at" in page.value("found.reason")
-        assert output.locator("button", has_text="Stop").count() == 0 and pictures(page, 1) == 1
+        output.locator("button", has_text="Stop").wait_for(state="detached")
+        wait_until(lambda: pictures(page, 1) == 1)
         assert is_quiet(page)
 
 
