@@ -70,7 +70,7 @@ ALSO = {
     "guides/results": ["confusion matrix", "top losses", "error analysis", "calibration", "interpretation"],
     "reference/predictions": ["confusion matrix", "top losses", "inference", "predict"],
     "tutorials/steps": ["gan", "two optimizers", "custom training step", "training_step"],
-    "tutorials/callback": ["own callback", "custom callback", "write a callback", "events"],
+    "tutorials/callback": ["own callback", "custom callback", "write a callback", "events", "LambdaCallback"],
     "tutorials/metrics": ["own metric", "custom metric"],
     "tutorials/resume": ["resume", "crash", "checkpoint", "kernel died"],
     "tutorials/six_faults": ["debug a training", "model does not learn", "loss does not go down", "silent bugs"],
@@ -78,6 +78,8 @@ ALSO = {
     "reference/learner": ["trainer", "training loop", "fit"],
     "reference/callback": ["own callback", "custom callback", "events"],
     "callbacks/interpret": ["confusion matrix", "classification report"],
+    "callbacks/mixup": ["mixup augmentation", "cutmix augmentation"],
+    "reference/regularization": ["mixup augmentation", "cutmix augmentation"],
     "callbacks/profile": ["profiler"],
 }
 
