@@ -26,6 +26,7 @@ ROOMS = {  # a room of the library -> its title, and what is in it
     "lr": ("Learning rate", "How the learning rate finder sweeps, decides, and lets you pick"),
     "callbacks": ("Callbacks", "What you add to a learner, each with its code"),
     "distributed": ("Several processes", "Training on several processes and devices"),
+    "lab": ("Lab book", "A record of all fits that outlives the kernel"),
     "basics": ("Basics", "Helpers of the other pages"),
     "dialects": ("Dialects", "Callbacks and learners of fastai and MindSpore, as cbnb runs them"),
     "names": ("Names", "Other names for the same classes"),
