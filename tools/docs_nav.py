@@ -13,7 +13,18 @@ from notebooks import INDEX, NBS, SETTINGS, room
 QUESTIONS = {
     "The loop": ["clip_gradients", "accumulate_gradients", "change_lr_while_training", "own_schedule", "freeze_layers", "two_optimizers"],
     "Stop, keep, resume": ["validate_every_n_steps", "stop_early", "keep_the_best", "resume_after_a_crash", "go_back"],
-    "Data and models": ["image_folder", "dataframe", "dict_batches", "several_inputs_outputs", "predict_new_data"],
+    "Data and models": [
+        "image_folder",
+        "dataframe",
+        "dict_batches",
+        "several_inputs_outputs",
+        "pretrained_weights",
+        "class_weights",
+        "label_smoothing",
+        "loss_with_parameters",
+        "predict_new_data",
+        "export_onnx",
+    ],
     "Metrics and logs": ["own_metric", "sklearn_torchmetrics", "log_elsewhere"],
     "Speed and memory": ["mixed_precision", "compile", "several_gpus", "why_is_it_slow", "out_of_memory"],
     "When something is wrong": ["nan_losses", "errors", "no_widgets"],
@@ -60,7 +71,7 @@ ALSO = {
     "guides/results": ["confusion matrix", "top losses", "error analysis", "calibration", "interpretation"],
     "reference/predictions": ["confusion matrix", "top losses", "inference", "predict"],
     "tutorials/steps": ["gan", "two optimizers", "custom training step", "training_step"],
-    "tutorials/callback": ["own callback", "custom callback", "write a callback", "events"],
+    "tutorials/callback": ["own callback", "custom callback", "write a callback", "events", "LambdaCallback"],
     "tutorials/metrics": ["own metric", "custom metric"],
     "tutorials/resume": ["resume", "crash", "checkpoint", "kernel died"],
     "tutorials/six_faults": ["debug a training", "model does not learn", "loss does not go down", "silent bugs"],
@@ -68,6 +79,8 @@ ALSO = {
     "reference/learner": ["trainer", "training loop", "fit"],
     "reference/callback": ["own callback", "custom callback", "events"],
     "callbacks/interpret": ["confusion matrix", "classification report"],
+    "callbacks/mixup": ["mixup augmentation", "cutmix augmentation"],
+    "reference/regularization": ["mixup augmentation", "cutmix augmentation"],
     "callbacks/profile": ["profiler"],
 }
 
