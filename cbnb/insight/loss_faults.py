@@ -33,7 +33,7 @@ EVERY = 50, 200   # new losses before a look at the end of an epoch: epochs may 
 
 class LossWatch:
     "The losses of a fit so far, in blocks, and what is wrong with them"
-    def __init__(self, size: int = SIZE):
+    def __init__(self, size: int = SIZE):    # losses of a block: `SIZE`, or `SMALL` for a short fit
         self.size, self.n_high = size, 0          # losses of a block; those of the last block that are far above the first ones
         self.n, self.means = 0, array('d')        # losses so far; the mean of each block
         self.start = self.middle = self.spread = self.before = self.early = 0.    # the first loss; running means of median and spread; the previous median

@@ -407,7 +407,9 @@ def for_few_items(rate: Rate, steps: float, epoch_size: tuple[float, float] | No
 
 ROUGH_ITEMS = 400                      # items of an epoch, up to which the rate of a sweep is rough
 
-def if_rough(epoch_size: tuple[float, float] | None) -> str:    # advice; empty: the data are not that few, or their number is not known
+def if_rough(
+    epoch_size: tuple[float, float] | None,    # updates and items of an epoch; None: not known
+) -> str:    # advice; empty: the data are not that few, or their number is not known
     "Say that the rate of a fresh model is rough if an epoch has few items, and what to do about it"
     if not epoch_size or not 0 < epoch_size[1] <= ROUGH_ITEMS: return ''
     return (f'rough, because {epoch_size[1]:.0f} training items are few: fit with half and twice this rate, too, each with keep_best=True, '
