@@ -193,7 +193,7 @@ def collect(names: Iterable[str], lengths: Iterable[int], path: Path, share: int
             task, key, start = TASKS[name], f"{name}/run{times}", time.perf_counter()
             seeds, steps, rates = list(SEEDS[times]), times * task.steps // share, rates_of(task, times)
             if f"{key}/rates" not in known:
-                found = {"rates": np.array(rates), "start": Lanes(task, seeds, 1, 1).validate().mean(keepdims=True)}
+                found = {"rates": np.array(rates), "start": Lanes(task, seeds, 1, 1).validate()}
                 own_decay = 0.01 if task.opt == "adamw" else 0.0
                 for change, (_, decay, _) in CHANGES.items():
                     same = decay == own_decay
@@ -249,7 +249,7 @@ class Curve:
 def measured(known: Any, task: str, times: int) -> dict[str, np.ndarray]:
     """Width, sensitivity and the log of the best loss, of each change of a task."""
     key = f"{task}/run{times}"
-    rates, start = known[f"{key}/rates"].astype(float), float(known[f"{key}/start"][0])
+    rates, start = known[f"{key}/rates"].astype(float), float(known[f"{key}/start"].mean())
     names = [name for change, (_, _, averaged) in CHANGES.items() for name in (change, averaged) if name]
     curves = {name: Curve(known[f"{key}/{name}"].astype(float), rates, start) for name in names}
     limit = curves[BASE].limit
@@ -261,7 +261,7 @@ def rated(known: Any, task: str, times: int) -> dict[str, np.ndarray]:
     from lr_quality import from_sweep, suggestions
 
     key = f"{task}/run{times}"
-    rates, start = known[f"{key}/rates"].astype(float), float(known[f"{key}/start"][0])
+    rates, start = known[f"{key}/rates"].astype(float), float(known[f"{key}/start"].mean())
     base = Curve(known[f"{key}/{BASE}"].astype(float), rates, start)
     ends = {name: known[f"{key}/{name}"].astype(float)[:, 0] for name in NO_RATE}
     free = known[f"{key}/Schedule-Free"].astype(float)
