@@ -67,6 +67,7 @@ ALSO = {
     "reference/saving": ["checkpoint", "save model", "load model"],
     "reference/loggers": ["tensorboard", "mlflow", "wandb", "weights and biases", "csv", "jsonl"],
     "reference/distributed": ["ddp", "fsdp", "multi gpu"],
+    "guides/faults": ["false alarms of check", "benchmark of debugging tools", "UMLAUT", "SageMaker Debugger"],
     "guides/several_processes": ["ddp", "fsdp", "torchrun", "accelerate", "multi gpu", "multi node"],
     "guides/results": ["confusion matrix", "top losses", "error analysis", "calibration", "interpretation"],
     "reference/predictions": ["confusion matrix", "top losses", "inference", "predict"],
