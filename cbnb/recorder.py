@@ -145,25 +145,31 @@ class Recorder(Callback):
 
 # %% ../nbs/08_recorder.ipynb #5cd3c1f2
 @patch
-def before_train(self: Recorder) -> None: self.train.batch = self.learn.train_iter
+def before_train(self: Recorder) -> None:
+    "Count the training batches from here"
+    self.train.batch = self.learn.train_iter
 
 @patch
 def before_step(self: Recorder) -> None:
+    "Read the hyper-parameters that the update is going to use"
     group = self.learn.opt.param_groups[-1]
     found = [group[key] if i is None else group[key][i] for _, key, i in self.places]
     self.values_now = [v.detach().clone() if isinstance(v, Tensor) else v for v in found]     # the optimizer may change a tensor in place
 
 @patch
 def after_cancel_step(self: Recorder) -> None:
-    if self.values_now is None: self.before_step()      # an earlier callback cancelled the update
+    "Read the hyper-parameters if an earlier callback cancelled the update"
+    if self.values_now is None: self.before_step()
 
 @patch
 def after_cancel_batch(self: Recorder) -> None:
+    "Read the hyper-parameters, or note that a validation batch has no loss"
     if self.row is not None and self.learn.training: self.after_cancel_step()
     if self.phases and not self.learn.training and self.learn.loss is None: self.phases[-1].cancelled = True
 
 @patch
 def after_batch(self: Recorder) -> None:
+    "Append the loss and the hyper-parameters of a training batch. Add a validation batch to its phase"
     learn = self.learn
     if not learn.training: return self._add_to_phase()
     if self.row is None: return                 # a single batch, outside a fit
@@ -179,7 +185,9 @@ def after_batch(self: Recorder) -> None:
     if learn.loss_parts or train.metrics: train.add_others(learn)
 
 @patch
-def after_train(self: Recorder) -> None: self._fill_train()
+def after_train(self: Recorder) -> None:
+    "Write the values of training into the row"
+    self._fill_train()
 
 # %% ../nbs/08_recorder.ipynb #6312f89c
 @patch
@@ -216,6 +224,7 @@ def after_validate(self: Recorder) -> None:
 # %% ../nbs/08_recorder.ipynb #ebbe3cb3
 @patch
 def after_epoch(self: Recorder) -> None:
+    "Write the row of the epoch"
     if self.learn.purpose != 'fit': return
     self._fill_train()
     if not self._is_written(): return self._write_row(complete=True)
@@ -223,6 +232,7 @@ def after_epoch(self: Recorder) -> None:
 
 @patch
 def after_fit(self: Recorder) -> None:
+    "Look for nan among the losses that have reached the CPU"
     if self.learn.purpose == 'fit' and self.history.runs: self.look_for_nan(wait=False)
 
 # %% ../nbs/08_recorder.ipynb #0866ef9a
@@ -365,13 +375,18 @@ def _note_last_batch(self: Recorder) -> None:
     if self.row is not None and self.learn.train_iter != self.train.batch and self.learn.loss is not None: self.after_batch()
 
 @patch
-def after_cancel_train(self: Recorder) -> None: self._note_last_batch()
+def after_cancel_train(self: Recorder) -> None:
+    "Record the batch in which the phase was cancelled"
+    self._note_last_batch()
 
 @patch
-def after_cancel_epoch(self: Recorder) -> None: self._note_last_batch()
+def after_cancel_epoch(self: Recorder) -> None:
+    "Record the batch in which the epoch was cancelled"
+    self._note_last_batch()
 
 @patch
 def after_cancel_fit(self: Recorder) -> None:
+    "Note why the fit was stopped, and write the row that is still open"
     self._note_last_batch()
     runs, stop = self.history.runs, sys.exception()
     begun = self.learn.purpose == 'fit' and bool(runs) and runs[-1].status == 'running'    # False: cancelled before the recorder began
