@@ -28,8 +28,8 @@ from ..basics.arguments import as_count
 from ..basics.loaders import batch_size
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
-from ..callback import Callback
-from ..callback_list import as_list, class_of, wrapped
+from ..callback import Callback, wrapped
+from ..callback_list import as_list, class_of
 from ..files.checkpoints import Checkpoint
 from ..files.rewind import RestorePoints
 from ..display.profile import LIMITS, Profile, Row

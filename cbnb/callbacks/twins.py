@@ -12,8 +12,8 @@ from typing import Any
 # %% ../../nbs/callbacks/twins.ipynb #8eb07651
 from ..basics.settings import Configured, comparable, configuration
 from ..basics.text import user_level, warn_user
-from ..callback import Callback, CallbackList, shadows, warn_shadow
-from ..callback_list import made_by, wrapped
+from ..callback import Callback, CallbackList, shadows, warn_shadow, wrapped
+from ..callback_list import made_by
 from ..events import EVENTS
 
 # %% ../../nbs/callbacks/twins.ipynb #9a9c4d4a

@@ -22,7 +22,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 # %% ../../nbs/distributed/sharded.ipynb #3800c040
 from ..basics.nested import map_tensors, rebuild
 from ..basics.processes import n_processes
-from ..callback_list import wrapped
+from ..callback import wrapped
 from ..callbacks.compile import Compile
 from ..callbacks.precision import ChannelsLast
 from ..files.saving import plain_name

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 # %% ../../nbs/files/snapshot.ipynb #8521adbf
-from ..callback import Callback
-from ..callback_list import wrapped
+from ..callback import Callback, wrapped
 from ..basics.random_state import save_rng
 from ..learner import Learner
 from ..loop import PHASE_STATE

@@ -30,8 +30,7 @@ from ..basics.nested import Held, put_state, state_of
 from .position import has_workers, start_workers
 from ..basics.processes import gather_over_processes, process_number
 from ..basics.random_state import rng_state, set_rng_state
-from ..callback import Callback
-from ..callback_list import wrapped
+from ..callback import Callback, wrapped
 from ..basics.settings import brief
 from .saving import groups_differ, name_in, param_names, plain_name, renamed
 from ..learner import Learner
