@@ -329,14 +329,13 @@ class TrainEvalCallback(Callback):
     """
     order, run_valid = -10, False
 
-
     def before_fit(self) -> None:
         learn = self.learn
         learn.loss = torch.tensor(0.)
         if learn.purpose in ('fit', 'lr_find'):
             learn.epoch, learn.train_iter, learn.train_updates, learn.counted = learn.start_epoch, 0, 0, 0
             learn.pct_train = learn.start_epoch/learn.n_epoch
-        learn.to_dls_device()
+        learn.to_dls_device()             # the model, to the device of the loaders
         if hasattr(learn.model, 'reset'): reset_state(learn.model)
 
     def before_train(self) -> None:
@@ -344,7 +343,7 @@ class TrainEvalCallback(Callback):
         self.learn.model.train()
         self.learn.training = True
 
-    def after_train(self) -> None: plan_epochs(self.learn)
+    def after_train(self) -> None: plan_epochs(self.learn)            # in a fit of n steps, whether another epoch follows
     def after_cancel_epoch(self) -> None: plan_epochs(self.learn)     # `after_train` may not have fired
 
     def before_validate(self) -> None:
