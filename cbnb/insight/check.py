@@ -89,12 +89,12 @@ def _of_labels(f: Finding, e: 'Evidence') -> 'Figure | None':
 
 def _of_trainings(f: Finding, e: 'Evidence') -> 'Figure | None':
     from cbnb.insight.finding_figures import Figure
-    from cbnb.insight.small_trainings import wanted_share
+    from cbnb.insight.small_trainings import wanted_loss
     known = {name: losses for name, losses in e.losses.items() if name in ('16 items', 'without inputs') and len(losses) > 1}
     if '16 items' not in known: return None
     names = tuple(name.replace('16', str(min(16, e.n))) for name in known)
     return Figure('lines', 'Loss of a small training', names, tuple(map(tuple, known.values())), xlabel='update',
-                  limit=wanted_share(e.learn)*known['16 items'][0] if f.code == 'T1' else None)
+                  limit=wanted_loss(e, known['16 items'][0]) if f.code == 'T1' else None)
 
 _FIGURES = dict(M8=_of_layers, M9=_of_layers, M10=_of_layers, M6=_of_gradients, M16=_of_gradients, M17=_of_gradients,
                 D9=_of_labels, T1=_of_trainings, T2=_of_trainings)
@@ -155,7 +155,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
         found, failed = run_checks(e, (*DATA_CHECKS, *MODEL_CHECKS, *PLAN_CHECKS))
         if e.failed and not any(f.level == 'error' for f in found): found.append(_of_failure(e))
         if not fast and can_train(e):
-            trained, more = run_checks(e, (overfit, follows, rate, shuffled_labels))
+            trained, more = run_checks(e, (overfit, follows, shuffled_labels, rate))       # the last one leaves the weights trained
             own = e.losses.get('own rate', [])
             if own and median(own[-5:]) < 0.7*own[0]: trained = [f for f in trained if f.code != 'T1']      # the rate of the learner suits it better
             found, failed = _decided(found, trained), failed + more

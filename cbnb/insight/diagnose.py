@@ -17,7 +17,9 @@ from ..callbacks.interpret import Predictions, predictions
 from ..history import Run
 from .check import skipped_codes
 from .findings import Finding, Findings
+from ..files.snapshot import without_trace
 from ..learner import Learner
+from ..undo import interrupts_act
 
 if TYPE_CHECKING: from cbnb.insight.finding_figures import Figure        # loaded by the first figure: it makes `import cbnb` faster
 
@@ -118,6 +120,6 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): diagnose it after the fit')
     if not (runs := self.recorded_runs()): raise RuntimeError('there is no fit to diagnose: call learn.fit(1) first')
     if not -len(runs) <= run < len(runs): raise IndexError(f'run={run}: the history has {plural(len(runs), "run")}, so use an index from -{len(runs)} to {len(runs) - 1}')
-    found, learned, why = in_predictions(self, slices)
+    with without_trace(self, training=False), interrupts_act(): found, learned, why = in_predictions(self, slices)      # callbacks act, too
     found = [_check_first(f, learned) for f in (*in_curves(runs[run], self), *found)]
     return Findings([f for f in found if f.code not in left_out], runs[run].extent(), [why] if why else [])

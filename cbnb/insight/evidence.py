@@ -29,12 +29,15 @@ from ..phase import fresh
 from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/insight/evidence.ipynb #5cfea653
+_UNCHANGED = 'torch', 'torchdata', 'accelerate', 'cbnb'      # their loaders iterate in their own ways over the same batches; another `__iter__` may change them
+
 def numbered(
     dl: Any,    # a loader
 ) -> bool:
-    "Return whether a loader reads a dataset with numbered items"
+    "Return whether a loader reads a dataset with numbered items, and yields them as they are collated"
     return (isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset)
-            and hasattr(dl.dataset, '__getitem__') and hasattr(dl.dataset, '__len__'))
+            and hasattr(dl.dataset, '__getitem__') and hasattr(dl.dataset, '__len__')
+            and type(dl).__iter__.__module__.partition('.')[0] in _UNCHANGED)
 
 def read_items(
     dl: DataLoader,          # a loader with numbered items

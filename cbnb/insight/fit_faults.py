@@ -54,7 +54,7 @@ def rise_after_best(
 
 def overfit_since(curves: Curves, kept: bool) -> Iterator[Finding]:
     "A1: the validation loss rises while the training loss falls"
-    if rise_after_best(curves) <= 0.1: return
+    if rise_after_best(curves) <= 0.1 or 0 < median(curves.valid[-PATIENCE:]) < 1.03*curves.valid[curves.best]: return      # so little may be noise
     best = curves.epochs[curves.best]
     yield finding('A1', f'since epoch {best}',
                   f'validation loss {number(curves.valid[curves.best])} to {number(curves.valid[-1])}, training loss {number(curves.train[curves.best])} to {number(curves.train[-1])}',

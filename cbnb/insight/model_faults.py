@@ -46,6 +46,13 @@ def _compares_items(e: Evidence, out: Tensor) -> bool:
     with torch.no_grad(): fewer = _evaluated(e, rows(e.batch, slice(0, e.n - 1), e.n))
     return fewer.shape[1] == e.n - 1
 
+def _put_back(kept: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool:
+    "Put the attributes of modules back, such as the hidden state that a recurrent model keeps from one batch to the next. Return True"
+    for now, before in kept:
+        now.clear()
+        now.update(before)
+    return True
+
 def mixes_items(e: Evidence) -> Iterator[Finding]:
     "M2 and T5: in evaluation mode, an item has another prediction among other items, or each time"
     model = e.learn.model
@@ -54,8 +61,9 @@ def mixes_items(e: Evidence) -> Iterator[Finding]:
     if not items_first and any(isinstance(m, (nn.RNNBase, nn.MultiheadAttention)) and not m.batch_first for m in model.modules()): return
     k = e.n//2                            # a recurrent layer over the items changes all but the first one
     model.eval()
+    kept = [(vars(m), dict(vars(m))) for m in model.modules()]
     try:
-        with torch.no_grad(): out, again, alone = (_evaluated(e, b) for b in (e.batch, e.batch, rows(e.batch, [k]*e.n, e.n)))
+        with torch.no_grad(): out, again, alone = (_evaluated(e, b) for b in (e.batch, e.batch, rows(e.batch, [k]*e.n, e.n)) if _put_back(kept))
     except Exception: return              # the step needs something of training
     finally: model.train()
     if not isinstance(out, Tensor) or not out.is_floating_point(): return
@@ -145,7 +153,9 @@ def untrained(e: Evidence) -> Iterator[Finding]:
         g, = torch.autograd.grad(e.loss, p, retain_graph=True, allow_unused=True)
         unused = [] if g is None or not g.any() else (~g.any(0)).nonzero().flatten().tolist()
         if unused: yield finding('M5.outputs', f'outputs {listed(unused)}', f'{len(unused)} of {p.shape[1]} are not in the loss', 'none')
-    new = [name for name, m in e.learn.model.named_modules() if _is_new_and_frozen(m)]
+    trained = [p for p in e.learn.model.parameters() if p.requires_grad]
+    new = [name for name, m in e.learn.model.named_modules() if _is_new_and_frozen(m)
+           and not any(p.shape == m.weight.shape and torch.equal(p, m.weight) for p in trained)]       # a teacher begins as a copy
     if new: yield finding('M5.new', listed(f'{name}.weight' for name in new), f'{len(new)} new layers are frozen', 'layers that were trained')
     elif frozen: yield finding('M5.frozen', listed(frozen), f'{len(frozen)} parameters are frozen', 'none')
 

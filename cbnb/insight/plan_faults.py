@@ -33,14 +33,16 @@ from ..files.snapshot import owned_by_steps
 
 # %% ../../nbs/insight/plan_faults.ipynb #fbc0029a
 def first_loss(e: Evidence) -> Iterator[Finding]:
-    "L1: a first loss that is much larger than that of a guess"
+    "L1: a first loss that is much larger than that of a guess. If the last layer has the weights of an embedding, it is meant"
     if (call := e.call) is None or e.loss is None or call.options.get('reduction') != 'mean': return
     if call.options.get('weight') is not None or call.options.get('pos_weight') is not None: return
     if call.name == 'cross_entropy' and call.pred.ndim > 1: n = call.pred.shape[1]
     elif call.name.startswith('binary'): n = 2
     else: return
     guess = math.log(max(n, 2))
-    if call.loss.item() > 2*guess + 0.5: yield finding('L1', 'the first loss', digits(call.loss), f'about {digits(guess)} = log({n})')
+    embeddings = [m.weight for m in e.learn.model.modules() if isinstance(m, nn.Embedding)]
+    tied = any(layer.module.weight is w for layer in e.matrices for w in embeddings)
+    if call.loss.item() > 2*guess + 0.5: yield finding('L1', 'the first loss', digits(call.loss), f'about {digits(guess)} = log({n})', level='note' if tied else None)
 
 def _last(e: Evidence, kind: type[nn.Module]) -> tuple[str, str]:
     "Return the name of an activation that ends the model, and the line that removes it"

@@ -1,5 +1,6 @@
 """Faults that the first checks of `learn.check()` missed, each beside its nearest healthy neighbor. The programs are loops of torch."""
 
+import math
 from functools import partial
 
 import pytest
@@ -10,6 +11,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb
+from cbnb.insight.evidence import Evidence, LossCall
+from cbnb.insight.small_trainings import wanted_loss
 from test_check import BINARY, CLASSES, NUMBERS, Net, X, learner, mlp, regression
 
 ROWS = torch.randn(512, 6, generator=torch.Generator().manual_seed(4))
@@ -250,6 +253,105 @@ def test_other_forms_of_a_fault_are_named(code, make):
 def test_other_neighbors_are_quiet(make):
     found = make().check()
     assert found.ok and not found.skipped, found
+
+
+class Remembers(nn.Module):
+    """A recurrent model that begins a batch where the last one ended."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.rnn, self.out, self.h = nn.GRU(3, 16, batch_first=True), nn.Linear(16, 3), None
+
+    def forward(self, x):
+        h, self.h = self.h if self.h is not None and self.h.shape[1] == len(x) else None, None
+        out, h = self.rnn(x.reshape(-1, 2, 3), h)
+        self.h = h.detach()
+        return self.out(out[:, -1])
+
+
+class Taught(nn.Module):
+    """Its teacher begins as a copy."""
+
+    def __init__(self, copied):
+        super().__init__()
+        torch.manual_seed(0)
+        self.model, self.teacher = mlp(), mlp().requires_grad_(False)
+        if not copied:
+            self.teacher[0].reset_parameters()
+
+    def forward(self, x):
+        return self.model(x) + 0 * self.teacher(x)
+
+
+class Tied(nn.Module):
+    def __init__(self, tied):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.head = nn.Embedding(20, 32), nn.Linear(32, 20, bias=False)
+        with torch.no_grad():
+            self.head.weight.copy_(self.embedding.weight)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.head(F.layer_norm(self.embedding(x).sum(1), (32,)))
+
+
+class Pairs(DataLoader):
+    """The model takes the target, too."""
+
+    def __iter__(self):
+        return ((x, y, y) for x, y in super().__iter__())
+
+
+class Forced(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = mlp()
+
+    def forward(self, x, y):
+        return self.layers(x)
+
+
+@pytest.mark.parametrize(
+    "code, wrong, right",
+    [
+        ("T5", lambda: learner(model=Net(mlp(), lambda h: F.dropout(h, 0.1))), lambda: learner(model=Remembers())),
+        ("M5", lambda: learner(model=Taught(False)), lambda: learner(model=Taught(True))),
+        ("L1", lambda: learner(WORDS, WORDS[:, 0], Tied(False)), lambda: learner(WORDS, WORDS[:, 0], Tied(True))),
+    ],
+)
+def test_what_looks_like_a_fault_and_is_meant(code, wrong, right):
+    assert code in loud(wrong().check(skip="T3")) and code not in loud(right().check(skip="T3"))
+
+
+def test_a_loader_that_changes_its_batches_is_asked_for_them():
+    train = Pairs(TensorDataset(X, CLASSES), 32, shuffle=True)
+    found = cbnb.Learner(cbnb.DataLoaders(train, device="cpu"), Forced(), nn.CrossEntropyLoss()).check()
+    assert found.ok and found.about == "1 batch", found
+
+
+def test_smoothed_labels_leave_a_loss_above_zero():
+    """For 4 classes and 0.4, a perfect prediction has the shares 0.7, 0.1, 0.1, 0.1, and a loss of 0.94."""
+    e = Evidence(learner(), calls=[LossCall("cross_entropy", torch.zeros(2, 4), torch.zeros(2).long(), dict(label_smoothing=0.4))])
+    e.learn.yb = (torch.zeros(2).long(),)
+    lowest = -(0.7 * math.log(0.7) + 3 * 0.1 * math.log(0.1))
+    assert wanted_loss(e, 2.0) == pytest.approx(lowest + 0.7 * (2 - lowest))
+
+
+def test_rates_that_change_hardly_anything():
+    """Adam moves each weight by the rate, and the weights of the model are about 0.1."""
+    assert "O3" in loud(learner(lr=5e-6).check()) and "O3" not in loud(learner(lr=1e-4).check())
+
+
+def test_rare_labels_are_not_taken_for_shuffled_ones():
+    """After 60 updates, a model of rare labels is hardly better than a guess."""
+    g = torch.Generator().manual_seed(3)
+    rare = (ROWS[:, :1] + 0.5 * torch.randn(512, 1, generator=g) > 1.9).float()
+    made = lambda y: learner(ROWS, y, mlp(1), nn.BCEWithLogitsLoss(), valid=(ROWS[:256] + 0.01, rare[:256]))
+    assert "T3" not in loud(made(rare).check(labels=True)) and "T3" in loud(made(rare.roll(100, 0)).check(labels=True))
 
 
 def test_labels_of_an_own_loss_are_no_classes():

@@ -38,6 +38,7 @@ class Program:
     fails_at = 7  # number of the training batch after whose update the fit fails, in the test of resuming
     weights = losses = 0.0  # tolerances
     rows = 1e-6
+    warned: frozenset[str] = frozenset()  # codes of what `check` is right to warn of
 
     def by_hand(self) -> Hand:
         raise NotImplementedError
@@ -85,12 +86,17 @@ class Program:
         same_losses(learn, self.hand(), self.losses)
         same_weights(self.modules(learn), self.hand().modules, self.weights)
         same_rows(learn, self.hand(), self.rows)
+        assert learn.findings.ok and learn.diagnose().ok, [*learn.findings, *learn.diagnose()]
         learn.save("saved")
         other = self.new_learner(tmp_path, 1)
         other.load("saved")
         same_weights(self.modules(other), self.hand().modules, self.weights)
         last, found = self.last_row(), self.validated(other)
         same_numbers(found, {name: last[name] for name in found if name in last}, self.rows)
+
+    def test_a_check_finds_nothing_wrong(self, tmp_path):
+        found = self.new_learner(tmp_path).check()
+        assert {f.code for f in found if f.level != "note"} == self.warned, found
 
     def test_a_resumed_fit_is_the_loop(self, tmp_path):
         with pytest.raises(PowerFailed):
