@@ -8,8 +8,8 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'CancelFitException', 'CancelStepException', 'CancelTrainException', 'CancelValidException', 'Metric',
            'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', 'MAE', 'accuracy', 'error_rate', 'metric_on',
            'Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'set_display', 'display_as', 'snapshot', 'compare',
-           'OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos', 'SchedExp', 'SchedPoly', 'SchedNo',
-           'combine_scheds', 'combined_cos', 'valley', 'slide', 'minimum', 'steep', 'GradientClip',
+           'LabBook', 'OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos', 'SchedExp', 'SchedPoly',
+           'SchedNo', 'combine_scheds', 'combined_cos', 'valley', 'slide', 'minimum', 'steep', 'GradientClip',
            'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch', 'BnFreeze', 'Tracker', 'EarlyStopping',
            'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'MixedPrecision', 'ChannelsLast',
            'EMA', 'Compile', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
@@ -56,11 +56,12 @@ from .display.progress import ProgressCallback
 from .display.show_graph import ShowGraph
 from .history import History
 from .recorder import Recorder
+from .lab.book import LabBook
 from .files.snapshot import snapshot
 
 # %% ../nbs/all.ipynb #3e230330
 _all_ = ['Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'set_display', 'display_as',
-         'snapshot', 'compare']
+         'snapshot', 'compare', 'LabBook']
 
 # %% ../nbs/all.ipynb #bbbb291b
 from .callbacks.schedulers import TorchScheduler

@@ -95,6 +95,7 @@ class Run:
         self.values: list[list[Any]] = []        # losses and metrics of each epoch; a callback may change them
         self.settings: dict[str, Any] = {}       # arguments of the fit, and a description of what was trained
         self.events: list[dict[str, Any]] = []   # see `note`
+        self.sources: dict[str, str] = {}        # of the model and others, if a lab book keeps the fit
         self.hypers: dict[str, Any] = {}         # name -> values of the last group, one per batch: an array or a `ScalarBuffer`
         self.named: dict[str, NamedLoss] = {}    # heading -> one of several losses of a step
         self.series = SmoothedBuffer(beta)         # the losses

@@ -30,6 +30,7 @@ TOPICS = {
         "Metric AvgMetric AccumMetric ValueMetric SklearnMetric MAE accuracy error_rate metric_on",
     ),
     "history": ("History", "What a fit records, and how it is read, plotted and compared", "Recorder History history.Run compare"),
+    "lab": ("Lab book", "Keep each fit in a folder, and read, compare and delete the records later", "LabBook lab.book.LabRun"),
     "display": (
         "Display",
         "Progress, dashboard and live figures, and how to choose among them",

@@ -148,9 +148,9 @@ def _hyper_values(opt: Any, name: str) -> float | list[float] | None:
     return values[0] if len(set(values)) == 1 else values
 
 def _reprs(cbs: Iterable[Any]) -> list[str]:
-    "Return the reprs of the callbacks, without memory addresses. Leave out those of `cbnb.learner`, `cbnb.recorder` and `cbnb.display`"
-    only_show = 'cbnb.display.', 'cbnb.loop', 'cbnb.recorder'
-    return [re.sub(' at 0x[0-9a-f]+', '', repr(cb))[:200] for cb in cbs if not type(cb).__module__.startswith(only_show)]
+    "Return the reprs of the callbacks, without memory addresses. Leave out those of the core, of `cbnb.display` and of `cbnb.lab`"
+    no_part = 'cbnb.display.', 'cbnb.loop', 'cbnb.recorder', 'cbnb.lab.'
+    return [re.sub(' at 0x[0-9a-f]+', '', repr(cb))[:200] for cb in cbs if not type(cb).__module__.startswith(no_part)]
 
 _NO_SEED = 67280421310721       # torch's default seed
 
