@@ -179,6 +179,18 @@ def remove_all(self: CallbackList,
     with interrupts_wait():
         for cb in cbs: self.remove(cb)
 
+# %% ../nbs/12_callback_list.ipynb #e2b8424b
+@patch
+def __getstate__(self: CallbackList) -> dict[str, Any]:
+    left = 'table', '_tables', '_settings', 'shown', 'blocks', 'wrappers', 'on_select'
+    return {k: v for k, v in vars(self).items() if k not in left}
+
+@patch
+def __setstate__(self: CallbackList, state: dict[str, Any]) -> None:
+    vars(self).update(state, shown={}, blocks=[], wrappers=[], on_select=[], _tables={},
+                      _settings={id(cb): self.settings(cb) if self.settings else object() for cb in state['all']})
+    self.select(self.training, self.purpose)
+
 # %% ../nbs/12_callback_list.ipynb #4a683aa5
 @patch
 def added(self: CallbackList,

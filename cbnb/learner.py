@@ -24,8 +24,7 @@ from .basics.fused import zero_grad
 from .basics.loaders import as_loader
 from .basics.losses import weigher
 from .basics.text import warn_user
-from .basics.opt_checks import check_opt_func, checked_lr, taken_rates, warn_of_next_rate
-from .basics.optimizers import spread_lrs
+from .basics.optimizers import check_opt_func, checked_lr, spread_lrs, taken_rates, warn_of_next_rate
 from .basics.patch import patch
 from .basics.trained_modules import params_outside, trained_modules
 from .callback import Callback, CallbackList

@@ -39,22 +39,7 @@ if TYPE_CHECKING:
 
 class State:
     "What the loop writes and callbacks read. A run inside another run restores these values at its end. A step is a training batch, an update a call of `opt.step()`"
-    purpose: str = 'fit'                    # 'fit', 'validate', 'preds' or 'lr_find'
-    n_epoch: int = 1                        # number of epochs; of a fit of n steps or updates, an estimate
-    start_epoch: int = 0
-    fit_length: Duration | None = None      # of a fit of n steps or updates
-    valid_every: Any = 1                    # epochs to validate after: every n-th, a list, or an `Every` of steps or updates
-    epoch: int = 0
-    train_iter: int = 0                     # training batches in this fit
-    train_updates: int = 0                  # calls of `opt.step()` in this fit
-    counted: int = 0                        # steps or updates up to the last epoch
-    updates_per_step: int = 1               # 0: hooks count the updates
-    pct_train: float = 0.                   # share of the fit that is done, from 0 to 1
-    mid_epoch: bool = False                 # a validation in the middle of a training phase is running
-    valid_set: int = 0                      # index of the validation set
-    # what changes with each phase and batch
-    dl: Any = None                          # the loader of the phase
-    n_iter: int | None = None               # its number of batches, None: not known
+    # of a batch: the loop sets the first three, and the step the others
     iter: int | None = None                 # index of the batch
     xb: Any = (None,)                       # inputs: a tuple, or a dict
     yb: Any = (None,)                       # targets
@@ -64,8 +49,27 @@ class State:
     loss_parts: Any = None                  # name of a part -> its value; None: the loss has no parts
     step_result: Any = None                 # what a function returned as a step
     divisor: Any = UNKNOWN                  # what the loss was divided by
-    _weight: Any = UNKNOWN
-    in_batch: bool = False                  # whether a batch has begun, and its phase has not ended
+    _weight: Any = UNKNOWN                  # see `loss_weight`
+    # of a phase
+    dl: Any = None                          # its loader
+    n_iter: int | None = None               # its number of batches, None: not known
+    in_batch: bool = False                  # whether a batch has begun, and the phase has not ended
+    # of the epochs
+    epoch: int = 0
+    train_iter: int = 0                     # training batches in this fit
+    train_updates: int = 0                  # calls of `opt.step()` in this fit
+    pct_train: float = 0.                   # share of the fit that is done, from 0 to 1
+    valid_set: int = 0                      # index of the validation set
+    # of a run
+    purpose: str = 'fit'                    # 'fit', 'validate', 'preds' or 'lr_find'
+    n_epoch: int = 1                        # number of epochs; of a fit of n steps or updates, an estimate
+    start_epoch: int = 0
+    valid_every: Any = 1                    # epochs to validate after: every n-th, a list, or an `Every` of steps or updates
+    # of a fit of n steps or updates
+    fit_length: Duration | None = None
+    counted: int = 0                        # steps or updates up to the last epoch
+    updates_per_step: int = 1               # 0: hooks count the updates
+    mid_epoch: bool = False                 # a validation in the middle of a training phase is running
 
     @property
     def x(self) -> Any:
@@ -77,8 +81,8 @@ class State:
         return self.yb[0] if len(self.yb) == 1 else self.yb
 
 NAMES = tuple(State.__annotations__)
-PHASE_STATE = ('training', *NAMES[NAMES.index('dl'):])
-LOOP_STATE = ('purpose', 'training', *NAMES[1:])
+PHASE_STATE = ('training', *NAMES[:NAMES.index('epoch')])       # of the batch and the phase
+LOOP_STATE = ('purpose', 'training', *NAMES)
 
 # %% ../nbs/00_loop.ipynb #b07d398e
 class Loop(State):
@@ -325,14 +329,13 @@ class TrainEvalCallback(Callback):
     """
     order, run_valid = -10, False
 
-
     def before_fit(self) -> None:
         learn = self.learn
         learn.loss = torch.tensor(0.)
         if learn.purpose in ('fit', 'lr_find'):
             learn.epoch, learn.train_iter, learn.train_updates, learn.counted = learn.start_epoch, 0, 0, 0
             learn.pct_train = learn.start_epoch/learn.n_epoch
-        learn.to_dls_device()
+        learn.to_dls_device()             # the model, to the device of the loaders
         if hasattr(learn.model, 'reset'): reset_state(learn.model)
 
     def before_train(self) -> None:
@@ -340,7 +343,7 @@ class TrainEvalCallback(Callback):
         self.learn.model.train()
         self.learn.training = True
 
-    def after_train(self) -> None: plan_epochs(self.learn)
+    def after_train(self) -> None: plan_epochs(self.learn)            # in a fit of n steps, whether another epoch follows
     def after_cancel_epoch(self) -> None: plan_epochs(self.learn)     # `after_train` may not have fired
 
     def before_validate(self) -> None:

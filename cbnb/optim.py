@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 # %% ../nbs/05_optim.ipynb #294b52b0
 from .basics.fused import fuse, has_sparse
-from .basics.optimizers import hyper_key, lend_hypers, noted_hypers, save_hypers, set_hyper, set_wd, spread_lrs
-from .basics.opt_checks import check_opt_func, held_params, is_opt
+from .basics.optimizers import (
+    check_opt_func, held_params, hyper_key, is_opt, lend_hypers, noted_hypers, save_hypers, set_hyper, set_wd, spread_lrs)
 from .undo import UndoStack
 
 # %% ../nbs/05_optim.ipynb #9de6902f

@@ -59,6 +59,7 @@ class Recorder(Callback):
         plot_loss = _in_plots.plot_loss
         plot_sched = _in_plots.plot_sched
         plot = _in_finder.plot
+        def _add_to_phase(self) -> None: ...
         def _open_row(self, mid_epoch: bool=...) -> Any: ...
         def _fill_train(self, whole: bool=...) -> None: ...
         def _fill_valid(self, values: list[float | None], parts: dict[str, float | None], mean: MeanLoss) -> None: ...
@@ -72,6 +73,8 @@ class Recorder(Callback):
         def _note_last_batch(self) -> None: ...
         def last(self) -> Run: ...
         def log_rows(self) -> list[list[Any]]: ...
+        def state_dict(self) -> dict[str, Any]: ...
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
     order, run_in = 50, ('fit', 'validate')
     no_state = ('series', 'places', 'values_now', 'phases', 'start', 'history', 'train')
     watchers: tuple[Callable[[Learner, Run, Sequence[float], bool], None], ...] = ()    # called with learner, run, losses and `wait` of `look_for_nan`
@@ -95,8 +98,6 @@ class Recorder(Callback):
         self.new_row = False                          # whether the epoch has written a row of its own
         self.last_log: list[Any] = []
 
-    # -- the events, in the order of the loop
-
     def before_fit(self) -> None:
         learn = self.learn
         learn.metrics = learn.metrics               # convert metrics appended to the list
@@ -116,84 +117,6 @@ class Recorder(Callback):
 
     def before_epoch(self) -> None:
         if self.learn.purpose == 'fit': self._open_row()
-
-    def before_train(self) -> None: self.train.batch = self.learn.train_iter
-
-    def before_step(self) -> None:
-        group = self.learn.opt.param_groups[-1]
-        found = [group[key] if i is None else group[key][i] for _, key, i in self.places]
-        self.values_now = [v.detach().clone() if isinstance(v, Tensor) else v for v in found]     # the optimizer may change a tensor in place
-
-    def after_cancel_step(self) -> None:
-        if self.values_now is None: self.before_step()      # an earlier callback cancelled the update
-
-    def after_cancel_batch(self) -> None:
-        if self.row is not None and self.learn.training: self.after_cancel_step()
-        if self.phases and not self.learn.training and self.learn.loss is None: self.phases[-1].cancelled = True
-
-    def after_batch(self) -> None:
-        learn = self.learn
-        if not learn.training: return self._add_to_phase()
-        if self.row is None: return                 # a single batch, outside a fit
-        train, loss = self.train, learn.loss
-        train.batch = learn.train_iter
-        if self.values_now is None: self.before_step()     # a batch without an update
-        values, self.values_now = self.values_now or [], None
-        if loss is None: return
-        for (column, _, _), value in zip(self.places, values): column.append(value)
-        self.series.append(loss)
-        train.loss.add(loss, learn.loss_weight)
-        if learn.loss_parts: self._note_parts()
-        if learn.loss_parts or train.metrics: train.add_others(learn)
-
-    def after_cancel_train(self) -> None: self._note_last_batch()
-    def after_train(self) -> None: self._fill_train()
-
-    def before_validate(self) -> None:
-        "Begin a validation phase"
-        nested = self.phases or self.learn.purpose != 'fit'
-        self.phases.append(phase := PhaseMetrics([fresh(m) if nested else m for m in self.learn.metrics], self.learn.undo))
-        if nested: self.learn.undo.callback(lambda: self.phases.remove(phase) if phase in self.phases else None)
-
-    def after_validate(self) -> None:
-        "End the phase: write its values into the row, or set them as the result of `validate`. In the middle of an epoch, also write the row"
-        learn = self.learn
-        if not self.phases or self.phases[-1].run is not learn.undo: return      # cancelled before `before_validate` of the recorder
-        phase = self.phases.pop()
-        values, parts = phase.values(), phase.part_values()
-        if learn.purpose != 'fit':
-            learn.final_record = [*values, *parts.values()]
-            return
-        if self.columns.valid: self._fill_valid(values, parts, phase.loss)
-        if not learn.ends_row: return
-        self._fill_train()
-        self._write_row(complete=False)
-        self._open_row(mid_epoch=True)
-
-    def after_cancel_epoch(self) -> None: self._note_last_batch()
-
-    def after_epoch(self) -> None:
-        if self.learn.purpose != 'fit': return
-        self._fill_train()
-        if not self._is_written(): return self._write_row(complete=True)
-        self.row, self.new_row, self.history[-1].epochs[-1]['complete'] = None, False, True     # its last batch was validated
-
-    def after_fit(self) -> None:
-        if self.learn.purpose == 'fit' and self.history.runs: self.look_for_nan(wait=False)
-
-    def after_cancel_fit(self) -> None:
-        self._note_last_batch()
-        runs, stop = self.history.runs, sys.exception()
-        begun = self.learn.purpose == 'fit' and bool(runs) and runs[-1].status == 'running'    # False: cancelled before the recorder began
-        if begun and isinstance(stop, CancelFitException): runs[-1].note('stopped', why_stopped(stop, self.learn))
-        if self.row is not None: self._end_early()
-
-    def _add_to_phase(self) -> None:
-        "Add a validation batch, unless it was cancelled before its loss, or has no targets"
-        if not self.phases: return
-        learn, phase = self.learn, self.phases[-1]
-        cancelled, phase.cancelled = phase.cancelled, False
-        if learn.loss is not None or not cancelled and (learn.yb or learn.step_result is not None): phase.add(learn)
 
     # -- what you read, of the last run
 
@@ -219,6 +142,98 @@ class Recorder(Callback):
         if self.row is None: return self.last_log
         place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
         return [place, *(self.row[name] for name in self.columns.names)]
+
+# %% ../nbs/08_recorder.ipynb #5cd3c1f2
+@patch
+def before_train(self: Recorder) -> None:
+    "Count the training batches from here"
+    self.train.batch = self.learn.train_iter
+
+@patch
+def before_step(self: Recorder) -> None:
+    "Read the hyper-parameters that the update is going to use"
+    group = self.learn.opt.param_groups[-1]
+    found = [group[key] if i is None else group[key][i] for _, key, i in self.places]
+    self.values_now = [v.detach().clone() if isinstance(v, Tensor) else v for v in found]     # the optimizer may change a tensor in place
+
+@patch
+def after_cancel_step(self: Recorder) -> None:
+    "Read the hyper-parameters if an earlier callback cancelled the update"
+    if self.values_now is None: self.before_step()
+
+@patch
+def after_cancel_batch(self: Recorder) -> None:
+    "Read the hyper-parameters, or note that a validation batch has no loss"
+    if self.row is not None and self.learn.training: self.after_cancel_step()
+    if self.phases and not self.learn.training and self.learn.loss is None: self.phases[-1].cancelled = True
+
+@patch
+def after_batch(self: Recorder) -> None:
+    "Append the loss and the hyper-parameters of a training batch. Add a validation batch to its phase"
+    learn = self.learn
+    if not learn.training: return self._add_to_phase()
+    if self.row is None: return                 # a single batch, outside a fit
+    train, loss = self.train, learn.loss
+    train.batch = learn.train_iter
+    if self.values_now is None: self.before_step()     # a batch without an update
+    values, self.values_now = self.values_now or [], None
+    if loss is None: return
+    for (column, _, _), value in zip(self.places, values): column.append(value)
+    self.series.append(loss)
+    train.loss.add(loss, learn.loss_weight)
+    if learn.loss_parts: self._note_parts()
+    if learn.loss_parts or train.metrics: train.add_others(learn)
+
+@patch
+def after_train(self: Recorder) -> None:
+    "Write the values of training into the row"
+    self._fill_train()
+
+# %% ../nbs/08_recorder.ipynb #6312f89c
+@patch
+def before_validate(self: Recorder) -> None:
+    "Begin a validation phase"
+    nested = self.phases or self.learn.purpose != 'fit'
+    self.phases.append(phase := PhaseMetrics([fresh(m) if nested else m for m in self.learn.metrics], self.learn.undo))
+    if nested: self.learn.undo.callback(lambda: self.phases.remove(phase) if phase in self.phases else None)
+
+@patch
+def _add_to_phase(self: Recorder) -> None:
+    "Add a validation batch, unless it was cancelled before its loss, or has no targets"
+    if not self.phases: return
+    learn, phase = self.learn, self.phases[-1]
+    cancelled, phase.cancelled = phase.cancelled, False
+    if learn.loss is not None or not cancelled and (learn.yb or learn.step_result is not None): phase.add(learn)
+
+@patch
+def after_validate(self: Recorder) -> None:
+    "End the phase: write its values into the row, or set them as the result of `validate`. In the middle of an epoch, also write the row"
+    learn = self.learn
+    if not self.phases or self.phases[-1].run is not learn.undo: return      # cancelled before `before_validate` of the recorder
+    phase = self.phases.pop()
+    values, parts = phase.values(), phase.part_values()
+    if learn.purpose != 'fit':
+        learn.final_record = [*values, *parts.values()]
+        return
+    if self.columns.valid: self._fill_valid(values, parts, phase.loss)
+    if not learn.ends_row: return
+    self._fill_train()
+    self._write_row(complete=False)
+    self._open_row(mid_epoch=True)
+
+# %% ../nbs/08_recorder.ipynb #ebbe3cb3
+@patch
+def after_epoch(self: Recorder) -> None:
+    "Write the row of the epoch"
+    if self.learn.purpose != 'fit': return
+    self._fill_train()
+    if not self._is_written(): return self._write_row(complete=True)
+    self.row, self.new_row, self.history[-1].epochs[-1]['complete'] = None, False, True     # its last batch was validated
+
+@patch
+def after_fit(self: Recorder) -> None:
+    "Look for nan among the losses that have reached the CPU"
+    if self.learn.purpose == 'fit' and self.history.runs: self.look_for_nan(wait=False)
 
 # %% ../nbs/08_recorder.ipynb #0866ef9a
 @patch
@@ -358,6 +373,25 @@ def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb:
 def _note_last_batch(self: Recorder) -> None:
     "Record a batch that the loop has counted, and whose `after_batch` an earlier callback has cancelled"
     if self.row is not None and self.learn.train_iter != self.train.batch and self.learn.loss is not None: self.after_batch()
+
+@patch
+def after_cancel_train(self: Recorder) -> None:
+    "Record the batch in which the phase was cancelled"
+    self._note_last_batch()
+
+@patch
+def after_cancel_epoch(self: Recorder) -> None:
+    "Record the batch in which the epoch was cancelled"
+    self._note_last_batch()
+
+@patch
+def after_cancel_fit(self: Recorder) -> None:
+    "Note why the fit was stopped, and write the row that is still open"
+    self._note_last_batch()
+    runs, stop = self.history.runs, sys.exception()
+    begun = self.learn.purpose == 'fit' and bool(runs) and runs[-1].status == 'running'    # False: cancelled before the recorder began
+    if begun and isinstance(stop, CancelFitException): runs[-1].note('stopped', why_stopped(stop, self.learn))
+    if self.row is not None: self._end_early()
 
 # %% ../nbs/08_recorder.ipynb #906ba05d
 @patch

@@ -15,17 +15,24 @@ from torch import Tensor
 # %% ../nbs/06_step.ipynb #14969f78
 from .basics.fused import update, zero_grad
 from .basics.losses import UNKNOWN, divisor, given_weight, loss_and_parts, loss_of, n_items, seen, takes_only_pred, weigher
+from .basics.patch import patch
 
 # %% ../nbs/06_step.ipynb #5ba57aff
+from typing import TYPE_CHECKING, Any
+
 class Step:
     "The work on one batch, in five methods that you can override"
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        def _call_loss_func(self, learn: Any) -> Any: ...
+        def batch_weight(self, learn: Any) -> Any: ...
+        def derived_weight(self, learn: Any) -> Any: ...
     model: Any = None        # its own model; None: the learner's
     loss_func: Any = None    # its own loss function, which becomes the learner's; None: the learner's
     opt: Any = None          # its own optimizer, which becomes the learner's; None: the learner's
     own_update = False       # whether it computes gradients itself, where callbacks cannot change them
     own_loss = False         # whether its loss is not computed from `learn.pred` and `learn.yb`
     shares_opt = True        # whether `learn.opt` also trains the modules in its attributes
-    observes = False         # whether it observes which losses of torch the loss function calls; see `seen`
+    observes = False         # whether it observes the calls of the loss function, see `batch_weight`
     loss_checks: ClassVar[tuple[Callable[[Any, Any], Any], ...]] = ()    # (learner, loss function) -> loss function, in the first batch of a phase
 
     def predict(self, learn: Any) -> None:
@@ -47,15 +54,8 @@ class Step:
         """
         __tracebackhide__ = True
         if not learn.yb and not takes_only_pred(learn.loss_func): return
-        if (loss_func := learn.loss_func) is None: raise ValueError(
-            'loss_func is missing: assign learn.loss_func, or pass a step that computes the loss')
-        if not learn.iter:
-            self.observes = learn.weigh is None and learn.batch_weight is None
-            for check in self.loss_checks if learn.yb else (): loss_func = check(learn, loss_func)
-        if not self.observes: return self.set_loss(learn, loss_func(learn.pred, *learn.yb))
-        found, learn.divisor = seen(loss_func, learn.pred, *learn.yb, loss_of=loss_of)
-        self.observes = learn.divisor is not UNKNOWN
-        self.set_loss(learn, found)
+        if learn.loss_func is None: raise ValueError('loss_func is missing: assign learn.loss_func, or pass a step that computes the loss')
+        self.set_loss(learn, self._call_loss_func(learn))
 
     def set_loss(self, learn: Any, found: Any) -> None:
         """Set `learn.loss_grad`, `learn.loss` and `learn.loss_parts`. Call this method in a `loss` of your own
@@ -65,7 +65,7 @@ class Step:
             found: a loss, or a loss with parts
         """
         if type(found) is not Tensor or found.ndim: found, learn.loss_parts = loss_and_parts(found, learn.training)
-        if learn.training and learn.divisor is UNKNOWN: learn.divisor = divisor(found)
+        if learn.training and learn.divisor is UNKNOWN: learn.divisor = divisor(found)      # see `batch_weight`
         learn.loss_grad, learn.loss = found, found.detach()
         on = learn.callbacks.table
         if on['after_loss'] or on['before_backward']: learn.loss = learn.loss.clone()  # a callback may scale `loss_grad`
@@ -106,32 +106,49 @@ class Step:
         "Whether the loss is that of the loss function. False if you have overridden `loss`"
         return not self.own_loss and type(self).loss.__module__.startswith('cbnb.')
 
-    def batch_weight(self, learn: Any) -> Any:
-        """Return how much the loss of the batch counts in averages and in accumulated gradients
-
-        Args:
-            learn: the learner, after the loss of the batch
-        Returns:
-            a number or a scalar tensor; None: the losses of batches add up
-        """
-        if learn.batch_weight is not None: return given_weight(learn.batch_weight, learn.pred, *learn.yb, look=not learn.iter)
-        weight = self.derived_weight(learn)
-        return n_items(learn) if weight is UNKNOWN else weight
-
-    def derived_weight(self, learn: Any) -> Any:
-        """Derive the weight of the batch from the loss
-
-        Args:
-            learn: the learner, after the loss of the batch
-        Returns:
-            as for `batch_weight`; `UNKNOWN`: it cannot be derived
-        """
-        if learn.divisor is not UNKNOWN: return learn.divisor
-        if learn.loss.ndim: return learn.loss.numel()
-        if not self.calls_loss_func: return UNKNOWN
-        weigh = learn.weigh if self.loss_func in (None, learn.loss_func) else weigher(self.loss_func)
-        return UNKNOWN if weigh is None else weigh(learn.pred, *learn.yb)
-
 class PredictStep(Step):
     "Evaluates a batch without computing a loss. Pass it as `eval_step` if validation needs none"
     def loss(self, learn: Any) -> None: "Do nothing"
+
+# %% ../nbs/06_step.ipynb #fe3b4f5e
+@patch
+def _call_loss_func(self: Step, learn: Any) -> Any:
+    "Call the loss function. If the weight of its losses is not known, observe which loss of torch it calls"
+    __tracebackhide__ = True
+    loss_func, data = learn.loss_func, (learn.pred, *learn.yb)
+    if not learn.iter:                                   # the first batch of a phase
+        self.observes = learn.weigh is None and learn.batch_weight is None
+        for check in self.loss_checks if learn.yb else (): loss_func = check(learn, loss_func)
+    if not self.observes: return loss_func(*data)
+    found, learn.divisor = seen(loss_func, *data, loss_of=loss_of)
+    self.observes = learn.divisor is not UNKNOWN
+    return found
+
+# %% ../nbs/06_step.ipynb #19e26043
+@patch
+def batch_weight(self: Step, learn: Any) -> Any:
+    """Return how much the loss of the batch counts in averages and in accumulated gradients
+
+    Args:
+        learn: the learner, after the loss of the batch
+    Returns:
+        a number or a scalar tensor; None: the losses of batches add up
+    """
+    if learn.batch_weight is not None: return given_weight(learn.batch_weight, learn.pred, *learn.yb, look=not learn.iter)
+    weight = self.derived_weight(learn)
+    return n_items(learn) if weight is UNKNOWN else weight
+
+@patch
+def derived_weight(self: Step, learn: Any) -> Any:
+    """Derive the weight of the batch from the loss
+
+    Args:
+        learn: the learner, after the loss of the batch
+    Returns:
+        as for `batch_weight`; `UNKNOWN`: it cannot be derived
+    """
+    if learn.divisor is not UNKNOWN: return learn.divisor
+    if learn.loss.ndim: return learn.loss.numel()
+    if not self.calls_loss_func: return UNKNOWN
+    weigh = learn.weigh if self.loss_func in (None, learn.loss_func) else weigher(self.loss_func)
+    return UNKNOWN if weigh is None else weigh(learn.pred, *learn.yb)

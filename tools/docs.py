@@ -85,7 +85,6 @@ class Site:
             for cell in nb.cells:
                 if module and {"export", "exports"} & set(directives(cell)) and not is_hidden(cell):
                     self._add_names(module, documented(cell.source))
-                    self._add_inherited(module, cell.source)
         self.own = {(module, name): self.at(module, name) for module, name in self.reference.places}
         self.public = {item.name: item.target for item in self.reference.by_code.values() if not isinstance(item.found, property)}
         self.imported = {module: imported_names(nb, module) for nb in notebooks.values() if (module := default_module(nb))}
@@ -99,16 +98,6 @@ class Site:
             for instance, kind in INSTANCES.items():
                 if owner == kind:
                     self.entries.setdefault(f"{instance}.{method}", (module, name))
-
-    def _add_inherited(self, module: str, source: str) -> None:
-        """The names of a class that is composed of others: `Learner.fit` and `learn.fit` are found at `Fits.fit`."""
-        for node in ast.parse(source).body:
-            for base in map(ast.unparse, node.bases if isinstance(node, ast.ClassDef) else ()):
-                for name, (place, full) in list(self.entries.items()):
-                    if place == module and name.startswith(f"{base}."):
-                        owners = [node.name, *(instance for instance, kind in INSTANCES.items() if kind == node.name)]
-                        for owner in owners:
-                            self.entries.setdefault(f"{owner}{name.removeprefix(base)}", (module, full))
 
     def target(self, written: str, module: str | None = None, called: bool = False) -> str | None:
         """What a name in backticks on the page of `module` stands for: the module's own, then the learner's, then the public one.

@@ -5,12 +5,14 @@
 # %% auto #0
 __all__ = ['SCHEDULER_KEYS', 'LENT', 'hyper_key', 'known_hypers', 'get_hyper', 'no_such_hyper', 'set_hyper', 'write_hyper',
            'set_wd', 'state_keys', 'noted_hypers', 'save_hypers', 'spread_lrs', 'freeze_groups', 'norm_params',
-           'total_norm', 'MultiOptimizer', 'Hypers', 'LentNames', 'with_names', 'lend_names', 'AllHypers', 'HyperNames',
-           'lend_hypers']
+           'total_norm', 'is_opt', 'check_opt_func', 'checked_lr', 'own_rates', 'warn_of_next_rate', 'taken_rates',
+           'held_params', 'MultiOptimizer', 'Hypers', 'LentNames', 'with_names', 'lend_names', 'AllHypers',
+           'HyperNames', 'lend_hypers']
 
 # %% ../../nbs/basics/optimizers.ipynb #62e1593d
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack
 from numbers import Real
@@ -22,7 +24,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 # %% ../../nbs/basics/optimizers.ipynb #2f965d68
-from .arguments import as_positive, as_python
+from .arguments import as_positive, as_python, recommended
+from .text import warn_user
 
 # %% ../../nbs/basics/optimizers.ipynb #46d6c55a
 _PLACES: dict[str, list[tuple[str, int | None]]] = dict(mom=[('momentum', None), ('betas', 0)],     # (key, index); the first key found is used
@@ -171,6 +174,73 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:    # a tensor without dimen
     kinds = {(n.dtype, n.device) for n in norms}
     if kinds != {(torch.float32, norms[0].device)}: norms = tuple(n.to(norms[0].device, torch.float32) for n in norms)
     return torch.linalg.vector_norm(torch.stack(norms))
+
+# %% ../../nbs/basics/optimizers.ipynb #985cc256
+def is_opt(value: Any) -> bool:
+    "Return whether a value is an optimizer, and not a class of optimizers"
+    return hasattr(value, 'param_groups') and not isinstance(value, type)
+
+# %% ../../nbs/basics/optimizers.ipynb #0046c03c
+def check_opt_func(opt_func: Any) -> None:
+    "Raise `TypeError` if `opt_func` is neither an optimizer nor a function that takes parameter groups and `lr`"
+    if is_opt(opt_func): return
+    if not callable(opt_func):
+        raise TypeError(f'opt_func={opt_func!r} is no optimizer: pass a class, such as torch.optim.{_class_like(opt_func)}{_NO_METRIC}')
+    try: signature = inspect.signature(opt_func)
+    except (TypeError, ValueError): return       # written in C
+    try: signature.bind([], lr=1e-3)
+    except TypeError as e: raise TypeError(
+        f'opt_func={getattr(opt_func, "__name__", opt_func)} is called with parameter groups and lr=..., and {e}: pass a class, such as '
+        f'torch.optim.AdamW, or functools.partial(torch.optim.SGD, momentum=0.9), which may have its own lr=0.1{_NO_METRIC}') from None
+
+_NO_METRIC = '. A metric is passed as metrics=...'
+
+def _class_like(name: Any) -> str:
+    "Return the class name of the torch optimizer that equals `name` apart from upper and lower case. Without one, return 'AdamW'"
+    return next((n for n in dir(torch.optim) if n.lower() == str(name).lower() and n != n.lower()), 'AdamW')
+
+# %% ../../nbs/basics/optimizers.ipynb #ad113d2e
+def checked_lr(lr: Any, opt_func: Any,    # may have a rate: `partial(SGD, lr=0.1)`, or an optimizer
+) -> Any:    # the rate to use
+    "Return the learning rate to use. Raise `ValueError` if `lr` is not the default, and `opt_func` has a different rate"
+    if hasattr(lr, 'tolist'): lr = lr.tolist()
+    lr = recommended(lr)
+    if not isinstance(lr, (slice, list, tuple)): as_positive(lr)
+    theirs = None
+    if isinstance(opt_func, functools.partial): theirs = opt_func.keywords.get('lr')
+    elif is_opt(opt_func):
+        rates = [g['lr'] for g in opt_func.param_groups]
+        theirs = rates[0] if all(r == rates[0] for r in rates) else rates
+    if theirs is None or lr == theirs: return lr
+    if lr == 1e-3: return theirs                # the learner has its default rate
+    raise ValueError(f'the learning rate is given twice: lr={lr!r}, and {theirs!r} in opt_func')
+
+# %% ../../nbs/basics/optimizers.ipynb #7e72f521
+def own_rates(opt: Optimizer, lr: float,    # the rate that `opt_func` was called with
+) -> list[float] | None:    # the rate of each group; None: all groups have the rate `lr`
+    "Return the rates that an optimizer gave its groups, if they differ from the rate that it got"
+    rates = [float(group.get('lr', lr)) for group in opt.param_groups]
+    return None if all(math.isclose(rate, lr, rel_tol=1e-6) for rate in rates) else rates
+
+def warn_of_next_rate() -> None:
+    "Warn that `learn.lr`, which was assigned during a fit, does not change the rate of this fit"
+    warn_user('learn.lr is the rate of the next fit, and this one goes on with its own. To change that, use '
+              "set_hyper(learn.opt, 'lr', rate) of cbnb.basics.optimizers, or learn.steering.scale_lr(factor)")
+
+def taken_rates(
+    opt: Optimizer,           # the optimizer that was made
+    lr: Any,                  # the rate of the learner
+) -> Any:                     # `lr`, or a list of the optimizer's rates
+    "Return the rate that a learner has with a new optimizer. Print it if the optimizer chose it"
+    if isinstance(lr, (list, tuple, slice)) or (own := own_rates(opt, lr)) is None: return lr
+    print(f'{type(opt).__name__} gave its parameter groups rates of its own, so learn.lr is {own} now and not {lr}. '
+          'If you pass one rate to a fit or a schedule, all groups get it')
+    return own
+
+# %% ../../nbs/basics/optimizers.ipynb #307f72b6
+def held_params(opt: Optimizer) -> set[int]:    # the `id` of each parameter
+    "Return the parameters that an optimizer holds"
+    return {id(p) for g in opt.param_groups for p in g['params']}
 
 # %% ../../nbs/basics/optimizers.ipynb #e3aba710
 class _States(MutableMapping):

@@ -35,7 +35,7 @@ from ..display.steering import Steering
 from .agreement import Group, Request, share_tensors
 from .shares import Share
 from ..learner import Learner
-from ..basics.opt_checks import needs_closure
+from ..fit_opt import needs_closure
 from ..files.snapshot import owned_by_steps
 from ..function_steps import CallStep
 from ..step import Step

@@ -15,7 +15,7 @@ import cbnb
 from cbnb import callback as base
 from cbnb.basics.arguments import as_count
 from cbnb.basics.losses import as_loss, pred_of, split_result
-from cbnb.basics.opt_checks import checked_lr
+from cbnb.basics.optimizers import checked_lr
 from cbnb.callback_list import as_list, is_a
 from cbnb.callbacks.model_loss import ModelLossStep, computes_loss
 from cbnb.function_steps import as_step, depends_on

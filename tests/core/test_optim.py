@@ -18,7 +18,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 import cbnb.all as cbnb
 from cbnb.basics.arguments import as_positive, as_python
 from cbnb.basics.fused import fuse, is_fused, update
-from cbnb.basics.opt_checks import needs_closure, shares_params
 from cbnb.basics.optimizers import (
     Hypers,
     LentNames,
@@ -38,6 +37,7 @@ from cbnb.basics.optimizers import (
     with_names,
     write_hyper,
 )
+from cbnb.fit_opt import needs_closure, shares_params
 from cbnb.optim import belongs_to, make_opt, param_groups
 from helpers import ab, line_learner
 
