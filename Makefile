@@ -11,7 +11,7 @@ USER  := $(VENV)/.user-ready
 DEV   := $(VENV)/.dev-ready
 OLD   := $(VENV)/other/ipykernel-6.31# the tests of widgets run in an older kernel too
 FILES := --dist loadfile --no-loadscope-reorder# a file stays in one process, which makes its fixtures once; tests/conftest.py has the order
-MATRIX ?= $(shell sed -n "s/^tested_torch = //p" settings.ini)
+MATRIX ?= 2.4.1 2.15.0# the oldest torch that pyproject.toml asks for, and the newest there is
 TORCH := $(shell grep '^torch==' constraints.txt)
 PIP   := $(BIN)/python -m pip install --no-compile --quiet --quiet --disable-pip-version-check --root-user-action=ignore --constraint constraints.txt $(TORCH)
 
@@ -96,7 +96,7 @@ $(BIN)/python:
 	@echo "Making an environment in $(VENV): some minutes, this once"
 	@$(PYTHON) -m venv $(VENV)
 
-$(USER): setup.py settings.ini constraints.txt | $(BIN)/python
+$(USER): setup.py pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) --editable '.[notebook]'
 	@$(COMPILE)
 	@touch $@

@@ -240,7 +240,8 @@ def defines(source: str) -> bool:
 
 
 def to_pages(markdown: str) -> str:
-    """Links between notebooks as links between pages."""
+    """Links between notebooks as links between pages; files at the root of the repository are not on the site."""
+    markdown = re.sub(r"\]\(\.\./(\w+(?:\.md)?)\)", rf"]({SETTINGS['git_url']}/blob/{SETTINGS['branch']}/\1)", markdown)
 
     def renamed(match: re.Match) -> str:
         return f"]({page_name(Path(match[1]))}.ipynb"

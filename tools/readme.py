@@ -93,7 +93,8 @@ def fenced(text: str, language: str = "") -> str:
 
 def into_nbs(markdown: str) -> str:
     """Relative links and images, which are seen from nbs/ in the notebook, as seen from the root."""
-    return re.sub(r"(\]\()(?!\w+:|[/#])([^)\s]+)", rf"\1{NBS.name}/\2", markdown)
+    seen = re.sub(r"(\]\()(?!\w+:|[/#]|\.\./)([^)\s]+)", rf"\1{NBS.name}/\2", markdown)
+    return seen.replace("](../", "](")
 
 
 def is_plain_table(page: str) -> bool:

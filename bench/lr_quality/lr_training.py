@@ -151,9 +151,18 @@ def start_from(model: nn.Module, weights: dict[str, Tensor]) -> None:
 # --- what is recorded ---
 
 
-def train(lanes: Lanes, rates: Sequence[float], steps: int, look: Callable[[int], None] = lambda done: None) -> np.ndarray:
+Scheds = tuple[Callable[[float], float], Callable[[float], float]]  # of the rate, as a share of the highest, and of the momentum
+
+
+def one_cycle(warmup: float = 0.25) -> Scheds:
+    return combined_cos(warmup, 1 / 25, 1.0, 1e-5), combined_cos(warmup, 0.95, 0.85, 0.95)
+
+
+def train(
+    lanes: Lanes, rates: Sequence[float], steps: int, look: Callable[[int], None] = lambda done: None, scheds: Scheds | None = None
+) -> np.ndarray:
     """One cycle, as `fit_one_cycle` does it; the mean training loss over the last quarter, for each seed and rate. `look` is called after each update."""
-    lr, mom = combined_cos(0.25, 1 / 25, 1.0, 1e-5), combined_cos(0.25, 0.95, 0.85, 0.95)
+    lr, mom = scheds or one_cycle()
     each = torch.tensor(rates, dtype=torch.float32).repeat(lanes.shape[0])
     quarter, tail = max(steps // 4, 1), torch.zeros(len(each))
     for i in range(steps):

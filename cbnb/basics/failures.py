@@ -36,14 +36,15 @@ _EXPLAINED = (
     'forward() takes', 'loss_func returned a tensor of shape', 'has no trainable parameters',
     'the training loader is empty', 'each prediction with every target', ' cannot watch ', 'must have the same dtype',
     'Input type (', ' channels, but got ',
-    'does not require grad', 'Expected all tensors to be on the same device',
+    'does not require grad', 'backward through the graph a second time', 'Expected all tensors to be on the same device',
+    ' is out of bounds', 'device-side assert triggered',
     ' belongs to another fit: ', 'this learner is already running', 'DataLoader worker')
 
 _E = TypeVar('_E', bound=BaseException)
 
 def explained(e: _E) -> _E:    # the same error
     "Add a note with the address of the page of common errors to an error that the page explains"
-    if type(e) not in (TypeError, ValueError, RuntimeError): return e     # the `str` of other classes may fail
+    if type(e) not in (TypeError, ValueError, RuntimeError, IndexError): return e     # the `str` of other classes may fail
     words = str(e)
     if any(w in words for w in _EXPLAINED) and (page := errors_page()):
         note = f'explained in {page}'

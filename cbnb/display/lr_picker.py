@@ -112,7 +112,7 @@ def picker_text(found: Any, lr: float | None = None) -> str:
     if found.lrs: words[0] += f' from {lr_text(found.lrs[0])} to {lr_text(found.lrs[-1])}'
     if found.recommended is None: words.append(f'no suggestion: {found.reason}')
     else: words.append(f'recommended is {found.rule}, {lr_text(found.recommended)}{_band_words(found)}')
-    others = [f'{name} {lr_text(rate)}' for name, rate in choices(found).items() if name != found.rule]
+    others = [f'{rule_title(name)} {lr_text(rate)}' for name, rate in choices(found).items() if name != found.rule]
     if others: words.append('others: ' + ', '.join(others))
     if lr is not None: words.append(f'chosen: {lr_text(lr)}' + _loss_words(found, lr))
     return '; '.join(words)
@@ -124,7 +124,7 @@ def advice_html(found: Any) -> str:
     if found.recommended is not None:
         rate = f'<b>{lr_text(found.recommended)}</b>{_band_words(found)}'
         rule = escape(str(found.rule))
-        return boxed(f'{rate} is recommended, by the rule <b>{rule}</b>: {reason}', 'lr')
+        return boxed(f'{rate} is recommended, by the rule <b>{rule}</b>: {reason}', 'mark' if found.rough else 'lr')
     return boxed(f'<b>No suggestion.</b> {reason[:1].upper()}{reason[1:]}', 'mark')
 
 def boxed(page: str,

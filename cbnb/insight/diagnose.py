@@ -121,5 +121,7 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
     if not (runs := self.recorded_runs()): raise RuntimeError('there is no fit to diagnose: call learn.fit(1) first')
     if not -len(runs) <= run < len(runs): raise IndexError(f'run={run}: the history has {plural(len(runs), "run")}, so use an index from -{len(runs)} to {len(runs) - 1}')
     with without_trace(self, training=False), interrupts_act(): found, learned, why = in_predictions(self, slices)      # callbacks act, too
+    from cbnb.insight.fit_faults import rate_out_of_band
+    found += rate_out_of_band(runs[:run % len(runs) + 1], getattr(self, 'lr_finder_result', None))
     found = [_check_first(f, learned) for f in (*in_curves(runs[run], self), *found)]
     return Findings([f for f in found if f.code not in left_out], runs[run].extent(), [why] if why else [])

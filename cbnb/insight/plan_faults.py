@@ -138,7 +138,7 @@ def weighted_mean(e: Evidence) -> Iterator[Finding]:
     if not can_repeat(e) or half < 2 or learn.batch_weight is not None or learn.weigh is not None or e.call is None or e.loss is e.call.loss: return
     learn.model.eval()
     try:
-        with torch.no_grad(): whole, back, first, last = (compute_loss(learn, rows(e.batch, part, e.n)).detach() for part in (
+        whole, back, first, last = (compute_loss(learn, rows(e.batch, part, e.n)).detach() for part in (
             list(range(2*half)), list(range(2*half))[::-1], slice(0, half), slice(half, 2*half)))
     except Exception: return              # the batch cannot be divided
     finally: learn.model.train()
@@ -213,7 +213,7 @@ def _schedule_length(e: Evidence) -> Iterator[Finding]:
 # %% ../../nbs/insight/plan_faults.ipynb #c0a1d206
 def _besides(e: Evidence, batch: Any) -> tuple[float, float] | None:
     "Return the loss of a batch without what a loss of torch has compared, and the loss that was compared. None if that is not known"
-    with torch.no_grad(), without_dropout(e.learn.model), LossCalls() as calls: loss = compute_loss(e.learn, batch)
+    with without_dropout(e.learn.model), LossCalls() as calls: loss = compute_loss(e.learn, batch)
     values = [out for out, *_ in calls.noted if isinstance(out, torch.Tensor) and out.ndim == 0]
     if loss is None or len(values) != 1: return None
     value = float(values[0].detach())

@@ -288,6 +288,8 @@ _AFTER: dict[str, Text] = {
         'learn.interpret(numbers={items}) shows them'),
     'A9': Text('note', 'the learner has the weights of the last epoch',
         'learn.fit_one_cycle(n_epoch, cbs=SaveModel())'),
+    'A10': Text('note', 'a rate in the band probably ends lower',
+        'fit with lr={lr}'),
     'A11': Text('note', 'the model is worse for this part of the items{others}',
         'collect more such items, or give them a weight'),
 }

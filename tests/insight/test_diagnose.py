@@ -47,6 +47,19 @@ def test_an_overfitted_model():
     assert f"since epoch {best.index(min(best))}" == found[0].where and not found.ok
 
 
+def test_a_rate_outside_the_band_of_lr_find():
+    learn = learner(noisy()[2])
+    low, high = learn.lr_find(show_plot=False).band
+    learn.fit(2, lr=1.5 * high)
+    assert next(f for f in learn.diagnose() if f.code == "A10").where == f"lr={1.5 * high:.2g}"
+    learn.fit(2, lr=1.5 * high)
+    assert "A10" in learn.diagnose(run=0).codes and "A10" not in learn.diagnose().codes  # the second fit does not follow the sweep
+    other = learner(noisy()[2])
+    low, high = other.lr_find(show_plot=False).band
+    other.fit_one_cycle(2, 0.9 * high)
+    assert "A10" not in other.diagnose().codes
+
+
 def test_an_overfitted_model_whose_best_weights_were_kept():
     learn = learner(noisy()[2], lr=0.02)
     learn.fit(25, cbs=SaveModel())

@@ -15,7 +15,7 @@ from cbnb.all import DataLoaders, Learner
 from cbnb.insight import findings as module
 from cbnb.insight.check import figure_of
 from cbnb.insight.diagnose import figure_of_predictions
-from cbnb.insight.evidence import Evidence, Layer
+from cbnb.insight.evidence import Evidence, Layer, LossCall
 from cbnb.insight.finding_figures import Figure, figure_svg, figure_text
 from cbnb.insight.findings import FAULTS, Finding, Findings
 
@@ -106,7 +106,7 @@ def evidence():
     layers = [("0", first, x, 100 * x), ("1", tanh, 100 * x, x.sign()), ("2", nn.Tanh(), x, x.tanh()), ("3", relu, x, 0 * x)]
     layers += [("4", nn.ReLU(), x, x.relu()), ("5", last, x, x)]
     learn = SimpleNamespace(model=nn.Sequential(*(module for _, module, *_ in layers)), yb=(x,))
-    e = Evidence(learn, layers=[Layer(*layer) for layer in layers], n=16)
+    e = Evidence(learn, layers=[Layer(*layer) for layer in layers], n=16, calls=[LossCall("mse_loss", x, x, {})])
     e.grads = {"0.weight": torch.full((2, 2), 1e-6), "0.bias": torch.ones(2), "5.weight": torch.ones(2, 2)}
     e.losses = {"16 items": [2.0, 2.0], "without inputs": [2.0, 1.9], "own rate": [2.0, 1.0]}
     return e

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb
-from cbnb.insight.loss_faults import LossWatch, findings_of
+from cbnb.insight.loss_faults import SHORT, SMALL, LossWatch, findings_of
 from helpers import line_learner
 
 X = torch.randn(640, 6, generator=torch.Generator().manual_seed(0))
@@ -74,6 +74,37 @@ def test_the_step_does_not_depend_on_when_one_looks():
     losses = [*FALLING, *(0.1 * 1.05**i for i in range(80))]
     at_once, watch = list(LossWatch().look(losses)), LossWatch()
     assert [each for n in range(0, len(losses) + 1, 3) for each in watch.look(losses[:n])] == at_once
+
+
+@pytest.mark.parametrize("n_epoch", [2, 4, 8])
+def test_a_short_fit_that_diverges_says_so(n_epoch):
+    """A fit of fewer than 50 batches was looked at in blocks of ten, and most rises were not seen: 12 to 48 batches here."""
+    x, y = X[:96], CLASSES[:96]
+    for lr, found in ((20.0, ["R2"]), (0.1, [])):
+        learn = learner(x, y)
+        learn.dls = cbnb.DataLoaders(DataLoader(TensorDataset(x, y), 16, shuffle=True), device="cpu")
+        learn.fit_one_cycle(n_epoch, lr)
+        assert learn.findings.codes == found and len(learn.recorder.last().losses) == 6 * n_epoch < SHORT
+        if found:
+            (event,) = learn.recorder.last().events
+            assert "rewind" in event["fix"] and event["step"] < 6 * n_epoch
+
+
+def test_a_short_fit_at_a_rate_that_is_too_high_has_losses_of_zero_between_large_ones():
+    losses = [1.1, 1.0, 0.9, 0.8, 0.4, 9.0, 0.0, 0.0, 0.0, 30.0, 8.0, 12.0]
+    for size, found in ((SMALL, ["R2"]), (10, [])):
+        assert [finding.code for _, finding in LossWatch(size).look(losses)] == found
+    watch = LossWatch(SMALL)
+    assert [each for n in range(13) for each in watch.look(losses[:n])] == list(LossWatch(SMALL).look(losses))
+
+
+def test_noise_of_a_short_fit_is_no_fault():
+    """48 losses of batches of 16 items with normal errors, and lognormal ones, that fall or stay."""
+    found, rng = [], random.Random(0)
+    for _ in range(100):
+        found += [*LossWatch(SMALL).look([sum(rng.gauss(0, 1) ** 2 for _ in range(16)) / 16 * (0.02 + 0.9**i) for i in range(48)])]
+        found += [*LossWatch(SMALL).look([rng.lognormvariate(0, 0.5) for _ in range(48)])]
+    assert found == []
 
 
 def test_a_fit_without_faults_has_no_findings():

@@ -737,6 +737,19 @@ def test_few_items_get_a_lower_rate(task, n_items, bs, by):
     assert np.mean(losses[by]) < np.mean(losses[1])
 
 
+def test_the_rate_of_few_items_is_called_rough_and_says_what_to_do():
+    """On small tables the rate of a sweep trained well and validated badly, in full green."""
+    few, more = sweep(sklearn_mlp("wine", 0, None, 16)), sweep(sklearn_mlp("digits", 0, 1000, 16))
+    assert few.lr is not None and few.rough in few.reason and "keep_best=True" in few.rough and "training items are few" in few.rough
+    assert more.lr is not None and more.rough == "" and "rough" not in more.reason
+    from cbnb.display.lr_picker import advice_html
+
+    assert "--cbnb-mark" in advice_html(few) and "--cbnb-lr" in advice_html(more)
+    learn = sklearn_mlp("wine", 0, None, 16)
+    learn.fit_one_cycle(6, 1e-2)
+    assert sweep(learn).rough == ""  # the rate of a trained model follows from the last fit
+
+
 @pytest.mark.parametrize("opt_func", [torch.optim.SGD, torch.optim.AdamW])
 def test_a_loss_without_lower_bound_gets_no_rate(opt_func):
     """It fell to -10,000, and 1.6 was recommended."""

@@ -20,6 +20,7 @@ import lr_tasks
 import lr_training
 
 import lr_quality
+import lr_width
 
 TASKS = lr_tasks.TASKS
 
@@ -51,6 +52,22 @@ def test_sweep_ends_where_it_diverges():
     sweep = lr_quality.Sweep(list(np.geomspace(1e-7, 10, 100)), losses, [1.0] * 100, 1.0)
     assert len(sweep.lrs) == len(sweep.losses) == len(sweep.updates) == 65  # the last five are high
     assert len(sweep.smooth) == 61  # four times the best
+
+
+def test_width_and_sensitivity_of_a_known_curve():
+    """Loss 1 at 0.01, and one more for each decade beside it, from 3 before training: 0.1 more on both sides, and a mean of 0.25 over the decade."""
+    logs = np.linspace(-3, -1, 9)
+    curve = lr_width.Curve(np.tile(1 + np.abs(logs + 2), (3, 1)), 10**logs, 3.0)
+    assert math.isclose(curve.limit, 1.1) and abs(curve.width(1.1) - 0.2) < 0.01 and curve.width(0.9) == 0
+    assert abs(curve.sensitivity() - 0.25 / (3 - 1)) < 2e-3
+
+
+def test_the_width_is_stored_for_all_tasks_and_families_are_in_one_half():
+    found = lr_width.results()
+    assert [len(found[half]["tasks"]) for half in lr_width.HALVES] == [10, 10]
+    families = [{name.removeprefix("tune-").split("-")[0] for name in names} for names in lr_width.HALVES.values()]
+    assert not families[0] & {name.rstrip("0123456789") for name in families[1]}
+    assert found["judge"]["changes"][lr_width.BASE][0][1] == (0, 0, 0)  # the difference to itself
 
 
 def test_interval_and_difference():

@@ -1,6 +1,7 @@
 """The first page: its addresses, commands and numbers are those of the project, and its pictures are small enough."""
 
 import re
+import tomllib
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -12,6 +13,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 settings = ConfigParser()
 settings.read(ROOT / "settings.ini", encoding="utf-8")
 SETTINGS = settings["DEFAULT"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def section(title: str) -> str:
@@ -22,7 +24,7 @@ def test_the_clone_line_comes_before_the_demo_and_names_the_address_of_the_setti
     clone = f"git clone {SETTINGS['git_url']} && cd {SETTINGS['repo']}\nmake demo\n"
     assert clone in section("Install")
     assert f"Python {SETTINGS['min_python']} or newer" in section("Install")
-    torch = re.search(r"torch>=([\d.]+)", SETTINGS["requirements"])[1]
+    torch = re.search(r"torch>=([\d.]+)", " ".join(PROJECT["dependencies"]))[1]
     assert f"PyTorch {torch} or newer" in section("Install")
 
 
@@ -30,7 +32,7 @@ def test_what_is_installed_brings_what_the_quick_start_imports():
     assert "pip install '.[notebook]'" in section("Install")
     names = set(re.findall(r"^(?:from|import) (\w+)", section("Quick start"), re.M)) - {"cbnb"}
     packages = {"sklearn": "scikit-learn"}
-    required = re.findall(r"[\w-]+", SETTINGS["requirements"] + " " + SETTINGS["notebook_requirements"])
+    required = re.findall(r"[\w-]+", " ".join([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["notebook"]]))
     assert names and {packages.get(name, name) for name in names} <= set(required)
 
 

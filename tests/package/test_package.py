@@ -11,6 +11,8 @@ import sys
 import venv
 import zipfile
 from configparser import ConfigParser
+from email import message_from_bytes
+from email.message import Message
 from graphlib import TopologicalSorter
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -282,17 +284,35 @@ def test_the_sdist_holds_what_a_wheel_is_built_from(tmp_path: Path):
     assert len(list(tmp_path.glob("*.whl"))) == 1
 
 
-def test_wheel_says_what_settings_say(wheel: Path):
+def metadata_of(wheel: Path) -> Message:
     package = zipfile.ZipFile(wheel)
-    metadata = package.read(next(name for name in package.namelist() if name.endswith(".dist-info/METADATA"))).decode()
-    assert f"\nName: {SETTINGS['lib_name']}\n" in metadata
-    assert f"\nVersion: {SETTINGS['version']}\n" in metadata
-    assert f"\nRequires-Python: >={SETTINGS['min_python']}\n" in metadata
-    needed = [Requirement(line) for line in re.findall(r"^Requires-Dist: (.*)", metadata, re.M)]
-    assert {need.name for need in needed if not need.marker} == {Requirement(text).name for text in SETTINGS["requirements"].split()}
+    return message_from_bytes(package.read(next(name for name in package.namelist() if name.endswith(".dist-info/METADATA"))))
+
+
+def test_the_wheel_says_what_nbdev_reads(wheel: Path):
+    metadata = metadata_of(wheel)
+    assert (metadata["Name"], metadata["Version"]) == (SETTINGS["lib_name"], SETTINGS["version"])
+    assert (metadata["Requires-Python"], metadata["Summary"]) == (f">={SETTINGS['min_python']}", SETTINGS["description"])
+    assert metadata["Author-email"] == f"{SETTINGS['author']} <{SETTINGS['author_email']}>"
+    assert metadata["Keywords"].split(",") == SETTINGS["keywords"].split()
+    needed = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
+    assert {need.name for need in needed if not need.marker} == {"torch", "matplotlib", "ipywidgets", "tqdm"}
     import cbnb
 
     assert cbnb.__version__ == SETTINGS["version"]
+
+
+def test_links_of_the_long_description_lead_out_of_the_wheel(wheel: Path):
+    text = metadata_of(wheel).get_payload()
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert len(links) > 30 and all(re.match(r"https?://|#", link) for link in links)
+    local = re.findall(r"\]\((?!https?://|#)([^)\s]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    address = SETTINGS["git_url"]
+    assert {link.removeprefix(f"{address}/blob/main/").removeprefix(f"{address}/raw/main/") for link in links if address in link} == set(
+        local
+    )
+    assert f"]({address}/raw/main/nbs/images/dashboard.gif)" in text  # an image as its file
+    assert all((ROOT / link.split("#")[0]).exists() for link in local)
 
 
 TRAIN_ONCE = """
