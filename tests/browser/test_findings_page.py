@@ -1,4 +1,4 @@
-"""The findings of a check, of a running fit and of a diagnosis in JupyterLab: light and dark, wide and narrow."""
+"""The findings of a check and of a diagnosis in JupyterLab: light and dark, wide and narrow."""
 
 import pytest
 
@@ -35,42 +35,4 @@ def test_findings_are_readable_and_figures_go_below_on_a_narrow_page(lab: Lab, t
             assert figure["y"] > text["y"] + text["height"] if width < 700 else figure["x"] > text["x"] + text["width"]
             assert axe_violations(page, ".cbnb-findings") == []
             page.screenshot(tmp_path / f"findings_{theme}_{width}.png", of=1)
-        assert page.console_errors() == []
-
-
-DIAGNOSED = """
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-from cbnb.all import DataLoaders, Learner
-
-torch.manual_seed(0)
-x = torch.randn(700, 10)
-y = (x[:, 0] + 0.5*torch.randn(700) > 0).long()
-y[300::20] = 1 - y[300::20]
-train, valid = TensorDataset(x[:300], y[:300]), TensorDataset(x[300:], y[300:])
-dls = DataLoaders(DataLoader(train, 30, shuffle=True), DataLoader(valid, 200), device='cpu')
-learn = Learner(dls, nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 2)), nn.CrossEntropyLoss())
-with learn.no_bar(): learn.fit(20, 0.02)
-"""
-DIVERGES = """
-wild = Learner(dls, nn.Sequential(nn.Linear(10, 64), nn.Linear(64, 2)), nn.CrossEntropyLoss(), torch.optim.SGD)
-wild.fit(20, 300.)
-"""
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_diagnosis_and_the_marks_of_a_fit_are_readable(lab: Lab, tmp_path, theme):
-    with lab.open(lab.write(f"diagnosed_{theme}.ipynb", [DIAGNOSED, "learn.diagnose()", DIVERGES]), size=(1200, 1100)) as page:
-        page.run_all()
-        page.set_theme(theme)
-        assert page.errors() == [] and page.output(1).locator(".cbnb-findings svg").count() >= 2
-        assert "diverging" in page.output(2).inner_text()
-        for width in (1200, 560):
-            page.tab.set_viewport_size({"width": width, "height": 1100})
-            page.tab.wait_for_timeout(300)
-            for i in (1, 2):
-                assert page.output(i).evaluate("e => e.scrollWidth <= e.clientWidth + 1")
-                page.screenshot(tmp_path / f"diagnosed_{theme}_{width}_{i}.png", of=i)
-            assert axe_violations(page, ".cbnb-findings") == []
         assert page.console_errors() == []
