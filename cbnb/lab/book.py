@@ -23,6 +23,7 @@ from ..basics.text import as_dataframe, lower_is_better, number, plural, warn_us
 from ..callback import Callback
 from ..history import History, Run
 from .sources import GitStatus, environment, sources_of
+from .table import book_html, table_lines
 from .store import RunWriter, connect, create, is_gone, opened, read_run, this_process, transaction
 from ..learner import Learner
 
@@ -104,6 +105,8 @@ class LabBook(Callback):
         def __getitem__(self, number: int) -> LabRun: ...
         def best(self, metric: str=...) -> LabRun: ...
         def rows(self) -> list[dict[str, Any]]: ...
+        def _repr_html_(self) -> str: ...
+        def _repr_pretty_(self, p: Any, cycle: bool) -> None: ...
         def to_dataframe(self) -> Any: ...
         def delete(self, *numbers: int, confirm: bool=...) -> None: ...
     no_state = ('folder', 'file', 'every', 'tags', 'told', 'entries', 'unwritten')
@@ -335,6 +338,13 @@ def rows(self: LabBook) -> list[dict[str, Any]]:
     last = 'tags', 'note', 'commit', 'clean'
     names = dict.fromkeys([*(name for row in found for name in row if name not in last), *last])
     return [{name: row.get(name) for name in names} for row in found]
+
+@patch
+def _repr_html_(self: LabBook) -> str: return book_html(self.rows(), [run.summary['curve'] for run in reversed(self.runs)])
+
+@patch
+def _repr_pretty_(self: LabBook, p: Any, cycle: bool) -> None:
+    p.text('\n'.join(table_lines(self.rows()) if len(self) else ['the lab book has no runs yet']))
 
 @patch
 def to_dataframe(self: LabBook) -> Any:

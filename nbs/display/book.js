@@ -1,0 +1,99 @@
+// The table of a lab book: columns that sort, a filter, pages of rows, small curves, and marks for `compare`. It stands behind `page.js`.
+
+class Book {
+  sort = { column: 0, down: true }; page = 0; all = false; marked = new Set(); found = []
+  constructor(el, data) {
+    this.data = data
+    this.root = el.appendChild(keepsKeys(html('div', { class: 'cbnb-runs cbnb-book' })))
+    const bar = this.root.appendChild(html('div', { class: 'bar' })), label = bar.appendChild(html('label', {}, 'filter '))
+    this.input = label.appendChild(html('input', { type: 'search', placeholder: 'words, status=done, lr>0.001', spellcheck: 'false' }))
+    this.input.oninput = () => { this.page = 0; this.select() }
+    const button = (text, act) => { const b = bar.appendChild(html('button', { type: 'button' }, text)); b.onclick = act; return b }
+    this.more = button('all columns', () => { this.all = !this.all; this.draw() })
+    this.before = button('‹ previous', () => { this.page--; this.fill() })
+    this.after = button('next ›', () => { this.page++; this.fill() })
+    this.said = bar.appendChild(html('span', { role: 'status' }))
+    const box = this.root.appendChild(html('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'runs of the lab book' }))
+    this.table = box.appendChild(html('table'))
+    this.call = this.root.appendChild(html('div')).appendChild(html('code'))
+    this.n = data.columns[0].values.length
+    this.select(); this.draw()
+  }
+  // a condition, such as `lr>0.001`, or a word that stands somewhere in the row
+  test(word) {
+    const [, name, sign, value] = word.match(/^(.+?)(<=|>=|=|<|>)(.+)$/) ?? []
+    const column = name && this.data.columns.find(c => c.name.replaceAll(' ', '_').toLowerCase() === name)
+    if (!column) return i => this.words(i).includes(word)
+    const than = Number(value), isNumber = column.format !== 'text' && !Number.isNaN(than)
+    return i => {
+      const v = column.values[i]
+      if (v == null) return false
+      if (sign === '=') return isNumber ? v === than : String(v).toLowerCase() === value
+      const order = isNumber ? v - than : String(v).toLowerCase() < value ? -1 : String(v).toLowerCase() > value ? 1 : 0
+      return sign[0] === '<' ? order < 0 || sign[1] && order === 0 : order > 0 || sign[1] && order === 0
+    }
+  }
+  words(i) {
+    this.texts ??= []
+    return this.texts[i] ??= this.data.columns.map(c => c.values[i]).filter(v => typeof v === 'string').join(' ').toLowerCase()
+  }
+  select() {
+    const tests = this.input.value.toLowerCase().split(/\s+/).filter(word => word).map(word => this.test(word))
+    this.found = Array.from({ length: this.n }, (_, i) => i).filter(i => tests.every(is => is(i)))
+    const { column, down } = this.sort, { values } = this.data.columns[column], sign = down ? -1 : 1
+    const order = (a, b) => typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b), 'en', { numeric: true })
+    this.found.sort((a, b) => (values[a] == null) - (values[b] == null) || (values[a] == null ? 0 : sign * order(values[a], values[b])) || a - b)
+    if (this.body) this.fill()
+  }
+  draw() {
+    this.more.setAttribute('aria-pressed', this.all)
+    this.shown = this.data.columns.map((c, i) => i).filter(i => this.all || this.data.columns[i].shown)
+    const row = html('tr')
+    row.append(html('td', {}, 'compare'))
+    this.heads = this.shown.map(i => {
+      const c = this.data.columns[i], th = row.appendChild(html('th', { scope: 'col', class: c.format === 'text' ? null : 'number' }))
+      const b = th.appendChild(html('button', { type: 'button', title: `sort by ${c.name}` }))
+      b.append(html('span', {}, c.name), html('i', { 'aria-hidden': 'true' }))
+      b.onclick = () => { this.sort = { column: i, down: this.sort.column === i ? !this.sort.down : c.down }; this.page = 0; this.select() }
+      return [i, th]
+    })
+    row.append(html('td', {}, 'training loss'))
+    const head = html('thead')
+    head.append(row)
+    this.body = html('tbody')
+    this.table.replaceChildren(head, this.body)
+    this.fill()
+  }
+  fill() {
+    const { size, columns } = this.data, pages = Math.max(1, Math.ceil(this.found.length / size))
+    this.page = Math.min(Math.max(this.page, 0), pages - 1)
+    for (const [i, th] of this.heads) {
+      const is = i === this.sort.column
+      if (is) th.setAttribute('aria-sort', this.sort.down ? 'descending' : 'ascending'); else th.removeAttribute('aria-sort')
+      th.querySelector('i').textContent = is ? this.sort.down ? '▼' : '▲' : ''
+    }
+    this.before.disabled = this.page === 0
+    this.after.disabled = this.page === pages - 1
+    this.said.textContent = `${FORMATS.count(this.found.length)} of ${FORMATS.count(this.n)} runs` + (pages > 1 ? `, page ${this.page + 1} of ${pages}` : '')
+    this.body.replaceChildren(...this.found.slice(this.page * size, (this.page + 1) * size).map(at => this.row(at)))
+    const ids = [...this.marked].sort((a, b) => a - b)
+    this.call.textContent = ids.length ? `compare(${ids.map(id => `lab[${id}]`).join(', ')})` : ''
+  }
+  row(at) {
+    const { columns, curves } = this.data, tr = html('tr'), id = columns[0].values[at]
+    const mark = tr.appendChild(html('td')).appendChild(html('input', { type: 'checkbox', 'aria-label': `compare run ${id}`, checked: this.marked.has(id) ? '' : null }))
+    mark.onchange = () => { mark.checked ? this.marked.add(id) : this.marked.delete(id); this.fill(); this.body.querySelector(`[aria-label="compare run ${id}"]`).focus() }
+    for (const i of this.shown) {
+      const c = columns[i], v = c.values[at], text = v == null ? '' : c.format === 'text' ? String(v) : c.format === 'id' ? v : FORMATS[c.format](v)
+      tr.append(html(i ? 'td' : 'th', { class: c.format === 'text' ? null : 'number', scope: i ? null : 'row', title: c.format === 'text' && text.length > 30 ? text : null }, text))
+    }
+    const cell = tr.appendChild(html('td')), points = curves[at]
+    if (points.length > 1) {
+      const picture = cell.appendChild(svg('svg', { viewBox: `0 0 ${points.length - 1} 1`, preserveAspectRatio: 'none', 'aria-hidden': 'true' }))
+      picture.append(svg('path', { d: [...points].map((c, x) => `${x ? 'L' : 'M'}${x},${(93 - (c.charCodeAt(0) - 35 - (c > '\\'))) / 93}`).join('') }))
+    }
+    return tr
+  }
+}
+
+KINDS.book = (el, data) => new Book(el, data)

@@ -1,0 +1,83 @@
+"""The table of a lab book as text, as HTML without scripts and as data of a page, and the lab book in a terminal."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import cbnb.all as cbnb
+from cbnb.lab.book import LabBook
+from cbnb.lab.command import main
+from cbnb.lab.table import book_html, curve_text, table_data, table_lines
+from cbnb.toy import wave_learner
+from helpers import packed_texts
+
+MARKUP = "<script>alert(1)</script>\"&'"
+
+
+@pytest.fixture
+def lab(tmp_path):
+    book = LabBook(tmp_path / "runs")
+    for lr in (0.003, 0.01):
+        wave_learner().fit(2, lr)
+    wave_learner().fit(1, 0.01, cbs=cbnb.GradientClip(1.0))
+    book.close()
+    return book
+
+
+def test_markup_is_shown_as_text(lab):
+    lab[1].name, lab[2].note, lab[3].tags = MARKUP, MARKUP, MARKUP
+    curves = [run.summary["curve"] for run in reversed(lab.runs)]
+    still, live = (book_html(lab.rows(), curves, live) for live in (False, True))
+    for page in (still, live, lab._repr_html_()):
+        assert "<script>alert" not in page and "&lt;script&gt;alert" in page
+    assert MARKUP in json.loads(packed_texts(live)[1])["columns"][1]["values"]  # `book.js` shows it by textContent
+
+
+def test_columns_and_values_of_the_page(lab):
+    rows = lab.rows()
+    data = table_data(rows, [run.summary["curve"] for run in reversed(lab.runs)])
+    by_name = {column["name"]: column for column in data["columns"]}
+    assert by_name["id"]["values"] == [3, 2, 1] and by_name["lr"]["values"] == [0.01, 0.01, 0.003]
+    assert by_name["callbacks"]["shown"] and by_name["n_epoch"]["shown"] and not by_name["optimizer"]["shown"]
+    assert [len(curve) for curve in data["curves"]] == [24, 24, 24]
+    assert all(35 <= ord(c) <= 126 for curve in data["curves"] for c in curve)
+    assert curve_text([1.0, 1.0]) == "##" and curve_text([]) == ""
+    assert len(table_lines(rows, 2)) == 4 and table_lines(rows, 2)[-1] == "... and 1 older run"
+
+
+def test_a_book_of_ten_thousand_runs(lab):
+    """Not a test of the time: that is in bench/loggers.py. The page has all of them, and the saved notebook twenty."""
+    row = lab.rows()[0]
+    rows = [row | dict(id=i, lr=i / 1e4) for i in range(10_000)]
+    page = book_html(rows, [[2.0, 1.0]] * 10_000, live=True)
+    assert page.count("<tr>") == 21 and len(json.loads(packed_texts(page)[1])["curves"]) == 10_000
+    assert len(page) < 1_000_000
+
+
+def test_an_empty_book(tmp_path):
+    book = LabBook(tmp_path)
+    book.close()
+    assert "no runs yet" in book._repr_html_()
+
+
+def test_in_a_terminal(lab, capsys):
+    folder = str(lab.folder)
+    done = subprocess.run([sys.executable, "-m", "cbnb", "runs", "list", "--folder", folder, "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [3, 2, 1]
+    main(["runs", "list", "--folder", folder, "-n", "1"])
+    assert capsys.readouterr().out.splitlines()[-1] == "... and 2 older runs"
+    main(["runs", "show", "1", "--folder", folder])
+    assert "lr: 0.003" in capsys.readouterr().out
+    main(["runs", "compare", "1", "2", "--folder", folder])
+    assert "#1" in capsys.readouterr().out
+    main(["runs", "export", "2", "--folder", folder])
+    history = cbnb.History.from_json(capsys.readouterr().out)
+    assert list(history[0].raw_losses) == list(lab[2].run.raw_losses)
+    with pytest.raises(SystemExit, match="has no run 99"):
+        main(["runs", "compare", "99", "--folder", folder])
+    with pytest.raises(SystemExit, match="no lab book in"):
+        main(["runs", "list", "--folder", folder + "x"])
+    assert not any(isinstance(getattr(f, "__self__", None), LabBook) for f in cbnb.Learner.around_fits)
