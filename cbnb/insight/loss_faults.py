@@ -39,7 +39,8 @@ class LossWatch:
         self.start = self.middle = self.spread = self.before = self.early = 0.    # the first loss; running means of median and spread; the previous median
         self.ratio = 1.                           # running mean of the spread as a ratio of two quartiles
         self.low, self.calm, self.calm_ratio = math.inf, 0., 1.    # the lowest median, and the spreads at that time
-        self.trough, self.peak = math.inf, None   # the lowest median since the last swing, and the highest of this one; None: the loss falls
+        self.trough = math.inf                   # the lowest median since the last swing
+        self.peak: float | None = None           # the highest median of this swing; None: the loss falls
         self.n_swings = self.n_spikes = 0
         self.told: set[str] = set()               # codes of what was found
         self.next = SIZE                          # the block after which the fall is looked at

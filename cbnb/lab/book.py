@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/lab/book.ipynb #f36fff86
-from ..basics.arguments import as_number, columns_hint, hinted
+from ..basics.arguments import columns_hint, hinted
 from ..basics.patch import patch
 from ..basics.processes import process_number
 from ..basics.text import as_dataframe, lower_is_better, number, plural, warn_user
@@ -113,15 +113,15 @@ class LabBook(Callback):
 
     @hinted
     def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str = ''):
-        self.folder, self.every, self.tags = Path(folder), as_number(every), str(tags)
+        self.folder, self.every, self.tags = Path(folder), float(every), str(tags)
         self.file = self.folder.absolute()/'runs.sqlite'
         self.told = False
         self.entries: dict[int, Entry] = {}            # of the fits that run, by the id of the learner
         self.unwritten: list[Entry] = []               # of fits whose end could not be written
         create(self.file)
         with opened(self.file): pass                   # raises if it is no lab book
-        for other in [f.__self__ for f in Learner.around_fits if isinstance(getattr(f, '__self__', None), LabBook)]:
-            if other.file == self.file and other.learn is None: other.close()      # the cell ran again
+        for other in [getattr(f, '__self__', None) for f in Learner.around_fits]:
+            if isinstance(other, LabBook) and other.file == self.file and other.learn is None: other.close()      # the cell ran again
         self.open()
 
     @property

@@ -177,7 +177,8 @@ def read_run(db: Any, number: int) -> Run:
     "Read a run from a lab book. If there is none with this number, raise `KeyError`"
     line = db.execute('SELECT status, settings, fit FROM runs WHERE id=?', (number,)).fetchone()
     if line is None: raise KeyError(f'the lab book has no run {number}')
-    fit, rows = json.loads(line['fit'] or '{}'), {}
+    fit = json.loads(line['fit'] or '{}')
+    rows: dict[int, dict[str, Any]] = {}
     for i, name, value in db.execute('SELECT number, name, value FROM rows WHERE run=? ORDER BY number', (number,)):
         rows.setdefault(i, {})[name] = bool(value) if name in BOOLS else math.nan if value == 'nan' else value
     found: dict[str, tuple[array, array]] = {}
