@@ -124,13 +124,9 @@ class LabBook(Callback):
             if isinstance(other, LabBook) and other.file == self.file and other.learn is None: other.close()      # the cell ran again
         self.open()
 
-    @property
+    @property      # type: ignore[override]
     def learn(self) -> Any:
-        """The learner whose fits are kept. None: all learners
-
-        Returns:
-            type: ignore[override]
-        """
+        "The learner whose fits are kept. None: all learners"
         return vars(self).get('_learn')
     @learn.setter
     def learn(self, learn: Any) -> None:
