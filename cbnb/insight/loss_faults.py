@@ -72,7 +72,7 @@ class LossWatch:
         values, n, k, found = sorted(block), len(self.means), len(block), []
         mid, q1, q3, top = (values[k//2] + values[-1 - k//2])/2, values[k//4], values[3*k//4], values[-1]
         spread, ratio = q3 - q1, q3/q1 if q1 > 0 else 1.
-        if n == 1: self.start, self.middle, self.spread, self.ratio, self.before, self.early = sorted(block[:5])[2], mid, spread, ratio, mid, max(block[:3])
+        if n == 1: self.start, self.middle, self.spread, self.ratio, self.before, self.early = sorted(block[:5])[min(5, k)//2], mid, spread, ratio, mid, max(block[:3])
         low, high, size = self.low, mid if mid < self.before else self.before, abs(self.start)      # `high` was reached by two blocks
         least = low if low > 0 else 4*max(-low, size)      # a loss around 0, as of a policy, has no scale of its own
         far = (n > 2 and high - low > least and high - low > max(3*self.calm, low*self.calm_ratio**1.75)
