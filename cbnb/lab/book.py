@@ -7,10 +7,11 @@ __all__ = ['Entry', 'LabBook', 'LabRun']
 
 # %% ../../nbs/lab/book.ipynb #40ce4f2d
 import contextlib
+import functools
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -195,12 +196,12 @@ class LabRun:
     """
     def __init__(self, file: Path, found: Any) -> None:
         self.file, self.id, self.epochs, self.steps = file, found['id'], found['epochs'] or 0, found['steps'] or 0
-        self._name, self._tags, self._note, self._process = found['name'], found['tags'], found['note'], json.loads(found['process'] or 'null')
+        self._name, self._tags, self._note = found['name'], found['tags'], found['note']
         self.started, self.ended, self.heartbeat = (t and datetime.fromtimestamp(t) for t in (found['started'], found['ended'], found['heartbeat']))
         self.settings, self.summary = json.loads(found['settings'] or '{}'), json.loads(found['summary'] or '{"values": {}, "curve": [], "time": 0}')
         self.commit, self.clean = found['git_commit'], None if found['clean'] is None else bool(found['clean'])
         self.status: str = found['status']         # 'killed' if it runs no longer and its process could not say why
-        if self.status == 'running' and self._process and is_gone(self._process): self.status = 'killed'
+        if self.status == 'running' and found['process'] and is_gone(json.loads(found['process'])): self.status = 'killed'
 
     def _set(self, column: str, value: str) -> None:
         with opened(self.file) as db, transaction(db): db.execute(f'UPDATE runs SET {column}=? WHERE id=?', (str(value), self.id))
@@ -266,13 +267,19 @@ class LabRun:
         Returns:
             None: no epoch has a value
         """
-        last, low, high = self.summary['values'].get(metric, (None, None, None))
-        return low if lower_is_better(metric) else high
+        return self._best(metric, lower_is_better(metric))
 
-    def row(self) -> dict[str, Any]:
-        "Return the line of this run in the table of runs"
+    def _best(self, metric: str, lower: bool) -> float | None:
+        return self.summary['values'].get(metric, (None, None, None))[1 if lower else 2]
+
+    def row(self, lower: Callable[[str], bool] = lower_is_better) -> dict[str, Any]:
+        """Return the line of this run in the table of runs
+
+        Args:
+            lower: whether lower values of a metric are better
+        """
         values = self.summary['values']
-        best = {f'best {name}': self.best(name) for name in values if name != 'train_loss'}
+        best = {f'best {name}': self._best(name, lower(name)) for name in values if name != 'train_loss'}
         found = dict(id=self.id, name=self.name, status=self.status, started=self.started, **best, **{name: v[0] for name, v in values.items()},
                      epochs=self.epochs, steps=self.steps, time=self.summary['time'])
         kept = {name: value for name, value in self.settings.items() if name not in found}
@@ -327,16 +334,22 @@ def best(self: LabBook, metric: str = 'valid_loss') -> LabRun:
     there = list(dict.fromkeys(name for run in runs for name in run.summary['values']))
     raise ValueError(f'no run of the lab book has a value of {metric!r}: {columns_hint(metric, there) if there else "it has no values yet"}')
 
-@patch
-def rows(self: LabBook) -> list[dict[str, Any]]:
-    "Return the table of runs as a list of dicts with the same keys, the newest run first"
-    found = [run.row() for run in reversed(self.runs)]
-    last = 'tags', 'note', 'commit', 'clean'
+def _rows(runs: Iterable[LabRun]) -> list[dict[str, Any]]:
+    "Return the lines of some runs with the same keys in all of them"
+    lower, last = functools.cache(lower_is_better), ('tags', 'note', 'commit', 'clean')
+    found = [run.row(lower) for run in runs]
     names = dict.fromkeys([*(name for row in found for name in row if name not in last), *last])
     return [{name: row.get(name) for name in names} for row in found]
 
 @patch
-def _repr_html_(self: LabBook) -> str: return book_html(self.rows(), [run.summary['curve'] for run in reversed(self.runs)])
+def rows(self: LabBook) -> list[dict[str, Any]]:
+    "Return the table of runs as a list of dicts with the same keys, the newest run first"
+    return _rows(reversed(self.runs))
+
+@patch
+def _repr_html_(self: LabBook) -> str:
+    runs = self.runs[::-1]
+    return book_html(_rows(runs), [run.summary['curve'] for run in runs])
 
 @patch
 def _repr_pretty_(self: LabBook, p: Any, cycle: bool) -> None:
