@@ -239,7 +239,7 @@ class SavedBatches:
         try: return read_file(path, trust=self.trust, writer='SavedBatches')
         except pickle.UnpicklingError as e:
             e.add_note(f'{path} holds more than tensors and plain values, or has a pickle_protocol '
-                       'above 3: SavedBatches(folder, trust=True) if you trust its source')
+                       'above 3: use SavedBatches(folder, trust=True) if you trust its source')
             raise
 
 # %% ../../nbs/callbacks/predictions.ipynb #a595efe5

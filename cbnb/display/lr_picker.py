@@ -421,7 +421,7 @@ class LRPicker:
     def learn(self) -> Learner:
         "The learner of the picker. Raises `RuntimeError` if the learner was deleted"
         learn = self._learn()
-        if learn is None: raise RuntimeError('the learner of this picker is gone: sweep again')
+        if learn is None: raise RuntimeError('the learner of this picker is gone: call lr_find again')
         return learn
 
     @property

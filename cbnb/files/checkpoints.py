@@ -298,7 +298,7 @@ def _state_in(path: Path) -> dict[str, Any]:
     read_manifest(path, _WRITTEN)
     state = read_checkpoint(path)
     if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'epoch', 'batch'} <= state.keys(): return state
-    raise ValueError(f'{path} was not written by a fit, or by another version of cbnb')
+    raise ValueError(f'{path} was written by another version of cbnb, or not by a fit')
 
 # %% ../../nbs/files/checkpoints.ipynb #3b7d9476
 def _sizes(data: str) -> str: return re.sub(', checksum [0-9a-f]+', '', data)
