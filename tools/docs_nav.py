@@ -28,7 +28,7 @@ QUESTIONS = {
     "Metrics and logs": ["own_metric", "sklearn_torchmetrics", "log_elsewhere"],
     "Speed and memory": ["mixed_precision", "compile", "several_gpus", "why_is_it_slow", "out_of_memory"],
     "When something is wrong": ["nan_losses", "errors", "no_widgets"],
-    "Experiments": ["reproducible_runs", "cross_validation", "tune_with_optuna", "run_as_a_script"],
+    "Experiments": ["lab_book", "reproducible_runs", "cross_validation", "tune_with_optuna", "run_as_a_script"],
 }
 ROOMS = {  # a room of the library -> its title, and what is in it
     "core": ("The core", "The loop, its events, and what a learner is made of. Each page uses only the pages before it"),
