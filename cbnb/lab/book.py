@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import math
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -34,23 +35,27 @@ from typing import TYPE_CHECKING, Any
 class Entry:
     "The record of a fit while the fit runs"
     def __init__(self, book: 'LabBook', learn: Any) -> None:
-        self.book, self.learn, self.before = book, learn, len(learn.recorded_runs())
+        self.book, self.learn, self.before = book, learn, list(learn.recorded_runs())
         self.writer: RunWriter | None = None
         self.db: Any = None
+        self.inode: int | None = None         # of the file that `writer` has written to
         self.git: GitStatus | None = None
         self.due = math.inf
 
+    def new_runs(self) -> list[Run]:
+        "Return the runs that are new to the history. In a fit that resumes, these are all runs of the checkpoint"
+        return [run for run in self.learn.recorded_runs() if not any(run is old for old in self.before)]
+
     def begin(self) -> None:
         "Start the record of the run that has begun"
-        runs = self.learn.recorded_runs()
-        if len(runs) <= self.before: return self.book.warn('it keeps what the Recorder records, and this learner has none: cbs=Recorder()')
+        if not (runs := self.new_runs()): return self.book.warn('it keeps what the Recorder records, and this learner has none: cbs=Recorder()')
         with self.book.warned():
             self.git = GitStatus()
             run, now = runs[-1], time.time()
             run.sources = sources_of(self.learn)
             facts = dict(process=this_process(), environment=environment(), sources=run.sources)
             self.writer = RunWriter(run, dict(started=now, tags=self.book.tags, **{name: json.dumps(value, default=str) for name, value in facts.items()}))
-        self.write(seconds=5.)
+        self.write(seconds=1.)
 
     def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
         "Yield the batches, and write from time to time"
@@ -66,23 +71,33 @@ class Entry:
         if self.writer is None: return True
         self.due = time.monotonic() + self.book.every
         with self.book.warned():
-            if self.db is None: self.db = connect(self.book.file, seconds)
-            self.db.execute(f'PRAGMA busy_timeout={round(1000*seconds)}')
-            self.writer.head |= self.git.answer(2.*final) if self.git else {}
-            if final: self.writer.head.setdefault('ended', time.time())
+            self._connect(self.writer, seconds)
+            self.writer.note(**(self.git.answer(0.5*final) if self.git else {}), **(dict(ended=time.time()) if final else {}))
             self.writer.write(self.db, time.time(), final)
             return True
         return False
 
+    def _connect(self, writer: RunWriter, seconds: float) -> None:
+        "Open the file, and make it again if it was deleted. Another file gets the whole run"
+        file = self.book.file
+        if self.inode is not None and (not file.exists() or file.stat().st_ino != self.inode):
+            self.disconnect()
+            writer.restart()
+        if self.db is None:
+            create(file)
+            self.db, self.inode = connect(file, seconds), file.stat().st_ino
+        self.db.execute(f'PRAGMA busy_timeout={round(1000*seconds)}')
+
+    def disconnect(self) -> None:
+        if self.db is not None: self.db.close()
+        self.db = None
+
     def end(self) -> None:
-        "Write how the fit has ended"
-        new = self.learn.recorded_runs()[self.before:]
-        if self.writer is None and new: self.begin()          # it ran in other processes
-        entries, self.book.unwritten = [*self.book.unwritten, self], []
-        for entry in entries:
-            if not entry.write(final=True, seconds=10.): self.book.unwritten.append(entry)      # the next fit tries again
-            if entry.db is not None: entry.db.close()
-            entry.db = None
+        "Write how the fit has ended, and then the ends of fits that could not be written"
+        if self.writer is None and self.new_runs(): self.begin()          # it ran in other processes
+        self.learn, self.before = None, []                                # an end that waits to be written keeps no model
+        self.book.unwritten.insert(0, self)
+        self.book.write_ends()
 
 # %% ../../nbs/lab/book.ipynb #85012103
 class LabBook(Callback):
@@ -115,14 +130,16 @@ class LabBook(Callback):
     @hinted
     def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str = ''):
         self.folder, self.every, self.tags = Path(folder), float(every), str(tags)
-        self.file = self.folder.absolute()/'runs.sqlite'
+        self.file = self.folder.expanduser().resolve()/'runs.sqlite'
         self.told = False
         self.entries: dict[int, Entry] = {}            # of the fits that run, by the id of the learner
         self.unwritten: list[Entry] = []               # of fits whose end could not be written
         create(self.file)
         with opened(self.file): pass                   # raises if it is no lab book
         for other in [getattr(f, '__self__', None) for f in Learner.around_fits]:
-            if isinstance(other, LabBook) and other.file == self.file and other.learn is None: other.close()      # the cell ran again
+            if isinstance(other, LabBook) and other.file == self.file and other.learn is None:      # the cell ran again
+                other.close()
+                self.unwritten += other.unwritten
         self.open()
 
     @property      # type: ignore[override]
@@ -142,8 +159,17 @@ class LabBook(Callback):
         Learner.before_epochs = (*Learner.before_epochs, self._begin)
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
 
+    def write_ends(self) -> None:
+        "Write the ends of fits. If one cannot be written, the next fit or `close` tries again"
+        for i, entry in enumerate(waiting := list(self.unwritten)):
+            written = entry.write(final=True, seconds=1.)
+            entry.disconnect()
+            if not written: break
+            self.unwritten = waiting[i + 1:]
+
     def close(self) -> None:
         "Keep no further fits. The records remain, and you can still read them"
+        self.write_ends()
         Learner.around_fits = tuple(f for f in Learner.around_fits if f != self._around)
         Learner.before_epochs = tuple(f for f in Learner.before_epochs if f != self._begin)
         Learner.batch_filters = tuple(f for f in Learner.batch_filters if f != self._watch)
@@ -312,7 +338,9 @@ def __getitem__(self: LabBook,
     number: int,      # number of a run; -1: the latest
 ) -> LabRun:
     "Return a run"
-    found = self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)
+    try: number = operator.index(number)
+    except TypeError: raise TypeError(f'lab[{number!r}]: pass the number of a run, as lab shows it, or -1 for the latest') from None
+    found = [] if number == 0 or abs(number) >= 2**63 else self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)
     if found: return found[0]
     raise KeyError(f'the lab book {self.folder} has no run {number}: it has {plural(len(self), "run")}, see lab.runs')
 

@@ -8,6 +8,7 @@ __all__ = ['parser', 'main']
 # %% ../../nbs/lab/command.ipynb #33f066e8
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from ..display.compare import compare
 from ..history import History
 from .book import LabBook
+from .store import without_nan
 from .table import table_lines
 
 # %% ../../nbs/lab/command.ipynb #b19cadba
@@ -54,16 +56,18 @@ def main(args: list[str] | None = None) -> None:
     if not (Path(given.folder)/'runs.sqlite').exists(): sys.exit(f'there is no lab book in {given.folder}: --folder names its folder, and LabBook(folder) makes one')
     book = LabBook(given.folder)
     book.close()
-    try: chosen = [book[number] for number in given.run] if isinstance(getattr(given, 'run', None), list) else []
+    numbers = getattr(given, 'run', [])
+    try: chosen = [book[number] for number in (numbers if isinstance(numbers, list) else [-1 if numbers is None else numbers])]
     except KeyError as e: sys.exit(e.args[0])
     if given.does == 'list':
         rows = book.rows()
-        lines = [json.dumps(row, default=str) for row in rows[:given.n]] if given.json else table_lines(rows, given.n) if rows else ['the lab book has no runs yet']
-    elif given.does == 'show': lines = _show(book[given.run or -1], given.sources)
+        lines = [json.dumps(without_nan(row), default=str) for row in rows[:given.n]] if given.json else table_lines(rows, given.n) if rows else ['the lab book has no runs yet']
+    elif given.does == 'show': lines = _show(chosen[0], given.sources)
     elif given.does == 'compare': lines = [repr(compare(chosen))]
     else:
         history = History()
         history.runs += [run.run for run in chosen]
         for run, of in zip(history.runs, chosen): run.number = of.id
         lines = [history.to_csv(what=given.csv).rstrip() if given.csv else history.to_json()]
-    print('\n'.join(lines))
+    try: print('\n'.join(lines), flush=True)
+    except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())      # such as `| head`: the reader has closed the pipe

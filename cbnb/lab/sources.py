@@ -7,6 +7,7 @@ __all__ = ['source_of', 'sources_of', 'environment', 'GitStatus']
 
 # %% ../../nbs/lab/sources.ipynb #baefef1e
 import ast
+import functools
 import inspect
 import linecache
 import os
@@ -46,6 +47,7 @@ def _parts(learn: Any) -> Iterator[tuple[str, Any]]:
     "Yield the classes and functions of a learner that may be your own"
     for cls in dict.fromkeys(type(m) for m in learn.model.modules()): yield 'model', cls
     loss = learn.loss_func
+    while isinstance(loss, functools.partial): loss = loss.func
     if loss is not None: yield 'loss', loss if inspect.isroutine(loss) else type(loss)
     step = learn.train_step
     yield 'step', getattr(step, 'f', type(step))
