@@ -533,7 +533,8 @@ def profile(self: Learner, n_epoch: int = 1, n_batch: int | None = None, lr: Any
         return itertools.islice(batches, n_batch if learn.purpose == 'fit' else None)
     with tempfile.TemporaryDirectory() as folder, interrupts_wait(), UndoStack() as undo:
         undo.callback(point.restore)
-        undo.set(self, 'around_fits', ())                # the fit needs no restore point and no record of its own
+        undo.set(self.runs, 'is_open', True)             # the fit needs no restore point of its own,
+        undo.set(self, 'around_fits', ())                # and no record
         undo.set(self, 'batch_filters', (*self.batch_filters, first))
         _apart(self, Path(folder), undo)
         p = undo.enter_context(self.profiling((), device, clock))

@@ -48,8 +48,8 @@ class Entry:
 
     def begin(self) -> None:
         "Start the record of the run that has begun"
-        if not (runs := self.new_runs()): return self.book.warn('it keeps what the Recorder records, and this learner has none: cbs=Recorder()')
-        with self.book.warned():
+        if not (runs := self.new_runs()): return self.book._warn('it keeps what the Recorder records, and this learner has none: cbs=Recorder()')
+        with self.book._warned():
             self.git = GitStatus()
             run, now = runs[-1], time.time()
             run.sources = sources_of(self.learn)
@@ -70,7 +70,7 @@ class Entry:
         "Write what is new, and wait for other writers for up to `seconds`. Return False if it could not be written"
         if self.writer is None: return True
         self.due = time.monotonic() + self.book.every
-        with self.book.warned():
+        with self.book._warned():
             self._connect(self.writer, seconds)
             self.writer.note(**(self.git.answer(0.5*final) if self.git else {}), **(dict(ended=time.time()) if final else {}))
             self.writer.write(self.db, time.time(), final)
@@ -97,7 +97,7 @@ class Entry:
         if self.writer is None and self.new_runs(): self.begin()          # it ran in other processes
         self.learn, self.before = None, []                                # an end that waits to be written keeps no model
         self.book.unwritten.insert(0, self)
-        self.book.write_ends()
+        self.book._write_ends()
 
 # %% ../../nbs/lab/book.ipynb #85012103
 class LabBook(Callback):
@@ -159,7 +159,7 @@ class LabBook(Callback):
         Learner.before_epochs = (*Learner.before_epochs, self._begin)
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
 
-    def write_ends(self) -> None:
+    def _write_ends(self) -> None:
         "Write the ends of fits. If one cannot be written, the next fit or `close` tries again"
         for i, entry in enumerate(waiting := list(self.unwritten)):
             written = entry.write(final=True, seconds=1.)
@@ -169,7 +169,7 @@ class LabBook(Callback):
 
     def close(self) -> None:
         "Keep no further fits. The records remain, and you can still read them"
-        self.write_ends()
+        self._write_ends()
         Learner.around_fits = tuple(f for f in Learner.around_fits if f != self._around)
         Learner.before_epochs = tuple(f for f in Learner.before_epochs if f != self._begin)
         Learner.batch_filters = tuple(f for f in Learner.batch_filters if f != self._watch)
@@ -200,12 +200,12 @@ class LabBook(Callback):
         return batches if entry is None else entry.watched(batches)
 
     @contextlib.contextmanager
-    def warned(self) -> Iterator[None]:
+    def _warned(self) -> Iterator[None]:
         "Context manager that turns an error into a warning, because a record is no reason for a fit to fail"
         try: yield
-        except Exception as e: self.warn(f'it could not write {self.folder} ({type(e).__name__}: {e}). The fit goes on, and the next write includes these rows')
+        except Exception as e: self._warn(f'it could not write {self.folder} ({type(e).__name__}: {e}). The fit goes on, and the next write includes these rows')
 
-    def warn(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         "Warn once"
         if not self.told: warn_user(f'LabBook: {text}')
         self.told = True
@@ -217,7 +217,7 @@ class LabRun:
     """A fit in a lab book. `history` is as the learner had it
 
     Args:
-        file
+        file: the file of the lab book
         found: a line of the table `runs`
     """
     def __init__(self, file: Path, found: Any) -> None:
@@ -290,6 +290,8 @@ class LabRun:
     def best(self, metric: str = 'valid_loss') -> float | None:
         """Return the best value of a loss or a metric
 
+        Args:
+            metric: a loss or a metric in the table of epochs
         Returns:
             None: no epoch has a value
         """
@@ -303,6 +305,8 @@ class LabRun:
 
         Args:
             lower: whether lower values of a metric are better
+        Returns:
+            name of a column -> value
         """
         values = self.summary['values']
         best = {f'best {name}': self._best(name, lower(name)) for name in values if name != 'train_loss'}
@@ -371,7 +375,11 @@ def _rows(runs: Iterable[LabRun]) -> list[dict[str, Any]]:
 
 @patch
 def rows(self: LabBook) -> list[dict[str, Any]]:
-    "Return the table of runs as a list of dicts with the same keys, the newest run first"
+    """Return the table of runs as a list of dicts with the same keys, the newest run first
+
+    Returns:
+        a dict for each run
+    """
     return _rows(reversed(self.runs))
 
 @patch

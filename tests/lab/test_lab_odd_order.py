@@ -46,7 +46,7 @@ def test_a_folder_that_is_deleted_in_a_fit_is_made_again_with_the_whole_run(tmp_
     lab.close()
     assert len(lab) == 1 and lab[-1].status == "done"
     assert list(lab[-1].run.raw_losses) == list(learn.recorder.last().raw_losses)
-    assert lab[-1].sources and lab[-1].environment  # what was written once is written again
+    assert lab[-1].environment["torch"]  # what was written once is written again
 
 
 def test_the_ends_that_wait_go_to_the_book_of_the_cell_that_runs_again(tmp_path):

@@ -176,9 +176,6 @@ def test_site_names_entries_and_links():
     module = new_notebook(cells=[new_code_cell("#| default_exp learner"), new_code_cell("#| export\n" + source)])
     site = docs.Site({notebooks.NBS / "04_learner.ipynb": module})
     assert site.link("`learn.h()` and `other`") == "{py:obj}`learn.h() <cbnb.learner.Learner.h>` and `other`"
-    composed = new_notebook(cells=[module.cells[0], *(new_code_cell(f"#| export\n{text}") for text in (source, "class Learner(A): pass"))])
-    site = docs.Site({notebooks.NBS / "04_learner.ipynb": composed})
-    assert site.link("`learn.f()`") == "{py:obj}`learn.f() <cbnb.learner.A.f>`"
     assert site.link("# `A`\n```\n`A`\n```") == "# `A`\n```\n`A`\n```"
     assert docs.to_pages("[a](05_optim.ipynb#x) [b](../02_callback.ipynb)") == "[a](optim.ipynb#x) [b](../callback.ipynb)"
 
