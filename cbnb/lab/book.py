@@ -11,6 +11,7 @@ import functools
 import json
 import math
 import operator
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -96,10 +97,11 @@ class Entry:
         "Write how the fit has ended, and then the ends of fits that could not be written"
         if self.writer is None and self.new_runs(): self.begin()          # it ran in other processes
         self.learn, self.before = None, []                                # an end that waits to be written keeps no model
-        self.book.unwritten.insert(0, self)
-        self.book._write_ends()
+        self.book._write_ends(self)
 
 # %% ../../nbs/lab/book.ipynb #85012103
+_ENDS = threading.RLock()       # fits in several threads end one after another: a connection is for one thread at a time
+
 class LabBook(Callback):
     """Keeps each fit of each learner of this process in a folder, from this line on. As a callback of a learner, it keeps the fits of this learner
 
@@ -159,13 +161,15 @@ class LabBook(Callback):
         Learner.before_epochs = (*Learner.before_epochs, self._begin)
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
 
-    def _write_ends(self) -> None:
+    def _write_ends(self, *new: Entry) -> None:
         "Write the ends of fits. If one cannot be written, the next fit or `close` tries again"
-        for i, entry in enumerate(waiting := list(self.unwritten)):
-            written = entry.write(final=True, seconds=1.)
-            entry.disconnect()
-            if not written: break
-            self.unwritten = waiting[i + 1:]
+        with _ENDS:
+            self.unwritten = waiting = [*new, *self.unwritten]
+            for i, entry in enumerate(waiting):
+                written = entry.write(final=True, seconds=1.)
+                entry.disconnect()
+                if not written: break
+                self.unwritten = waiting[i + 1:]
 
     def close(self) -> None:
         "Keep no further fits. The records remain, and you can still read them"
