@@ -1,5 +1,5 @@
-"""`python -m cbnb runs list`: the lab book in a terminal, see nbs/lab/command.ipynb"""
+"""`python -m cbnb runs`: the runs of a lab book in a terminal."""
 
 from .lab.command import main
 
-main()
+if __name__ == '__main__': main()
