@@ -50,6 +50,8 @@ class Callback(Configured, Events):
         for name, snake in names.items(): assert type(name, (Callback,), {})().name == snake
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        def __call__(self, event_name: str) -> Any: ...
+        def __dir__(self) -> Iterable[str]: ...
         def state_dict(self) -> dict[str, Any]: ...
         def load_state_dict(self, state: dict[str, Any]) -> None: ...
     learn: Any = None                  # the learner
@@ -60,7 +62,7 @@ class Callback(Configured, Events):
     run_in: tuple[str, ...] = PURPOSES
     distinct_by: tuple[str, ...] | None = None    # two callbacks of a class should differ in these attributes; None: they need not
     no_state: tuple[str, ...] = ()     # names of attributes that a checkpoint does not store
-    # called with the name and the function of each method, and with its name for messages; `cbnb.all` installs those of the library
+    # (name of the event, function, name for messages), for each method; `cbnb.all` installs those of the library
     method_checks: ClassVar[tuple[Callable[[str, Any, str], None], ...]] = ()
     _switches = _SWITCHES
     _special = _LISTS                  # assigning to one of these does more than store a value
@@ -134,17 +136,7 @@ class Callback(Configured, Events):
         """
         return snake_name(type(self))
 
-    def __call__(self, event_name: str) -> Any:
-        "Call the method `event_name`, if this callback defines it and is switched on"
-        training = getattr(self.learn, 'training', True)
-        purpose = getattr(self.learn, 'purpose', 'fit')
-        method = self.method(event_name) if self.wants(event_name, training, purpose) else None
-        return None if method is None else method()
-
     def __str__(self) -> str: return type(self).__name__
-
-    def __dir__(self) -> Iterable[str]:
-        return sorted({*super().__dir__(), *(() if self.learn is None else dir(self.learn))})
 
 # %% ../nbs/02_callback.ipynb #b5847c36
 def _missing(obj: Callback, name: str) -> AttributeError:
@@ -202,8 +194,8 @@ class CallbackList:
         self.learn, self.version = learn, 0
         self.all: list[Callback] = []
         self.names: dict[str, Callback] = {}
-        self.shown: dict[str, Any] = {}        # name -> object, see `show`
-        self.blocks: list[Any] = []            # (begin, end) of `with` blocks that are open
+        self.shown: dict[str, Any] = {}        # name -> object, see `show` in 12_callback_list
+        self.blocks: list[Any] = []            # (begin, end) of `with` blocks that are open, see 12_callback_list
         self.wrappers: list[Callable[..., Callable[[], Any]]] = []     # (callback, method, event, training) -> the method to call instead
         self.on_select: list[Callable[[], None]] = []                  # called when a run or a phase has begun
         self._settings: dict[int, Any] = {}    # id of a callback -> its settings when it was added
@@ -225,8 +217,7 @@ class CallbackList:
 
     def ordered(self, event_name: str) -> list[Callback]:
         "Return the callbacks that define this event, sorted by `order`, including those that are switched off"
-        by_order = sorted(self.all, key=lambda cb: cb.order)
-        return [cb for cb in by_order if cb.method(event_name) is not None]
+        return [cb for cb in sorted(self.all, key=lambda cb: cb.order) if cb.method(event_name) is not None]
 
     def _find(self, training: bool, purpose: str, event_name: str) -> list[Any]:
         found: list[Any] = [(cb, cb.method(event_name)) for cb in self.ordered(event_name) if cb.wants(event_name, training, purpose)]
@@ -247,6 +238,17 @@ class CallbackList:
             except Exception as e:
                 e.add_note(f'in {type(cb).__name__}.{event_name}, {self.learn.where(event_name)}')
                 raise
+
+# %% ../nbs/02_callback.ipynb #331113fd
+@patch
+def __call__(self: Callback, event_name: str) -> Any:
+    "Call the method `event_name`, if this callback defines it and is switched on"
+    on = self.wants(event_name, getattr(self.learn, 'training', True), getattr(self.learn, 'purpose', 'fit'))
+    return getattr(self, event_name)() if on else None
+
+@patch
+def __dir__(self: Callback) -> Iterable[str]:
+    return sorted({*object.__dir__(self), *(() if self.learn is None else dir(self.learn))})
 
 # %% ../nbs/02_callback.ipynb #8662853b
 @patch

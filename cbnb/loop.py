@@ -48,8 +48,8 @@ class State:
     loss_grad: Any = None                   # the loss on which `backward` is called
     loss_parts: Any = None                  # name of a part -> its value; None: the loss has no parts
     step_result: Any = None                 # what a function returned as a step
-    divisor: Any = UNKNOWN                  # what the loss was divided by
-    _weight: Any = UNKNOWN                  # see `loss_weight`
+    divisor: Any = UNKNOWN                  # what the loss was divided by; `UNKNOWN`: not known yet. None would mean that losses add up
+    _weight: Any = UNKNOWN                  # `loss_weight`, once it is computed
     # of a phase
     dl: Any = None                          # its loader
     n_iter: int | None = None               # its number of batches, None: not known
@@ -124,7 +124,15 @@ class Loop(State):
 
     @property
     def training(self) -> bool:
-        "Whether the training phase is running. Setting it also selects the callbacks of the phase"
+        """Whether the training phase is running. Setting it also selects the callbacks of the phase
+
+        Example:
+            from cbnb.toy import line_learner
+            seen = []
+            note = lambda self: seen.append((self.training, self.model.training))
+            line_learner(cbs=Callback(before_train=note, before_validate=note)).fit(1)
+            assert seen == [(True, True), (False, False)]
+        """
         return bool(self.callbacks.training)
     @training.setter
     def training(self, on: bool) -> None: self.callbacks.select(on, self.purpose)
@@ -308,9 +316,8 @@ def run_epochs(self: Loop) -> None:
                 self.callbacks.fire(event.before_fit)
                 for check in self.before_epochs: check(self)
                 self._epochs()
-        except CancelFitException: self._ended(FIT.cancelled)
-        except KeyboardInterrupt:
-            interrupted = True
+        except (CancelFitException, KeyboardInterrupt) as e:
+            interrupted = isinstance(e, KeyboardInterrupt)
             self._ended(FIT.cancelled)
         self._ended(FIT.after)
     except KeyboardInterrupt: interrupted = True
@@ -327,7 +334,7 @@ class TrainEvalCallback(Callback):
     Args:
         **events: functions to use as methods: `before_fit=f`
     """
-    order, run_valid = -10, False
+    order = -10
 
     def before_fit(self) -> None:
         learn = self.learn
@@ -358,11 +365,6 @@ def note_place(self: Loop, e: Exception, i: int) -> None:
     Args:
         e: the error, to which a note is added
         i: index of the batch
-    Example:
-        from cbnb.toy import line_learner
-        e = ValueError('disk full')
-        line_learner().note_place(e, 0)
-        assert e.__notes__ == ['in outside a run']              # no run, so no epoch and batch
     """
     self.iter, self.in_batch = i, True
     said: Any = getattr(e, '__notes__', ())

@@ -38,8 +38,8 @@ def param_groups(
     if not all(isinstance(p, Tensor) for g in groups for p in g): raise TypeError(
         'the splitter returns groups as lists of parameters or as modules, not as dicts: the rates and the decays of the groups are those of '
         'fit(lr=[...], wd=[...]), or make the optimizer yourself and pass it as opt_func')
-    held = {id(p) for g in groups for p in g}
-    if more := [p for p in others if id(p) not in held]: groups = [*groups[:-1], [*(groups[-1] if groups else ()), *more]]
+    held, groups = {id(p) for g in groups for p in g}, groups or [[]]
+    groups[-1] += [p for p in others if id(p) not in held]
     if not any(p.requires_grad for g in groups for p in g):
         why = 'all are frozen (requires_grad is False)'
         if not any(groups): why = 'the splitter found none'

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .lr import finder as _in_finder
     from .display import plots as _in_plots
+    from .callbacks import recorder_names as _in_recorder_names
 
 class Recorder(Callback):
     """Records the losses and hyper-parameters of each training batch, and a row for each epoch, in a history
@@ -53,6 +54,7 @@ class Recorder(Callback):
         beta: weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        __dir__ = _in_recorder_names.__dir__
         plot_losses = _in_plots.plot_losses
         plot_lr = _in_plots.plot_lr
         plot_metrics = _in_plots.plot_metrics
@@ -70,7 +72,6 @@ class Recorder(Callback):
         def track(self, name: str) -> None: ...
         def _end_early(self, shown: bool=...) -> None: ...
         def _close(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None: ...
-        def _note_last_batch(self) -> None: ...
         def last(self) -> Run: ...
         def log_rows(self) -> list[list[Any]]: ...
         def state_dict(self) -> dict[str, Any]: ...
@@ -95,7 +96,7 @@ class Recorder(Callback):
         self.n_filled = -1                            # the steps when the values of training were written
         self.train = PhaseMetrics()                   # the training batches of the row
         self.phases: list[PhaseMetrics] = []          # the validations in progress, the innermost last
-        self.new_row = False                          # whether the epoch has written a row of its own
+        self.new_row = False                          # whether the epoch has written a row of its own; loggers read it
         self.last_log: list[Any] = []
 
     def before_fit(self) -> None:
@@ -249,6 +250,7 @@ def _open_row(self: Recorder,
     self.row = dict.fromkeys(['epoch', 'step', *self.columns.names])
     return self.row
 
+# %% ../nbs/08_recorder.ipynb #41f09794
 @patch
 def _fill_train(self: Recorder,
     whole: bool = True,     # whether all processes have come here
@@ -265,6 +267,7 @@ def _fill_train(self: Recorder,
     if whole or n_processes() == 1: row.update(zip(self.columns.train[1:], train.metric_values()))
     train.metrics = ()                           # they were read, which other processes did at the same time
 
+# %% ../nbs/08_recorder.ipynb #df52046a
 @patch
 def _fill_valid(self: Recorder, values: list[float | None], parts: dict[str, float | None], mean: MeanLoss) -> None:
     "Write the loss, the metrics and the parts of a validation phase into the row"
@@ -277,6 +280,7 @@ def _fill_valid(self: Recorder, values: list[float | None], parts: dict[str, flo
            'no target of the validation set counts in it, because all are ignored (ignore_index) or have the weight 0')
     say(f'the validation loss of epoch {self.learn.epoch} is {values[0]}, and the training losses of this fit are finite: {why}')
 
+# %% ../nbs/08_recorder.ipynb #c0f2c059
 @patch
 def _write_row(self: Recorder, complete: bool, shown: bool = True) -> None:
     learn, run, row = self.learn, self.history[-1], self.row
@@ -370,24 +374,19 @@ def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb:
     if isinstance(exc, Exception) and not run.epochs and not run.n_steps: self.history.runs.remove(run)      # nothing was trained
 
 @patch
-def _note_last_batch(self: Recorder) -> None:
+def after_cancel_train(self: Recorder) -> None:
     "Record a batch that the loop has counted, and whose `after_batch` an earlier callback has cancelled"
     if self.row is not None and self.learn.train_iter != self.train.batch and self.learn.loss is not None: self.after_batch()
 
 @patch
-def after_cancel_train(self: Recorder) -> None:
-    "Record the batch in which the phase was cancelled"
-    self._note_last_batch()
-
-@patch
 def after_cancel_epoch(self: Recorder) -> None:
     "Record the batch in which the epoch was cancelled"
-    self._note_last_batch()
+    self.after_cancel_train()
 
 @patch
 def after_cancel_fit(self: Recorder) -> None:
     "Note why the fit was stopped, and write the row that is still open"
-    self._note_last_batch()
+    self.after_cancel_train()
     runs, stop = self.history.runs, sys.exception()
     begun = self.learn.purpose == 'fit' and bool(runs) and runs[-1].status == 'running'    # False: cancelled before the recorder began
     if begun and isinstance(stop, CancelFitException): runs[-1].note('stopped', why_stopped(stop, self.learn))

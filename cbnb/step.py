@@ -14,7 +14,7 @@ from torch import Tensor
 
 # %% ../nbs/06_step.ipynb #14969f78
 from .basics.fused import update, zero_grad
-from .basics.losses import UNKNOWN, divisor, given_weight, loss_and_parts, loss_of, n_items, seen, takes_only_pred, weigher
+from .basics.losses import UNKNOWN, divisor, given_weight, loss_and_parts, loss_of, n_items, observed_loss, takes_only_pred, weigher
 from .basics.patch import patch
 
 # %% ../nbs/06_step.ipynb #5ba57aff
@@ -120,7 +120,7 @@ def _call_loss_func(self: Step, learn: Any) -> Any:
         self.observes = learn.weigh is None and learn.batch_weight is None
         for check in self.loss_checks if learn.yb else (): loss_func = check(learn, loss_func)
     if not self.observes: return loss_func(*data)
-    found, learn.divisor = seen(loss_func, *data, loss_of=loss_of)
+    found, learn.divisor = observed_loss(loss_func, *data, loss_of=loss_of)
     self.observes = learn.divisor is not UNKNOWN
     return found
 

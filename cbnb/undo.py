@@ -20,7 +20,7 @@ class UndoStack(ExitStack):
     "A stack of functions that undo changes at the end of a block, even after an error"
     def set(self, obj: Any, name: str, value: Any) -> None:
         "Set `obj.name` to `value` until the end of the block, and then restore it"
-        # an attribute of the class is not assigned to `obj` at the end, but shows again
+        # at the end, a value of the class shows again when that of `obj` is deleted
         is_kept = name in vars(obj) or isinstance(getattr(type(obj), name, None), property)
         with interrupts_wait():
             if is_kept: self.callback(setattr, obj, name, getattr(obj, name))

@@ -33,7 +33,7 @@ from ..basics.patch import patch
 from ..files.atomic import sweep_drafts, write_whole
 from ..files.saving import read_file
 from ..basics.loaders import as_loader
-from ..basics.losses import UNKNOWN, given_weight, loss_of, per_item, seen, takes_only_pred, with_call
+from ..basics.losses import UNKNOWN, given_weight, loss_of, observed_loss, per_item, takes_only_pred, with_call
 from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..basics.text import warn_user
@@ -118,7 +118,7 @@ def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable
 
 def _loss_and_weight(loss_func: Any, item: list[Any], batch_weight: Callable[..., Any] | None) -> tuple[Tensor, Tensor]:
     "Return the loss of a batch of one item, and how much it counts"
-    result, weight = seen(loss_func, *item, loss_of=loss_of)
+    result, weight = observed_loss(loss_func, *item, loss_of=loss_of)
     loss = loss_of(result).detach().mean()
     if batch_weight is not None: weight = given_weight(batch_weight, *item)
     weight = torch.as_tensor(1. if weight is None or weight is UNKNOWN else weight, device=loss.device, dtype=loss.dtype)

@@ -5,12 +5,14 @@
 # %% auto #0
 __all__ = ['AXES', 'runs_of', 'Curve', 'run_curve', 'knots', 'places', 'leaves_range', 'differences', 'outcome_of', 'runs_rows',
            'sorted_rows', 'cell_text', 'table_html', 'RunsTable', 'table_data', 'runs_table', 'best_figure',
-           'seed_groups', 'seed_noise', 'run_looks', 'details_of', 'Comparison', 'comparison_data', 'compare']
+           'seed_groups', 'seed_noise', 'source_diffs', 'diffs_html', 'run_looks', 'details_of', 'Comparison',
+           'comparison_data', 'compare']
 
 # %% ../../nbs/display/compare.ipynb #933b394a
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import unified_diff
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -370,6 +372,37 @@ def seed_noise(
     return [f'best {metric}: "{one}" is better than "{other}" by {value_text(gap)}, {"more than" if gap > noise else "within"} the noise of seeds ({value_text(noise)} for {counts})']
 
 
+# %% ../../nbs/display/compare.ipynb #f338fd79
+def source_diffs(
+    runs: Mapping[str, Run],
+) -> dict[str, str]:    # such as 'model Net' -> the lines that differ; empty if no run has sources
+    "Compare the sources of runs with those of the first run that has any. Runs with the same source share a diff"
+    kept = {name: run.sources for name, run in runs.items() if run.sources}
+    found = {}
+    for what in dict.fromkeys(what for sources in kept.values() for what in sources):
+        having: dict[str, list[str]] = {}                # source, '' if a run has none -> runs
+        for name, sources in kept.items(): having.setdefault(sources.get(what, ''), []).append(name)
+        (first, base), *others = having.items()
+        if others: found[what] = '\n'.join(line for text, names in others for line in _diff(first, text, base, names))
+    return found
+
+def _diff(first: str, other: str, *having: list[str]) -> Iterator[str]:
+    one, two = (' '.join(', '.join(names).split()) for names in having)        # a name is one line
+    return unified_diff(first.splitlines(), other.splitlines(), one, two, lineterm='', n=2)
+
+# %% ../../nbs/display/compare.ipynb #3d72536d
+_DIFF_LOOK = css_variables('.cbnb-diff', ['good', 'bad', 'quiet']) + '.cbnb-diff pre{white-space:pre-wrap;margin:.3em 0}'
+
+def diffs_html(
+    diffs: Mapping[str, str],    # from `source_diffs`
+) -> str:                        # '' if there are none
+    "Return the sources that differ as HTML, folded"
+    colors = {'+': 'good', '-': 'bad', '@': 'quiet'}
+    def line(text: str) -> str: return f'<span style="color:var(--cbnb-{colors[text[0]]})">{escape(text)}</span>' if text[:1] in colors else escape(text)
+    if not diffs: return ''
+    parts = ''.join(f'<b>{escape(what)}</b><pre>{chr(10).join(map(line, text.splitlines()))}</pre>' for what, text in diffs.items())
+    return f'<details class="cbnb-diff"><style>{_DIFF_LOOK}</style><summary>source that differs: {escape(", ".join(diffs))}</summary>{parts}</details>'
+
 # %% ../../nbs/display/compare.ipynb #b9e8911c
 def run_looks(names: Iterable[str],
 ) -> dict[str, tuple[str, str]]:    # name -> (color, line style), with the style '', 'dash' or 'dot'
@@ -413,7 +446,7 @@ class Comparison:
         if not self.curves: raise ValueError('these runs have no values yet')
         self.of_epochs = {name for name, found in self.curves.items() if any(curve.dots for curve in found.values())}
         self.metric, self.by, self.looks = _known_metric(metric, list(self.curves)), by, run_looks(runs)
-        self.details = details_of(runs)
+        self.details, self.source_diffs = details_of(runs), source_diffs(runs)
         self.noise = {name: seed_noise(runs, name) for name in _metrics(runs.values())}
         self.ends = {axis: {name: knots(run, axis) for name, run in runs.items()} for axis in AXES if axis != 'step'}
         self.diverged = {name: outcome_of(run) for name, run in runs.items() if run.diverged is not None}
@@ -466,7 +499,9 @@ class Comparison:
         "Return the table as a pandas DataFrame"
         return self.table.to_df()
 
-    def __repr__(self) -> str: return '\n'.join([*self.table.lines(), *self.notes(self.metric)])
+    def __repr__(self) -> str:
+        differing = [f'source that differs: {", ".join(self.source_diffs)}'] if self.source_diffs else []
+        return '\n'.join([*self.table.lines(), *self.notes(self.metric), *differing])
     def _repr_html_(self) -> str: return self.html()
 
     def html(self, live: bool | None = None) -> str:
@@ -474,8 +509,9 @@ class Comparison:
         chart = self.chart()
         notes = ''.join(f'<div>{escape(note)}</div>' for note in self.notes(self.metric))
         still = still_image(still_svg(chart), chart.text) + notes + table_html(self.rows)
-        if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
-        return scripted(still, script('chart.js', 'compare.js'), comparison_data(self), True)
+        diffs = diffs_html(self.source_diffs)
+        if not (runs_scripts() if live is None else live): return f'<div>{still}{diffs}</div>'
+        return scripted(still, script('chart.js', 'compare.js'), comparison_data(self), True) + diffs
 
 # %% ../../nbs/display/compare.ipynb #77366f5b
 def comparison_data(found: Comparison) -> dict[str, Any]:

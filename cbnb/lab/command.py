@@ -63,7 +63,9 @@ def main(args: list[str] | None = None) -> None:
         rows = book.rows()
         lines = [json.dumps(without_nan(row), default=str) for row in rows[:given.n]] if given.json else table_lines(rows, given.n) if rows else ['the lab book has no runs yet']
     elif given.does == 'show': lines = _show(chosen[0], given.sources)
-    elif given.does == 'compare': lines = [repr(compare(chosen))]
+    elif given.does == 'compare':
+        found = compare(chosen)
+        lines = [repr(found), *(f'\n--- {what}\n{diff}' for what, diff in found.source_diffs.items())]
     else:
         history = History()
         history.runs += [run.run for run in chosen]

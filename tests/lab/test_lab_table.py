@@ -1,6 +1,8 @@
 """The table of a lab book as text, as HTML without scripts and as data of a page, and the lab book in a terminal."""
 
 import json
+import linecache
+import runpy
 import subprocess
 import sys
 
@@ -63,7 +65,7 @@ def test_an_empty_book(tmp_path):
 
 
 def test_in_a_terminal(lab, capsys):
-    folder = str(lab.folder)
+    folder, before = str(lab.folder), cbnb.Learner.around_fits
     done = subprocess.run([sys.executable, "-m", "cbnb", "runs", "list", "--folder", folder, "--json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [3, 2, 1]
@@ -80,4 +82,26 @@ def test_in_a_terminal(lab, capsys):
         main(["runs", "compare", "99", "--folder", folder])
     with pytest.raises(SystemExit, match="no lab book in"):
         main(["runs", "list", "--folder", folder + "x"])
-    assert not any(isinstance(getattr(f, "__self__", None), LabBook) for f in cbnb.Learner.around_fits)
+    assert cbnb.Learner.around_fits == before  # a book that is only read keeps no fits
+
+
+def test_the_source_that_differs_between_two_runs(tmp_path, capsys):
+    book = LabBook(tmp_path / "runs")
+    for text in ("(pred - y).abs().mean()", "(pred - y).square().mean()  # <b>"):
+        (tmp_path / "losses.py").write_text(f"def off(pred, y):\n    return {text}\n")
+        space = runpy.run_path(str(tmp_path / "losses.py"))
+        learn = wave_learner(loss_func=space["off"], batch_weight=lambda pred, y: len(y))
+        learn.fit(1)
+        linecache.clearcache()
+    book.close()
+    found = cbnb.compare(book[1], book[2])
+    lines = found.source_diffs["loss off"].splitlines()
+    assert lines[:2] == ["--- #1", "+++ #2"] and lines[-2:] == [
+        "-    return (pred - y).abs().mean()",
+        "+    return (pred - y).square().mean()  # <b>",
+    ]
+    assert "source that differs: loss off" in repr(found)
+    for live in (False, True):
+        assert "mean()  # &lt;b&gt;" in found.html(live) and "# <b>" not in found.html(live).partition("<details class")[2]
+    main(["runs", "compare", "1", "2", "--folder", str(book.folder)])
+    assert "+    return (pred - y).square().mean()  # <b>" in capsys.readouterr().out
