@@ -190,8 +190,8 @@ def test_rates_per_group(start, end):
 @pytest.mark.parametrize(
     "settings, words",
     [
-        (dict(start_lr=1, end_lr=0.1), "from 1 to 0.1"),
-        (dict(start_lr=0), "from 0 to 10"),
+        (dict(start_lr=1, end_lr=0.1), "start_lr=1 should be above 0 and below end_lr=0.1"),
+        (dict(start_lr=0), "start_lr=0 should be above 0 and below end_lr=10"),
         (dict(start_lr=-1), "start_lr=-1"),
         (dict(start_lr="small"), "start_lr='small' is not a number"),
         (dict(num_it=1), "num_it=1"),
