@@ -104,7 +104,7 @@ def check_parts(**given: Any) -> None:
             f'{name} is the class {value.__name__}: pass an instance, {value.__name__}(...)')
     opt = given.get('opt')
     if opt is not None and not hasattr(opt, 'param_groups'): raise TypeError(
-        f'opt={opt!r} is no optimizer; pass one, or combine several in MultiOptimizer([...])')
+        f'opt={opt!r} is no optimizer: pass one, or combine several in MultiOptimizer([...])')
 
 # %% ../../nbs/callbacks/steps.ipynb #8088c4a6
 def trainable(opt: Optimizer) -> list[Tensor]:
