@@ -26,7 +26,8 @@ def python() -> list[str]:
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)
     folder = until_the_end.enter_context(tempfile.TemporaryDirectory(prefix="forks"))
-    return [*until_the_end.enter_context(forked.server(Path(folder) / "forks", (*forked.SLOW, "torch.distributed", "accelerate"))), "program"]
+    modules = *forked.SLOW, "torch.distributed", "accelerate"
+    return [*until_the_end.enter_context(forked.server(Path(folder) / "forks", modules)), "program"]
 
 
 @dataclass
