@@ -102,7 +102,6 @@ class Loop(State):
         @contextmanager
         def run_as(self, purpose: str, cbs: Any=...) -> Iterator[None]: ...
         def _end_run(self, outer: UndoStack | None, state: dict[str, Any]) -> None: ...
-        def forget_batch(self) -> None: ...
         def evaluating(self, purpose: Any, cbs: Any=..., inner: Any=...) -> Any: ...
         update_weights = _in_runs.update_weights
         validate_within = _in_runs.validate_within
@@ -365,6 +364,11 @@ def note_place(self: Loop, e: Exception, i: int) -> None:
     Args:
         e: the error, to which a note is added
         i: index of the batch
+    Example:
+        from cbnb.toy import line_learner
+        e, learn = ValueError('disk full'), line_learner()
+        with learn.run_as('validate'): learn.note_place(e, 0)
+        print(e.__notes__)
     """
     self.iter, self.in_batch = i, True
     said: Any = getattr(e, '__notes__', ())
@@ -413,13 +417,8 @@ def _end_run(self: Loop, outer: UndoStack | None, state: dict[str, Any]) -> None
     ended, self.undo = self.purpose, outer
     if outer is None and ended == 'fit':
         self.training = False
-        self.forget_batch()
+        self.dl = self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None     # frees the batch
+        self.divisor = self._weight = UNKNOWN
+        self.xb = self.yb = (None,)
     else:
         for name in LOOP_STATE: setattr(self, name, state[name])
-
-@patch
-def forget_batch(self: Loop) -> None:
-    "Release the batch, its outputs and its loss"
-    self.dl = self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None
-    self.divisor = self._weight = UNKNOWN
-    self.xb = self.yb = (None,)
