@@ -139,7 +139,7 @@ def test_a_reader_can_change_the_version(site: str, browser):
 
 def test_search_engines_find_each_page_at_its_address(site: str):
     address = f"{SETTINGS['doc_host']}{SETTINGS['doc_baseurl']}/"
-    places = [place.text for place in ElementTree.parse(OUT / "sitemap.xml").iter("{*}loc")]
+    places = [place.text for place in ElementTree.parse(OUT / "sitemap.xml").findall(".//{*}loc")]
     assert all(place.startswith(address) and (OUT / place.removeprefix(address)).exists() for place in places)
     assert {f"{address}{name}.html" for name in PAGES if name not in ("search", "404")} <= set(places)
     found = re.findall('rel="canonical" href="(.*?)"', (OUT / "how_to" / "errors.html").read_text(encoding="utf-8"))
