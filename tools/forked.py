@@ -8,8 +8,8 @@ python tools/forked.py --serve SOCKET MODULE ...       the server, with the modu
 python tools/forked.py SOCKET kernel -f CONNECTION     a kernel, as Jupyter starts it
 python tools/forked.py SOCKET program ARGUMENTS        like `python ARGUMENTS`: a file or -c CODE, and what follows
 
-The process that asks the server lives as long as the one that is forked for it, has its exit status, and passes on its signals. Other
-options of Python, such as -m, start it the usual way.
+The process that asks the server lives as long as the one that is forked for it, has its exit status, and passes on its signals. Programs
+with other options, such as -m, and those that lead a session start the usual way.
 """
 
 import contextlib
@@ -116,25 +116,25 @@ def keep(client: socket.socket) -> None:
     for fd in (0, 1, 2, *streams):
         os.close(fd)
     client.sendall(child.to_bytes(8, "big"))
-    threading.Thread(target=end_with, args=(client, child, wish["leads"]), daemon=True).start()
+    threading.Thread(target=end_with, args=(client, child, wish["kind"]), daemon=True).start()
     _, status = os.waitpid(child, 0)
     with contextlib.suppress(OSError):
         client.sendall(status.to_bytes(8, "big"))
     os._exit(0)
 
 
-def end_with(client: socket.socket, child: int, leads: bool) -> None:
-    """Kill the child once the client is killed; a kernel, or who else `leads` a session, with its own children, as Jupyter does."""
+def end_with(client: socket.socket, child: int, kind: str) -> None:
+    """Kill the child once the client is killed; a kernel with its own children, as Jupyter does."""
     if not client.recv(1):
         with contextlib.suppress(ProcessLookupError):
-            (os.killpg if leads else os.kill)(child, signal.SIGKILL)
+            (os.killpg if kind == "kernel" else os.kill)(child, signal.SIGKILL)
 
 
-def become(streams: list[int], kind: str, leads: bool, argv: list[str], env: dict[str, str], cwd: str) -> None:
+def become(streams: list[int], kind: str, argv: list[str], env: dict[str, str], cwd: str) -> None:
     """The rest of the life of a forked process."""
     import random
 
-    if leads:
+    if kind == "kernel":
         os.setsid()
     for fd, stream in enumerate(streams):
         os.dup2(stream, fd)
@@ -203,10 +203,10 @@ def run_program(argv: list[str]) -> None:
 
 def ask(address: str, kind: str, argv: list[str]) -> None:
     """Have a process forked, pass on signals to it, and end as it ends."""
-    if kind == "program" and not is_simple(argv):
+    leads = os.getsid(0) == os.getpid()  # the session may be killed as a whole, and a forked process would outlive it by a moment
+    if kind == "program" and (leads or not is_simple(argv)):
         os.execv(sys.executable, [sys.executable, *argv])
-    leads = kind == "kernel" or os.getsid(0) == os.getpid()
-    wish = json.dumps(dict(kind=kind, leads=leads, argv=argv, env=dict(os.environ), cwd=os.getcwd())).encode()
+    wish = json.dumps(dict(kind=kind, argv=argv, env=dict(os.environ), cwd=os.getcwd())).encode()
     child, early = 0, []
 
     def hand_on(number: int, frame: object = None) -> None:
