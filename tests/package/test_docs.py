@@ -116,13 +116,31 @@ def test_examples_are_a_few_whole_statements():
     assert examples.using("%magic", "fit", is_method=False) == ""
 
 
+def test_how_to_pages_answer_with_code_of_your_own():
+    """Toys, `raises` and asserts stand in hidden cells, or below "What goes wrong". On the page of errors, `raises` is the point."""
+    found = []
+    for path in sorted((notebooks.NBS / "how_to").glob("*.ipynb")):
+        below, shown = False, []
+        for cell in notebooks.read(path).cells:
+            if cell.cell_type == "markdown":
+                below = below or bool(re.search("^## (What goes wrong|Errors)$", cell.source, re.MULTILINE))
+            elif not below and not notebooks.is_hidden(cell) and "hide_input" not in notebooks.directives(cell):
+                shown.append(cell.source)
+        if not re.search(r"from cbnb\.all import|^ *%%writefile", shown[0], re.MULTILINE):
+            found.append(f"{path.stem} begins with {shown[0]!r}")
+        if path.stem != "errors":
+            lines = "\n".join(shown).splitlines()
+            found += [f"{path.stem}: {line}" for line in lines if re.search(r"cbnb\.toy|^ *assert |\braises\(", line)]
+    assert not found
+
+
 def test_sections_take_what_is_there():
     def page(text: str):
         return new_notebook(cells=[new_markdown_cell(text)])
 
     found = docs_nav.sections(
         {
-            notebooks.NBS / "how_to" / "stop_early.ipynb": page("# How do I stop early?\n\n> End a fit"),
+            notebooks.NBS / "how_to" / "stop_early.ipynb": page("# Stop early\n\n> End a fit"),
             notebooks.NBS / "how_to" / "own_page.ipynb": page("# Something else"),
             notebooks.NBS / "moving" / "keras.ipynb": page("# Keras"),
             notebooks.NBS / "04_learner.ipynb": page("# Learner"),
@@ -133,7 +151,7 @@ def test_sections_take_what_is_there():
     assert list(found[0].groups) == ["Stop, keep, resume", "More"]
     assert [below.name for below in found[1].below] == ["how_it_works/core", "how_it_works/dialects"]
     text = docs_nav.listing(found[0])
-    assert "- {doc}`How do I stop early? </how_to/stop_early>`: End a fit" in text and "\n/how_to/own_page\n" in text
+    assert "- {doc}`Stop early </how_to/stop_early>`: End a fit" in text and "\n/how_to/own_page\n" in text
 
 
 def test_pages_say_what_they_are_also_called():
