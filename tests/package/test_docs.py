@@ -1,7 +1,9 @@
 """What the documentation is made of: sections, the reference, links for names, synonyms, alternative texts. tests/browser has the built site."""
 
 import inspect
+import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -171,6 +173,33 @@ def test_images_have_the_words_of_their_figure_or_of_the_sentence_before():
     cells = [new_markdown_cell("# A\n\nThe loss of {py:obj}`fit <a.b>`:"), figure("<Figure size 1x1>"), figure("loss from 2 to 1")]
     docs.describe_images(nb := new_notebook(cells=cells))
     assert [cell.metadata["mystnb"]["image"]["alt"] for cell in nb.cells[1:]] == ["Figure: The loss of fit:", "loss from 2 to 1"]
+
+
+def test_pages_show_the_picture_that_fits_their_theme():
+    source = '<picture><source media="(prefers-color-scheme: dark)" srcset="b.gif">![A fit](a.gif)</picture>'
+    assert docs.to_pages(source) == "![A fit](a.gif){.only-light}![A fit](b.gif){.only-dark}"
+    assert docs.to_pages("![A fit](x/a_light.png)") == "![A fit](x/a_light.png){.only-light}![A fit](x/a_dark.png){.only-dark}"
+    assert docs.to_pages("![A fit](a_dark.png)") == "![A fit](a_dark.png)"
+
+
+def test_a_version_is_replaced_beside_the_other_one(tmp_path):
+    made, out = tmp_path / "made", tmp_path / "out"
+
+    def version(dev: bool, *pages: str) -> list[str]:
+        shutil.rmtree(made, ignore_errors=True)
+        (made / "how_to").mkdir(parents=True)
+        for page in pages:
+            (made / page).touch()
+        docs.publish(made, out, dev)
+        found = json.loads((out / "versions.json").read_text())
+        assert all((out / entry["place"] / "index.html").exists() for entry in found)
+        return [entry["name"] for entry in found]
+
+    assert version(False, "index.html", "old.html") == ["stable"]
+    assert version(True, "index.html", "how_to/new.html") == ["stable", "dev"]
+    assert version(False, "index.html") == ["stable", "dev"]
+    files = {path.relative_to(out).as_posix() for path in out.rglob("*.html")}
+    assert files == {"index.html", "dev/index.html", "dev/how_to/new.html"}
 
 
 def test_the_side_bar_marks_the_way_to_a_page():
