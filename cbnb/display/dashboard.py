@@ -291,9 +291,9 @@ def rewind_button(points: Any, point: Any,
     button.on_click(lambda _: _take_back(points, point, button, said))
     return small(w.HBox)([button, said], _dom_classes=('cbnb-rewind',))
 
-# hide the button when its kernel is gone, and the error that JupyterLab shows in its place below a fit
+# hide the button when its kernel is gone, and the bare text (an error, or "Loading widget...") that JupyterLab shows in its place below a fit
 _NO_KERNEL = ('<style>.cbnb-rewind{align-items:center}.cbnb-rewind>button{width:9em}.cbnb-rewind.jupyter-widgets-disconnected{display:none}.jp-OutputArea-child:has(.cbnb-fit)+'
-              '.jp-OutputArea-child:has(>.jupyter-widgets):not(:has(>.jupyter-widgets>*)){display:none}</style>')
+              '.jp-OutputArea-child:has(>.lm-Panel):not(:has(>.lm-Panel>*)){display:none}</style>')
 
 # %% ../../nbs/display/dashboard.ipynb #7fa6ddb8
 _offered: list[tuple[Any, Any]] = []       # (button of the last fit, its output)

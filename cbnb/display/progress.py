@@ -403,7 +403,7 @@ def page_so_far(
     "Return the rows and a picture of a running fit, for a notebook that is saved meanwhile. A page that shows the panel does not show this output"
     here, output = f'.cbnb-so-far-{name}', '.jp-OutputArea-child'
     style = (f'<style>body:has(.cbnb-at-{name}) :is({here},{output}:has({here})),'
-             f'{output}:has(>.jupyter-widgets):not(:has(>.jupyter-widgets>*)):has(+{output} {here}){{display:none}}</style>')
+             f'{output}:has(>.lm-Panel):not(:has(>.lm-Panel>*)):has(+{output} {here}){{display:none}}</style>')
     words = f'a fit that was running when this was stored: {words}'
     page = f'<div class="{here[1:]}">{style}{picture_so_far(run)}{brief(live_table(names, rows))}<p>{escape(words)}</p></div>'
     return {'text/html': page, 'text/plain': '\n'.join([*_page_lines(names, rows, None, 8), words])}

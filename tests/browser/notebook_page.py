@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TIMEOUT = 30.0  # seconds; much longer than anything takes, so that a busy machine fails no test
 PANEL = "const panel = window.jupyterapp.shell.currentWidget, kernel = panel?.sessionContext?.session?.kernel;"
 OF_NOTEBOOK_7 = "error: Cannot read properties of undefined (reading 'schema')"
+OF_JUPYTERLAB = "widget model not found"  # a page opened again may draw a stored output before the messages that replaced it arrive
 NO_SPLASH = "() => !document.querySelector('#jupyterlab-splash')"  # what covers the page while it starts or changes its theme
 IS_OPEN = f"""() => {{
     if (!window.jupyterapp) return false;
@@ -233,8 +234,14 @@ class NotebookPage:
     # -- what it did besides
 
     def console_errors(self) -> list[str]:
-        """Errors in the page's console, except Notebook 7's own, which an empty notebook has, too."""
-        return [line for line in self.console if line.startswith("error: ") and line != OF_NOTEBOOK_7]
+        """Errors in the page's console, and widgets that the page fails to draw.
+
+        Two errors are the page's own: Notebook 7's, which an empty notebook has, too, and JupyterLab's about an output that is gone
+        a moment later, which is a fault only if the reader sees it.
+        """
+        shown = self.tab.get_by_text("Error displaying widget").filter(visible=True).all_inner_texts()
+        errors = [line for line in self.console if line.startswith("error: ")]
+        return shown + [line for line in errors if line != OF_NOTEBOOK_7 and OF_JUPYTERLAB not in line]
 
     def outside_requests(self) -> list[str]:
         """Addresses that the page asked for and that are not the server's."""
