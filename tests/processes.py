@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
 
 @cache
 def python() -> list[str]:
-    """A command that is like `python`, for a program that may begin with torch imported: this takes two seconds of a core."""
+    """A command that is like `python`, for a program that may begin with torch and scikit-learn imported: this takes seconds of a core."""
     if sys.platform != "linux":
         return [sys.executable]
     import forked  # here, for programs that import this module do not find it
@@ -26,7 +26,8 @@ def python() -> list[str]:
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)
     folder = until_the_end.enter_context(tempfile.TemporaryDirectory(prefix="forks"))
-    return [*until_the_end.enter_context(forked.server(Path(folder) / "forks", ("torch.distributed", "accelerate"))), "program"]
+    modules = *forked.SLOW, "torch.distributed", "accelerate"
+    return [*until_the_end.enter_context(forked.server(Path(folder) / "forks", modules)), "program"]
 
 
 @dataclass

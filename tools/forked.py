@@ -1,6 +1,7 @@
-"""Jupyter kernels and Python programs that start in a third of the time: a server imports torch once, and forks for each of them.
+"""Jupyter kernels and Python programs that start in a tenth of the time: a server imports torch once, and forks for each of them.
 
-A process that is started the usual way spends two seconds of a core on the import of torch. Only on Linux: elsewhere a process with torch
+A process that is started the usual way spends two seconds of a core on the import of torch, two more on the compiler that its first
+optimizer imports, and 1.5 on scikit-learn. Only on Linux: elsewhere a process with torch
 in it may not be forked.
 
 python tools/forked.py --serve SOCKET MODULE ...       the server, with the modules that it imports
@@ -23,9 +24,12 @@ from pathlib import Path
 from unittest import mock
 
 NAME = "forked"  # of the kernel
+# What nearly every page needs: the first optimizer of a process imports torch._dynamo, and the digits are scikit-learn's. Each takes as
+# long as torch itself.
+SLOW = "torch", "torch._dynamo", "sklearn.datasets", "sklearn.metrics"
 # Not the package nor pyplot: cbnb looks at what a notebook has imported. Not ipywidgets: where it is imported before there is a shell,
 # pages that are opened again find no widgets.
-KERNEL = "ipykernel.kernelapp", "torch", "matplotlib.figure"
+KERNEL = "ipykernel.kernelapp", *SLOW, "matplotlib.figure"
 BACKEND = "module://matplotlib_inline.backend_inline"  # matplotlib reads it when it is imported; a kernel sets it later
 HANDED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGABRT
 
