@@ -18,6 +18,7 @@ repository, branch, documentation = settings["git_url"], settings["branch"], set
 def absolute(text: str) -> str:
     """The Markdown with links into the repository as addresses, which an index of packages can follow; images as their files."""
     text = re.sub(r"(!\[[^]]*\]\()(?![a-z]+:|#)", rf"\1{repository}/raw/{branch}/", text)
+    text = re.sub(r'(srcset=")(?![a-z]+:)', rf"\1{repository}/raw/{branch}/", text)
     return re.sub(r"((?<!!)\[[^]]*\]\()(?![a-z]+:|#)", rf"\1{repository}/blob/{branch}/", text)
 
 

@@ -145,7 +145,7 @@ def add(self: CallbackList,
     new = self.as_callback(cb)
     if any(new is c for c in self.all): return new
     if new.learn is not None and hasattr(new.learn, 'remove_cb'):
-        warnings.warn(f'{new} was on another learner, which does without it from now on: make one for each, {new}(...)',
+        warnings.warn(f'{new} was on another learner, which has lost it now: make a new one for each learner, {new}(...)',
                       stacklevel=user_level())
         new.learn.remove_cb(new)
     mine = self.settings(new) if self.settings else object()          # an object equals only itself

@@ -252,10 +252,10 @@ class DataLoaders:
             if i in (there := dict(train=self.train) | self.valid_sets): return there[i]
             raise KeyError(f'there is no loader {i!r}: there are {", ".join(there)}')
         if not hasattr(i, '__index__') or getattr(i, 'shape', None) or isinstance(i, Tensor):    # arrays have an `__index__`, too
-            raise TypeError(f'loaders have numbers, 0 for training and 1 for validation, and this is a '
-                            f'{type(i).__name__}: data to go through are passed as dl=DataLoader(...)')
+            raise TypeError(f'pass 0 for training or 1 for validation, and not a '
+                            f'{type(i).__name__}: to use other data, pass dl=DataLoader(...)')
         if -len(self) <= i < len(self): return self.loaders[i]
-        raise IndexError(f'there is no loader {i}: these are {len(self)} '
+        raise IndexError(f'there is no loader {i}: there are {len(self)} '
                          '(0 is for training, 1 for validation)')
 
     @property
@@ -310,7 +310,7 @@ def as_dls(
     if not isinstance(dls, Dataset) and hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
     if dls is None: raise TypeError('dls is None: pass DataLoaders(train, valid), or one loader')
     if isinstance(dls, (tuple, list)) and any(isinstance(dl, DataLoader) for dl in dls):
-        raise TypeError(f'a {type(dls).__name__} of loaders is not a loader: DataLoaders(train, valid)')
+        raise TypeError(f'a {type(dls).__name__} of loaders is not a loader: pass DataLoaders(train, valid)')
     return DataLoaders(dls)
 
 # %% ../nbs/10_data.ipynb #bd8519bb

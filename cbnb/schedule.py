@@ -63,7 +63,7 @@ def _place(learn: Any, name: str, sched: Schedule) -> tuple[str, int | None]:
     if (place := hyper_key(learn.opt, name)) is None: raise no_such_hyper(learn.opt, name)
     value, n = as_python(sched(0.)), len(learn.opt.param_groups)
     listed = hasattr(value, '__len__') and getattr(value, 'ndim', 1) > 0
-    if listed and len(value) != n: raise ValueError(f'the schedule of {name!r} gives {len(value)} values for {n} groups')
+    if listed and len(value) != n: raise ValueError(f'the schedule of {name!r} gives {len(value)} values for {n} groups: return one number, or one for each group')
     if any(map(math.isnan, value if listed else [value])):
         raise ValueError(f'the schedule of {name!r} gives {value!r}, which is not a number')
     if hasattr(learn, 'recorder'): learn.recorder.track(name)
@@ -197,7 +197,7 @@ class SchedCombined:
         scheds: Sequence[Schedule],   # schedules, one per share
     ) -> None:
         pcts, scheds = [float(p) for p in pcts], list(scheds)
-        if len(pcts) != len(scheds): raise ValueError(f'{len(pcts)} shares for {len(scheds)} schedules')
+        if len(pcts) != len(scheds): raise ValueError(f'{len(pcts)} shares for {len(scheds)} schedules: pass one share for each schedule')
         if any(p < 0 for p in pcts) or abs(sum(pcts) - 1) > 1e-6:
             raise ValueError(f'the shares {pcts} should be 0 or more and add up to 1, not {sum(pcts):g}')
         self.parts = [(p, sched) for p, sched in zip(pcts, scheds) if p > 0]

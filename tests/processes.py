@@ -26,8 +26,7 @@ def python() -> list[str]:
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)
     folder = until_the_end.enter_context(tempfile.TemporaryDirectory(prefix="forks"))
-    modules = *forked.SLOW, "torch.distributed", "accelerate"
-    return [*until_the_end.enter_context(forked.server(Path(folder) / "forks", modules)), "program"]
+    return [*until_the_end.enter_context(forked.server(Path(folder) / "forks", forked.PROGRAM)), "program"]
 
 
 @dataclass

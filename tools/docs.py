@@ -2,6 +2,7 @@
 
     python tools/docs.py            with the outputs stored in the notebooks; a warning is an error
     python tools/docs.py --clean    start from nothing
+    python tools/docs.py --dev      into _docs/dev/, beside the stable version; a select in the side bar leads from one to the other
 
 The outputs in the notebooks are those of a run: `make test` compares them, and `make outputs` stores new ones.
 
@@ -51,6 +52,8 @@ from notebooks import (
 WORK = ROOT / "_proc"
 HTML = WORK / "site" / "html"  # copied to OUT when it is right; a folder deep, because myst-nb writes beside it
 OUT = ROOT / SETTINGS["doc_path"]
+DEV = "dev"  # the folder of the version that is being written, and its name
+ADDRESS = SETTINGS["doc_host"] + SETTINGS["doc_baseurl"]  # of the site, when it is published
 CONF = Path(__file__).parent / "sphinx_conf"
 IMAGES = {".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp"}
 
@@ -66,6 +69,8 @@ TAGS = {
 }
 INSTANCES = {"learn": "Learner", "recorder": "Recorder", "learn.recorder": "Recorder", "dls": "DataLoaders"}
 _ROLE = re.compile(r"\{py:obj\}`([^`<]*?) ?(?:<[^>]*>)?`")  # a name as a link
+_PICTURE = re.compile(r'<picture><source [^>]*srcset="([^"]+)">(!\[[^]]*\])(\([^)]+\))</picture>')
+_LIGHT = re.compile(r"(!\[[^]]*\])(\((\S+)_light\.png\))")
 _NAME = re.compile(r"(?<![`\w}\[])`([A-Za-z_][\w.]*)(\(\))?`(?!`)")
 
 
@@ -229,8 +234,10 @@ def defines(source: str) -> bool:
 
 
 def to_pages(markdown: str) -> str:
-    """Links between notebooks as links between pages; files at the root of the repository are not on the site."""
+    """Links between notebooks as links between pages, and pictures for both themes; files at the root of the repository are not on the site."""
     markdown = re.sub(r"\]\(\.\./(\w+(?:\.md)?)\)", rf"]({SETTINGS['git_url']}/blob/{SETTINGS['branch']}/\1)", markdown)
+    markdown = _PICTURE.sub(r"\2\3{.only-light}\2(\1){.only-dark}", markdown)
+    markdown = _LIGHT.sub(r"\1\2{.only-light}\1(\3_dark.png){.only-dark}", markdown)
 
     def renamed(match: re.Match) -> str:
         return f"]({page_name(Path(match[1]))}.ipynb"
@@ -277,6 +284,9 @@ def write_about(site: Site) -> None:
     data = "".join(f"const {name} = {json.dumps(table)};\n" for name, table in (("PAGES", pages), ("ABOUT", names)))
     start = ["index", f"{SETTINGS['title']} at a glance", []]
     tree = [start, *map(nested, site.sections)]
+    places = "".join(f"<url><loc>{ADDRESS}/{name}.html</loc></url>\n" for name in sorted(pages))
+    sitemap = f'<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{places}</urlset>\n'
+    write_if_changed(WORK / "extra" / "sitemap.xml", sitemap.encode())
     write_if_changed(WORK / "pages.json", json.dumps({"pages": pages, "tree": tree}, indent=1).encode())
     write_if_changed(WORK / "search.js", (data + (CONF / "search_rank.js").read_text(encoding="utf-8")).encode())
     for path in site.notebooks:
@@ -316,19 +326,33 @@ def synonyms(nb: NotebookNode) -> list[str]:
     return []
 
 
-def build(source: Path) -> int:
-    """Run Sphinx; replace _docs/ if it has no complaints."""
+def build(source: Path, dev: bool = False) -> int:
+    """Run Sphinx; replace the version in _docs/ if it has no complaints."""
     options = ["-q", "-W", "--keep-going", "-n", "-b", "html", "-d", WORK / "doctrees", "-c", CONF]
+    if dev:
+        options += ["-A", f"site_version={DEV}", "-D", f"html_title={SETTINGS['title']} {DEV}"]
     code = subprocess.call([sys.executable, "-m", "sphinx", *options, source, HTML])
     if code == 0:
-        shutil.rmtree(OUT, ignore_errors=True)
-        shutil.copytree(HTML, OUT, ignore=shutil.ignore_patterns(".buildinfo*", ".doctrees"))
+        publish(HTML, OUT, dev)
     return code
+
+
+def publish(made: Path, out: Path, dev: bool) -> None:
+    """Replace one version in `out`: the stable one is at the root, the other one in a folder; versions.json lists what is there."""
+    target = out / DEV if dev else out
+    for path in target.glob("*"):
+        if path != out / DEV:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copytree(made, target, ignore=shutil.ignore_patterns(".buildinfo*", ".doctrees"), dirs_exist_ok=True)
+    places = {"stable": "", DEV: f"{DEV}/"}
+    versions = [{"name": name, "place": place} for name, place in places.items() if (out / place / "index.html").exists()]
+    (out / "versions.json").write_text(json.dumps(versions), encoding="utf-8")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clean", action="store_true", help="start from nothing")
+    parser.add_argument("--dev", action="store_true", help="build the version that is being written, in a folder of its own")
     args = parser.parse_args()
 
     if args.clean:
@@ -338,9 +362,9 @@ def main() -> int:
     site = Site({path: read(path) for path in paths})
     write_sources(site, WORK / "pages")
     write_about(site)
-    code = build(WORK / "pages")
+    code = build(WORK / "pages", args.dev)
     if code == 0:
-        print(f"{show(OUT / 'index.html')}: {len(paths)} pages, {len(set(site.entries.values()))} entries")
+        print(f"{show(OUT / (DEV if args.dev else '') / 'index.html')}: {len(paths)} pages, {len(set(site.entries.values()))} entries")
     else:
         print(f"Not published because of the warnings above; as far as it got: {show(HTML / 'index.html')}", file=sys.stderr)
     return code

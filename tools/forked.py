@@ -8,17 +8,20 @@ python tools/forked.py --serve SOCKET MODULE ...       the server, with the modu
 python tools/forked.py SOCKET kernel -f CONNECTION     a kernel, as Jupyter starts it
 python tools/forked.py SOCKET program ARGUMENTS        like `python ARGUMENTS`: a file or -c CODE, and what follows
 
-The process that asks the server lives as long as the one that is forked for it, has its exit status, and passes on its signals.
+The process that asks the server lives as long as the one that is forked for it, has its exit status, and passes on its signals. Programs
+with other options, such as -m, and those that lead a session start the usual way.
 """
 
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -30,7 +33,9 @@ SLOW = "torch", "torch._dynamo", "sklearn.datasets", "sklearn.metrics"
 # Not the package nor pyplot: cbnb looks at what a notebook has imported. Not ipywidgets: where it is imported before there is a shell,
 # pages that are opened again find no widgets.
 KERNEL = "ipykernel.kernelapp", *SLOW, "matplotlib.figure"
+PROGRAM = *SLOW, "torch.distributed", "accelerate"
 BACKEND = "module://matplotlib_inline.backend_inline"  # matplotlib reads it when it is imported; a kernel sets it later
+PYTHON = "--python="  # before the arguments of a kernel: its sys.executable
 HANDED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGABRT
 
 
@@ -52,7 +57,7 @@ def server(address: Path, modules: tuple[str, ...], **env: str) -> Iterator[list
 def forked_kernels(folder: Path) -> Iterator[str]:
     """The name of a kernel that is forked, for Jupyter inside the block; "python3" where processes are not forked.
 
-    `folder` takes the socket and the description of the kernel.
+    Programs that it starts with `sys.executable` are forked, too. `folder` takes the sockets and the description of the kernel.
     """
     if sys.platform != "linux":
         yield "python3"
@@ -60,8 +65,12 @@ def forked_kernels(folder: Path) -> Iterator[str]:
     spec = folder / "share" / "kernels" / NAME
     spec.mkdir(parents=True)
     jupyter_path = os.pathsep.join(filter(None, [str(folder / "share"), os.environ.get("JUPYTER_PATH")]))
-    with server(folder / "forks", KERNEL, MPLBACKEND=BACKEND) as command, mock.patch.dict(os.environ, JUPYTER_PATH=jupyter_path):
-        argv = [*command, "kernel", "-f", "{connection_file}"]
+    kernels, programs = server(folder / "forks", KERNEL, MPLBACKEND=BACKEND), server(folder / "programs", PROGRAM)
+    with kernels as command, programs as program, mock.patch.dict(os.environ, JUPYTER_PATH=jupyter_path):
+        python = folder / "python"
+        python.write_text(f'#!/bin/sh\nexec {shlex.join(program)} program "$@"\n')
+        python.chmod(0o700)
+        argv = [*command, "kernel", PYTHON + str(python), "-f", "{connection_file}"]
         (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": NAME, "language": "python"}))
         yield NAME
 
@@ -148,19 +157,38 @@ def run_kernel(argv: list[str]) -> None:
     """As `python -m ipykernel_launcher` does."""
     from ipykernel.kernelapp import IPKernelApp
 
+    if argv[0].startswith(PYTHON):
+        sys.executable, *argv = argv[0].removeprefix(PYTHON), *argv[1:]
     sys.argv = ["ipykernel_launcher", *argv]
     IPKernelApp.launch_instance(argv)
+
+
+OPTIONS = ["-X", "faulthandler"], ["-W", "ignore"]
+
+
+def is_simple(argv: list[str]) -> bool:
+    """True if `run_program` knows the options."""
+    while argv[:2] in OPTIONS:
+        argv = argv[2:]
+    return bool(argv) and (argv[0] == "-c" or not argv[0].startswith("-"))
+
+
+def show_error(kind: type[BaseException], error: BaseException, traceback: types.TracebackType | None) -> None:
+    """Python's own words for an uncaught error, without the frames of this file that began the program."""
+    while traceback and traceback.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        traceback = traceback.tb_next
+    sys.__excepthook__(kind, error.with_traceback(traceback), traceback)
 
 
 def run_program(argv: list[str]) -> None:
     """As `python` does, with its options -X faulthandler and -W ignore."""
     import faulthandler
     import runpy
-    import types
     import warnings
 
-    while argv[0] in ("-X", "-W"):
-        {"faulthandler": faulthandler.enable, "ignore": lambda: warnings.simplefilter("ignore")}[argv[1]]()
+    sys.excepthook = show_error
+    while argv[:2] in OPTIONS:
+        faulthandler.enable() if argv[0] == "-X" else warnings.simplefilter("ignore")
         argv = argv[2:]
     if argv[0] == "-c":
         sys.argv, code = ["-c", *argv[2:]], argv[1]
@@ -175,6 +203,9 @@ def run_program(argv: list[str]) -> None:
 
 def ask(address: str, kind: str, argv: list[str]) -> None:
     """Have a process forked, pass on signals to it, and end as it ends."""
+    leads = os.getsid(0) == os.getpid()  # the session may be killed as a whole, and a forked process would outlive it by a moment
+    if kind == "program" and (leads or not is_simple(argv)):
+        os.execv(sys.executable, [sys.executable, *argv])
     wish = json.dumps(dict(kind=kind, argv=argv, env=dict(os.environ), cwd=os.getcwd())).encode()
     child, early = 0, []
 

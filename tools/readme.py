@@ -94,7 +94,7 @@ def fenced(text: str, language: str = "") -> str:
 def into_nbs(markdown: str) -> str:
     """Relative links and images, which are seen from nbs/ in the notebook, as seen from the root."""
     seen = re.sub(r"(\]\()(?!\w+:|[/#]|\.\./)([^)\s]+)", rf"\1{NBS.name}/\2", markdown)
-    return seen.replace("](../", "](")
+    return seen.replace('srcset="', f'srcset="{NBS.name}/').replace("](../", "](")
 
 
 def is_plain_table(page: str) -> bool:

@@ -107,7 +107,7 @@ def as_loader(
         raise TypeError(f'a {kind} can be iterated only once, and an epoch needs it anew: '
                         'pass a list, a DataLoader, or a function that returns a fresh iterator')
     if not iterable: raise TypeError(
-        f'a {kind} is no data loader: pass something that can be iterated over batches')
+        f'a {kind} is no data loader: pass a DataLoader, or another iterable of batches')
     return dl
 
 # %% ../../nbs/basics/loaders.ipynb #825ae4bf

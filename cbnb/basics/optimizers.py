@@ -269,7 +269,7 @@ def _part_of(opt: Optimizer, groups: list[dict], state: dict[int, Any], first: i
     needed = [k for k in getattr(opt, 'defaults', {}) if all(k in g for g in opt.param_groups)]
     lacking = [k for k in needed if any(k not in g for g in groups)]
     if lacking: raise ValueError(f'the saved state is not that of {type(opt).__name__}: '
-                                 f'it has no {", ".join(lacking)}')
+                                 f'it has no {", ".join(lacking)}. Use the class that wrote it, or load the weights only')
     held = sum(len(g['params']) for g in groups)
     own = {i - first: s for i, s in state.items() if 0 <= i - first < held}
     return dict(state=own, param_groups=[_renumbered(g, -first) for g in groups])
@@ -314,9 +314,9 @@ class MultiOptimizer(Optimizer):
         """Update the weights with each optimizer, or raise `TypeError` if `closure` is not None
 
         Raises:
-            TypeError: several optimizers cannot share a closure
+            TypeError: several optimizers cannot share a closure: call step() without one
         """
-        if closure is not None: raise TypeError('several optimizers cannot share a closure')
+        if closure is not None: raise TypeError('several optimizers cannot share a closure: call step() without one')
         for opt in self.optimizers: opt.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -324,7 +324,7 @@ class MultiOptimizer(Optimizer):
         for opt in self.optimizers: opt.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict) -> None:
-        raise TypeError('which optimizer is the group for? add it to one of `optimizers`')
+        raise TypeError('a group belongs to one optimizer: call add_param_group of a member of `optimizers`')
 
     def state_dict(self) -> dict[str, Any]:
         "Return the states and groups of all members, with the parameters numbered consecutively"
@@ -341,12 +341,12 @@ class MultiOptimizer(Optimizer):
         Args:
             state_dict: a state that `state_dict` returned
         Raises:
-            ValueError: saved were groups of ... parameters, and here are groups of ...
+            ValueError: the saved optimizer has groups of ... parameters, and this one has groups of ...
         """
         mine, groups = self.param_groups, list(state_dict['param_groups'])
         sizes = [[len(g['params']) for g in some] for some in (groups, mine)]
         if sizes[0] != sizes[1]: raise ValueError(
-            f'saved were groups of {sizes[0]} parameters, and here are groups of {sizes[1]}')
+            f'the saved optimizer has groups of {sizes[0]} parameters, and this one has groups of {sizes[1]}')
         parts, first = [], 0
         for opt in self.optimizers:
             own = [groups.pop(0) for _ in opt.param_groups]

@@ -82,8 +82,8 @@ def _dataset_of(dl: Any) -> Any:
     "Return the dataset of a loader. If it is not a map-style dataset (with `__len__` and `__getitem__`), raise `ValueError`"
     dataset = getattr(dl, 'dataset', None)
     if dataset is None or not hasattr(dataset, '__len__') or not hasattr(dataset, '__getitem__'): raise ValueError(
-        f'the training loader is a {type(dl).__name__} without a dataset that can be indexed, so there is nothing to make '
-        'batches of other sizes of: use DataLoaders.from_datasets, or a DataLoader over such a dataset')
+        f'the training loader is a {type(dl).__name__} without a dataset that can be indexed, so cbnb cannot '
+        'make batches of other sizes: use DataLoaders.from_datasets, or a DataLoader over such a dataset')
     return dataset
 
 def _batch_of(dl: Any, n: int) -> Any:

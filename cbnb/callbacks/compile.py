@@ -372,7 +372,7 @@ def _use_step(learn: Learner, call: _Call) -> None:
 def _with_graphs(settings: dict[str, Any]) -> dict[str, Any]:
     "Return the settings with which torch.compile records CUDA graphs. If another backend or mode is set, raise `ValueError`"
     if settings['backend'] != 'inductor' or settings['mode'] is not None: raise ValueError(
-        f"graphs=True is backend='inductor' with mode='reduce-overhead', and not "
+        f"graphs=True means backend='inductor' with mode='reduce-overhead', and not "
         f"backend={settings['backend']!r} with mode={settings['mode']!r}")
     return settings | dict(mode='reduce-overhead')
 
@@ -418,7 +418,7 @@ class Compile(Callback):
         _check_model(model)
         device = torch.device(getattr(learn.dls, 'device', None) or 'cpu').type
         if self.graphs and device != 'cuda': raise ValueError(
-            f'graphs=True records CUDA graphs, and the batches are on the {device}: leave it out, or train on a GPU')
+            f'graphs=True records CUDA graphs, and the batches are on the {device}: leave graphs out, or train on a GPU')
         call = self.kept.of(model, *self._parts(model))
         call.where, call.copies, call.off, self.said = learn.where, self.graphs, False, len(call.compilations)
         call.seen.clear()

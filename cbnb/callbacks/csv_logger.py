@@ -65,7 +65,7 @@ class CSVLogger(Callback):
 
     def before_fit(self):
         if getattr(self.learn, 'recorder', None) is None: raise ValueError(
-            'CSVLogger writes what the Recorder records, and this learner has none: cbs=Recorder()')
+            'CSVLogger writes what the Recorder records, and this learner has none: pass cbs=Recorder()')
         goes_on = self.append or self.learn.start_epoch > 0
         self.begun = goes_on and self.file.exists() and self.file.stat().st_size > 0
         self.size = self.file.stat().st_size if self.begun else 0       # bytes already in the file

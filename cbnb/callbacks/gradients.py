@@ -139,7 +139,7 @@ class GradientAccumulation(Callback):
         self.sum = _Sum()
         if sum(isinstance(cb, GradientAccumulation) and cb.run for cb in self.learn.cbs) > 1:
             raise ValueError('two GradientAccumulation would both scale the loss: keep one '
-                             '(learn.remove_cb), or give the other run = False')
+                             '(learn.remove_cb), or set run = False on the other')
 
     def before_backward(self):
         learn, held = self.learn, self.sum

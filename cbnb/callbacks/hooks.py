@@ -178,7 +178,7 @@ def as_hook(f: Callable[..., Any], cb: Callback) -> Callable[..., Any]:
 def _check_own_hook(cb: Callback) -> None:
     "Raise `TypeError` if a callback class has no method `hook`, or one with a wrong signature"
     name = type(cb).__name__
-    if not hasattr(type(cb), 'hook'): raise TypeError(f'{name} needs a hook: pass hook=f, or write it as a method')
+    if not hasattr(type(cb), 'hook'): raise TypeError(f'{name} needs a hook: pass hook=f, or define a method hook')
     if not _takes(cb.hook, 3): raise TypeError(f'{name}.hook{inspect.signature(cb.hook)} should take (self, module, input, output)')
 
 # %% ../../nbs/callbacks/hooks.ipynb #508568d1
@@ -389,7 +389,7 @@ class ActivationStats(HookCallback):
         names = list(self.layers)
         if i in names: return self.rows[i].read()
         if isinstance(i, str) or not -len(names) <= i < len(names):
-            raise IndexError(f'there is no layer {i!r}: these are {len(names)}, {", ".join(names)}')
+            raise IndexError(f'there is no layer {i!r}: the {len(names)} layers are {", ".join(names)}')
         return self.rows[names[i]].read()
 
     def layer_stats(self, i: int | str) -> tuple[list[float], list[float], list[float]]:
@@ -432,10 +432,10 @@ class ActivationStats(HookCallback):
         Returns:
             log(1 + count), of shape (bins, batches)
         Raises:
-            ValueError: no histograms were recorded: with_hist=True
+            ValueError: no histograms were recorded: pass with_hist=True
             ValueError: limits={limits} should be (low, high), with low below high
         """
-        if not self.with_hist: raise ValueError('no histograms were recorded: with_hist=True')
+        if not self.with_hist: raise ValueError('no histograms were recorded: pass with_hist=True')
         table, limits = self._table(i), limits or self.limits(i)
         if not limits[0] < limits[1]:
             raise ValueError(f'limits={limits} should be (low, high), with low below high')

@@ -483,12 +483,12 @@ class Interpretation:
     Args:
         found: the result of `predictions`
     Raises:
-        ValueError: an interpretation compares predictions with targets, and this loader has none: learn.show_results()
-            needs none
+        ValueError: an interpretation compares predictions with targets, and this loader has no targets:
+            learn.show_results() shows predictions alone
     """
     def __init__(self, found: Predictions):
         if found.targets is None: raise ValueError(
-            'an interpretation compares predictions with targets, and this loader has none: learn.show_results() needs none')
+            'an interpretation compares predictions with targets, and this loader has no targets: learn.show_results() shows predictions alone')
         self.found, self.task = found, found.task               # 'classes', 'labels', 'values', 'maps' or 'other'
         self.preds, self.targets = found.preds, found.targets   # one row per item: probabilities or values
         self.decoded = found.decoded                            # decoded predictions, in the form of `targets`
@@ -755,7 +755,7 @@ class Interpretation:
     def _class_number(self, of: Any) -> int:
         if of in self.classes: return self.classes.index(of)
         if isinstance(of, int) and -len(self.classes) <= of < len(self.classes): return of % len(self.classes)
-        raise ValueError(f'there is no class {of!r}: these are {", ".join(self.classes)}')
+        raise ValueError(f'there is no class {of!r}: the classes are {", ".join(self.classes)}')
 
     def _true_and_prob(self, of: Any) -> tuple[Tensor, Tensor]:
         "Return whether each item belongs to class `of`, and the probability of this class. None: the second of two classes, or each item's predicted class"

@@ -28,7 +28,7 @@ def _check_mix(cb: Callback) -> None:
     both = [other for other in learn.cbs if isinstance(other, Mix) and other.run]
     if len(both) > 1: raise ValueError(
         f'{both[0]} and {both[1]} together would mix inputs twice, but targets only once: '
-        'keep one (learn.remove_cb), or give the other run = False')
+        'keep one (learn.remove_cb), or set run = False on the other')
 
 # %% ../../nbs/callbacks/mixup.ipynb #e399e2a0
 class Mix(Callback):

@@ -95,10 +95,10 @@ def check_fp16(learn: Learner) -> None:
     ours = [opt, *getattr(opt, 'optimizers', [])]
     if any(not any(o is mine for mine in ours) for o in owned_by_steps(learn)[2]): raise TypeError(
         f'{type(step).__name__} has an optimizer besides learn.opt, whose gradients would stay scaled: '
-        'make them one, MultiOptimizer([...]), or use learn.to_bf16(), which needs no scale')
+        'combine both in MultiOptimizer([...]), or use learn.to_bf16(), which needs no scale')
     if any(p.dtype is torch.float16 for g in opt.param_groups for p in g['params']): raise TypeError(
-        'the weights are in float16, where small updates are lost: mixed precision keeps them in float32, '
-        'model.float(), and casts them for each product')
+        'the weights are in float16, where small updates are lost: call model.float(). Mixed precision keeps the weights '
+        'in float32, and casts them for each product')
 
 def _no_scale(step: Step) -> TypeError:
     return TypeError(f'{type(step).__name__} computes gradients by itself, where fp16 cannot scale its loss: '
@@ -155,7 +155,7 @@ class MixedPrecision(Callback):
 
     def before_fit(self) -> None:
         if sum(isinstance(cb, MixedPrecision) and cb.run for cb in self.learn.cbs) > 1: raise ValueError(
-            'two MixedPrecision: keep one (learn.remove_cb), or give the other run = False')
+            'two MixedPrecision: keep one (learn.remove_cb), or set run = False on the other')
         self._prepare_steps()
 
     def before_train(self) -> None: self._prepare_steps()

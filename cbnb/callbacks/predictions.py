@@ -419,13 +419,13 @@ def get_preds(self: Learner, ds_idx: int = 1, dl: Any = None, with_input: bool =
     Returns:
         predictions, and targets or None; inputs come first if requested, decisions and losses last
     Raises:
-        ValueError: with_decoded needs the predictions in memory: with_preds=True
+        ValueError: with_decoded needs the predictions in memory: pass with_preds=True
     Example:
         from cbnb.toy import line_learner, raises
         with raises(ValueError, 'Line has no dropout layers'): line_learner().get_preds(cbs=MCDropoutCallback)
     """
     if with_decoded and not with_preds:
-        raise ValueError('with_decoded needs the predictions in memory: with_preds=True')
+        raise ValueError('with_decoded needs the predictions in memory: pass with_preds=True')
     dl = self.dls[ds_idx] if dl is None else as_loader(dl, single=True)
     gather = GatherPredsCallback(
         with_input, with_loss, save_preds, save_targs, with_preds, with_targs, concat_dim,

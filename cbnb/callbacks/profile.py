@@ -486,7 +486,7 @@ def profiling(self: Learner, workers: Sequence[int] = (2, 4), device: bool | Non
 
 def _check_free(learn: Learner) -> None:
     "Raise `RuntimeError` if a learner is running or being profiled"
-    if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): profile it from outside')
+    if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): profile it after the run')
     if any(isinstance(getattr(f, '__self__', None), _Profiler) for f in learn.callbacks.wrappers): raise RuntimeError(
         'this learner is being profiled already')
 

@@ -40,7 +40,7 @@ class SaveModel(Tracker):
         reset_on_fit: forget the best value when a fit begins
         every: such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see above
     Raises:
-        ValueError: every={every} saves at these places only: leave out every_epoch and at_end
+        ValueError: every={every} already says when to save: leave out every_epoch and at_end
         ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is saved, the last one
             included; or only the end is; or, without both, the best
     """
@@ -55,7 +55,7 @@ class SaveModel(Tracker):
         self.duration = None if every is None else as_duration(every, 'every')
         self.every: Any = None         # the `Every` of the fit, if you passed `every`
         if every is not None and (every_epoch or at_end): raise ValueError(
-            f'every={every!r} saves at these places only: leave out every_epoch and at_end')
+            f'every={every!r} already says when to save: leave out every_epoch and at_end')
         if every_epoch and at_end: raise ValueError(
             f'every_epoch={every_epoch!r} and at_end=True contradict each other: each epoch is '
             'saved, the last one included; or only the end is; or, without both, the best')

@@ -80,7 +80,7 @@ def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
     if not hasattr(made, 'step'):
         raise TypeError(f'make returned {made!r}, which has no step: return the scheduler')
     if plateau and not monitor:
-        raise ValueError("ReduceLROnPlateau needs something to look at: monitor='valid_loss'")
+        raise ValueError("ReduceLROnPlateau needs a column to watch: pass monitor='valid_loss'")
     if not monitor: return
     if not plateau and 'metrics' not in inspect.signature(made.step).parameters:
         raise ValueError(f'{type(made).__name__} takes no value: no monitor={monitor!r} then')

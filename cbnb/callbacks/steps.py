@@ -104,7 +104,7 @@ def check_parts(**given: Any) -> None:
             f'{name} is the class {value.__name__}: pass an instance, {value.__name__}(...)')
     opt = given.get('opt')
     if opt is not None and not hasattr(opt, 'param_groups'): raise TypeError(
-        f'opt={opt!r} is no optimizer; several can be one, MultiOptimizer([...])')
+        f'opt={opt!r} is no optimizer: pass one, or combine several in MultiOptimizer([...])')
 
 # %% ../../nbs/callbacks/steps.ipynb #8088c4a6
 def trainable(opt: Optimizer) -> list[Tensor]:
@@ -153,7 +153,7 @@ class TrainStep(ModelStep):
         with torch.enable_grad():
             self.predict(state)
             self.loss(state)
-            if state.loss_grad is None: raise ValueError('the batch has no targets: see n_inp')
+            if state.loss_grad is None: raise ValueError('the batch has no targets: n_inp of DataLoaders is the number of elements that are inputs')
             self.backward(state)
             self.step(state)
         self.zero_grad(state)

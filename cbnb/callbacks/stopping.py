@@ -216,7 +216,7 @@ class StopAfter(Callback):
         at: time of day, 'HH:MM', or a `datetime`; None: no limit
         validate: validate the last epoch; False: end the fit immediately
     Raises:
-        ValueError: say when: StopAfter(seconds=600), (steps=500) or (at='18:30')
+        ValueError: pass a limit: StopAfter(seconds=600), StopAfter(steps=500) or StopAfter(at='18:30')
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(n=4, cbs=StopAfter(steps=6))
@@ -228,7 +228,7 @@ class StopAfter(Callback):
 
     def __init__(self, seconds: float | None = None, steps: int | None = None, at: Any = None, validate: bool = True):
         if seconds is None and steps is None and at is None:
-            raise ValueError("say when: StopAfter(seconds=600), (steps=500) or (at='18:30')")
+            raise ValueError("pass a limit: StopAfter(seconds=600), StopAfter(steps=500) or StopAfter(at='18:30')")
         self.seconds = None if seconds is None else as_positive(seconds, 'seconds')
         self.steps = None if steps is None else as_count(steps, 'steps', 1)
         if at is not None: next_time(at)                     # raises an error if `at` is no time

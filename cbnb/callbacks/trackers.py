@@ -63,7 +63,7 @@ def column_index(monitor: str, learn: Any, who: str) -> int:
     "Return the index of a column in the table of epochs, after `epoch`. If `who` cannot watch the column, raise `ValueError`"
     recorder = getattr(learn, 'recorder', None)
     if recorder is None: raise ValueError(
-        f'{who} watches what the Recorder writes, and this learner has none: add cbs=Recorder')
+        f'{who} watches what the Recorder writes, and this learner has none: pass cbs=Recorder()')
     no_result, why = ('epoch', 'step', 'time'), ''
     there = [name for name in recorder.last().metric_names if name not in no_result]
     if monitor in there: return there.index(monitor)

@@ -434,7 +434,7 @@ class Learner(NativeLearner):
         silent: True: print no table of epochs
         **others: more arguments for cbnb's learner
     Raises:
-        ValueError: true_wd=False: that is torch.optim.Adam, as opt_func; AdamW has true decay
+        ValueError: true_wd=False adds the decay to the gradient: pass opt_func=torch.optim.Adam. AdamW has true decay
         ValueError: bn_wd=False: give batch norm layers a group of their own, by layer_groups, and wd=0 for it in the
             optimizer
     """
@@ -442,7 +442,7 @@ class Learner(NativeLearner):
             true_wd: bool = True, bn_wd: bool = True, wd: float | None = None, train_bn: bool = True, path: Any = None,
             model_dir: str = 'models', callback_fns: Any = None, callbacks: Any = None, layer_groups: Any = None, add_time: bool = True,
             silent: bool | None = None, **others: Any):
-        if not true_wd: raise ValueError('true_wd=False: that is torch.optim.Adam, as opt_func; AdamW has true decay')
+        if not true_wd: raise ValueError('true_wd=False adds the decay to the gradient: pass opt_func=torch.optim.Adam. AdamW has true decay')
         if not bn_wd: raise ValueError('bn_wd=False: give batch norm layers a group of their own, '
                                        'by layer_groups, and wd=0 for it in the optimizer')
         self.train_bn = train_bn

@@ -67,14 +67,14 @@ class GeneralScheduler(LearnerCallback):
         phases: phases that follow one another
         start_epoch: epoch to continue from; None: the first
     Raises:
-        ValueError: phases: there is none with a length above 0
+        ValueError: there is no phase with a length above 0
     """
     run_in = ('fit',)
 
     def __init__(self, learn: Learner, phases: Sequence[TrainingPhase], start_epoch: int | None = None):
         super().__init__(learn)
         self.phases, self.start_epoch = [p for p in phases if p.length], start_epoch
-        if not self.phases: raise ValueError('phases: there is none with a length above 0')
+        if not self.phases: raise ValueError('there is no phase with a length above 0')
 
     def on_train_begin(self, **kwargs):
         self.n, self.per_epoch = sum(p.length for p in self.phases), n_batches(self.learn.dls.train)
@@ -84,7 +84,7 @@ class GeneralScheduler(LearnerCallback):
 
     def jump_to_epoch(self, epoch):
         if self.per_epoch is None: raise ValueError(
-            'to go on from an epoch, it must be known how many batches one has: Batches(make, n_iter=...)')
+            'to continue from an epoch, the loader needs a length: wrap it in Batches(make, n_iter=...)')
         for self.at in range(self.per_epoch*epoch + 1): self._set_now()
 
     def on_batch_end(self, train, num_batch, **kwargs):
@@ -137,7 +137,7 @@ class OneCycleScheduler(GeneralScheduler):
     def on_train_begin(self, n_epochs, **kwargs):
         per_epoch = n_batches(self.learn.dls.train)
         if per_epoch is None: raise ValueError(
-            'one cycle needs to know how many batches an epoch has: Batches(make, n_iter=...)')
+            'one cycle needs the number of batches of an epoch: wrap the loader in Batches(make, n_iter=...)')
         n = per_epoch*(self.tot_epochs or n_epochs)
         n_up = int(n*self.pct_start)
         top, (mom, low) = spread_lrs(self.lr_max, len(self.opt.param_groups), 'max_lr'), self.moms

@@ -325,7 +325,7 @@ def _rehearsed(learn: Learner, method: str, args: Sequence[Any], kwargs: Mapping
         raise ValueError(f'a learner has no method {method!r}; there are fit, fit_one_cycle, fit_flat_cos, '
                          'fit_sgdr and fine_tune')
     getattr(made, method)(*args, **kwargs)
-    if not made._noted: raise ValueError(f'{method} has started no fit, so there is nothing to plan')
+    if not made._noted: raise ValueError(f'{method} has started no fit, so it has no schedule to plot')
     return made
 
 # %% ../../nbs/display/schedules.ipynb #e030481f

@@ -202,10 +202,10 @@ def check_sharding(
     held = {p for opt in opts for group in opt.param_groups for p in group['params']}
     models = [m for m in models if any(p in held for p in m.parameters())]
     if step.own_update or isinstance(step, CallStep): raise TypeError(
-        f'{type(step).__name__} calls a function of yours or computes gradients by itself, where sharded weights have none: '
+        f'{type(step).__name__} needs the whole model, and sharded=True gives each process a part: '
         'train with learn.distributed(), where each process holds the whole model')
     for opt in opts:
-        if needs_closure(opt): raise TypeError(f'{type(opt).__name__} needs all parameters in one piece, and they are sharded')
+        if needs_closure(opt): raise TypeError(f'{type(opt).__name__} needs all parameters in one process, and sharded=True divides them: train with learn.distributed()')
     _check_callbacks(learn.cbs)
     for m in models: _check_model(m)
     _check_params(models, held)

@@ -274,7 +274,7 @@ def _load_pickle(fname: str | Path, cpu: bool, trust: bool, model: Any, parts: d
     try: learn = read_file(fname, 'cpu' if cpu else None, trust=True, writer='Learner.export')
     except (ImportError, AttributeError) as e:
         if "'cbnb." not in str(e): raise                  # a module of yours is missing
-        raise ValueError(f"{fname} was written by another version of cbnb ({e}): load it there, and export it to a name that ends in '.cbnb'") from e
+        raise ValueError(f"{fname} was written by another version of cbnb ({e}): load it with that version, and export it to a name that ends in '.cbnb'") from e
     if isinstance(learn, Learner): return learn
     raise TypeError(f'{fname} holds a {type(learn).__name__}, not a learner: '
                     'for what Learner.save has written, use Learner.load')

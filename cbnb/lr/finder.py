@@ -53,7 +53,7 @@ def geometric(start: float,    # first number, above 0
     end: float, n: int) -> list[float]:
     "Return `n` numbers that grow by equal factors from `start` to `end`. Raises `ValueError` unless 0 < start < end"
     if start <= 0 or end <= start:
-        raise ValueError(f'a sweep from {start:g} to {end:g} makes no sense: 0 < start_lr < end_lr')
+        raise ValueError(f'start_lr={start:g} should be above 0 and below end_lr={end:g}')
     return [start*(end/start)**(i/(n - 1)) for i in range(n)]
 
 # %% ../../nbs/lr/finder.ipynb #dfe4d1ad
@@ -579,10 +579,10 @@ class LRFind:
         Args:
             lr: rate of the last group: a number, or the name of a rule with a suggestion
         Raises:
-            ValueError: {lr} has suggested no rate; there are ...
+            ValueError: the rule {lr} suggested no rate; there are ...
         """
         if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
-            f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
+            f'the rule {lr!r} suggested no rate; there are {", ".join(self.suggestions) or "none"}')
         self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
 
     @property
@@ -843,7 +843,7 @@ def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int =
     Returns:
         the curve, the suggestions, and the recommended rate as `.lr`
     Raises:
-        ValueError: n_epoch=0 should be above 0: how long do you mean to train?
+        ValueError: n_epoch=0 should be above 0: pass the number of epochs that you plan
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner()
@@ -852,7 +852,7 @@ def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int =
     finder, rules = LRFinder(start_lr, end_lr, num_it, stop_div), as_rules(suggest_funcs)
     budget, cbs = checked_trials(trials, finder.num_it), as_list(cbs)
     if n_epoch is not None and as_positive(n_epoch, 'n_epoch') == 0:
-        raise ValueError('n_epoch=0 should be above 0: how long do you mean to train?')
+        raise ValueError('n_epoch=0 should be above 0: pass the number of epochs that you plan')
     self._mock_run(finder, cbs)
     planned = planned_run(n_epoch, self.n_epoch if self.train_iter else None,
                           finder.epoch_batches or n_batches(self.dls.train),

@@ -1,6 +1,7 @@
-"""The moving picture of the README, nbs/images/dashboard.gif: a fit in JupyterLab, recorded while it runs and is steered.
+"""The moving pictures of the README, nbs/images/dashboard.gif and dashboard-dark.gif: a fit in JupyterLab, recorded while it is steered.
 
     python tests/browser/recording.py               record it; Chromium is needed, and a machine that is not too busy
+    python tests/browser/recording.py --dark        record it in JupyterLab's dark theme
     python tests/browser/recording.py --file X.gif  into another file, to look at it
 
 The fit is that of the quick start, slowed down so that a person can follow. The first frame shows it half done, because that is what a
@@ -23,6 +24,7 @@ from notebooks import NBS, ROOT
 from pictures import quick_start
 
 GIF = NBS / "images" / "dashboard.gif"
+DARK = GIF.with_stem("dashboard-dark")
 LIMIT = 600_000  # bytes
 WIDTH = 900  # pixels
 PAGE = (1250, 900)  # so that the chart and the table are side by side
@@ -55,10 +57,11 @@ def way_of_the_mouse(start: tuple[float, float], end: tuple[float, float], n: in
     return [(start[0] + s * (end[0] - start[0]), start[1] + s * (end[1] - start[1])) for s in shares]
 
 
-def recorded(lab: Lab, seconds: float) -> list[Image.Image]:
+def recorded(lab: Lab, seconds: float, theme: str) -> list[Image.Image]:
     """The frames of a fit that is steered: the learning rate is lowered, and then it ends."""
     cells = ["\n".join([*quick_start(), SLOWLY.format(seconds=seconds)]), FIT]
     with lab.open(lab.write("recording.ipynb", cells), size=PAGE) as page:
+        page.set_theme(theme)
         page.run_cell(0, timeout=120)
         page.run_cell(1, wait=False)
         output = page.output(1)
@@ -91,13 +94,13 @@ def recorded(lab: Lab, seconds: float) -> list[Image.Image]:
         return [*frames, shot(page, box, None)]
 
 
-def write_gif(frames: list[Image.Image], path: Path) -> None:
+def write_gif(frames: list[Image.Image], path: Path, theme: str) -> None:
     """One palette for all frames, so that what does not change needs no bytes."""
     sheet = Image.new("RGB", (WIDTH, 3 * frames[0].height))
     for i, frame in enumerate((frames[0], frames[len(frames) // 2], frames[-1])):
         sheet.paste(frame, (0, i * frame.height))
     for i, name in enumerate(("train", "valid", "raw", "quiet")):  # thin lines, which few pixels have
-        sheet.paste(PALETTE[name].light, (i * 100, 0, i * 100 + 100, 100))
+        sheet.paste(getattr(PALETTE[name], theme), (i * 100, 0, i * 100 + 100, 100))
     palette = sheet.quantize(COLORS, dither=Image.Dither.NONE)
     drawn = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     durations = [round(1000 * EVERY)] * (len(frames) - 1) + [round(1000 * EVERY * LAST)]
@@ -108,14 +111,17 @@ def main() -> None:
     if why := what_is_missing():
         sys.exit(why)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--file", type=Path, default=GIF)
+    parser.add_argument("--file", type=Path)
+    parser.add_argument("--dark", action="store_true", help="in the dark theme")
     parser.add_argument("--seconds", type=float, default=0.02, help="how much longer a batch lasts")
     args = parser.parse_args()
+    theme = "dark" if args.dark else "light"
+    path = args.file or (DARK if args.dark else GIF)
     with tempfile.TemporaryDirectory() as place, chromium() as browser, Lab(Path(place) / "lab", browser=browser) as lab:
-        frames = recorded(lab, args.seconds)
-    write_gif(frames, args.file)
-    size = args.file.stat().st_size
-    print(f"{args.file.name}: {len(frames)} frames of {frames[0].width} x {frames[0].height}, {size / 1000:.0f} kB")
+        frames = recorded(lab, args.seconds, theme)
+    write_gif(frames, path, theme)
+    size = path.stat().st_size
+    print(f"{path.name}: {len(frames)} frames of {frames[0].width} x {frames[0].height}, {size / 1000:.0f} kB")
     if size > LIMIT:
         sys.exit(f"that is more than {LIMIT / 1000:.0f} kB: take fewer colors or frames")
 

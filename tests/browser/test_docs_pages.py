@@ -1,17 +1,21 @@
 """The pages of the documentation as a reader meets them: with a keyboard or a screen reader, on a telephone, in both themes, without a network."""
 
+import re
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 
 import pytest
 
-from docs_site import build, served
+from docs_site import OUT, build, served
 from lab import chromium
 from notebook_page import axe_violations
+from notebooks import SETTINGS
 
 # At least one of each kind; the last ones take axe longest, and are long pages of kinds that are among the first
 PAGES = [
     "index",
     "search",
+    "404",
     "guides/contents",
     "guides/gallery",
     "tutorials/callback",
@@ -38,7 +42,7 @@ READ_BY_AXE = [
         for name in PAGES[:-5]
         if name not in ("guides/contents", "how_to/resume_after_a_crash", "how_to/log_elsewhere", "schedule")
     ),
-    *((name, "dark") for name in ("index", "search", "guides/gallery", "how_to/errors", "reference/schedules", "history")),
+    *((name, "dark") for name in ("index", "search", "404", "guides/gallery", "how_to/errors", "reference/schedules", "history")),
 ]
 NARROW, WIDE = 420, (1024, 1330, 1400)
 WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -98,6 +102,59 @@ def test_the_notebook_of_a_page_can_be_downloaded(site: str, browser):
     with page.expect_download() as download:
         page.locator(".view-this-page a").click()
     assert download.value.suggested_filename == "04_learner.ipynb"
+
+
+def test_a_wrong_address_leads_to_the_search(site: str, browser):
+    """A server sends 404.html for an address of any depth."""
+    page = browser.new_page()
+    page.route("**/how_to/nothing/here.html", lambda route: route.fulfill(status=404, path=OUT / "404.html"))
+    page.goto(f"{site}/how_to/nothing/here.html")
+    assert page.locator(".skip-to-content").evaluate("link => link.href") == f"{site}/how_to/nothing/here.html#furo-main-content"
+    assert {link.split("#")[0].split("?")[0].startswith(site) for link in page.evaluate(ADDRESSES)} == {True}
+    page.locator("form.find input").fill("clip gradients")
+    page.locator("form.find button").click()
+    page.wait_for_selector("ul.search li a")
+    assert page.url == f"{site}/search.html?q=clip+gradients"
+
+
+ADDRESSES = (
+    "() => [...document.querySelectorAll('article a, .sidebar-tree a, script[src], link[rel=stylesheet]')].map(e => e.href ?? e.src)"
+)
+
+
+def test_a_reader_can_change_the_version(site: str, browser):
+    page = browser.new_page()
+    page.goto(f"{site}/how_to/errors.html", wait_until="networkidle")
+    assert not page.locator(".versions").is_visible()  # there is one
+    versions = [{"name": "stable", "place": ""}, {"name": "dev", "place": "dev/"}]
+    page.route("**/versions.json", lambda route: route.fulfill(json=versions))
+    page.route("**/dev/**", lambda route: route.fulfill(body="dev", content_type="text/html"))
+    page.goto(f"{site}/how_to/errors.html")
+    select = page.get_by_label("Version")
+    select.wait_for()
+    assert select.locator("option:checked").inner_text() == "stable"
+    select.select_option("dev")
+    page.wait_for_url(f"{site}/dev/how_to/errors.html")
+
+
+def test_search_engines_find_each_page_at_its_address(site: str):
+    address = f"{SETTINGS['doc_host']}{SETTINGS['doc_baseurl']}/"
+    places = [place.text for place in ElementTree.parse(OUT / "sitemap.xml").findall(".//{*}loc")]
+    assert all(place.startswith(address) and (OUT / place.removeprefix(address)).exists() for place in places)
+    assert {f"{address}{name}.html" for name in PAGES if name not in ("search", "404")} <= set(places)
+    found = re.findall('rel="canonical" href="(.*?)"', (OUT / "how_to" / "errors.html").read_text(encoding="utf-8"))
+    assert found == [f"{address}how_to/errors.html"]
+
+
+def test_a_picture_follows_the_theme(site: str, browser):
+    for theme, name in (("light", "dashboard.gif"), ("dark", "dashboard-dark.gif")):
+        page = browser.new_page(color_scheme=theme)
+        asked = []
+        page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+        page.goto(f"{site}/index.html", wait_until="networkidle")
+        shown = [image.get_attribute("src").rpartition("/")[2] for image in page.locator("article img").all() if image.is_visible()]
+        assert name in shown and [file for file in asked if file.startswith("dashboard")] == [name]
+        page.close()
 
 
 def test_sections_are_folded_and_open_where_the_reader_is(site: str, browser):

@@ -876,7 +876,7 @@ class NoScheduler:
         (lambda: cbnb.GradientClip(0), ValueError, "max_norm=0 should be above 0"),
         (lambda: cbnb.GradientClip(1.0, 0), ValueError, "norm_type=0 should be above 0"),
         (lambda: cbnb.GradientAccumulation(0), ValueError, "n_acc=0"),
-        (lambda: cbnb.StopAfter(), ValueError, "say when"),
+        (lambda: cbnb.StopAfter(), ValueError, "pass a limit"),
         (lambda: cbnb.StopAfter(steps=0), ValueError, "steps=0"),
         (lambda: cbnb.StopAfter(seconds=-1), ValueError, "seconds=-1"),
         (lambda: cbnb.StopAfter(at="noon"), ValueError, "at='noon' should be a time like"),
@@ -917,7 +917,7 @@ def test_the_least_and_the_greatest_settings_are_allowed():
     "make, error, words",
     [
         (lambda: cbnb.TorchScheduler(NoScheduler), TypeError, "which has no step"),
-        (lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau), ValueError, "needs something to look at"),
+        (lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau), ValueError, "needs a column to watch"),
         (
             lambda: cbnb.TorchScheduler(lambda opt: torch_schedulers.StepLR(opt, 1), monitor="valid_loss"),
             ValueError,

@@ -468,7 +468,7 @@ def test_a_loader_without_targets():
     learn.show_results(3, dl=[(torch.randn(5, 4),)])
     found = predictions(learn, [(torch.randn(5, 4),)])
     assert found.targets is None and found.card(0).actual is None and found.card(0).wrong is None
-    with pytest.raises(ValueError, match="this loader has none"):
+    with pytest.raises(ValueError, match="this loader has no targets"):
         learn.interpret(dl=[(torch.randn(5, 4),)])
 
 

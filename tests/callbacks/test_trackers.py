@@ -156,7 +156,7 @@ def test_names_are_checked_before_the_first_batch(cls):
     assert "no validation loader" in refused(line_learner(valid=False), "valid_loss")
     alone = line_learner(cbs=cbnb.Recorder(valid_metrics=False))
     assert "valid_metrics=False" in refused(alone, "valid_loss")
-    with pytest.raises(ValueError, match="add cbs=Recorder"):
+    with pytest.raises(ValueError, match="pass cbs=Recorder"):
         line_learner(default_cbs=False, progress=True).fit(1, cbs=cls())
     both = line_learner(metrics=mae, cbs=cbnb.Recorder(train_metrics=True))
     for monitor in ("train_mae", "valid_mae", "train_loss", "valid_loss"):

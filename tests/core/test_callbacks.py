@@ -505,7 +505,7 @@ def test_an_instance_on_two_learners_belongs_to_the_last():
     """D17: it stayed in both lists; then the first lost it without a word."""
     cb = Keeper()
     one = line_learner(cbs=cb)
-    with pytest.warns(UserWarning, match=r"Keeper was on another learner.*make one for each") as warned:
+    with pytest.warns(UserWarning, match=r"Keeper was on another learner.*make a new one for each") as warned:
         two = line_learner(cbs=cb)
     assert len(warned) == 1
     assert cb not in one.cbs and cb in two.cbs and cb.learn is two and not hasattr(one, "keeper")

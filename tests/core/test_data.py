@@ -399,7 +399,7 @@ def test_data_in_place_of_the_number_of_a_loader_is_told_so(data):
     """The error was about `<=`."""
     learn = line_learner()
     for use in (learn.validate, learn.get_preds):
-        with pytest.raises(TypeError, match="passed as dl="):
+        with pytest.raises(TypeError, match="pass dl="):
             use(data)
 
 
@@ -941,7 +941,7 @@ def test_loaders_by_index():
     dls = on_cpu(one, two, three)
     assert [dls[i] for i in (-3, -1, 0, 1, 2)] == [one, three, one, two, three] and len(dls) == 3
     for i in (-4, 3):
-        with pytest.raises(IndexError, match=f"there is no loader {i}: these are 3"):
+        with pytest.raises(IndexError, match=f"there is no loader {i}: there are 3"):
             dls[i]
     assert dls.train is one and dls.valid is two and on_cpu(one).valid is None and on_cpu(one, None, three).valid is three
     assert (

@@ -239,7 +239,7 @@ BAD = {
     ),
     "validation without a loader": (lambda: line_learner(valid=False).validate(), IndexError, "no loader 1"),
     "preds without a loader": (lambda: line_learner(valid=False).get_preds(), IndexError, "no loader 1"),
-    "no such loader": (lambda: line_learner().validate(7), IndexError, "no loader 7: these are 2"),
+    "no such loader": (lambda: line_learner().validate(7), IndexError, "no loader 7: there are 2"),
     "optimizer that is none": (learner(opt_func=lambda groups, lr: lr), TypeError, "opt_func returned 0.1, which is no optimizer"),
     "two learning rates": (
         lambda: line_learner(opt_func=__import__("functools").partial(torch.optim.SGD, lr=0.5), lr=0.1),

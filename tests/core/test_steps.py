@@ -810,7 +810,7 @@ def test_state_and_groups_are_live():
     opt.param_groups[2]["lr"] = 7.0
     assert opt.optimizers[1].param_groups[0]["lr"] == 7.0 and get_hyper(opt, "lr") == [0.1, 0.5, 7.0]
     assert hyper_key(opt, "mom") is None and known_hypers(opt)[0] == "wd" and "lr" in opt.defaults
-    with pytest.raises(TypeError, match="which optimizer"):
+    with pytest.raises(TypeError, match="belongs to one optimizer"):
         opt.add_param_group(dict(params=[torch.ones(1)]))
 
 
@@ -925,7 +925,7 @@ def test_optimizers_with_ones_own_can_be_loaded_again_and_again(tmp_path):
         (lambda model, opt: cbnb.TrainStep(model, nn.MSELoss, opt), "loss_func is the class MSELoss: pass an instance"),
         (lambda model, opt: cbnb.TrainStep(Line, nn.MSELoss(), opt), "model is the class Line: pass an instance"),
         (lambda model, opt: cbnb.callbacks.steps.ClipStep(model, nn.MSELoss(), torch.optim.SGD), "opt is the class SGD: pass an instance"),
-        (lambda model, opt: cbnb.TrainStep(model, nn.MSELoss(), [opt]), "is no optimizer; several can be one"),
+        (lambda model, opt: cbnb.TrainStep(model, nn.MSELoss(), [opt]), "is no optimizer: pass one, or combine several"),
         (lambda model, opt: cbnb.EvalStep(model, nn.MSELoss), "loss_func is the class MSELoss: pass an instance"),
     ],
 )
@@ -1184,7 +1184,7 @@ def test_a_model_that_returns_no_loss_is_told_so():
     with pytest.raises(ValueError, match=r"loss_func is missing.*Learner\(dls, model, train_step=ModelLossStep\(\)\)"):
         cbnb.Learner(labelled_loaders(), nn.Linear(3, 2))
     dls = cbnb.DataLoaders([dict(ids=torch.ones(2, 3))], device="cpu")
-    with pytest.raises(ValueError, match="Labelled returned no loss: has the batch labels"):
+    with pytest.raises(ValueError, match="Labelled returned no loss: does the batch have labels"):
         cbnb.Learner(dls, Labelled()).fit(1)
 
 

@@ -182,14 +182,14 @@ def test_single_numbers_are_refused():
 
 def test_an_optimizer_with_a_closure_is_refused():
     learn = ready(wave_learner(opt_func=torch.optim.LBFGS))
-    with pytest.raises(TypeError, match="LBFGS needs all parameters in one piece"):
+    with pytest.raises(TypeError, match="LBFGS needs all parameters in one process"):
         check_sharding(learn)
 
 
 def test_a_step_that_computes_gradients_is_refused():
     learn = wave_learner()
     ready(other := wave_learner(train_step=lambda x, y: nn.functional.mse_loss(learn.model(x), y)))
-    with pytest.raises(TypeError, match="LossStep calls a function of yours"):
+    with pytest.raises(TypeError, match="LossStep needs the whole model"):
         check_sharding(other)
 
 

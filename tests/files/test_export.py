@@ -410,7 +410,7 @@ def test_a_pickle_of_another_version_says_so(tmp_path, monkeypatch, module, word
         there.setitem(sys.modules, module, place)
         there.setattr(place, "Old", type("Old", (cbnb.Callback,), dict(__module__=module, __qualname__="Old")), raising=False)
         file = line_learner(path=tmp_path, cbs=place.Old()).export()
-    with pytest.raises(ValueError, match=r"was written by another version of cbnb \(.*\): load it there") as told:
+    with pytest.raises(ValueError, match=r"was written by another version of cbnb \(.*\): load it with that version") as told:
         cbnb.load_learner(file, trust=True)
     assert word in str(told.value) and isinstance(told.value.__cause__, (ImportError, AttributeError))
 

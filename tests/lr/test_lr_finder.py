@@ -190,8 +190,8 @@ def test_rates_per_group(start, end):
 @pytest.mark.parametrize(
     "settings, words",
     [
-        (dict(start_lr=1, end_lr=0.1), "from 1 to 0.1"),
-        (dict(start_lr=0), "from 0 to 10"),
+        (dict(start_lr=1, end_lr=0.1), "start_lr=1 should be above 0 and below end_lr=0.1"),
+        (dict(start_lr=0), "start_lr=0 should be above 0 and below end_lr=10"),
         (dict(start_lr=-1), "start_lr=-1"),
         (dict(start_lr="small"), "start_lr='small' is not a number"),
         (dict(num_it=1), "num_it=1"),
@@ -991,7 +991,7 @@ def test_choose_takes_a_rate_or_the_name_of_a_rule():
     assert found.lr == 0.5
     found.choose("fixed")
     assert found.lr == 0.02
-    with pytest.raises(ValueError, match="'valley' has suggested no rate; there are fixed"):
+    with pytest.raises(ValueError, match="the rule 'valley' suggested no rate; there are fixed"):
         found.choose("valley")
     with pytest.raises(TypeError, match="lr=None is not a number"):
         found.choose(None)
@@ -1004,7 +1004,7 @@ def test_choose_takes_a_rate_or_the_name_of_a_rule():
 def test_rates_grow_by_equal_factors_from_one_end_to_the_other():
     assert geometric(1.0, 16.0, 5) == pytest.approx([1, 2, 4, 8, 16]) and geometric(1.0, 16.0, 2) == [1, 16]
     for start, end in ((0, 1), (-1, 1), (1, 1), (2, 1)):
-        with pytest.raises(ValueError, match=f"from {start} to {end} makes no sense"):
+        with pytest.raises(ValueError, match=f"start_lr={start} should be above 0 and below end_lr={end}"):
             geometric(start, end, 3)
 
 

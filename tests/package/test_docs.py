@@ -1,7 +1,9 @@
 """What the documentation is made of: sections, the reference, links for names, synonyms, alternative texts. tests/browser has the built site."""
 
 import inspect
+import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -116,13 +118,31 @@ def test_examples_are_a_few_whole_statements():
     assert examples.using("%magic", "fit", is_method=False) == ""
 
 
+def test_how_to_pages_answer_with_code_of_your_own():
+    """Toys, `raises` and asserts stand in hidden cells, or below "What goes wrong". On the page of errors, `raises` is the point."""
+    found = []
+    for path in sorted((notebooks.NBS / "how_to").glob("*.ipynb")):
+        below, shown = False, []
+        for cell in notebooks.read(path).cells:
+            if cell.cell_type == "markdown":
+                below = below or bool(re.search("^## (What goes wrong|Errors)$", cell.source, re.MULTILINE))
+            elif not below and not notebooks.is_hidden(cell) and "hide_input" not in notebooks.directives(cell):
+                shown.append(cell.source)
+        if not re.search(r"from cbnb\.all import|^ *%%writefile", shown[0], re.MULTILINE):
+            found.append(f"{path.stem} begins with {shown[0]!r}")
+        if path.stem != "errors":
+            lines = "\n".join(shown).splitlines()
+            found += [f"{path.stem}: {line}" for line in lines if re.search(r"cbnb\.toy|^ *assert |\braises\(", line)]
+    assert not found
+
+
 def test_sections_take_what_is_there():
     def page(text: str):
         return new_notebook(cells=[new_markdown_cell(text)])
 
     found = docs_nav.sections(
         {
-            notebooks.NBS / "how_to" / "stop_early.ipynb": page("# How do I stop early?\n\n> End a fit"),
+            notebooks.NBS / "how_to" / "stop_early.ipynb": page("# Stop early\n\n> End a fit"),
             notebooks.NBS / "how_to" / "own_page.ipynb": page("# Something else"),
             notebooks.NBS / "moving" / "keras.ipynb": page("# Keras"),
             notebooks.NBS / "04_learner.ipynb": page("# Learner"),
@@ -133,7 +153,7 @@ def test_sections_take_what_is_there():
     assert list(found[0].groups) == ["Stop, keep, resume", "More"]
     assert [below.name for below in found[1].below] == ["how_it_works/core", "how_it_works/dialects"]
     text = docs_nav.listing(found[0])
-    assert "- {doc}`How do I stop early? </how_to/stop_early>`: End a fit" in text and "\n/how_to/own_page\n" in text
+    assert "- {doc}`Stop early </how_to/stop_early>`: End a fit" in text and "\n/how_to/own_page\n" in text
 
 
 def test_pages_say_what_they_are_also_called():
@@ -153,6 +173,33 @@ def test_images_have_the_words_of_their_figure_or_of_the_sentence_before():
     cells = [new_markdown_cell("# A\n\nThe loss of {py:obj}`fit <a.b>`:"), figure("<Figure size 1x1>"), figure("loss from 2 to 1")]
     docs.describe_images(nb := new_notebook(cells=cells))
     assert [cell.metadata["mystnb"]["image"]["alt"] for cell in nb.cells[1:]] == ["Figure: The loss of fit:", "loss from 2 to 1"]
+
+
+def test_pages_show_the_picture_that_fits_their_theme():
+    source = '<picture><source media="(prefers-color-scheme: dark)" srcset="b.gif">![A fit](a.gif)</picture>'
+    assert docs.to_pages(source) == "![A fit](a.gif){.only-light}![A fit](b.gif){.only-dark}"
+    assert docs.to_pages("![A fit](x/a_light.png)") == "![A fit](x/a_light.png){.only-light}![A fit](x/a_dark.png){.only-dark}"
+    assert docs.to_pages("![A fit](a_dark.png)") == "![A fit](a_dark.png)"
+
+
+def test_a_version_is_replaced_beside_the_other_one(tmp_path):
+    made, out = tmp_path / "made", tmp_path / "out"
+
+    def version(dev: bool, *pages: str) -> list[str]:
+        shutil.rmtree(made, ignore_errors=True)
+        (made / "how_to").mkdir(parents=True)
+        for page in pages:
+            (made / page).touch()
+        docs.publish(made, out, dev)
+        found = json.loads((out / "versions.json").read_text())
+        assert all((out / entry["place"] / "index.html").exists() for entry in found)
+        return [entry["name"] for entry in found]
+
+    assert version(False, "index.html", "old.html") == ["stable"]
+    assert version(True, "index.html", "how_to/new.html") == ["stable", "dev"]
+    assert version(False, "index.html") == ["stable", "dev"]
+    files = {path.relative_to(out).as_posix() for path in out.rglob("*.html")}
+    assert files == {"index.html", "dev/index.html", "dev/how_to/new.html"}
 
 
 def test_the_side_bar_marks_the_way_to_a_page():

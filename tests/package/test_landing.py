@@ -78,8 +78,9 @@ def test_the_table_gives_each_library_a_mark_and_others_win_somewhere():
         assert any(row[i] == "●" and row[1] != "●" for row in rows), f"{head[i]} wins nowhere"
 
 
-def test_the_recording_is_small_and_moves():
-    path = ROOT / "nbs" / "images" / "dashboard.gif"
+@pytest.mark.parametrize("name", ["dashboard.gif", "dashboard-dark.gif"])
+def test_the_recording_is_small_and_moves(name):
+    path = ROOT / "nbs" / "images" / name
     assert path.stat().st_size <= 600_000
     with Image.open(path) as gif:
         assert gif.width == 900 and gif.n_frames >= 10 and gif.info["loop"] == 0

@@ -312,6 +312,7 @@ def test_links_of_the_long_description_lead_out_of_the_wheel(wheel: Path):
         local
     )
     assert f"]({address}/raw/main/nbs/images/dashboard.gif)" in text  # an image as its file
+    assert f'srcset="{address}/raw/main/nbs/images/dashboard-dark.gif"' in text
     assert all((ROOT / link.split("#")[0]).exists() for link in local)
 
 

@@ -17,6 +17,7 @@ import check
 import docs
 import docs_api
 import export
+import forked
 import notebooks
 import outputs
 import reading
@@ -241,3 +242,34 @@ def test_the_figures_of_the_package(tmp_path):
         '"a module"\n# no code\nclass A:\n    """of two\n    lines"""\n\nclass B(A): pass\nclass C: pass\nclass D(C): pass\nprint(C)\n'
     )
     assert reading.package([path], {"a"}) == "lines of code: core 0, package 5; docstrings 3; 4 classes, 1 rungs"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+def test_a_forked_program_says_and_returns_what_python_does(tmp_path):
+    (tmp_path / "fails.py").write_text("def f(): 1 / 0\nprint(__name__, __file__, flush=True)\nf()")
+    programs = [
+        [tmp_path / "fails.py"],
+        ["-c", "import sys; print(sys.argv); sys.exit(3)", "a", "b"],
+        ["-W", "ignore", "-c", "raise KeyboardInterrupt"],
+        ["-c", "import os; os.kill(os.getpid(), 9)"],
+        ["-c", "print(input())"],
+        ["-m", "json.tool", "--help"],
+    ]
+    with forked.server(tmp_path / "forks", ("json",)) as command:
+        for program in programs:
+            ran = [
+                subprocess.run([*start, *program], input="read", capture_output=True, text=True)
+                for start in ([sys.executable], [*command, "program"])
+            ]
+            assert len({(done.returncode, done.stdout, done.stderr) for done in ran}) == 1, ran
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+def test_programs_of_a_forked_kernel_are_forked_too(tmp_path):
+    code = "import subprocess, sys\nask = 'import sys; print(\"torch._dynamo\" in sys.modules)'\n"
+    code += "print(*(subprocess.run([sys.executable, '-c', ask], text=True, capture_output=True, start_new_session=s).stdout[:-1] for s in (0, 1)))"
+    nb = new_notebook(cells=[ran(code)])
+    nbformat.write(nb, tmp_path / "starts.ipynb")
+    with notebooks.clean_kernels(), forked.forked_kernels(tmp_path) as kernel:
+        [cell] = notebooks.execute(tmp_path / "starts.ipynb", kernel=kernel).cells
+    assert cell.outputs[0].text == "True False\n"

@@ -39,9 +39,17 @@ site_pages = str(WORK / "pages.json")
 html_search_scorer = str(WORK / "search.js")
 html_extra_path = [str(WORK / "extra")]
 templates_path = ["templates"]
-html_context = {"site_description": SETTINGS["description"]}
+html_baseurl = f"{SETTINGS['doc_host']}{SETTINGS['doc_baseurl']}/"  # of the canonical links, which lead to the stable version
+html_additional_pages = {"404": "404.html"}
+html_context = {
+    "site_description": SETTINGS["description"],
+    "site_version": "stable",  # tools/docs.py --dev changes it
+    "site_place": f"{SETTINGS['doc_baseurl']}/",
+    "edit_address": f"{SETTINGS['git_url']}/edit/{SETTINGS['branch']}/{SETTINGS['nbs_path']}",
+}
 
 html_theme = "furo"
+html_sidebars = {"**": [f"sidebar/{name}.html" for name in "brand versions search scroll-start navigation scroll-end".split()]}
 html_title = f"{project} {version}"
 html_static_path = ["static"]
 html_css_files = ["custom.css"]
@@ -60,5 +68,5 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": _accent_light, "color-brand-content": _accent_light},
     "dark_css_variables": {"color-brand-primary": _accent_dark, "color-brand-content": _accent_dark},
     "navigation_with_keys": True,
-    "top_of_page_buttons": ["view"],  # which is to download: see templates
+    "top_of_page_buttons": ["view", "edit"],  # the first is to download: see templates
 }

@@ -12,6 +12,8 @@ def add_context(app, name: str, template: str, context: dict, doctree: object) -
     page = app.site_pages["pages"].get(name, {})
     about = page.get("about") or context["site_description"]
     context["metatags"] = f"{context.get('metatags') or ''}<meta name='description' content='{html.escape(about)}'>\n"
+    if name == "404":
+        context["pageurl"] = None  # it has no address of its own
     context["notebook_link"] = f"notebooks/{page['notebook']}" if page.get("notebook") else ""
     context["notebook_file"] = page.get("notebook", "").rpartition("/")[2]
     context["toctree"] = lambda **_: side_bar(
@@ -38,6 +40,12 @@ def side_bar(app, name: str) -> str:
     return listed(app.site_pages["tree"], 1)
 
 
+def load_later(app, doctree) -> None:
+    """Of two pictures for two themes a page loads the one that it shows."""
+    for image in doctree.findall(lambda node: node.tagname == "image" and {"only-light", "only-dark"} & set(node["classes"])):
+        image["loading"] = "lazy"
+
+
 def read_pages(app) -> None:
     path = Path(app.config[PAGES])
     app.site_pages = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"pages": {}, "tree": []}
@@ -46,5 +54,6 @@ def read_pages(app) -> None:
 def setup(app) -> dict[str, bool]:
     app.add_config_value(PAGES, "", "", types=frozenset({str}))
     app.connect("builder-inited", read_pages)
+    app.connect("doctree-read", load_later)
     app.connect("html-page-context", add_context, priority=400)  # before furo makes its side bar of it
     return {"parallel_read_safe": True, "parallel_write_safe": True}
