@@ -28,6 +28,7 @@ from torch.optim.lr_scheduler import StepLR
 import cbnb
 from cbnb.basics.optimizers import total_norm
 from cbnb.callbacks.mixup import window
+from cbnb.insight.layer_faults import LayerWatch
 from loop_overhead import Loader, median, verdict
 
 LIMIT = 2.0  # microseconds a batch
@@ -234,6 +235,7 @@ CASES = {
     "ActivationStats": Case(Summarized, keep_rows, Forward),
     "MixUp": Case(cbnb.MixUp, mix_up),
     "CutMix": Case(cbnb.CutMix, cut_mix, Pictures),
+    "LayerWatch": Case(LayerWatch),
     "TorchScheduler": Case(partial(cbnb.TorchScheduler, partial(StepLR, step_size=10**9)), scheduler_steps),
 }
 

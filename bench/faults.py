@@ -71,7 +71,7 @@ Row = dict[str, Any]
 
 
 def ask(build: Callable[[], Training], fast: bool = False) -> Row:
-    """What the check says about a program: codes with their levels, in order, and how long it took."""
+    """What the check says about a program: codes with their levels, in order, and its processor time, which other programs of the machine do not change."""
     try:
         learn = build().learner()
     except Exception as error:
@@ -79,12 +79,12 @@ def ask(build: Callable[[], Training], fast: bool = False) -> Row:
     quiet = contextlib.redirect_stdout(io.StringIO())
     with warnings.catch_warnings(), quiet, contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
-        began = time.perf_counter()
+        began = time.process_time()
         try:
             found = [(finding.code, finding.level) for finding in learn.check(fast=fast)]
         except Exception as error:
-            return dict(crashed=f"{type(error).__name__}: {str(error)[:120]}", found=[], seconds=time.perf_counter() - began)
-    return dict(found=found, seconds=time.perf_counter() - began)
+            return dict(crashed=f"{type(error).__name__}: {str(error)[:120]}", found=[], seconds=time.process_time() - began)
+    return dict(found=found, seconds=time.process_time() - began)
 
 
 def judge(kind: str, task: str, fault: str, codes: Iterable[str], build: Callable[[], Training]) -> Row:
@@ -370,7 +370,7 @@ def print_times(rows: Sequence[Row]) -> None:
     for who in ("check", "fast"):
         seconds = [row[who]["seconds"] for row in rows if "seconds" in row[who]]
         middle, high = np.percentile(seconds, [50, 95])
-        print(f"{WHO[who]}: median {middle:.2f} s, 95% below {high:.2f} s, longest {max(seconds):.2f} s")
+        print(f"{WHO[who]}: processor time: median {middle:.2f} s, 95% below {high:.2f} s, longest {max(seconds):.2f} s")
     for row in rows:
         if "crashed" in row["check"]:
             print(f"    check() itself failed on {row['task']} {row['fault']}: {row['check']['crashed']}")

@@ -181,12 +181,17 @@ def ignored_targets(e: Evidence) -> Iterator[Finding]:
 
 # %% ../../nbs/insight/data_faults.ipynb #ff51a94c
 def sorted_batches(e: Evidence) -> Iterator[Finding]:
-    "D10: the loader does not shuffle, and the items are in the order of their labels"
+    "D10: the loader does not shuffle, and the items are in the order of their targets"
     dl = e.learn.dls.train
-    if e.in_order is None or e.kind not in ('classes', 'binary') or not (bs := dl.batch_size): return
+    if e.in_order is None or not e.kind or not (bs := dl.batch_size): return
     first, drawn = (next((t for _, t in leaves(part[1])), None) for part in (e.in_order, e.items))
     if first is None or drawn is None or len(first) < 2*bs: return
     n = len(first)//bs*bs
+    if e.kind == 'numbers':
+        if not drawn.is_floating_point() or drawn.numel() != len(drawn) or bs < 8 or drawn.var() == 0: return
+        within = first[:n].reshape(-1, bs).var(1).mean()/drawn.var()
+        if within < 0.3: yield finding('D10', 'the training loader', f'within a batch, the targets have {percent(within)} of their variance', 'about 100%')
+        return
     different = [sum(len(batch.unique()) for batch in t[:n].reshape(n, -1)[:, 0].reshape(-1, bs))*bs/n for t in (first, drawn)]
     if len(drawn) >= n and different[0] < 0.7*different[1]: yield finding('D10',
         'the training loader', f'{different[0]:.1f} different labels in a batch', f'{different[1]:.1f}, as in items drawn at random')
@@ -297,8 +302,11 @@ def label_shift(e: Evidence) -> Iterator[Finding]:
         n = int(max(y.max(), v.max())) + 1
         off = (y.long().bincount(minlength=n)/len(y) - v.long().bincount(minlength=n)/len(v)).abs().sum()/2
         if off > 0.4: yield finding('D15.labels', 'labels of validation', f'shares that differ by {percent(off)}', 'about the same labels as in training')
-    elif y.is_floating_point() and len(y.unique()) > 20 and (beyond := ((v < y.min()) | (v > y.max())).float().mean()) > 0.5: yield finding('D15.labels',
-        'targets of validation', f'{percent(beyond)} are beyond all targets of training', 'about the same targets as in training')
+    elif e.kind == 'numbers' and y.is_floating_point() and v.is_floating_point():
+        values = torch.cat([y, v]).sort().values                        # the distance of Kolmogorov and Smirnov
+        below = [torch.searchsorted(t.sort().values, values, right=True)/len(t) for t in (y, v)]
+        if (off := (below[0] - below[1]).abs().max()) > 0.5: yield finding('D15.labels',
+            'targets of validation', f'shares below a number that differ by {percent(off)}', 'about the same targets as in training')
 
 def augmentation(e: Evidence) -> Iterator[Finding]:
     "D17: two readings of an item have hardly anything in common"

@@ -37,10 +37,10 @@ def batches_until_next(
 class LayerWatch(Callback):
     "Looks at gradients, updates and dead units from time to time, and adds what is wrong to `learn.findings`"
     order, run_in = 58, ('fit',)
-    no_state = ('rows', 'by_layer', 'dead', 'kept', 'hooks', 'cost', 'looked_at', 'looked_time', 'next')
+    no_state = ('rows', 'by_layer', 'dead', 'kept', 'hooks', 'cost', 'looked_at', 'looked_time', 'next', 'due')
 
     def __init__(self,
-        share: float = 0.01,    # largest share of the time that looks may take
+        share: float = 0.005,    # largest share of the time that looks may take
     ):
         self.share = share
         self._reset()
@@ -51,7 +51,7 @@ class LayerWatch(Callback):
         self.dead: dict[str, Tensor] = {}              # ReLU -> share of dead units in the current batch
         self.kept: dict[str, tuple[Tensor, Tensor]] = {}    # weights before the current update, and the norms of their gradients
         self.hooks: list[Any] = []
-        self.cost, self.next = 0., 5                   # seconds of the current look; the batch of the next one
+        self.cost, self.next, self.due = 0., 5, False  # seconds of the current look; the batch of the next one; whether it has come
         self.looked_at, self.looked_time = 0, time.perf_counter()
 
     def before_fit(self) -> None:
@@ -60,7 +60,8 @@ class LayerWatch(Callback):
         self.learn.undo.callback(self._end)
 
     def before_batch(self) -> None:
-        if not self.learn.training or self.learn.train_iter < self.next: return
+        self.due = self.learn.training and self.learn.train_iter >= self.next      # read in the other events, where it is cheaper
+        if not self.due: return
         begun = time.perf_counter()
         self._end()
         with interrupts_wait():          # between a hook and its place in the list, an interrupt would leave it behind
@@ -74,7 +75,7 @@ class LayerWatch(Callback):
         return hook
 
     def before_step(self) -> None:
-        if not self.learn.training or self.learn.train_iter < self.next or self.learn.train_step.own_update: return    # it has updated already
+        if not self.due or self.learn.train_step.own_update: return    # it has updated already
         begun = time.perf_counter()
         self.kept = {name: (p.detach().clone(), p.grad.norm()) for name, p in self._matrices() if p.grad is not None}
         self.cost += time.perf_counter() - begun

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MODEL_CHECKS', 'ignores_input', 'mixes_items', 'output_activation', 'width', 'time_leak', 'capacity', 'small_images',
-           'no_gradient', 'untrained', 'zero_gradient', 'vanishing', 'equal_rows', 'relus', 'units_at_0', 'dead_units',
-           'saturated', 'init_scale', 'linear_linear', 'dropout', 'norm_statistics', 'unregistered']
+           'no_gradient', 'untrained', 'is_new', 'zero_gradient', 'vanishing', 'equal_rows', 'relus', 'units_at_0',
+           'dead_units', 'saturated', 'init_scale', 'linear_linear', 'dropout', 'norm_statistics', 'unregistered']
 
 # %% ../../nbs/insight/model_faults.ipynb #3022f927
 import math
@@ -154,14 +154,16 @@ def untrained(e: Evidence) -> Iterator[Finding]:
         unused = [] if g is None or not g.any() else (~g.any(0)).nonzero().flatten().tolist()
         if unused: yield finding('M5.outputs', f'outputs {listed(unused)}', f'{len(unused)} of {p.shape[1]} are not in the loss', 'none')
     trained = [p for p in e.learn.model.parameters() if p.requires_grad]
-    new = [name for name, m in e.learn.model.named_modules() if _is_new_and_frozen(m)
+    new = [name for name, m in e.learn.model.named_modules() if is_new(m) and not m.weight.requires_grad
            and not any(p.shape == m.weight.shape and torch.equal(p, m.weight) for p in trained)]       # a teacher begins as a copy
     if new: yield finding('M5.new', listed(f'{name}.weight' for name in new), f'{len(new)} new layers are frozen', 'layers that were trained')
     elif frozen: yield finding('M5.frozen', listed(frozen), f'{len(frozen)} parameters are frozen', 'none')
 
-def _is_new_and_frozen(m: nn.Module) -> bool:
-    "Return whether the weights of a frozen layer still are the random numbers that torch draws for a new one: uniform below 1/sqrt(inputs)"
-    if not isinstance(m, (nn.Linear, nn.modules.conv._ConvNd)) or m.weight.requires_grad or m.weight.numel() < 64: return False
+def is_new(
+    m: nn.Module,    # a linear layer or a convolution; others are not new
+) -> bool:
+    "Return whether the weights of a layer still are the random numbers that torch draws for a new one: uniform below 1/sqrt(inputs)"
+    if not isinstance(m, (nn.Linear, nn.modules.conv._ConvNd)) or m.weight.numel() < 64: return False
     w = m.weight.detach().float()
     bound = w[0].numel()**-0.5
     return bool(0.98*bound < w.abs().max() <= 1.0001*bound and 0.9 < w.std()*3**0.5/bound < 1.1)

@@ -70,6 +70,12 @@ def _class_numbers(t: torch.Tensor) -> torch.Tensor:
     values = t.unique() if t.numel() == len(t) >= 50 else t[:0]
     return values if 1 < len(values) <= 20 and values.min() == 0 and (values == values.round()).all() else t[:0]
 
+def _is_scaled(t: torch.Tensor, e: Evidence) -> bool:
+    "Return whether a loss of numbers compares with labels that were moved or scaled, such as y/9"
+    y = e.call.target.flatten().double().cpu() if e.call is not None and e.call.target.is_floating_point() else torch.zeros(0)
+    if t.is_floating_point() or t[:e.n].numel() != len(y) or len(t.unique()) < 3 or not y.std() > 0 or not t[:e.n].double().std() > 0: return False
+    return float(torch.corrcoef(torch.stack([y, t[:e.n].flatten().double().cpu()]))[0, 1].abs()) > 0.9999
+
 def wrong_loss(e: Evidence) -> Iterator[Finding]:
     "L5: a loss that does not suit the targets"
     if (call := e.call) is None: return
@@ -82,7 +88,7 @@ def wrong_loss(e: Evidence) -> Iterator[Finding]:
         'the prediction', 'numbers that are never negative', 'logarithms of rates')
     elif call.name == 'cross_entropy' and y.is_floating_point() and y.ndim > 1 and ((y.sum(1) - 1).abs() > 0.01).float().mean() > 0.5: yield finding('L5.shares',
         'the targets', f'rows that sum to {digits(y.sum(1).mean())}', '1')
-    elif (t := e.targets) is not None and e.kind == 'numbers' and call.name != 'poisson_nll_loss' and len(values := _class_numbers(t)):
+    elif (t := e.targets) is not None and (e.kind == 'numbers' or _is_scaled(t, e)) and call.name != 'poisson_nll_loss' and len(values := _class_numbers(t)):
         few = len(values) == 2 or t.is_floating_point()
         yield finding('L5',
             'the targets', f'{len(values)} whole numbers: {listed(int(v) for v in values)}', 'numbers on a scale',

@@ -9,9 +9,9 @@ __all__ = ['UPDATES', 'MOST', 'RATE', 'train_on', 'n_updates', 'can_train', 'ove
 # %% ../../nbs/insight/small_trainings.ipynb #1b050d0a
 import math
 from collections.abc import Callable, Iterator
-from copy import copy
+from copy import copy, deepcopy
 from statistics import fmean, median, pstdev
-from typing import Any
+from typing import Any, NamedTuple
 
 # %% ../../nbs/insight/small_trainings.ipynb #a9ae54b4
 import torch
@@ -24,14 +24,15 @@ from ..basics.loaders import n_batches as n_batches_of
 from ..basics.nested import find_bs, map_tensors, to_device
 from ..basics.text import plural
 from ..callbacks.gradients import GradientClip
-from .data_faults import digits, listed, target_scale
+from .data_faults import digits, listed, percent, target_scale
 from .evidence import Evidence, compute_loss, leaves, note_metrics, read_items, rows, sample, without_dropout
 from .findings import Finding
+from .model_faults import is_new
 from .texts import finding
 from ..learner import Learner
 
 # %% ../../nbs/insight/small_trainings.ipynb #3982fb06
-UPDATES = dict(items=75, blind=45, rate=30, labels=60)    # on 16 items, without their inputs, and at the rate of the learner: 150; for T3: 60 and 120 more
+UPDATES = dict(items=75, blind=45, rate=30, labels=60)    # on 16 items, without their inputs, and at the rate of the learner: 150; for O3, 30 more if the rate may be too high; for T3: 60 and 120 more
 MOST = 2e9          # multiplications and additions of a small training, about 2 seconds of a processor
 RATE = 3e-3         # of Adam, a rate at which nearly all networks learn something
 
@@ -317,29 +318,80 @@ def _untold(e: Evidence) -> Iterator[Finding]:
         'the targets', f'loss {digits(own)} of other items, and {digits(fmean(chance))} with permuted targets', 'a smaller loss than with permuted targets')
 
 # %% ../../nbs/insight/small_trainings.ipynb #d30a59a2
+class _Trial(NamedTuple):
+    "A short training with the optimizer of the learner"
+    losses: list[float]
+    n: int                      # number of batches, used in turn
+    first: list[float]          # how far the first update has moved each matrix, as a share of its size
+    all: list[float]            # how far all updates have moved it
+    still: list[str]            # matrices with a gradient that the optimizer has, and that did not move
+
+    @property
+    def begin(self) -> float:
+        "The mean loss of the first time that each batch was used"
+        return fmean(self.losses[:self.n])
+
+    @property
+    def end(self) -> float:
+        "The mean loss of the last time. Each batch is in both means, because batches differ more than an update changes"
+        return fmean(self.losses[-self.n:]) if math.isfinite(self.losses[-1]) else self.losses[-1]
+
+def _try_rate(learn: Learner, batches: list[Any], n: int) -> _Trial:
+    first: list[float] = []
+    weights = [(name, p, p.detach().clone()) for name, p in learn.model.named_parameters() if p.requires_grad and p.ndim > 1 and p.any()]
+    held = {id(p) for group in learn.opt.param_groups for p in group['params']}
+    def moved() -> list[float]: return [float((p.detach() - old).norm()/old.norm()) for _, p, old in weights]
+    learn.model.train()
+    losses = train_on(learn, batches, learn.opt, n, lambda i: first.extend(moved() if i == 0 else ()))
+    still = [name for name, p, old in weights if id(p) in held and p.grad is not None and not p.grad.is_sparse and p.grad.any() and torch.equal(p, old)]
+    return _Trial(losses, len(batches), first, moved(), still)
+
+# %% ../../nbs/insight/small_trainings.ipynb #d30a59a3
 def rate(e: Evidence) -> Iterator[Finding]:
-    "O3: at the rate of the learner, the first updates destroy the weights or change nothing"
+    "O3: at the rate of the learner, the first updates destroy the weights or change nothing, or a tenth of the rate is much better"
     learn, n, bs = e.learn, len(e.numbers or ()), e.n
     if not can_train(e) or learn.opt is None: return
-    drawn = to_device(e.drawn, learn.dls.device)
-    batches = [rows(drawn, slice(i, i + bs), n) for i in range(0, n - bs + 1, bs)][:8] or [e.batch]
-    matrices = [(p, p.detach().clone()) for p in _trained(learn) if p.ndim > 1 and p.any()]
-    learn.model.train()
-    losses = train_on(learn, batches, learn.opt, 1)
-    moved = [float((p.detach() - old).norm()/old.norm()) for p, old in matrices]
-    if math.isfinite(losses[-1]): losses += train_on(learn, batches[1:] + batches[:1], learn.opt, n_updates(e, bs, UPDATES['rate']) - 1)
-    e.losses['own rate'] = losses
-    yield from _judge_rate(losses, median(moved) if moved else None, learn.opt.param_groups[-1].get('lr'), 1e-5 if learn.recorded_runs() else 1e-4)     # a trained model has small gradients
+    drawn, n_all, trained = to_device(e.drawn, learn.dls.device), n_updates(e, bs, UPDATES['rate']), bool(learn.recorded_runs())
+    batches = [rows(drawn, slice(i, i + bs), n) for i in range(0, n - bs + 1, bs)][:min(8, n_all//2)] or [e.batch]
+    restart, saved = _restarting(learn), None if trained else deepcopy(learn.opt.state_dict())
+    own, lr = _try_rate(learn, batches, n_all), learn.opt.param_groups[-1].get('lr')
+    e.losses['own rate'], where = own.losses, f'lr={digits(lr)}' if lr is not None else 'the optimizer'
+    yield from (found := [*_judge_rate(own, where, trained, _all_new(learn.model))])
+    if found or saved is None or not _may_be_high(own) or any(target_scale(e)): return       # large targets need a longer training
+    restart()
+    learn.opt.load_state_dict(saved)
+    for group in learn.opt.param_groups: group['lr'] = group['lr']/10
+    yield from _judge_lower(own, _try_rate(learn, batches, n_all), where)
 
-def _judge_rate(losses: list[float], moved: float | None, lr: Any, least: float = 1e-4) -> Iterator[Finding]:
-    where, first = f'lr={digits(lr)}' if lr is not None else 'the optimizer', losses[0]
-    end = median(losses[-10:]) if math.isfinite(losses[-1]) else losses[-1]
+def _all_new(model: nn.Module) -> bool:
+    "Return whether the linear layers and convolutions have the random numbers of new ones, so that no training has come before"
+    layers = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.modules.conv._ConvNd)) and m.weight.numel() >= 64]
+    return bool(layers) and all(map(is_new, layers))
+
+def _judge_rate(own: _Trial, where: str, trained: bool = False, new: bool = False) -> Iterator[Finding]:
+    first, end, moved = own.losses[0], own.end, median(own.first) if own.first else 1.
+    least, fall = 1e-5 if trained else 1e-4, own.begin - end          # a trained model has small gradients
+    unchanged = bool(own.all) and median(own.all) < (0.02 if new else 0.002) and fall < 0.05*abs(own.begin) and not trained
     if not math.isfinite(end) or first > 0 and end > 2.5*first: yield finding('O3.diverges',
-        where, f'loss {digits(first)} to {digits(end)} in {len(losses)} updates', 'a loss that falls')
-    elif moved is not None and moved > 1 and end > 0.5*first: yield finding('O3.large',
+        where, f'loss {digits(first)} to {digits(end)} in {len(own.losses)} updates', 'a loss that falls')
+    elif moved > 1 and end > 0.5*first: yield finding('O3.large',
         where, f'the first update changes weights by {digits(moved)} times their size', 'a small part of it')
-    elif moved is not None and (moved < 1e-6 or moved < least and end > 0.98*first): yield finding('O3',
+    elif moved < 1e-6 or moved < least and fall < 0.2*abs(own.begin): yield finding('O3',
         where, f'the first update changes weights by {digits(moved)} times their size', f'{least:g} or more')
+    elif unchanged: yield finding('O3',
+        where, f'{len(own.losses)} updates change weights by {digits(median(own.all))} times their size, and the loss falls by {percent(max(fall, 0.)/abs(own.begin))}', 'weights or a loss that change')
+    elif own.still: yield finding('O3.still', listed(own.still), f'no change in {len(own.losses)} updates', 'a change')
+
+def _may_be_high(own: _Trial) -> bool:
+    "Return whether a lower rate is worth a try: the first update is large, or the weights move and the loss does not fall"
+    stuck = bool(own.all) and median(own.all) > 0.1 and own.end > 0.95*own.begin
+    return own.losses[0] > 0 and own.end > 0.1*own.losses[0] and (stuck or bool(own.first) and median(own.first) > 0.1)
+
+def _judge_lower(own: _Trial, lower: _Trial, where: str) -> Iterator[Finding]:
+    "Compare the end of a trial with that at a tenth of the rate. On healthy tasks it is at most 1.15 times as high"
+    least = max(0.5*abs(lower.end), 0.15*(lower.begin - lower.end))
+    if lower.end < lower.begin and own.end - lower.end > least: yield finding('O3.high',
+        where, f'loss {digits(own.end)} after {len(own.losses)} updates, and {digits(lower.end)} at a tenth of the rate', 'about the same or less')
 
 # %% ../../nbs/insight/small_trainings.ipynb #1affbe4e
 def shuffled_labels(e: Evidence) -> Iterator[Finding]:

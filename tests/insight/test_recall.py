@@ -233,6 +233,18 @@ def easy():
     return learner(X[:200], CLASSES[:200], valid=(X[CLASSES == 0], CLASSES[CLASSES == 0]))
 
 
+def ninths(y):
+    """Labels as shares of the largest one."""
+    return learner(y=y, model=mlp(1, nn.ReLU, nn.Sigmoid()), loss=lambda p, y: F.binary_cross_entropy(p[:, 0], y / 2))
+
+
+def with_groups(rate):
+    """Another rate for the first layer."""
+    learn = learner()
+    learn.opt = torch.optim.Adam([dict(params=learn.model[0].parameters(), lr=rate), dict(params=learn.model[2:].parameters())], lr=3e-3)
+    return learn
+
+
 @pytest.mark.parametrize(
     "code, make",
     [
@@ -240,6 +252,10 @@ def easy():
         ("D3", lambda: words(WORDS[:1].repeat(300, 1))),
         ("T3", swapped),
         ("D15", easy),
+        ("D10", lambda: regression(NUMBERS[ORDER], x=X[ORDER], shuffle=False)),
+        ("L5", lambda: ninths(CLASSES)),
+        ("O3", lambda: with_groups(0.0)),
+        ("O3", lambda: learner(lr=1e-6, loss=lambda p, y: 100 * F.cross_entropy(p, y))),
         ("M5", lambda: frozen(False)),
         ("M18", lambda: normed(lambda m: setattr(m, "momentum", 0.0))),
         ("L8", lambda: learner(y=BINARY, model=mlp(1), loss=nn.BCEWithLogitsLoss(), opt_func=partial(torch.optim.Adam, maximize=True))),
@@ -249,7 +265,17 @@ def test_other_forms_of_a_fault_are_named(code, make):
     assert code in loud(make().check())
 
 
-@pytest.mark.parametrize("make", [lambda: words(WORDS), lambda: frozen(True), normed])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: words(WORDS),
+        lambda: frozen(True),
+        normed,
+        lambda: regression(shuffle=False),
+        lambda: with_groups(1e-4),
+        lambda: learner(lr=0.03, model=mlp(3, nn.Tanh)),
+    ],
+)
 def test_other_neighbors_are_quiet(make):
     found = make().check()
     assert found.ok and not found.skipped, found
