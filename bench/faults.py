@@ -3,6 +3,7 @@
     python bench/faults.py                      a tenth of the faults of each task, drawn at random, and all else: some minutes
     python bench/faults.py --share 1            all of them, more than half an hour
     python bench/faults.py --share 0.25 --unseen               without those for which the checks were mended
+    python bench/faults.py --second             the faults and programs of another author, for which nothing was mended
     python bench/faults.py --tasks houses,lstm  only these tasks; --only tasks, healthy or ports for a part
     python bench/faults.py --json FILE          also write what was found
     python bench/faults.py --show FILE...       read such files instead
@@ -10,6 +11,7 @@
     python bench/faults.py --verify             train all healthy and all faulty programs again, half an hour
 
 faults/fault_tasks.py has the healthy trainings, faults/mutators.py the faults, and faults/ports.py small programs with documented faults.
+faults/second_mutators.py and faults/second_ports.py are those of another author: keep them unseen, so that they can judge a change.
 A pair of task and fault counts only if the fault harms (faults/harm.py, faults/verified.json). The set was written by somebody who had not
 seen the checks, only the table of codes in their specification, and it was stored before the first time that `learn.check()` saw it.
 
@@ -43,6 +45,9 @@ import torch
 from fault_tasks import TASKS, Training, make_task
 from mutators import MUTATORS
 from ports import PORTS
+from second_mutators import MUTATORS as SECOND
+from second_mutators import harmful, numbers
+from second_ports import PORTS as SECOND_PORTS
 from torch import Tensor, nn
 
 from cbnb.insight.layer_faults import LayerWatch
@@ -95,10 +100,21 @@ def judge(kind: str, task: str, fault: str, codes: Iterable[str], build: Callabl
     return row
 
 
-def faulty(task: str, fault: str) -> Training:
+def faulty(task: str, fault: str, mutators: dict[str, Any] = MUTATORS) -> Training:
     t = make_task(task, 0)
-    MUTATORS[fault].change(t)
+    mutators[fault].change(t)
     return t
+
+
+def second_programs(only: str) -> Iterable[Row]:
+    if only in ("", "ports"):
+        for port in SECOND_PORTS.values():
+            yield judge("port", "", port.name, [*port.codes, *numbers(port.codes)], lambda port=port: port.make(0, False))
+            yield judge("fixed", port.name, "", (), lambda port=port: port.make(0, True))
+    if only in ("", "tasks"):
+        for task, name in harmful():
+            codes = SECOND[name].codes  # names for the rules of the literature, numbers for ours
+            yield judge("fault", task, name, [*codes, *numbers(codes)], lambda task=task, name=name: faulty(task, name, SECOND))
 
 
 def programs(args: argparse.Namespace, stored: dict[str, Any]) -> Iterable[Row]:
@@ -376,17 +392,18 @@ def print_times(rows: Sequence[Row]) -> None:
             print(f"    check() itself failed on {row['task']} {row['fault']}: {row['check']['crashed']}")
 
 
-def show(rows: Sequence[Row], stored: dict[str, Any]) -> None:
+def show(rows: Sequence[Row], stored: dict[str, Any]) -> None:  # stored: {} for the second set
     refused = [row for row in rows if "refused" in row["check"]]
     rows = [row for row in rows if "refused" not in row["check"]]
     of = {kind: [row for row in rows if row["kind"] == kind] for kind in ("healthy", "fixed", "fault", "port")}
-    pairs = [(task, name) for task in TASKS for name in stored.get(task, ()) if name in MUTATORS]
-    harmful = sum(harm.harms(stored, *pair) for pair in pairs)
-    print(
-        f"{len(MUTATORS)} faults on {len({task for task, _ in pairs})} tasks: {len(pairs)} pairs, of which {harmful} harm; the others are left out"
-    )
-    held = sum(harm.port_holds(stored, name) for name in PORTS)
-    print(f"{len(PORTS)} small programs, of which {held} fail with each seed before the fix and pass with each after it")
+    if stored:
+        pairs = [(task, name) for task in TASKS for name in stored.get(task, ()) if name in MUTATORS]
+        harmful = sum(harm.harms(stored, *pair) for pair in pairs)
+        print(
+            f"{len(MUTATORS)} faults on {len({task for task, _ in pairs})} tasks: {len(pairs)} pairs, of which {harmful} harm; the others are left out"
+        )
+        held = sum(harm.port_holds(stored, name) for name in PORTS)
+        print(f"{len(PORTS)} small programs, of which {held} fail with each seed before the fix and pass with each after it")
     for row in refused:
         print(f"    refused by Learner itself: {row['task']} {row['fault']}: {row['check']['refused']}")
     print_alarms("Healthy tasks", of["healthy"])
@@ -408,6 +425,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", default="", help="names, with commas")
     parser.add_argument("--share", type=float, default=0.1, help="of the faults of each task")
     parser.add_argument("--unseen", action="store_true", help="leave out the pairs for which the checks were mended")
+    parser.add_argument("--second", action="store_true", help="the faults and programs of another author")
     parser.add_argument("--only", default="", choices=["", "healthy", "ports", "tasks"])
     parser.add_argument("--json", metavar="FILE", type=Path, help="write what was found")
     parser.add_argument("--show", metavar="FILE", type=Path, nargs="+", help="show what was found earlier")
@@ -429,11 +447,11 @@ def main() -> None:
         rows = [row for path in args.show for row in json.loads(path.read_text())]
     else:
         rows = []
-        for row in programs(args, stored):
+        for row in second_programs(args.only) if args.second else programs(args, stored):
             rows.append(row)
             if args.json:
                 args.json.write_text(json.dumps(rows) + "\n")
-    show(rows, stored)
+    show(rows, {} if args.second else stored)
 
 
 if __name__ == "__main__":

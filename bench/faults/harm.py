@@ -60,12 +60,15 @@ def of_ports() -> dict[str, Any]:
     }
 
 
-def harms(stored: dict[str, Any], task: str, mutator: str) -> bool:
+def does_harm(healthy: dict[str, Any], faulty: dict[str, Any], where: str) -> bool:
     """On average of the seeds, by the margin; a fault of the report: the reported metric is further from the true one."""
-    key = "score" if MUTATORS[mutator].where == "model" else "gap"
-    healthy, faulty = stored[task]["healthy"][key], stored[task][mutator][key]
-    by = max(MARGIN, 0.15 * np.mean(healthy) if key == "score" else 0.0, 2 * np.std(healthy, ddof=1))
-    return bool(np.mean(faulty) > np.mean(healthy) + by)
+    key = "score" if where == "model" else "gap"
+    by = max(MARGIN, 0.15 * np.mean(healthy[key]) if key == "score" else 0.0, 2 * np.std(healthy[key], ddof=1))
+    return bool(np.mean(faulty[key]) > np.mean(healthy[key]) + by)
+
+
+def harms(stored: dict[str, Any], task: str, mutator: str) -> bool:
+    return does_harm(stored[task]["healthy"], stored[task][mutator], MUTATORS[mutator].where)
 
 
 def port_holds(stored: dict[str, Any], name: str) -> bool:
