@@ -22,7 +22,7 @@ class _Handler:
     "The signal handler of a run"
     def __init__(self) -> None:
         self.old: dict[int, Any] = {}         # signal -> the previous handler
-        self.open = False
+        self.installed = self.open = False
         self.waiting: list[int] = []          # signals that arrived while the handler was closed
         self.raised: int | None = None        # id of the exception raised last
         self.ends_process = False             # SIGTERM arrived, and had no previous handler
@@ -78,8 +78,6 @@ _handler = _Handler()
 # %% ../../nbs/basics/interrupts.ipynb #b0c49be6
 _SIGNALS = signal.SIGTERM, signal.SIGINT
 
-def _installed() -> bool: return any(signal.getsignal(s) is _handler for s in _SIGNALS)
-
 def _replaceable() -> dict[int, Any]:
     "Return the signal handlers that a run may replace: Python functions, and the default handler of SIGTERM"
     found = {s: signal.getsignal(s) for s in _SIGNALS}
@@ -91,7 +89,7 @@ class interrupts_wait:
     def __enter__(self) -> 'interrupts_wait':
         self.old: dict[int, Any] | None = None        # None: nothing to restore at the end
         if threading.current_thread() is threading.main_thread():
-            if _installed(): self._close()
+            if _handler.installed: self._close()
             else: self._install(_replaceable())
         return self
 
@@ -107,12 +105,14 @@ class interrupts_wait:
         h = _handler
         vars(h).update(vars(_Handler()), old=old)     # the same object, as it may be installed
         for s in reversed(old): signal.signal(s, h)   # SIGINT first: from now on it is only recorded
+        h.installed = bool(old)                       # noted, because a callback may put its own handler in the place of this one
         if old: sys.unraisablehook = h.lost
         self.old, self.was_open = old, True
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         if self.old is None: return
         if self.old and sys.unraisablehook == _handler.lost: sys.unraisablehook = _handler.hook
+        if self.old: _handler.installed = False
         for s, handler in self.old.items():           # SIGINT last
             if signal.getsignal(s) is _handler: signal.signal(s, handler)
         _handler.open = self.was_open
@@ -130,7 +130,7 @@ class interrupts_act:
     "Context manager inside `interrupts_wait` in which Ctrl-C acts immediately"
     def __enter__(self) -> None:
         self.was_open = None
-        if threading.current_thread() is not threading.main_thread() or not _installed(): return
+        if threading.current_thread() is not threading.main_thread() or not _handler.installed: return
         _handler.raised, self.was_open, _handler.open = None, _handler.open, True
         if _handler.waiting: _handler.act(_handler.waiting.pop())
 
@@ -143,7 +143,7 @@ def interrupts_call(
     undo: ExitStack,                                     # the undo stack of the run
 ) -> None:
     "During a run, let Ctrl-C call `handler` instead of raising `KeyboardInterrupt`. Outside a run, do nothing"
-    held = _handler.old if _installed() else {}
+    held = _handler.old if _handler.installed else {}
     if signal.SIGINT not in held: return
     undo.callback(held.__setitem__, signal.SIGINT, held[signal.SIGINT])
     held[signal.SIGINT] = handler

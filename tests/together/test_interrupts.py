@@ -519,6 +519,28 @@ def test_a_terminated_process_has_saved_its_model(tmp_path):
     assert process.returncode == -signal.SIGTERM
 
 
+IN_THE_BACKGROUND = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+import cbnb.all as cbnb
+from cbnb.toy import line_learner
+learn = line_learner(path=sys.argv[1])
+def end(cb):
+    if cb.training and cb.train_iter == 5: os.kill(os.getpid(), signal.SIGTERM)
+learn.fit(10, cbs=[cbnb.Checkpoint(every_steps=100), cbnb.Callback(after_loss=end)])
+print("went on")
+"""
+
+
+def test_a_program_in_the_background_ends_when_its_checkpoint_is_told(tmp_path):
+    """`python train.py &` in a script ignores Ctrl-C, and `Checkpoint` has its own handler of SIGTERM: neither signal has that of the run."""
+    env = {**os.environ, "PYTHONPATH": str(Path(cbnb.__file__).parents[1])}
+    command = [sys.executable, "-c", IN_THE_BACKGROUND, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert "got SIGTERM: saved" in done.stdout and "went on" not in done.stdout
+
+
 def test_a_forked_process_is_terminated_as_ever():
     """It has inherited the handler, and has nothing to undo."""
     read, write = os.pipe()
