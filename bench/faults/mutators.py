@@ -30,6 +30,7 @@ class Mutator:
     codes: tuple[str, ...]
     change: Change
     where: str
+    tasks: tuple[str, ...] = ()  # to which it was meant to apply; empty: wherever it makes sense
 
 
 MUTATORS: dict[str, Mutator] = {}

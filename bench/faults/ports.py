@@ -36,15 +36,21 @@ class Port:
         return self.write(fixed)
 
 
+def adds_to(ports: dict[str, Port]) -> Callable[[str, float], Callable[[Write], Write]]:
+    """A decorator that makes a port of a function, from its codes and its limit."""
+
+    def port(codes: str, limit: float) -> Callable[[Write], Write]:
+        def add(write: Write) -> Write:
+            ports[write.__name__] = Port(write.__name__, tuple(codes.split()), limit, write)
+            return write
+
+        return add
+
+    return port
+
+
 PORTS: dict[str, Port] = {}
-
-
-def port(codes: str, limit: float) -> Callable[[Write], Write]:
-    def add(write: Write) -> Write:
-        PORTS[write.__name__] = Port(write.__name__, tuple(codes.split()), limit, write)
-        return write
-
-    return add
+port = adds_to(PORTS)
 
 
 class Net(nn.Module):

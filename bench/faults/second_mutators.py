@@ -1,7 +1,7 @@
 """A second set of faults, each a function that spoils a healthy `Training` of fault_tasks.py, as people make them.
 
-Their author had seen neither the checks, nor their tests, nor the mutators and ports of the first set, only the tables of codes in the
-specification. `MUTATORS[name]` has `change`, `codes`, `where`, and `tasks`, to which the fault was meant to apply. The targets of the test
+Their author had seen neither the checks and their tests nor the code of the first set, only the names of its faults, and the tables of
+codes in the specification, with signals and limits. `MUTATORS[name]` has `change`, `codes`, `where`, and `tasks`, to which the fault was meant to apply. The targets of the test
 part stay as they are. Its inputs change only where the program itself would treat them so at prediction: a wrong scale in a preprocessing
 function harms only by what the model learned. `NUMBERS` has the number of each code.
 """
@@ -9,7 +9,6 @@ function harms only by what the model learned. `NUMBERS` has the number of each 
 import copy
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,12 @@ import harm
 import lr_tasks
 import torch
 from fault_tasks import LSTM, Pair, Tagger, Training, Transformer
+from mutators import BENT, NORMS, Change, Mutator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler
 
 from cbnb import GradientClip, TorchScheduler
-
-Change = Callable[[Training], bool | None]
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
-BENT = (nn.ReLU, nn.Tanh, nn.GELU)
 
 NUMBERS = {
     **{"nonfinite": "D1", "input-scale": "D2", "constant-input": "D3", "column-scales": "D4", "integer-input": "D5"},
@@ -50,15 +46,6 @@ UNRELATED = "mislabelled shuffled-labels inputs-zeroed"
 HIGH = "rate-range rate-out-of-band diverging oscillating update-ratio edge-of-stability"
 LOW = "rate-range rate-out-of-band update-ratio edge-of-stability too-short"
 UNTRAINED = "no-gradient unused missing-params frozen-layer"
-
-
-@dataclass
-class Mutator:
-    name: str
-    codes: tuple[str, ...]
-    change: Change
-    where: str
-    tasks: tuple[str, ...]
 
 
 MUTATORS: dict[str, Mutator] = {}

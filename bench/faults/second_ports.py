@@ -4,8 +4,6 @@ The form is that of bench/faults/ports.py: a program fails if its score on the t
 must fail with each of five seeds before the fix, and pass with each after it. What is documented where is in the docstrings.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -14,37 +12,16 @@ import lr_tasks
 import numpy as np
 import torch
 from fault_tasks import SGD, Adam, Pair, Training
+from ports import Port, adds_to
+from second_mutators import piled
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler
 
-from cbnb import TorchScheduler, set_seed
-
-Write = Callable[[bool], Training]
-
-
-@dataclass
-class Port:
-    name: str
-    codes: tuple[str, ...]
-    limit: float
-    write: Write
-
-    def make(self, seed: int, fixed: bool) -> Training:
-        set_seed(seed)
-        torch.set_num_threads(1)
-        return self.write(fixed)
-
+from cbnb import TorchScheduler
 
 PORTS: dict[str, Port] = {}
-
-
-def port(codes: str, limit: float) -> Callable[[Write], Write]:
-    def add(write: Write) -> Write:
-        PORTS[write.__name__] = Port(write.__name__, tuple(codes.split()), limit, write)
-        return write
-
-    return add
+port = adds_to(PORTS)
 
 
 def parts(x: np.ndarray, y: np.ndarray, test: int = 400) -> dict[str, Pair]:
@@ -181,13 +158,7 @@ class Piling(torch.optim.SGD):
     """SGD in a loop that never calls `zero_grad`."""
 
     def step(self, closure: Any = None) -> Any:
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    state = self.__dict__.setdefault("kept", {})
-                    state[p] = state[p] + p.grad if p in state else p.grad.clone()
-                    p.grad.copy_(state[p])
-        return super().step(closure)
+        return piled(self, lambda: super(Piling, self).step(closure))
 
 
 @port("rate-range diverging oscillating update-ratio exploding edge-of-stability rate-out-of-band", 0.25)

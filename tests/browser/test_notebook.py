@@ -94,7 +94,8 @@ def test_a_fit_goes_on_while_nobody_looks_and_is_found_with_all_figures(lab):
         page.wait_for_text("done: 10 epochs, 100 batches", cell=3)
         assert page.output(3).locator("[role=progressbar], .cbnb-stop").count() == 0
         for cell in (1, 3):  # the button of the first fit is closed: nothing stands where it was
-            assert page.output(cell).get_by_text("widget").filter(visible=True).count() == 0
+            left = page.output(cell).get_by_text("widget").filter(visible=True)
+            wait_until(lambda left=left: left.count() == 0)
         smoothed = page.output(2).locator(".cbnb-lc .names button", has_text="smoothed")
         before = smoothed.inner_text()
         page.output(2).get_by_label("smoothing").fill("0")
