@@ -6,7 +6,6 @@
 __all__ = ['Run', 'StepColumns', 'column_of', 'History']
 
 # %% ../nbs/07_history.ipynb #59b1584e
-import copy
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,18 +14,17 @@ from typing import Any, Self
 
 # %% ../nbs/07_history.ipynb #8a9ba52f
 from .basics.arguments import columns_hint
-from .basics.buffers import NamedLoss, ScalarBuffer, SmoothedBuffer, nan_since, packed
+from .basics.buffers import NamedLoss, ScalarBuffer, SmoothedBuffer, nan_since
 from .basics.patch import patch
-from .basics.text import as_dataframe, csv_text, from_json_text, json_text, plural, write_text
+from .basics.text import from_json_text, plural
 
 # %% ../nbs/07_history.ipynb #bb5a2f92
-_FIELDS = ('number', 'metric_names', 'n_epoch', 'beta', 'status', 'start_epoch', 'epochs', 'values', 'given_name', 'settings', 'events')
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .display import compare as _in_compare
     from .display import epochs_table as _in_epochs_table
+    from .files import history_files as _in_history_files
 
 class Run:
     """The record of one fit: losses, hyper-parameters, epochs, settings and events
@@ -39,12 +37,13 @@ class Run:
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         _repr_html_ = _in_epochs_table._repr_html_
+        to_dict = _in_history_files.to_dict
+        state_dict = _in_history_files.state_dict
+        load_state_dict = _in_history_files.load_state_dict
+        fill_from_dict = _in_history_files.fill_from_dict
         def points(self, name: str) -> list[tuple[int, Any]]: ...
         def ends(self) -> list[tuple[int, int]]: ...
         def extent(self) -> str: ...
-        def to_dict(self) -> dict[str, Any]: ...
-        def state_dict(self) -> dict[str, Any]: ...
-        def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
         def note(self, kind: str, text: str, step: int | None=..., **more: Any) -> None: ...
     def __init__(self, number: int, metric_names: list[str], n_epoch: int, beta: float = 0.98) -> None:
         self.number, self.metric_names, self.n_epoch, self.beta = number, metric_names, n_epoch, beta
@@ -100,7 +99,8 @@ class Run:
         Returns:
             one value for each training batch
         """
-        return list(_numbers(self.hypers.get(name, ())))[:self.n_steps]
+        values = self.hypers.get(name, ())
+        return list(values.read() if isinstance(values, ScalarBuffer) else values)[:self.n_steps]
 
     @property
     def steps(self) -> 'StepColumns':
@@ -138,15 +138,9 @@ class Run:
         Returns:
             the run
         """
-        run, steps, named = cls(data['run'], data['metric_names'], data['n_epoch'], data['beta']), data['steps'], data['named']
-        names = [name for name in run.metric_names if name not in ('epoch', 'step', 'time')]
-        run.load_state_dict(copy.deepcopy({k: v for k, v in data.items() if k in _FIELDS}) | dict(
-            number=data['run'], given_name=data.get('name'), values=[[row.get(name) for name in names] for row in data['epochs']],
-            raw=packed(steps['loss']), named={name: (at, packed([steps[name][i] for i in at])) for name, at in named.items()},
-            hypers={name: column for name, column in steps.items() if name not in ('loss', 'smooth_loss', *named)}))
+        run = cls(data['run'], data['metric_names'], data['n_epoch'], data['beta'])
+        run.fill_from_dict(data)
         return run
-
-def _numbers(values: Any) -> Any: return values.read() if isinstance(values, ScalarBuffer) else values
 
 # %% ../nbs/07_history.ipynb #a85ce031
 class StepColumns(Mapping[str, list[float]]):
@@ -221,50 +215,6 @@ def extent(self: Run) -> str:
     more, all_of_it = (f' and {plural(rest, "step")}', ' in all') if rest else ('', '')
     return f'{len(whole)} of {plural(self.n_epoch, "epoch")}{more}, {plural(self.n_steps, "step")}{all_of_it}'
 
-# %% ../nbs/07_history.ipynb #be7f7746
-@patch
-def to_dict(self: Run) -> dict[str, Any]:
-    """Return the run as plain data
-
-    Returns:
-        the data, for `from_dict`
-    """
-    names = ('status', 'n_epoch', 'start_epoch', 'beta', 'metric_names', 'settings', 'epochs', 'events')
-    return dict(run=self.number, name=self.given_name, **copy.deepcopy({name: getattr(self, name) for name in names}),
-                steps=dict(self.steps), named={name: list(loss.steps) for name, loss in self.named.items()})
-
-@patch
-def state_dict(self: Run) -> dict[str, Any]:
-    """Return the run as arrays and plain data. The call waits for the device
-
-    Returns:
-        the state, for `load_state_dict` of a run
-    """
-    return {name: getattr(self, name) for name in _FIELDS} | dict(
-        raw=self.raw_losses, hypers={name: _numbers(values) for name, values in self.hypers.items()},
-        named={name: (list(loss.steps), loss.series.read()) for name, loss in self.named.items()})
-
-@patch
-def load_state_dict(self: Run, state: Mapping[str, Any]) -> None:
-    """Fill the run with the state of another. Settings of this run have priority, because the arguments of a resumed fit may differ
-
-    Args:
-        state: the result of `state_dict`
-    """
-    older: dict[str, Any] = dict(given_name=None, settings={}, events=[])      # states of older versions lack these
-    state = older | dict(state)
-    for name in _FIELDS:
-        setattr(self, name, {**state[name], **self.settings} if name == 'settings' else copy.copy(state[name]))
-    self.series.fill(state['raw'])
-    for name, values in state['hypers'].items():
-        mine = self.hypers.setdefault(name, array('d'))
-        if isinstance(mine, ScalarBuffer): mine.fill(values)
-        else: mine[:] = array('d', values)
-    self.named = {name: NamedLoss(self.beta) for name in state['named']}
-    for name, (steps, values) in state['named'].items():
-        self.named[name].steps = list(steps)
-        self.named[name].series.fill(values)
-
 # %% ../nbs/07_history.ipynb #3d48be99
 @patch
 def note(self: Run, kind: str, text: str, step: int | None = None, **more: Any) -> None:
@@ -283,10 +233,10 @@ class History:
     "The runs of a learner, which you can index, export and save"
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         _repr_html_ = _in_compare._repr_html_
+        to_csv = _in_history_files.to_csv
+        to_df = _in_history_files.to_df
+        to_json = _in_history_files.to_json
         def rows(self, what: str=...) -> Iterator[dict[str, Any]]: ...
-        def to_csv(self, path: str | Path | None=..., what: str=...) -> str: ...
-        def to_df(self, what: str=...) -> Any: ...
-        def to_json(self, path: str | Path | None=...) -> str: ...
     def __init__(self) -> None: self.runs: list[Run] = []
 
     def __len__(self) -> int: return len(self.runs)
@@ -360,38 +310,3 @@ def rows(self: History, what: str = 'epochs') -> Iterator[dict[str, Any]]:
     """
     if what not in ('epochs', 'steps'): raise ValueError(f"there is a table of 'epochs' and one of 'steps', not of {what!r}")
     for run in self.runs: yield from run.steps.rows() if what == 'steps' else ({'run': run.number, **row} for row in run.epochs)
-
-# %% ../nbs/07_history.ipynb #80e2cc85
-@patch
-def to_csv(self: History, path: str | Path | None = None, what: str = 'epochs') -> str:
-    """Return a table as CSV text, and optionally write it to a file
-
-    Args:
-        path: file to write; None: only return the text
-        what: which table: 'epochs' or 'steps'
-    Returns:
-        the text
-    """
-    return write_text(csv_text(self.rows(what)), path)
-
-@patch
-def to_df(self: History, what: str = 'epochs') -> Any:
-    """Return a table as a pandas `DataFrame`
-
-    Args:
-        what: which table: 'epochs' or 'steps'
-    Returns:
-        a pandas `DataFrame`
-    """
-    return as_dataframe(list(self.rows(what)))
-
-@patch
-def to_json(self: History, path: str | Path | None = None) -> str:
-    """Return the history as JSON text, and optionally write it to a file
-
-    Args:
-        path: file to write; None: only return the text
-    Returns:
-        the text
-    """
-    return write_text(json_text(self.to_dict()), path)

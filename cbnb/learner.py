@@ -7,8 +7,8 @@ __all__ = ['as_one_fit', 'Learner']
 
 # %% ../nbs/04_learner.ipynb #39297ed7
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 # %% ../nbs/04_learner.ipynb #02713ab8
 from . import runs  # noqa: F401 (adds `evaluating`, `where` and others to the loop)
-from .basics.arguments import Every, as_count, as_duration, checked_loss_func, checked_model, checked_moms, event_names, hinted
+from .basics.arguments import Every, as_count, as_duration, checked_loss_func, checked_model, checked_moms, hinted
 from .basics.fused import zero_grad
 from .basics.loaders import as_loader
 from .basics.losses import weigher
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from .distributed import launch as _in_launch
     from .display import learner as _in_learner
     from .display import loop as _in_loop
+    from .callbacks import of_a_learner as _in_of_a_learner
     from .callbacks import precision as _in_precision
     from .callbacks import predictions as _in_predictions
     from .callbacks import profile as _in_profile
@@ -125,6 +126,16 @@ class Learner(Loop):
         unfreeze = _in_freezing.unfreeze
         show_results = _in_interpret.show_results
         interpret = _in_interpret.interpret
+        add_cbs = _in_of_a_learner.add_cbs
+        remove_cbs = _in_of_a_learner.remove_cbs
+        add_cb = _in_of_a_learner.add_cb
+        remove_cb = _in_of_a_learner.remove_cb
+        def added_cbs(self, cbs: Any) -> Any: ...
+        def removed_cbs(self, cbs: Any) -> Any: ...
+        def for_now(self, name: Any, value: Any) -> Any: ...
+        __call__ = _in_of_a_learner.__call__
+        cbs_changed = _in_of_a_learner.cbs_changed
+        ordered_cbs = _in_of_a_learner.ordered_cbs
         to_fp32 = _in_precision.to_fp32
         to_bf16 = _in_precision.to_bf16
         to_fp16 = _in_precision.to_fp16
@@ -174,19 +185,6 @@ class Learner(Loop):
         def create_opt(self) -> None: ...
         def prepare_opt(self, lr: Any=..., wd: Any=..., reset_opt: bool=...) -> None: ...
         def forget_grads(self) -> None: ...
-        def add_cbs(self, cbs: Any) -> 'Learner': ...
-        def remove_cbs(self, cbs: Any) -> 'Learner': ...
-        def add_cb(self, cb: Any) -> 'Learner': ...
-        def remove_cb(self, cb: Any) -> 'Learner': ...
-        @contextmanager
-        def added_cbs(self, cbs: Any) -> Iterator['Learner']: ...
-        @contextmanager
-        def removed_cbs(self, cbs: Any) -> Iterator['Learner']: ...
-        @contextmanager
-        def for_now(self, name: str, value: Any) -> Iterator['Learner']: ...
-        def __call__(self, event_name: str | Iterable[str]) -> None: ...
-        def cbs_changed(self) -> None: ...
-        def ordered_cbs(self, event_name: str) -> list[Callback]: ...
         _mock_run = _in_finder._mock_run
         _try_rates = _in_finder._try_rates
         lr_find = _in_finder.lr_find
@@ -226,9 +224,9 @@ class Learner(Loop):
         self.own_hypers: list[dict[str, Any]] | None = None      # the hyper-parameters to which the run returns
         self.metrics, self.sanity_check, given = metrics, sanity_check, as_list(cbs)
         for cls in self.default_callbacks if default_cbs else (TrainEvalCallback,):
-            if not any(is_a(cb, cls) for cb in given): self.add_cb(cls)
-        self.add_cbs(given)
-        try: self(event.after_create)
+            if not any(is_a(cb, cls) for cb in given): self.callbacks.add_all([cls])
+        self.callbacks.add_all(given)
+        try: self.callbacks.fire(event.after_create)
         except CancelException as e: raise RuntimeError(not_honoured(e)) from e
 
     # What you may assign between two fits
@@ -445,114 +443,3 @@ def forget_grads(self: Learner) -> None:
     if self.opt is not None: zero_grad(self.opt)
     for m in trained_modules(self).values():
         for p in m.parameters(): p.grad = None
-
-# %% ../nbs/04_learner.ipynb #642ff1a3
-@patch
-def add_cbs(self: Learner, cbs: Any) -> 'Learner':
-    """Add one or several callbacks
-
-    Args:
-        cbs: one callback, or several
-    Returns:
-        the learner, so that calls can be chained
-    """
-    self.callbacks.add_all(as_list(cbs))
-    return self
-
-@patch
-def remove_cbs(self: Learner, cbs: Any) -> 'Learner':
-    """Remove one or several callbacks, or all callbacks of a class
-
-    Args:
-        cbs: a callback, its name or a class, or several
-    Returns:
-        the learner, so that calls can be chained
-    """
-    self.callbacks.remove_all(as_list(cbs))
-    return self
-
-@patch
-def add_cb(self: Learner, cb: Any) -> 'Learner':
-    """Add a callback. The new callback replaces a callback of the same class with the same settings
-
-    Args:
-        cb: a callback, a callback class, or a callback of another library
-    Returns:
-        the learner, so that calls can be chained
-    """
-    return self.add_cbs([cb])
-
-@patch
-def remove_cb(self: Learner, cb: Any) -> 'Learner':
-    """Remove a callback, or all callbacks of a class
-
-    Args:
-        cb: a callback, its name, or a class: all its instances
-    Returns:
-        the learner, so that calls can be chained
-    """
-    return self.remove_cbs([cb])
-
-# %% ../nbs/04_learner.ipynb #e288cec0
-@patch
-@contextmanager
-def added_cbs(self: Learner, cbs: Any) -> Iterator['Learner']:
-    """Context manager that adds callbacks for the duration of a `with` block
-
-    Args:
-        cbs: one callback, or several
-    Returns:
-        the learner
-    """
-    with self.callbacks.added(cbs): yield self
-
-@patch
-@contextmanager
-def removed_cbs(self: Learner, cbs: Any) -> Iterator['Learner']:
-    """Context manager that removes callbacks for the duration of a `with` block
-
-    Args:
-        cbs: one callback or class, or several
-    Returns:
-        the learner
-    """
-    with self.callbacks.removed(cbs): yield self
-
-@patch
-@contextmanager
-def for_now(self: Learner, name: str, value: Any) -> Iterator['Learner']:
-    """Context manager that sets an attribute for the duration of a `with` block
-
-    Args:
-        name: name of an attribute of the learner
-        value: its value in the block
-    Returns:
-        the learner
-    """
-    with UndoStack() as undo:
-        undo.set(self, name, value)
-        yield self
-
-# %% ../nbs/04_learner.ipynb #52cc79d9
-@patch
-def __call__(self: Learner,
-    event_name: str | Iterable[str],    # one event, or several
-) -> None:
-    "Dispatch one event, or several in the order given"
-    for name in event_names(event_name): self.callbacks.fire(name)
-
-@patch
-def cbs_changed(self: Learner) -> None:
-    "Clear the cached handlers of all events, because a callback has changed"
-    self.callbacks.changed()
-
-@patch
-def ordered_cbs(self: Learner, event_name: str) -> list[Callback]:
-    """Return the callbacks that define an event, in the order in which they are called, including those that are switched off
-
-    Args:
-        event_name: such as 'before_fit'
-    Returns:
-        the callbacks, the first one called first
-    """
-    return self.callbacks.ordered(event_name)
