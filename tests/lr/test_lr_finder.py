@@ -1094,7 +1094,8 @@ def test_the_rates_of_all_groups_at_a_point_of_the_sweep():
 
 
 @pytest.mark.parametrize(
-    "trials, checked", [(False, None), (None, None), (True, 0.2), (0.5, 0.5), (Fraction(1, 4), 0.25), (1.0, 1.0), (160, 160), (np.int64(200), 200)]
+    "trials, checked",
+    [(False, None), (None, None), (True, 0.2), (0.5, 0.5), (Fraction(1, 4), 0.25), (1.0, 1.0), (160, 160), (np.int64(200), 200)],
 )
 def test_trials_are_a_share_or_a_budget(trials, checked):
     """The least for a sweep of 100: five validations of 4 batches, and four trials of 10."""

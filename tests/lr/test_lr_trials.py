@@ -127,7 +127,9 @@ def test_a_whole_fit_is_the_fit_that_follows(opt_func, capsys):
     learn = with_valid(opt_func=opt_func)
     count = counted(learn)
     found = sweep(learn, n_epoch=4, trials=1.0)
-    assert 2 <= len(found.trials) <= 5 and found.rule == "trials" and found.trial_plan.steps == found.planned_steps and found.trial_plan.whole
+    assert (
+        2 <= len(found.trials) <= 5 and found.rule == "trials" and found.trial_plan.steps == found.planned_steps and found.trial_plan.whole
+    )
     best = min(found.trials, key=lambda trial: trial.loss)
     assert found.lr == best.lr and f"the best of {len(found.trials)} whole fits of" in found.reason and found.rough == ""
     assert sum(count()) == found.n_batches and "at most 5 whole fits of" in capsys.readouterr().out
