@@ -44,9 +44,13 @@ def word_of(value: Any) -> Any:
     "Return a setting as plain data: numbers, strings and None as they are, other values by their short description"
     return value if value is None or isinstance(value, (bool, int, float, str)) else brief(value)
 
-def words_of(point: Mapping[str, Any]) -> dict[str, Any]: return {name: word_of(value) for name, value in point.items()}
+def words_of(point: Mapping[str, Any]) -> dict[str, Any]:
+    "Return the settings of a run as plain data"
+    return {name: word_of(value) for name, value in point.items()}
 
-def key_of(point: Mapping[str, Any]) -> tuple: return tuple(sorted((name, str(word)) for name, word in words_of(point).items()))
+def key_of(point: Mapping[str, Any]) -> tuple:
+    "Return what identifies the settings of a run"
+    return tuple(sorted((name, str(word)) for name, word in words_of(point).items()))
 
 def _is_range(values: Any) -> bool:
     return isinstance(values, tuple) and len(values) in (2, 3) and values[2:] in ((), ('log',)) and all(isinstance(v, (int, float)) for v in values[:2])
@@ -114,7 +118,8 @@ class OptunaStudy:
         try: import optuna
         except ImportError as e: raise ImportError('engine="optuna" needs Optuna: pip install "cbnb[sweep]"') from e
         if n is None: raise ValueError('Optuna needs n, the number of runs')
-        self.optuna, self.space, self.n, self.seed, self.trial = optuna, space, n, seed, None
+        self.trial: Any = None
+        self.optuna, self.space, self.n, self.seed = optuna, space, n, seed
         default = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3) if prune is True else optuna.pruners.NopPruner()
         level = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)           # no line for each new study
@@ -125,7 +130,7 @@ class OptunaStudy:
 
     def point(self, i: int) -> dict[str, Any]:
         self.study.sampler = self.optuna.samplers.TPESampler(seed=self.seed + i)
-        self.trial: Any = self.study.ask()
+        self.trial = self.study.ask()
         return {name: self._suggested(name, values) for name, values in self.space.values.items()}
 
     def _suggested(self, name: str, values: Any) -> Any:
@@ -164,7 +169,7 @@ class SweepRun(Callback):
         run.settings['pruned'] = True
         raise CancelFitException('the sweep ended it')
 
-# %% ../../nbs/lab/sweep.ipynb #71740ae6
+# %% ../../nbs/lab/sweep.ipynb #5aba2173
 class Sweep:
     """The runs of a sweep, shown as a table and as a figure with parallel coordinates
 
@@ -172,8 +177,9 @@ class Sweep:
         name: name of the sweep
         monitor: the column that is compared
         names: names of the settings
+        make: returns the learner for the settings of the best run
     """
-    def __init__(self, name: str, monitor: str, names: Sequence[str], learner: Callable[[dict[str, Any]], Any] | None = None) -> None:
+    def __init__(self, name: str, monitor: str, names: Sequence[str], make: Callable[[dict[str, Any]], Any] | None = None) -> None:
         self.name, self.monitor, self.names, self.lower = name, monitor, list(names), lower_is_better(monitor)
         self.runs: list[Run] = []                 # the histories, in the order of `rows`
         self.rows: list[dict[str, Any]] = []      # plain data, one dict for each run
@@ -181,20 +187,16 @@ class Sweep:
         self.why = ''                             # why the sweep has ended early
         self.n_batches = 0                        # training batches of all runs together
         self.states: dict[str, Any] | None = None    # weights of the best run
-        self.make = learner
+        self.make = make
 
-    def score(self, row: Mapping[str, Any]) -> float:
-        """Return the value of a row of the table of epochs so that lower is better. A value that is missing or not finite is inf
-
-        Raises:
-            ValueError: monitor={monitor} is no column: ...
-        """
+    def _score(self, row: Mapping[str, Any]) -> float:
+        "Return the value of a row of the table of epochs so that lower is better. A value that is missing or not finite is inf"
         if self.monitor not in row: raise ValueError(f'monitor={self.monitor!r} is no column: {columns_hint(self.monitor, list(row))}')
         value = row[self.monitor]
         if not isinstance(value, (int, float)) or not math.isfinite(value): return math.inf
         return float(value) if self.lower else -float(value)
 
-    def add(self, run: Run, point: dict[str, Any]) -> bool:
+    def _add(self, run: Run, point: dict[str, Any]) -> bool:
         "Add a run. Return whether it is the best so far"
         value = run.epochs[-1].get(self.monitor) if run.epochs else None
         status = 'pruned' if run.settings.get('pruned') else run.status
@@ -208,7 +210,7 @@ class Sweep:
     @property
     def best_number(self) -> int | None:
         "Index of the best run in `rows`. None: no run has finished with a finite value"
-        found = [(self.score(row), i) for i, row in enumerate(self.rows) if row['status'] == 'done' and math.isfinite(self.score(row))]
+        found = [(self._score(row), i) for i, row in enumerate(self.rows) if row['status'] == 'done' and math.isfinite(self._score(row))]
         return min(found)[1] if found else None
 
     @property
@@ -228,11 +230,10 @@ class Sweep:
         return self.rows[self.best_number or 0][self.monitor]
 
     def learner(self) -> Any:
-        """Return the learner with the weights of the best run: the learner of the sweep, or a new one if the sweep had a `make`
+        """Return the learner with the weights of the best run
 
         Returns:
-            the learner
-
+            the learner of the sweep, or a new one if the sweep had a `make`
         Raises:
             ValueError: there are no weights: no run of the sweep has finished here with a finite value
         """
@@ -249,29 +250,36 @@ class Sweep:
         """
         return as_dataframe(self.rows)
 
-    def words(self) -> str:
+    def _words(self) -> str:
         "Describe the sweep in a sentence"
         counts = ', '.join(f'{sum(row["status"] == status for row in self.rows)} {status}' for status in dict.fromkeys(row['status'] for row in self.rows))
         best = '' if self.best_number is None else f'; best {self.monitor} {number(self.best_value)} with ' + ', '.join(
             f'{name}={cell_text(name, value)}' for name, value in words_of(self.best).items())
         return f'{plural(len(self.rows), "run")}{counts and f" ({counts})"}, {plural(self.n_batches, "batch")[:-1] + "es" if self.n_batches != 1 else "1 batch"}{best}{self.why and f"; ended early: {self.why}"}'
 
-    def sorted(self) -> list[dict[str, Any]]:
+    def _sorted(self) -> list[dict[str, Any]]:
         "Return the rows, the best first, finished ones before pruned ones"
-        return sorted(self.rows, key=lambda row: (row['status'] != 'done', self.score(row), row['id']))
+        return sorted(self.rows, key=lambda row: (row['status'] != 'done', self._score(row), row['id']))
 
     def __len__(self) -> int: return len(self.rows)
 
     def __repr__(self) -> str:
-        rows = self.sorted()[:20]
+        rows = self._sorted()[:20]
         table = text_table([tuple(rows[0]), *(tuple(cell_text(name, v) for name, v in row.items()) for row in rows)]) if rows else []
-        return '\n'.join([self.words(), *table, *[f'... and {plural(len(self) - 20, "run")} more']*(len(self) > 20)])
+        return '\n'.join([self._words(), *table, *[f'... and {plural(len(self) - 20, "run")} more']*(len(self) > 20)])
 
     def html(self, live: bool | None = None, figure: bool = True) -> str:
-        "Return the figure and the table as HTML"
-        said = f'<p>{escape(self.words())}</p>'
+        """Return the figure and the table as HTML. All text is escaped
+
+        Args:
+            live: whether the page runs scripts; None: as the front end does
+            figure: whether to draw the figure
+        Returns:
+            HTML
+        """
+        said = f'<p>{escape(self._words())}</p>'
         if not self.rows: return said
-        rows = self.sorted()
+        rows = self._sorted()
         place = {row['id']: i for i, row in enumerate(rows)}
         pruned = [i for i, row in enumerate(rows) if row['status'] == 'pruned']
         best = None if self.best_number is None else place[self.best_number]
@@ -298,17 +306,19 @@ def earlier_runs(book: LabBook | None, same: Mapping[str, Any], names: Sequence[
 
 class _Board:
     "Shows the table while a sweep runs: in a notebook at most twice a second, elsewhere a line for each run"
-    def __init__(self, found: Sweep, n: int) -> None: self.found, self.n, self.handle, self.due = found, n, None, 0.
+    def __init__(self, found: Sweep, n: int) -> None:
+        self.found, self.n, self.due = found, n, 0.
+        self.handle: Any = None
 
     def show(self, last: bool = False) -> None:
         found: Any = self.found
         if not shell():
-            if last: print(found.words(), flush=True)
+            if last: print(found._words(), flush=True)
             else: print(f'{len(found)} of {self.n}: ' + ', '.join(f'{k} {cell_text(k, v)}' for k, v in found.rows[-1].items() if k not in ('id', 'steps', 'time')), flush=True)
             return
         if not last and time.monotonic() < self.due: return
         from IPython.display import display
-        text = found.words() if last else f'{len(found)} of {self.n} runs'
+        text = found._words() if last else f'{len(found)} of {self.n} runs'
         bundle = {'text/plain': text, 'text/html': f'<p>{escape(text)}</p>' if last else f'<p>{escape(text)}</p>{found.html(live=False, figure=False)}'}
         if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
         else: self.handle.update(bundle, raw=True)
@@ -390,7 +400,7 @@ def sweep(self: Learner, space: Mapping[str, Any], n_epoch: Any = None, n: int |
                     except KeyboardInterrupt:
                         found.why = 'by hand'
                         break
-                done[key] = found.score(run.epochs[-1]) if run.epochs else math.inf, bool(run.settings.get('pruned'))
+                done[key] = found._score(run.epochs[-1]) if run.epochs else math.inf, bool(run.settings.get('pruned'))
                 board.show()
             rule.end(*done[key])
         board.show(last=True)
@@ -402,12 +412,15 @@ class _Runner:
     def __init__(self, learn: Learner, found: Sweep, rule: Any, make: Any, made: list[str], method: str, n_epoch: Any, cbs: list[Any],
                  marks: dict[str, Any], book: LabBook | None) -> None:
         self.learn, self.found, self.rule, self.make, self.made, self.method = learn, found, rule, make, made, method
-        self.n_epoch, self.cbs, self.marks, self.book, self.restore = n_epoch, cbs, marks, book, None
+        self.n_epoch, self.cbs, self.marks = n_epoch, cbs, marks
+        self.restore: Any = None
         self.file = book and book.file.parent/'sweeps'/f'{re.sub("[^a-zA-Z0-9_.-]", "_", found.name)}.pt'
 
     def prepare(self, undo: UndoStack) -> None:
         "Save the state of the learner. Without `make`, each run ends by restoring it"
-        if self.make is not None: return undo.callback(save_rng(getattr(self.learn.dls, 'loaders', []))) and None
+        if self.make is not None:
+            undo.callback(save_rng(getattr(self.learn.dls, 'loaders', [])))
+            return
         point = RestorePoints(self.learn).take(self.learn, 'sweep()')
         if point.restore is None: raise RuntimeError(f'the runs of a sweep could not be taken back: {point.why}. Pass make, a function that returns a new learner')
         self.restore = point.restore
@@ -418,16 +431,16 @@ class _Runner:
         set_seed(self.marks['seed'])
         learn = self.make(**{name: point[name] for name in self.made}) if self.make else self.learn
         if not hasattr(learn, 'recorder'): raise ValueError('a sweep compares what the Recorder records, and this learner has none: pass cbs=Recorder()')
-        before, trial = len(learn.recorded_runs()), SweepRun(self.rule, self.marks | words_of(point), self.found.score)
+        before, trial = len(learn.recorded_runs()), SweepRun(self.rule, self.marks | words_of(point), self.found._score)
         fitted = {name: value for name, value in point.items() if name not in self.made}
         try:
             try: _quiet_fit(learn, self.method, self.n_epoch, fitted, [*self.cbs, trial])
             finally: runs = learn.recorded_runs()[before:]
             states = module_states(learn)
-            best = self.found.add(runs[-1], point)
+            best = self.found._add(runs[-1], point)
             if best: self._keep({name: {k: v.detach().to('cpu', copy=True) for k, v in state.items()} for name, state in states.items()}, point)
         except KeyboardInterrupt:
-            if runs: self.found.add(runs[-1], point)
+            if runs: self.found._add(runs[-1], point)
             raise
         finally:
             if self.restore: self.restore()
@@ -440,7 +453,7 @@ class _Runner:
     def replay(self, run: Run, point: dict[str, Any]) -> None:
         "Take a run of the lab book in place of a fit, and tell the engine its rows"
         for row in run.epochs:
-            if row['complete']: self.rule.falls_behind(row['epoch'] + 1 - run.start_epoch, run.n_epoch, self.found.score(row))
-        if not self.found.add(run, point) or self.file is None or not self.file.exists(): return
+            if row['complete']: self.rule.falls_behind(row['epoch'] + 1 - run.start_epoch, run.n_epoch, self.found._score(row))
+        if not self.found._add(run, point) or self.file is None or not self.file.exists(): return
         kept = torch.load(self.file, weights_only=True)
         self.found.states = kept['states'] if kept['key'] == key_of(point) else None
