@@ -255,7 +255,7 @@ class Sweep:
         counts = ', '.join(f'{sum(row["status"] == status for row in self.rows)} {status}' for status in dict.fromkeys(row['status'] for row in self.rows))
         best = '' if self.best_number is None else f'; best {self.monitor} {number(self.best_value)} with ' + ', '.join(
             f'{name}={cell_text(name, value)}' for name, value in words_of(self.best).items())
-        return f'{plural(len(self.rows), "run")}{counts and f" ({counts})"}, {plural(self.n_batches, "batch")[:-1] + "es" if self.n_batches != 1 else "1 batch"}{best}{self.why and f"; ended early: {self.why}"}'
+        return f'{plural(len(self.rows), "run")}{counts and f" ({counts})"}, {plural(self.n_batches, "batch")}{best}{self.why and f"; ended early: {self.why}"}'
 
     def _sorted(self) -> list[dict[str, Any]]:
         "Return the rows, the best first, finished ones before pruned ones"
