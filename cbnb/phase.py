@@ -48,6 +48,10 @@ class PhaseMetrics:
             self.parts.setdefault(name, MeanLoss()).add(value, weight)
         for m in self.metrics: m.accumulate(view_for_metric(m, learn))
 
+    def send(self) -> None:
+        "Start to copy the parts of the loss, and then the loss, to the CPU"
+        for mean in (*self.parts.values(), self.loss): mean.send()
+
     def values(self) -> list[float | None]:
         "Return the mean loss and then the metrics. The call waits for the device"
         return [self.loss.value(), *self.metric_values()]

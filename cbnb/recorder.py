@@ -94,6 +94,7 @@ class Recorder(Callback):
         self.row: Any = None                          # column -> value; None: no row is open
         self.start, self.row_start, self.first_step = 0., 0, 0       # the time, and the steps before the row and before the epoch
         self.n_filled = -1                            # the steps when the values of training were written
+        self.train_is_late = False                    # whether the values of training are written with those of validation
         self.train = PhaseMetrics()                   # the training batches of the row
         self.phases: list[PhaseMetrics] = []          # the validations in progress, the innermost last
         self.new_row = False                          # whether the epoch has written a row of its own; loggers read it
@@ -141,6 +142,7 @@ class Recorder(Callback):
         "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
         run = self.last()
         if self.row is None: return self.last_log
+        if self.train_is_late: self._fill_train()
         place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
         return [place, *(self.row[name] for name in self.columns.names)]
 
@@ -190,8 +192,9 @@ def after_batch(self: Recorder) -> None:
 
 @patch
 def after_train(self: Recorder) -> None:
-    "Write the values of training into the row"
-    self._fill_train()
+    "Write the values of training into the row. On a GPU, they are written with those of validation, to wait for the GPU only once"
+    self.train_is_late = self.train.loss.is_late and not self.train.metrics
+    if not self.train_is_late: self._fill_train()
 
 # %% ../nbs/08_recorder.ipynb #6312f89c
 @patch
@@ -215,7 +218,12 @@ def after_validate(self: Recorder) -> None:
     learn = self.learn
     if not self.phases or self.phases[-1].run is not learn.undo: return      # cancelled before `before_validate` of the recorder
     phase = self.phases.pop()
+    if self.train_is_late:
+        self.last().arrived()                         # starts to copy the losses of the steps
+        self.train.send()
+    phase.send()                                      # the last copy: the others are complete when it is
     values, parts = phase.values(), phase.part_values()
+    if self.train_is_late: self._fill_train()
     if learn.purpose != 'fit':
         learn.final_record = [*values, *parts.values()]
         return
@@ -259,10 +267,13 @@ def _fill_train(self: Recorder,
     whole: bool = True,     # whether all processes have come here
 ) -> None:
     "Write the loss, its parts and the metrics of training into the row. The call waits for the device, once per row"
+    self.train_is_late = False
     row = self._open_row() if self.row is None else self.row        # None: cancelled before `before_epoch` of the recorder
     train = self.train
     if (n := self.history[-1].n_steps) in (self.row_start, self.n_filled): return     # no batch was trained since the last row, or since the last call
     self.n_filled = n
+    self.history[-1].arrived()                   # starts to copy the losses of the steps, which are there when the mean is
+    train.send()
     row['train_loss'] = train.loss.value(everywhere=False)
     parts = {self.columns.parts[name]: mean for name, mean in train.part_values(everywhere=False).items()}
     row.update((heading, mean) for heading, mean in parts.items() if heading in row)

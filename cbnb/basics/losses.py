@@ -24,7 +24,8 @@ from torch.overrides import TorchFunctionMode
 
 # %% ../../nbs/basics/losses.ipynb #483f12ea
 from .arguments import as_number, is_number
-from .devices import exact_dtype, sent
+from .buffers import Copy
+from .devices import exact_dtype, has_streams, sent
 from .nested import find_bs
 from .processes import sum_over_processes
 
@@ -215,6 +216,7 @@ class MeanLoss:
         self.total: Any = 0.                  # a number or a scalar tensor, as `weight`
         self.weight: Any = 0.
         self.n, self.adds = 0, False          # number of batches; whether their losses add up
+        self.sent: Any = None                 # a `Copy` of `total` and `weight`; None: not on its way to the CPU
 
     def add(self, loss: Tensor,    # the loss of a batch; several values: their mean
         weight: Any,    # how much it counts, a number or a scalar tensor; None: the losses add up
@@ -227,7 +229,7 @@ class MeanLoss:
 
     def _sum_up(self) -> None:
         device = self.losses[-1].device
-        exact = exact_dtype(device)
+        exact, self.sent = exact_dtype(device), None
         added = [t.to(device, exact) for t in self.losses] if self.losses[0].device != device else self.losses    # of a checkpoint
         losses, given = torch.stack(added).to(exact), self.weights[:len(added)]
         if given[-1] is None: self.total, self.adds = self.total + losses.sum(), True
@@ -237,11 +239,30 @@ class MeanLoss:
             self.weight = self.weight + (weights.sum() if any(isinstance(w, Tensor) for w in given) else sum(given))
         self.losses, self.weights = [], []
 
+    @property
+    def is_late(self) -> bool:
+        "Whether a device may still be computing the losses"
+        t = self.losses[-1] if self.losses else self.total
+        return isinstance(t, Tensor) and has_streams(t.device.type)
+
+    def send(self) -> None:
+        "Start to copy the loss to the CPU. When other numbers have arrived that were computed later, `value` returns without waiting"
+        if self.losses: self._sum_up()
+        if self.sent is None and self.is_late: self.sent = Copy(torch.stack([t for t in (self.total, self.weight) if isinstance(t, Tensor)]))
+
+    def _received(self) -> tuple[Any, Any]:
+        "Return `total` and `weight`, from the CPU if they were sent"
+        if self.sent is None: return self.total, self.weight
+        self.sent.is_here(wait=True)
+        numbers = iter(self.sent.numbers.tolist())
+        total, weight = (next(numbers) if isinstance(t, Tensor) else t for t in (self.total, self.weight))
+        return total, weight
+
     def value(self, everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
     ) -> float | None:    # None without batches
         "Return the loss. The call waits for the device"
         if self.losses: self._sum_up()
-        numbers = self.total, self.weight, self.n, self.adds
+        numbers = *self._received(), self.n, self.adds
         total, weight, n, adds = sum_over_processes(*numbers) if everywhere else numbers
         total, weight = torch.stack([total, weight]).tolist() if isinstance(weight, Tensor) else (as_number(total), weight)
         if not n: return None
@@ -255,11 +276,11 @@ class MeanLoss:
     def state_dict(self) -> dict[str, Any]:
         "Return all numbers on the CPU, for a checkpoint. Those that are not yet added up stay apart, so that the sum has the same rounding"
         lists = dict(losses=_on_cpu(self.losses), weights=_on_cpu(self.weights))
-        return {k: v.cpu() if isinstance(v, Tensor) else v for k, v in vars(self).items()} | lists
+        return {k: v.cpu() if isinstance(v, Tensor) else v for k, v in vars(self).items() if k != 'sent'} | lists
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         "Continue with the numbers of `state_dict`"
-        vars(self).update(state, losses=list(state['losses']), weights=list(state['weights']))
+        vars(self).update(state, losses=list(state['losses']), weights=list(state['weights']), sent=None)
 
 def _on_cpu(values: list[Any]) -> Any:
     "Return numbers as a list, and scalar tensors as one tensor on the CPU"

@@ -12,7 +12,7 @@ from pretend.torch_internals import runs_here
 ROOT = Path(__file__).parents[2]
 GPU, CASES = ROOT / "tests/gpu", ROOT / "tests/pretend/cases"
 FILES = [
-    *(CASES / f"{name}_cases.py" for name in ("device", "budget")),
+    *(CASES / f"{name}_cases.py" for name in ("device", "budget", "late")),
     *(GPU / f"test_{name}.py" for name in ("training", "loading", "precision", "profile")),
 ]
 # large shapes, processes of their own, and times of kernels; the rest of `tests/gpu` needs Triton, graphs or NCCL
