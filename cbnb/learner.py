@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from .display import summary as _in_summary
     from .lab import sweep as _in_sweep
     from .callbacks import trackers as _in_trackers
+    from .lab import watch as _in_watch
 
 def as_one_fit(
     method: _Method,     # a method of a learner
@@ -177,6 +178,7 @@ class Learner(Loop):
         diagnose = _in_diagnose.diagnose
         findings: Any
         sweep = _in_sweep.sweep
+        watch = _in_watch.watch
         @as_one_fit
         @hinted
         def fit(self, n_epoch: int | str, lr: Any=..., wd: Any=..., cbs: Any=..., reset_opt: bool=..., start_epoch: int=..., valid_every: int | str | list[int]=..., resume: Any=..., keep_best: Any=...) -> None: ...
