@@ -60,7 +60,9 @@ def test_no_link_of_the_site_is_broken():
 
 def test_a_broken_link_is_found(tmp_path):
     (tmp_path / "a").mkdir()
-    (tmp_path / "index.html").write_text('<p id="here"><a href="a/b.html#there">b</a><a href="#here">h</a><a href="https://else.where/x">e</a>')
+    (tmp_path / "index.html").write_text(
+        '<p id="here"><a href="a/b.html#there">b</a><a href="#here">h</a><a href="https://else.where/x">e</a>'
+    )
     (tmp_path / "a" / "b.html").write_text(
         '<p id="there"><a href="../">up</a><a href="../index.html#gone">g</a><img src="no.png"><script>"<a href="x">"</script>'
     )
