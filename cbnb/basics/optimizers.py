@@ -286,9 +286,9 @@ class MultiOptimizer(Optimizer):
         ValueError: two of the optimizers hold the same parameter: give it to one only
     Example:
         import torch
-        one, two = (torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=lr) for lr in (0.2, 0.02))
-        both = MultiOptimizer([one, two])
-        assert [group['lr'] for group in both.param_groups] == [0.2, 0.02]
+        first, second = (torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=lr) for lr in (0.2, 0.02))
+        pair = MultiOptimizer([first, second])
+        assert [group['lr'] for group in pair.param_groups] == [0.2, 0.02]
     """
     def __init__(self, opts: Optimizer | Iterable[Optimizer]):
         self.optimizers = list(opts) if isinstance(opts, Iterable) else [opts]
