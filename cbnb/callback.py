@@ -127,13 +127,7 @@ class Callback(Configured, Events):
 
     @property
     def name(self) -> str:
-        """The preferred name of the learner's attribute for this callback, as in `learn.<name>`
-
-        Example:
-            names = dict(CSVLogger='csv_logger', LRFinder='lr_finder', MCDropoutCallback='mc_dropout',
-                         ReduceLROnPlateau='reduce_lr_on_plateau', CallbackFoo='callback_foo')
-            for name, snake in names.items(): assert type(name, (Callback,), {})().name == snake
-        """
+        "The preferred name of the learner's attribute for this callback, as in `learn.<name>`"
         return snake_name(type(self))
 
     def __str__(self) -> str: return type(self).__name__

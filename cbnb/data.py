@@ -94,10 +94,9 @@ class DataLoaders:
         path: folder for files that the learner saves
     Example:
         import torch
-        from cbnb.toy import raises
-        columns = torch.ones(10, 3), torch.ones(10)
-        with raises(TypeError, 'pass TensorDataset(x, y)'): DataLoaders.from_datasets(columns)
-        assert len(DataLoaders.from_datasets([torch.ones(10)]*5, bs=2, device='cpu').train) == 3
+        items = [(torch.tensor([float(i)]), i) for i in range(10)]
+        loaders = DataLoaders.from_datasets(items[:8], items[8:], bs=4, device='cpu')
+        assert len(loaders.train) == 2 and len(loaders.valid) == 1
     """
     valid_names: tuple[str, ...] = ()      # names of the validation sets; empty: only the second loader is validated in a fit
     _shapes = ''                           # description of the first batch that was split
@@ -135,10 +134,9 @@ class DataLoaders:
             the loaders, for training first
         Example:
             import torch
-            from cbnb.toy import raises
-            columns = torch.ones(10, 3), torch.ones(10)
-            with raises(TypeError, 'pass TensorDataset(x, y)'): DataLoaders.from_datasets(columns)
-            assert len(DataLoaders.from_datasets([torch.ones(10)]*5, bs=2, device='cpu').train) == 3
+            items = [(torch.tensor([float(i)]), i) for i in range(10)]
+            loaders = DataLoaders.from_datasets(items[:8], items[8:], bs=4, device='cpu')
+            assert len(loaders.train) == 2 and len(loaders.valid) == 1
         """
         from cbnb.basics.workers import make_loader
         named = _named(valid_ds)
@@ -224,15 +222,7 @@ class DataLoaders:
 
     @property
     def train(self) -> Iterable[Any]:
-        """The loader for training
-
-        Example:
-            import torch
-            from cbnb.toy import raises
-            columns = torch.ones(10, 3), torch.ones(10)
-            with raises(TypeError, 'pass TensorDataset(x, y)'): DataLoaders.from_datasets(columns)
-            assert len(DataLoaders.from_datasets([torch.ones(10)]*5, bs=2, device='cpu').train) == 3
-        """
+        "The loader for training"
         return self.loaders[0]
 
     @property

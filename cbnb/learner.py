@@ -285,14 +285,7 @@ class Learner(Loop):
 
     @property
     def cbs(self) -> CbList:
-        """The callbacks, in the order in which they were added
-
-        Example:
-            from cbnb.toy import line_learner
-            from cbnb.loop import TrainEvalCallback
-            class Mine(TrainEvalCallback): pass
-            assert [str(cb) for cb in line_learner(cbs=Mine, default_cbs=False).cbs] == ['Recorder', 'Mine']
-        """
+        "The callbacks, in the order in which they were added"
         return CbList(self.callbacks.all)
 
     @property

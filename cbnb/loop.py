@@ -123,15 +123,7 @@ class Loop(State):
 
     @property
     def training(self) -> bool:
-        """Whether the training phase is running. Setting it also selects the callbacks of the phase
-
-        Example:
-            from cbnb.toy import line_learner
-            seen = []
-            note = lambda self: seen.append((self.training, self.model.training))
-            line_learner(cbs=Callback(before_train=note, before_validate=note)).fit(1)
-            assert seen == [(True, True), (False, False)]
-        """
+        "Whether the training phase is running. Setting it also selects the callbacks of the phase"
         return self.callbacks.training
     @training.setter
     def training(self, on: bool) -> None: self.callbacks.select(on, self.purpose)
@@ -364,11 +356,6 @@ def note_place(self: Loop, e: Exception, i: int) -> None:
     Args:
         e: the error, to which a note is added
         i: index of the batch
-    Example:
-        from cbnb.toy import line_learner
-        e, learn = ValueError('disk full'), line_learner()
-        with learn.run_as('validate'): learn.note_place(e, 0)
-        print(e.__notes__)
     """
     self.iter, self.in_batch = i, True
     said: Any = getattr(e, '__notes__', ())
@@ -387,11 +374,6 @@ def run_as(self: Loop, purpose: str, cbs: Any = None) -> Iterator[None]:
         nothing
     Raises:
         RuntimeError: this learner is already running (...): it cannot start another {purpose} from a callback
-    Example:
-        from cbnb.toy import close, line_learner
-        learn = line_learner()
-        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)
-        assert close(learn.final_record, [2**2 + 3**2])       # the loss of the line a = b = 0
     """
     outer, state = self.undo, {name: getattr(self, name) for name in LOOP_STATE}
     if outer is not None and purpose in ('fit', 'lr_find'): raise RuntimeError(

@@ -336,11 +336,6 @@ def look_for_nan(self: Recorder, wait: bool = True) -> None:
 
     Args:
         wait: whether to wait for the device; False: check only the losses that have reached the CPU
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner(lr=1e30)
-        learn.fit(2)
-        learn.recorder.look_for_nan()           # prints no second line for the same fit
     """
     run = self.history[-1]
     raw = run.raw_losses if wait else run.arrived()[0]

@@ -126,7 +126,7 @@ def with_docs(module: Module, examples: Mapping[str, str] = MappingProxyType({})
         if doc.lineno > node.lineno:
             if "Args:" in more or "Returns:" in more:
                 changes += [_signature(made, module)] if made else _bare_fields(node, module)
-            if example := examples.get(name):
+            if (example := examples.get(name)) and not _is_property(node):
                 more += ["Example:", *(f"    {line}".rstrip() for line in example.splitlines())]
             if more:
                 text = "\n".join([inspect.cleandoc(doc.value), "", *more, ""]).replace("\\", "\\\\").replace('"""', r"\"\"\"")
@@ -136,6 +136,11 @@ def with_docs(module: Module, examples: Mapping[str, str] = MappingProxyType({})
     for first, last, instead in sorted(changes, key=lambda change: -change[0]):
         lines[first - 1 : last] = instead
     return "".join(lines)
+
+
+def _is_property(node: ast.ClassDef | _Function) -> bool:
+    """True for what is read and not called: it is in the examples of its class."""
+    return any("prop" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def _signature(function: _Function, module: Module) -> tuple[int, int, list[str]]:

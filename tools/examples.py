@@ -20,14 +20,23 @@ IMPORTS = {"torch": "import torch", "nn": "from torch import nn"}  # what an exa
 _NO_EXAMPLE = {"export", "exports", "exporti", "hide_input"}
 
 
-# Their short cells need more than they say, or call something else of this name. A test runs all other examples, and sees whether the name runs.
+# Their short cells need more than they say, call something else of this name, or are about another one. A test runs all other examples, and sees whether the name runs.
 NOT_ALONE = {
+    ("cbnb.callbacks.compile", "Compile.report"),
     ("cbnb.callbacks.mixup", "Mix.mix"),
+    ("cbnb.callbacks.precision", "ChannelsLast"),
+    ("cbnb.callbacks.precision", "Learner.to_bf16"),
+    ("cbnb.callbacks.precision", "Learner.to_fp32"),
     ("cbnb.callbacks.schedulers", "TorchScheduler"),
     ("cbnb.data", "DataLoaders.cuda"),
     ("cbnb.display.schedules", "Sched.plot"),
     ("cbnb.display.show_graph", "ShowGraph"),
+    ("cbnb.files.checkpoints", "Learner.resuming"),
+    ("cbnb.loop", "Loop.note_place"),
+    ("cbnb.loop", "Loop.run_as"),
     ("cbnb.lr.finder", "LRFind.plot"),
+    ("cbnb.metrics", "Metric.set_indexes"),
+    ("cbnb.recorder", "Recorder.look_for_nan"),
 }
 
 
@@ -58,16 +67,21 @@ class Examples:
                         self.defined.setdefault((module, name), Place(path, number))
 
     def of(self, code: tuple[str, str], *names: str, elsewhere: bool = True) -> Iterator[str]:
-        """Lines that use the definition, under one of these names: of the cells after it, of the others of its notebook, or of `elsewhere`."""
+        """Lines that use the definition, under one of these names: of the cells after it, of the others of its notebook, or of `elsewhere`.
+
+        Errors say how a name is not used, so an example that shows one comes last.
+        """
         is_method, plain = "." in code[1], sorted({name.rpartition(".")[2] for name in (code[1], *names)})
-        yield from filter(None, (using(source, name, is_method) for source in self._searched(code, elsewhere) for name in plain))
+        for read in (without_errors, str):
+            yield from filter(None, (using(read(source), name, is_method) for source in self._searched(code, elsewhere) for name in plain))
 
     def alone(self, code: tuple[str, str], public: Set[str], toys: Set[str]) -> str:
         """Lines of its own notebook that use the definition and need `from cbnb.all import *` only; empty if there are none."""
         if ".dialects." in code[0] or code in NOT_ALONE:
             return ""
         found = (with_imports(source, public, toys) for source in self.of(code, elsewhere=False) if _shows(source, code[1]))
-        return next((source for source in found if 0 < len(source.splitlines()) <= SHORT), "")
+        shows_use = (source for source in found if code[1] == "raises" or "with raises(" not in source)
+        return next((source for source in shows_use if 0 < len(source.splitlines()) <= SHORT), "")
 
     def _searched(self, code: tuple[str, str], elsewhere: bool) -> Iterator[str]:
         """The cells that may hold an example, the most likely first."""
@@ -85,6 +99,16 @@ class Examples:
 def is_example(cell: NotebookNode) -> bool:
     """True for code that is for the reader of a page, and not for the module."""
     return cell.cell_type == "code" and not is_hidden(cell) and not _NO_EXAMPLE & set(directives(cell))
+
+
+def without_errors(source: str) -> str:
+    """`source` without the statements that show an error."""
+    lines = source.splitlines()
+    with suppress(SyntaxError):
+        for node in reversed(ast.parse(source).body):
+            if isinstance(node, ast.With) and ast.unparse(node.items[0]).startswith("raises("):
+                del lines[node.lineno - 1 : node.end_lineno]
+    return "\n".join(lines).strip("\n")
 
 
 def using(source: str, name: str, is_method: bool) -> str:

@@ -36,6 +36,9 @@ class Batches:
     Args:
         make: called at the start of each epoch
         n_iter: number of batches per epoch, which schedules need; None: unknown
+    Example:
+        count = Batches(lambda: iter([1, 2, 3]), n_iter=3)
+        assert len(count) == 3 and list(count) == list(count) == [1, 2, 3]
     """
     def __init__(self, make: Callable[[], Iterable], n_iter: int | None = None):
         self.make, self.n_iter = make, n_iter

@@ -284,6 +284,11 @@ class MultiOptimizer(Optimizer):
         ValueError: there are no optimizers: pass one or several
         TypeError: {opt} is no optimizer
         ValueError: two of the optimizers hold the same parameter: give it to one only
+    Example:
+        import torch
+        first, second = (torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=lr) for lr in (0.2, 0.02))
+        pair = MultiOptimizer([first, second])
+        assert [group['lr'] for group in pair.param_groups] == [0.2, 0.02]
     """
     def __init__(self, opts: Optimizer | Iterable[Optimizer]):
         self.optimizers = list(opts) if isinstance(opts, Iterable) else [opts]

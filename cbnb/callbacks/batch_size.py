@@ -265,8 +265,7 @@ def find_batch_size(self: Learner, start: int = 8, max: int | None = None, secon
     Raises:
         RuntimeError: this learner is running (...): find_batch_size is for between fits
     Example:
-        from cbnb.toy import digits_learner, line_learner, raises
-        with raises(ValueError, 'without a dataset'): line_learner().find_batch_size()
+        from cbnb.toy import digits_learner
         small = digits_learner().find_batch_size(start=4, max=64)
         assert [t.bs for t in small.tries] == [4, 8, 16, 32, 64] and small.bs == 64
     """

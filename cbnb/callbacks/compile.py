@@ -390,8 +390,7 @@ class Compile(Callback):
         options: options of the backend for torch.compile; None: its defaults
         verbose: print a summary of the compilations after the first epoch
     Example:
-        from cbnb.toy import line_learner, raises
-        with raises(ValueError, 'has a LossStep'): line_learner(train_step=lambda x, y: None, cbs=Compile('step', backend='eager')).fit(1)
+        assert repr(Compile().report()) == 'nothing was compiled'
     """
     order, run_in, no_state = -9, ('fit', 'lr_find'), ('kept', 'settings', 'said')     # before callbacks that add hooks
     said = 0           # number of compilations before this fit
@@ -408,8 +407,6 @@ class Compile(Callback):
 
         Returns:
             what was compiled, as a table
-        Example:
-            assert repr(Compile().report()) == 'nothing was compiled'
         """
         return self.kept.call.report() if self.kept.call else CompileReport([], {}, None)
 

@@ -126,9 +126,10 @@ class GradientAccumulation(Callback):
     Args:
         n_acc: minimum number of items per update; the last update of an epoch may have fewer
     Example:
-        import torch
-        from torch import nn
-        p, cb = nn.Parameter(torch.zeros(())), GradientAccumulation()
+        from cbnb.toy import close, line_learner
+        learn = line_learner(n=4, bs=8, cbs=GradientAccumulation(16))
+        learn.fit(1)
+        assert close(learn.model.a, 2*(1 - 0.8**2))         # two updates for four batches
     """
     order, run_valid, run_in = 6, False, ('fit', 'lr_find')
 

@@ -46,6 +46,11 @@ class Hook(_Registered):
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
         when: called first; if it returns False, the call is skipped; None: never skip
+    Example:
+        import torch
+        layer = torch.nn.Linear(2, 3)
+        with Hook(layer, lambda m, inp, out: tuple(out.shape)) as hook: layer(torch.ones(4, 2))
+        assert hook.stored == (4, 3)
     """
     hook_func = None                   # hooks in a copy of a model have no function, and do nothing
 
@@ -78,6 +83,11 @@ def hook_output(module: nn.Module, detach: bool = True, cpu: bool = False, grad:
         grad: store the gradients of the output as a tuple, instead of the output
     Returns:
         the hook, with the latest output in `stored`
+    Example:
+        import torch
+        layer = torch.nn.Linear(2, 3)
+        with hook_output(layer) as out: layer(torch.ones(4, 2))
+        assert out.stored.shape == (4, 3)
     """
     return Hook(module, _output, not grad, detach, cpu)
 
@@ -126,6 +136,11 @@ def hook_outputs(modules: Sequence[nn.Module], detach: bool = True, cpu: bool = 
         grad: store the gradients of the outputs as tuples, instead of the outputs
     Returns:
         the hooks, with the latest outputs in `stored`
+    Example:
+        import torch
+        layers = [torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)]
+        with hook_outputs(layers) as hooks: torch.nn.Sequential(*layers)(torch.ones(4, 2))
+        assert [out.shape[1] for out in hooks.stored] == [3, 1]
     """
     return Hooks(modules, _output, not grad, detach, cpu)
 
@@ -206,11 +221,6 @@ class HookCallback(Callback):
     Raises:
         TypeError: remove_end=False: the hooks of a callback are removed when the fit ends. To look longer, use
             Hooks(modules, f), and remove() it yourself
-    Example:
-        from cbnb.toy import raises
-        with raises(TypeError, 'HookCallback needs a hook'): HookCallback(every=2)
-        with raises(TypeError, 'should take (module, input, output)'): HookCallback(hook=lambda module, inp: None)
-        with raises(TypeError, 'remove_end=False'): HookCallback(hook=print, remove_end=False)
     """
     run_in = ('fit',)
 

@@ -52,6 +52,9 @@ class MAE(ErrorMetric):
     Args:
         average: 'elements': mean over all elements; 'rows': mean of the sums of the rows
         name: heading of its column; None: derived from the class name
+    Example:
+        from cbnb.toy import line_learner
+        assert line_learner(metrics=MAE()).validate() == [13, 3]        # the targets are 1 and 5, and the predictions 0
     """
     def error(self, pred: Tensor, y: Tensor) -> Tensor: return _difference('MAE', pred, y).abs()
 

@@ -253,10 +253,6 @@ def to_fp32(self: Learner) -> Learner:
 
     Returns:
         the learner, so that calls can be chained
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner().to_bf16().to_fp16(init_scale=1024)
-        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.remove_cb(MixedPrecision)
 
@@ -266,10 +262,6 @@ def to_bf16(self: Learner) -> Learner:
 
     Returns:
         the learner, so that calls can be chained
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner().to_bf16().to_fp16(init_scale=1024)
-        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.to_fp32().add_cb(MixedPrecision('bf16'))
 
@@ -321,10 +313,6 @@ class ChannelsLast(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
-    Example:
-        from cbnb.toy import line_learner, raises
-        learn = line_learner(cbs=ChannelsLast)
-        with raises(ValueError, 'the model has no weights with 4 dimensions'): learn.fit(1)
     """
     order, no_state = -1, ('laid',)
     laid, fresh = (), False    # weights with their strides before and during the run; True before the first batch of an epoch

@@ -420,9 +420,6 @@ def get_preds(self: Learner, ds_idx: int = 1, dl: Any = None, with_input: bool =
         predictions, and targets or None; inputs come first if requested, decisions and losses last
     Raises:
         ValueError: with_decoded needs the predictions in memory: pass with_preds=True
-    Example:
-        from cbnb.toy import line_learner, raises
-        with raises(ValueError, 'Line has no dropout layers'): line_learner().get_preds(cbs=MCDropoutCallback)
     """
     if with_decoded and not with_preds:
         raise ValueError('with_decoded needs the predictions in memory: pass with_preds=True')
@@ -540,6 +537,11 @@ class FetchPredsCallback(OfOneRun):
         with_decoded: also keep decisions
         cbs: callbacks or callback classes to remove while predicting, beside those with `remove_on_fetch=True`
         reorder: use the order of the dataset, even if the loader shuffles
+    Example:
+        from cbnb.toy import line_learner
+        line, fetch = line_learner(), FetchPredsCallback()
+        line.fit(1, cbs=fetch)
+        assert [len(values) for values in fetch.preds] == [8, 8]        # the predictions and targets of 8 items
     """
     run_in = ('fit', 'validate')
 
@@ -575,9 +577,6 @@ class MCDropoutCallback(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
-    Example:
-        from cbnb.toy import line_learner, raises
-        with raises(ValueError, 'Line has no dropout layers'): line_learner().get_preds(cbs=MCDropoutCallback)
     """
     run_in = ('fit', 'validate', 'preds')
 

@@ -86,11 +86,11 @@ class SklearnMetric(AccumMetric):
         ValueError: takes={takes} should be one of ...
         ValueError: thresh={thresh} makes labels: it goes with takes='labels', not with {takes}
     Example:
-        from cbnb.all import ProgressCallback, SklearnMetric
-        from cbnb.toy import close, digits_learner, raises
-        from sklearn.metrics import balanced_accuracy_score, f1_score, r2_score, roc_auc_score
-        learn = digits_learner(metrics=[balanced_accuracy_score, SklearnMetric(f1_score, average='macro')], cbs=ProgressCallback, quiet=False)
-        learn.fit(2)
+        import torch
+        score, is_one = torch.tensor([[-1.], [2.], [.5], [-3.]]), torch.tensor([0., 1., 1., 1.])
+        assert SklearnMetric('recall_score', thresh=0.)(score, is_one) == 2/3      # -3 is below the threshold
+        assert SklearnMetric('roc_auc_score')(score, is_one) == 2/3                # two of three ones are above the zero
+        assert SklearnMetric('max_error')(score, is_one) == 4                      # -3 instead of 1
     """
     def __init__(self, func: Callable[..., float] | str, takes: str | None = None, thresh: float | None = None, axis: int | None = None,
             name: str | None = None, ignore_index: int | None = None, **kwargs: Any) -> None:

@@ -138,6 +138,12 @@ class TrainStep(ModelStep):
         opt: optimizer, whose parameters alone are updated; None: the learner's optimizer
         loss_scale: factor of the loss in the backward pass, by which gradients are divided again
         n_inp: number of inputs in a batch when called by hand; None: all elements but the last
+    Example:
+        import torch
+        from cbnb.toy import Line
+        net, x = Line(), torch.tensor([-1., 1.])
+        step = TrainStep(net, torch.nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.1))
+        assert step(x, 2*x + 3) == 13           # the net begins with 0, so (1 + 25)/2
     """
     def __init__(self, model: Any = None, loss_func: Callable[..., Tensor] | None = None, opt: Optimizer | None = None,
             loss_scale: float = 1.0, n_inp: int | None = None):
@@ -336,6 +342,12 @@ class EvalStep(ModelStep):
         model: model that returns predictions; None: the learner's model
         loss_func: loss function; None: compute no loss
         n_inp: number of inputs in a batch when called by hand; None: all elements but the last
+    Example:
+        import torch
+        from cbnb.toy import Line
+        points = torch.tensor([-1., 1.])
+        loss, pred, target = EvalStep(Line(), torch.nn.MSELoss())(points, 2*points + 3)
+        assert loss == 13 and pred.tolist() == [0, 0]
     """
     def __init__(self, model: Any = None, loss_func: Callable[..., Tensor] | None = None, n_inp: int | None = None):
         check_parts(model=model, loss_func=loss_func)

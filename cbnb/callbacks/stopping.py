@@ -135,6 +135,11 @@ class TerminateOnNaN(Callback):
 
     Args:
         check_grads: also check the gradients before each update
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(n=4, lr=1e30, cbs=TerminateOnNaN)
+        learn.fit(5)
+        assert learn.recorder.losses == [13]
     """
     order, run_in, name = -9, ('fit', 'validate', 'preds'), 'terminate_on_nan'
     no_state = ('averages', 'warned_in')       # used in one run only
@@ -273,6 +278,11 @@ class ShortEpoch(Callback):
         short_valid: also shorten validation to this share
     Raises:
         ValueError: pct={pct} should be above 0 and not above 1: 0.01 is a hundredth
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(n=10, cbs=ShortEpoch(.3))
+        learn.fit(2)
+        assert learn.recorder.iters == [3, 6]
     """
     order, run_in = 90, ('fit',)
 

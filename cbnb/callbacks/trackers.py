@@ -87,6 +87,11 @@ class Tracker(Callback):
         TypeError: monitor={monitor} should be the heading of a column, as text
         ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better: {comp} is neither, so
             let it judge the difference itself
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(cbs=Tracker())
+        learn.fit(3)
+        assert learn.tracker.best_epoch == 2        # the loss falls in each epoch
     """
     order: float = 60
     run_in = ('fit',)
@@ -376,6 +381,11 @@ class ReduceLROnPlateau(Tracker):
         reset_on_fit: forget the best value when a fit begins
     Raises:
         ValueError: factor={factor}: the rate is divided by it, so it should be above 1; 10 makes a tenth of the rate
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(n=1, lr=1., cbs=ReduceLROnPlateau(patience=2))     # at this rate the loss stays at 13
+        learn.fit(5)
+        assert learn.recorder.lrs == [1, 1, 1, 0.1, 0.1]
     """
     order, run_valid = 62.5, False     # after `Steering`, whose factor is applied on top
 

@@ -593,9 +593,6 @@ def resuming(self: Learner, resume: Any, cbs: Any) -> list[Any]:
         cbs: callbacks for this fit
     Returns:
         `cbs`, and a `Checkpoint` if the learner and `cbs` have none
-    Example:
-        from cbnb.toy import line_learner
-        assert [str(cb) for cb in line_learner().resuming(True, None)] == ['Checkpoint']     # added, since there is none
     """
     as_resume(resume)
     cbs = [cb() if cb is Checkpoint else cb for cb in as_list(cbs)]

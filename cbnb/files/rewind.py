@@ -304,9 +304,10 @@ def rewind(self: Learner, n: int = 1) -> None:
     Args:
         n: number of fits to undo
     Example:
-        from cbnb.toy import line_learner, raises
-        class Rewinds(Callback):
-            def after_batch(self): self.learn.rewind()
-        with raises(RuntimeError, 'rewind it when the run has ended'): line_learner().fit(1, cbs=Rewinds)
+        from cbnb.toy import line_learner
+        learn = line_learner()
+        for rate in 0.1, 0.2, 0.3: learn.fit(1, rate)
+        learn.rewind(2)
+        assert [point.called for point in learn.runs] == ['fit(1, 0.1)']
     """
     print(self.runs.take_back(as_count(n, 'n', 1)))

@@ -213,6 +213,12 @@ def snapshot(learn: Learner, exclude: Iterable[Any] = (), purpose: str | None = 
         on_cpu: keep the tensors of models and optimizers in main memory
     Returns:
         a function that restores the state; you can call it more than once
+    Example:
+        from cbnb.toy import line_learner
+        restore = snapshot(learn := line_learner())
+        learn.fit(1)
+        restore()
+        assert learn.model.a == 0
     """
     parts, kept = _save_parts(learn, exclude, purpose, on_cpu), ('callbacks', 'undo')
     attributes = {k: v for k, v in vars(learn).items() if k not in kept}

@@ -952,9 +952,6 @@ def plot(self: Recorder, skip_start: int = 10, skip_end: int = 5, suggestion: bo
         ax: axes to draw into; None: a new figure
     Returns:
         `ax`, or the figure with `return_fig`
-    Example:
-        from cbnb.toy import raises, wave_learner
-        with raises(ValueError, 'call learn.lr_find() first'): wave_learner().recorder.plot()
     """
     found = getattr(self.learn, 'lr_finder_result', None)
     lr = None if found is None else found.recommended

@@ -36,6 +36,8 @@ def steep(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> Suggest
         num_it: planned number of updates
     Returns:
         the rate, and the (rate, loss) that it comes from
+    Example:
+        assert steep([.1, .2, .4, .8], [3., 2.9, 1., .9], 4)[0] == .2            # the fall of 1.9 begins there
     """
     lrs, losses = as_floats(lrs, losses)
     logs = [math.log(lr) for lr in lrs]
@@ -53,6 +55,8 @@ def minimum(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> Sugge
         num_it: planned number of updates
     Returns:
         the rate, and the (rate, loss) that it comes from
+    Example:
+        assert minimum([.1, .2, .4, .8], [3., 1., 2., 9.], 4) == (.2/10, (.2, 1.))
     """
     lrs, losses = as_floats(lrs, losses)
     i = losses.index(min(losses))
@@ -68,6 +72,8 @@ def valley(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> Sugges
         num_it: planned number of updates
     Returns:
         the rate, and the (rate, loss) that it comes from
+    Example:
+        assert valley(range(7), [5, 4, 6, 3, 2, 7, 1], 7)[0] == 2       # the loss falls along 5, 4, 3, 2, 1
     """
     lrs, losses = as_floats(lrs, losses)
     longest: list[int] = []
@@ -107,6 +113,8 @@ def slide(lrs: Sequence[float], losses: Sequence[float], num_it: int, lr_diff: i
         the rate, and the (rate, loss) that it comes from
     Raises:
         ValueError: slide needs ... points, and there are {n}
+    Example:
+        assert slide(range(1, 21), range(20, 0, -1), 20)[0] == 5       # on a straight line at once: 20 - 15
     """
     lrs, losses = as_floats(lrs, losses)
     n = len(losses)
