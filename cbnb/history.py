@@ -58,6 +58,7 @@ class Run:
         self.sources: dict[str, str] = {}        # of the model and others, if a lab book keeps the fit
         self.hypers: dict[str, Any] = {}         # name -> values of the last group, one per batch: an array or a `ScalarBuffer`
         self.named: dict[str, NamedLoss] = {}    # heading -> one of several losses of a step
+        self.logged: dict[str, NamedLoss] = {}   # heading -> the values of `learn.log`
         self.series = SmoothedBuffer(beta)         # the losses
 
     @property
@@ -139,11 +140,14 @@ class Run:
             the run
         """
         run, steps, named = cls(data['run'], data['metric_names'], data['n_epoch'], data['beta']), data['steps'], data['named']
+        logged = data.get('logged', {})                     # older files have none
+        def from_steps(places: dict[str, list[int]]) -> dict[str, Any]: return {
+            name: (at, packed([steps[name][i] for i in at])) for name, at in places.items()}
         names = [name for name in run.metric_names if name not in ('epoch', 'step', 'time')]
         run.load_state_dict(copy.deepcopy({k: v for k, v in data.items() if k in _FIELDS}) | dict(
             number=data['run'], given_name=data.get('name'), values=[[row.get(name) for name in names] for row in data['epochs']],
-            raw=packed(steps['loss']), named={name: (at, packed([steps[name][i] for i in at])) for name, at in named.items()},
-            hypers={name: column for name, column in steps.items() if name not in ('loss', 'smooth_loss', *named)}))
+            raw=packed(steps['loss']), named=from_steps(named), logged=from_steps(logged),
+            hypers={name: column for name, column in steps.items() if name not in ('loss', 'smooth_loss', *named, *logged)}))
         return run
 
 def _numbers(values: Any) -> Any: return values.read() if isinstance(values, ScalarBuffer) else values
@@ -155,14 +159,14 @@ class StepColumns(Mapping[str, list[float]]):
         run: 'Run',    # the run to read
     ) -> None: self.run = run
 
-    def __iter__(self) -> Iterator[str]: yield from ('loss', 'smooth_loss', *self.run.named, *self.run.hypers)
+    def __iter__(self) -> Iterator[str]: yield from ('loss', 'smooth_loss', *self.run.named, *self.run.logged, *self.run.hypers)
     def __len__(self) -> int: return sum(1 for _ in self)
     def __contains__(self, name: object) -> bool: return name in list(self)
     def __repr__(self) -> str: return f'{plural(self.run.n_steps, "step")} of {", ".join(self)}'
 
     def __getitem__(self, name: str) -> list[float]:
         run = self.run
-        if name in run.named: return run.named[name].column(run.n_steps)
+        if series := run.named.get(name) or run.logged.get(name): return series.column(run.n_steps)
         if name in run.hypers: return run.hyper(name)
         if name not in self: raise _unknown(name, 'steps', self, f'run[{name!r}] has a value for each epoch' if name in run.columns else '')
         return list(run.raw_losses if name == 'loss' else run.losses)
@@ -222,6 +226,10 @@ def extent(self: Run) -> str:
     return f'{len(whole)} of {plural(self.n_epoch, "epoch")}{more}, {plural(self.n_steps, "step")}{all_of_it}'
 
 # %% ../nbs/07_history.ipynb #be7f7746
+def _within(steps: Sequence[int], n: int) -> list[int]:
+    "Return the batches among the first n, each once: a value may be logged twice in a batch, or in a batch that had no loss"
+    return [step for step in dict.fromkeys(steps) if step < n]
+
 @patch
 def to_dict(self: Run) -> dict[str, Any]:
     """Return the run as plain data
@@ -231,7 +239,8 @@ def to_dict(self: Run) -> dict[str, Any]:
     """
     names = ('status', 'n_epoch', 'start_epoch', 'beta', 'metric_names', 'settings', 'epochs', 'events')
     return dict(run=self.number, name=self.given_name, **copy.deepcopy({name: getattr(self, name) for name in names}),
-                steps=dict(self.steps), named={name: list(loss.steps) for name, loss in self.named.items()})
+                steps=dict(self.steps), **{kind: {name: _within(series.steps, self.n_steps) for name, series in held.items()}
+                                          for kind, held in (('named', self.named), ('logged', self.logged))})
 
 @patch
 def state_dict(self: Run) -> dict[str, Any]:
@@ -242,7 +251,8 @@ def state_dict(self: Run) -> dict[str, Any]:
     """
     return {name: getattr(self, name) for name in _FIELDS} | dict(
         raw=self.raw_losses, hypers={name: _numbers(values) for name, values in self.hypers.items()},
-        named={name: (list(loss.steps), loss.series.read()) for name, loss in self.named.items()})
+        **{kind: {name: (list(series.steps), series.series.read()) for name, series in held.items()}
+           for kind, held in (('named', self.named), ('logged', self.logged))})
 
 @patch
 def load_state_dict(self: Run, state: Mapping[str, Any]) -> None:
@@ -251,7 +261,7 @@ def load_state_dict(self: Run, state: Mapping[str, Any]) -> None:
     Args:
         state: the result of `state_dict`
     """
-    older: dict[str, Any] = dict(given_name=None, settings={}, events=[])      # states of older versions lack these
+    older: dict[str, Any] = dict(given_name=None, settings={}, events=[], logged={})      # states of older versions lack these
     state = older | dict(state)
     for name in _FIELDS:
         setattr(self, name, {**state[name], **self.settings} if name == 'settings' else copy.copy(state[name]))
@@ -260,10 +270,12 @@ def load_state_dict(self: Run, state: Mapping[str, Any]) -> None:
         mine = self.hypers.setdefault(name, array('d'))
         if isinstance(mine, ScalarBuffer): mine.fill(values)
         else: mine[:] = array('d', values)
-    self.named = {name: NamedLoss(self.beta) for name in state['named']}
-    for name, (steps, values) in state['named'].items():
-        self.named[name].steps = list(steps)
-        self.named[name].series.fill(values)
+    for held, saved in (self.named, state['named']), (self.logged, state['logged']):
+        held.clear()
+        for name, (steps, values) in saved.items():
+            held[name] = NamedLoss(self.beta)
+            held[name].steps = list(steps)
+            held[name].series.fill(values)
 
 # %% ../nbs/07_history.ipynb #3d48be99
 @patch

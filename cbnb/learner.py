@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .callbacks import interpret as _in_interpret
     from .distributed import launch as _in_launch
     from .display import learner as _in_learner
+    from .callbacks import log_values as _in_log_values
     from .display import loop as _in_loop
     from .callbacks import precision as _in_precision
     from .callbacks import predictions as _in_predictions
@@ -125,6 +126,7 @@ class Learner(Loop):
         unfreeze = _in_freezing.unfreeze
         show_results = _in_interpret.show_results
         interpret = _in_interpret.interpret
+        log = _in_log_values.log
         to_fp32 = _in_precision.to_fp32
         to_bf16 = _in_precision.to_bf16
         to_fp16 = _in_precision.to_fp16

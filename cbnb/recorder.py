@@ -96,6 +96,7 @@ class Recorder(Callback):
         self.n_filled = -1                            # the steps when the values of training were written
         self.train = PhaseMetrics()                   # the training batches of the row
         self.phases: list[PhaseMetrics] = []          # the validations in progress, the innermost last
+        self.recorded: int | None = None              # index of the batch that was recorded last; None: none of the epoch
         self.new_row = False                          # whether the epoch has written a row of its own; loggers read it
         self.last_log: list[Any] = []
 
@@ -148,7 +149,7 @@ class Recorder(Callback):
 @patch
 def before_train(self: Recorder) -> None:
     "Count the training batches from here"
-    self.train.batch = self.learn.train_iter
+    self.train.batch, self.recorded = self.learn.train_iter, None
 
 @patch
 def before_step(self: Recorder) -> None:
@@ -177,7 +178,7 @@ def after_batch(self: Recorder) -> None:
     if not learn.training: return self._add_to_phase()
     if self.row is None: return                 # a single batch, outside a fit
     train, loss = self.train, learn.loss
-    train.batch = learn.train_iter
+    train.batch, self.recorded = learn.train_iter, learn.iter
     if not self.values_now: self.before_step()     # a batch without an update
     if loss is not None:
         for (column, _, _), value in zip(self.places, self.values_now): column.append(value)
@@ -215,11 +216,12 @@ def after_validate(self: Recorder) -> None:
     learn = self.learn
     if not self.phases or self.phases[-1].run is not learn.undo: return      # cancelled before `before_validate` of the recorder
     phase = self.phases.pop()
-    values, parts = phase.values(), phase.part_values()
+    values, parts, logged = phase.values(), phase.part_values(), phase.part_values(logged=True)
     if learn.purpose != 'fit':
         learn.final_record = [*values, *parts.values()]
         return
     if self.columns.valid: self._fill_valid(values, parts, phase.loss)
+    for name, value in logged.items(): self.row[self.columns.heading((learn.valid_set, name), self.history[-1], self.row, logged=True)] = value
     if not learn.ends_row: return
     self._fill_train()
     self._write_row(complete=False)
@@ -232,7 +234,9 @@ def after_epoch(self: Recorder) -> None:
     if self.learn.purpose != 'fit': return
     self._fill_train()
     if not self._is_written(): return self._write_row(complete=True)
-    self.row, self.new_row, self.history[-1].epochs[-1]['complete'] = None, False, True     # its last batch was validated
+    last = self.history[-1].epochs[-1]                 # its last batch was validated
+    for name, mean in self.train.logged.items(): last[self.columns.heading(name, self.history[-1], last, logged=True)] = mean.value(everywhere=False)
+    self.row, self.new_row, last['complete'] = None, False, True
 
 @patch
 def after_fit(self: Recorder) -> None:
@@ -290,6 +294,7 @@ def _write_row(self: Recorder, complete: bool, shown: bool = True) -> None:
     if not run.epochs and self.columns.valid and row['valid_loss'] is None: self.columns.add_validation(run, row)
     row.update(epoch=learn.epoch, step=run.n_steps, time=time.perf_counter() - self.start, complete=complete)
     if learn.mid_epoch: row['mid_epoch'] = True
+    for name, mean in self.train.logged.items(): row[self.columns.heading(name, run, row, logged=True)] = mean.value(everywhere=False)
     run.n_epoch = learn.n_epoch              # a fit of n steps may need more epochs than estimated
     run.epochs.append(row)
     run.values.append([row[name] for name in self.columns.names])
