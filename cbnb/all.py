@@ -78,7 +78,7 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
-from .callbacks import batch_size, fit_methods, freezing, interpret, of_a_learner, profile, recorder_names, twins       # add `learn.profile` and others
+from .callbacks import batch_size, fit_methods, freezing, interpret, log_values, of_a_learner, profile, recorder_names, twins       # add `learn.profile` and others
 from .files import history_files, rewind, saving      # add `history.to_csv`, `learn.rewind`, `learn.save` and others
 from .insight import check, diagnose, loss_faults                   # add `learn.check`, `learn.diagnose` and `learn.findings`
 from .callbacks.averaging import EMA

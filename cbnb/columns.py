@@ -22,7 +22,8 @@ class Columns:
         sets: Iterable[str] = (),    # names of the validation sets
     ):
         self.train, self.valid, self.sets = list(train), list(valid), list(sets)
-        self.parts: dict[Any, str] = {}      # a part of the loss -> its heading. A part of validation is a pair: the index of the set, and the name
+        # a part of the loss -> its heading. A part of validation is a pair: the index of the set, and the name. A logged value is in a further tuple
+        self.parts: dict[Any, str] = {}
 
     @property
     def names(self) -> list[str]: return [*self.train, *self.valid]
@@ -30,12 +31,14 @@ class Columns:
     def heading(self,
         part: str | tuple[int, str],    # a part of the training loss, or a pair for validation
         run: Run, row: dict[str, Any],  # a new column is added to both
+        logged: bool = False,           # a value of `learn.log`, which is no part of the loss even if it has the name of one
     ) -> str:
-        "Return the heading of a part of the loss"
-        if part in self.parts: return self.parts[part]
+        "Return the heading of a part of the loss, or of a logged value"
+        key = ('logged', part) if logged else part
+        if key in self.parts: return self.parts[key]
         columns, name = (self.train, part) if isinstance(part, str) else (self.valid, self._in_set(*part))
         before, taken = len(self.names), dict.fromkeys([*_TAKEN, *run.steps, *self.names])
-        self.parts[part] = heading = distinct([*taken, name])[-1]
+        self.parts[key] = heading = distinct([*taken, name])[-1]
         if not run.epochs:
             columns.append(heading)
             run.metric_names[1:1 + before] = self.names        # between the epoch and the time

@@ -57,6 +57,7 @@ class Run:
         self.sources: dict[str, str] = {}        # of the model and others, if a lab book keeps the fit
         self.hypers: dict[str, Any] = {}         # name -> values of the last group, one per batch: an array or a `ScalarBuffer`
         self.named: dict[str, NamedLoss] = {}    # heading -> one of several losses of a step
+        self.logged: dict[str, NamedLoss] = {}   # heading -> the values of `learn.log`
         self.series = SmoothedBuffer(beta)         # the losses
 
     @property
@@ -149,14 +150,14 @@ class StepColumns(Mapping[str, list[float]]):
         run: 'Run',    # the run to read
     ) -> None: self.run = run
 
-    def __iter__(self) -> Iterator[str]: yield from ('loss', 'smooth_loss', *self.run.named, *self.run.hypers)
+    def __iter__(self) -> Iterator[str]: yield from ('loss', 'smooth_loss', *self.run.named, *self.run.logged, *self.run.hypers)
     def __len__(self) -> int: return sum(1 for _ in self)
     def __contains__(self, name: object) -> bool: return name in list(self)
     def __repr__(self) -> str: return f'{plural(self.run.n_steps, "step")} of {", ".join(self)}'
 
     def __getitem__(self, name: str) -> list[float]:
         run = self.run
-        if name in run.named: return run.named[name].column(run.n_steps)
+        if series := run.named.get(name) or run.logged.get(name): return series.column(run.n_steps)
         if name in run.hypers: return run.hyper(name)
         if name not in self: raise _unknown(name, 'steps', self, f'run[{name!r}] has a value for each epoch' if name in run.columns else '')
         return list(run.raw_losses if name == 'loss' else run.losses)

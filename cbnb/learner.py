@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .callbacks import interpret as _in_interpret
     from .distributed import launch as _in_launch
     from .display import learner as _in_learner
+    from .callbacks import log_values as _in_log_values
     from .display import loop as _in_loop
     from .callbacks import of_a_learner as _in_of_a_learner
     from .callbacks import precision as _in_precision
@@ -128,6 +129,7 @@ class Learner(Loop):
         unfreeze = _in_freezing.unfreeze
         show_results = _in_interpret.show_results
         interpret = _in_interpret.interpret
+        log = _in_log_values.log
         add_cbs = _in_of_a_learner.add_cbs
         remove_cbs = _in_of_a_learner.remove_cbs
         add_cb = _in_of_a_learner.add_cb

@@ -28,8 +28,10 @@ class PhaseMetrics:
         self.metrics, self.run = metrics, run
         self.loss = MeanLoss()
         self.parts: dict[str, MeanLoss] = {}     # name of a part of the loss -> its mean
+        self.logged: dict[str, MeanLoss] = {}    # name of a value of `learn.log` -> its mean
         self.cancelled = False                   # whether the current batch was cancelled before its loss
         self.batch = 0                           # `train_iter` after the last batch of training
+        self.recorded: int | None = None         # index of the training batch that was recorded last; None: none of the epoch
         for m in metrics: m.reset()
 
     def add(self,
@@ -49,8 +51,8 @@ class PhaseMetrics:
         for m in self.metrics: m.accumulate(view_for_metric(m, learn))
 
     def send(self) -> None:
-        "Start to copy the parts of the loss, and then the loss, to the CPU"
-        for mean in (*self.parts.values(), self.loss): mean.send()
+        "Start to copy the logged values, the parts of the loss, and then the loss to the CPU"
+        for mean in (*self.logged.values(), *self.parts.values(), self.loss): mean.send()
 
     def values(self) -> list[float | None]:
         "Return the mean loss and then the metrics. The call waits for the device"
@@ -62,23 +64,27 @@ class PhaseMetrics:
 
     def part_values(self,
         everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
-    ) -> dict[str, float | None]:   # name of a part -> its mean
-        "Return the means of the parts of the loss. The call waits for the device"
-        names = list(self.parts)
+        logged: bool = False,       # the values of `learn.log` in place of the parts of the loss
+    ) -> dict[str, float | None]:   # name -> mean
+        "Return the means of the parts of the loss, or of the logged values. The call waits for the device"
+        means = self.logged if logged else self.parts
+        names = list(means)
         if everywhere and n_processes() > 1: names = list(dict.fromkeys(itertools.chain(*gather_over_processes(names))))
-        return {name: self.parts.get(name, MeanLoss()).value(everywhere) for name in names}
+        return {name: means.get(name, MeanLoss()).value(everywhere) for name in names}
 
     def state_dict(self) -> dict[str, Any]:
         "Return the accumulated loss, parts and metrics, for a checkpoint"
-        return dict(loss=self.loss.state_dict(), parts={name: mean.state_dict() for name, mean in self.parts.items()},
-                    metrics=[state_of(m) for m in self.metrics])
+        parts, logged = ({name: mean.state_dict() for name, mean in means.items()} for means in (self.parts, self.logged))
+        return dict(loss=self.loss.state_dict(), parts=parts, logged=logged, metrics=[state_of(m) for m in self.metrics])
 
     def load_state_dict(self,
         state: Mapping[str, Any],    # the result of `state_dict`
     ) -> None:
         "Restore the accumulated loss, parts and metrics from a saved state"
-        self.parts = {name: MeanLoss() for name in state['parts']}
-        for mean, values in zip([self.loss, *self.parts.values()], [state['loss'], *state['parts'].values()]): mean.load_state_dict(values)
+        self.loss.load_state_dict(state['loss'])
+        for means, saved in (self.parts, state['parts']), (self.logged, state.get('logged', {})):       # older states have no `logged`
+            means.clear()
+            for name, values in saved.items(): means.setdefault(name, MeanLoss()).load_state_dict(values)
         for m, values in zip(self.metrics, state['metrics']): put_state(m, values)
 
 # %% ../nbs/14_phase.ipynb #05b91dbc

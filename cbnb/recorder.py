@@ -150,7 +150,7 @@ class Recorder(Callback):
 @patch
 def before_train(self: Recorder) -> None:
     "Count the training batches from here"
-    self.train.batch = self.learn.train_iter
+    self.train.batch, self.train.recorded = self.learn.train_iter, None
 
 @patch
 def before_step(self: Recorder) -> None:
@@ -179,7 +179,7 @@ def after_batch(self: Recorder) -> None:
     if not learn.training: return self._add_to_phase()
     if self.row is None: return                 # a single batch, outside a fit
     train, loss = self.train, learn.loss
-    train.batch = learn.train_iter
+    train.batch, train.recorded = learn.train_iter, learn.iter
     if not self.values_now: self.before_step()     # a batch without an update
     if loss is not None:
         for (column, _, _), value in zip(self.places, self.values_now): column.append(value)
@@ -222,12 +222,13 @@ def after_validate(self: Recorder) -> None:
         self.last().arrived()                         # starts to copy the losses of the steps
         self.train.send()
     phase.send()                                      # the last copy: the others are complete when it is
-    values, parts = phase.values(), phase.part_values()
+    values, parts, logged = phase.values(), phase.part_values(), phase.part_values(logged=True)
     if self.train_is_late: self._fill_train()
     if learn.purpose != 'fit':
         learn.final_record = [*values, *parts.values()]
         return
     if self.columns.valid: self._fill_valid(values, parts, phase.loss)
+    for name, value in logged.items(): self.row[self.columns.heading((learn.valid_set, name), self.history[-1], self.row, logged=True)] = value
     if not learn.ends_row: return
     self._fill_train()
     self._write_row(complete=False)
@@ -240,7 +241,9 @@ def after_epoch(self: Recorder) -> None:
     if self.learn.purpose != 'fit': return
     self._fill_train()
     if not self._is_written(): return self._write_row(complete=True)
-    self.row, self.new_row, self.history[-1].epochs[-1]['complete'] = None, False, True     # its last batch was validated
+    last = self.history[-1].epochs[-1]                 # its last batch was validated
+    for name, mean in self.train.logged.items(): last[self.columns.heading(name, self.history[-1], last, logged=True)] = mean.value(everywhere=False)
+    self.row, self.new_row, last['complete'] = None, False, True
 
 @patch
 def after_fit(self: Recorder) -> None:
@@ -301,6 +304,7 @@ def _write_row(self: Recorder, complete: bool, shown: bool = True) -> None:
     if not run.epochs and self.columns.valid and row['valid_loss'] is None: self.columns.add_validation(run, row)
     row.update(epoch=learn.epoch, step=run.n_steps, time=time.perf_counter() - self.start, complete=complete)
     if learn.mid_epoch: row['mid_epoch'] = True
+    for name, mean in self.train.logged.items(): row[self.columns.heading(name, run, row, logged=True)] = mean.value(everywhere=False)
     run.n_epoch = learn.n_epoch              # a fit of n steps may need more epochs than estimated
     run.epochs.append(row)
     run.values.append([row[name] for name in self.columns.names])

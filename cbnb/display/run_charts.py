@@ -151,6 +151,7 @@ def metric_names(runs: Sequence[Run]) -> list[str]:
     "Return the names of the metrics of runs, without duplicates"
     others = ('epoch', 'step', 'train_loss', 'valid_loss', 'time')
     names = dict.fromkeys(name for run in runs for name in run.metric_names)
+    names |= dict.fromkeys(name for run in runs for name in run.logged)        # one that was first logged after the first row has no column
     return [name for name in names if name not in others]
 
 def metric_charts(runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0) -> list[Chart]:
@@ -160,5 +161,15 @@ def metric_charts(runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0) -
             if any(row.get(name) is not None for name in names)]
     first, last = kept_span(len(ends), skip_start, skip_end)
     kept = _Kept(runs, ends[first - 1] if first else 0, ends[-1] - ends[last - 1] if last else 0)
-    return [Chart(_marked(_epoch_lines(runs, name, kept, name, COLORS['valid'])), **_layout(runs, kept),
+    return [Chart([*_logged_lines(runs, name, kept), *_marked(_epoch_lines(runs, name, kept, name, COLORS['valid']))], **_layout(runs, kept),
                   title=name, size=(WIDEST, 260)) for name in names]
+
+def _logged_lines(runs: Sequence[Run], name: str, kept: _Kept) -> list[Line]:
+    "Return a faint line for each run that has logged the value, with a point for each batch in which it was logged"
+    found = []
+    for i, (start, run) in enumerate(zip(starts_of(runs), runs)):
+        if name not in run.logged: continue
+        series = run.logged[name]
+        points = {start + step: value for step, value in zip(series.steps, series.series.read()) if step < run.n_steps and kept.has(start + step)}
+        if points: found.append(Line(f'{name}, each batch', list(points), list(points.values()), COLORS['raw'], run=i, faint=True))
+    return found

@@ -230,11 +230,15 @@ class RunFeed:
         if run is None: return {}
         losses, rows = run.arrived()[0][self.n_losses:], run.epochs[self.n_rows:]
         self.n_losses, self.n_rows = self.n_losses + len(losses), self.n_rows + len(rows)
-        named = {}
-        for name, loss in run.named.items():
-            n, values = self.n_named.get(name, 0), loss.series.arrived()
-            self.n_named[name], named[name] = len(values), (loss.steps[n:len(values)], values[n:])
-        return dict(losses=losses, rows=rows, named=named, start_epoch=run.start_epoch, names=list(run.metric_names))
+        named, logged = self._news_of(run.named), self._news_of(run.logged)
+        return dict(losses=losses, rows=rows, named=named, logged=logged, start_epoch=run.start_epoch, names=list(run.metric_names))
+
+    def _news_of(self, held: dict[str, NamedLoss]) -> dict[str, Any]:
+        found = {}
+        for name, series in held.items():
+            n, values = self.n_named.get(name, 0), series.series.arrived()
+            self.n_named[name], found[name] = len(values), (series.steps[n:len(values)], values[n:])
+        return found
 
 # %% ../../nbs/distributed/worker.ipynb #179f374e
 def add_news(run: Run | None,    # run to extend; None: do nothing
@@ -244,10 +248,11 @@ def add_news(run: Run | None,    # run to extend; None: do nothing
     run.series.numbers.extend(news['losses'])
     run.epochs += news['rows']
     run.start_epoch, run.metric_names[:] = news['start_epoch'], news['names']
-    for name, (steps, values) in news['named'].items():
-        mine = run.named.setdefault(name, NamedLoss(run.beta))
-        mine.steps += steps
-        mine.series.numbers.extend(values)
+    for held, new in (run.named, news['named']), (run.logged, news['logged']):
+        for name, (steps, values) in new.items():
+            mine = held.setdefault(name, NamedLoss(run.beta))
+            mine.steps += steps
+            mine.series.numbers.extend(values)
 
 # %% ../../nbs/distributed/worker.ipynb #f6ab5e6a
 class MessageDisplay(LogDisplay):

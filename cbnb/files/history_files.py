@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/files/history_files.ipynb #bf89dc32
 import copy
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,10 @@ def to_json(self: History, path: str | Path | None = None) -> str:
 # %% ../../nbs/files/history_files.ipynb #aaa8dda5
 _FIELDS = ('number', 'metric_names', 'n_epoch', 'beta', 'status', 'start_epoch', 'epochs', 'values', 'given_name', 'settings', 'events')
 
+def _within(steps: Sequence[int], n: int) -> list[int]:
+    "Return the batches among the first n, each once: a value may be logged twice in a batch, or in a batch that had no loss"
+    return [step for step in dict.fromkeys(steps) if step < n]
+
 @patch
 def to_dict(self: Run) -> dict[str, Any]:
     """Return the run as plain data
@@ -71,7 +75,8 @@ def to_dict(self: Run) -> dict[str, Any]:
     """
     names = ('status', 'n_epoch', 'start_epoch', 'beta', 'metric_names', 'settings', 'epochs', 'events')
     return dict(run=self.number, name=self.given_name, **copy.deepcopy({name: getattr(self, name) for name in names}),
-                steps=dict(self.steps), named={name: list(loss.steps) for name, loss in self.named.items()})
+                steps=dict(self.steps), **{kind: {name: _within(series.steps, self.n_steps) for name, series in held.items()}
+                                          for kind, held in (('named', self.named), ('logged', self.logged))})
 
 @patch
 def state_dict(self: Run) -> dict[str, Any]:
@@ -82,7 +87,8 @@ def state_dict(self: Run) -> dict[str, Any]:
     """
     return {name: getattr(self, name) for name in _FIELDS} | dict(
         raw=self.raw_losses, hypers={name: values.read() if isinstance(values, ScalarBuffer) else values for name, values in self.hypers.items()},
-        named={name: (list(loss.steps), loss.series.read()) for name, loss in self.named.items()})
+        **{kind: {name: (list(series.steps), series.series.read()) for name, series in held.items()}
+           for kind, held in (('named', self.named), ('logged', self.logged))})
 
 @patch
 def load_state_dict(self: Run, state: Mapping[str, Any]) -> None:
@@ -91,7 +97,7 @@ def load_state_dict(self: Run, state: Mapping[str, Any]) -> None:
     Args:
         state: the result of `state_dict`
     """
-    older: dict[str, Any] = dict(given_name=None, settings={}, events=[])      # states of older versions lack these
+    older: dict[str, Any] = dict(given_name=None, settings={}, events=[], logged={})      # states of older versions lack these
     state = older | dict(state)
     for name in _FIELDS:
         setattr(self, name, {**state[name], **self.settings} if name == 'settings' else copy.copy(state[name]))
@@ -100,10 +106,12 @@ def load_state_dict(self: Run, state: Mapping[str, Any]) -> None:
         mine = self.hypers.setdefault(name, array('d'))
         if isinstance(mine, ScalarBuffer): mine.fill(values)
         else: mine[:] = array('d', values)
-    self.named = {name: NamedLoss(self.beta) for name in state['named']}
-    for name, (steps, values) in state['named'].items():
-        self.named[name].steps = list(steps)
-        self.named[name].series.fill(values)
+    for held, saved in (self.named, state['named']), (self.logged, state['logged']):
+        held.clear()
+        for name, (steps, values) in saved.items():
+            held[name] = NamedLoss(self.beta)
+            held[name].steps = list(steps)
+            held[name].series.fill(values)
 @patch
 def fill_from_dict(self: Run, data: Mapping[str, Any]) -> None:
     """Fill the run with plain data
@@ -111,9 +119,11 @@ def fill_from_dict(self: Run, data: Mapping[str, Any]) -> None:
     Args:
         data: the result of `to_dict`
     """
-    steps, named = data['steps'], data['named']
+    steps, named, logged = data['steps'], data['named'], data.get('logged', {})      # older files have no `logged`
+    def from_steps(places: dict[str, list[int]]) -> dict[str, Any]: return {
+        name: (at, packed([steps[name][i] for i in at])) for name, at in places.items()}
     names = [name for name in data['metric_names'] if name not in ('epoch', 'step', 'time')]
     self.load_state_dict(copy.deepcopy({k: v for k, v in data.items() if k in _FIELDS}) | dict(
         number=data['run'], given_name=data.get('name'), values=[[row.get(name) for name in names] for row in data['epochs']],
-        raw=packed(steps['loss']), named={name: (at, packed([steps[name][i] for i in at])) for name, at in named.items()},
-        hypers={name: column for name, column in steps.items() if name not in ('loss', 'smooth_loss', *named)}))
+        raw=packed(steps['loss']), named=from_steps(named), logged=from_steps(logged),
+        hypers={name: column for name, column in steps.items() if name not in ('loss', 'smooth_loss', *named, *logged)}))

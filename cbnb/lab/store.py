@@ -119,7 +119,7 @@ def _columns(run: Run, wait: bool) -> Iterator[tuple[str, array, Any]]:
     losses = numbers(run.series)
     yield 'loss', losses, None
     for name, column in run.hypers.items(): yield name, numbers(column)[:len(losses)], None
-    for name, loss in run.named.items():
+    for name, loss in (run.named | run.logged).items():
         found = numbers(loss.series)
         yield name, found, array('q', loss.steps[:len(found)])
 

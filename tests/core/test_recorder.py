@@ -536,9 +536,9 @@ def test_only_whole_epochs_are_counted():
     assert repr(learn.recorder.last()) == "Run(1: 1 of 1 epoch, 4 steps, done)"
 
 
-@pytest.mark.parametrize("name", ["Log", "Start", "Last", "Row", "History", "Shown"])
+@pytest.mark.parametrize("name", ["LastLog", "Start", "Last", "Row", "History", "Shown"])
 def test_attributes_of_the_library_give_no_warning(name, recwarn):
-    """A callback called Log made the library warn of its own line."""
+    """A callback called Log, before the learner had a `log` of its own, made the library warn of its own line."""
     learn = line_learner(progress=True, cbs=type(name, (cbnb.Callback,), {}))
     learn.progress.every = 0.0
     learn.fit(2)
