@@ -73,7 +73,7 @@ def _rows_not_finite(dl: Any) -> list[int]:
     "Return the numbers of the items with nan or inf in the tensors that a dataset holds, one row for each item"
     data, of = (dl.dataset.dataset, dl.dataset.indices) if isinstance(dl.dataset, Subset) else (dl.dataset, None)
     bad: set[int] = set()
-    for held in vars(data).values():
+    for held in getattr(data, '__dict__', {}).values():          # a list has none
         for t in held if isinstance(held, tuple) else (held,):
             if not isinstance(t, Tensor) or not t.is_floating_point() or t.ndim == 0 or len(t) != len(data) or t.sum().isfinite(): continue
             bad.update((~t.reshape(len(t), -1).isfinite().all(1)).nonzero().flatten().tolist())
