@@ -56,14 +56,15 @@ class LayerWatch(Callback):
 
     def before_fit(self) -> None:
         self._reset()
-        self.next += self.learn.train_iter
+        self.next = math.inf if self.learn.train_step.own_update else self.next + self.learn.train_iter     # a step that updates by itself leaves nothing to compare
         self.learn.undo.callback(self._end)
 
     def before_batch(self) -> None:
-        self.due = self.learn.training and self.learn.train_iter >= self.next      # read in the other events, where it is cheaper
-        if not self.due: return
+        learn = self.learn
+        if learn.train_iter < self.next or not learn.training: return
         begun = time.perf_counter()
         self._end()
+        self.due = True                  # read in the other events, where it is cheaper
         with interrupts_wait():          # between a hook and its place in the list, an interrupt would leave it behind
             for name, channels in relus(self.learn.model).items():
                 self.hooks.append(self.learn.model.get_submodule(name).register_forward_hook(self._note_dead(name, channels)))
@@ -75,7 +76,7 @@ class LayerWatch(Callback):
         return hook
 
     def before_step(self) -> None:
-        if not self.due or self.learn.train_step.own_update: return    # it has updated already
+        if not self.due: return
         begun = time.perf_counter()
         self.kept = {name: (p.detach().clone(), p.grad.norm()) for name, p in self._matrices() if p.grad is not None}
         self.cost += time.perf_counter() - begun
@@ -91,7 +92,7 @@ class LayerWatch(Callback):
 
     def _end(self) -> None:
         for hook in self.hooks: hook.remove()
-        self.hooks, self.dead, self.kept = [], {}, {}
+        self.hooks, self.dead, self.kept, self.due = [], {}, {}, False
 
     @torch.no_grad()
     def _look(self) -> None:

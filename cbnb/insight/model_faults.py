@@ -144,7 +144,8 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
         yield finding('M4.targets', 'the batch', 'no targets', 'targets')
     if e.loss is None or not params or e.learn.train_step.own_update: return
     cut = not e.loss.requires_grad
-    if not cut and len(e.grads) > 1 and all(g is not None and not g.is_sparse and not g.any() for g in e.grads.values()): yield finding('M4.zero',
+    if not cut and len(e.grads) > 1 and last_operation(e.pred) not in _BOUNDS and all(
+            g is not None and not g.is_sparse and not g.any() for g in e.grads.values()): yield finding('M4.zero',
         'all parameters', 'a gradient of exactly 0', 'other numbers')
     if not cut and (not e.grads or any(g is not None for g in e.grads.values())): return
     yield finding('M4', 'the loss' if cut else 'all parameters', 'no gradient', 'a gradient')

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset
 
 import cbnb
-from test_check import BINARY, CLASSES, COUNTS, NUMBERS, Net, Steps, X, learner, mlp, regression
+from test_check import BINARY, COUNTS, NUMBERS, Net, Steps, X, learner, mlp, regression
 from test_recall import loud, scheduled
 
 MANY = torch.randn(2000, 6, generator=torch.Generator().manual_seed(5))
