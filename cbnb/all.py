@@ -56,6 +56,7 @@ from .display.progress import ProgressCallback
 from .display.show_graph import ShowGraph
 from .history import History
 from .recorder import Recorder
+from .lab import sweep                    # adds `learn.sweep`
 from .lab.book import LabBook
 from .files.snapshot import snapshot
 

@@ -204,7 +204,7 @@ class CallbackList:
 
     def select(self, training: bool, purpose: str) -> None:
         "Select the cached lists for a phase (training or not) and a purpose (one of `PURPOSES`)"
-        self.training, self.purpose, key = training, purpose, (training, purpose)
+        self.training, self.purpose, key = bool(training), purpose, (bool(training), purpose)
         if key not in self._tables:
             self._tables[key] = _Table(functools.partial(self._find, training, purpose))
         self.table = self._tables[key]

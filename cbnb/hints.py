@@ -37,7 +37,7 @@ from .events import EVENTS, event
 from .learner import Learner
 from .length import is_over
 from .loop import Loop
-from .basics.text import warn_user
+from .basics.text import plural, warn_user
 from .function_steps import CallStep, UpdateStep
 from .step import PredictStep, Step
 
@@ -98,7 +98,7 @@ def _warn_of_length(learn: Loop, said: int, gave: int) -> None:
     named.append(learn.dl)
     why = 'its __len__ is wrong' if gave > said else 'a StopIteration in the dataset ends it early, or its __len__ is wrong'
     warn_user(f'the {"training" if learn.training else "validation"} loader has a length of {said}, and '
-          f'gave {gave} batches: {why}; schedules go by that length')
+          f'gave {plural(gave, "batch")}: {why}; schedules go by that length')
 
 # %% ../nbs/hints.ipynb #115b3ec3
 def warn_of_pct_train(

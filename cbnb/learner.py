@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from .display import schedules as _in_schedules
     from .files import state as _in_state
     from .display import summary as _in_summary
+    from .lab import sweep as _in_sweep
     from .callbacks import trackers as _in_trackers
 
 def as_one_fit(
@@ -164,6 +165,7 @@ class Learner(Loop):
         check = _in_check.check
         diagnose = _in_diagnose.diagnose
         findings: Any
+        sweep = _in_sweep.sweep
         @as_one_fit
         @hinted
         def fit(self, n_epoch: int | str, lr: Any=..., wd: Any=..., cbs: Any=..., reset_opt: bool=..., start_epoch: int=..., valid_every: int | str | list[int]=..., resume: Any=..., keep_best: Any=...) -> None: ...

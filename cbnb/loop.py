@@ -132,7 +132,7 @@ class Loop(State):
             line_learner(cbs=Callback(before_train=note, before_validate=note)).fit(1)
             assert seen == [(True, True), (False, False)]
         """
-        return bool(self.callbacks.training)
+        return self.callbacks.training
     @training.setter
     def training(self, on: bool) -> None: self.callbacks.select(on, self.purpose)
 

@@ -89,7 +89,7 @@ class Recorder(Callback):
         self.told_of_nan = False
         self.series = ScalarBuffer()                  # the losses of the run
         self.places: list[tuple[Any, str, int | None]] = []    # the column of a hyper-parameter, its key and its index
-        self.values_now: list[Any] | None = None      # hyper-parameters of the current batch; None: not read yet
+        self.values_now: list[Any] = []      # hyper-parameters of the current batch; empty: not read yet
         # of the current row
         self.row: Any = None                          # column -> value; None: no row is open
         self.start, self.row_start, self.first_step = 0., 0, 0       # the time, and the steps before the row and before the epoch
@@ -110,7 +110,7 @@ class Recorder(Callback):
         names = ['step' if isinstance(learn.valid_every, Every) else 'epoch', *self.columns.names]
         run = Run(len(self.history), names + ['time']*self.add_time, learn.n_epoch, self.beta)
         run.settings = settings_of(learn)
-        self.series, self.places, self.values_now, self.row, self.told_of_nan = run.series, [], None, None, False
+        self.series, self.places, self.values_now, self.row, self.told_of_nan = run.series, [], [], None, False
         with interrupts_wait():                     # no interrupt between these two lines
             self.history.runs.append(run)
             learn.undo.push(self._close)
@@ -153,14 +153,16 @@ def before_train(self: Recorder) -> None:
 @patch
 def before_step(self: Recorder) -> None:
     "Read the hyper-parameters that the update is going to use"
-    group = self.learn.opt.param_groups[-1]
-    found = [group[key] if i is None else group[key][i] for _, key, i in self.places]
-    self.values_now = [v.detach().clone() if isinstance(v, Tensor) else v for v in found]     # the optimizer may change a tensor in place
+    group, now = self.learn.opt.param_groups[-1], self.values_now      # the list stays: an assignment to a callback costs more
+    now.clear()
+    for _, key, i in self.places:
+        value = group[key] if i is None else group[key][i]
+        now.append(value.detach().clone() if isinstance(value, Tensor) else value)      # the optimizer may change a tensor in place
 
 @patch
 def after_cancel_step(self: Recorder) -> None:
     "Read the hyper-parameters if an earlier callback cancelled the update"
-    if self.values_now is None: self.before_step()
+    if not self.values_now: self.before_step()
 
 @patch
 def after_cancel_batch(self: Recorder) -> None:
@@ -176,10 +178,11 @@ def after_batch(self: Recorder) -> None:
     if self.row is None: return                 # a single batch, outside a fit
     train, loss = self.train, learn.loss
     train.batch = learn.train_iter
-    if self.values_now is None: self.before_step()     # a batch without an update
-    values, self.values_now = self.values_now or [], None
+    if not self.values_now: self.before_step()     # a batch without an update
+    if loss is not None:
+        for (column, _, _), value in zip(self.places, self.values_now): column.append(value)
+    self.values_now.clear()
     if loss is None: return
-    for (column, _, _), value in zip(self.places, values): column.append(value)
     self.series.append(loss)
     train.loss.add(loss, learn.loss_weight)
     if learn.loss_parts: self._note_parts()

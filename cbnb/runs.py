@@ -13,7 +13,7 @@ from typing import Any
 # %% ../nbs/17_runs.ipynb #626c1c8d
 from .basics.loaders import independent_loader, quiet_batches_of
 from .basics.patch import patch
-from .basics.text import log_nothing
+from .basics.text import log_nothing, plural
 from .basics.trained_modules import training_modes
 from .events import BATCH_EVENTS, EPOCH, FIT
 from .loop import PHASE_STATE, Loop
@@ -96,6 +96,6 @@ def stopped_where(self: Loop) -> str:
         assert learn.stopped_where() == 'stopped in epoch 1'
     """
     name, n = self.run_name, self.train_iter
-    if name == 'lr_find': return f'lr_find stopped after {n} batch{"es"*(n != 1)}'
+    if name == 'lr_find': return f'lr_find stopped after {plural(n, "batch")}'
     batch = f' at batch {self.iter}' if self.in_batch else ''
     return f'stopped in epoch {self.epoch}{batch}' if name == 'fit' else f'{name} stopped{batch}'

@@ -17,7 +17,7 @@ Schedule = Callable[[float], Any]      # from the share of training done, from 0
 # %% ../nbs/09_schedule.ipynb #2f764a2e
 from .basics.arguments import as_positive, as_python, hinted
 from .basics.loaders import n_batches
-from .basics.text import user_level
+from .basics.text import plural, user_level
 from .basics.optimizers import hyper_key, no_such_hyper, spread_lrs, write_hyper
 from .basics.patch import patch
 from .callback import Callback
@@ -63,7 +63,7 @@ def _place(learn: Any, name: str, sched: Schedule) -> tuple[str, int | None]:
     if (place := hyper_key(learn.opt, name)) is None: raise no_such_hyper(learn.opt, name)
     value, n = as_python(sched(0.)), len(learn.opt.param_groups)
     listed = hasattr(value, '__len__') and getattr(value, 'ndim', 1) > 0
-    if listed and len(value) != n: raise ValueError(f'the schedule of {name!r} gives {len(value)} values for {n} groups: return one number, or one for each group')
+    if listed and len(value) != n: raise ValueError(f'the schedule of {name!r} gives {len(value)} values for {plural(n, "group")}: return one number, or one for each group')
     if any(map(math.isnan, value if listed else [value])):
         raise ValueError(f'the schedule of {name!r} gives {value!r}, which is not a number')
     if hasattr(learn, 'recorder'): learn.recorder.track(name)

@@ -30,7 +30,11 @@ TOPICS = {
         "Metric AvgMetric AccumMetric ValueMetric SklearnMetric MAE accuracy error_rate metric_on",
     ),
     "history": ("History", "What a fit records, and how it is read, plotted and compared", "Recorder History history.Run compare"),
-    "lab": ("Lab book", "Keep each fit in a folder, and read, compare and delete the records later", "LabBook lab.book.LabRun"),
+    "lab": (
+        "Lab book",
+        "Keep each fit in a folder, and read, compare and delete the records later",
+        "LabBook lab.book.LabRun lab.sweep.Sweep",
+    ),
     "display": (
         "Display",
         "Progress, dashboard and live figures, and how to choose among them",

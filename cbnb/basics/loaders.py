@@ -210,7 +210,7 @@ class TensorLoader(DataLoader):
     dataset: Any        # torch's `Dataset` declares no length
     def _get_iterator(self) -> Any:
         return TensorBatches(self) if can_index(self) else super()._get_iterator()
-    def __repr__(self) -> str: return f'{type(self).__name__}({len(self.dataset)} items, batch size {self.batch_size})'
+    def __repr__(self) -> str: return f'{type(self).__name__}({plural(len(self.dataset), "item")}, batch size {self.batch_size})'
 
 # %% ../../nbs/basics/loaders.ipynb #a1cb2ae5
 def batches_of(dl: Iterable) -> Iterable:    # `dl` itself, or an iterator over the same batches
@@ -251,7 +251,7 @@ def counts_of(loaders: list[Any]) -> str:
     return f'{", ".join(first)} and {last} batches{_of(sizes[0])}'
 
 def _batches(n: int | None, size: int | None) -> str:
-    return ('? batches' if n is None else f'{n:,} batch{"es"*(n != 1)}') + _of(size)
+    return ('? batches' if n is None else plural(n, 'batch')) + _of(size)
 
 def _of(size: int | None) -> str: return '' if size is None else f' of {size:,}'
 

@@ -299,7 +299,9 @@ def takes_only_pred(
 
 def n_items(learn: Any) -> int:
     "Return the number of items of the current batch, or 1 if its values have no length"
-    try: return find_bs((learn.yb, learn.xb))
+    xb, yb = learn.xb, learn.yb
+    if xb and yb and type(xb) is type(yb) is tuple and type(yb[0]) is type(xb[0]) is Tensor and yb[0].ndim: return len(yb[0])    # the usual case, faster
+    try: return find_bs((yb, xb))
     except ValueError: return 1
 
 # %% ../../nbs/basics/losses.ipynb #1815c170

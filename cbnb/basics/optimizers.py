@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/basics/optimizers.ipynb #2f965d68
 from .arguments import as_positive, as_python, recommended
-from .text import warn_user
+from .text import plural, warn_user
 
 # %% ../../nbs/basics/optimizers.ipynb #46d6c55a
 _PLACES: dict[str, list[tuple[str, int | None]]] = dict(mom=[('momentum', None), ('betas', 0)],     # (key, index); the first key found is used
@@ -73,7 +73,7 @@ def set_hyper(opt: Optimizer, name: str, value: Any,    # a number for all group
 
 def _check_length(name: str, values: Any, n: int) -> None:
     if len(values) != n: raise ValueError(
-        f'{name} has {len(values)} values, but the optimizer has {n} parameter group{"s"*(n != 1)}')
+        f'{name} has {len(values)} values, but the optimizer has {plural(n, "parameter group")}')
 
 # %% ../../nbs/basics/optimizers.ipynb #7b30c0df
 def write_hyper(groups: list[dict], key: str, i: int | None,    # the index from `hyper_key`
@@ -153,7 +153,7 @@ def freeze_groups(opt: Optimizer, n: int,    # the first trainable group; negati
     "Freeze the groups before `n`, and unfreeze the other groups. The optimizer keeps its state"
     count, kept = len(opt.param_groups), {id(p) for p in keep}
     if not -count <= n <= count: raise ValueError(
-        f'cannot freeze to group {n}: there are {count} parameter group{"s"*(count != 1)}')
+        f'cannot freeze to group {n}: the optimizer has {plural(count, "parameter group")}')
     first = n if n >= 0 else count + n
     for i, group in enumerate(opt.param_groups):
         for p in group['params']:

@@ -85,8 +85,9 @@ def trim_zeros(digits: str) -> str:
 
 # %% ../../nbs/basics/text.ipynb #d2048c9e
 def plural(n: int, word: str) -> str:
-    "Format a count with its noun, such as `1 epoch` or `2 epochs`"
-    return f'{n:,} {word}{"s"*(n != 1)}'
+    "Format a count with its noun, such as `1 epoch` or `2 batches`"
+    ending = 'es' if word.endswith(('tch', 's')) else 's'
+    return f'{n:,} {word}{ending*(n != 1)}'
 
 # %% ../../nbs/basics/text.ipynb #51811df0
 def clock(seconds: float) -> str:

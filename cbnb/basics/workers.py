@@ -37,6 +37,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from .devices import accelerator, has_streams
 from .loaders import TensorLoader, holds_tensors, n_batches
 from .random_state import save_rng
+from .text import plural
 
 # %% ../../nbs/basics/workers.ipynb #e72aa5ef
 class Workers(NamedTuple):
@@ -45,7 +46,7 @@ class Workers(NamedTuple):
     why: str                # the reason, for messages
     tried: bool = False     # whether a forked process loaded some items
 
-    def __str__(self) -> str: return f'{self.n} worker{"s"*(self.n != 1)}: {self.why}'
+    def __str__(self) -> str: return f'{plural(self.n, "worker")}: {self.why}'
 
 # %% ../../nbs/basics/workers.ipynb #b1cbd239
 def decide(item: float,    # seconds to load an item

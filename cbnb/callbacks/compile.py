@@ -55,7 +55,7 @@ def _circumstances(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> dic
     device = first.device.type
     return {'mode': 'training' if model.training else 'evaluation',
             'gradients': 'with gradients' if torch.is_grad_enabled() else 'without gradients',
-            'items': f'{len(first) if first.ndim else 1} items',
+            'items': plural(len(first) if first.ndim else 1, 'item'),
             'shapes': ', '.join('x'.join(map(str, t.shape[1:])) or 'one number' for t in found) + ' for an item',
             'types': ', '.join(str(t.dtype).removeprefix('torch.') for t in found),
             'autocast': f'autocast to {torch.get_autocast_dtype(device)}' if torch.is_autocast_enabled(device) else 'no autocast',

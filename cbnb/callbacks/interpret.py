@@ -431,7 +431,7 @@ def show_results(self: Learner, max_n: int = 9, dl: Any = None, show: Any = None
     numbers = range(as_count(max_n, 'max_n', 1)) if order is None else spread(len(order), as_count(max_n, 'max_n', 1))
     found = predictions(self, source, classes, act, task, numbers, how=show, decode=decode, columns=columns)
     cards = [found.card(i) for i in range(min(len(found), len(numbers)))]
-    return show_cards(cards, f'{len(cards)} items with their predictions', return_fig)
+    return show_cards(cards, f'{plural(len(cards), "item")} with their predictions', return_fig)
 
 # %% ../../nbs/callbacks/interpret.ipynb #874481d3
 class TopLosses(NamedTuple):
@@ -547,7 +547,7 @@ class Interpretation:
         Returns:
             the figure with `return_fig=True`, otherwise None
         """
-        return show_cards([self.found.card(int(i)) for i in indices], f'{len(indices)} items', return_fig)
+        return show_cards([self.found.card(int(i)) for i in indices], plural(len(indices), 'item'), return_fig)
 
     def confusion_matrix(self) -> Tensor:
         """Return the number of items for each actual class (row) and each predicted class (column). For sequences and images of classes, count positions

@@ -36,7 +36,7 @@ from ..basics.loaders import as_loader
 from ..basics.losses import UNKNOWN, given_weight, loss_of, observed_loss, per_item, takes_only_pred, with_call
 from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
-from ..basics.text import warn_user
+from ..basics.text import plural, warn_user
 from ..callback_list import as_list
 from ..learner import Learner
 from ..undo import interrupts_wait
@@ -233,7 +233,7 @@ class SavedBatches:
         if not len(self): raise ValueError(f'there are no batches in {self.folder}')
         return joined(list(self), dim)
 
-    def __repr__(self) -> str: return f'SavedBatches({str(self.folder)!r}: {len(self)} batches)'
+    def __repr__(self) -> str: return f'SavedBatches({str(self.folder)!r}: {plural(len(self), "batch")})'
 
     def _read(self, path: Path) -> Any:
         try: return read_file(path, trust=self.trust, writer='SavedBatches')

@@ -22,7 +22,7 @@ from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..undo import UndoStack, interrupts_wait
 from ..basics.arguments import as_count, as_positive
-from ..basics.text import warn_user, say
+from ..basics.text import plural, say, warn_user
 from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
 from ..basics.nested import map_tensors, to_detach
@@ -255,7 +255,7 @@ class StopAfter(Callback):
 
     def _over(self) -> str | None:
         "Return why the fit should stop, or None if it should continue"
-        if self.steps and self.learn.train_iter >= self.steps: return f'after {self.steps:,} steps'
+        if self.steps and self.learn.train_iter >= self.steps: return f'after {plural(self.steps, "step")}'
         if time.perf_counter() >= self.until: return f'after {self.seconds:g} seconds'
         return f'since it is {self.at}' if time.time() >= self.end else None
 
@@ -310,6 +310,5 @@ class SkipToEpoch(Callback):
     def before_fit(self):
         learn = self.learn
         if self.first > learn.n_epoch:
-            raise ValueError(f'SkipToEpoch({self.first}) skips more than the {learn.n_epoch} '
-                             f'epoch{"s"*(learn.n_epoch != 1)} of this fit')
+            raise ValueError(f'SkipToEpoch({self.first}) skips more than the {plural(learn.n_epoch, "epoch")} of this fit')
         learn.start_epoch = max(self.first, learn.start_epoch)

@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b058d9b6
 from ..files import saving            # gives learners `save` and `load`
-from ..basics.text import warn_user, shell
+from ..basics.text import plural, shell, warn_user
 from ..basics.nested import find_bs
 from ..basics.processes import any_over_processes, process_number
 from ..callback_list import made_by
@@ -353,7 +353,7 @@ class ShowGraph(LearnerCallback):
         if last_metrics[0] is None: return
         run = self.learn.recorder.last()
         self.fig = chart_figure([losses_chart([run])], size=WIDE)
-        if shell(): self._display(f'losses of {len(run.epochs)} epochs')
+        if shell(): self._display(f'losses of {plural(len(run.epochs), "epoch")}')
 
     def _display(self, text: str) -> None:
         from IPython.display import display

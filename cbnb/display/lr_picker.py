@@ -23,7 +23,7 @@ from typing import Any
 from uuid import uuid4
 
 # %% ../../nbs/display/lr_picker.ipynb #283ce267
-from ..basics.text import escape, shell
+from ..basics.text import escape, plural, shell
 from .chart import Chart, Line, Mark, charts_html, still_svg
 from .figures import loss_range, png_bundle, png_metadata, rule_colors, rule_title
 from .front_end import display_mode, front_end
@@ -459,7 +459,7 @@ class LRPicker:
             return self._say(boxed(f'This learner is running already ({escape(learn.where())}): '
                                    'wait for it, or stop it.', 'valid'))
         if why := start_problem(self.found, lr): return self._say(boxed(f'Not started: {escape(why)}', 'mark'))
-        plan = f'{n} epoch{"s"*(n != 1)}, one cycle with a top of <b>{lr_text(lr)}</b>'
+        plan = f'{plural(n, "epoch")}, one cycle with a top of <b>{lr_text(lr)}</b>'
         self._switch(False)
         try:
             self._say(boxed(f'training: {plan}', 'train'))

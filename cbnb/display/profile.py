@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 # %% ../../nbs/display/profile.ipynb #9b4da4cb
-from ..basics.text import escape, html_row, html_table, number, text_table
+from ..basics.text import escape, html_row, html_table, number, plural, text_table
 from .figures import COLORS, figure, show
 
 # %% ../../nbs/display/profile.ipynb #057b7de6
@@ -164,7 +164,7 @@ class Profile:
     def __exit__(self, *exc: Any) -> None: pass
 
     def _heading(self) -> str:
-        counts = [f'{n:,} {words} batch{"es"*(n != 1)}' for phase, words in _PHASES.items() if (n := self.batches.get(phase))]
+        counts = [plural(n, f'{words} batch') for phase, words in _PHASES.items() if (n := self.batches.get(phase))]
         share = self.share(group='profiler')
         cost = [f'measuring took {f"{share:.1%}" if share >= 0.001 else "less than 0.1%"} of it']*bool(share)
         return ', '.join([time_words(self.wall), *counts, *cost, *self.about.get('notes', ())])

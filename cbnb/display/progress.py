@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 # %% ../../nbs/display/progress.ipynb #0be3bec3
 from ..basics.patch import patch
-from ..basics.text import clock, escape
+from ..basics.text import clock, escape, plural
 from ..callback import PURPOSES, Callback
 from ..basics.nested import find_bs
 from ..basics.arguments import Every
@@ -843,9 +843,8 @@ class ProgressCallback(Callback):
 
     def _done(self) -> str:
         learn, seconds = self.learn, time.perf_counter() - self.begun
-        n = learn.n_epoch - learn.start_epoch
-        return (f'done: {n} epoch{"s"*(n != 1)}, {learn.train_iter:,} batches '
-                f'in {clock(seconds)}')
+        epochs = plural(learn.n_epoch - learn.start_epoch, 'epoch')
+        return f'done: {epochs}, {plural(learn.train_iter, "batch")} in {clock(seconds)}'
 
 # %% ../../nbs/display/progress.ipynb #6dfa052b
 @patch

@@ -52,7 +52,7 @@ def process_count(learn: Learner, n: int | None,    # number of processes; None:
         f'n_process={n}: each process needs a GPU of its own, and this machine has {plural(n_gpu, "GPU")}')
     batches = n_batches(learn.dls.train)
     if batches is not None and n > batches: raise ValueError(
-        f'n_process={n}: an epoch has {batches} batch{"es"*(batches != 1)}, and each process needs one: use smaller batches')
+        f'n_process={n}: an epoch has {plural(batches, "batch")}, and each process needs one: use smaller batches')
     return n
 
 # %% ../../nbs/distributed/launch.ipynb #30fc65ff

@@ -19,7 +19,7 @@ from ..display.page_script import asset, runs_scripts, script, scripted
 
 # %% ../../nbs/lab/table.ipynb #d11d7781
 _FIXED = ('id', 'name', 'status', 'started', 'epochs', 'time', 'tags', 'note')
-_HIDDEN = ('steps', 'commit', 'clean', 'seed')
+_HIDDEN = ('steps', 'commit', 'clean', 'seed', 'sweep_length')
 
 def shown_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     "Return the columns to show first: the best values, the settings that differ, and what has a value of your own"
@@ -55,7 +55,11 @@ def _packed(name: str, value: Any, kind: str) -> Any:
     if kind == 'text': return text_of(name, value)
     return None if not math.isfinite(value) else float(f'{value:.6g}') if isinstance(value, float) else value
 
-def table_data(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[float]]) -> dict[str, Any]:
+def table_data(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[float]],
+    of: str = 'lab',             # the runs in the call that `book.js` shows for marked rows
+    sort: str | None = None,     # column to sort by; None: the first one, the largest first
+    down: bool = False,          # whether `sort` has the largest value first
+) -> dict[str, Any]:
     "Return the data for `book.js`"
     shown, columns = set(shown_columns(rows)), []
     for name in rows[0]:
@@ -64,7 +68,8 @@ def table_data(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[floa
         down = name in ('id', 'started') or f'best {metric}' in rows[0] and not lower_is_better(metric)
         columns.append(dict(name=name, format=kind, shown=name in shown, down=down, values=[_packed(name, v, kind) for v in values]))
     css = css_variables('.cbnb-runs') + asset('compare.css') + asset('book.css')
-    return dict(kind='book', css=css, size=50, columns=columns, curves=[curve_text(curve) for curve in curves])
+    first = dict(column=list(rows[0]).index(sort), down=down) if sort else dict(column=0, down=True)
+    return dict(kind='book', css=css, size=50, of=of, sort=first, columns=columns, curves=[curve_text(curve) for curve in curves])
 
 # %% ../../nbs/lab/table.ipynb #b8165613
 def table_lines(rows: Sequence[Mapping[str, Any]], most: int = 20) -> list[str]:
@@ -76,6 +81,7 @@ def table_lines(rows: Sequence[Mapping[str, Any]], most: int = 20) -> list[str]:
 def book_html(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[float]],
     live: bool | None = None,      # whether the page runs scripts; None: as the front end does
     most: int = 20,                # rows of the table without scripts
+    **more: Any,                   # keyword arguments of `table_data`
 ) -> str:
     "Return the table as HTML. All text of runs is escaped"
     if not rows: return '<p>the lab book has no runs yet</p>'
@@ -85,4 +91,4 @@ def book_html(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[float
     still = html_table([*names, 'training loss'], cells, [*sides, 'left'])
     if (left_out := len(rows) - most) > 0: still += f'<p>... and {plural(left_out, "older run")}</p>'
     if not (runs_scripts() if live is None else live): return f'<div style="overflow-x:auto" tabindex="0" role="region" aria-label="runs of the lab book">{still}</div>'
-    return scripted(still, script('book.js'), table_data(rows, curves), True)
+    return scripted(still, script('book.js'), table_data(rows, curves, **more), True)

@@ -33,7 +33,7 @@ from ..basics.patch import patch
 from ..basics.nested import find_bs, map_tensors
 from ..basics.loaders import n_batches
 from ..basics.losses import MeanLoss
-from ..basics.text import distinct, shell
+from ..basics.text import distinct, plural, shell
 from ..function_steps import CallStep, UpdateStep
 from ..learner import Learner
 from .rules import BAND, REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
@@ -326,7 +326,7 @@ def planned_run(n_epoch: float | None,    # planned epochs; None: as many as the
         hint += (f'; the loader has no length: an epoch of {UNKNOWN_EPOCH} batches is supposed, '
                  'Batches(make, n_iter=...) tells')
     steps = max(n_epoch*epoch_batches/per_update, 1.)
-    length = f'{in_words(n_epoch, "epoch")} ({steps:,.0f} update{"s"*(round(steps) != 1)})'
+    length = f'{in_words(n_epoch, "epoch")} ({plural(round(steps), "update")})'
     return Planned(steps, n_epoch, length, hint)
 
 # %% ../../nbs/lr/finder.ipynb #3ae68f71

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 # %% ../../nbs/lr/rules.ipynb #61f00518
 from ..basics.arguments import nearest
+from ..basics.text import plural
 
 # %% ../../nbs/lr/rules.ipynb #96f1677a
 Suggestion = tuple[float, tuple[float, float]]    # the suggested rate, and the point (rate, loss) of the curve from which it was read
@@ -237,7 +238,7 @@ def _too_short(lrs: Sequence[float], losses: Sequence[float], num_it: int | None
     risen = finite[-1] - finite[0] > abs(finite[0])
     if not risen and len(finite) < len(losses): return _sudden_nan(lrs, losses)
     if risen and lrs[-1] <= 100*lrs[0] and len(losses) != num_it:
-        return (f'the loss diverged after {len(losses)} updates: '
+        return (f'the loss diverged after {plural(len(losses), "update")}: '
                 f'start_lr={lrs[0]:.2g} is too high already')
     return f'{len(losses)} points are too few for a curve: raise num_it'
 

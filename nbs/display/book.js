@@ -1,9 +1,10 @@
 // The table of a lab book: columns that sort, a filter, pages of rows, small curves, and marks for `compare`. It stands behind `page.js`.
 
 class Book {
-  sort = { column: 0, down: true }; page = 0; all = false; marked = new Set(); found = []
+  page = 0; all = false; marked = new Set(); found = []
   constructor(el, data) {
     this.data = data
+    this.sort = data.sort
     this.root = el.appendChild(keepsKeys(html('div', { class: 'cbnb-runs cbnb-book' })))
     const bar = this.root.appendChild(html('div', { class: 'bar' })), label = bar.appendChild(html('label', {}, 'filter '))
     this.input = label.appendChild(html('input', { type: 'search', placeholder: 'words, status=done, lr>0.001', spellcheck: 'false' }))
@@ -77,7 +78,7 @@ class Book {
     this.said.textContent = `${FORMATS.count(this.found.length)} of ${FORMATS.count(this.n)} runs` + (pages > 1 ? `, page ${this.page + 1} of ${pages}` : '')
     this.body.replaceChildren(...this.found.slice(this.page * size, (this.page + 1) * size).map(at => this.row(at)))
     const ids = [...this.marked].sort((a, b) => a - b)
-    this.call.textContent = ids.length ? `compare(${ids.map(id => `lab[${id}]`).join(', ')})` : ''
+    this.call.textContent = ids.length ? `compare(${ids.map(id => `${this.data.of}[${id}]`).join(', ')})` : ''
   }
   row(at) {
     const { columns, curves } = this.data, tr = html('tr'), id = columns[0].values[at]

@@ -460,9 +460,9 @@ def test_freezing_keeps_some_counts_from_the_end_and_keeps_momentum():
     assert freeze_groups(opt, 3) == 3 and trained() == [False] * 3
     assert freeze_groups(opt, -3) == freeze_groups(opt, 0) == 0 and trained() == [True] * 3
     for n in (4, -4):
-        with pytest.raises(ValueError, match=f"cannot freeze to group {n}: there are 3 parameter groups$"):
+        with pytest.raises(ValueError, match=f"cannot freeze to group {n}: the optimizer has 3 parameter groups$"):
             freeze_groups(opt, n)
-    with pytest.raises(ValueError, match="there are 1 parameter group$"):
+    with pytest.raises(ValueError, match="the optimizer has 1 parameter group$"):
         freeze_groups(torch.optim.SGD(model.parameters()), 2)
     assert norm_params(model) == list(model[1].parameters())
 

@@ -1117,7 +1117,7 @@ def test_a_graph_is_shown_once_and_then_updated(monkeypatch):
     monkeypatch.setattr(v1, "shell", lambda: True)
     monkeypatch.setattr("IPython.display.display", display)
     fitted(v1.ShowGraph, n=5, n_epoch=3)
-    told = [("losses of 1 epochs", True), ("losses of 2 epochs", True), ("losses of 3 epochs", True)]
+    told = [("losses of 1 epoch", True), ("losses of 2 epochs", True), ("losses of 3 epochs", True)]
     assert shown == [(kind, *rest) for kind, rest in zip(("display", "update", "update"), told)]
     shown.clear()
     assert fitted(v1.ShowGraph, valid=False).show_graph.fig is None and shown == []
