@@ -153,7 +153,8 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
 @torch.no_grad()
 def _used(e: Evidence, names: list[str]) -> list[str]:
     "Return those of the first 16 parameters that change the prediction, in training or in evaluation mode"
-    model, own, used = e.learn.model, dict(e.learn.model.named_parameters()), {}
+    model, own = e.learn.model, dict(e.learn.model.named_parameters())
+    used: dict[str, bool] = {}
     def predicted() -> Tensor:
         torch.manual_seed(0)
         return torch.cat([t.flatten().float() for _, t in leaves(_evaluated(e, e.batch)) if t.is_floating_point()])
