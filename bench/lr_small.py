@@ -8,7 +8,7 @@ The tasks are in lr_quality/small_tasks.py, by family in two halves: choices are
 best epoch of one cycle with it has a validation loss at most 10% above the best of five rates, each with its best epoch. The same is asked of
 test rows that no choice has seen, with the weights that validation chose. A refusal counts as right.
 
-"Fits tried": train the fit itself with the rate of the sweep, then with its neighbours, a factor 10^(1/3) apart, the lower one first, as long as
+`lr_find(trials=1.)` does its whole fits, up to five. "Fits tried": train the fit itself with the rate of the sweep, then with its neighbours, a factor 10^(1/3) apart, the lower one first, as long as
 one is better, by the validation loss. The seed is the same, so the last of them is the fit that you would do. "Shorter looks" do this
 with a third and a sixth of the epochs, at rates scaled to this length as the sweep's rate would be.
 """
@@ -28,6 +28,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent / "lr_quality"))  # small_tasks
 
 from small_tasks import TASKS, Small
+
+from cbnb.lr.finder import LRFind
 
 RATES, SPACING = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1), 10 ** (1 / 3)
 
@@ -53,9 +55,9 @@ def fit(name: str, seed: int, n_epoch: int, rate: float) -> tuple[float, float]:
     return min(losses, default=math.inf), unseen
 
 
-def swept(task: Small, seed: int, n_epoch: int) -> float | None:
+def swept(task: Small, seed: int, n_epoch: int, trials: bool | float = False) -> LRFind:
     with quiet():
-        return task.learner(seed)[0].lr_find(n_epoch=n_epoch, show_plot=False).lr
+        return task.learner(seed)[0].lr_find(n_epoch=n_epoch, trials=trials, show_plot=False)
 
 
 def climb(first: float, most: int, loss: Callable[[float], float]) -> tuple[float, int]:
@@ -71,7 +73,8 @@ def climb(first: float, most: int, loss: Callable[[float], float]) -> tuple[floa
 
 def ways(task: Small, seed: int, n_epoch: int, first: float) -> dict[str, tuple[float, float]]:
     """Each way to choose a rate -> the rate, and its cost beside the sweep as a share of the training."""
-    found = {"the sweep's rate": (first, 0.0)}
+    tried = swept(task, seed, n_epoch, 1.0)
+    found = {"the sweep's rate": (first, 0.0), "lr_find(trials=1.)": (tried.lr or first, float(len(tried.trials)))}
     for most in (2, 4):
         rate, n = climb(first, most, lambda rate: fit(task.name, seed, n_epoch, rate)[0])
         found[f"up to {most} fits tried"] = rate, float(n)
@@ -86,7 +89,7 @@ def ways(task: Small, seed: int, n_epoch: int, first: float) -> dict[str, tuple[
 def judged(task: Small, seed: int, n_epoch: int) -> dict[str, tuple[float, float, float]]:
     """Each way -> right by validation, right on test rows (nan: none), cost."""
     best = [min(each) for each in zip(*(fit(task.name, seed, n_epoch, rate) for rate in RATES))]
-    first = swept(task, seed, n_epoch)
+    first = swept(task, seed, n_epoch).lr
     if first is None:
         return {}
     found = {}

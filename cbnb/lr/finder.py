@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['TYPICAL_EPOCHS', 'UNKNOWN_EPOCH', 'LITTLE_LEFT', 'LOWER', 'FEW_UPDATES', 'FEW_ITEMS', 'SHORT_RUN', 'ROUGH_ITEMS',
-           'MOST_TRIALS', 'LEAST_UPDATES', 'VALID_BATCHES', 'geometric', 'diverged', 'UpdateCounter', 'UpdateNorms',
-           'bad_items', 'LRFinder', 'in_words', 'Planned', 'planned_run', 'middle_of', 'Asked', 'ask_rules', 'LastFit',
-           'last_fit', 'for_trained', 'for_few_items', 'if_rough', 'LRFind', 'TrialRun', 'checked_trials', 'trial_plan']
+           'MOST_FITS', 'MOST_TRIALS', 'LEAST_UPDATES', 'VALID_BATCHES', 'geometric', 'diverged', 'UpdateCounter',
+           'UpdateNorms', 'bad_items', 'LRFinder', 'in_words', 'Planned', 'planned_run', 'middle_of', 'Asked',
+           'ask_rules', 'LastFit', 'last_fit', 'for_trained', 'for_few_items', 'if_rough', 'LRFind', 'TrialRun',
+           'checked_trials', 'trial_plan']
 
 # %% ../../nbs/lr/finder.ipynb #2a622371
 import math
@@ -406,14 +407,15 @@ def for_few_items(rate: Rate, steps: float, epoch_size: tuple[float, float] | No
     return rate._replace(lr=rate.lr/by, low=rate.low/by, high=rate.high/by, reason=reason)
 
 ROUGH_ITEMS = 400                      # items of an epoch, up to which the rate of a sweep is rough
+MOST_FITS = 5                          # most trials that are whole fits
 
 def if_rough(
     epoch_size: tuple[float, float] | None,    # updates and items of an epoch; None: not known
 ) -> str:    # advice; empty: the data are not that few, or their number is not known
     "Say that the rate of a fresh model is rough if an epoch has few items, and what to do about it"
     if not epoch_size or not 0 < epoch_size[1] <= ROUGH_ITEMS: return ''
-    return (f'rough, because {epoch_size[1]:.0f} training items are few: fit with half and twice this rate, too, each with keep_best=True, '
-            'and take the fit with the lowest validation loss')
+    return (f'rough, because {epoch_size[1]:.0f} training items are few: lr_find(trials=1.) makes up to {MOST_FITS} whole fits with rates around it, '
+            'undoes each, and takes the rate with the lowest validation loss. Then fit with keep_best=True')
 
 # %% ../../nbs/lr/finder.ipynb #8bcb9a75
 def _curve(found: 'LRFind', ax: Any = None) -> Any:
@@ -587,8 +589,9 @@ class LRFind:
 
     @property
     def rough(self) -> str:
-        "Why the rate is rough, and what to do about it, or an empty text. The rate of a trained model is not called rough"
-        return if_rough(self.epoch_size) if self.last_fit is None and self.lr is not None else ''
+        "Why the rate is rough, and what to do about it, or an empty text. The rate of a trained model or of whole fits is not called rough"
+        tried = self.trial_plan is not None and self.trial_plan.whole
+        return if_rough(self.epoch_size) if self.last_fit is None and self.lr is not None and not tried else ''
 
     @property
     def outside(self) -> list[str]:
@@ -682,29 +685,35 @@ class LRFind:
 
 # %% ../../nbs/lr/finder.ipynb #feffe79c
 class TrialRun(UpdateCounter):
-    "Train a short one-cycle run, and measure the validation loss after it"
+    "Train a one-cycle run, and measure the validation loss after it, or after each epoch"
     name, run_valid, run_in = 'lr_finder', True, ('lr_find',)
 
     def __init__(self, num_it: int,    # number of updates; 0: only validate
         rates: list[float],    # highest rate of each parameter group
-        n_valid: int = 0, stage: str = ''):
-        self.num_it, self.rates, self.n_valid, self.stage = num_it, rates, n_valid, stage
+        n_valid: int = 0, stage: str = '',
+        each_epoch: bool = False):    # validate after each epoch, and keep the lowest loss
+        self.num_it, self.rates, self.n_valid, self.stage, self.each_epoch = num_it, rates, n_valid, stage, each_epoch
 
     def result(self) -> Trial:
         "Return the rate and the losses of the trial. If the trial did not finish, the losses are nan"
         if self.stopped != 'done': return Trial(self.rates[-1], math.nan, math.nan)
         last = self.raw_losses[-max(self.num_it//4, 1):]
-        train, valid = (sum(last)/len(last) if last else math.nan), self.valid.value()
-        return Trial(self.rates[-1], train, None if valid is None else float(valid))
+        train = sum(last)/len(last) if last else math.nan
+        return Trial(self.rates[-1], train, min(self.valid_losses, key=lambda loss: (math.isnan(loss), loss), default=None))
 
     def before_fit(self):
         super().before_fit()
-        self.valid, self.ended = MeanLoss(), False
+        self.valid_losses, self.ended = [], False
+        if self.each_epoch: self.learn.valid_every = 1
         self.scheds = one_cycle_scheds(self.rates, self.learn.moms)
         if hyper_key(self.learn.opt, 'mom') is None: del self.scheds['mom']
 
     def before_train(self):
         if not self.num_it: self.stop('done')
+
+    def before_validate(self): self.valid = MeanLoss()
+    def after_validate(self):
+        if (loss := self.valid.value()) is not None: self.valid_losses.append(float(loss))
 
     def before_batch(self):
         if self.learn.training: super().before_batch()
@@ -740,9 +749,9 @@ def checked_trials(
     "Convert the argument `trials` of `lr_find`. Raises `ValueError` or `TypeError` if the value is not valid or the budget is too small"
     if trials is None or trials is False: return None
     if trials is True: return 0.2
-    if isinstance(trials, Real) and 0 < float(trials) < 1: return float(trials)
+    if isinstance(trials, Real) and (0 < float(trials) < 1 or float(trials) == 1 and not hasattr(trials, '__index__')): return float(trials)
     if isinstance(trials, Real) and not hasattr(trials, '__index__') or isinstance(trials, str):
-        raise ValueError(f'trials={trials!r} should be True, a share of the run below 1, '
+        raise ValueError(f'trials={trials!r} should be True, a share of the run up to 1., '
                          'or a whole number of batches')
     least = num_it + (MOST_TRIALS + 1)*VALID_BATCHES + MOST_TRIALS*LEAST_UPDATES
     if as_count(trials, 'trials', 1) < least:
@@ -762,6 +771,7 @@ def trial_plan(
     if isinstance(trials, int):
         if left < MOST_TRIALS*LEAST_UPDATES: return None
         return plan_trials(lr, int(left), steps, MOST_TRIALS, max(0.4, least))
+    if trials == 1: return Plan(lr, max(round(steps), 1), MOST_FITS, steps)
     share = max(trials, least)
     return plan_trials(lr, MOST_TRIALS*math.ceil(share*steps), steps, MOST_TRIALS, share)
 
@@ -772,12 +782,13 @@ def _affordable(found: LRFind, finder: LRFinder, trials: float | int, n_valid: i
     per_update, checks = finder.n_used/len(finder.lrs), n_valid*(MOST_TRIALS + 1)
     left = (trials - finder.n_seen - checks)/per_update
     plan = trial_plan(found.first.lr, trials, found.planned_steps, left)
+    if plan and plan.whole: checks = n_valid*(1 + plan.most*math.ceil(found.n_epoch or 1))
     if plan is None:
         found.reason += f'; no trials: of {trials} batches, the sweep took {finder.n_seen}'
         print(f'lr_find: no trials, since the sweep took {finder.n_seen} of {trials} batches')
         return None
     each = math.ceil(plan.steps*per_update)
-    print(f'lr_find: a sweep of {finder.n_seen} batches, then at most {plan.most} trials of {each}'
+    print(f'lr_find: a sweep of {finder.n_seen} batches, then at most {plan.most} {"whole fits" if plan.whole else "trials"} of {each}'
           + f' and {checks} batches of validation'*bool(checks)
           + f': {finder.n_seen + plan.most*each + checks:,} in all')
     return plan
@@ -792,11 +803,12 @@ def _try_rates(self: Learner,
 ) -> None:
     "Train short trials at a few rates around the rate of the sweep, and recommend a rate from their losses. If the budget is too small, train no trials"
     valid, runs = self.dls.valid, []
-    n_valid = 0 if valid is None else min(n_batches(valid) or VALID_BATCHES, VALID_BATCHES)
+    most = VALID_BATCHES if trials != 1 else max(VALID_BATCHES, finder.epoch_batches or 0)      # a whole fit is judged like a fit
+    n_valid = 0 if valid is None else min(n_batches(valid) or VALID_BATCHES, most)
     plan = _affordable(found, finder, trials, n_valid)
     if plan is None: return
     def run(n: int, lr: float, stage: str) -> Trial:
-        runs.append(TrialRun(n, finder.rates_at(lr), n_valid, stage))
+        runs.append(TrialRun(n, finder.rates_at(lr), n_valid, stage, plan.whole and n > 0 and n_valid > 0))
         self._mock_run(runs[-1], cbs)
         return runs[-1].result()
     start = run(0, plan.first, 'before the trials').valid_loss if n_valid else None
@@ -804,7 +816,7 @@ def _try_rates(self: Learner,
     while not (runs and runs[-1].ending) and (lr := next_rate(plan, found.trials)) is not None:
         trial = run(plan.steps, lr, f'trial {len(found.trials) + 1} of {plan.most}')
         if runs[-1].stopped != 'by hand': found.trials.append(trial)
-    found.trial_plan = plan
+    found.trial_plan = plan if found.trials else None
     found.n_batches += sum(r.n_seen for r in runs)
     found.take(*found.best_rate(found.planned_steps))
 
@@ -838,8 +850,8 @@ def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int =
         suggest_funcs: rules: names or functions, one or several; None: no rules
         cbs: further callbacks for the sweep and the trials; None: no others
         n_epoch: planned epochs; None: as many as the last fit had, or 5
-        trials: True: up to four trials, each of a fifth of the run; a float: another share, also for each; an int: total
-            batches
+        trials: True: up to four trials, each of a fifth of the run; a float: another share, also for each; 1.: up to five
+            whole fits, for few items; an int: total batches
     Returns:
         the curve, the suggestions, and the recommended rate as `.lr`
     Raises:

@@ -27,6 +27,11 @@ class Plan(NamedTuple):
         "Maximum number of updates of all trials together"
         return self.steps*self.most
 
+    @property
+    def whole(self) -> bool:
+        "Whether a trial is as long as the planned run"
+        return abs(self.steps - self.planned_steps) < 1
+
 # %% ../../nbs/lr/trials.ipynb #7cd69203
 def plan_trials(
     first_lr: float,           # rate that the sweep recommends for the planned run
@@ -44,7 +49,7 @@ class Trial(NamedTuple):
     "The rate and the losses of a trial"
     lr: float
     train_loss: float           # mean over the last quarter of the updates
-    valid_loss: float | None    # loss at the end, on a few validation batches; None: there is no validation data
+    valid_loss: float | None    # loss at the end, on a few validation batches; of a whole fit the lowest loss of all epochs; None: there is no validation data
 
     @property
     def loss(self) -> float:
@@ -56,11 +61,11 @@ class Trial(NamedTuple):
 SPACING = 10**(1/3)  # factor between the rates of neighbouring trials
 
 def next_rate(plan: Plan, trials: Sequence[Trial]) -> float | None:    # rate of the next trial; None: no more trials
-    "Return an untried rate next to the rate of the best trial so far, the lower one first. If both were tried or the plan has no trials left, return `None`. If there are no trials yet, return the first rate of the plan"
+    "Return an untried rate next to the rate of the best trial so far, the lower one first, or the upper one first if the trials are whole fits. If both were tried or the plan has no trials left, return `None`. If there are no trials yet, return the first rate of the plan"
     if not trials: return plan.first
     done = {round(math.log(t.lr/plan.first)/math.log(SPACING)): t.loss for t in trials}
     best = min(done, key=lambda k: (done[k], k))          # if all diverged, the lowest rate
-    for k in (best - 1, best + 1):
+    for k in (best + 1, best - 1) if plan.whole else (best - 1, best + 1):
         if len(done) < plan.most and k not in done: return plan.first*SPACING**k
     return None
 
@@ -95,6 +100,11 @@ def _keep_first(plan: Plan) -> Rate:
     why = f'no trial of {plan.steps} updates got below the loss that it started from'
     return Rate(lr, *band_around(lr), f'the rate of the sweep, since {why}', {}, why)
 
+def _best_fit(lr: float, fits: Sequence[Trial], plan: Plan) -> Rate:
+    by = 'the training loss' if fits[0].valid_loss is None else 'the lowest validation loss of an epoch (expect a higher one on new data; keep_best=True keeps these weights)'
+    reason = f'the best of {len(fits)} whole fits of {plan.steps} updates, each undone, by {by}'
+    return Rate(lr, lr/SPACING**.5, lr*SPACING**.5, reason, {})
+
 # %% ../../nbs/lr/trials.ipynb #091b242f
 TRIAL_BIAS = 1.5     # scaled to the same length, the good rates of a trial are lower by this factor than those of a run
 
@@ -103,6 +113,7 @@ def choose(plan: Plan, trials: Sequence[Trial], start_loss: float) -> Rate:
     ordered = sorted(trials, key=lambda t: t.lr)
     best = min(range(len(ordered)), key=lambda i: ordered[i].loss)
     if not ordered[best].loss < start_loss: return _keep_first(plan)
+    if plan.whole: return _best_fit(ordered[best].lr, ordered, plan)
     low, high = _about_as_good([t.loss for t in ordered], best, start_loss)
     gap = overfit_gap(ordered[best], start_loss)
     scale = TRIAL_BIAS*(plan.steps/plan.planned_steps)**horizon(gap)

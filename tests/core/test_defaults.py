@@ -56,7 +56,7 @@ DEFAULTS = """
     LRFinder: start_lr=1e-07, end_lr=10, num_it=100, stop_div=True, beta=0.98
     LRFind: n_batches=0, weight_norm=0.0, problem="", remark=""
     planned_run: per_update=1.0
-    TrialRun: n_valid=0, stage=""
+    TrialRun: n_valid=0, stage="", each_epoch=False
     plan_trials: most=4, longest=0.4
     sweep_problem: least=15
     step_rate: share=0.01

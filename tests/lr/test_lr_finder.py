@@ -741,6 +741,7 @@ def test_the_rate_of_few_items_is_called_rough_and_says_what_to_do():
     """On small tables the rate of a sweep trained well and validated badly, in full green."""
     few, more = sweep(sklearn_mlp("wine", 0, None, 16)), sweep(sklearn_mlp("digits", 0, 1000, 16))
     assert few.lr is not None and few.rough in few.reason and "keep_best=True" in few.rough and "training items are few" in few.rough
+    assert "lr_find(trials=1.)" in few.rough
     assert more.lr is not None and more.rough == "" and "rough" not in more.reason
     from cbnb.display.lr_picker import advice_html
 
@@ -1093,7 +1094,8 @@ def test_the_rates_of_all_groups_at_a_point_of_the_sweep():
 
 
 @pytest.mark.parametrize(
-    "trials, checked", [(False, None), (None, None), (True, 0.2), (0.5, 0.5), (Fraction(1, 4), 0.25), (160, 160), (np.int64(200), 200)]
+    "trials, checked",
+    [(False, None), (None, None), (True, 0.2), (0.5, 0.5), (Fraction(1, 4), 0.25), (1.0, 1.0), (160, 160), (np.int64(200), 200)],
 )
 def test_trials_are_a_share_or_a_budget(trials, checked):
     """The least for a sweep of 100: five validations of 4 batches, and four trials of 10."""
@@ -1105,7 +1107,7 @@ def test_trials_are_a_share_or_a_budget(trials, checked):
     [
         (159, ValueError, "trials=159 batches are too few.*up to 100.*the rest of 160"),
         (0, ValueError, "trials=0"),
-        (1.0, ValueError, "should be True, a share"),
+        (1.5, ValueError, "should be True, a share"),
         ("0.2", ValueError, "should be True, a share"),
         ([1], TypeError, "trials="),
     ],

@@ -121,7 +121,33 @@ def test_a_budget_that_the_sweep_has_used_up(capsys):
     assert "no trials, since the sweep took 400 of 300 batches" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("trials", [1.0, 1.5, -0.1, 0.0, 0, -3, 1, 120, "True", math.nan, [3]])
+@pytest.mark.parametrize("opt_func", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_whole_fit_is_the_fit_that_follows(opt_func, capsys):
+    """Bit for bit: its loss is that of the best weights of a one-cycle fit with this rate, and the search leaves no trace."""
+    learn = with_valid(opt_func=opt_func)
+    count = counted(learn)
+    found = sweep(learn, n_epoch=4, trials=1.0)
+    assert (
+        2 <= len(found.trials) <= 5 and found.rule == "trials" and found.trial_plan.steps == found.planned_steps and found.trial_plan.whole
+    )
+    best = min(found.trials, key=lambda trial: trial.loss)
+    assert found.lr == best.lr and f"the best of {len(found.trials)} whole fits of" in found.reason and found.rough == ""
+    assert sum(count()) == found.n_batches and "at most 5 whole fits of" in capsys.readouterr().out
+    learn.fit_one_cycle(4, found.lr, keep_best=True)
+    losses = [loss for _, loss in learn.recorder.last().points("valid_loss")]
+    assert min(losses) == best.valid_loss
+    assert found.plan_for(400) and found.lr < best.lr  # for another length, the rate is scaled
+
+
+def test_whole_fits_try_the_higher_rate_first():
+    plan = Plan(0.1, 40, 5, 40.0)
+    assert climb(plan, 0) == [0, 1, -1] and climb(plan, 2) == [0, 1, 2, 3] and climb(plan, -5) == [0, 1, -1, -2, -3]
+    trials = [Trial(0.1, 0.5, 0.5), Trial(0.2, 0.51, 0.49), Trial(0.4, 1.0, math.inf)]
+    assert choose(plan, trials, 2.0).lr == 0.2 and choose(plan, [t._replace(valid_loss=None) for t in trials], 2.0).lr == 0.1
+    assert choose(plan, trials, 0.3).doubt  # no fit got below the loss that it started from
+
+
+@pytest.mark.parametrize("trials", [1.5, -0.1, 0.0, 0, -3, 1, 120, "True", math.nan, [3]])
 def test_bad_trials(trials):
     learn = with_valid()
     count = counted(learn)
