@@ -71,7 +71,8 @@ def nonfinite(e: Evidence) -> Iterator[Finding]:
 
 def _rows_not_finite(dl: Any) -> list[int]:
     "Return the numbers of the items with nan or inf in the tensors that a dataset holds, one row for each item"
-    data, of = (dl.dataset.dataset, dl.dataset.indices) if isinstance(dl.dataset, Subset) else (dl.dataset, None)
+    data, of = dl.dataset, None
+    if isinstance(dl.dataset, Subset): data, of = dl.dataset.dataset, dl.dataset.indices
     bad: set[int] = set()
     for held in getattr(data, '__dict__', {}).values():          # a list has none
         for t in held if isinstance(held, tuple) else (held,):
@@ -176,10 +177,10 @@ def imbalance(e: Evidence) -> Iterator[Finding]:
     if (y := labels(e)) is None or y.ndim > 1 or len(y) < 50 or y.min() < 0: return
     shares = y.bincount()/len(y)
     present = shares[shares > 0]
-    n, most = len(e.learn.dls.train.dataset) if e.numbers else len(y), shares.max()
-    few = [i for i, share in enumerate(shares.tolist()) if 0 < share < 0.05*most and share*n < 10]
+    n_all, top = len(e.learn.dls.train.dataset) if e.numbers else len(y), shares.max()
+    few = [i for i, share in enumerate(shares.tolist()) if 0 < share < 0.05*top and share*n_all < 10]
     if 2 < len(present) <= 20 and few: yield finding('D9.few',
-        f'label {listed(few)}', f'about {listed(max(1, round(float(shares[i])*n)) for i in few)} of {n} items', 'a twentieth of the most frequent label or more')
+        f'label {listed(few)}', f'about {listed(max(1, round(float(shares[i])*n_all)) for i in few)} of {n_all} items', 'a twentieth of the most frequent label or more')
     if len(present) < 2 or -(present*present.log()).sum()/math.log(len(present)) >= 0.5: return
     most = int(shares.argmax())
     yield finding('D9',

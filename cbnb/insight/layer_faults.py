@@ -51,7 +51,8 @@ class LayerWatch(Callback):
         self.dead: dict[str, Tensor] = {}              # ReLU -> share of dead units in the current batch
         self.kept: dict[str, tuple[Tensor, Tensor]] = {}    # weights before the current update, and the norms of their gradients
         self.hooks: list[Any] = []
-        self.cost, self.next, self.due = 0., 5, False  # seconds of the current look; the batch of the next one; whether it has come
+        self.next: float = 5                           # the batch of the next look
+        self.cost, self.due = 0., False                # seconds of the current look; whether it has come
         self.looked_at, self.looked_time = 0, time.perf_counter()
 
     def before_fit(self) -> None:
