@@ -8,7 +8,8 @@
     python bench/faults.py --json FILE          also write what was found
     python bench/faults.py --show FILE...       read such files instead
     python bench/faults.py --watch 1,2          fit the healthy programs with these seeds: what is found in a running fit
-    python bench/faults.py --verify             train all healthy and all faulty programs again, half an hour
+    python bench/faults.py --verify             train all healthy and all faulty programs again, half an hour; with --second, those of that author
+    python bench/faults.py --second --later     also fit and diagnose each faulty program: what is found in all three
 
 faults/fault_tasks.py has the healthy trainings, faults/mutators.py the faults, and faults/ports.py small programs with documented faults.
 faults/second_mutators.py and faults/second_ports.py are those of another author: keep them unseen, so that they can judge a change.
@@ -28,6 +29,7 @@ import random
 import sys
 import time
 import warnings
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -46,6 +48,7 @@ from fault_tasks import TASKS, Training, make_task
 from mutators import MUTATORS
 from ports import PORTS
 from second_mutators import MUTATORS as SECOND
+from second_mutators import STORED as SECOND_STORED
 from second_mutators import harmful, numbers
 from second_ports import PORTS as SECOND_PORTS
 from torch import Tensor, nn
@@ -92,8 +95,23 @@ def ask(build: Callable[[], Training], fast: bool = False) -> Row:
     return dict(found=found, seconds=time.process_time() - began)
 
 
-def judge(kind: str, task: str, fault: str, codes: Iterable[str], build: Callable[[], Training]) -> Row:
+def ask_later(build: Callable[[], Training]) -> list[tuple[str, str]]:
+    """What a fit with `LayerWatch` and `learn.diagnose()` after it say."""
+    training = build()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        try:
+            learn = training.learner().add_cb(LayerWatch(share=1e6))
+            training.fit(learn)
+            return [(f.code, f.level) for f in (*learn.findings, *learn.diagnose())]
+        except Exception:  # a fit that raises says what is wrong itself, and names no code
+            return []
+
+
+def judge(kind: str, task: str, fault: str, codes: Iterable[str], build: Callable[[], Training], later: bool = False) -> Row:
     row = dict(kind=kind, task=task, fault=fault, codes=list(codes), check=ask(build), fast=ask(build, fast=True))
+    if later and "refused" not in row["check"]:
+        row["later"] = dict(found=[*row["check"]["found"], *ask_later(build)])
     if "refused" not in row["check"]:
         signals = Signals(build())
         row |= dict(umlaut=dict(found=umlaut(signals)), debugger=dict(found=debugger(signals)))
@@ -106,15 +124,20 @@ def faulty(task: str, fault: str, mutators: dict[str, Any] = MUTATORS) -> Traini
     return t
 
 
-def second_programs(only: str) -> Iterable[Row]:
+def second_programs(only: str, later: bool) -> Iterable[Row]:
     if only in ("", "ports"):
         for port in SECOND_PORTS.values():
-            yield judge("port", "", port.name, [*port.codes, *numbers(port.codes)], lambda port=port: port.make(0, False))
-            yield judge("fixed", port.name, "", (), lambda port=port: port.make(0, True))
+            yield judge("port", "", port.name, [*port.codes, *numbers(port.codes)], lambda port=port: port.make(0, False), later)
+            yield judge("fixed", port.name, "", (), lambda port=port: port.make(0, True), later)
     if only in ("", "tasks"):
         for task, name in harmful():
             codes = SECOND[name].codes  # names for the rules of the literature, numbers for ours
-            yield judge("fault", task, name, [*codes, *numbers(codes)], lambda task=task, name=name: faulty(task, name, SECOND))
+            yield judge("fault", task, name, [*codes, *numbers(codes)], lambda task=task, name=name: faulty(task, name, SECOND), later)
+
+
+def is_judge(fault: str) -> bool:
+    """Whether a fault of the second set belongs to the half that nobody looked at while the checks were mended for the other half."""
+    return zlib.crc32(fault.encode()) % 2 == 1
 
 
 def programs(args: argparse.Namespace, stored: dict[str, Any]) -> Iterable[Row]:
@@ -344,7 +367,17 @@ def interval(rows: Sequence[Row], who: str, which: int, by: str = "task") -> tup
     return float(low), float(high)
 
 
-WHO = dict(check="learn.check()", fast="learn.check(fast=True)", umlaut="rules as in UMLAUT", debugger="rules as in SageMaker Debugger")
+WHO = dict(
+    check="learn.check()",
+    later="check, fit and diagnose",
+    fast="learn.check(fast=True)",
+    umlaut="rules as in UMLAUT",
+    debugger="rules as in SageMaker Debugger",
+)
+
+
+def asked(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    return [(who, name) for who, name in WHO.items() if all(who in row for row in rows)]
 
 
 def print_sums(title: str, rows: Sequence[Row], by: str = "task") -> None:
@@ -352,7 +385,7 @@ def print_sums(title: str, rows: Sequence[Row], by: str = "task") -> None:
         return
     print(f"\n{title}: {len(rows)}")
     print(f"{'':34s}{'named':>18s}{'first':>18s}{'flagged':>18s}")
-    for who, name in WHO.items():
+    for who, name in asked(rows):
         cells = []
         for which in range(3):
             low, high = interval(rows, who, which, by)
@@ -363,7 +396,7 @@ def print_sums(title: str, rows: Sequence[Row], by: str = "task") -> None:
 def print_alarms(title: str, rows: Sequence[Row]) -> None:
     if not rows:
         return
-    shares = ", ".join(f"{name} {np.mean([bool(loud(r[who])) for r in rows]):.0%}" for who, name in WHO.items())
+    shares = ", ".join(f"{name} {np.mean([bool(loud(r[who])) for r in rows]):.0%}" for who, name in asked(rows))
     print(f"\n{title}, {len(rows)}; with an error or a warning: {shares}")
     for row in rows:
         if loud(row["check"]):
@@ -410,6 +443,9 @@ def show(rows: Sequence[Row], stored: dict[str, Any]) -> None:  # stored: {} for
     print_alarms("Small programs after the fix", of["fixed"])
     print_sums("Faults in tasks", of["fault"])
     print_sums("Small programs", of["port"], by="fault")
+    if not stored:
+        print_sums("Faults in tasks, of the half that judges", [row for row in of["fault"] if is_judge(row["fault"])])
+        print_sums("Small programs, of the half that judges", [row for row in of["port"] if is_judge(row["fault"])], by="fault")
     print_by_code(of["fault"])
     print_by_code(of["port"])
     print("\nNot named:")
@@ -426,6 +462,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--share", type=float, default=0.1, help="of the faults of each task")
     parser.add_argument("--unseen", action="store_true", help="leave out the pairs for which the checks were mended")
     parser.add_argument("--second", action="store_true", help="the faults and programs of another author")
+    parser.add_argument("--later", action="store_true", help="with --second: also fit and diagnose")
     parser.add_argument("--only", default="", choices=["", "healthy", "ports", "tasks"])
     parser.add_argument("--json", metavar="FILE", type=Path, help="write what was found")
     parser.add_argument("--show", metavar="FILE", type=Path, nargs="+", help="show what was found earlier")
@@ -437,7 +474,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     args = arguments()
     if args.verify:
-        harm.verify()
+        harm.verify_second(SECOND, SECOND_PORTS, SECOND_STORED) if args.second else harm.verify()
         return
     if args.watch:
         watch(map(int, args.watch.split(",")), [name for name in args.tasks.split(",") if name])
@@ -447,7 +484,7 @@ def main() -> None:
         rows = [row for path in args.show for row in json.loads(path.read_text())]
     else:
         rows = []
-        for row in second_programs(args.only) if args.second else programs(args, stored):
+        for row in second_programs(args.only, args.later) if args.second else programs(args, stored):
             rows.append(row)
             if args.json:
                 args.json.write_text(json.dumps(rows) + "\n")

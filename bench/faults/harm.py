@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 from fault_tasks import TASKS, WORST, Training, make_task
-from mutators import MUTATORS
-from ports import PORTS
+from mutators import MUTATORS, Mutator
+from ports import PORTS, Port
 
 STORED = Path(__file__).with_name("verified.json")
 SEEDS, PORT_SEEDS = (0, 1, 2), (0, 1, 2, 3, 4)
@@ -36,27 +36,27 @@ def outcome(t: Training) -> tuple[float, float, str]:
     return (min(score, WORST) if np.isfinite(score) else WORST), min(gap, WORST) if np.isfinite(gap) else 0.0, ""
 
 
-def trial(task: str, seed: int, mutator: str = "") -> tuple[float, float, str] | None:
+def trial(task: str, seed: int, mutator: Mutator | None = None) -> tuple[float, float, str] | None:
     t = make_task(task, seed)
-    if mutator and MUTATORS[mutator].change(t) is False:
+    if mutator and mutator.change(t) is False:
         return None
     return outcome(t)
 
 
-def of_task(task: str) -> dict[str, Any]:
+def of_task(task: str, mutators: dict[str, Mutator]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
-    for name in ("", *MUTATORS):
-        found = [trial(task, seed, name) for seed in SEEDS]
+    for name in ("", *mutators):
+        found = [trial(task, seed, mutators.get(name)) for seed in SEEDS]
         if None not in found:
             scores, gaps, errors = zip(*found)
             rows[name or "healthy"] = dict(score=[round(s, 4) for s in scores], gap=[round(g, 4) for g in gaps], error=errors[0])
     return rows
 
 
-def of_ports() -> dict[str, Any]:
+def of_ports(ports: dict[str, Port]) -> dict[str, Any]:
     return {
         p.name: {kind: [round(outcome(p.make(seed, kind == "fixed"))[0], 4) for seed in PORT_SEEDS] for kind in ("broken", "fixed")}
-        for p in PORTS.values()
+        for p in ports.values()
     }
 
 
@@ -80,9 +80,20 @@ def port_holds(stored: dict[str, Any], name: str) -> bool:
 def verify(tasks: Sequence[str] = TASKS, path: Path = STORED, ports: bool = True) -> None:
     stored = json.loads(path.read_text()) if path.exists() else {}
     for task in tasks:
-        stored[task] = of_task(task)
+        stored[task] = of_task(task, MUTATORS)
         print(task, len(stored[task]) - 1, "faults", flush=True)
         path.write_text(json.dumps(stored) + "\n")
     if ports:
-        stored["ports"] = of_ports()
+        stored["ports"] = of_ports(PORTS)
+        path.write_text(json.dumps(stored) + "\n")
+
+
+def verify_second(mutators: dict[str, Mutator], ports: dict[str, Port], path: Path) -> None:
+    """The second set: the pairs that its author chose, as they stand in the file, which is written again."""
+    stored = json.loads(path.read_text())
+    for task in stored:
+        stored[task] = (
+            of_ports(ports) if task == "ports" else of_task(task, {name: mutators[name] for name in stored[task] if name in mutators})
+        )
+        print(task, len(stored[task]), flush=True)
         path.write_text(json.dumps(stored) + "\n")

@@ -17,10 +17,11 @@ from typing import Any
 # %% ../../nbs/insight/data_faults.ipynb #e3782d3f
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 # %% ../../nbs/insight/data_faults.ipynb #65f31ea6
-from .evidence import Evidence, leaves, numbered, read_items
+from ..basics.nested import to_device
+from .evidence import Evidence, compute_loss, leaves, numbered, read_items
 from .findings import Finding
 from .texts import finding
 
@@ -63,9 +64,29 @@ def nonfinite(e: Evidence) -> Iterator[Finding]:
                 f'{kind}s of {"all items" if in_all else f"items {listed(e.numbers[i] if e.numbers else i for i in items)}"}' + f', {columns}'*bool(columns),
                 f'{int(bad.sum())} of {t.numel()} values are nan or inf', 'none')
     finite = all(bool(torch.isfinite(t).all()) for part in e.items for _, t in leaves(part) if t.is_floating_point())
+    if finite: yield from _rare_nonfinite(e)
     bad_grads = [name for name, g in e.grads.items() if g is not None and not g.is_sparse and not torch.isfinite(g).all()]
     if finite and e.loss is not None and (bad_grads or not math.isfinite(e.loss.item())): yield finding('D1.gradient',
         listed(bad_grads) or 'the loss', f'the loss is {digits(e.loss)}' + ', and its gradient is nan or inf'*bool(bad_grads), 'numbers')
+
+def _rows_not_finite(dl: Any) -> list[int]:
+    "Return the numbers of the items with nan or inf in the tensors that a dataset holds, one row for each item"
+    data, of = dl.dataset, None
+    if isinstance(dl.dataset, Subset): data, of = dl.dataset.dataset, dl.dataset.indices
+    bad: set[int] = set()
+    for held in getattr(data, '__dict__', {}).values():          # a list has none
+        for t in held if isinstance(held, tuple) else (held,):
+            if not isinstance(t, Tensor) or not t.is_floating_point() or t.ndim == 0 or len(t) != len(data) or t.sum().isfinite(): continue
+            bad.update((~t.reshape(len(t), -1).isfinite().all(1)).nonzero().flatten().tolist())
+    return sorted(bad) if of is None else [i for i, row in enumerate(of) if int(row) in bad] if bad else []
+
+def _rare_nonfinite(e: Evidence) -> Iterator[Finding]:
+    "D1: a few of all items have nan or inf, and their loss is no number"
+    if not e.numbers or e.loss is None or not math.isfinite(e.loss.item()) or not (bad := _rows_not_finite(e.learn.dls.train)): return
+    batch = read_items(e.learn.dls.train, [*bad[:4], *(i for i in e.numbers if i not in bad)][:32])[0]
+    with torch.no_grad(): loss = compute_loss(e.learn, to_device(batch, e.learn.dls.device))
+    if loss is not None and not math.isfinite(loss.item()): yield finding('D1',
+        f'items {listed(bad)}', f'{len(bad)} of {len(e.learn.dls.train.dataset)} items have values that are nan or inf, and a batch with them the loss {digits(loss)}', 'none')
 
 def _leaves_out(e: Evidence, bad: Tensor) -> bool:
     "Return whether the loss has met such targets in the pass, and left them out: the loss and all gradients are finite"
@@ -134,7 +155,7 @@ def target_scale(e: Evidence) -> Iterator[Finding]:
     if (out.mean() - mean).abs() < std: return                                 # the outputs are there already
     yield finding('D7',
         'targets', f'mean {digits(mean)}, standard deviation {digits(std)}; outputs: {digits(out.mean())}, {digits(out.std())}',
-        'targets of the size of the outputs')
+        'targets of the size of the outputs', level='warning' if (out.mean() - mean).abs() > 100*std else None)
 
 def constant_target(e: Evidence) -> Iterator[Finding]:
     "D8: all targets are equal"
@@ -152,10 +173,14 @@ def labels(
     return y.long() if e.kind == 'binary' and len(y.unique()) <= 2 else None
 
 def imbalance(e: Evidence) -> Iterator[Finding]:
-    "D9: one label has nearly all items"
+    "D9: one label has nearly all items, or one of several has hardly any"
     if (y := labels(e)) is None or y.ndim > 1 or len(y) < 50 or y.min() < 0: return
     shares = y.bincount()/len(y)
     present = shares[shares > 0]
+    n_all, top = len(e.learn.dls.train.dataset) if e.numbers else len(y), shares.max()
+    few = [i for i, share in enumerate(shares.tolist()) if 0 < share < 0.05*top and share*n_all < 10]
+    if 2 < len(present) <= 20 and few: yield finding('D9.few',
+        f'label {listed(few)}', f'about {listed(max(1, round(float(shares[i])*n_all)) for i in few)} of {n_all} items', 'a twentieth of the most frequent label or more')
     if len(present) < 2 or -(present*present.log()).sum()/math.log(len(present)) >= 0.5: return
     most = int(shares.argmax())
     yield finding('D9',
@@ -170,11 +195,20 @@ def label_range(e: Evidence) -> Iterator[Finding]:
     if low >= 0 and high < n: return
     yield finding('D11.shifted' if high - low < n else 'D11', 'targets', f'labels {low} to {high}', f'0 to {n - 1}', n=n, low=low, needed=high + 1)
 
+def _is_label(y: Tensor, ignored: int) -> bool:
+    "Return whether a number that the loss ignores is that of a label: targets of whole items, or steps between others. Pads are at the ends"
+    kept = (y != ignored).int()
+    if y.ndim != 2: return y.ndim == 1
+    inside = (kept.cummax(1).values + kept.flip(1).cummax(1).values.flip(1) == 2) & (kept == 0)
+    return bool(inside.sum() > 0.5*(kept == 0).sum() and kept.float().mean() > 0.5)
+
 def ignored_targets(e: Evidence) -> Iterator[Finding]:
     "D21: nearly all targets are ignored by the loss"
     y = next((t for _, t in leaves(e.items[1])), None)
     if y is None or e.ignored is None or y.numel() < 16 or y.is_floating_point(): return
     share, kept = (y == e.ignored).float().mean(), y[y != e.ignored]
+    if e.ignored >= 0 and 0 < share <= 0.9 and _is_label(y, e.ignored): yield finding('D21.label',
+        f'label {e.ignored}', f'the loss ignores it, and {percent(share)} of the targets have it', 'a number that is no label', ignored=e.ignored)
     if 0 < share <= 0.9 and len(kept) > 50 and (kept == kept[0]).all() and y.ndim > 1: yield finding('D21.equal',
         'targets', f'all targets that are not {e.ignored} are {int(kept[0])}', 'two labels or more')
     if share > 0.9: yield finding('D21', 'targets', f'{percent(share)} are {e.ignored}, which the loss ignores', 'at most 90%')
@@ -284,7 +318,7 @@ def copies(e: Evidence) -> Iterator[Finding]:
     x = _rows_of(e.items)
     if x is None or len(x) < 50 or x[0].numel() < 9 or len(x[:200].unique()) < 10: return
     n = len(x) - len(set(_hashes(x)))
-    if n > 0.05*len(x): yield finding('D20', 'the training set', f'{n} of {len(x)} items are copies', 'at most 5%')
+    if n > 0.05*len(x): yield finding('D20', 'the training set', f'{n} of {len(x)} items are copies', 'at most 5%', level='warning' if n > 0.7*len(x) else None)
 
 # %% ../../nbs/insight/data_faults.ipynb #c0a1d202
 def _has_ignored(e: Evidence) -> bool:

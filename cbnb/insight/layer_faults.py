@@ -51,19 +51,21 @@ class LayerWatch(Callback):
         self.dead: dict[str, Tensor] = {}              # ReLU -> share of dead units in the current batch
         self.kept: dict[str, tuple[Tensor, Tensor]] = {}    # weights before the current update, and the norms of their gradients
         self.hooks: list[Any] = []
-        self.cost, self.next, self.due = 0., 5, False  # seconds of the current look; the batch of the next one; whether it has come
+        self.next: float = 5                           # the batch of the next look
+        self.cost, self.due = 0., False                # seconds of the current look; whether it has come
         self.looked_at, self.looked_time = 0, time.perf_counter()
 
     def before_fit(self) -> None:
         self._reset()
-        self.next += self.learn.train_iter
+        self.next = math.inf if self.learn.train_step.own_update else self.next + self.learn.train_iter     # a step that updates by itself leaves nothing to compare
         self.learn.undo.callback(self._end)
 
     def before_batch(self) -> None:
-        self.due = self.learn.training and self.learn.train_iter >= self.next      # read in the other events, where it is cheaper
-        if not self.due: return
+        learn = self.learn
+        if learn.train_iter < self.next or not learn.training: return
         begun = time.perf_counter()
         self._end()
+        self.due = True                  # read in the other events, where it is cheaper
         with interrupts_wait():          # between a hook and its place in the list, an interrupt would leave it behind
             for name, channels in relus(self.learn.model).items():
                 self.hooks.append(self.learn.model.get_submodule(name).register_forward_hook(self._note_dead(name, channels)))
@@ -75,7 +77,7 @@ class LayerWatch(Callback):
         return hook
 
     def before_step(self) -> None:
-        if not self.due or self.learn.train_step.own_update: return    # it has updated already
+        if not self.due: return
         begun = time.perf_counter()
         self.kept = {name: (p.detach().clone(), p.grad.norm()) for name, p in self._matrices() if p.grad is not None}
         self.cost += time.perf_counter() - begun
@@ -91,7 +93,7 @@ class LayerWatch(Callback):
 
     def _end(self) -> None:
         for hook in self.hooks: hook.remove()
-        self.hooks, self.dead, self.kept = [], {}, {}
+        self.hooks, self.dead, self.kept, self.due = [], {}, {}, False
 
     @torch.no_grad()
     def _look(self) -> None:

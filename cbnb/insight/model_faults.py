@@ -19,7 +19,7 @@ from torch import Tensor, nn
 # %% ../../nbs/insight/model_faults.ipynb #8072d74a
 from ..basics.nested import find_bs, map_tensors
 from .data_faults import digits, labels, listed, percent
-from .evidence import Evidence, leaves, rows
+from .evidence import Evidence, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import SHAPE_OPERATIONS, last_operation
 from .texts import finding
@@ -100,9 +100,16 @@ def width(e: Evidence) -> Iterator[Finding]:
     if seen < n and len(y) >= max(50, 5*n): yield finding('M13', 'the last layer', f'{n} outputs', f'{seen}, the number of labels', n=seen)
 
 # %% ../../nbs/insight/model_faults.ipynb #561b94a1
+def _predicts_next(e: Evidence, x: Tensor) -> bool:
+    "Return whether the target of each step is the input of the next one"
+    y = next((t for _, t in leaves(e.learn.split_batch(e.batch)[1])), None)
+    if y is None or x.is_floating_point() or y.shape != x.shape or x.shape[1] < 3: return False
+    counts = torch.ones_like(y[:, :-1]).bool() if e.ignored is None else y[:, :-1] != e.ignored
+    return bool(counts.any() and x.unique().numel() > 2 and (y[:, :-1] == x[:, 1:])[counts].float().mean() > 0.95)
+
 def time_leak(e: Evidence) -> Iterator[Finding]:
-    "M3: an output of a causal model changes with inputs of later steps"
-    if not e.causal or e.failed or (x := next((t for _, t in leaves(e.learn.split_batch(e.batch)[0]) if t.ndim > 1), None)) is None: return
+    "M3: an output of a causal model changes with inputs of later steps. A model is causal if it predicts the next input"
+    if e.failed or (x := next((t for _, t in leaves(e.learn.split_batch(e.batch)[0]) if t.ndim > 1), None)) is None or not (e.causal or _predicts_next(e, x)): return
     steps, half = x.shape[1], x.shape[1]//2
     later = torch.cat([x[:, :half], x[:, half:].roll(1, 0)], 1)
     e.learn.model.eval()
@@ -137,17 +144,40 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
         yield finding('M4.targets', 'the batch', 'no targets', 'targets')
     if e.loss is None or not params or e.learn.train_step.own_update: return
     cut = not e.loss.requires_grad
+    if not cut and len(e.grads) > 1 and last_operation(e.pred) not in _BOUNDS and all(
+            g is not None and not g.is_sparse and not g.any() for g in e.grads.values()): yield finding('M4.zero',
+        'all parameters', 'a gradient of exactly 0', 'other numbers')
     if not cut and (not e.grads or any(g is not None for g in e.grads.values())): return
     yield finding('M4', 'the loss' if cut else 'all parameters', 'no gradient', 'a gradient')
+
+@torch.no_grad()
+def _used(e: Evidence, names: list[str]) -> list[str]:
+    "Return those of the first 16 parameters that change the prediction, in training or in evaluation mode"
+    model, own = e.learn.model, dict(e.learn.model.named_parameters())
+    used: dict[str, bool] = {}
+    def predicted() -> Tensor:
+        torch.manual_seed(0)
+        return torch.cat([t.flatten().float() for _, t in leaves(_evaluated(e, e.batch)) if t.is_floating_point()])
+    for training in (True, False) if names and not e.failed else ():
+        model.train(training)
+        try:
+            with without_dropout(model):
+                before = predicted()
+                for name in names[:16]:
+                    p, kept = own[name], own[name].clone()
+                    p.add_(torch.randn_like(p)*(0.1 + p.abs().mean()))
+                    if (predicted() - before).abs().max() > 1e-4*before.abs().max(): used[name] = True
+                    p.copy_(kept)
+        except Exception: continue            # the step needs something else
+        finally: model.train()
+    return list(used)
 
 def untrained(e: Evidence) -> Iterator[Finding]:
     "M5: parameters that are frozen or get no gradient"
     if not e.grads or all(g is None for g in e.grads.values()): return
     without = [name for name, g in e.grads.items() if g is None]
     frozen = [name for name, p in e.learn.model.named_parameters() if not p.requires_grad]
-    called = {f'{layer.name}.weight' for layer in e.layers}
-    cut = [name for name in without if name in called]
-    if cut: yield finding('M5.cut', listed(cut), f'{len(cut)} weights are used and get no gradient', 'none')
+    if cut := _used(e, without): yield finding('M5.cut', listed(cut), f'{len(cut)} parameters change the prediction and get no gradient', 'none')
     elif without: yield finding('M5', listed(without), f'{len(without)} of {len(e.grads)} parameters get no gradient', 'none')
     if isinstance(p := e.pred, Tensor) and p.ndim == 2 and 1 < p.shape[1] <= 64 and e.n >= 8 and p.requires_grad and e.loss is not None:
         g, = torch.autograd.grad(e.loss, p, retain_graph=True, allow_unused=True)

@@ -76,6 +76,12 @@ def _is_scaled(t: torch.Tensor, e: Evidence) -> bool:
     if t.is_floating_point() or t[:e.n].numel() != len(y) or len(t.unique()) < 3 or not y.std() > 0 or not t[:e.n].double().std() > 0: return False
     return float(torch.corrcoef(torch.stack([y, t[:e.n].flatten().double().cpu()]))[0, 1].abs()) > 0.9999
 
+def _labels_of_items(e: Evidence) -> float:
+    "Return the share of the items whose row of zeros and ones has several ones"
+    y = next((t for _, t in leaves(e.items[1])), None)
+    if y is None or e.call is None or y.ndim != 2 or y.shape[1:] != e.call.pred.shape[1:] or e.call.target.ndim != 1 or ((y != 0) & (y != 1)).any(): return 0.
+    return float((y.sum(1) > 1).float().mean())
+
 def wrong_loss(e: Evidence) -> Iterator[Finding]:
     "L5: a loss that does not suit the targets"
     if (call := e.call) is None: return
@@ -84,6 +90,10 @@ def wrong_loss(e: Evidence) -> Iterator[Finding]:
         'the targets', f'{digits(y.min())} to {digits(y.max())}', '0 to 1', loss=call.name)
     elif call.name == 'binary_cross_entropy' and (p.min() < 0 or p.max() > 1): yield finding('L5.predictions',
         'the prediction', f'{digits(p.min())} to {digits(p.max())}', '0 to 1')
+    elif call.name == 'cross_entropy' and e.kind == 'classes' and (several := _labels_of_items(e)) > 0.1: yield finding('L5.several',
+        'the targets', f'{percent(several)} of the items have several labels', 'one')
+    elif call.name == 'poisson_nll_loss' and not call.options.get('log_input') and last_operation(e.pred) in ('Addmm', 'Mm', 'Add'): yield finding('L5.rates',
+        'the prediction', 'any numbers', 'rates, which are never negative')
     elif call.name == 'poisson_nll_loss' and call.options.get('log_input') and last_operation(e.pred) in ('Exp', 'Softplus'): yield finding('L5.exp',
         'the prediction', 'numbers that are never negative', 'logarithms of rates')
     elif call.name == 'cross_entropy' and y.is_floating_point() and y.ndim > 1 and ((y.sum(1) - 1).abs() > 0.01).float().mean() > 0.5: yield finding('L5.shares',
@@ -238,11 +248,11 @@ def penalty(e: Evidence) -> Iterator[Finding]:
     yield from [*_same_for_all(e)] or _large_gradient(e)
 
 def _short_schedule(e: Evidence) -> Iterator[Finding]:
-    "O6: a scheduler ends the training within the first epoch"
-    opt, n = e.learn.opt, e.learn.dls.train
-    n = len(n) if hasattr(n, '__len__') else 0
+    "O6: with a scheduler, most of the planned updates, or of those of three epochs, have hardly any rate"
+    opt, of_epoch = e.learn.opt, n_batches_of(e.learn.dls.train) or 0
+    n = round((3 if e.n_epoch is None else e.n_epoch)*of_epoch)
     for cb in e.learn.cbs:
-        if not isinstance(cb, TorchScheduler) or cb.every == 'epoch' or opt is None or n < 16: continue
+        if not isinstance(cb, TorchScheduler) or cb.every == 'epoch' or opt is None or of_epoch < 16 or n > 20_000: continue
         trial = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=max(float(opt.param_groups[-1]['lr']), 1e-12))
         try:
             scheduler, rates = cb.make(trial), []
@@ -252,7 +262,8 @@ def _short_schedule(e: Evidence) -> Iterator[Finding]:
                 scheduler.step()
         except Exception: continue           # it wants the number of steps, or another optimizer
         low = [i for i in range(rates.index(max(rates)), n) if rates[i] < 0.01*max(rates)]
-        if len(low) > n/3: yield finding('O6.epoch', type(scheduler).__name__, f'below 1% of the rate after {low[0]} of {n} updates of an epoch', 'a rate that lasts')
+        if len(low) > (n/3 if e.n_epoch is not None or low[:1] < [of_epoch] else n/2): yield finding('O6.epoch',
+            type(scheduler).__name__, f'below 1% of the rate after {low[0]} updates, and an epoch has {of_epoch}', 'a rate that lasts')
 
 def schedule(e: Evidence) -> Iterator[Finding]:
     "O6: a scheduler of torch does not suit the length of an epoch or of the planned fit"

@@ -285,7 +285,7 @@ class Steps(nn.Module):
 
 def sequences(causal):
     x = torch.randint(0, 20, (300, 6), generator=torch.Generator().manual_seed(2))
-    return learner(x, x.roll(-1, 1), Steps(causal))
+    return learner(x, x.roll(1, 1), Steps(causal))
 
 
 def images(size, n=300):
