@@ -63,15 +63,6 @@ def log(self: Learner, *values: Mapping[str, Any], **named: Any) -> None:
         *values: names and numbers as a dict, for names that Python does not allow as keywords
         **named: names and numbers. A number may be a tensor with one element, on any device
     Raises:
-        RuntimeError: learn.log records values of a running fit, and no fit is running
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner()
-        def share(cb): cb.learn.log(share=cb.pct_train)
-        learn.fit(1, cbs=Callback(after_batch=share))
-        assert learn.recorder.history[-1].steps['share'] == [0.5, 1]
-
-    Raises:
         RuntimeError: learn.log records values of a running fit, and no fit is running: call it from a callback, a loss
             function, a model or a step. A property of a whole run belongs into run.settings
         RuntimeError: learn.log writes into the history, and this learner has no recorder: pass cbs=Recorder()

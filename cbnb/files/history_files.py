@@ -112,6 +112,7 @@ def load_state_dict(self: Run, state: Mapping[str, Any]) -> None:
             held[name] = NamedLoss(self.beta)
             held[name].steps = list(steps)
             held[name].series.fill(values)
+
 @patch
 def fill_from_dict(self: Run, data: Mapping[str, Any]) -> None:
     """Fill the run with plain data
