@@ -67,6 +67,11 @@ def log(self: Learner, *values: Mapping[str, Any], **named: Any) -> None:
             function, a model or a step. A property of a whole run belongs into run.settings
         RuntimeError: learn.log writes into the history, and this learner has no recorder: pass cbs=Recorder()
         RuntimeError: learn.log was called before the recorder began this fit: call it in before_epoch or later
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(cbs=Callback(after_batch=lambda self: self.learn.log(share=self.pct_train)))
+        learn.fit(1)
+        assert learn.recorder.history[-1].steps['share'] == [0.5, 1]
     """
     if not self.running: raise RuntimeError('learn.log records values of a running fit, and no fit is running: call it from a callback, '
                                             'a loss function, a model or a step. A property of a whole run belongs into run.settings')
