@@ -3,7 +3,7 @@
     python bench/faults.py                      a tenth of the faults of each task, drawn at random, and all else: some minutes
     python bench/faults.py --share 1            all of them, more than half an hour
     python bench/faults.py --share 0.25 --unseen               without those for which the checks were mended
-    python bench/faults.py --second             the faults and programs of another author, for which nothing was mended
+    python bench/faults.py --second             the faults and programs of another author: for one half of them nothing was mended
     python bench/faults.py --tasks houses,lstm  only these tasks; --only tasks, healthy or ports for a part
     python bench/faults.py --json FILE          also write what was found
     python bench/faults.py --show FILE...       read such files instead
@@ -12,7 +12,7 @@
     python bench/faults.py --second --later     also fit and diagnose each faulty program: what is found in all three
 
 faults/fault_tasks.py has the healthy trainings, faults/mutators.py the faults, and faults/ports.py small programs with documented faults.
-faults/second_mutators.py and faults/second_ports.py are those of another author: keep them unseen, so that they can judge a change.
+faults/second_mutators.py and faults/second_ports.py are those of another author: one half was seen, and the other half judges: keep it unseen.
 A pair of task and fault counts only if the fault harms (faults/harm.py, faults/verified.json). The set was written by somebody who had not
 seen the checks, only the table of codes in their specification, and it was stored before the first time that `learn.check()` saw it.
 
