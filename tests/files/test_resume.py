@@ -213,19 +213,19 @@ def test_what_a_checkpoint_cannot_store_is_said_when_the_fit_begins(tmp_path):
 
     class Watches(cbnb.Callback):
         def before_fit(self):
-            self.window, self.log, self.words = Window(), open(tmp_path / "log", "w"), collections.Counter("abba")
+            self.window, self.out, self.words = Window(), open(tmp_path / "log", "w"), collections.Counter("abba")
 
         def after_fit(self):
-            self.log.close()
+            self.out.close()
 
     class Silent(Watches):
-        no_state = ("window", "log")
+        no_state = ("window", "out")
 
     class Knows(Watches):
         def state_dict(self):
             return {"words": self.words}
 
-    with pytest.warns(UserWarning, match="Watches: checkpoints do not store window, log. If the rest"):
+    with pytest.warns(UserWarning, match="Watches: checkpoints do not store window, out. If the rest"):
         line_learner(path=tmp_path / "a", cbs=Watches).fit(1, resume=True)
     for cb in (Silent, Knows):
         with warnings.catch_warnings(action="error"):
