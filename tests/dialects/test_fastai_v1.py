@@ -349,15 +349,15 @@ def test_the_same_object_in_a_second_fit_and_added_once():
 
 
 def test_a_rerun_cell_replaces(capsys):
-    class Log(v1.LearnerCallback):
+    class Notes(v1.LearnerCallback):
         def __init__(self, learn, every):
             super().__init__(learn)
             self.every = every
 
     learn = line_learner()
-    learn.add_cbs([Log(learn, 1), Log(learn, 1), Log(learn, 2)])
-    assert list(learn.callbacks.names)[2:] == ["log", "log_2"] and "replaced" in capsys.readouterr().out
-    learn.add_cb(functools.partial(Log, every=3)).add_cb(functools.partial(Log, every=3))
+    learn.add_cbs([Notes(learn, 1), Notes(learn, 1), Notes(learn, 2)])
+    assert list(learn.callbacks.names)[2:] == ["notes", "notes_2"] and "replaced" in capsys.readouterr().out
+    learn.add_cb(functools.partial(Notes, every=3)).add_cb(functools.partial(Notes, every=3))
     assert len(learn.cbs) == 5
 
 
