@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 # %% ../../nbs/lab/watch.ipynb #492daa26
 from ..basics.patch import patch
-from ..basics.text import escape, plural, shell
+from ..basics.text import clock, escape, plural, shell
 from ..display.chart import Chart, Line, chart_css, chart_spec, without_blanks
 from ..display.look import css_variables
 from ..display.page_script import asset, script
@@ -46,7 +46,7 @@ def state_of(learn: Any, wait: bool = False) -> State:
     run = runs[-1]
     lines = tuple(line._replace(xs=range(len(line.ys)) if isinstance(line.xs, range) else list(line.xs), ys=list(line.ys), smooths=None) for line in loss_lines(run, wait))
     names = tuple(run.metric_names)
-    rows = tuple(tuple(row.get(name) for name in names) for row in run.epochs)
+    rows = tuple(tuple(clock(row[name]) if name == 'time' else row.get(name) for name in names) for row in run.epochs)
     return State(run.status, lines, losses_layout(run), names, rows, sum(row['complete'] for row in run.epochs), run.n_epoch, run.n_steps, run.settings.get('batches'))
 
 def page_state(name: str, state: State, paused: bool, version: int) -> dict[str, Any]:
