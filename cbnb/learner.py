@@ -377,6 +377,10 @@ def validate(self: Learner, ds_idx: int | str = 1, dl: Any = None, cbs: Any = No
         cbs: callbacks for this run only
     Returns:
         the loss and the metrics; None without a `Recorder`
+    Example:
+        from cbnb.toy import close, line_learner
+        learn = line_learner()
+        assert close(learn.validate(), [2**2 + 3**2])
     """
     __tracebackhide__ = True
     found: Any = None

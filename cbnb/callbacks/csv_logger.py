@@ -52,6 +52,11 @@ class CSVLogger(Callback):
     Args:
         fname: file name, relative to the learner's `path`
         append: True: continue an existing file; False: replace it
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(cbs=CSVLogger('line.csv'))
+        learn.fit(2)
+        assert learn.csv_logger.file.read_text().splitlines()[0] == 'epoch,train_loss,valid_loss,time'
     """
     order, run_in = 60, ('fit',)        # after the recorder, whose rows it writes
     no_state = ('told',)

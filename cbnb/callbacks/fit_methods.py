@@ -35,6 +35,11 @@ def fit_flat_cos(self: Learner, n_epoch: int | str, lr: Any = None, div_final: f
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
         keep_best: end with the weights of the best epoch, as in `fit`
+    Example:
+        from cbnb.toy import wave_learner
+        learn = wave_learner(n=5, bs=8)
+        learn.fit_flat_cos(4, lr=0.1)
+        assert learn.recorder.lrs[:16] == [0.1]*16                      # three quarters of 20 batches
     """
     lrs = _lrs(self, lr)
     sched = combined_cos(pct_start, lrs, lrs, [lr/div_final for lr in lrs])
@@ -65,6 +70,11 @@ def fit_sgdr(self: Learner, n_cycles: int, cycle_len: int | str, lr_max: Any = N
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
         keep_best: end with the weights of the best epoch, as in `fit`
+    Example:
+        from cbnb.toy import close, wave_learner
+        learn = wave_learner(n=5, bs=8)
+        learn.fit_sgdr(2, 1, lr_max=0.1)
+        assert close(learn.recorder.lrs, [SchedCos(0.1, 0)(i/n) for n in (5, 10) for i in range(n)])
     """
     n_cycles = as_count(n_cycles, 'n_cycles', 1)
     first, mult = as_duration(cycle_len, 'cycle_len'), as_count(cycle_mult, 'cycle_mult', 1)
@@ -95,6 +105,11 @@ def fine_tune(self: Learner, epochs: int | str, base_lr: Any = 2e-3, freeze_epoc
         freeze_cbs: callbacks for the first phase; add a tracker of the best value to one phase only
         keep_best: end with the weights of the best epoch of both phases, as in `fit`
         **kwargs: passed to `fit_one_cycle` in both phases
+    Example:
+        from cbnb.toy import wave_learner
+        learn = wave_learner(splitter=lambda m: [m[0], m[2]])
+        learn.fine_tune(2)
+        assert [run.n_epoch for run in learn.recorder.history] == [1, 2]
     """
     base_lr = spread_lrs(base_lr, 1, 'base_lr')[0]
     best = self.keeping_best(keep_best, reset_on_fit=False) if keep_best else []

@@ -19,6 +19,11 @@ def freeze_to(self: Learner, n: int, train_bn: bool = True) -> None:
     Args:
         n: index of the first group to train; negative indices count from the end
         train_bn: whether to keep training batch norm layers in frozen groups
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(splitter=lambda line: [[line.a], [line.b]])
+        learn.freeze_to(1)
+        assert [p.requires_grad for p in learn.model.parameters()] == [False, True]
     """
     if self.opt is None: self.create_opt()
     if len(self.opt.param_groups) == 1 and n != 0:
@@ -30,10 +35,26 @@ def freeze_to(self: Learner, n: int, train_bn: bool = True) -> None:
 # %% ../../nbs/callbacks/freezing.ipynb #5a684189
 @patch
 def freeze(self: Learner) -> None:
-    "Freeze all parameter groups except the last. Batch norm layers stay trainable"
+    """Freeze all parameter groups except the last. Batch norm layers stay trainable
+
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(splitter=lambda line: [[line.a], [line.b]])
+        learn.freeze()
+        learn.unfreeze()
+        assert all(p.requires_grad for p in learn.model.parameters())
+    """
     self.freeze_to(-1)
 
 @patch
 def unfreeze(self: Learner) -> None:
-    "Unfreeze all parameter groups, with the parameters that you froze yourself by `requires_grad=False`. To keep a part frozen, leave it out of the groups: `Learner(..., splitter=lambda model: [model.head])`"
+    """Unfreeze all parameter groups, with the parameters that you froze yourself by `requires_grad=False`. To keep a part frozen, leave it out of the groups: `Learner(..., splitter=lambda model: [model.head])`
+
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(splitter=lambda line: [[line.a], [line.b]])
+        learn.freeze()
+        learn.unfreeze()
+        assert all(p.requires_grad for p in learn.model.parameters())
+    """
     self.freeze_to(0)

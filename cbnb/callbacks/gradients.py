@@ -214,6 +214,12 @@ class BnFreeze(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+    Example:
+        from torch import nn
+        from cbnb.toy import wave_learner
+        learn = wave_learner(model=nn.Sequential(nn.BatchNorm1d(1).requires_grad_(False), nn.Linear(1, 1)), cbs=BnFreeze)
+        learn.fit(1)
+        assert learn.model[0].running_mean == 0
     """
     run_in = ('fit', 'lr_find')
 

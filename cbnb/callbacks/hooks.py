@@ -104,6 +104,12 @@ class Hooks(_Registered):
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
         when: called first; if it returns False, the call is skipped; None: never skip
+    Example:
+        import torch
+        from torch import nn
+        layers = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+        with Hooks(layers, lambda m, inp, out: tuple(out.shape)) as hooks: layers(torch.zeros(2, 3))
+        assert hooks.stored == [(2, 4), (2, 4)] and len(hooks) == 2
     """
     def __init__(self, ms: Sequence[nn.Module], hook_func: Callable[..., Any], is_forward: bool = True, detach: bool = True,
             cpu: bool = False, when: Callable[[], bool] | None = None):
@@ -350,6 +356,11 @@ class ActivationStats(HookCallback):
         include_paramless: with `modules=None`, also record leaves without parameters
         near_zero: largest absolute value that counts as near zero
         bins: number of bins of each histogram
+    Example:
+        from cbnb.toy import wave_learner
+        wave = wave_learner(cbs=ActivationStats)
+        wave.fit(1)
+        assert list(wave.activation_stats.layers) == ['0', '2']            # the linear layers
     """
     run_valid = False
     found: dict[nn.Module, Tensor | None]        # rows of this batch, by layer

@@ -107,6 +107,10 @@ class ValueMetric(Metric):
     Args:
         func: called without arguments at the end of a phase
         metric_name: heading of its column; None: the function's name
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(metrics=ValueMetric(lambda: 2.5, 'two_and_a_half'))
+        assert learn.validate()[1] == 2.5
     """
     def __init__(self, func: Callable[[], Any], metric_name: str | None = None,
             ) -> None: self.func, self._name = func, metric_name or name_of(func)

@@ -51,6 +51,12 @@ def add_cb(self: Learner, cb: Any) -> 'Learner':
         cb: a callback, a callback class, or a callback of another library
     Returns:
         the learner, so that calls can be chained
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner().add_cb(GradientClip(1.))
+        assert learn.gradient_clip.max_norm == 1
+        learn.remove_cb(GradientClip)
+        assert not hasattr(learn, 'gradient_clip')
     """
     return self.add_cbs([cb])
 
@@ -62,6 +68,12 @@ def remove_cb(self: Learner, cb: Any) -> 'Learner':
         cb: a callback, its name, or a class: all its instances
     Returns:
         the learner, so that calls can be chained
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner().add_cb(GradientClip(1.))
+        assert learn.gradient_clip.max_norm == 1
+        learn.remove_cb(GradientClip)
+        assert not hasattr(learn, 'gradient_clip')
     """
     return self.remove_cbs([cb])
 
@@ -75,6 +87,11 @@ def added_cbs(self: Learner, cbs: Any) -> Iterator['Learner']:
         cbs: one callback, or several
     Returns:
         the learner
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner()
+        with learn.added_cbs(GradientClip), learn.removed_cbs(learn.recorder): learn.fit(1)
+        assert len(learn.recorder.history) == 0 and not hasattr(learn, 'gradient_clip')
     """
     with self.callbacks.added(cbs): yield self
 
@@ -87,6 +104,11 @@ def removed_cbs(self: Learner, cbs: Any) -> Iterator['Learner']:
         cbs: one callback or class, or several
     Returns:
         the learner
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner()
+        with learn.added_cbs(GradientClip), learn.removed_cbs(learn.recorder): learn.fit(1)
+        assert len(learn.recorder.history) == 0 and not hasattr(learn, 'gradient_clip')
     """
     with self.callbacks.removed(cbs): yield self
 
@@ -126,5 +148,9 @@ def ordered_cbs(self: Learner, event_name: str) -> list[Callback]:
         event_name: such as 'before_fit'
     Returns:
         the callbacks, the first one called first
+    Example:
+        from cbnb.toy import line_learner
+        clipped = line_learner(default_cbs=False, cbs=GradientClip)
+        assert clipped.ordered_cbs('before_step') == [clipped.gradient_clip, clipped.recorder]
     """
     return self.callbacks.ordered(event_name)

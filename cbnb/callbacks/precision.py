@@ -253,6 +253,12 @@ def to_fp32(self: Learner) -> Learner:
 
     Returns:
         the learner, so that calls can be chained
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner().to_bf16()
+        assert learn.mixed_precision.amp_mode == 'bf16'
+        learn.to_fp16(init_scale=1024)
+        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.remove_cb(MixedPrecision)
 
@@ -262,6 +268,12 @@ def to_bf16(self: Learner) -> Learner:
 
     Returns:
         the learner, so that calls can be chained
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner().to_bf16()
+        assert learn.mixed_precision.amp_mode == 'bf16'
+        learn.to_fp16(init_scale=1024)
+        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.to_fp32().add_cb(MixedPrecision('bf16'))
 
@@ -275,7 +287,9 @@ def to_fp16(self: Learner, **options: Any) -> Learner:
         the learner, so that calls can be chained
     Example:
         from cbnb.toy import line_learner
-        learn = line_learner().to_bf16().to_fp16(init_scale=1024)
+        learn = line_learner().to_bf16()
+        assert learn.mixed_precision.amp_mode == 'bf16'
+        learn.to_fp16(init_scale=1024)
         assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.to_fp32().add_cb(MixedPrecision('fp16', **options))

@@ -420,6 +420,11 @@ def get_preds(self: Learner, ds_idx: int = 1, dl: Any = None, with_input: bool =
         predictions, and targets or None; inputs come first if requested, decisions and losses last
     Raises:
         ValueError: with_decoded needs the predictions in memory: pass with_preds=True
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner()
+        preds, targets = learn.get_preds()
+        assert preds.tolist() == [0]*8 and len(targets) == 8             # the line a = b = 0
     """
     if with_decoded and not with_preds:
         raise ValueError('with_decoded needs the predictions in memory: pass with_preds=True')
@@ -514,6 +519,12 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
         with_input: also return the item, without its target
     Returns:
         the decision, and the prediction after activation; with `with_input`, the item comes first
+    Example:
+        import torch
+        from cbnb.toy import close, line_learner
+        line = line_learner()
+        line.fit(1)
+        assert close(line.predict(torch.tensor(2.))[1], 0.72*2 + 1.08)
     """
     by_name = isinstance(item, Mapping) and bool(getattr(self.dls, 'targets', ()))
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
@@ -577,6 +588,12 @@ class MCDropoutCallback(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+    Example:
+        from torch import nn
+        from cbnb.toy import wave_learner
+        noisy = wave_learner(model=nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.5), nn.Linear(8, 1)))
+        first, second = (noisy.get_preds(cbs=MCDropoutCallback)[0] for _ in range(2))
+        assert not first.equal(second)
     """
     run_in = ('fit', 'validate', 'preds')
 

@@ -43,6 +43,11 @@ class SaveModel(Tracker):
         ValueError: every={every} already says when to save: leave out every_epoch and at_end
         ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is saved, the last one
             included; or only the end is; or, without both, the best
+    Example:
+        from cbnb.toy import line_learner
+        line = line_learner(cbs=SaveModel(fname='best'))
+        line.fit(2)
+        assert line.model_file('best').exists()
     """
     order = 61
     not_saved = False                            # whether a file could not be written in this fit

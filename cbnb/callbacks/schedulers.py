@@ -101,6 +101,12 @@ class TorchScheduler(Callback):
         monitor: column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no value
     Raises:
         TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda opt: StepLR(opt, 10)
+    Example:
+        import torch
+        from cbnb.toy import line_learner
+        line = line_learner(cbs=TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)))
+        line.fit(1)
+        assert line.recorder.lrs == [0.1, 0.05]
     """
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has removed its factor
     schedules = True               # included in planned schedules: see display/schedules

@@ -155,6 +155,12 @@ def save(self: Learner, file: str | Path, with_opt: bool = True, note: dict[str,
         note: plain values for `read_note`; None: no note
     Returns:
         path of the file
+    Example:
+        from cbnb.toy import wave_learner
+        wave = wave_learner()
+        wave.save('untrained')
+        wave.fit(1)
+        assert wave.load('untrained', with_opt=False).validate() == wave_learner().validate()
     """
     parts = {name: as_loadable(renamed(state, plain_name), "the model's state" if name == 'model' else f'the state of {name}')
              for name, state in module_states(self).items()}
@@ -281,6 +287,12 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
         weights_only: False: read any object, as `torch.load` does, which can run any code
     Returns:
         this learner
+    Example:
+        from cbnb.toy import wave_learner
+        wave = wave_learner()
+        wave.save('untrained')
+        wave.fit(1)
+        assert wave.load('untrained', with_opt=False).validate() == wave_learner().validate()
     """
     path, had, why_not = self.model_file(file), self.opt, None
     states, opt_state = _parts(path, 'cpu' if device is None else device, with_opt, trust=not weights_only)

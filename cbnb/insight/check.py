@@ -134,6 +134,12 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
         in a notebook, shown as a list; `ok`, `errors` and `raise_if_wrong()` are for scripts
     Raises:
         RuntimeError: this learner is running (...): check it before or after the fit
+    Example:
+        from cbnb.toy import wave_learner
+        wave = wave_learner()
+        assert wave.check().codes == []
+        wave.lr = 30.
+        print(wave.check())
     """
     from statistics import median
 

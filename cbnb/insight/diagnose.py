@@ -115,6 +115,11 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
         RuntimeError: this learner is running (...): diagnose it after the fit
         RuntimeError: there is no fit to diagnose: call learn.fit(1) first
         IndexError: run={run}: the history has ..., so use an index from -... to ...
+    Example:
+        from cbnb.toy import wave_learner
+        wave = wave_learner()
+        wave.fit(3)
+        assert wave.diagnose().codes == ['A3']                     # a fit that is too short
     """
     left_out = skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): diagnose it after the fit')
