@@ -40,9 +40,10 @@ _all_ = ['Callback', 'event', 'TrainEvalCallback', 'CancelBackwardException', 'C
          'CancelValidException']
 
 # %% ../nbs/all.ipynb #c312dda5
+from .callbacks.accum_metric import AccumMetric
 from .callbacks.more_metrics import MAE, ValueMetric
 from .callbacks.sklearn_metrics import SklearnMetric, adapt_sklearn
-from .metrics import AccumMetric, AvgMetric, Metric, accuracy, error_rate, metric_on
+from .metrics import AvgMetric, Metric, accuracy, error_rate, metric_on
 
 # %% ../nbs/all.ipynb #b835c89a
 _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', 'MAE', 'accuracy',

@@ -18,7 +18,8 @@ from ..basics.arguments import as_choice
 from ..basics.buffers import Smoother
 from ..basics.metric_functions import Layout, name_of, one_number
 from ..basics.devices import exact_dtype
-from ..metrics import MeanMetric, Metric, a_pair, hits_of
+from .accum_metric import a_pair
+from ..metrics import MeanMetric, Metric, hits_of
 
 # %% ../../nbs/callbacks/more_metrics.ipynb #f9f46a18
 class ErrorMetric(MeanMetric):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #f55ee090
 from ..basics.arguments import without_partial
 from ..basics.metric_functions import is_of_sklearn, name_of
-from ..metrics import AccumMetric, flattened, not_half
+from .accum_metric import AccumMetric, flattened, not_half
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #aa993f3e
 TAKES = ('labels', 'probabilities', 'values')
