@@ -30,6 +30,7 @@ from cbnb.basics import arguments, processes
 from cbnb.basics.buffers import Smoother
 from cbnb.basics.metric_functions import name_of, noting, one_number
 from cbnb.basics.text import distinct
+from cbnb.callbacks import accum_metric
 from cbnb.callbacks.more_metrics import MSE, Accuracy, AvgSmoothLoss, ErrorMetric
 from cbnb.callbacks.sklearn_metrics import takes_of
 from cbnb.metrics import RunningMean, as_metrics, view_for_metric
@@ -895,8 +896,8 @@ def test_a_mean_over_processes(monkeypatch):
 
 def test_alone_numbers_are_passed_on_as_they_are():
     t = torch.tensor(2.0)
-    found = metrics.sum_over_processes(t, 3)
-    assert found[0] is t and found[1] == 3 and metrics.gather_over_processes("a") == ["a"] and metrics.n_processes() == 1
+    found = processes.sum_over_processes(t, 3)
+    assert found[0] is t and found[1] == 3 and processes.gather_over_processes("a") == ["a"] and processes.n_processes() == 1
 
 
 @pytest.mark.parametrize(
@@ -1060,13 +1061,13 @@ def test_classes_are_moved_with_their_scores():
 
 def test_an_accumulated_metric_over_processes(monkeypatch):
     """Another process has seen one more item."""
-    monkeypatch.setattr(metrics, "n_processes", lambda: 2)
-    monkeypatch.setattr(metrics, "gather_over_processes", lambda mine: [mine, (torch.tensor([5.0]), torch.tensor([1.0]))])
+    monkeypatch.setattr(accum_metric, "n_processes", lambda: 2)
+    monkeypatch.setattr(accum_metric, "gather_over_processes", lambda mine: [mine, (torch.tensor([5.0]), torch.tensor([1.0]))])
     metric = cbnb.AccumMetric(lambda pred, y: (pred - y).sum())
     assert metric.value == 4
     metric.add(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.0]))
     assert metric.value == 7
-    monkeypatch.setattr(metrics, "gather_over_processes", lambda mine: [()] * 3)
+    monkeypatch.setattr(accum_metric, "gather_over_processes", lambda mine: [()] * 3)
     assert metric.value is None
 
 
@@ -1075,7 +1076,7 @@ def test_a_metric_of_a_pair_refuses_others(pred, yb):
     for metric in (cbnb.MAE(), Accuracy(), cbnb.AccumMetric(mae)):
         with pytest.raises(TypeError, match=f"metric '{metric.name}' compares one prediction and one target, and got"):
             metric.accumulate(SimpleNamespace(pred=pred, yb=yb))
-    assert metrics.a_pair("m", SimpleNamespace(pred=(ONE, TWO), yb=())) == (ONE, TWO)
+    assert accum_metric.a_pair("m", SimpleNamespace(pred=(ONE, TWO), yb=())) == (ONE, TWO)
 
 
 @pytest.mark.parametrize(
