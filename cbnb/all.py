@@ -7,14 +7,14 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'TrainEvalCallback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
            'CancelFitException', 'CancelStepException', 'CancelTrainException', 'CancelValidException', 'Metric',
            'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', 'MAE', 'accuracy', 'error_rate', 'metric_on',
-           'Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'set_display', 'display_as', 'snapshot', 'compare',
-           'LabBook', 'OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos', 'SchedExp', 'SchedPoly',
-           'SchedNo', 'combine_scheds', 'combined_cos', 'valley', 'slide', 'minimum', 'steep', 'GradientClip',
-           'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch', 'BnFreeze', 'Tracker', 'EarlyStopping',
-           'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'MixedPrecision', 'ChannelsLast',
-           'EMA', 'Compile', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
-           'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'Step', 'TrainStep', 'EvalStep',
-           'LossStep', 'UpdateStep', 'MultiLossStep', 'MultiOptimizer', 'Distributed']
+           'Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'Samples', 'set_display', 'display_as', 'snapshot',
+           'compare', 'LabBook', 'OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos', 'SchedExp',
+           'SchedPoly', 'SchedNo', 'combine_scheds', 'combined_cos', 'valley', 'slide', 'minimum', 'steep',
+           'GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch', 'BnFreeze', 'Tracker',
+           'EarlyStopping', 'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'MixedPrecision',
+           'ChannelsLast', 'EMA', 'Compile', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback',
+           'ActivationStats', 'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'Step',
+           'TrainStep', 'EvalStep', 'LossStep', 'UpdateStep', 'MultiLossStep', 'MultiOptimizer', 'Distributed']
 
 # %% ../nbs/all.ipynb #c81c06d7
 from .basics.loaders import Batches
@@ -54,6 +54,7 @@ from .display import learner, loop, plots, schedules, steering, summary  # add `
 from .display.compare import compare
 from .display.front_end import display_as, set_display
 from .display.progress import ProgressCallback
+from .callbacks.samples import Samples
 from .display.show_graph import ShowGraph
 from .history import History
 from .recorder import Recorder
@@ -62,7 +63,7 @@ from .lab.book import LabBook
 from .files.snapshot import snapshot
 
 # %% ../nbs/all.ipynb #3e230330
-_all_ = ['Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'set_display', 'display_as',
+_all_ = ['Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'Samples', 'set_display', 'display_as',
          'snapshot', 'compare', 'LabBook']
 
 # %% ../nbs/all.ipynb #bbbb291b

@@ -38,7 +38,7 @@ TOPICS = {
     "display": (
         "Display",
         "Progress, dashboard and live figures, and how to choose among them",
-        "ProgressCallback ShowGraph set_display display_as",
+        "ProgressCallback ShowGraph Samples set_display display_as",
     ),
     "schedules": (
         "Schedules",
