@@ -25,7 +25,7 @@ QUESTIONS = {
         "predict_new_data",
         "export_onnx",
     ],
-    "Metrics and logs": ["own_metric", "sklearn_torchmetrics", "log_elsewhere"],
+    "Metrics and logs": ["own_metric", "sklearn_torchmetrics", "watch_more", "log_elsewhere"],
     "Speed and memory": ["mixed_precision", "compile", "several_gpus", "why_is_it_slow", "out_of_memory"],
     "When something is wrong": ["does_not_learn", "nan_losses", "errors", "no_widgets"],
     "Experiments": ["lab_book", "reproducible_runs", "cross_validation", "tune_with_optuna", "run_as_a_script"],

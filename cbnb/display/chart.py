@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TOOLS', 'Line', 'Mark', 'Event', 'thinned', 'means', 'Chart', 'described', 'as_float32', 'kept_points', 'chart_spec',
-           'without_blanks', 'steps_between', 'still_svg', 'chart_figure', 'chart_css', 'charts_html', 'even_ends',
-           'chart', 'show_charts']
+           'without_blanks', 'steps_between', 'still_svg', 'chart_figure', 'chart_css', 'charts_html', 'page_spec',
+           'even_ends', 'chart', 'show_charts']
 
 # %% ../../nbs/display/chart.ipynb #2c0c28ba
 import base64
@@ -546,13 +546,16 @@ def chart_css() -> str:
 def charts_html(charts: Sequence[Chart],
     columns: int = 1,    # number of charts side by side, if the page is wide enough
     live: bool | None = None, still_points: int = 240,
-    more: Mapping[str, Any] = {},    # additional data for `chart.js`: `css` replaces the styles, `table` has the epochs of a fit
+    more: Mapping[str, Any] = {},    # additional data for `chart.js`: `css` replaces the styles, `table` has the epochs of a fit, `small` the charts that a click opens
 ) -> str:
     "Return HTML for several charts that share one script. Charts with the same x label also share a crosshair"
     still = ''.join(still_image(still_svg(chart, still_points), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
-    specs = [without_blanks(chart_spec(chart) | dict(epochs=even_ends(chart.epochs))) for chart in charts]
-    return scripted(still, script('chart.js'), {**dict(kind='charts', css=chart_css(), charts=specs, columns=columns), **more}, True)
+    return scripted(still, script('chart.js'), {**dict(kind='charts', css=chart_css(), charts=list(map(page_spec, charts)), columns=columns), **more}, True)
+
+def page_spec(chart: Chart) -> dict[str, Any]:
+    "Convert a chart to data for `chart.js`, without what is empty"
+    return without_blanks(chart_spec(chart) | dict(epochs=even_ends(chart.epochs)))
 
 def even_ends(ends: Sequence[tuple[int, int]]) -> list:
     "Return the ends of epochs for `chart.js`. Three or more evenly spaced ends become `[first end, distance, first number, count]`"

@@ -18,13 +18,14 @@ from uuid import uuid4
 
 # %% ../../nbs/display/dashboard.ipynb #dc80816b
 from ..basics.text import clock, escape
-from .chart import Chart, Line, kept_points
+from .chart import Chart, Line, kept_points, page_spec
 from .look import lr_text, value_text
 from .live_chart import LiveChart, close_widget, has_live_charts, small
 from .progress import (FIT_STYLE, KEPT_STEPS, NotebookDisplay, Progress, brief, finding_line, fit_page, live_table, loss_lines,
                                    loss_looks, losses_layout, page_so_far, picture_so_far, row_text, run_events)
 from .page_script import asset
 from .pump import Pump
+from .run_charts import small_charts
 from .steering import Steering
 from ..history import Run
 
@@ -341,6 +342,7 @@ class Dashboard(NotebookDisplay):
         self.begun = self.shown_at = time.perf_counter()
         self.curve_at = self.shown_at + self.wait_for_chart*has_live_charts()
         self.seen, self.word, self.at, self.growing, self.table_of = False, '', None, None, (0, 0)
+        self.small_at, self.small_of = -math.inf, (0, 0)
         self.so_far, self.keep_at = None, self.shown_at + self.keep_first
         self.news = _TableNews(self)
         self.poll_every = 0.05
@@ -495,7 +497,16 @@ class Dashboard(NotebookDisplay):
         "Return the numbers and the new rows for a page that draws the live chart. If `whole` is true, return all visible rows"
         table = self.news.rows(whole)
         numbers = page_numbers(self.at, self._lr_scale(), self.word) if self.at else None
-        return dict(at=numbers) | (dict(table=table) if table else {})
+        charts = self._small(whole)
+        return dict(at=numbers) | (dict(table=table) if table else {}) | (dict(small=charts) if charts else {})
+
+    def _small(self, whole: bool) -> list[dict[str, Any]] | None:
+        "Return the small charts, if an epoch has ended since the last time or the epoch is long"
+        now, state = time.perf_counter(), (len(self.run.epochs), self.run.n_steps)
+        long_ago = now - self.small_at > (self.curve_every if state[0] > self.small_of[0] else 4*self.curve_every)
+        if not whole and (state == self.small_of or not long_ago): return None
+        self.small_of, self.small_at = state, now
+        return list(map(page_spec, small_charts(self.run, wait=False)))
 
     def _keep(self, at: Progress) -> None:
         "Store the rows and the picture so far in an output of their own, which pages hide while they show the panel. To update the output of the panel would draw the panel anew"

@@ -28,11 +28,13 @@ from ..callback import PURPOSES, Callback
 from ..basics.nested import find_bs
 from ..basics.arguments import Every
 from ..basics.loaders import n_batches
-from .chart import Chart, Event, Line, chart, still_svg
+from .chart import Chart, Event, Line, chart, page_spec, still_svg
 from .figures import NAMED_COLORS, loss_range
 from .front_end import by_name, display_mode
 from .look import COLORS, WIDEST, css_variables, lr_text, sparkline, value_text
 from .page_script import asset, runs_scripts, still_image
+from .run_charts import small_charts
+from .run_charts import small_charts
 from ..learner import Learner
 from ..history import Run
 
@@ -463,7 +465,7 @@ def fit_page(names: Sequence[str], rows: Sequence[Sequence[Any]], word: str,
     if live: style, table = brief(style), brief(table)
     if drawn is None and live and run is not None and run.n_steps > 3:
         style, table = '', brief(live_table(names, rows))           # the script adds the styles, and all rows of a long table
-        drawn = losses_chart(run, _page_data(names, rows), asks)
+        drawn = losses_chart(run, _page_data(names, rows) | dict(small=list(map(page_spec, small_charts(run)))), asks)
     if drawn is None: drawn = losses_chart(run) if run is not None else ''
     main = f'<div class="cbnb-main">{drawn}</div>' if drawn else ''
     said = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in finding_events(run))

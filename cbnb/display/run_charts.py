@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['starts_of', 'ends_of', 'column_of', 'diverged', 'events_of', 'losses_chart', 'rates_charts', 'metric_names',
-           'metric_charts']
+           'metric_charts', 'small_charts']
 
 # %% ../../nbs/display/run_charts.ipynb #544174ed
 import itertools
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/display/run_charts.ipynb #26907c1e
+from ..basics.buffers import ScalarBuffer
 from ..basics.text import distinct, plural
 from .chart import Chart, Event, Line, described
 from .compare import details_of, leaves_range
@@ -172,4 +173,22 @@ def _logged_lines(runs: Sequence[Run], name: str, kept: _Kept) -> list[Line]:
         series = run.logged[name]
         points = {start + step: value for step, value in zip(series.steps, series.series.read()) if step < run.n_steps and kept.has(start + step)}
         if points: found.append(Line(f'{name}, each batch', list(points), list(points.values()), COLORS['raw'], run=i, faint=True))
+    return found
+
+# %% ../../nbs/display/run_charts.ipynb #smch0002
+_SMALL_POINTS = 120
+
+def small_charts(run: Run, wait: bool = True) -> list[Chart]:
+    "Make charts of the rate, the momentum, the metrics and the logged values of a run. If `wait` is false, never wait for a device"
+    layout: dict[str, Any] = dict(xlabel='step', say=count_text, epochs=run.ends(), tools=['log_y'], size=(WIDEST, 220), points=_SMALL_POINTS)
+    found = []
+    for column, name in ('lr', 'learning rate'), ('mom', 'momentum'):
+        if column not in run.hypers or not wait and isinstance(run.hypers[column], ScalarBuffer): continue
+        values, every = run.hyper(column), max(run.n_steps//_SMALL_POINTS, 1)
+        if not values or column == 'mom' and min(values) == max(values): continue
+        found.append(Chart([Line(name, range(0, len(values), every), values[::every], COLORS[column])], **layout, title=name))
+    kept = _Kept([run])
+    for name in metric_names([run]):
+        lines = [*(_logged_lines([run], name, kept) if wait else ()), *_epoch_lines([run], name, kept, name, COLORS['valid'])]
+        if lines: found.append(Chart([line._replace(run=None) for line in lines], **layout, title=name))
     return found

@@ -539,7 +539,55 @@ function fullTable({ names, columns, n, best }) {
   return epochTable(names, cells[0].map((_, i) => [i, cells.map(column => column[i])]), best)
 }
 
-// `data`: { css, charts: specs, columns, table }. The table has all epochs of a fit, and replaces a short one. Charts with the same x share a crosshair.
+// ---- small charts: a button for each, with its curve and its latest value. A click opens one below the buttons.
+
+class SmallCharts {
+  buttons = new Map(); open = null; chart = null; specs = []
+  constructor(el) {
+    const root = el.appendChild(keepsKeys(html('div', { class: 'cbnb-smalls' })))
+    this.row = root.appendChild(html('div', { role: 'group', 'aria-label': 'other values' })); this.home = root.appendChild(html('div'))
+  }
+  // New values keep the buttons, so the focus stays, and the chart that is open
+  set(specs) {
+    this.specs = specs
+    for (const [title, button] of this.buttons) if (!specs.some(spec => spec.title === title)) { button.remove(); this.buttons.delete(title) }
+    for (const spec of specs) {
+      if (!this.buttons.has(spec.title)) {
+        const button = this.row.appendChild(html('button', { type: 'button', 'aria-pressed': 'false' }))
+        button.onclick = () => { this.open = this.open === spec.title ? null : spec.title; this.draw() }
+        this.buttons.set(spec.title, button)
+      }
+      this.fill(this.buttons.get(spec.title), spec)
+    }
+    this.draw()
+  }
+  fill(button, spec) {
+    const line = spec.lines[spec.lines.length - 1], p = line.points, latest = p.n ? p.y[p.n - 1] : null, b = html('b', {}, latest === null ? '' : spec.title === 'learning rate' ? rate(latest) : number(latest))
+    const picture = svg('svg', { viewBox: '0 0 100 24', preserveAspectRatio: 'none', 'aria-hidden': 'true' })
+    picture.append(svg('path', { d: outline(p), fill: 'none', stroke: safe(line.color), 'stroke-width': 1.5, 'vector-effect': 'non-scaling-stroke', 'stroke-linejoin': 'round' }))
+    button.replaceChildren(html('span', {}, spec.title), b, picture)
+  }
+  draw() {
+    const spec = this.specs.find(each => each.title === this.open)
+    for (const [title, button] of this.buttons) button.setAttribute('aria-pressed', title === this.open)
+    if (this.chart && this.chart.spec.title === spec?.title) { Object.assign(this.chart.spec, spec); this.chart.names(); this.chart.redraw(); return }
+    this.chart?.end()
+    this.chart = spec ? new Chart(this.home, spec) : null
+  }
+}
+
+// The path of points within 100 x 24; a gap where a value is not finite
+function outline(p) {
+  const ys = [...p.y.subarray(0, p.n)], finite = ys.filter(Number.isFinite), lo = Math.min(...finite), room = Math.max(...finite) - lo || 1, x0 = p.x[0], wide = p.x[p.n - 1] - x0 || 1
+  let d = '', pen = 'M'
+  for (let i = 0; i < p.n; i++) {
+    if (!Number.isFinite(ys[i])) { pen = 'M'; continue }
+    d += `${pen}${(2 + 96 * (p.x[i] - x0) / wide).toFixed(1)} ${(22 - 20 * (ys[i] - lo) / room).toFixed(1)}`; pen = 'L'
+  }
+  return finite.length === 1 ? `${d}h.1` : d
+}
+
+// `data`: { css, charts: specs, columns, table, small }. The table has all epochs of a fit, and replaces a short one. Charts with the same x share a crosshair.
 KINDS.charts = (el, data) => {
   const box = el.appendChild(html('div', { class: 'cbnb-charts' })), charts = []
   const follow = (from, x) => { for (const chart of charts) if (chart !== from && chart.spec.x_label === from.spec.x_label) { chart.cursor = x; chart.redraw() } }
@@ -548,5 +596,6 @@ KINDS.charts = (el, data) => {
     charts.push(new Chart(cell, withPoints(spec), { others: data.charts.length > 1 ? follow : null }))
   }
   if (data.table) el.closest('.cbnb-fit').querySelector('.cbnb-side').replaceChildren(fullTable(data.table))
+  if (data.small?.length) new SmallCharts(el).set(data.small.map(withPoints))
   return charts
 }

@@ -139,9 +139,9 @@ function statusOf([epochs, nEpoch, batches, n, training, share, left, perSecond,
 }
 
 class Beside {
-  rows = new Map(); names = []; n = 0; best = null; at = null
-  take({ at, table } = {}) {
-    this.at = at ?? this.at
+  rows = new Map(); names = []; n = 0; best = null; at = null; small = null
+  take({ at, table, small } = {}) {
+    this.at = at ?? this.at; this.small = small ?? this.small
     if (!table) return
     if (table.names) { this.names = table.names; this.rows.clear() }
     this.n = table.n; this.best = table.best
@@ -153,10 +153,12 @@ class Beside {
     const found = [...Array(all ? n : inside ? 4 : 6)].map((_, i, { length }) => n - length + i)
     return (all ? found : [0, ...(inside ? [best] : []), ...found]).filter(place => this.rows.has(place))
   }
-  show(slot, { at, table } = { at: this.at, table: this.n }) {
+  show(slot, { at, table, small } = { at: this.at, table: this.n, small: this.small }) {
     const to = name => slot.closest('.cbnb-dashboard')?.querySelector(`.cbnb-${name} .widget-html-content`)
     if (at) to('status')?.replaceChildren(statusOf(at))
     if (table) to('table')?.replaceChildren(epochTable(this.names, this.places().map(place => [place, this.rows.get(place)]), this.best, place => this.rows.get(place)))
+    const home = small && slot.querySelector(':scope > .cbnb-home')
+    if (home) (home.smalls ??= new SmallCharts(home)).set(structuredClone(small).map(withPoints))
   }
 }
 

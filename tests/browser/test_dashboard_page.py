@@ -59,7 +59,9 @@ def check_over(page: NotebookPage, cell: int, word: str) -> None:
     """The fit has ended with these words, and nothing there looks as if it went on."""
     page.wait_for_text(word, cell)
     output = page.output(cell)
-    assert output.locator(f"{BAR}, button:not(.cbnb-lc *), .widget-slider").count() == output.locator(REWIND).count() <= 1
+    assert (
+        output.locator(f"{BAR}, button:not(.cbnb-lc *):not(.cbnb-smalls *), .widget-slider").count() == output.locator(REWIND).count() <= 1
+    )
     assert output.locator(".cbnb-lc svg").count() == 1
     assert "batch 1 of" not in page.text(cell) and "left" not in page.text(cell)
 
@@ -89,6 +91,51 @@ def test_stop_ends_the_fit_and_the_next_cells_fit_on(lab: Lab, kernel: str):
         assert page.value("sum(run.n_steps for run in learn.recorder.history)") > 2
         for cell in (1, 3):
             check_over(page, cell, "stopped in epoch")
+        check_quiet(page)
+
+
+def test_small_charts_open_while_the_fit_runs_and_after_it(lab: Lab):
+    """A button for each other value: the rate, the momentum, a metric, a value of learn.log."""
+    log = "class Log2(Callback):\n    def after_step(self): self.learn.log(grad_norm=self.train_iter + 1)\n"
+    cells = [
+        SETUP,
+        f"{log}learn.metrics = accuracy_of_sign\nlearn.fit_one_cycle(10**4, 0.01, cbs=[Slowly(), Log2()])",
+        "print('stopped', 'once')",
+    ]
+    cells[0] += "\ndef accuracy_of_sign(pred, y): return (pred.sign() == y.sign()).float().mean()\n"
+    with lab.open(lab.write("small_charts.ipynb", cells)) as page:
+        page.run_all(wait=False)
+        running = page.tab.locator(".cbnb-dashboard .cbnb-smalls [role=group] > button")
+        rate = running.filter(has_text="learning rate")
+        rate.wait_for()
+        assert rate.get_attribute("aria-pressed") == "false"
+        rate.click()
+        opened = page.tab.locator(".cbnb-dashboard .cbnb-smalls .cbnb-lc")
+        opened.locator("svg").wait_for()
+        assert opened.locator("b").first.inner_text() == "learning rate" and rate.get_attribute("aria-pressed") == "true"
+        assert axe_violations(page, ".cbnb-dashboard .cbnb-smalls") == []
+        page.output(1).locator(STOP).click()
+        page.wait_for_text("stopped once", 2)
+        page.wait_until_idle()
+        output = page.output(1)
+        buttons = output.locator(".cbnb-smalls [role=group] > button")
+        buttons.filter(has_text="grad_norm").wait_for()
+        names = [text.split("\n")[0] for text in buttons.all_inner_texts()]
+        assert set(names) <= {"learning rate", "momentum", "grad_norm", "accuracy_of_sign"} and names[:3] == [
+            "learning rate",
+            "momentum",
+            "grad_norm",
+        ]
+        # with the keyboard
+        buttons.nth(2).focus()
+        page.tab.keyboard.press("Enter")
+        assert output.locator(".cbnb-smalls .cbnb-lc b").first.inner_text() == "grad_norm"
+        page.tab.keyboard.press("Enter")
+        assert output.locator(".cbnb-smalls .cbnb-lc").count() == 0
+        for theme in ("light", "dark"):
+            page.set_theme(theme)
+            assert axe_violations_in(page, 1) == []
+        check_over(page, 1, "stopped in epoch")
         check_quiet(page)
 
 

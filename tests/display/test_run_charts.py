@@ -19,6 +19,7 @@ from cbnb.display.run_charts import (
     metric_charts,
     metric_names,
     rates_charts,
+    small_charts,
     starts_of,
 )
 from cbnb.metrics import AvgMetric
@@ -278,3 +279,37 @@ def test_skips_of_metrics_are_epochs(skips, kept):
     """Epochs of 4 steps, three in the first run and two in the second."""
     (chart,) = metric_charts(runs_of(3, 2, metrics=AvgMetric(mae, "mae")), *skips)
     assert [step for line in chart.lines for step in line.xs] == kept
+
+
+def logged_run(n_epoch: int = 3, n: int = 4, **kwargs):
+    """A run with a metric and a logged value, and a momentum that stays as it is."""
+    learn = line_learner(n=n, metrics=mae, opt_func=sgd, cbs=cbnb.Callback(after_step=lambda cb: cb.learn.log(a=cb.model.a)), **kwargs)
+    with learn.no_logging():
+        learn.fit(n_epoch, lr=0.02)
+    return learn.recorder.last()
+
+
+def test_small_charts_are_those_of_the_other_values():
+    run = logged_run()
+    charts = {chart.title: chart for chart in small_charts(run)}
+    assert list(charts) == ["learning rate", "a", "mae"]  # the momentum is the same throughout
+    assert values(charts["learning rate"].lines) == [0.02] * 12 and steps(charts["learning rate"].lines) == [list(range(12))]
+    assert values(named(charts["mae"], "mae")) == run["mae"] and steps(named(charts["mae"], "mae")) == [[3, 7, 11]]
+    assert values(named(charts["a"], "a, each batch")) == list(run.steps["a"]) and values(named(charts["a"], "a")) == run["a"]
+
+
+def test_small_charts_of_a_running_fit_read_no_value_of_a_batch(monkeypatch):
+    run = logged_run()
+    waits = []
+    read = type(run.logged["a"].series).read
+    monkeypatch.setattr(type(run.logged["a"].series), "read", lambda self: waits.append(1) or read(self))
+    charts = {chart.title: chart for chart in small_charts(run, wait=False)}
+    assert not waits and [line.name for line in charts["a"].lines] == ["a"]
+    small_charts(run)
+    assert waits
+
+
+def test_small_charts_of_a_long_fit_have_few_points():
+    run = logged_run(1, n=5000)
+    chart = small_charts(run)[0]
+    assert 100 < len(chart.lines[0].xs) < 260 and chart.lines[0].xs[-1] > 4900
