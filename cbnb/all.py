@@ -13,8 +13,8 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch', 'BnFreeze', 'Tracker',
            'EarlyStopping', 'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'MixedPrecision',
            'ChannelsLast', 'EMA', 'Compile', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback',
-           'ActivationStats', 'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'Step',
-           'TrainStep', 'EvalStep', 'LossStep', 'UpdateStep', 'MultiLossStep', 'MultiOptimizer', 'Distributed']
+           'ActivationStats', 'hook_output', 'hook_outputs', 'MCDropoutCallback', 'Step', 'TrainStep', 'EvalStep',
+           'LossStep', 'UpdateStep', 'MultiLossStep', 'MultiOptimizer', 'Distributed']
 
 # %% ../nbs/all.ipynb #c81c06d7
 from .basics.loaders import Batches
@@ -92,7 +92,7 @@ from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
 from .callbacks.hooks import (
     ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs)
 from .callbacks.mixup import CutMix, MixUp
-from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback
+from .callbacks.predictions import MCDropoutCallback
 from .callbacks.precision import ChannelsLast, MixedPrecision
 from .callbacks.sanity_check import sanity_check
 from .callbacks.save_model import SaveModel
@@ -104,7 +104,7 @@ _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 
          'BnFreeze', 'Tracker', 'EarlyStopping', 'ReduceLROnPlateau', 'SaveModel', 'load_learner',
          'Checkpoint', 'Resume', 'MixedPrecision', 'ChannelsLast', 'EMA', 'Compile', 'CSVLogger',
          'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
-         'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback']
+         'hook_output', 'hook_outputs', 'MCDropoutCallback']
 
 # %% ../nbs/all.ipynb #671b2bc9
 from .callbacks.model_loss import model_loss_step

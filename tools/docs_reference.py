@@ -71,7 +71,7 @@ TOPICS = {
     "predictions": (
         "Predictions and results",
         "Collect predictions, and see where a model is wrong",
-        "FetchPredsCallback MCDropoutCallback callbacks.interpret.Interpretation callbacks.interpret.Predictions",
+        "callbacks.predictions.FetchPredsCallback MCDropoutCallback callbacks.interpret.Interpretation callbacks.interpret.Predictions",
     ),
     "steps": (
         "Training steps",

@@ -548,11 +548,6 @@ class FetchPredsCallback(OfOneRun):
         with_decoded: also keep decisions
         cbs: callbacks or callback classes to remove while predicting, beside those with `remove_on_fetch=True`
         reorder: use the order of the dataset, even if the loader shuffles
-    Example:
-        from cbnb.toy import line_learner
-        line, fetch = line_learner(), FetchPredsCallback()
-        line.fit(1, cbs=fetch)
-        assert [len(values) for values in fetch.preds] == [8, 8]        # the predictions and targets of 8 items
     """
     run_in = ('fit', 'validate')
 

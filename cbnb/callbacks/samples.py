@@ -77,7 +77,7 @@ class Samples(Callback):
 
     def __init__(self, n: int = 8, every: int = 1, dl: Any = None, show: Any = None, classes: Any = None, decode: Any = None,
             columns: Sequence[str] | None = None, act: Any = None, task: str | None = None):
-        self.n, self.every, self.dl = as_count(n, 'n', 1), as_count(every, 'every', 1), dl
+        self.n, self.every, self.source = as_count(n, 'n', 1), as_count(every, 'every', 1), dl
         self.looks = dict(how=show, decode=decode, columns=columns)
         self.options = dict(classes=classes, act=act, task=task)
         self.clear()
@@ -94,7 +94,7 @@ class Samples(Callback):
 
     def before_fit(self) -> None:
         self.clear()
-        source = loader_of(self.learn, self.dl)      # an unknown loader is an error now, and not after an epoch
+        source = loader_of(self.learn, self.source)      # an unknown loader is an error now, and not after an epoch
         self.step = self.every
         self.looks_now = looks_of(source, **self.looks)
         self.batch, self.numbers = fixed_items(source, self.n)

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['CollectDataCallback', 'EarlyStoppingCallback', 'SaveModelCallback', 'ShortEpochCallback', 'ShowGraphCallback',
            'TerminateOnNaNCallback', 'TrackerCallback', 'AMPMode', 'ClassificationInterpretation', 'Interpretation',
-           'SkipToEpoch', 'GatherPredsCallback', 'before_batch_cb', 'find_bs', 'to_detach', 'LRFinder', 'AvgLoss',
-           'AvgSmoothLoss']
+           'SkipToEpoch', 'FetchPredsCallback', 'GatherPredsCallback', 'before_batch_cb', 'find_bs', 'to_detach',
+           'LRFinder', 'AvgLoss', 'AvgSmoothLoss']
 
 # %% ../../nbs/names/fastai.ipynb #42d830dc
 from ..callbacks.interpret import Interpretation
@@ -43,12 +43,12 @@ class ClassificationInterpretation(Interpretation):
 
 # %% ../../nbs/names/fastai.ipynb #f667e533
 from ..basics.nested import find_bs, to_detach
-from ..callbacks.predictions import GatherPredsCallback, before_batch_cb
+from ..callbacks.predictions import FetchPredsCallback, GatherPredsCallback, before_batch_cb
 from ..callbacks.stopping import SkipToEpoch
 from ..lr.finder import LRFinder
 from ..callbacks.more_metrics import AvgSmoothLoss
 from ..metrics import AvgLoss
 
 # %% ../../nbs/names/fastai.ipynb #35c28079
-_all_ = ['Interpretation', 'SkipToEpoch', 'GatherPredsCallback', 'before_batch_cb', 'find_bs', 'to_detach', 'LRFinder',
+_all_ = ['Interpretation', 'SkipToEpoch', 'FetchPredsCallback', 'GatherPredsCallback', 'before_batch_cb', 'find_bs', 'to_detach', 'LRFinder',
          'AvgLoss', 'AvgSmoothLoss']

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSam
 import cbnb
 from cbnb.basics.nested import find_bs, map_tensors
 from cbnb.callbacks.predictions import (
+    FetchPredsCallback,
     OfOneRun,
     SavedBatches,
     activation_of,
@@ -101,7 +102,7 @@ WITHIN = {
     "predict in get_preds in validate": lambda learn: learn.validate(
         cbs=Inner("before_validate", lambda learn: learn.get_preds(cbs=Inner("after_batch", WITHIN["predict"])))
     ),
-    "fetch in validate": lambda learn: learn.validate(cbs=cbnb.FetchPredsCallback(dl=OTHER)),
+    "fetch in validate": lambda learn: learn.validate(cbs=FetchPredsCallback(dl=OTHER)),
 }
 
 
@@ -110,7 +111,7 @@ def full_learner(tmp_path, cbs=()):
     tmp_path.mkdir(exist_ok=True)
     learn = line_learner(3, metrics=mae, path=tmp_path)
     learn.add_cbs([cbnb.EarlyStopping(patience=5), cbnb.SaveModel(fname="best"), cbnb.ReduceLROnPlateau(patience=5)])
-    learn.add_cbs([CSVLog(tmp_path / "log.csv"), cbnb.FetchPredsCallback(), cbnb.callbacks.predictions.GatherPredsCallback(with_loss=True)])
+    learn.add_cbs([CSVLog(tmp_path / "log.csv"), FetchPredsCallback(), cbnb.callbacks.predictions.GatherPredsCallback(with_loss=True)])
     return learn.add_cbs(cbs)
 
 
@@ -157,7 +158,7 @@ def test_evaluation_inside_an_evaluation(outer, kind, host):
         return in_time(lambda: getattr(learn, outer)(dl=OTHER))
 
     plain, inner = run(line_learner(3, metrics=mae)), Inner(host, WITHIN[kind])
-    found = run(line_learner(3, metrics=mae, cbs=[inner, cbnb.FetchPredsCallback()]))
+    found = run(line_learner(3, metrics=mae, cbs=[inner, FetchPredsCallback()]))
     assert inner.n > 0
     if outer == "validate":
         assert found == plain
@@ -168,11 +169,11 @@ def test_evaluation_inside_an_evaluation(outer, kind, host):
 def test_a_fetcher_and_then_validate():
     """D01: that hung for ever."""
     learn = line_learner(3)
-    learn.add_cb(cbnb.FetchPredsCallback(with_input=True, with_decoded=True))
+    learn.add_cb(FetchPredsCallback(with_input=True, with_decoded=True))
     in_time(lambda: learn.fit(1))
     assert len(learn.fetch_preds.preds) == 4
     learn.fetch_preds.preds = None
-    with learn.removed_cbs(cbnb.FetchPredsCallback):
+    with learn.removed_cbs(FetchPredsCallback):
         expected = learn.validate()
     assert in_time(learn.validate) == expected
     assert [len(part) for part in learn.fetch_preds.preds] == [8] * 4
@@ -184,19 +185,19 @@ def test_what_a_fetcher_gets():
             self.learn.pred = self.learn.pred + 100
 
     learn, noise = line_learner(3), Noise()
-    fetch = cbnb.FetchPredsCallback(ds_idx=0, cbs=noise)
+    fetch = FetchPredsCallback(ds_idx=0, cbs=noise)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # none of its arguments hides a name of the learner
         learn.fit(1, cbs=[noise, fetch])
     x = torch.cat([x for x, _ in line_batches(3)])
     assert torch.equal(fetch.preds[0], learn.model(x).detach()) and noise.learn is None
-    learn.fit(1, cbs=[noise, again := cbnb.FetchPredsCallback(dl=OTHER)])
+    learn.fit(1, cbs=[noise, again := FetchPredsCallback(dl=OTHER)])
     assert torch.equal(again.preds[0], learn.model(x).detach() + 100)
     assert len(learn.cbs) == 2
 
 
 def test_a_fetcher_is_usable_after_an_error():
-    learn, fetch = line_learner(3), cbnb.FetchPredsCallback()
+    learn, fetch = line_learner(3), FetchPredsCallback()
     for error in (ValueError, KeyboardInterrupt):
         for run in (lambda cbs: learn.fit(1, cbs=cbs), lambda cbs: learn.validate(cbs=cbs), lambda cbs: learn.get_preds(cbs=cbs)):
             with pytest.raises(error):
@@ -784,7 +785,7 @@ def test_numpy_arrays_are_items():
 
 def test_a_fetcher_refuses_what_can_be_iterated_once():
     with pytest.raises(TypeError, match="a generator can be iterated only once"):
-        cbnb.FetchPredsCallback(dl=(batch for batch in line_batches()))
+        FetchPredsCallback(dl=(batch for batch in line_batches()))
 
 
 def test_there_is_no_loss_for_each_item_without_a_loss_func():
@@ -1015,10 +1016,10 @@ def test_an_iterable_dataset_is_not_begun_to_check_an_item():
 def test_a_fetcher_passes_its_settings_on(reorder):
     learn, seen = line_learner(3), []
     learn.get_preds = lambda *args, **kwargs: seen.append((args, kwargs)) or "found"
-    fetch = cbnb.FetchPredsCallback(0, OTHER, True, True, reorder=reorder)
+    fetch = FetchPredsCallback(0, OTHER, True, True, reorder=reorder)
     learn.fit(2, cbs=fetch)
     assert seen == [((0, OTHER, True, True), dict(reorder=reorder))] * 2 and fetch.preds == "found"
-    assert cbnb.FetchPredsCallback().preds is None
+    assert FetchPredsCallback().preds is None
 
 
 def test_dropping_is_over_when_the_phase_is():
@@ -1108,9 +1109,9 @@ def test_fetch_removes_callbacks_that_are_flagged_remove_on_fetch():
         remove_on_fetch = True
 
     learn, both = line_learner(3), [Counts(), Flagged()]
-    learn.fit(2, cbs=[cbnb.FetchPredsCallback(), *both])
+    learn.fit(2, cbs=[FetchPredsCallback(), *both])
     assert [cb.n for cb in both] == [4, 2] and learn.cbs == [learn.train_eval, learn.recorder, *learn.cbs[2:]]
-    learn.add_cbs([cbnb.FetchPredsCallback(), *both])
+    learn.add_cbs([FetchPredsCallback(), *both])
     learn.validate()
     assert [cb.n for cb in both] == [6, 3] and all(cb in learn.cbs for cb in both)
 
