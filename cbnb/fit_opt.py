@@ -74,7 +74,7 @@ def fit_opt(
     step, yours = learn.train_step, opt is learn.opt_func
     of_model = getattr(step, 'follows', step.opt is None)       # a step may train a model of its own
     if yours and of_model and not shares_params(opt, learn.model, outside.values()):
-        raise ValueError('the optimizer holds no parameter of learn.model: make it for this model')
+        raise ValueError('the optimizer holds no parameter of learn.model: make it from learn.model.parameters()')
     if needs_closure(opt) and type(step).step is Step.step: raise TypeError(
         f'{type(opt).__name__} evaluates the loss several times in a step: pass train_step=ClosureStep() to the learner')
 

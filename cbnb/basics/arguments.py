@@ -208,7 +208,7 @@ def as_duration(value: Any,    # a whole number of epochs, text such as '500 ste
     number, word = found.groups() if found else ('', '')
     unit = _UNITS.get(word.removesuffix('s'))
     if unit is None: raise ValueError(f'{name}={value!r} {_hint(number, word)}')
-    if not number and word.endswith('s'): raise ValueError(f"{name}={value!r} has no number: write such as '500 {unit}s'")
+    if not number and word.endswith('s'): raise ValueError(f"{name}={value!r} has no number: write one, as in '500 {unit}s'")
     return Duration(as_count(int(re.sub('[_,]', '', number) or 1), name, 1), unit)
 
 def _hint(number: str, word: str) -> str:

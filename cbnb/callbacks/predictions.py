@@ -389,7 +389,7 @@ def _run_to_gather(learn: Learner, dl: Any, gather: GatherPredsCallback, cbs: An
         gather.at_home()                     # bind the callback to this run before a nested run can
         evaluate(dl)
     if not gather.n_batches: raise ValueError(
-        'the loader gave no batches, or the step made no prediction of them: a function as eval_step returns (loss, pred, *targets)')
+        'the loader gave no batches, or eval_step set no prediction: a function as eval_step returns (loss, pred, *targets)')
 
 # %% ../../nbs/callbacks/predictions.ipynb #be1c271b
 @patch

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #f55ee090
-from ..basics.arguments import without_partial
+from ..basics.arguments import nearest, without_partial
 from ..basics.metric_functions import is_of_sklearn, name_of
 from .accum_metric import AccumMetric, flattened, not_half
 
@@ -65,7 +65,8 @@ def sklearn_function(name: str) -> Callable[..., float]:
         raise ImportError(f'{name} needs scikit-learn: pip install "cbnb[metrics]"') from e
     func: Callable[..., float] | None = getattr(metrics, name, None)
     if callable(func): return func
-    raise ValueError(f'sklearn.metrics has no function {name!r}')
+    close = nearest(name, dir(metrics))
+    raise ValueError(f'sklearn.metrics has no function {name!r}' + (f': did you mean {close!r}?' if close else ''))
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #12232952
 _THRESH = dict(logits=0., probabilities=0.5)      # kind of loss -> threshold of a single score

@@ -84,7 +84,7 @@ class Tracker(Callback):
         reset_on_fit: forget the best value when a fit begins
         restore: end the fit with the weights of the best value
     Raises:
-        TypeError: monitor={monitor} should be the heading of a column, as text
+        TypeError: monitor={monitor} should be the heading of a column as text, such as "valid_loss"
         ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better: {comp} is neither, so
             let it judge the difference itself
     Example:
@@ -100,7 +100,7 @@ class Tracker(Callback):
     def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., reset_on_fit: bool = True,
             restore: bool = False):
         if not isinstance(monitor, str):
-            raise TypeError(f'monitor={monitor!r} should be the heading of a column, as text')
+            raise TypeError(f'monitor={monitor!r} should be the heading of a column as text, such as "valid_loss"')
         self.monitor, self.comp, self.reset_on_fit, self.restore = monitor, comp, reset_on_fit, restore
         self._better = as_comparison(comp, monitor)
         self.min_delta, self._sign = as_positive(min_delta, 'min_delta'), direction(self._better)

@@ -206,7 +206,7 @@ def loss_range(losses: Sequence[float],
     if not finite: return None
     low, median = min([finite[0], *more]), finite[len(finite)//2]
     high = max(median, losses[0] if math.isfinite(losses[0]) else finite[-1])
-    pad = max(0.12*(high - low), 1e-3*abs(high)) or 0.1       # rounding errors stay a flat line
+    pad = 0.12*(high - low) if high - low > 1e-5*abs(high) else 0.1       # rounding errors are no fall
     return low - pad, min(finite[-1], high + 4*pad) + pad
 
 # %% ../../nbs/display/figures.ipynb #94301727

@@ -186,6 +186,7 @@ def small_charts(run: Run, wait: bool = True) -> list[Chart]:
         if column not in run.hypers or not wait and isinstance(run.hypers[column], ScalarBuffer): continue
         values, every = run.hyper(column), max(run.n_steps//_SMALL_POINTS, 1)
         if not values or column == 'mom' and min(values) == max(values): continue
+        if min(values) == max(values): every = max(len(values) - 1, 1)         # two points are enough
         found.append(Chart([Line(name, range(0, len(values), every), values[::every], COLORS[column])], **layout, title=name))
     kept = _Kept([run])
     for name in metric_names([run]):

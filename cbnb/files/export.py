@@ -85,7 +85,7 @@ def _is_plain(value: Any) -> bool:
     return True
 
 # %% ../../nbs/files/export.ipynb #c283f71e
-_OWN = dict(loss_func=('torch.nn.functional', 'torch.nn.modules.loss'), opt_func=('torch.optim',), metrics=('cbnb.metrics',))
+_OWN = dict(loss_func=('torch.nn.functional', 'torch.nn.modules.loss'), opt_func=('torch.optim',), metrics=('cbnb.metrics', 'cbnb.callbacks.accum_metric'))
 
 def _is_known(path: str, part: str) -> bool:
     module = path.partition(':')[0]
@@ -139,7 +139,7 @@ def _settings(learn: Learner) -> dict[str, Any]:
 def _content(learn: Learner, factory: Any) -> dict[str, Any]:
     model = bare_model(learn.model)
     if not isinstance(model, nn.Module): raise TypeError(
-        f'the model is {brief(model)}, which has no weights to export: make it a module')
+        f'the model is {brief(model)}, which has no weights to export: pass the learner an nn.Module')
     history = [s for s in callback_states(learn) if s['cb'] == 'Recorder']
     state = model_state(model) | dict(grads={}, trained={}, attributes={})
     others = {name: dict(s) for name, s in module_states(learn).items() if name != 'model'}

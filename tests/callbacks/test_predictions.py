@@ -942,7 +942,7 @@ def test_parts_in_their_order():
 
 def test_no_prediction_is_an_error_of_its_own():
     learn = line_learner(cbs=RaiseIn("before_batch", cbnb.CancelBatchException, phase="validate"))
-    with pytest.raises(ValueError, match="the loader gave no batches, or the step made no prediction"):
+    with pytest.raises(ValueError, match="the loader gave no batches, or eval_step set no prediction"):
         learn.get_preds()
 
 

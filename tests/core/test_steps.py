@@ -1011,7 +1011,7 @@ def test_an_optimizer_of_another_model_is_told():
 
 def test_predictions_of_a_model_that_gives_none():
     learn = parts_learner()
-    with pytest.raises(ValueError, match="made no prediction"):
+    with pytest.raises(ValueError, match="set no prediction"):
         learn.get_preds()
 
 
