@@ -541,7 +541,7 @@ def chart_figure(charts: Sequence[Chart], ax: Any = None,
 @cache
 def chart_css() -> str:
     "Return the CSS of charts, including their colors"
-    return css_variables('.cbnb-lc') + asset('chart.css')
+    return css_variables(':is(.cbnb-lc,.cbnb-smalls)') + asset('chart.css')
 
 def charts_html(charts: Sequence[Chart],
     columns: int = 1,    # number of charts side by side, if the page is wide enough

@@ -503,7 +503,7 @@ class Dashboard(NotebookDisplay):
     def _small(self, whole: bool) -> list[dict[str, Any]] | None:
         "Return the small charts, if an epoch has ended since the last time or the epoch is long"
         now, state = time.perf_counter(), (len(self.run.epochs), self.run.n_steps)
-        long_ago = now - self.small_at > (self.curve_every if state[0] > self.small_of[0] else 4*self.curve_every)
+        long_ago = now - self.small_at > (0.5 if state[0] > self.small_of[0] else 1)*self.curve_every
         if not whole and (state == self.small_of or not long_ago): return None
         self.small_of, self.small_at = state, now
         return list(map(page_spec, small_charts(self.run, wait=False)))
