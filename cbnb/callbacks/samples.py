@@ -17,6 +17,7 @@ from ..basics.text import shell, warn_user
 from ..callback import Callback
 from .interpret import loader_of, looks_of, only_items, order_of, predictions, spread
 from .predictions import in_order
+from ..events import CancelException
 from ..display.items import ITEM_CSS, Card, Shown, card_pieces, cards_html, cards_text
 from ..display.page_script import script, scripted
 
@@ -104,6 +105,7 @@ class Samples(Callback):
         epoch = self.learn.epoch
         if self.failed or (epoch + 1) % self.step and epoch + 1 < self.learn.n_epoch: return
         try: self._add(epoch)
+        except CancelException: raise               # a callback ends the fit
         except Exception as e:
             self.failed = True
             warn_user(f'Samples could not predict the items, and will not try again in this fit: {type(e).__name__}: {e}')

@@ -181,3 +181,14 @@ def test_dict_batches_and_rows():
     assert [float(card.predicted) for card in samples.cards[-1]] == pytest.approx(
         [float(w[0] * a + w[1] * 2 * a) for a in (0, 4, 8)], rel=1e-3
     )
+
+
+def test_a_callback_that_ends_the_fit_during_the_prediction_ends_it():
+    class Stop(Callback):
+        def after_pred(self):
+            if self.purpose == "preds":
+                raise CancelFitException
+
+    learn = learner([Stop])
+    learn.fit(3, cbs=(samples := Samples(2)))
+    assert learn.recorder.last().status == "cancelled" and len(learn.recorder.last().epochs) == 1 and not samples.failed
