@@ -17,9 +17,10 @@ from ..basics.text import shell, warn_user
 from ..callback import Callback
 from .interpret import loader_of, looks_of, only_items, order_of, predictions, spread
 from .predictions import in_order
-from ..events import CancelException
 from ..display.items import ITEM_CSS, Card, Shown, card_pieces, cards_html, cards_text
 from ..display.page_script import script, scripted
+from ..events import CancelException
+from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/samples.ipynb #smp00010
 def fixed_items(
@@ -68,11 +69,11 @@ class Samples(Callback):
         act: turns model output into probabilities or values; None: inferred from the loss
         task: one of 'classes', 'labels', 'values', 'maps', 'other'; None: inferred from loss and shapes
     Example:
-        import torch
         from cbnb.all import *
-        from cbnb.toy import digits_learner, line_learner, raises
+        from cbnb.toy import digits_learner
         learn = digits_learner(cbs=Samples(8))
         learn.fit(4)
+        assert learn.samples.epochs == [0, 1, 2, 3]
     """
     order, run_in, no_state = 66, ('fit',), ('batch', 'parts', 'cards', 'epochs', 'handle')
 
@@ -115,12 +116,13 @@ class Samples(Callback):
         found = predictions(self.learn, [self.batch]*n_processes(), **self.options, **self.looks_now)
         found.numbers = self.numbers
         if not self.parts: self.parts = [found.parts(i) for i in range(min(self.n, len(found)))]
-        self.epochs.append(epoch)
-        self.cards.append([found.card(i, parts) for i, parts in enumerate(self.parts)])
-        if len(self.epochs) < _MOST_EPOCHS: return
-        self.step *= 2
-        kept = slice(len(self.epochs) % 2 + 1, None, 2)           # with the last one
-        self.epochs, self.cards = self.epochs[kept], self.cards[kept]
+        cards = [found.card(i, parts) for i, parts in enumerate(self.parts)]
+        with interrupts_wait():                                   # an epoch and its cards come together
+            self.epochs, self.cards = [*self.epochs, epoch], [*self.cards, cards]
+            if len(self.epochs) < _MOST_EPOCHS: return
+            self.step *= 2
+            kept = slice(len(self.epochs) % 2 + 1, None, 2)       # with the last one
+            self.epochs, self.cards = self.epochs[kept], self.cards[kept]
 
     def _display(self, page: str) -> None:
         "Show HTML in a notebook, in the place of what was shown before"

@@ -96,10 +96,10 @@ def test_stop_ends_the_fit_and_the_next_cells_fit_on(lab: Lab, kernel: str):
 
 def test_small_charts_open_while_the_fit_runs_and_after_it(lab: Lab):
     """A button for each other value: the rate, the momentum, a metric, a value of learn.log."""
-    log = "class Log2(Callback):\n    def after_step(self): self.learn.log(grad_norm=self.train_iter + 1)\n"
+    log = "class LogNorm(Callback):\n    def after_step(self): self.learn.log(grad_norm=self.train_iter + 1)\n"
     cells = [
         SETUP,
-        f"{log}learn.metrics = accuracy_of_sign\nlearn.fit_one_cycle(10**4, 0.01, cbs=[Slowly(), Log2()])",
+        f"{log}learn.metrics = accuracy_of_sign\nlearn.fit_one_cycle(10**4, 0.01, cbs=[Slowly(), LogNorm()])",
         "print('stopped', 'once')",
     ]
     cells[0] += "\ndef accuracy_of_sign(pred, y): return (pred.sign() == y.sign()).float().mean()\n"
@@ -114,6 +114,7 @@ def test_small_charts_open_while_the_fit_runs_and_after_it(lab: Lab):
         opened.locator("svg").wait_for()
         assert opened.locator("b").first.inner_text() == "learning rate" and rate.get_attribute("aria-pressed") == "true"
         assert axe_violations(page, ".cbnb-dashboard .cbnb-smalls") == []
+        wait_for_dots(page, 5)  # so that the momentum has changed
         page.output(1).locator(STOP).click()
         page.wait_for_text("stopped once", 2)
         page.wait_until_idle()

@@ -42,3 +42,18 @@ def test_a_slider_goes_through_the_epochs(lab: Lab, tmp_path):
             assert axe_violations_in(page, 1) == []
             page.screenshot(tmp_path / f"samples_{theme}.png", of=1)
         assert page.console_errors() == []
+
+
+def test_the_slider_needs_no_kernel(lab: Lab):
+    with lab.open(lab.write("samples_later.ipynb", [SETUP, FIT]), size=(1100, 900)) as page:
+        page.run_all()
+        page.save()
+        page.reopen()
+        page.tab.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        output = page.output(1)
+        output.locator(".cards:visible").first.wait_for()
+        if output.locator(".cbnb-mounted").count():  # trusted, so the script has run
+            output.locator(".cbnb-mounted input[type=range]").focus()
+            page.tab.keyboard.press("Home")
+            assert said(page).startswith("after epoch 0: ")
+        assert output.locator("img:visible").count() == 4
