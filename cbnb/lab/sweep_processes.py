@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import os
 import pickle
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,22 +20,22 @@ import torch
 
 from ..basics.random_state import rng_state, set_rng_state
 from ..distributed.launch import Crew, Trouble, on_gpus, temporary_folder
-from ..distributed.worker import Messages, dump, error_report, load, take_over
 from ..files.state import loaders_of
 from .book import LabBook
-from .sweep import Plan
+from .sweep_runs import Plan
 from ..undo import UndoStack, interrupts_act
 
 # %% ../../nbs/lab/sweep_processes.ipynb #b1d50009
 class _Errand:
     "What a process does: it makes the runs that the notebook asks for"
-    def __init__(self, folder: Path, rank: int, source: BinaryIO, tell: Messages) -> None:
+    def __init__(self, folder: Path, rank: int, source: BinaryIO, tell: Callable[..., None]) -> None:
         self.folder, self.source, self.tell = folder, source, tell
         n_gpu = int((folder/'n_gpu').read_text())
         self.gpu = rank % n_gpu if n_gpu else None
 
     def work(self) -> None:
         "Make runs until the notebook ends this process"
+        from cbnb.distributed.worker import load       # here, as below: it keeps `import cbnb` fast
         if self.gpu is not None: torch.cuda.set_device(self.gpu)
         job = load(self.folder/'job', self.gpu)
         runner, learn = job['runner'], job['runner'].learn
@@ -47,6 +48,8 @@ class _Errand:
             while True: self.make_run(runner, **pickle.load(self.source)[1])
 
     def make_run(self, runner: Any, number: int) -> None:
+        "Make a run, and write the result"
+        from cbnb.distributed.worker import dump, load
         run = runner.run(load(self.folder/f'point_{number}', self.gpu), partial(self.ask, number))
         is_best = runner.found.best_number == len(runner.found) - 1
         dump(dict(run=run, states=runner.found.states if is_best else None), self.folder/f'run_{number}')
@@ -60,6 +63,7 @@ class _Errand:
 def main(folder: Path, rank: int,    # number of this process
 ) -> None:
     "Make runs of a sweep in this process, which the notebook has started"
+    from cbnb.distributed.worker import error_report, take_over
     source, tell = take_over(rank + 1)              # 0 would print in the notebook
     try: _Errand(folder, rank, source, tell).work()
     except EOFError: pass                           # the notebook has ended
@@ -96,15 +100,19 @@ class _Foreman:
 
     def give(self, rank: int) -> None:
         "Give a process the next run, if there is one"
+        from cbnb.distributed.worker import dump
         if (given := next(self.points, None)) is None: return
         self.running[rank] = given
         dump(given[1], self.crew.folder/f'point_{given[0]}')
         self.crew.send('run', rank, number=given[0])
 
     def row(self, rank: int, number: int, row: tuple[int, int, float]) -> None:
+        "Answer whether a run falls behind"
         self.crew.send('answer', rank, falls_behind=self.plan.rule.falls_behind(number, *row))
 
     def made(self, rank: int, number: int) -> None:
+        "Take the result of a run"
+        from cbnb.distributed.worker import load
         made, point = load(self.crew.folder/f'run_{number}'), self.running.pop(rank)[1]
         if self.plan.found.add(made['run'], point): self.plan.runner.keep(made['states'], point)
         self.plan.end(number, point, made['run'])
@@ -119,6 +127,7 @@ def run_in_processes(
     n: int,                   # number of processes
 ) -> None:
     "Make the runs of a sweep in new processes, several at the same time"
+    from cbnb.distributed.worker import dump
     if os.name != 'posix': raise OSError('a sweep with n_process above 1 needs Linux or macOS')
     learn, n = plan.runner.learn, min(n, len(plan.rule))
     with temporary_folder() as folder, contextlib.ExitStack() as stack:
