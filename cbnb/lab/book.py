@@ -277,6 +277,7 @@ class LabRun:
         self._name, self._tags, self._note = found['name'], found['tags'], found['note']
         self.started, self.ended, self.heartbeat = (t and datetime.fromtimestamp(t) for t in (found['started'], found['ended'], found['heartbeat']))
         self.settings, self.summary = json.loads(found['settings'] or '{}'), json.loads(found['summary'] or '{"values": {}, "curve": [], "time": 0}')
+        self.summary['values'] = {name: [float(v) if isinstance(v, str) else v for v in values] for name, values in self.summary['values'].items()}
         self.commit, self.clean = found['git_commit'], None if found['clean'] is None else bool(found['clean'])
         self.status: str = found['status']         # 'killed' if it runs no longer and its process could not say why
         if self.status == 'running' and found['process'] and is_gone(json.loads(found['process'])): self.status = 'killed'
@@ -368,7 +369,7 @@ class LabRun:
         "Return the columns in groups: of the run, best values, last values, length, settings, yours"
         values = self.summary['values']
         head = dict(id=self.id, name=self.name, status=self.status, started=self.started, ended=self.ended)
-        best = {f'best {name}': self._best(name, lower(name)) for name in values if name != 'train_loss'}
+        best = {f'best {name}': v[0] if (found := self._best(name, lower(name))) is None else found for name, v in values.items() if name != 'train_loss'}      # nan if all are
         length = dict(epochs=self.epochs, steps=self.steps, time=self.summary['time'])
         last = dict(tags=self.tags, note=self.note, commit=self.commit, clean=self.clean)
         taken = head | length | last                       # a metric or a setting with such a name has no column

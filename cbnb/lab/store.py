@@ -36,7 +36,7 @@ CREATE TABLE runs(
     process TEXT,                                  -- JSON: host, process id, start of the process
     epochs INTEGER, steps INTEGER,                 -- epochs that are complete, training batches
     settings TEXT,                                 -- JSON: arguments of the fit, model, optimizer, callbacks
-    summary TEXT,                                  -- JSON: values, metric -> [last, lowest, highest]; curve, of the training loss
+    summary TEXT,                                  -- JSON: values, metric -> [last, lowest, highest], of which the last may be 'nan' or 'inf'; curve, of the training loss
     fit TEXT,                                      -- JSON: what else a Run holds, such as events
     environment TEXT,                              -- JSON: versions, machine, folder
     git_commit TEXT, clean INTEGER,                -- clean: 1 without uncommitted changes of tracked files
@@ -163,7 +163,7 @@ def summary_of(run: Run) -> dict[str, Any]:
     for name in run.metric_names:
         values = [v for row in run.epochs if isinstance(v := row.get(name), (int, float)) and not isinstance(v, bool)]
         finite = [v for v in values if math.isfinite(v)]
-        if values and name not in ('epoch', 'step', 'time'): found[name] = [values[-1], min(finite, default=None), max(finite, default=None)]
+        if values and name not in ('epoch', 'step', 'time'): found[name] = [values[-1] if math.isfinite(values[-1]) else str(values[-1]), min(finite, default=None), max(finite, default=None)]
     losses = run.arrived()[1]
     n = min(len(losses), 24)
     curve = [losses[(i + 1)*len(losses)//n - 1] for i in range(n)]
