@@ -33,7 +33,7 @@ from ..basics.patch import patch
 from ..files.atomic import sweep_drafts, write_whole
 from ..files.saving import read_file
 from ..basics.loaders import as_loader
-from ..basics.losses import UNKNOWN, given_weight, loss_of, observed_loss, per_item, takes_only_pred, with_call
+from ..basics.losses import UNKNOWN, given_weight, loss_of, needs_no_target, per_item, torch_loss, weight_of_call, with_call
 from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..basics.text import plural, warn_user
@@ -42,25 +42,21 @@ from ..learner import Learner
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/predictions.ipynb #757697af
+_ACTIVATIONS: dict[Any, Callable[[Tensor], Tensor]] = {
+    F.cross_entropy: lambda p: p.softmax(1), F.nll_loss: torch.exp, F.binary_cross_entropy_with_logits: torch.sigmoid}
+
 def activation_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
-    "Return the function that turns scores into predictions: the loss's own `activation`, else softmax, sigmoid or the identity"
+    "Return the function that turns scores into predictions: the loss's own `activation`, else softmax, exp, sigmoid or the identity"
     if hasattr(loss_func, 'activation'): return loss_func.activation
-    if _is_cross_entropy(loss_func): return lambda p: p.softmax(1)
-    return torch.sigmoid if _is_bce(loss_func) else lambda p: p
-
-def _is_cross_entropy(loss_func: Any) -> bool:
-    return isinstance(loss_func, nn.CrossEntropyLoss) or loss_func is F.cross_entropy
-
-def _is_bce(loss_func: Any) -> bool:
-    return (isinstance(loss_func, nn.BCEWithLogitsLoss)
-            or loss_func is F.binary_cross_entropy_with_logits)
+    return _ACTIVATIONS.get(torch_loss(loss_func), lambda p: p)
 
 # %% ../../nbs/callbacks/predictions.ipynb #613ef0b4
 def decodes_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
     "Return the function that turns probabilities into decisions: the loss's own `decodes`, else argmax, a threshold of 0.5 or the identity"
     if hasattr(loss_func, 'decodes'): return loss_func.decodes
-    if _is_cross_entropy(loss_func): return lambda p: p.argmax(1)
-    return (lambda p: p > 0.5) if _is_bce(loss_func) else lambda p: p
+    kind = torch_loss(loss_func)
+    if kind in (F.cross_entropy, F.nll_loss): return lambda p: p.argmax(1)
+    return (lambda p: p > 0.5) if kind in (F.binary_cross_entropy_with_logits, F.binary_cross_entropy) else lambda p: p
 
 # %% ../../nbs/callbacks/predictions.ipynb #ae951e44
 def _has_reduction(loss_func: Any) -> bool:
@@ -118,8 +114,8 @@ def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable
 
 def _loss_and_weight(loss_func: Any, item: list[Any], batch_weight: Callable[..., Any] | None) -> tuple[Tensor, Tensor]:
     "Return the loss of a batch of one item, and how much it counts"
-    result, weight = observed_loss(loss_func, *item, loss_of=loss_of)
-    loss = loss_of(result).detach().mean()
+    result, call = with_call(loss_func, *item, loss_of=loss_of)
+    loss, weight = loss_of(result).detach().mean(), UNKNOWN if call is None else weight_of_call(*call)
     if batch_weight is not None: weight = given_weight(batch_weight, *item)
     weight = torch.as_tensor(1. if weight is None or weight is UNKNOWN else weight, device=loss.device, dtype=loss.dtype)
     return loss.where(weight != 0, 0), weight
@@ -142,7 +138,7 @@ def item_losses(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[...
 
 def losses_and_weights(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
     "Return `item_losses` of a batch, and how much each loss counts in the mean of all"
-    if not yb and not takes_only_pred(loss_func): raise ValueError('with_loss needs targets, and this loader has none')
+    if not yb and not needs_no_target(loss_func): raise ValueError('with_loss needs targets, and this loader has none')
     if loss_func is not None and not _has_reduction(loss_func): return _of_items_alone(loss_func, pred, yb, batch_weight)
     with interrupts_wait(), unreduced(loss_func) as f: found, call = with_call(f, pred, *yb, loss_of=loss_of)
     losses = loss_of(found)                     # the loss function may return parts, too

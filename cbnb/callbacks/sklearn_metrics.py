@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #f55ee090
 from ..basics.arguments import nearest, without_partial
+from ..basics.losses import torch_loss
 from ..basics.metric_functions import is_of_sklearn, name_of
 from .accum_metric import AccumMetric, flattened, not_half
 
@@ -50,12 +51,11 @@ def as_probabilities(pred: Tensor, has_classes: bool) -> Tensor:
     return pred.softmax(1)[:, 1] if pred.shape[1] == 2 else pred.softmax(1)
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #ae32eeae
+_KINDS = {F.cross_entropy: 'classes', F.binary_cross_entropy_with_logits: 'logits', F.binary_cross_entropy: 'probabilities'}
+
 def kind_of_loss(loss_func: Any) -> str:
     "Return 'classes' for a cross-entropy, 'probabilities' or 'logits' for a binary cross-entropy of these, otherwise ''"
-    f = without_partial(loss_func)
-    if isinstance(f, nn.CrossEntropyLoss) or f is F.cross_entropy: return 'classes'
-    if isinstance(f, nn.BCEWithLogitsLoss) or f is F.binary_cross_entropy_with_logits: return 'logits'
-    return 'probabilities' if isinstance(f, nn.BCELoss) or f is F.binary_cross_entropy else ''
+    return _KINDS.get(torch_loss(loss_func), '')
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #53859c6d
 def sklearn_function(name: str) -> Callable[..., float]:
