@@ -20,15 +20,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 # %% ../../nbs/lab/book.ipynb #f36fff86
 from ..basics.arguments import columns_hint, hinted
+from ..basics.nested import from_json
 from ..basics.patch import patch
 from ..basics.processes import process_number
 from ..basics.text import as_dataframe, lower_is_better, number, plural, warn_user
 from ..callback import Callback
+from ..files.export import lacks, make_part
 from ..files.rewind import RestorePoints
 from ..history import History, Run
-from .sources import GitStatus, environment, sources_of
+from .sources import GitStatus, environment, recipe_text, sources_of
 from .table import book_html, table_lines, visible
 from .store import TAKEN_BACK, RunWriter, connect, create, is_gone, opened, read_run, this_process, transaction
 from ..learner import Learner
@@ -57,6 +61,7 @@ class Entry:
             self.git = GitStatus()
             run, now = runs[-1], time.time()
             run.sources = sources_of(self.learn)
+            with contextlib.suppress(Exception): run.recipe = recipe_text(self.learn)      # an odd part of a learner is no reason to keep nothing
             facts = dict(process=this_process(), environment=environment(), sources=run.sources)
             self.writer = RunWriter(run, dict(started=now, tags=self.book.tags, **{name: json.dumps(value, default=str) for name, value in facts.items()}))
         self.write(seconds=1.)
@@ -272,11 +277,14 @@ class LabRun:
         file: the file of the lab book
         found: a line of the table `runs`
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        def learner(self, model: Any=..., dls: Any=..., **parts: Any) -> Learner: ...
     def __init__(self, file: Path, found: Any) -> None:
         self.file, self.id, self.epochs, self.steps = file, found['id'], found['epochs'] or 0, found['steps'] or 0
         self._name, self._tags, self._note = found['name'], found['tags'], found['note']
         self.started, self.ended, self.heartbeat = (t and datetime.fromtimestamp(t) for t in (found['started'], found['ended'], found['heartbeat']))
         self.settings, self.summary = json.loads(found['settings'] or '{}'), json.loads(found['summary'] or '{"values": {}, "curve": [], "time": 0}')
+        self.summary['values'] = {name: [float(v) if isinstance(v, str) else v for v in values] for name, values in self.summary['values'].items()}
         self.commit, self.clean = found['git_commit'], None if found['clean'] is None else bool(found['clean'])
         self.status: str = found['status']         # 'killed' if it runs no longer and its process could not say why
         if self.status == 'running' and found['process'] and is_gone(json.loads(found['process'])): self.status = 'killed'
@@ -368,7 +376,7 @@ class LabRun:
         "Return the columns in groups: of the run, best values, last values, length, settings, yours"
         values = self.summary['values']
         head = dict(id=self.id, name=self.name, status=self.status, started=self.started, ended=self.ended)
-        best = {f'best {name}': self._best(name, lower(name)) for name in values if name != 'train_loss'}
+        best = {f'best {name}': v[0] if (found := self._best(name, lower(name))) is None else found for name, v in values.items() if name != 'train_loss'}      # nan if all are
         length = dict(epochs=self.epochs, steps=self.steps, time=self.summary['time'])
         last = dict(tags=self.tags, note=self.note, commit=self.commit, clean=self.clean)
         taken = head | length | last                       # a metric or a setting with such a name has no column
@@ -407,6 +415,31 @@ def __getitem__(self: LabBook,
     found = [] if number == 0 or abs(number) >= 2**63 else self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)
     if found: return found[0]
     raise KeyError(f'the lab book {self.folder} has no run {number}: it has {plural(len(self), "run")}, see lab.runs')
+
+# %% ../../nbs/lab/book.ipynb #e5eb4c90
+@patch
+def learner(self: LabRun, model: Any = None, dls: Any = None, **parts: Any) -> Learner:
+    """Make a learner with the settings of this run
+
+    Args:
+        model: a model, or a function or class that makes one
+        dls: the data
+        **parts: other arguments of `Learner`, which replace those of the run
+    Returns:
+        a new learner, with the rate and the weight decay of the run
+    Raises:
+        ValueError: lab[{id}].learner needs ...: ......
+    """
+    with opened(self.file) as db: recipe = from_json(read_run(db, self.id).recipe or '{}', [])
+    missing = {part: f'a record has no {words}' for part, value, words in (('model', model, 'weights, only source'), ('dls', dls, 'data')) if value is None}
+    found = {part: value for part, value in recipe.get('parts', {}).items() if part not in parts}
+    if not recipe and 'loss_func' not in parts: missing['loss_func'] = 'this record has no recipe of its learner'
+    missing |= {part: why.removesuffix(' (trust=True allows it)') for part, value in found.items() if (why := lacks(value, part)) is not None}
+    if missing:
+        own = ', '.join(name for name in self.sources if name.split()[0] in ('model', 'loss', 'step', 'callback'))
+        raise ValueError(f'lab[{self.id}].learner needs {", ".join(f"{part}=..." for part in missing)}: {"; ".join(missing.values())}{own and f". lab[{self.id}].sources has the source of {own}"}')
+    rates = {name: self.settings[name] for name in ('lr', 'wd') if name in self.settings}
+    return Learner(dls, model if isinstance(model, nn.Module) else model(), **recipe.get('plain', {}) | rates | {part: make_part(value) for part, value in found.items()} | parts)
 
 # %% ../../nbs/lab/book.ipynb #b13080f7
 @patch

@@ -195,8 +195,12 @@ class Sweep:
         self.make = make
 
     def score(self, row: Mapping[str, Any]) -> float:
-        """Return the value of a row of the table of epochs so that lower is better. A value that is missing or not finite is inf
+        """Return the value that the sweep compares. Lower is better
 
+        Args:
+            row: row of the table of epochs
+        Returns:
+            the value, or minus the value if higher is better; inf if it is missing or not finite
         Raises:
             ValueError: monitor={monitor} is no column: ...
         """
@@ -206,7 +210,14 @@ class Sweep:
         return float(value) if self.lower else -float(value)
 
     def add(self, run: Run, point: dict[str, Any]) -> bool:
-        "Add a run. Return whether it is the best so far"
+        """Add a run
+
+        Args:
+            run: the record of the run
+            point: its settings
+        Returns:
+            whether it is the best so far
+        """
         value = run.epochs[-1].get(self.monitor) if run.epochs else None
         status = 'pruned' if run.settings.get('pruned') else run.status
         self.runs.append(run)
