@@ -66,7 +66,7 @@ class Space:
         if isinstance(values, tuple):
             low, high = values[:2]
             if not low < high or values[2:] and low <= 0: raise ValueError(f"{name}={values!r}: a range is (low, high) with low < high, and with 'log' above 0")
-        elif not values: raise ValueError(f'{name}=[] has no values')
+        elif not values: raise ValueError(f'{name}=[] has no values: list at least one')
         elif len({str(word_of(v)) for v in values}) < len(values): raise ValueError(
             f'{name} has several values that are written as {str(word_of(values[0]))!r}: give names to them, such as strings, and choose by name in the function for make')
 
@@ -92,7 +92,7 @@ class Halving:
 
     def __init__(self, space: Space, n: int | None, seed: int, prune: bool) -> None:
         rng, grid = random.Random(seed), space.grid()
-        if grid is None and n is None: raise ValueError('a range has no end of values: pass n, the number of runs')
+        if grid is None and n is None: raise ValueError('a range has infinitely many values: pass n, the number of runs')
         if grid is not None: rng.shuffle(grid)
         self.points, self.prune = grid[:n] if grid is not None else [space.draw(rng) for _ in range(n or 0)], prune
         self.seen: dict[int, list[float]] = {}
@@ -117,7 +117,7 @@ class OptunaStudy:
     def __init__(self, space: Space, n: int | None, seed: int, prune: Any) -> None:
         try: import optuna
         except ImportError as e: raise ImportError('engine="optuna" needs Optuna: pip install "cbnb[sweep]"') from e
-        if n is None: raise ValueError('Optuna needs n, the number of runs')
+        if n is None: raise ValueError('engine="optuna" needs the number of runs: pass n=20, for example')
         self.trials: dict[int, Any] = {}            # of the runs that have not ended, by the number of the run
         self.optuna, self.space, self.n, self.seed = optuna, space, n, seed
         default = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3) if prune is True else optuna.pruners.NopPruner()
@@ -202,9 +202,9 @@ class Sweep:
         Returns:
             the value, or minus the value if higher is better; inf if it is missing or not finite
         Raises:
-            ValueError: monitor={monitor} is no column: ...
+            ValueError: monitor={monitor} is not a column: ...
         """
-        if self.monitor not in row: raise ValueError(f'monitor={self.monitor!r} is no column: {columns_hint(self.monitor, list(row))}')
+        if self.monitor not in row: raise ValueError(f'monitor={self.monitor!r} is not a column: {columns_hint(self.monitor, list(row))}')
         value = row[self.monitor]
         if not isinstance(value, (int, float)) or not math.isfinite(value): return math.inf
         return float(value) if self.lower else -float(value)
@@ -238,9 +238,9 @@ class Sweep:
         """Settings of the best run, for `learn.fit(n_epoch, **found.best)`. Raises `ValueError` if no run has finished with a finite value
 
         Raises:
-            ValueError: no run of the sweep has finished with a finite {monitor}
+            ValueError: no run of the sweep has finished with a finite {monitor}, so there is no best run: try lower rates
         """
-        if (i := self.best_number) is None: raise ValueError(f'no run of the sweep has finished with a finite {self.monitor}')
+        if (i := self.best_number) is None: raise ValueError(f'no run of the sweep has finished with a finite {self.monitor}, so there is no best run: try lower rates')
         return dict(self.points[i])
 
     @property
@@ -255,9 +255,10 @@ class Sweep:
         Returns:
             the learner of the sweep, or a new one if the sweep had a `make`
         Raises:
-            ValueError: there are no weights: no run of the sweep has finished here with a finite value
+            ValueError: there are no weights, because no run of the sweep has finished with a finite value in this process: call
+                learn.sweep again
         """
-        if self.states is None or self.make is None: raise ValueError('there are no weights: no run of the sweep has finished here with a finite value')
+        if self.states is None or self.make is None: raise ValueError('there are no weights, because no run of the sweep has finished with a finite value in this process: call learn.sweep again')
         learn = self.make(self.best)
         load_module_states(learn, self.states)
         return learn
@@ -391,11 +392,14 @@ class Runner:
     def _fit(self, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool], runs: list[Run]) -> None:
         set_seed(self.marks['seed'])
         learn = self.make(**{name: point[name] for name in self.made}) if self.make else self.learn
-        if not hasattr(learn, 'recorder'): raise ValueError('a sweep compares what the Recorder records, and this learner has none: pass cbs=Recorder()')
-        before, trial = len(learn.recorded_runs()), SweepRun(falls_behind, self.marks | words_of(point), self.found.score)
+        trial = SweepRun(falls_behind, self.marks | words_of(point), self.found.score)
         fitted = {name: value for name, value in point.items() if name not in self.made}
-        try: _quiet_fit(learn, self.method, self.n_epoch, fitted, [*self.cbs, trial])
-        finally: runs += learn.recorded_runs()[before:]
+        with learn.added_cbs(self.cbs):
+            if not hasattr(learn, 'recorder'): raise ValueError(
+                'a sweep compares the values of the Recorder, and this learner has no Recorder: pass cbs=Recorder() to sweep')
+            before = len(learn.recorded_runs())
+            try: _quiet_fit(learn, self.method, self.n_epoch, fitted, [trial])
+            finally: runs += learn.recorded_runs()[before:]
         states = module_states(learn)
         if self.found.add(runs[-1], point): self.keep({name: {k: v.detach().to('cpu', copy=True) for k, v in state.items()} for name, state in states.items()}, point)
 
