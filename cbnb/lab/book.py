@@ -20,15 +20,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 # %% ../../nbs/lab/book.ipynb #f36fff86
 from ..basics.arguments import columns_hint, hinted
+from ..basics.nested import from_json
 from ..basics.patch import patch
 from ..basics.processes import process_number
 from ..basics.text import as_dataframe, lower_is_better, number, plural, warn_user
 from ..callback import Callback
+from ..files.checkpoints import checkpoints, read_checkpoint, read_manifest, remove_checkpoint, write_checkpoint
+from ..files.export import lacks, make_part
 from ..files.rewind import RestorePoints
+from ..files.state import load_model_state, model_differs, model_state
 from ..history import History, Run
-from .sources import GitStatus, environment, sources_of
+from .sources import GitStatus, environment, recipe_text, sources_of
 from .table import book_html, table_lines, visible
 from .store import TAKEN_BACK, RunWriter, connect, create, is_gone, opened, read_run, this_process, transaction
 from ..learner import Learner
@@ -44,7 +50,7 @@ class Entry:
         self.db: Any = None
         self.inode: int | None = None         # of the file that `writer` has written to
         self.git: GitStatus | None = None
-        self.due = math.inf
+        self.due, self.n_complete = math.inf, 0      # when to write again; complete epochs whose weights were looked at
 
     def new_runs(self) -> list[Run]:
         "Return the runs that are new to the history. In a fit that resumes, these are all runs of the checkpoint"
@@ -57,6 +63,7 @@ class Entry:
             self.git = GitStatus()
             run, now = runs[-1], time.time()
             run.sources = sources_of(self.learn)
+            with contextlib.suppress(Exception): run.recipe = recipe_text(self.learn)      # an odd part of a learner is no reason to keep nothing
             facts = dict(process=this_process(), environment=environment(), sources=run.sources)
             self.writer = RunWriter(run, dict(started=now, tags=self.book.tags, **{name: json.dumps(value, default=str) for name, value in facts.items()}))
         self.write(seconds=1.)
@@ -64,6 +71,7 @@ class Entry:
     def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
         "Yield the batches, and write from time to time"
         __tracebackhide__ = True
+        self.keep_weights()
         while True:
             try: batch = [next(batches)]
             except StopIteration: return
@@ -81,6 +89,21 @@ class Entry:
             self.writer.run.kept[self.book.file] = self.writer.id, self.writer.known['started']
             return True
         return False
+
+    def keep_weights(self, final: bool = False) -> None:
+        "Save the weights if the epoch before was the best one so far, and at the end"
+        if not self.book.weights or self.writer is None or self.writer.id is None: return
+        losses = [row.get('valid_loss') for row in self.writer.run.epochs if row['complete']]
+        finite = [loss for loss in losses if isinstance(loss, float) and math.isfinite(loss)]
+        new, self.n_complete = len(losses) > self.n_complete, len(losses)
+        due = dict(best=new and finite and losses[-1] == min(finite), last=final)
+        folder = self.book.file.parent/'weights'/str(self.writer.id)
+        with self.book._warned():
+            for which in [name for name in self.book.weights.split() if due[name]]:
+                older = [path for path in checkpoints(folder) if path.name.endswith(f'_{which}')]
+                state = model_state(self.learn.model) | dict(grads={})
+                write_checkpoint(folder, which, state, started=self.writer.known['started'], epoch=len(losses) - 1, valid_loss=losses[-1] if losses else None)
+                for path in older: remove_checkpoint(path)
 
     def _connect(self, writer: RunWriter, seconds: float) -> None:
         "Open the file, and make it again if it was deleted. Another file gets the whole run"
@@ -100,6 +123,7 @@ class Entry:
     def end(self) -> None:
         "Write how the fit has ended, and then the ends of fits that could not be written"
         if self.writer is None and self.new_runs(): self.begin()          # it ran in other processes
+        self.keep_weights(final=True)
         self.learn, self.before = None, []                                # an end that waits to be written keeps no model
         self.book._write_ends(self)
 
@@ -121,6 +145,10 @@ class LabBook(Callback):
         folder: folder of the lab book, which is created; several processes may use it at once
         every: seconds between two writes within a fit; a killed fit is complete up to its last write
         tags: words for all fits that this object keeps, such as 'baseline small', or a list of words
+        weights: 'best', 'last' or 'best last': also keep these weights of each fit; the best by the validation loss of an
+            epoch
+    Raises:
+        ValueError: weights={weights}: pass 'best', 'last' or 'best last'
     Example:
         from cbnb.toy import line_learner
         own = LabBook('own')
@@ -139,10 +167,12 @@ class LabBook(Callback):
         def _repr_pretty_(self, p: Any, cycle: bool) -> None: ...
         def to_dataframe(self) -> Any: ...
         def delete(self, *numbers: int, confirm: bool=...) -> None: ...
-    no_state = ('folder', 'file', 'every', 'tags', 'told', 'entries', 'unwritten', 'for_all', 'replaced', '_learn')
+    no_state = ('folder', 'file', 'every', 'tags', 'weights', 'told', 'entries', 'unwritten', 'for_all', 'replaced', '_learn')
 
     @hinted
-    def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str | Iterable[str] = ''):
+    def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str | Iterable[str] = '', weights: str = ''):
+        if set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={weights!r}: pass 'best', 'last' or 'best last'")
+        self.weights = weights
         self.folder, self.every, self.tags = Path(folder), float(every), _words(tags)
         self.file = self.folder.expanduser().resolve()/'runs.sqlite'
         self.told = self.for_all = False               # whether it has warned; whether it has kept fits of all learners
@@ -272,11 +302,14 @@ class LabRun:
         file: the file of the lab book
         found: a line of the table `runs`
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        def learner(self, model: Any=..., dls: Any=..., **parts: Any) -> Learner: ...
     def __init__(self, file: Path, found: Any) -> None:
         self.file, self.id, self.epochs, self.steps = file, found['id'], found['epochs'] or 0, found['steps'] or 0
         self._name, self._tags, self._note = found['name'], found['tags'], found['note']
         self.started, self.ended, self.heartbeat = (t and datetime.fromtimestamp(t) for t in (found['started'], found['ended'], found['heartbeat']))
         self.settings, self.summary = json.loads(found['settings'] or '{}'), json.loads(found['summary'] or '{"values": {}, "curve": [], "time": 0}')
+        self.summary['values'] = {name: [float(v) if isinstance(v, str) else v for v in values] for name, values in self.summary['values'].items()}
         self.commit, self.clean = found['git_commit'], None if found['clean'] is None else bool(found['clean'])
         self.status: str = found['status']         # 'killed' if it runs no longer and its process could not say why
         if self.status == 'running' and found['process'] and is_gone(json.loads(found['process'])): self.status = 'killed'
@@ -340,6 +373,28 @@ class LabRun:
         "Versions, machine, device and folder"
         return self._json('environment')
 
+    @property
+    def weights(self) -> dict[str, Path]:
+        "The folders with the 'best' and the 'last' weights, if the lab book keeps them"
+        found = {path.name.partition('_')[2]: path for path in checkpoints(self.file.parent/'weights'/str(self.id))}
+        started = self.started.timestamp() if self.started else math.nan
+        return {which: path for which, path in found.items() if abs(read_manifest(path).get('started', math.nan) - started) < 1e-3}
+
+    def load_weights(self, model: Any, which: str = 'best') -> None:
+        """Load the weights of this run into a model
+
+        Args:
+            model: the model to load into
+            which: 'best' or 'last'
+        Raises:
+            ValueError: lab[{id}] has no {which} weights...: LabBook(folder, weights='best last') keeps them for later fits
+            ValueError: the model does not fit the weights in {path}: {why}
+        """
+        if (path := self.weights.get(which)) is None: raise ValueError(f"lab[{self.id}] has no {which} weights{', only the ' + ' and '.join(self.weights) if self.weights else ''}: LabBook(folder, weights='best last') keeps them for later fits")
+        state = read_checkpoint(path)
+        if why := model_differs(model, state): raise ValueError(f'the model does not fit the weights in {path}: {why}')
+        load_model_state(model, state)
+
     def best(self, metric: str = 'valid_loss') -> float | None:
         """Return the best value of a loss or a metric
 
@@ -368,7 +423,7 @@ class LabRun:
         "Return the columns in groups: of the run, best values, last values, length, settings, yours"
         values = self.summary['values']
         head = dict(id=self.id, name=self.name, status=self.status, started=self.started, ended=self.ended)
-        best = {f'best {name}': self._best(name, lower(name)) for name in values if name != 'train_loss'}
+        best = {f'best {name}': v[0] if (found := self._best(name, lower(name))) is None else found for name, v in values.items() if name != 'train_loss'}      # nan if all are
         length = dict(epochs=self.epochs, steps=self.steps, time=self.summary['time'])
         last = dict(tags=self.tags, note=self.note, commit=self.commit, clean=self.clean)
         taken = head | length | last                       # a metric or a setting with such a name has no column
@@ -407,6 +462,31 @@ def __getitem__(self: LabBook,
     found = [] if number == 0 or abs(number) >= 2**63 else self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)
     if found: return found[0]
     raise KeyError(f'the lab book {self.folder} has no run {number}: it has {plural(len(self), "run")}, see lab.runs')
+
+# %% ../../nbs/lab/book.ipynb #e5eb4c90
+@patch
+def learner(self: LabRun, model: Any = None, dls: Any = None, **parts: Any) -> Learner:
+    """Make a learner with the settings of this run
+
+    Args:
+        model: a model, or a function or class that makes one
+        dls: the data
+        **parts: other arguments of `Learner`, which replace those of the run
+    Returns:
+        a new learner, with the rate and the weight decay of the run
+    Raises:
+        ValueError: lab[{id}].learner needs ...: ......
+    """
+    with opened(self.file) as db: recipe = from_json(read_run(db, self.id).recipe or '{}', [])
+    missing = {part: f'a record has no {words}' for part, value, words in (('model', model, 'weights, only source'), ('dls', dls, 'data')) if value is None}
+    found = {part: value for part, value in recipe.get('parts', {}).items() if part not in parts}
+    if not recipe and 'loss_func' not in parts: missing['loss_func'] = 'this record has no recipe of its learner'
+    missing |= {part: why.removesuffix(' (trust=True allows it)') for part, value in found.items() if (why := lacks(value, part)) is not None}
+    if missing:
+        own = ', '.join(name for name in self.sources if name.split()[0] in ('model', 'loss', 'step', 'callback'))
+        raise ValueError(f'lab[{self.id}].learner needs {", ".join(f"{part}=..." for part in missing)}: {"; ".join(missing.values())}{own and f". lab[{self.id}].sources has the source of {own}"}')
+    rates = {name: self.settings[name] for name in ('lr', 'wd') if name in self.settings}
+    return Learner(dls, model if isinstance(model, nn.Module) else model(), **recipe.get('plain', {}) | rates | {part: make_part(value) for part, value in found.items()} | parts)
 
 # %% ../../nbs/lab/book.ipynb #b13080f7
 @patch
@@ -477,3 +557,6 @@ def delete(self: LabBook, *numbers: int, confirm: bool = False) -> None:
     if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(f'{", ".join(busy)} is still running: stop it first')
     if not confirm: raise ValueError(f'delete would remove {labels} from {self.folder} for good: pass confirm=True')
     with opened(self.file) as db, transaction(db): db.executemany('DELETE FROM runs WHERE id=?', [(run.id,) for run in runs])
+    for run in runs:
+        with contextlib.suppress(ValueError):                  # damaged weights stay
+            for path in run.weights.values(): remove_checkpoint(path)

@@ -36,8 +36,8 @@ CREATE TABLE runs(
     process TEXT,                                  -- JSON: host, process id, start of the process
     epochs INTEGER, steps INTEGER,                 -- epochs that are complete, training batches
     settings TEXT,                                 -- JSON: arguments of the fit, model, optimizer, callbacks
-    summary TEXT,                                  -- JSON: values, metric -> [last, lowest, highest]; curve, of the training loss
-    fit TEXT,                                      -- JSON: what else a Run holds, such as events
+    summary TEXT,                                  -- JSON: values, metric -> [last, lowest, highest], of which the last may be 'nan' or 'inf'; curve, of the training loss
+    fit TEXT,                                      -- JSON: what else a Run holds, such as events, and the recipe of the learner
     environment TEXT,                              -- JSON: versions, machine, folder
     git_commit TEXT, clean INTEGER,                -- clean: 1 without uncommitted changes of tracked files
     sources TEXT);                                 -- JSON: name -> source of model, loss, step, and of the running cell
@@ -163,14 +163,14 @@ def summary_of(run: Run) -> dict[str, Any]:
     for name in run.metric_names:
         values = [v for row in run.epochs if isinstance(v := row.get(name), (int, float)) and not isinstance(v, bool)]
         finite = [v for v in values if math.isfinite(v)]
-        if values and name not in ('epoch', 'step', 'time'): found[name] = [values[-1], min(finite, default=None), max(finite, default=None)]
+        if values and name not in ('epoch', 'step', 'time'): found[name] = [values[-1] if math.isfinite(values[-1]) else str(values[-1]), min(finite, default=None), max(finite, default=None)]
     losses = run.arrived()[1]
     n = min(len(losses), 24)
     curve = [losses[(i + 1)*len(losses)//n - 1] for i in range(n)]
     return dict(values=found, time=sum(row.get('time') or 0. for row in run.epochs), curve=[float(f'{v:.4g}') for v in curve if math.isfinite(v)])
 
 # %% ../../nbs/lab/store.ipynb #e50a9875
-_FIT = ('number', 'metric_names', 'n_epoch', 'beta', 'start_epoch', 'given_name', 'events')
+_FIT = ('number', 'metric_names', 'n_epoch', 'beta', 'start_epoch', 'given_name', 'events', 'recipe')
 BOOLS = ('complete', 'mid_epoch')       # columns of the table of epochs with True or False
 
 class RunWriter:
@@ -234,6 +234,7 @@ def read_run(db: Any, number: int) -> Run:
     run.load_state_dict(fit | dict(
         status=line['status'], settings=json.loads(line['settings']), epochs=list(rows.values()), raw=raw, named=named,
         values=[[row.get(name) for name in names] for row in rows.values()], hypers={name: values for name, (values, _) in found.items() if name not in named}))
+    run.recipe = fit.get('recipe', '')
     return run
 
 # %% ../../nbs/lab/store.ipynb #e37a0073

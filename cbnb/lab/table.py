@@ -35,7 +35,7 @@ _CONTROLS = re.compile(r'[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u
 
 def visible(text: str) -> str:
     "Return text with its control characters as escapes, so that a terminal does not obey them"
-    return _CONTROLS.sub(lambda found: f'\\u{ord(found[0]):04x}', text)
+    return text if text.isprintable() else _CONTROLS.sub(lambda found: f'\\u{ord(found[0]):04x}', text)
 
 def text_of(name: str, value: Any) -> str:
     "Format a value of the table"
@@ -60,7 +60,8 @@ def _format(name: str, values: Sequence[Any]) -> str:
 def _packed(name: str, value: Any, kind: str) -> Any:
     if value is None or value == '': return None
     if kind == 'text': return text_of(name, value)
-    return None if not math.isfinite(value) else float(f'{value:.6g}') if isinstance(value, float) else value
+    if not math.isfinite(value): return str(value)            # JSON has no nan
+    return float(f'{value:.6g}') if isinstance(value, float) else value
 
 def table_data(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[float]],
     of: str = 'lab',             # the runs in the call that `book.js` shows for marked rows
@@ -72,17 +73,22 @@ def table_data(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[floa
     for name in rows[0]:
         values = [row[name] for row in rows]
         kind, metric = _format(name, values), name.removeprefix('best ')
-        down = name in ('id', 'started') or f'best {metric}' in rows[0] and not lower_is_better(metric)
-        columns.append(dict(name=name, format=kind, shown=name in shown, down=down, values=[_packed(name, v, kind) for v in values]))
+        high = name in ('id', 'started') or f'best {metric}' in rows[0] and not lower_is_better(metric)
+        columns.append(dict(name=name, format=kind, shown=name in shown, down=high, values=[_packed(name, v, kind) for v in values]))
     css = css_variables('.cbnb-runs') + asset('compare.css') + asset('book.css')
     first = dict(column=list(rows[0]).index(sort), down=down) if sort else dict(column=0, down=True)
     return dict(kind='book', css=css, size=50, of=of, sort=first, columns=columns, curves=[curve_text(curve) for curve in curves])
 
 # %% ../../nbs/lab/table.ipynb #b8165613
+def _short(name: str, value: Any) -> str:
+    "Format a value in one line of up to 40 characters"
+    text = text_of(name, value).replace('\n', ' ')
+    return text if len(text) <= 40 else text[:37] + '...'
+
 def table_lines(rows: Sequence[Mapping[str, Any]], most: int = 20) -> list[str]:
     "Return the newest runs as lines of text"
     names, left_out = shown_columns(rows), len(rows) - most
-    lines = text_table([tuple(names), *(tuple(text_of(name, row[name]).replace('\n', ' ')[:40] for name in names) for row in rows[:most])])
+    lines = text_table([tuple(names), *(tuple(_short(name, row[name]) for name in names) for row in rows[:most])])
     return lines + [f'... and {plural(left_out, "older run")}']*(left_out > 0)
 
 def book_html(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[float]],
@@ -93,9 +99,10 @@ def book_html(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[float
     "Return the table as HTML. All text of runs is escaped"
     if not rows: return '<p>the lab book has no runs yet</p>'
     names = shown_columns(rows)
-    cells = [[*(text_of(name, row[name]) for name in names), sparkline(curve)] for row, curve in zip(rows[:most], curves)]
+    texts = [[_short(name, row[name]) for name in names] for row in rows[:most]]
+    cells = [[number, sparkline(curve, 12), *others] for (number, *others), curve in zip(texts, curves)]
     sides = ['right' if _format(name, [row[name] for row in rows[:most]]) != 'text' else 'left' for name in names]
-    still = html_table([*names, 'training loss'], cells, [*sides, 'left'])
+    still = html_table([names[0], 'training loss', *names[1:]], cells, [f'{side};white-space:pre' for side in (sides[0], 'left', *sides[1:])])
     if (left_out := len(rows) - most) > 0: still += f'<p>... and {plural(left_out, "older run")}</p>'
     if not (runs_scripts() if live is None else live): return f'<div style="overflow-x:auto" tabindex="0" role="region" aria-label="runs of the lab book">{still}</div>'
     return scripted(still, script('book.js'), table_data(rows, curves, **more), True)

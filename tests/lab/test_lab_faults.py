@@ -3,6 +3,7 @@
 import copy
 import csv
 import gc
+import json
 import os
 import pickle
 import shutil
@@ -10,8 +11,11 @@ import sqlite3
 import subprocess
 import sys
 import weakref
+from functools import partial
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 import cbnb.all as cbnb
 from cbnb.lab import store
@@ -341,3 +345,140 @@ def test_a_run_is_read_without_a_date(lab):
     run: LabRun = lab[1]
     assert run.started is None and lab.rows()[0]["started"] is None and lab._repr_html_()
     main(["runs", "show", "1", "--folder", str(lab.folder)])
+
+
+# --- the learner of a run
+
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+
+
+def own_loss(pred, y):
+    return (pred - y).abs().mean()
+
+
+LEARNERS = dict(
+    plain=dict(),
+    function=dict(loss_func=F.mse_loss),
+    partial=dict(loss_func=partial(F.smooth_l1_loss, beta=0.5)),
+    arguments=dict(loss_func=torch.nn.HuberLoss(delta=2.0), opt_func=partial(torch.optim.SGD, momentum=0.8, nesterov=True), wd=0.1),
+    metric=dict(metrics=cbnb.AvgMetric(F.l1_loss)),
+)
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_the_learner_of_a_run_trains_as_the_run_did(lab, kind: str):
+    given = dict(metrics=None) | LEARNERS[kind]
+    learn = wave_learner(**given)
+    learn.fit(2, 0.02)
+    book = LabBook(lab.folder)  # as in a new kernel
+    cbnb.set_seed(0)
+    same = wave_learner()
+    again = book[1].learner(model=same.model, dls=learn.dls, **({} if kind != "metric" else dict(metrics=LEARNERS[kind]["metrics"])))
+    again.logger = lambda row: None
+    assert again.lr == 0.02 and type(again.loss_func) is type(learn.loss_func)
+    again.fit(2)
+    book.close()
+    assert list(again.recorder.last().raw_losses) == list(learn.recorder.last().raw_losses)
+    assert book[1].settings == book[2].settings
+
+
+def test_what_a_record_cannot_make_is_named(lab):
+    wave_learner(loss_func=own_loss, metrics=[first("other")], batch_weight=lambda pred, y: len(y)).fit(1)
+    run, dls = lab[1], wave_learner().dls
+    with pytest.raises(
+        ValueError,
+        match=r"lab\[1\].learner needs model=..., dls=..., loss_func=..., metrics=..., batch_weight=...: .*the source of loss own_loss",
+    ) as error:
+        run.learner()
+    assert "trust" not in str(error.value)
+    own = dict(loss_func=own_loss, metrics=None, batch_weight=None)
+    with pytest.raises(ValueError, match="needs dls=...: a record has no data"):
+        run.learner(net, **own)
+    assert run.learner(net, dls, **own, lr=0.5).lr == 0.5
+    learn = wave_learner(loss_func=torch.nn.MSELoss(), metrics=None)
+    learn.loss_func = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor([2.0]))
+    learn.fit(1)
+    with pytest.raises(ValueError, match="needs loss_func=...: loss_func with tensors"):
+        lab[2].learner(net, dls)
+
+
+def test_a_record_runs_no_code(lab, tmp_path, monkeypatch):
+    wave_learner(metrics=None).fit(1)
+    (tmp_path / "evil.py").write_text("raise SystemExit('code of the file ran')\ndef loss(pred, y): return 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    kept = lab[1].run.recipe
+    assert "torch.nn.modules.loss:MSELoss" in kept
+    for path in ("evil:loss", "os:system", "torch.nn.functional:math.exp", "torch.nn.functional.evil:loss", "builtins:eval"):
+        with sqlite3.connect(lab.file) as db:
+            fit = json.loads(db.execute("SELECT fit FROM runs").fetchone()[0])
+            fit["recipe"] = kept.replace("torch.nn.modules.loss:MSELoss", path)
+            db.execute("UPDATE runs SET fit=?", (json.dumps(fit),))
+        db.close()
+        with pytest.raises(ValueError, match="needs loss_func=...: .* importing it runs code"):
+            lab[1].learner(net, wave_learner().dls)
+    with sqlite3.connect(lab.file) as db:
+        db.execute("UPDATE runs SET fit=?", (json.dumps({k: v for k, v in fit.items() if k != "recipe"}),))
+    db.close()
+    with pytest.raises(ValueError, match="needs loss_func=...: this record has no recipe"):
+        lab[1].learner(net, wave_learner().dls)
+    assert lab[1].learner(net, wave_learner().dls, loss_func=F.mse_loss).loss_func is F.mse_loss
+
+
+# --- weights
+
+
+def test_the_best_and_the_last_weights_are_kept(tmp_path):
+    book = LabBook(tmp_path / "runs", weights="best last")
+    learn, states = wave_learner(metrics=None), []
+    learn.fit(3, 0.02, cbs=cbnb.Callback(after_epoch=lambda cb: states.append(copy.deepcopy(cb.model.state_dict()))))
+    learn.fit(2, 3.0, cbs=cbnb.Callback(after_epoch=lambda cb: states.append(copy.deepcopy(cb.model.state_dict()))))  # the loss rises
+    learn.fit(3, keep_best=True)
+    book.close()
+    first = 0
+    for run, n in zip(book.runs[:2], (3, 2)):
+        losses = run.history["valid_loss"]
+        for which, at in (("best", losses.index(min(losses))), ("last", n - 1)):
+            model = net()
+            run.load_weights(model, which)
+            assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), states[first + at].values()))
+        first += n
+    assert [sorted(path.name for path in run.weights.values()) for run in book.runs[1:2]] == [
+        [path.name for path in sorted(book[2].weights.values())]
+    ]
+    model = net()
+    book[3].load_weights(model)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), learn.model.parameters()))
+    assert len(list((book.folder / "weights" / "1").iterdir())) == 2
+    folders = list(book[1].weights.values())
+    book.delete(1, confirm=True)
+    assert not any(path.exists() for path in folders) and book[2].weights
+
+
+def test_weights_of_a_fit_that_failed_and_of_another_book(tmp_path):
+    def fail(cb):
+        if cb.epoch == 2:
+            raise ZeroDivisionError
+
+    book = LabBook(tmp_path / "runs", weights="best")
+    learn = wave_learner()
+    with pytest.raises(ZeroDivisionError):
+        learn.fit(3, cbs=cbnb.Callback(before_epoch=fail))
+    assert list(book[1].weights) == ["best"]
+    with pytest.raises(ValueError, match=r"lab\[1\] has no last weights, only the best: LabBook"):
+        book[1].load_weights(net(), "last")
+    with pytest.raises(ValueError, match="does not fit the weights"):
+        book[1].load_weights(torch.nn.Linear(1, 1))
+    book.file.unlink()
+    book.weights = ""
+    wave_learner().fit(1)  # number 1 of a new file
+    assert book[1].weights == {}
+    (book.folder / "weights" / "2").write_text("in the way")
+    book.weights = "last"
+    with pytest.warns(UserWarning, match="The fit goes on"):
+        wave_learner().fit(1)
+    book.close()
+    assert book[2].status == "done"
+    with pytest.raises(ValueError, match="pass 'best', 'last' or 'best last'"):
+        LabBook(tmp_path / "other", weights="all")
