@@ -314,7 +314,7 @@ def test_what_is_a_step():
     for wrong, words in [
         (ModelLossStep, "is the class ModelLossStep: pass an instance"),
         (types.SimpleNamespace(**parts), "has the parts of a step"),
-        (3, "train_step=3 is no step"),
+        (3, "train_step=3 is not a step"),
     ]:
         with pytest.raises(TypeError, match=words):
             as_step(wrong, "train_step")
@@ -483,7 +483,7 @@ def test_the_rate_is_that_of_the_learner_or_of_the_optimizer(lr, opt_func, want)
 
 
 def test_two_different_rates_are_refused():
-    with pytest.raises(ValueError, match="given twice: lr=0.1, and 0.5 in opt_func"):
+    with pytest.raises(ValueError, match="given twice, as lr=0.1 and as 0.5 in opt_func"):
         checked_lr(0.1, partial(torch.optim.SGD, lr=0.5))
 
 
@@ -515,7 +515,7 @@ def test_a_fit_that_begins_later_counts_as_if_it_had_begun_before():
     assert seen == [(3, 0, 0.75), (3, 0, 0.75), (3, 1, 0.875), (3, 2, 1.0)]
     learn.fit(4, start_epoch=4)
     assert learn.recorder.history[-1].n_steps == 0
-    with pytest.raises(ValueError, match="start_epoch=5 is after n_epoch=4"):
+    with pytest.raises(ValueError, match="start_epoch=5 should not be above n_epoch=4"):
         learn.fit(4, start_epoch=5)
 
 

@@ -1438,7 +1438,7 @@ def test_a_step_with_an_optimizer_of_its_own_has_no_rate_to_sweep():
     learn = regression()
     own = line_learner(dls=learn.dls, model=model, train_step=cbnb.UpdateStep(step), opt_func=torch.optim.AdamW)
     before = model.weight.detach().clone()
-    with pytest.raises(ValueError, match="so there is no rate to sweep"):
+    with pytest.raises(ValueError, match="so lr_find cannot change the rate"):
         sweep(own, num_it=10)
     assert torch.equal(model.weight, before)
 
