@@ -19,7 +19,7 @@ from torch import Tensor
 
 # %% ../nbs/11_metrics.ipynb #52cab884
 from cbnb.basics.metric_functions import (
-    IGNORED, AllPairs, Layout, check_averaged, checked_outputs, class_axis, name_of, noting, one_number, pick_output,
+    IGNORED, AllPairs, Averaging, Layout, check_averaged, checked_outputs, class_axis, name_of, noting, one_number, pick_output,
     takes_targets_first)
 from .basics.arguments import without_partial
 from .basics.devices import exact_dtype
@@ -187,8 +187,8 @@ class AvgMetric(MeanMetric):
     Args:
         func: called with the prediction and the targets of a batch; returns a mean
         name: heading of its column; None: the function's name
-        batch_weight: `batch_weight(pred, *yb)`: how much the value of a batch counts; None: its class numbers that are not
-            ignored, otherwise its items
+        batch_weight: `batch_weight(pred, *yb)`: how much the value of a batch counts; None: its items, or its class numbers
+            that are not ignored, as `Averaging` finds out
     Example:
         from cbnb.toy import mae
         assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
@@ -197,19 +197,38 @@ class AvgMetric(MeanMetric):
     def __init__(self, func: Callable[..., Any], name: str | None = None, batch_weight: Callable[..., Any] | None = None) -> None:
         check_averaged(func)
         self.func, self._name, self.targets_first = func, name or name_of(func), takes_targets_first(func)
-        self.batch_weight, self.takes, self.pairs = batch_weight, _takes_layout(func), AllPairs()
+        self.batch_weight, self.takes, self.pairs, self.averaging = batch_weight, _takes_layout(func), AllPairs(), Averaging()
         self.layout = Layout(ignore_index=getattr(func, 'keywords', {}).get('ignore_index'))
+        self.is_compiled = hasattr(func, '_torchdynamo_orig_callable')           # compiled code is not observed
+        self.ignores = 'ignore_index' in self.takes or self.layout.ignore_index is not None
         super().__init__()
     def reset(self) -> None:
         super().reset()
+        self.mean_of_labels = RunningMean()
         self.is_first = True        # the next batch is the first one of a phase
+    @property
+    def value(self) -> Any:
+        if self.batch_weight is not None or self.ignores: return super().value
+        by_items, by_labels, over = self.mean, self.mean_of_labels, self.averaging.over
+        total, n, of_labels, n_labels, are_items, are_labels = sum_over_processes(
+            by_items.total, by_items.count, by_labels.total, by_labels.count, over == 'items', over == 'labels')
+        if are_labels > are_items: total, n = of_labels, n_labels
+        return total/n if n else None
     def accumulate(self, learn: Any) -> None:
         pred, yb = learn.pred, learn.yb
         self.layout.read(learn, not self.chosen_outputs)
-        with noting(self.name, pred, *yb), torch.no_grad(): value = one_number(self.name, self._called(pred, *yb))
-        self.mean.add(value, self._weight(learn))
-    def _called(self, pred: Any, *yb: Any) -> Any:
-        "Call the function. In the first batch of a phase, warn if it compares each prediction with every target"
+        f = self._with_layout(pred, *yb)
+        with noting(self.name, pred, *yb), torch.no_grad(): value = one_number(self.name, self._called(f, pred, *yb))
+        if self.batch_weight is not None: return self.mean.add(value, self.batch_weight(pred, *yb))
+        label = self.layout.label(pred, *yb) if len(yb) == 1 and isinstance(yb[0], Tensor) and yb[0].ndim else None
+        kept, n = None if label is None else yb[0] != label, find_bs((yb, learn.xb))
+        if self.ignores: return self.mean.add(value, n if kept is None else kept.sum())
+        self.mean.add(value, n)
+        if kept is not None: self.mean_of_labels.add(value, kept.sum())
+        with torch.no_grad():
+            if not self.is_compiled and not self.pairs.said: self.averaging.compare(self.name, f, value, kept, pred, *yb)
+    def _with_layout(self, pred: Any, *yb: Any) -> Callable[..., Any]:
+        "Return the function with the dimension of the classes and the ignored label, as far as it takes them"
         is_pair = len(yb) == 1 and isinstance(pred, Tensor) and isinstance(yb[0], Tensor)
         found: dict[str, Any] = {}
         if is_pair and 'axis' in self.takes: found['axis'] = self.layout.axis_of(self.name, pred, *yb)
@@ -217,15 +236,11 @@ class AvgMetric(MeanMetric):
         given = {k: v for k, v in found.items() if v is not None}
         def call(pred: Any, *yb: Any) -> Any:
             return self.func(yb[0], pred, *yb[1:], **given) if self.targets_first and yb else self.func(pred, *yb, **given)
+        return call
+    def _called(self, f: Callable[..., Any], pred: Any, *yb: Any) -> Any:
+        "Call a function. In the first batch of a phase, warn if it compares each prediction with every target"
         first, self.is_first = self.is_first, False
-        watched = first and not hasattr(self.func, '_torchdynamo_orig_callable')    # compiled code is not observed
-        return self.pairs.call(f'metric {self.name!r}', call, pred, *yb) if watched else call(pred, *yb)
-    def _weight(self, learn: Any) -> Any:
-        "Return how much the value of the current batch counts"
-        pred, yb = learn.pred, learn.yb
-        if self.batch_weight is not None: return self.batch_weight(pred, *yb)
-        label = self.layout.label(pred, *yb) if len(yb) == 1 and isinstance(yb[0], Tensor) and yb[0].ndim else None
-        return find_bs((yb, learn.xb)) if label is None else (yb[0] != label).sum()
+        return self.pairs.call(f'metric {self.name!r}', f, pred, *yb) if first and not self.is_compiled else f(pred, *yb)
 
 def _takes_layout(func: Callable[..., Any]) -> set[str]:
     "Return the names of the parameters of a metric function that describe a layout, and that a partial has not set"

@@ -14,7 +14,8 @@ from torch import Tensor
 
 # %% ../nbs/06_step.ipynb #14969f78
 from .basics.fused import update, zero_grad
-from .basics.losses import UNKNOWN, divisor, given_weight, loss_and_parts, loss_of, n_items, observed_loss, takes_only_pred, weigher
+from .basics.losses import (
+    UNKNOWN, divisor, given_weight, label_of_call, loss_and_parts, loss_of, n_items, needs_no_target, weigher, weight_of_call, with_call)
 from .basics.patch import patch
 
 # %% ../nbs/06_step.ipynb #5ba57aff
@@ -33,6 +34,7 @@ class Step:
     own_loss = False         # whether its loss is not computed from `learn.pred` and `learn.yb`
     shares_opt = True        # whether `learn.opt` also trains the modules in its attributes
     observes = False         # whether it observes the calls of the loss function, see `batch_weight`
+    ignores: int | None = None    # label of the targets that the observed loss function ignores; None: unknown
     loss_checks: ClassVar[tuple[Callable[[Any, Any], Any], ...]] = ()    # (learner, loss function) -> loss function, in the first batch of a phase
 
     def predict(self, learn: Any) -> None:
@@ -45,7 +47,7 @@ class Step:
         learn.pred = learn.model(**learn.xb) if isinstance(learn.xb, dict) else learn.model(*learn.xb)
 
     def loss(self, learn: Any) -> None:
-        """Set `learn.loss_grad` and `learn.loss`. Do nothing for a batch without targets, unless the loss function takes only the prediction
+        """Set `learn.loss_grad` and `learn.loss`. Do nothing for a batch without targets, unless the loss function needs no target
 
         Args:
             learn: the learner
@@ -53,7 +55,7 @@ class Step:
             ValueError: loss_func is missing: assign learn.loss_func, or pass a step that computes the loss
         """
         __tracebackhide__ = True
-        if not learn.yb and not takes_only_pred(learn.loss_func): return
+        if not learn.yb and not needs_no_target(learn.loss_func): return
         if learn.loss_func is None: raise ValueError('loss_func is missing: assign learn.loss_func, or pass a step that computes the loss')
         self.set_loss(learn, self._call_loss_func(learn))
 
@@ -80,7 +82,7 @@ class Step:
         Args:
             learn: the learner
         """
-        self.observes = False
+        self.observes, self.ignores = False, None
 
     def evaluator(self) -> 'Step':
         """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
@@ -120,8 +122,9 @@ def _call_loss_func(self: Step, learn: Any) -> Any:
         self.observes = learn.weigh is None and learn.batch_weight is None
         for check in self.loss_checks if learn.yb else (): loss_func = check(learn, loss_func)
     if not self.observes: return loss_func(*data)
-    found, learn.divisor = observed_loss(loss_func, *data, loss_of=loss_of)
-    self.observes = learn.divisor is not UNKNOWN
+    found, call = with_call(loss_func, *data, loss_of=loss_of)
+    self.observes = call is not None
+    if call is not None: learn.divisor, self.ignores = weight_of_call(*call), label_of_call(*call)
     return found
 
 # %% ../nbs/06_step.ipynb #19e26043

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['IGNORED', 'name_of', 'one_number', 'noting', 'which_part', 'is_of_sklearn', 'takes_targets_first', 'check_averaged',
            'class_axis', 'loss_axis', 'ignored_label', 'Layout', 'checked_outputs', 'pick_output', 'title_of',
-           'check_shapes', 'is_column_and_row', 'AllPairsWarning', 'AllPairs']
+           'check_shapes', 'is_column_and_row', 'AllPairsWarning', 'AllPairs', 'Averaging', 'NoMeanWarning']
 
 # %% ../../nbs/basics/metric_functions.ipynb #d51500c6
 import functools
@@ -26,8 +26,10 @@ from torch.overrides import TorchFunctionMode
 
 # %% ../../nbs/basics/metric_functions.ipynb #885ffc9b
 from .arguments import without_partial
+from .losses import torch_loss
 from .nested import kind_of, named_parts, part_of
-from .text import user_level
+from .random_state import save_rng
+from .text import number, user_level
 
 # %% ../../nbs/basics/metric_functions.ipynb #9ee92435
 def name_of(f: Callable[..., Any]) -> str:
@@ -133,14 +135,13 @@ def class_axis(
                      f'Pass axis=..., such as partial(accuracy, axis={fits[-1]}) or SklearnMetric(..., axis={fits[-1]})')
 
 # %% ../../nbs/basics/metric_functions.ipynb #cf7de2f9
-_CLASS_LOSSES = nn.CrossEntropyLoss, nn.NLLLoss
-_CLASS_FUNCS = F.cross_entropy, F.nll_loss
+_CLASS_LOSSES = F.cross_entropy, F.nll_loss
 
 def loss_axis(loss_func: Any) -> int | None:    # 1, or None if the loss function is not one of these
     "Return the dimension in which a loss function of torch expects the classes"
     f = without_partial(loss_func)
-    as_torch = isinstance(f, _CLASS_LOSSES) and any(type(f).forward is cls.forward for cls in _CLASS_LOSSES)
-    return 1 if as_torch or any(f is func for func in _CLASS_FUNCS) else None
+    changed = isinstance(f, nn.Module) and not any(type(f).forward is cls.forward for cls in (nn.CrossEntropyLoss, nn.NLLLoss))
+    return 1 if torch_loss(f) in _CLASS_LOSSES and not changed else None
 
 # %% ../../nbs/basics/metric_functions.ipynb #0034c273
 def ignored_label(loss_func: Any) -> int | None:    # None if the loss function does not say
@@ -148,7 +149,7 @@ def ignored_label(loss_func: Any) -> int | None:    # None if the loss function 
     keywords = getattr(loss_func, 'keywords', None) if isinstance(loss_func, functools.partial) else None
     if keywords and 'ignore_index' in keywords: return keywords['ignore_index']
     f = without_partial(loss_func)
-    if any(f is func for func in _CLASS_FUNCS): return IGNORED
+    if f in _CLASS_LOSSES: return IGNORED
     label = getattr(f, 'ignore_index', None)
     return label if isinstance(label, int) else None
 
@@ -172,8 +173,12 @@ class Layout:
         "Note what the loss function of the learner says about the layout"
         f = getattr(learn, 'loss_func', None) if loss else None
         step = getattr(learn, 'train_step' if getattr(learn, 'training', False) else 'eval_step', None)
-        self.ignored = None if f is None else ignored_label(f)
-        self.of_loss = loss_axis(f) if f is not None and _calls_loss(step) else None
+        self.ignored = self.of_loss = None
+        if f is None: return
+        self.ignored = ignored_label(f)
+        if not _calls_loss(step): return
+        self.of_loss = loss_axis(f)
+        if self.ignored is None: self.ignored = getattr(step, 'ignores', None)
 
     def axis_of(self,
         name: str,          # name of the metric, for errors
@@ -256,16 +261,16 @@ def pick_output(learn: Any, which: int | str | tuple,    # a number, a name, or 
     return value
 
 # %% ../../nbs/basics/metric_functions.ipynb #6b924692
-_ELEMENTWISE = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss
-_ELEMENTWISE_FUNCS = F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss
+_ELEMENTWISE = F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss
 
 def title_of(f: Any) -> str:
-    "Return the name of a function, or of the class of a module"
+    "Return the name of a function, or of the class of a module. A partial has the name of its function"
+    f = without_partial(f)
     return getattr(f, '__name__', type(f).__name__)
 
 def check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
     "Raise `ValueError` if an element-wise loss gets predictions and targets with the same number of elements in different shapes"
-    if not isinstance(loss_func, _ELEMENTWISE) and loss_func not in _ELEMENTWISE_FUNCS: return
+    if torch_loss(loss_func) not in _ELEMENTWISE: return
     if not isinstance(pred, Tensor) or not isinstance(y, Tensor): return
     if pred.shape == y.shape or not pred.numel() == y.numel() > 1: return
     raise ValueError(f'{title_of(loss_func)} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(y.shape)}: it would '
@@ -292,7 +297,7 @@ class _Broadcasts(TorchFunctionMode):
         if square and (self.n, 1) in shapes and (self.n,) in shapes: self.found = True
         return out
 
-_BROADCASTING = *_ELEMENTWISE_FUNCS, F.poisson_nll_loss, F.kl_div, F.hinge_embedding_loss    # they may return a single number
+_BROADCASTING = *_ELEMENTWISE, F.poisson_nll_loss, F.kl_div, F.hinge_embedding_loss    # they may return a single number
 
 # %% ../../nbs/basics/metric_functions.ipynb #69dee201
 class AllPairsWarning(UserWarning): "A function compares each prediction with every target"
@@ -313,3 +318,43 @@ class AllPairs:
                 'compares each prediction with every target. Give both the same shape, such as y[:, None] or pred.squeeze(1). '
                 'If you want all pairs: y[None, :]', AllPairsWarning, stacklevel=user_level())
         return found
+
+# %% ../../nbs/basics/metric_functions.ipynb #a7e20002
+class Averaging:
+    "Finds out whether a metric of yours is a mean over items or labels, from batches 1, 2, 4, 8, ... until one shows the difference. Warns once if it is no mean"
+    def __init__(self) -> None:
+        self.n_batches, self.known = 0, False
+        self.over = ''                # 'items' or 'labels'; empty: not known yet, or neither
+
+    def compare(self,
+        name: str,                # name of the metric
+        f: Callable[..., Any],    # called with the prediction and the targets
+        value: Any,               # what it returned for the batch
+        kept: Tensor | None,      # which labels of the batch are not ignored; None: all count
+        pred: Any,                # prediction of the batch
+        *yb: Any,                 # targets of the batch
+    ) -> None:
+        "Compare the value of a batch with the values of its halves. The call waits for the device, and the random state remains"
+        n = len(pred) if isinstance(pred, Tensor) and pred.ndim else 0
+        if self.known or n < 2 or not all(isinstance(y, Tensor) and y.ndim and len(y) == n for y in yb): return
+        self.n_batches += 1
+        if self.n_batches & (self.n_batches - 1): return
+        halves, restore = (slice(n//2), slice(n//2, n)), save_rng()
+        try: parts = [float(f(pred[half], *(y[half] for y in yb))) for half in halves]
+        except Exception: parts = []              # the function needs whole batches
+        finally: restore()
+        if parts: self._decide(name, float(value), parts, [n//2, n - n//2], None if kept is None else [int(kept[half].sum()) for half in halves])
+        else: self.known = True
+
+    def _decide(self, name: str, whole: float, parts: list[float], items: list[int], labels: list[int] | None) -> None:
+        "Note which mean of two parts is the whole"
+        if not all(map(math.isfinite, (whole, *parts))): return
+        means = [sum(w*part for w, part in zip(weights, parts))/sum(weights) for weights in (items, labels) if weights and sum(weights)]
+        fits = [abs(mean - whole) <= 1e-3*max(map(abs, (whole, *parts))) for mean in means]
+        if all(fits) and labels is not None: return              # no difference in this batch
+        self.known, self.over = True, 'items' if fits[0] else 'labels' if any(fits) else ''
+        if not any(fits): warnings.warn(
+            f'metric {name!r} is no mean over items: it is {number(whole)} for a batch of {sum(items)}, and {number(means[0])} as the mean of its two halves. '
+            f'So the mean over batches is not its value for all items. AccumMetric calls a function once with all items', NoMeanWarning, stacklevel=user_level())
+
+class NoMeanWarning(UserWarning): "The mean of a metric over batches is not its value for all items"

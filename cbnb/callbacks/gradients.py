@@ -143,6 +143,9 @@ class GradientAccumulation(Callback):
         learn, held = self.learn, self.sum
         try: n = held.new = getattr(learn.dl, 'items_in_step', 0) or find_bs(learn.yb) or 1     # of all processes
         except ValueError: n = held.new = find_bs(learn.xb) or 1   # the targets have no size
+        if not learn.train_iter and 1 < self.n_acc < n: warn_user(
+            f'GradientAccumulation({self.n_acc}) counts items, and a batch has {n}, so each batch is an update: for {self.n_acc} batches an update, '
+            f'pass GradientAccumulation({self.n_acc*n})')
         weight = held.weighs = _exactly(learn.loss_weight)
         if not held.items: held.planned = _planned(weight, -(-self.n_acc//n))
         if weight is None or type(weight) is not Tensor and weight == held.planned: return

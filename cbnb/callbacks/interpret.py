@@ -22,6 +22,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 from ..basics.arguments import as_choice, as_count, hinted
 from ..basics.metric_functions import IGNORED, class_axis, ignored_label, loss_axis
 from ..basics.loaders import as_loader, first_batch
+from ..basics.losses import label_of_call, loss_of, torch_loss, with_call
 from ..basics.nested import entries, find_bs, map_tensors, shape_text, to_detach
 from ..basics.text import escape, number, plural, shell
 from ..basics.patch import patch
@@ -44,8 +45,7 @@ TASKS = 'classes', 'labels', 'values', 'maps', 'other'
 
 def _is_binary(loss_func: Any) -> bool:
     "Return whether a loss is a binary cross-entropy, of scores or of probabilities"
-    return (activation_of(loss_func) is torch.sigmoid or isinstance(loss_func, nn.BCELoss)
-            or loss_func is F.binary_cross_entropy)
+    return activation_of(loss_func) is torch.sigmoid or torch_loss(loss_func) is F.binary_cross_entropy
 
 # %% ../../nbs/callbacks/interpret.ipynb #3631d598
 def task_of(pred: Any, yb: tuple, loss_func: Any) -> str:
@@ -60,7 +60,7 @@ def task_of(pred: Any, yb: tuple, loss_func: Any) -> str:
     if not one and y.numel() == n: return 'classes' if whole and int(y.max()) < pred.shape[1] else 'other'
     if y.shape != pred.shape and y.numel() != pred.numel(): return 'other'
     if y.dtype == torch.bool and not one: return 'labels'
-    return 'classes' if not one and isinstance(loss_func, nn.CrossEntropyLoss) or loss_func is F.cross_entropy else 'values'
+    return 'classes' if not one and torch_loss(loss_func) is F.cross_entropy else 'values'
 
 def _class_dim(pred: Tensor, y: Tensor, known: int | None) -> int | None:
     "Return the dimension of the classes in scores with several positions. None: there is none, or the shapes fit several and `known` does not say which"
@@ -71,13 +71,9 @@ def _task_without_target(pred: Tensor, loss_func: Any) -> str:
     if pred.ndim > 2: return 'other'
     one = pred.numel() == len(pred)
     if _is_binary(loss_func): return 'classes' if one else 'labels'
-    return 'classes' if isinstance(loss_func, (nn.CrossEntropyLoss, nn.NLLLoss)) and not one else 'values'
+    return 'classes' if torch_loss(loss_func) in (F.cross_entropy, F.nll_loss) and not one else 'values'
 
 # %% ../../nbs/callbacks/interpret.ipynb #f24f15c9
-def _act_of(loss_func: Any) -> Callable[[Any], Any]:
-    "Return the function that turns model output into probabilities or values, inferred from the loss"
-    return torch.exp if isinstance(loss_func, nn.NLLLoss) or loss_func is F.nll_loss else activation_of(loss_func)
-
 def _as_task(task: str, pred: Any, yb: tuple, act: Callable[[Any], Any],
              ignored: int | None = None, axis: int | None = None) -> tuple[Any, Any]:
     "Return the predictions and targets of a batch, with one row for each item"
@@ -135,6 +131,7 @@ class _GatherItems(GatherPredsCallback):
         self.task, self.note = '', ''
         self.axis: int | None = None          # dimension of the classes
         self.counts: Tensor | None = None     # confusion matrix of all positions
+        self.ignored: int | None = None       # label that does not count
 
     def add_inputs(self) -> None:
         if self.limit <= 0: return
@@ -158,15 +155,25 @@ class _GatherItems(GatherPredsCallback):
         learn = self.learn
         if learn.training or learn.pred is None or not self.at_home(): return
         pred, yb = to_detach((learn.pred, tuple(learn.yb)), cpu=False)
-        if not self.task: self.task = self.wanted or task_of(self._single(pred), yb, learn.loss_func)
+        if not self.task:
+            self.task = self.wanted or task_of(self._single(pred), yb, learn.loss_func)
+            self.ignored = self._ignored_label()
         if self.task == 'maps': self._find_axis(self._single(pred), yb[0])
-        act = self.my_act or (_act_of(learn.loss_func) if self.axis is None else lambda scores: scores)    # a softmax may be over another dimension
+        act = self.my_act or (activation_of(learn.loss_func) if self.axis is None else lambda scores: scores)    # a softmax may be over another dimension
         if self.task == 'maps' and self.axis is not None: self._count(act(pred), yb[0], self.axis)
-        got, wanted = _as_task(self.task, pred, yb, act, ignored_label(learn.loss_func), self.axis)
+        got, wanted = _as_task(self.task, pred, yb, act, self.ignored, self.axis)
         self.preds.append(got)
         self.targets.append(wanted)
         self.add_losses()
         self.add_inputs()
+
+    def _ignored_label(self) -> int | None:
+        "Return the label that the loss ignores, or that a loss of torch ignores which the loss function calls"
+        f, known = self.learn.loss_func, ignored_label(self.learn.loss_func)
+        if known is not None or torch_loss(f) is not None or not callable(f) or not self.learn.yb: return known
+        try: _, call = with_call(f, self.learn.pred, *self.learn.yb, loss_of=loss_of)
+        except Exception: return None           # `add_losses` explains it
+        return None if call is None else label_of_call(*call)
 
     def _find_axis(self, pred: Tensor, y: Tensor) -> None:
         "Set the dimension of the classes. If several fit, it is that of the loss, or of the batch before"
@@ -176,8 +183,8 @@ class _GatherItems(GatherPredsCallback):
     def _count(self, pred: Tensor, y: Tensor, axis: int) -> None:
         "Add the positions of a batch to the confusion matrix. A label that the loss ignores, or that is no class, does not count"
         if y.is_floating_point(): return
-        n, ignored = pred.shape[axis], ignored_label(self.learn.loss_func)
-        counts = (y >= 0) & (y < n) & (y != (IGNORED if ignored is None else ignored))
+        n = pred.shape[axis]
+        counts = (y >= 0) & (y < n) & (y != (IGNORED if self.ignored is None else self.ignored))
         found = confusion_matrix(y[counts].long(), pred.argmax(axis)[counts], n)
         self.counts = found if self.counts is None else self.counts + found
 

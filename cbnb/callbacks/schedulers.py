@@ -23,6 +23,7 @@ from ..basics.arguments import as_choice
 from ..basics.loaders import batch_size, first_batch
 from ..basics.nested import find_bs
 from ..basics.processes import n_processes
+from ..basics.text import number, plural, warn_user
 from ..learner import Learner
 from ..display.schedules import plot_schedule
 from ..schedule import ParamScheduler
@@ -158,7 +159,17 @@ class TorchScheduler(Callback):
         elif self.every == 'batch' and not _was_skipped(self.learn): self._step()
 
     def after_train(self):         # accumulated gradients may have made the last update of the epoch
-        if self.every == 'update': self._follow_updates()
+        if self.every != 'update': return
+        self._follow_updates()
+        learn, gamma = self.learn, getattr(self.scheduler, 'gamma', None)
+        if gamma and learn.epoch == learn.start_epoch and learn.epoch + 1 < learn.n_epoch: self._check_decay(gamma)
+
+    def _check_decay(self, gamma: float) -> None:
+        "Warn if one epoch has taken the learning rate down to nothing"
+        g, n = self.learn.opt.param_groups[0], self.n_followed
+        if float(g['lr']) < 1e-6*float(g.get('initial_lr', 0)): warn_user(
+            f'{type(self.scheduler).__name__} steps after each update, {plural(n, "time")} in this epoch, and has reduced the learning rate '
+            f"from {number(float(g['initial_lr']))} to {number(float(g['lr']))}. For a step each epoch: TorchScheduler(..., every='epoch')")
 
     def _follow_updates(self) -> None:
         while self.n_followed < self.learn.train_updates:

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 # %% ../../nbs/callbacks/steps.ipynb #660d0241
 from ..data import split_batch
 from ..learner import Learner
-from ..basics.losses import UNKNOWN, as_loss, loss_and_parts, n_items, takes_only_pred
+from ..basics.losses import UNKNOWN, as_loss, loss_and_parts, n_items, needs_no_target
 from ..basics.trained_modules import modules_of
 from ..function_steps import call_on_batch
 from ..step import Step
@@ -177,7 +177,7 @@ class TrainStep(ModelStep):
 
     def loss(self, learn: Any) -> None:
         if self.model_is_loss(learn): found = learn.pred
-        elif not learn.yb and not takes_only_pred(learn.loss_func): return
+        elif not learn.yb and not needs_no_target(learn.loss_func): return
         else: found = learn.loss_func(learn.pred, *learn.yb)
         loss, learn.loss_parts = loss_and_parts(found, training=False)
         learn.step_result = loss.detach()
@@ -364,7 +364,7 @@ class EvalStep(ModelStep):
             for m in training: m.training = True
 
     def loss(self, learn: Any) -> None:
-        if self.loss_func is None or not learn.yb and not takes_only_pred(self.loss_func): return
+        if self.loss_func is None or not learn.yb and not needs_no_target(self.loss_func): return
         loss, learn.loss_parts = loss_and_parts(self.loss_func(learn.pred, *learn.yb), training=False)
         learn.loss = learn.loss_grad = loss.detach().mean()
 

@@ -10,10 +10,10 @@ import contextlib
 import os
 import re
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 # %% ../../nbs/files/rewind.ipynb #54a3a940
 from torch import Tensor, nn
@@ -155,6 +155,7 @@ class RestorePoints:
     "The restore points of a learner, oldest first"
     share = 0.25               # share of the free memory that all points together may use
     ask_from = 2**23           # bytes; smaller points are always kept
+    on_take_back: ClassVar[tuple[Callable[[list[Run], bool], None], ...]] = ()      # called with the runs that were taken back, or done again (False)
     points: list[RestorePoint]
     keep = 3
     undone: tuple[Any, list[RestorePoint]] | None = None    # how to redo the last `take_back`, and its points
@@ -203,13 +204,14 @@ class RestorePoints:
     ) -> str:
         "Restore the state before the last `n` fits, and return a sentence about what was undone"
         point, learn = self.find(n), self.learn()
-        lr, back, had = learn.lr, [p.called for p in reversed(self.points[-n:])], (learn.model, *learn.cbs)
+        gone, lr, had = self.points[-n:], learn.lr, (learn.model, *learn.cbs)
         with interrupts_wait():
             after = self._note_now(learn) if redo else None
             point.restore()
-            self.undone = (after, self.points[-n:]) if after else None
+            self.undone = (after, gone) if after else None
             del self.points[-n:]
-        trained = f'took back {", ".join(back)}: {plural(learn.n_trained(), "epoch")} trained'
+        for f in self.on_take_back: f([run for p in gone for run in p.runs], True)
+        trained = f'took back {", ".join(p.called for p in reversed(gone))}: {plural(learn.n_trained(), "epoch")} trained'
         return trained + (f', and learn.lr is {learn.lr} again' if learn.lr != lr else '') + _replaced(learn, *had)
 
     def redo(self) -> str:
@@ -222,6 +224,7 @@ class RestorePoints:
         with interrupts_wait():
             restore()
             self.points += points
+        for f in self.on_take_back: f([run for p in points for run in p.runs], False)
         return f'redid {", ".join(p.called for p in points)}: {plural(learn.n_trained(), "epoch")} trained' + _replaced(learn, *had)
 
     def __len__(self) -> int: return len(self.points)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/insight/first_batch.ipynb #070b6705
 from ..basics.metric_functions import AllPairs, check_shapes, is_column_and_row, title_of
-from ..basics.arguments import without_partial
+from ..basics.losses import torch_loss
 from ..basics.text import warn_user
 
 # %% ../../nbs/insight/first_batch.ipynb #88e4cdc5
@@ -30,9 +30,8 @@ def check_broadcast(
     return functools.partial(AllPairs().call, f'the loss function {title_of(loss_func)}', loss_func)
 
 # %% ../../nbs/insight/first_batch.ipynb #4ec91e5a
-_APPLIED_BY_LOSS = (    # loss, as a class and a function; the activation it applies; its name in the autograd graph
-    (nn.CrossEntropyLoss, F.cross_entropy, nn.Softmax, 'Softmax'),
-    (nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits, nn.Sigmoid, 'Sigmoid'))
+_APPLIED_BY_LOSS = {    # loss: the activation it applies, and its name in the autograd graph
+    F.cross_entropy: (nn.Softmax, 'Softmax'), F.binary_cross_entropy_with_logits: (nn.Sigmoid, 'Sigmoid')}
 
 def _last_layer(model: Any) -> Any:
     "Return the last layer of an `nn.Sequential`, which may be nested. Return any other model unchanged"
@@ -52,13 +51,13 @@ def warn_of_activation(
     loss_func: Any,    # the loss function
 ) -> Any:              # the same loss function
     "Warn if the model ends with the activation function that the loss applies itself"
-    model, pred, f = learn.model, learn.pred, without_partial(loss_func)
+    model, pred = learn.model, learn.pred
     if not learn.training or learn.train_iter or not isinstance(pred, Tensor): return loss_func
-    for cls, func, activation, node in _APPLIED_BY_LOSS:
-        if not isinstance(f, cls) and f is not func: continue
-        if not isinstance(_last_layer(model), activation) and last_operation(pred) != node: return loss_func
-        name, layers = activation.__name__.lower(), [(n, m) for n, m in getattr(model, 'named_modules', list)() if isinstance(m, activation)]
-        where = f'its layer {layers[-1][0]!r}, {layers[-1][1]}' if layers else f'a {name} in {type(model).__name__}.forward'
-        warn_user(f'the model ends with {where}, and {title_of(f)} applies a {name} itself, so the {name} is applied twice and the model '
-              f'learns slowly. Remove it from the model: get_preds and predict apply a {name} to the outputs')
+    if (applied := _APPLIED_BY_LOSS.get(torch_loss(loss_func))) is None: return loss_func
+    activation, node = applied
+    if not isinstance(_last_layer(model), activation) and last_operation(pred) != node: return loss_func
+    name, layers = activation.__name__.lower(), [(n, m) for n, m in getattr(model, 'named_modules', list)() if isinstance(m, activation)]
+    where = f'its layer {layers[-1][0]!r}, {layers[-1][1]}' if layers else f'a {name} in {type(model).__name__}.forward'
+    warn_user(f'the model ends with {where}, and {title_of(loss_func)} applies a {name} itself, so the {name} is applied twice and the model '
+          f'learns slowly. Remove it from the model: get_preds and predict apply a {name} to the outputs')
     return loss_func

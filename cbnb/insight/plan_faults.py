@@ -15,13 +15,14 @@ from typing import Any
 
 # %% ../../nbs/insight/plan_faults.ipynb #9ece3d1f
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 # %% ../../nbs/insight/plan_faults.ipynb #2abd6731
 from ..basics.loaders import n_batches as n_batches_of
 from ..basics.nested import to_device
 from ..callbacks.schedulers import TorchScheduler
-from ..basics.losses import LossCalls
+from ..basics.losses import LossCalls, torch_loss
 from ..basics.metric_functions import AllPairs, is_column_and_row
 from ..basics.text import plural
 from .data_faults import digits, listed, percent
@@ -49,6 +50,11 @@ def _last(e: Evidence, kind: type[nn.Module]) -> tuple[str, str]:
     layer = next((layer for layer in e.layers[::-1] if isinstance(layer.module, kind)), None)
     return (f'layer {layer.name}', f'{layer.path} = nn.Identity()') if layer and layer.name else ('the prediction', f'leave the {kind.__name__.lower()} out of the model')
 
+def _applied_later(e: Evidence, act: str) -> str:
+    "Return a comment on `get_preds` if it applies the activation that the loss contains"
+    kind = torch_loss(e.learn.loss_func)
+    return f'   # get_preds applies a {act}' if kind in (F.cross_entropy, F.binary_cross_entropy_with_logits) else ''
+
 def wrong_activation(e: Evidence) -> Iterator[Finding]:
     "L2, L3, L4: probabilities where the loss expects any numbers, or numbers where it expects logarithms of probabilities"
     if (call := e.call) is None: return
@@ -58,10 +64,10 @@ def wrong_activation(e: Evidence) -> Iterator[Finding]:
         'the prediction', 'softmax over one output', 'two outputs or more')
     elif call.name == 'cross_entropy' and rows and p.min() >= 0 and p.max() <= 1 and (p.sum(1) - 1).abs().max() < 1e-3:
         where, fix = _last(e, nn.Softmax)
-        yield finding('L2', where, 'rows of probabilities that sum to 1', 'logits', fix=fix)
+        yield finding('L2', where, 'rows of probabilities that sum to 1', 'logits', fix=fix + _applied_later(e, 'softmax'))
     elif call.name.endswith('with_logits') and act == 'Sigmoid':
         where, fix = _last(e, nn.Sigmoid)
-        yield finding('L2.sigmoid', where, 'a sigmoid of the outputs', 'logits', loss=call.name, fix=fix)
+        yield finding('L2.sigmoid', where, 'a sigmoid of the outputs', 'logits', loss=call.name, fix=fix + _applied_later(e, 'sigmoid'))
     elif call.name == 'nll_loss' and rows and (total := p.logsumexp(1)).abs().max() > 0.01: yield finding('L3',
         'the prediction', f'exp of a row sums to {digits(total.exp().max())}', '1')
 

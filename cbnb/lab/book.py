@@ -11,23 +11,30 @@ import functools
 import json
 import math
 import operator
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 # %% ../../nbs/lab/book.ipynb #f36fff86
 from ..basics.arguments import columns_hint, hinted
+from ..basics.nested import from_json
 from ..basics.patch import patch
 from ..basics.processes import process_number
 from ..basics.text import as_dataframe, lower_is_better, number, plural, warn_user
 from ..callback import Callback
+from ..files.export import lacks, make_part
+from ..files.rewind import RestorePoints
 from ..history import History, Run
-from .sources import GitStatus, environment, sources_of
-from .table import book_html, table_lines
-from .store import RunWriter, connect, create, is_gone, opened, read_run, this_process, transaction
+from .sources import GitStatus, environment, recipe_text, sources_of
+from .table import book_html, table_lines, visible
+from .store import TAKEN_BACK, RunWriter, connect, create, is_gone, opened, read_run, this_process, transaction
 from ..learner import Learner
 
 # %% ../../nbs/lab/book.ipynb #1c4a9217
@@ -54,6 +61,7 @@ class Entry:
             self.git = GitStatus()
             run, now = runs[-1], time.time()
             run.sources = sources_of(self.learn)
+            with contextlib.suppress(Exception): run.recipe = recipe_text(self.learn)      # an odd part of a learner is no reason to keep nothing
             facts = dict(process=this_process(), environment=environment(), sources=run.sources)
             self.writer = RunWriter(run, dict(started=now, tags=self.book.tags, **{name: json.dumps(value, default=str) for name, value in facts.items()}))
         self.write(seconds=1.)
@@ -75,6 +83,7 @@ class Entry:
             self._connect(self.writer, seconds)
             self.writer.note(**(self.git.answer(0.5*final) if self.git else {}), **(dict(ended=time.time()) if final else {}))
             self.writer.write(self.db, time.time(), final)
+            self.writer.run.kept[self.book.file] = self.writer.id, self.writer.known['started']
             return True
         return False
 
@@ -100,6 +109,14 @@ class Entry:
         self.book._write_ends(self)
 
 # %% ../../nbs/lab/book.ipynb #85012103
+def _words(tags: str | Iterable[str] | None) -> str:
+    "Return tags as words with spaces between them"
+    if tags is None or isinstance(tags, str): return tags or ''
+    words = list(tags) if isinstance(tags, Iterable) else [tags]
+    for word in words:
+        if not isinstance(word, str) or len(word.split()) != 1: raise ValueError(f"tags: {word!r} is not a word: pass 'baseline small' or ['baseline', 'small']")
+    return ' '.join(words)
+
 _ENDS = threading.RLock()       # fits in several threads end one after another: a connection is for one thread at a time
 
 class LabBook(Callback):
@@ -108,7 +125,7 @@ class LabBook(Callback):
     Args:
         folder: folder of the lab book, which is created; several processes may use it at once
         every: seconds between two writes within a fit; a killed fit is complete up to its last write
-        tags: words for all fits that this object keeps, such as 'baseline small'
+        tags: words for all fits that this object keeps, such as 'baseline small', or a list of words
     Example:
         from cbnb.toy import line_learner
         own = LabBook('own')
@@ -127,32 +144,59 @@ class LabBook(Callback):
         def _repr_pretty_(self, p: Any, cycle: bool) -> None: ...
         def to_dataframe(self) -> Any: ...
         def delete(self, *numbers: int, confirm: bool=...) -> None: ...
-    no_state = ('folder', 'file', 'every', 'tags', 'told', 'entries', 'unwritten')
+    no_state = ('folder', 'file', 'every', 'tags', 'told', 'entries', 'unwritten', 'for_all', 'replaced', '_learn')
 
     @hinted
-    def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str = ''):
-        self.folder, self.every, self.tags = Path(folder), float(every), str(tags)
+    def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str | Iterable[str] = ''):
+        self.folder, self.every, self.tags = Path(folder), float(every), _words(tags)
         self.file = self.folder.expanduser().resolve()/'runs.sqlite'
-        self.told = False
+        self.told = self.for_all = False               # whether it has warned; whether it has kept fits of all learners
+        self.replaced: LabBook | None = None           # the earlier book of all learners with the same file
         self.entries: dict[int, Entry] = {}            # of the fits that run, by the id of the learner
         self.unwritten: list[Entry] = []               # of fits whose end could not be written
         create(self.file)
         with opened(self.file): pass                   # raises if it is no lab book
-        for other in [getattr(f, '__self__', None) for f in Learner.around_fits]:
-            if isinstance(other, LabBook) and other.file == self.file and other.learn is None:      # the cell ran again
+        for other in self._books():
+            if vars(other).get('_learn') is None:      # the cell ran again
                 other.close()
                 self.unwritten += other.unwritten
+                self.replaced, other.replaced = other, None
         self.open()
+
+    def _books(self) -> 'list[LabBook]':
+        "Return the open books with this file"
+        books = [getattr(f, '__self__', None) for f in Learner.around_fits]
+        return [book for book in books if isinstance(book, LabBook) and book.file == self.file]
+
+    def _keeps(self, learn: Any) -> bool:
+        "Return whether this book keeps the fits of a learner, and no other book with the same file does"
+        books = self._books()
+        own = [book for book in books if book.learn is learn] or [book for book in books if vars(book).get('_learn') is None]
+        return own[:1] == [self]
 
     @property      # type: ignore[override]
     def learn(self) -> Any:
         "The learner whose fits are kept. None: all learners"
-        return vars(self).get('_learn')
+        found = vars(self).get('_learn')
+        return None if found is None else found()
     @learn.setter
-    def learn(self, learn: Any) -> None:
-        vars(self)['_learn'] = learn
-        if learn is None: self.close()
-        else: self.open()
+    def learn(self, learn: Any) -> None: self._bind(learn)
+
+    def _bind(self, learn: Any) -> None:
+        held = vars(self)
+        if held.get('for_all'): return
+        held['_learn'] = None if learn is None else weakref.ref(learn, lambda _: self.close())      # the loop holds the book, which must not hold the model
+        if learn is None: return self.close()
+        self.open()
+        if self.replaced is not None: self.replaced.open()      # that one is still the book of all learners
+        held['replaced'] = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | dict(_learn=self.learn, entries={}, unwritten=[], replaced=None, process=os.getpid())
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        learn, process = state.pop('_learn'), state.pop('process')
+        vars(self).update(state)
+        if learn is not None and process == os.getpid(): self._bind(learn)      # a copied learner; in other processes, the first one writes
 
     def open(self) -> None:
         "Keep the fits from here on, after `close`"
@@ -160,6 +204,7 @@ class LabBook(Callback):
         Learner.around_fits = (*Learner.around_fits, self._around)
         Learner.before_epochs = (*Learner.before_epochs, self._begin)
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
+        RestorePoints.on_take_back = (*RestorePoints.on_take_back, self._taken_back)
 
     def _write_ends(self, *new: Entry) -> None:
         "Write the ends of fits. If one cannot be written, the next fit or `close` tries again"
@@ -177,6 +222,7 @@ class LabBook(Callback):
         Learner.around_fits = tuple(f for f in Learner.around_fits if f != self._around)
         Learner.before_epochs = tuple(f for f in Learner.before_epochs if f != self._begin)
         Learner.batch_filters = tuple(f for f in Learner.batch_filters if f != self._watch)
+        RestorePoints.on_take_back = tuple(f for f in RestorePoints.on_take_back if f != self._taken_back)
 
     @property
     def runs(self) -> list['LabRun']:
@@ -186,8 +232,7 @@ class LabBook(Callback):
     @contextlib.contextmanager
     def _around(self, learn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
         __tracebackhide__ = True
-        mine = self.learn is None or self.learn is learn
-        if not mine or name not in ('fit', 'fit_distributed') or id(learn) in self.entries or process_number() > 0:
+        if name not in ('fit', 'fit_distributed') or id(learn) in self.entries or process_number() > 0 or not self._keeps(learn):
             yield
             return
         entry = self.entries[id(learn)] = Entry(self, learn)
@@ -195,6 +240,7 @@ class LabBook(Callback):
         finally:
             del self.entries[id(learn)]
             entry.end()
+            if self.learn is None: self.for_all = any(book is self for book in self._books())      # not closed by `fit(cbs=book)`
 
     def _begin(self, learn: Any) -> None:
         if (entry := self.entries.get(id(learn))) and learn.purpose == 'fit': entry.begin()
@@ -202,6 +248,13 @@ class LabBook(Callback):
     def _watch(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
         entry = self.entries.get(id(learn))
         return batches if entry is None else entry.watched(batches)
+
+    def _taken_back(self, runs: list[Run], back: bool) -> None:
+        "Note that fits were taken back, or that they were done again"
+        numbers = [run.kept[self.file] for run in runs if self.file in run.kept]
+        change = f"status || '{TAKEN_BACK}'" if back else f"replace(status, '{TAKEN_BACK}', '')"
+        if not numbers or self._books()[0] is not self: return
+        with self._warned(), opened(self.file, 1.) as db, transaction(db): db.executemany(f'UPDATE runs SET status={change} WHERE id=? AND started=?', numbers)
 
     @contextlib.contextmanager
     def _warned(self) -> Iterator[None]:
@@ -224,42 +277,46 @@ class LabRun:
         file: the file of the lab book
         found: a line of the table `runs`
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        def learner(self, model: Any=..., dls: Any=..., **parts: Any) -> Learner: ...
     def __init__(self, file: Path, found: Any) -> None:
         self.file, self.id, self.epochs, self.steps = file, found['id'], found['epochs'] or 0, found['steps'] or 0
         self._name, self._tags, self._note = found['name'], found['tags'], found['note']
         self.started, self.ended, self.heartbeat = (t and datetime.fromtimestamp(t) for t in (found['started'], found['ended'], found['heartbeat']))
         self.settings, self.summary = json.loads(found['settings'] or '{}'), json.loads(found['summary'] or '{"values": {}, "curve": [], "time": 0}')
+        self.summary['values'] = {name: [float(v) if isinstance(v, str) else v for v in values] for name, values in self.summary['values'].items()}
         self.commit, self.clean = found['git_commit'], None if found['clean'] is None else bool(found['clean'])
         self.status: str = found['status']         # 'killed' if it runs no longer and its process could not say why
         if self.status == 'running' and found['process'] and is_gone(json.loads(found['process'])): self.status = 'killed'
 
-    def _set(self, column: str, value: str) -> None:
-        with opened(self.file) as db, transaction(db): db.execute(f'UPDATE runs SET {column}=? WHERE id=?', (str(value), self.id))
-        vars(self)[f'_{column}'] = str(value)
+    def _set(self, column: str, value: Any) -> None:
+        text = '' if value is None else str(value).encode('utf-8', 'replace').decode()
+        with opened(self.file) as db, transaction(db): db.execute(f'UPDATE runs SET {column}=? WHERE id=?', (text, self.id))
+        vars(self)[f'_{column}'] = text
 
     @property
     def name(self) -> str:
         "The name that you give it. Assigning it writes it into the lab book, as for `tags` and `note`"
         return self._name
     @name.setter
-    def name(self, name: str) -> None: self._set('name', name)
+    def name(self, name: str | None) -> None: self._set('name', name)
     @property
     def tags(self) -> str:
-        "Your words, with spaces between them"
+        "Your words, with spaces between them. You may assign a list of words"
         return self._tags
     @tags.setter
-    def tags(self, tags: str) -> None: self._set('tags', tags)
+    def tags(self, tags: Any) -> None: self._set('tags', _words(tags))
     @property
     def note(self) -> str:
         "Your text"
         return self._note
     @note.setter
-    def note(self, note: str) -> None: self._set('note', note)
+    def note(self, note: str | None) -> None: self._set('note', note)
 
     @property
     def label(self) -> str:
-        "The number, with the name"
-        return ' '.join(filter(None, [f'#{self.id}', self.name]))
+        "The number, with the name, in one line"
+        return ' '.join([f'#{self.id}', *self.name.split()])
 
     @property
     def run(self) -> Run:
@@ -312,17 +369,24 @@ class LabRun:
         Returns:
             name of a column -> value
         """
+        [found] = _rows([self], lower)
+        return found
+
+    def _parts(self, lower: Callable[[str], bool]) -> list[dict[str, Any]]:
+        "Return the columns in groups: of the run, best values, last values, length, settings, yours"
         values = self.summary['values']
-        best = {f'best {name}': self._best(name, lower(name)) for name in values if name != 'train_loss'}
-        found = dict(id=self.id, name=self.name, status=self.status, started=self.started, **best, **{name: v[0] for name, v in values.items()},
-                     epochs=self.epochs, steps=self.steps, time=self.summary['time'])
-        kept = {name: value for name, value in self.settings.items() if name not in found}
-        return found | kept | dict(tags=self.tags, note=self.note, commit=self.commit, clean=self.clean)
+        head = dict(id=self.id, name=self.name, status=self.status, started=self.started, ended=self.ended)
+        best = {f'best {name}': v[0] if (found := self._best(name, lower(name))) is None else found for name, v in values.items() if name != 'train_loss'}      # nan if all are
+        length = dict(epochs=self.epochs, steps=self.steps, time=self.summary['time'])
+        last = dict(tags=self.tags, note=self.note, commit=self.commit, clean=self.clean)
+        taken = head | length | last                       # a metric or a setting with such a name has no column
+        return [head, best, {name: v[0] for name, v in values.items() if name not in taken}, length,
+                {name: value for name, value in self.settings.items() if name not in taken}, last]
 
     def __repr__(self) -> str:
         n = self.settings.get('n_epoch', '?')
         values = ', '.join(f'{name} {number(v)}' for name in self.summary['values'] if name != 'train_loss' and (v := self.best(name)) is not None)
-        return f'LabRun({self.label}: {self.epochs} of {n} epochs, {self.status}{values and f", best {values}"})'
+        return f'LabRun({visible(self.label)}: {self.epochs} of {n} epochs, {self.status}{values and f", best {values}"})'
 
 # %% ../../nbs/lab/book.ipynb #3427b4d2
 @patch
@@ -352,6 +416,31 @@ def __getitem__(self: LabBook,
     if found: return found[0]
     raise KeyError(f'the lab book {self.folder} has no run {number}: it has {plural(len(self), "run")}, see lab.runs')
 
+# %% ../../nbs/lab/book.ipynb #e5eb4c90
+@patch
+def learner(self: LabRun, model: Any = None, dls: Any = None, **parts: Any) -> Learner:
+    """Make a learner with the settings of this run
+
+    Args:
+        model: a model, or a function or class that makes one
+        dls: the data
+        **parts: other arguments of `Learner`, which replace those of the run
+    Returns:
+        a new learner, with the rate and the weight decay of the run
+    Raises:
+        ValueError: lab[{id}].learner needs ...: ......
+    """
+    with opened(self.file) as db: recipe = from_json(read_run(db, self.id).recipe or '{}', [])
+    missing = {part: f'a record has no {words}' for part, value, words in (('model', model, 'weights, only source'), ('dls', dls, 'data')) if value is None}
+    found = {part: value for part, value in recipe.get('parts', {}).items() if part not in parts}
+    if not recipe and 'loss_func' not in parts: missing['loss_func'] = 'this record has no recipe of its learner'
+    missing |= {part: why.removesuffix(' (trust=True allows it)') for part, value in found.items() if (why := lacks(value, part)) is not None}
+    if missing:
+        own = ', '.join(name for name in self.sources if name.split()[0] in ('model', 'loss', 'step', 'callback'))
+        raise ValueError(f'lab[{self.id}].learner needs {", ".join(f"{part}=..." for part in missing)}: {"; ".join(missing.values())}{own and f". lab[{self.id}].sources has the source of {own}"}')
+    rates = {name: self.settings[name] for name in ('lr', 'wd') if name in self.settings}
+    return Learner(dls, model if isinstance(model, nn.Module) else model(), **recipe.get('plain', {}) | rates | {part: make_part(value) for part, value in found.items()} | parts)
+
 # %% ../../nbs/lab/book.ipynb #b13080f7
 @patch
 def best(self: LabBook, metric: str = 'valid_loss') -> LabRun:
@@ -370,12 +459,13 @@ def best(self: LabBook, metric: str = 'valid_loss') -> LabRun:
     there = list(dict.fromkeys(name for run in runs for name in run.summary['values']))
     raise ValueError(f'no run of the lab book has a value of {metric!r}: {columns_hint(metric, there) if there else "it has no values yet"}')
 
-def _rows(runs: Iterable[LabRun]) -> list[dict[str, Any]]:
+def _rows(runs: Iterable[LabRun], lower: Callable[[str], bool] | None = None) -> list[dict[str, Any]]:
     "Return the lines of some runs with the same keys in all of them"
-    lower, last = functools.cache(lower_is_better), ('tags', 'note', 'commit', 'clean')
-    found = [run.row(lower) for run in runs]
-    names = dict.fromkeys([*(name for row in found for name in row if name not in last), *last])
-    return [{name: row.get(name) for name in names} for row in found]
+    lower = lower or functools.cache(lower_is_better)
+    found = [run._parts(lower) for run in runs]
+    names = dict.fromkeys(name for group in zip(*found) for part in group for name in part)
+    rows = [{name: value for part in reversed(parts) for name, value in part.items()} for parts in found]
+    return [{name: row.get(name) for name in names} for row in rows]
 
 @patch
 def rows(self: LabBook) -> list[dict[str, Any]]:

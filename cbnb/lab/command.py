@@ -18,7 +18,7 @@ from ..display.compare import compare
 from ..history import History
 from .book import LabBook
 from .store import without_nan
-from .table import table_lines
+from .table import table_lines, visible
 
 # %% ../../nbs/lab/command.ipynb #b19cadba
 def parser() -> argparse.ArgumentParser:
@@ -43,8 +43,8 @@ def parser() -> argparse.ArgumentParser:
 # %% ../../nbs/lab/command.ipynb #b34a1c49
 def _show(run: Any, sources: bool) -> list[str]:
     "Return a run as lines of text"
-    facts = dict(tags=run.tags, note=run.note, started=f'{run.started:%Y-%m-%d %H:%M:%S}', commit=run.commit and run.commit + ', with changes'*(not run.clean),
-                 **run.settings, **run.environment)
+    facts = dict(tags=run.tags, note=run.note, started=run.started and f'{run.started:%Y-%m-%d %H:%M:%S}', commit=run.commit and run.commit + ', with changes'*(not run.clean))
+    facts |= {name: value for name, value in (run.settings | run.environment).items() if name not in facts}
     history = run.history
     lines = [repr(run), *(f'{name}: {value}' for name, value in facts.items() if value not in ('', None)), '', history.to_csv().rstrip()]
     lines += [f"step {e['step']}, {e['kind']}: {e['text']}" for e in history[0].events]
@@ -54,7 +54,8 @@ def main(args: list[str] | None = None) -> None:
     "Run the command line. None: the arguments of the process"
     given = parser().parse_args(args)
     if not (Path(given.folder)/'runs.sqlite').exists(): sys.exit(f'there is no lab book in {given.folder}: --folder names its folder, and LabBook(folder) makes one')
-    book = LabBook(given.folder)
+    try: book = LabBook(given.folder)
+    except (ValueError, OSError) as e: sys.exit(str(e))
     book.close()
     numbers = getattr(given, 'run', [])
     try: chosen = [book[number] for number in (numbers if isinstance(numbers, list) else [-1 if numbers is None else numbers])]
@@ -71,5 +72,5 @@ def main(args: list[str] | None = None) -> None:
         history.runs += [run.run for run in chosen]
         for run, of in zip(history.runs, chosen): run.number = of.id
         lines = [history.to_csv(what=given.csv).rstrip() if given.csv else history.to_json()]
-    try: print('\n'.join(lines), flush=True)
+    try: print(visible('\n'.join(lines)), flush=True)
     except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())      # such as `| head`: the reader has closed the pipe

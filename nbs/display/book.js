@@ -43,7 +43,9 @@ class Book {
     this.found = Array.from({ length: this.n }, (_, i) => i).filter(i => tests.every(is => is(i)))
     const { column, down } = this.sort, { values } = this.data.columns[column], sign = down ? -1 : 1
     const order = (a, b) => typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b), 'en', { numeric: true })
-    this.found.sort((a, b) => (values[a] == null) - (values[b] == null) || (values[a] == null ? 0 : sign * order(values[a], values[b])) || a - b)
+    // runs without a value come last, in both directions; among numbers, a text is 'nan'
+    const lacks = i => values[i] == null || this.data.columns[column].format !== 'text' && typeof values[i] === 'string'
+    this.found.sort((a, b) => lacks(a) - lacks(b) || (lacks(a) ? 0 : sign * order(values[a], values[b])) || a - b)
     if (this.body) this.fill()
   }
   draw() {
@@ -56,9 +58,9 @@ class Book {
       const b = th.appendChild(html('button', { type: 'button', title: `sort by ${c.name}` }))
       b.append(html('span', {}, c.name), html('i', { 'aria-hidden': 'true' }))
       b.onclick = () => { this.sort = { column: i, down: this.sort.column === i ? !this.sort.down : c.down }; this.page = 0; this.select() }
+      if (!i) row.append(html('td', {}, 'training loss'))
       return [i, th]
     })
-    row.append(html('td', {}, 'training loss'))
     const head = html('thead')
     head.append(row)
     this.body = html('tbody')
@@ -81,19 +83,23 @@ class Book {
     this.call.textContent = ids.length ? `compare(${ids.map(id => `${this.data.of}[${id}]`).join(', ')})` : ''
   }
   row(at) {
-    const { columns, curves } = this.data, tr = html('tr'), id = columns[0].values[at]
+    const { columns } = this.data, tr = html('tr'), id = columns[0].values[at]
     const mark = tr.appendChild(html('td')).appendChild(html('input', { type: 'checkbox', 'aria-label': `compare run ${id}`, checked: this.marked.has(id) ? '' : null }))
     mark.onchange = () => { mark.checked ? this.marked.add(id) : this.marked.delete(id); this.fill(); this.body.querySelector(`[aria-label="compare run ${id}"]`).focus() }
     for (const i of this.shown) {
-      const c = columns[i], v = c.values[at], text = v == null ? '' : c.format === 'text' ? String(v) : c.format === 'id' ? v : FORMATS[c.format](v)
+      const c = columns[i], v = c.values[at], text = v == null ? '' : c.format === 'text' || typeof v === 'string' ? String(v) : c.format === 'id' ? v : FORMATS[c.format](v)
       tr.append(html(i ? 'td' : 'th', { class: c.format === 'text' ? null : 'number', scope: i ? null : 'row', title: c.format === 'text' && text.length > 30 ? text : null }, text))
+      if (!i) tr.append(this.curve(at))
     }
-    const cell = tr.appendChild(html('td')), points = curves[at]
+    return tr
+  }
+  curve(at) {
+    const cell = html('td'), points = this.data.curves[at]
     if (points.length > 1) {
       const picture = cell.appendChild(svg('svg', { viewBox: `0 0 ${points.length - 1} 1`, preserveAspectRatio: 'none', 'aria-hidden': 'true' }))
       picture.append(svg('path', { d: [...points].map((c, x) => `${x ? 'L' : 'M'}${x},${(93 - (c.charCodeAt(0) - 35 - (c > '\\'))) / 93}`).join('') }))
     }
-    return tr
+    return cell
   }
 }
 

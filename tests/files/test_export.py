@@ -320,8 +320,8 @@ def test_parts_that_are_not_loaded_are_named(tmp_path):
 def test_losses_of_torch_come_back(loss):
     text, tensors = to_json(export.as_recipe(loss))
     recipe = from_json(text, tensors)
-    assert export._lacks(recipe, "loss_func", trust=False) is None
-    again = export._made(recipe)
+    assert export.lacks(recipe, "loss_func", trust=False) is None
+    again = export.make_part(recipe)
     assert type(again) is type(loss)
     if isinstance(loss, nn.Module):
         plain = {k: v for k, v in vars(loss).items() if isinstance(v, (str, int, float))}
@@ -341,7 +341,7 @@ def test_losses_of_torch_come_back(loss):
 )
 def test_metrics_come_back(metric):
     [mine] = line_learner(metrics=metric).metrics
-    [again] = line_learner(metrics=export._made(from_json(*to_json(export.as_recipe(mine))))).metrics
+    [again] = line_learner(metrics=export.make_part(from_json(*to_json(export.as_recipe(mine))))).metrics
     assert (type(again), again.name) == (type(mine), mine.name)
     for name in ("func", "dim_argmax", "flatten", "axis"):
         assert getattr(again, name, None) == getattr(mine, name, None)

@@ -2,6 +2,7 @@
 
 import json
 import linecache
+import math
 import runpy
 import subprocess
 import sys
@@ -105,3 +106,31 @@ def test_the_source_that_differs_between_two_runs(tmp_path, capsys):
         assert "mean()  # &lt;b&gt;" in found.html(live) and "# <b>" not in found.html(live).partition("<details class")[2]
     main(["runs", "compare", "1", "2", "--folder", str(book.folder)])
     assert "+    return (pred - y).square().mean()  # <b>" in capsys.readouterr().out
+
+
+def test_a_run_of_only_nan_says_so(tmp_path):
+    book = LabBook(tmp_path)
+    wave_learner().fit(1)
+    wave_learner().fit(2, lr=1e30)
+    book.close()
+    curves = [run.summary["curve"] for run in reversed(book.runs)]
+    data = table_data(book.rows(), curves)
+    by_name = {column["name"]: column for column in data["columns"]}
+    assert by_name["best valid_loss"]["values"][0] == by_name["train_loss"]["values"][0] == "nan"
+    assert by_name["best valid_loss"]["format"] == "number" and by_name["best valid_loss"]["values"][1] > 0
+    assert "nan" in table_lines(book.rows())[1] and ">nan<" in book_html(book.rows(), curves, live=False)
+    assert book[2].best("valid_loss") is None and book.best("valid_loss").id == 1 and math.isnan(book[2].row()["train_loss"])
+
+
+def test_the_table_without_scripts_has_one_line_for_each_run(lab):
+    lab[1].note, lab[2].note = "words\n" * 30, "a" * 100
+    page = book_html(lab.rows(), [run.summary["curve"] for run in reversed(lab.runs)], live=False)
+    cells = page.split("<td ")[1:]
+    assert all("white-space:pre" in cell for cell in cells) and "words words" in page and "a" * 37 + "...<" in page
+    assert page.index("training loss") < page.index(">status<")
+
+
+def test_a_sweep_sorts_its_table_as_it_says(lab):
+    rows = lab.rows()
+    for down in (False, True):
+        assert table_data(rows, [[]] * 3, sort="lr", down=down)["sort"] == dict(column=list(rows[0]).index("lr"), down=down)

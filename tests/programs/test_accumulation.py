@@ -1,5 +1,8 @@
 """Accumulated gradients: windows of five batches, the last of which is ragged, and a token mean over texts of unequal lengths."""
 
+import warnings
+
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -53,3 +56,17 @@ class TestAccumulation(Program):
     def learner(self, path):
         dls = DataLoaders(*loaders(), device="cpu")
         return Learner(dls, net(), F.cross_entropy, torch.optim.SGD, lr=0.2, cbs=GradientAccumulation(20), path=path)
+
+
+@pytest.mark.parametrize("n_acc, said", [(4, 1), (1, 0), (8, 0), (12, 0)])
+def test_batches_in_place_of_items_are_heard(n_acc, said):
+    """`GradientAccumulation(4)` is four items, and was silent with batches of eight."""
+    x = torch.randn(32, 2, generator=torch.Generator().manual_seed(0))
+    batches = list(zip(x.split(8), x.sum(1, keepdim=True).split(8)))
+    learn = Learner(DataLoaders(batches, device="cpu"), nn.Linear(2, 1), nn.MSELoss(), cbs=GradientAccumulation(n_acc))
+    with warnings.catch_warnings(record=True) as seen, learn.no_logging():
+        warnings.simplefilter("always")
+        learn.fit(2, valid_every=[])
+    heard = [str(w.message) for w in seen if "counts items" in str(w.message)]
+    assert len(heard) == said
+    assert not said or heard[0].endswith("for 4 batches an update, pass GradientAccumulation(32)")

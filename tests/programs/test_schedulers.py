@@ -1,5 +1,7 @@
 """Every scheduler of torch, stepped for each batch, for each update and for each epoch."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -123,3 +125,26 @@ def test_a_scheduler_can_count_updates(name, tmp_path):
 def test_plateau_follows_the_validation_loss(tmp_path):
     make = lambda opt: torchs.ReduceLROnPlateau(opt, patience=0, threshold=10.0, threshold_mode="abs")
     check(lambda: learner(tmp_path, TorchScheduler(make, monitor="valid_loss")), *by_hand(make, "epoch"))
+
+
+@pytest.mark.parametrize(
+    "make, every, said",
+    [
+        (lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, 0.1), "update", 1),
+        (lambda opt: torch.optim.lr_scheduler.ExponentialLR(opt, 0.1), "update", 1),
+        (lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, 0.1), "epoch", 0),
+        (lambda opt: torch.optim.lr_scheduler.StepLR(opt, 16, 0.1), "update", 0),
+        (lambda opt, n: torch.optim.lr_scheduler.CosineAnnealingLR(opt, n // 3), "update", 0),
+    ],
+)
+def test_a_decay_of_epochs_in_updates_is_heard(make, every, said):
+    """The rate went from 1e-3 to 1e-11 in the first of three epochs, silently."""
+    x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+    batches = list(zip(x.split(8), x.sum(1, keepdim=True).split(8)))
+    learn = Learner(DataLoaders(batches, device="cpu"), nn.Linear(2, 1), nn.MSELoss(), lr=1e-3, cbs=TorchScheduler(make, every=every))
+    with warnings.catch_warnings(record=True) as seen, learn.no_logging():
+        warnings.simplefilter("always")
+        learn.fit(3, valid_every=[])
+    heard = [str(w.message) for w in seen if "steps after each update" in str(w.message)]
+    assert len(heard) == said
+    assert not said or "8 times in this epoch" in heard[0] and "from 0.001 to 1e-11" in heard[0] and "every='epoch'" in heard[0]

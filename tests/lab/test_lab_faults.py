@@ -1,0 +1,426 @@
+"""A lab book in odd places: copied and lost learners, fits taken back, folders that are only read, files that are no lab book, odd names."""
+
+import copy
+import csv
+import gc
+import json
+import os
+import pickle
+import shutil
+import sqlite3
+import subprocess
+import sys
+import weakref
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import cbnb.all as cbnb
+from cbnb.lab import store
+from cbnb.lab.book import LabBook, LabRun
+from cbnb.lab.command import main
+from cbnb.toy import line_learner, wave_learner
+
+
+@pytest.fixture
+def lab(tmp_path):
+    book = LabBook(tmp_path / "runs")
+    yield book
+    book.close()
+
+
+def hooks():
+    return cbnb.Learner.around_fits, cbnb.Learner.before_epochs, cbnb.Learner.batch_filters, type(line_learner().runs).on_take_back
+
+
+# --- which book keeps a fit
+
+
+def test_a_book_of_a_learner_ends_with_the_learner(tmp_path):
+    before = hooks()
+    learn = line_learner(cbs=LabBook(tmp_path))
+    learn.fit(1)
+    model, book = weakref.ref(learn.model), weakref.ref(learn.lab_book)
+    del learn
+    gc.collect()  # the learner
+    gc.collect()  # the book
+    assert model() is None and book() is None and hooks() == before
+
+
+@pytest.mark.parametrize("own_first", [True, False])
+def test_a_fit_is_kept_once_though_two_books_have_the_file(tmp_path, own_first: bool):
+    books = [] if own_first else [LabBook(tmp_path)]
+    learn = line_learner(cbs=LabBook(tmp_path, tags="own"))
+    books += [LabBook(tmp_path)] if own_first else []
+    learn.fit(1)
+    line_learner().fit(1)
+    assert [run.tags for run in books[0].runs] == ["own", ""]
+    for book in (*books, learn.lab_book):
+        book.close()
+
+
+def test_the_book_of_all_learners_goes_on_as_a_callback_of_a_fit(lab):
+    line_learner().fit(1)
+    learn = line_learner()
+    learn.fit(1, cbs=lab)
+    other = line_learner(cbs=lab)
+    other.fit(1)
+    other.remove_cb(lab)
+    line_learner().fit(1)
+    assert len(lab) == 4
+
+
+def test_a_copied_learner_keeps_its_fits(tmp_path):
+    learn = line_learner(cbs=LabBook(tmp_path))
+    again = copy.deepcopy(learn)
+    again.fit(1)
+    learn.fit(1)
+    assert again.lab_book.learn is again and learn.lab_book.learn is learn and len(learn.lab_book) == 2
+    state = learn.lab_book.__getstate__() | dict(_learn=None)
+    book = LabBook.__new__(LabBook)
+    book.__setstate__(pickle.loads(pickle.dumps(state)))
+    assert book.learn is None and len(book) == 2
+
+
+# --- fits that are taken back
+
+
+def test_a_fit_that_was_taken_back_says_so(lab, capsys):
+    learn = line_learner()
+    for _ in range(3):
+        learn.fit(1)
+    learn.rewind(2)
+    assert [run.status for run in lab.runs] == ["done", "done, taken back", "done, taken back"]
+    assert "taken back" in repr(lab[3]) and lab.rows()[0]["status"] == "done, taken back"
+    assert "taken back" in str(cbnb.compare(lab[1], lab[3]))
+    learn.fit(1)
+    learn.runs.take_back(1, redo=True)
+    assert lab[4].status == "done, taken back"
+    learn.runs.redo()
+    assert lab[4].status == "done" and lab[2].status == "done, taken back"
+    capsys.readouterr()
+    main(["runs", "list", "--folder", str(lab.folder)])
+    assert capsys.readouterr().out.count("taken back") == 2
+
+
+def test_a_rewind_changes_no_record_of_a_book_that_was_made_again(lab):
+    learn = line_learner()
+    learn.fit(1)
+    shutil.rmtree(lab.folder)
+    line_learner().fit(1)
+    learn.rewind()
+    assert [run.status for run in lab.runs] == ["done"]
+    shutil.rmtree(lab.folder)
+    learn = line_learner()
+    learn.fit(1)
+    lab.file.rename(lab.folder / "away")
+    with pytest.warns(UserWarning, match="could not write"):
+        learn.rewind()
+    (lab.folder / "away").rename(lab.file)
+    assert learn.n_trained() == 0
+
+
+# --- folders that can only be read
+
+
+READS = """
+import os, sqlite3, sys
+import cbnb.all as cbnb
+os.setgid(65534); os.setuid(65534)
+lab = cbnb.LabBook(sys.argv[1])
+print(lab[1].status, len(lab[1].run.raw_losses), len(lab.rows()))
+try: lab[1].name = 'x'
+except PermissionError as e: print(e)
+"""
+
+
+def read_only(monkeypatch):
+    """SQLite as it is in a folder that cannot be written."""
+    connect = sqlite3.connect
+
+    def refuses(path, *args, **kwargs):
+        db = connect(path, *args, **kwargs)
+        if "mode=rw" in str(path):
+            db.close()
+            error = sqlite3.OperationalError("attempt to write a readonly database")
+            error.sqlite_errorcode = sqlite3.SQLITE_READONLY
+            raise error
+        return db
+
+    monkeypatch.setattr(sqlite3, "connect", refuses)
+
+
+def test_a_folder_that_can_only_be_read(lab, monkeypatch, capsys):
+    line_learner().fit(2)
+    lab.close()
+    read_only(monkeypatch)
+    book = LabBook(lab.folder)
+    assert len(book) == 1 and book[1].history["epoch"] == [0, 1] and "done" in book._repr_html_()
+    for change in (lambda: setattr(book[1], "name", "x"), lambda: book.delete(1, confirm=True)):
+        with pytest.raises(PermissionError, match=r"runs\.sqlite cannot be written, only read: copy its folder"):
+            change()
+    with pytest.warns(UserWarning, match="cannot be written, only read"):
+        line_learner().fit(1)
+    book.close()
+    main(["runs", "list", "--folder", str(lab.folder)])
+    assert "done" in capsys.readouterr().out
+    (lab.folder / "runs.sqlite-wal").write_bytes(b"rows")
+    with pytest.raises(PermissionError, match="copy the folder"):
+        len(book)
+
+
+@pytest.mark.skipif(not hasattr(os, "setuid") or os.geteuid() != 0, reason="only root becomes another user")
+def test_as_a_user_who_may_not_write(lab):
+    line_learner().fit(1)
+    lab.close()
+    folder = lab.folder
+    for each in (folder, *folder.parents):
+        if each.stat().st_uid == 0 and str(each).startswith("/tmp/"):
+            each.chmod(0o755)
+    done = subprocess.run([sys.executable, "-c", READS, str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith("done 2") and "only read: copy its folder" in done.stdout
+
+
+# --- files that are no lab book
+
+
+def foreign(file) -> None:
+    with sqlite3.connect(file) as db:
+        db.executescript("CREATE TABLE cats(name); PRAGMA user_version=1")
+    db.close()
+
+
+def damaged(file) -> None:
+    store.create(file)
+    data = file.read_bytes()
+    file.write_bytes(data[:100] + b"\xff" * 4000)
+
+
+FILES = dict(
+    empty=(lambda file: file.write_bytes(b""), "it is empty"),
+    text=(lambda file: file.write_text("no lab book " * 100), "not a database"),
+    foreign=(foreign, "it has other tables"),
+    damaged=(damaged, "malformed"),
+)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_that_is_no_lab_book_is_left_as_it_is(tmp_path, kind: str):
+    make, words = FILES[kind]
+    before, file = hooks(), tmp_path / "runs.sqlite"
+    make(file)
+    data = file.read_bytes()
+    with pytest.raises(ValueError, match=words) as error:
+        LabBook(tmp_path)
+    assert str(file) in str(error.value) and "pass LabBook another folder" in str(error.value)
+    with pytest.raises(SystemExit, match="pass LabBook another folder"):
+        main(["runs", "list", "--folder", str(tmp_path)])
+    assert hooks() == before and file.read_bytes() == data and os.listdir(tmp_path) == ["runs.sqlite"]
+
+
+def test_a_folder_in_place_of_the_file(tmp_path):
+    (tmp_path / "runs.sqlite").mkdir()
+    with pytest.raises(sqlite3.OperationalError, match="could not be opened as a lab book"):
+        LabBook(tmp_path)
+
+
+# --- names, tags and columns
+
+
+def test_control_characters_are_shown_as_escapes(lab, capsys):
+    odd = "a\x1b[2J\x9b31m\x07\rb\u202e"
+    learn = wave_learner(metrics=None)
+    learn.fit(1)
+    lab[1].name, lab[1].tags, lab[1].note = odd, odd, odd + "\nsecond line"
+    lab.close()
+    folder = ["--folder", str(lab.folder)]
+    capsys.readouterr()
+    for command in (
+        ["list"],
+        ["list", "--json"],
+        ["show", "1", "--sources"],
+        ["compare", "1"],
+        ["export", "1"],
+        ["export", "1", "--csv", "epochs"],
+    ):
+        main(["runs", *command, *folder])
+        out = capsys.readouterr().out
+        assert not controls(out), command
+    main(["runs", "show", "1", *folder])
+    assert "a\\u001b[2J\\u009b31m\\u0007" in capsys.readouterr().out
+    assert not controls(repr(lab[1])) and "\n" not in lab[1].label
+    assert not controls(lab._repr_html_().replace("\n", ""))
+
+
+def controls(text: str) -> set[str]:
+    return {c for c in text if c not in "\n\t" and (ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e")}
+
+
+def test_tags_are_words(tmp_path):
+    book = LabBook(tmp_path / "runs", tags=["baseline", "small"])
+    line_learner().fit(1)
+    book.close()
+    run = book[1]
+    assert run.tags == "baseline small"
+    run.tags = ("a", "b")
+    assert book[1].tags == run.tags == "a b"
+    run.tags = None
+    assert book[1].tags == "" and LabBook(tmp_path / "none", tags=None).close() is None
+    for wrong in (["two words"], [3], 3):
+        with pytest.raises((ValueError, TypeError), match="tags"):
+            run.tags = wrong
+
+
+def test_none_is_no_name(lab):
+    line_learner().fit(1)
+    run = lab[1]
+    run.name, run.note = "first", "text"
+    run.name = run.note = None
+    assert (lab[1].name, lab[1].note, lab[1].label, run.name) == ("", "", "#1", "")
+    run.name = "half \ud800"
+    assert lab[1].name == "half ?"
+
+
+def first(name: str):
+    def metric(pred, y):
+        return (pred - y).abs().mean()
+
+    metric.__name__ = name
+    return metric
+
+
+COLUMNS = [
+    "id",
+    "name",
+    "status",
+    "started",
+    "ended",
+    "best valid_loss",
+    "best mae",
+    "best other",
+    "train_loss",
+    "valid_loss",
+    "mae",
+    "other",
+]
+
+
+def test_the_columns_have_one_order_whatever_the_runs_have(lab):
+    wave_learner(metrics=[first("mae"), first("other")]).fit(1)
+    wave_learner(metrics=[first("mae")]).fit(1, cbs=cbnb.GradientClip(1.0))
+    names = list(lab.rows()[0])
+    assert names[: len(COLUMNS)] == COLUMNS and names[-4:] == ["tags", "note", "commit", "clean"]
+    assert names[len(COLUMNS) :][:3] == ["epochs", "steps", "time"] and names.index("lr") > names.index("time")
+    assert all(list(row) == names for row in lab.rows())
+    assert set(lab[1].row()) <= set(names)
+
+
+@pytest.mark.parametrize("name", ["name", "status", "epochs", "tags", "id", "lr"])
+def test_a_metric_may_have_the_name_of_a_column(lab, name: str):
+    wave_learner(metrics=[first(name)]).fit(1)
+    row = lab.rows()[0]
+    assert row["id"] == 1 and row["status"] == "done" and row["epochs"] == 1 and row["tags"] == ""
+    assert f"best {name}" in row and lab[1].row() == row and lab._repr_html_()
+
+
+def test_a_data_frame(lab, tmp_path):
+    pytest.importorskip("pandas")
+    wave_learner().fit(1)
+    wave_learner().fit(1)
+    frame = lab.to_dataframe()
+    assert list(frame.columns) == list(lab.rows()[0]) and list(frame["id"]) == [2, 1]
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    with open(tmp_path / "runs.csv", newline="") as f:
+        assert next(csv.reader(f)) == list(lab.rows()[0])
+
+
+def test_a_run_is_read_without_a_date(lab):
+    line_learner().fit(1)
+    with sqlite3.connect(lab.file) as db:
+        db.execute("UPDATE runs SET started=NULL, summary=NULL")
+    db.close()
+    run: LabRun = lab[1]
+    assert run.started is None and lab.rows()[0]["started"] is None and lab._repr_html_()
+    main(["runs", "show", "1", "--folder", str(lab.folder)])
+
+
+# --- the learner of a run
+
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+
+
+def own_loss(pred, y):
+    return (pred - y).abs().mean()
+
+
+LEARNERS = dict(
+    plain=dict(),
+    function=dict(loss_func=F.mse_loss),
+    partial=dict(loss_func=partial(F.smooth_l1_loss, beta=0.5)),
+    arguments=dict(loss_func=torch.nn.HuberLoss(delta=2.0), opt_func=partial(torch.optim.SGD, momentum=0.8, nesterov=True), wd=0.1),
+    metric=dict(metrics=cbnb.AvgMetric(F.l1_loss)),
+)
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_the_learner_of_a_run_trains_as_the_run_did(lab, kind: str):
+    given = dict(metrics=None) | LEARNERS[kind]
+    learn = wave_learner(**given)
+    learn.fit(2, 0.02)
+    book = LabBook(lab.folder)  # as in a new kernel
+    cbnb.set_seed(0)
+    same = wave_learner()
+    again = book[1].learner(model=same.model, dls=learn.dls, **({} if kind != "metric" else dict(metrics=LEARNERS[kind]["metrics"])))
+    again.logger = lambda row: None
+    assert again.lr == 0.02 and type(again.loss_func) is type(learn.loss_func)
+    again.fit(2)
+    book.close()
+    assert list(again.recorder.last().raw_losses) == list(learn.recorder.last().raw_losses)
+    assert book[1].settings == book[2].settings
+
+
+def test_what_a_record_cannot_make_is_named(lab):
+    wave_learner(loss_func=own_loss, metrics=[first("other")], batch_weight=lambda pred, y: len(y)).fit(1)
+    run, dls = lab[1], wave_learner().dls
+    with pytest.raises(
+        ValueError,
+        match=r"lab\[1\].learner needs model=..., dls=..., loss_func=..., metrics=..., batch_weight=...: .*the source of loss own_loss",
+    ) as error:
+        run.learner()
+    assert "trust" not in str(error.value)
+    own = dict(loss_func=own_loss, metrics=None, batch_weight=None)
+    with pytest.raises(ValueError, match="needs dls=...: a record has no data"):
+        run.learner(net, **own)
+    assert run.learner(net, dls, **own, lr=0.5).lr == 0.5
+    learn = wave_learner(loss_func=torch.nn.MSELoss(), metrics=None)
+    learn.loss_func = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor([2.0]))
+    learn.fit(1)
+    with pytest.raises(ValueError, match="needs loss_func=...: loss_func with tensors"):
+        lab[2].learner(net, dls)
+
+
+def test_a_record_runs_no_code(lab, tmp_path, monkeypatch):
+    wave_learner(metrics=None).fit(1)
+    (tmp_path / "evil.py").write_text("raise SystemExit('code of the file ran')\ndef loss(pred, y): return 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    kept = lab[1].run.recipe
+    assert "torch.nn.modules.loss:MSELoss" in kept
+    for path in ("evil:loss", "os:system", "torch.nn.functional:math.exp", "torch.nn.functional.evil:loss", "builtins:eval"):
+        with sqlite3.connect(lab.file) as db:
+            fit = json.loads(db.execute("SELECT fit FROM runs").fetchone()[0])
+            fit["recipe"] = kept.replace("torch.nn.modules.loss:MSELoss", path)
+            db.execute("UPDATE runs SET fit=?", (json.dumps(fit),))
+        db.close()
+        with pytest.raises(ValueError, match="needs loss_func=...: .* importing it runs code"):
+            lab[1].learner(net, wave_learner().dls)
+    with sqlite3.connect(lab.file) as db:
+        db.execute("UPDATE runs SET fit=?", (json.dumps({k: v for k, v in fit.items() if k != "recipe"}),))
+    db.close()
+    with pytest.raises(ValueError, match="needs loss_func=...: this record has no recipe"):
+        lab[1].learner(net, wave_learner().dls)
+    assert lab[1].learner(net, wave_learner().dls, loss_func=F.mse_loss).loss_func is F.mse_loss
