@@ -373,7 +373,7 @@ def _with_graphs(settings: dict[str, Any]) -> dict[str, Any]:
     "Return the settings with which torch.compile records CUDA graphs. If another backend or mode is set, raise `ValueError`"
     if settings['backend'] != 'inductor' or settings['mode'] is not None: raise ValueError(
         f"graphs=True means backend='inductor' with mode='reduce-overhead', and not "
-        f"backend={settings['backend']!r} with mode={settings['mode']!r}")
+        f"backend={settings['backend']!r} with mode={settings['mode']!r}: leave out backend and mode")
     return settings | dict(mode='reduce-overhead')
 
 # %% ../../nbs/callbacks/compile.ipynb #cbc287cb

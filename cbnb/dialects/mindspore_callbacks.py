@@ -203,7 +203,7 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
     try: state = read_file(path, writer='save_checkpoint')
     except Exception as e: raise ValueError(f'{str(path)!r} is not a checkpoint file: {e}') from e
     if not isinstance(state, dict):
-        raise ValueError(f'{str(path)!r} holds a {type(state).__name__}, not a dict of tensors')
+        raise ValueError(f'{str(path)!r} holds a {type(state).__name__}, not a dict of tensors: pass a file that save_checkpoint wrote')
     skipped = (filter_prefix,) if isinstance(filter_prefix, str) else tuple(filter_prefix or ())
     state = {name: v for name, v in state.items() if not name.startswith(skipped)}
     if net is not None: load_param_into_net(net, state)

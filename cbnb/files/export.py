@@ -57,7 +57,7 @@ def at_path(path: str,    # path from `import_path`, such as 'torch.optim.adam:A
     try:
         found = importlib.import_module(module)
         for part in name.split('.'): found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as e: raise ValueError(f'{path} cannot be imported: {e}') from e
+    except (ImportError, AttributeError, ValueError) as e: raise ValueError(f'{path} cannot be imported: {e}. Install its module, or pass the object to load_learner') from e
     return found
 
 # %% ../../nbs/files/export.ipynb #2c8b6154

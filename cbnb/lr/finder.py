@@ -815,8 +815,7 @@ def checked_trials(
                          'or a whole number of batches')
     least = num_it + (MOST_TRIALS + 1)*VALID_BATCHES + MOST_TRIALS*LEAST_UPDATES
     if as_count(trials, 'trials', 1) < least:
-        raise ValueError(f'trials={trials} batches are too few: the sweep takes up to {num_it}, '
-                         f'and short trials the rest of {least}')
+        raise ValueError(f'trials={trials} batches are too few: pass at least {least}, of which the sweep takes up to {num_it}')
     return int(trials)
 
 # %% ../../nbs/lr/finder.ipynb #01cb9727
