@@ -407,7 +407,10 @@ def test_a_function_may_train_outside_of_a_run():
     assert ab(learn) == pytest.approx((0.4, 0.6)) and not learn.running
 
 
-@pytest.mark.parametrize("model, words", [(Line, "is not a model: pass an instance"), (3, "model=3 is not a model")])
+@pytest.mark.parametrize(
+    "model, words",
+    [(Line, "is not a model: pass an instance"), (3, "model=3 is not a model"), (lambda: Line(), r"call it: model=<lambda>\(\)")],
+)
 def test_what_is_no_model_is_refused(model, words):
     with pytest.raises(TypeError, match=words):
         line_learner(model=model)

@@ -1105,7 +1105,7 @@ def test_trials_are_a_share_or_a_budget(trials, checked):
 @pytest.mark.parametrize(
     "trials, error, words",
     [
-        (159, ValueError, "trials=159 batches are too few.*up to 100.*the rest of 160"),
+        (159, ValueError, "trials=159 batches are too few: pass at least 160.*up to 100"),
         (0, ValueError, "trials=0"),
         (1.5, ValueError, "should be True, a share"),
         ("0.2", ValueError, "should be True, a share"),
