@@ -31,7 +31,7 @@ from nbformat.v4 import new_markdown_cell
 from PIL import Image
 
 from docs_api import documented, entry, first_sentence
-from docs_nav import ALSO, Page, contents, listing, page_name, rank, sections
+from docs_nav import ALSO, BY_PART, Page, contents, listing, page_name, rank, sections
 from docs_reference import Reference
 from notebooks import (
     INDEX,
@@ -71,6 +71,7 @@ INSTANCES = {"learn": "Learner", "recorder": "Recorder", "learn.recorder": "Reco
 _ROLE = re.compile(r"\{py:obj\}`([^`<]*?) ?(?:<[^>]*>)?`")  # a name as a link
 _PICTURE = re.compile(r'<picture><source [^>]*srcset="([^"]+)">(!\[[^]]*\])(\([^)]+\))</picture>')
 _LIGHT = re.compile(r"(!\[[^]]*\])(\((\S+)_light\.png\))")
+_FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 _NAME = re.compile(r"(?<![`\w}\[])`([A-Za-z_][\w.]*)(\(\))?`(?!`)")
 
 
@@ -299,14 +300,16 @@ def nested(page: Page) -> list:
 
 
 def about_pages(site: Site) -> dict[str, dict]:
-    """Title, description, section, synonyms and rank in the search of each page."""
+    """Title, description, section, synonyms, rank in the search, and words of the parts of each page."""
     found = {"index": {"title": SETTINGS["title"], "about": SETTINGS["description"], "section": "Start", "rank": 1.0}}
     for section in site.sections:
         for page in section.walk():
             found[page.name] = {"title": plain(page.title), "about": plain(page.about), "section": section.title, "rank": rank(page)}
     for path, nb in site.notebooks.items():
-        page = found[page_name(path.relative_to(NBS)).as_posix()]
+        page = found[name := page_name(path.relative_to(NBS)).as_posix()]
         page |= {"notebook": path.relative_to(NBS).as_posix(), "also": synonyms(nb)}
+        if name.startswith(BY_PART):
+            page["parts"] = parts(nb)
     for name, also in ALSO.items():
         if name in found:
             found[name].setdefault("also", []).extend(also)
@@ -324,6 +327,29 @@ def synonyms(nb: NotebookNode) -> list[str]:
             if line.startswith("Also called:"):
                 return [word.strip() for word in plain(line.removeprefix("Also called:")).rstrip(".").split(",") if word.strip()]
     return []
+
+
+def parts(nb: NotebookNode) -> dict[str, list[str]]:
+    """Of each part of a page, by its heading: its words, and then the names it is searched by. The part above the first heading is ''."""
+    words, names, last = {"": {}}, {"": []}, ""
+    for cell in nb.cells:
+        if cell.cell_type == "markdown" and not is_hidden(cell):
+            for line in _FENCE.sub("", cell.source).splitlines():
+                if heading := re.match(r"##+ (.+)", line):
+                    last = plain(heading[1]).strip()
+                    words[last], names[last] = {}, []
+                elif not line.startswith(("# ", "Also called:")):
+                    words[last] |= dict.fromkeys(re.findall(r"\w+", plain(line).lower()))
+                    names[last] += part_names(line)
+    return {title: [" ".join(found), *names[title]] for title, found in words.items() if found and title != "See also"}
+
+
+def part_names(line: str) -> list[str]:
+    """What a line says that its part may be searched by: the first column of a table, or words in italics at its beginning."""
+    if italics := re.match(r"\*([^*]+)\*", line):
+        return [word.strip() for word in plain(italics[1]).rstrip(".").split(",")]
+    first = line.split("|")[1].strip() if line.startswith("|") else ""
+    return re.findall(r"`([^`]+)`", first) or [plain(first)] * bool(first.strip("-: "))
 
 
 def build(source: Path, dev: bool = False) -> int:

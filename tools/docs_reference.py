@@ -33,7 +33,7 @@ TOPICS = {
     "lab": (
         "Lab book",
         "Keep each fit in a folder, and read, compare and delete the records later",
-        "LabBook lab.book.LabRun lab.sweep.Sweep",
+        "LabBook lab.book.LabRun lab.sweep_runs.Sweep",
     ),
     "display": (
         "Display",

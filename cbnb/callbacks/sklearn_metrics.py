@@ -51,7 +51,7 @@ def as_probabilities(pred: Tensor, has_classes: bool) -> Tensor:
     return pred.softmax(1)[:, 1] if pred.shape[1] == 2 else pred.softmax(1)
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #ae32eeae
-_KINDS = {F.cross_entropy: 'classes', F.binary_cross_entropy_with_logits: 'logits', F.binary_cross_entropy: 'probabilities'}
+_KINDS: dict[Any, str] = {F.cross_entropy: 'classes', F.binary_cross_entropy_with_logits: 'logits', F.binary_cross_entropy: 'probabilities'}
 
 def kind_of_loss(loss_func: Any) -> str:
     "Return 'classes' for a cross-entropy, 'probabilities' or 'logits' for a binary cross-entropy of these, otherwise ''"

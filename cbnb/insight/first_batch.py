@@ -30,7 +30,7 @@ def check_broadcast(
     return functools.partial(AllPairs().call, f'the loss function {title_of(loss_func)}', loss_func)
 
 # %% ../../nbs/insight/first_batch.ipynb #4ec91e5a
-_APPLIED_BY_LOSS = {    # loss: the activation it applies, and its name in the autograd graph
+_APPLIED_BY_LOSS: dict[Any, tuple[Any, str]] = {    # loss: the activation it applies, and its name in the autograd graph
     F.cross_entropy: (nn.Softmax, 'Softmax'), F.binary_cross_entropy_with_logits: (nn.Sigmoid, 'Sigmoid')}
 
 def _last_layer(model: Any) -> Any:
@@ -53,8 +53,8 @@ def warn_of_activation(
     "Warn if the model ends with the activation function that the loss applies itself"
     model, pred = learn.model, learn.pred
     if not learn.training or learn.train_iter or not isinstance(pred, Tensor): return loss_func
-    if (applied := _APPLIED_BY_LOSS.get(torch_loss(loss_func))) is None: return loss_func
-    activation, node = applied
+    if (kind := torch_loss(loss_func)) not in _APPLIED_BY_LOSS: return loss_func
+    activation, node = _APPLIED_BY_LOSS[kind]
     if not isinstance(_last_layer(model), activation) and last_operation(pred) != node: return loss_func
     name, layers = activation.__name__.lower(), [(n, m) for n, m in getattr(model, 'named_modules', list)() if isinstance(m, activation)]
     where = f'its layer {layers[-1][0]!r}, {layers[-1][1]}' if layers else f'a {name} in {type(model).__name__}.forward'

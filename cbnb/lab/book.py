@@ -29,8 +29,10 @@ from ..basics.patch import patch
 from ..basics.processes import process_number
 from ..basics.text import as_dataframe, lower_is_better, number, plural, warn_user
 from ..callback import Callback
+from ..files.checkpoints import checkpoints, read_checkpoint, read_manifest, remove_checkpoint, write_checkpoint
 from ..files.export import lacks, make_part
 from ..files.rewind import RestorePoints
+from ..files.state import load_model_state, model_differs, model_state
 from ..history import History, Run
 from .sources import GitStatus, environment, recipe_text, sources_of
 from .table import book_html, table_lines, visible
@@ -48,7 +50,7 @@ class Entry:
         self.db: Any = None
         self.inode: int | None = None         # of the file that `writer` has written to
         self.git: GitStatus | None = None
-        self.due = math.inf
+        self.due, self.n_complete = math.inf, 0      # when to write again; complete epochs whose weights were looked at
 
     def new_runs(self) -> list[Run]:
         "Return the runs that are new to the history. In a fit that resumes, these are all runs of the checkpoint"
@@ -69,6 +71,7 @@ class Entry:
     def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
         "Yield the batches, and write from time to time"
         __tracebackhide__ = True
+        self.keep_weights()
         while True:
             try: batch = [next(batches)]
             except StopIteration: return
@@ -86,6 +89,21 @@ class Entry:
             self.writer.run.kept[self.book.file] = self.writer.id, self.writer.known['started']
             return True
         return False
+
+    def keep_weights(self, final: bool = False) -> None:
+        "Save the weights if the epoch before was the best one so far, and at the end"
+        if not self.book.weights or self.writer is None or self.writer.id is None: return
+        losses = [row.get('valid_loss') for row in self.writer.run.epochs if row['complete']]
+        finite = [loss for loss in losses if isinstance(loss, float) and math.isfinite(loss)]
+        new, self.n_complete = len(losses) > self.n_complete, len(losses)
+        due = dict(best=new and finite and losses[-1] == min(finite), last=final)
+        folder = self.book.file.parent/'weights'/str(self.writer.id)
+        with self.book._warned():
+            for which in [name for name in self.book.weights.split() if due[name]]:
+                older = [path for path in checkpoints(folder) if path.name.endswith(f'_{which}')]
+                state = model_state(self.learn.model) | dict(grads={})
+                write_checkpoint(folder, which, state, started=self.writer.known['started'], epoch=len(losses) - 1, valid_loss=losses[-1] if losses else None)
+                for path in older: remove_checkpoint(path)
 
     def _connect(self, writer: RunWriter, seconds: float) -> None:
         "Open the file, and make it again if it was deleted. Another file gets the whole run"
@@ -105,6 +123,7 @@ class Entry:
     def end(self) -> None:
         "Write how the fit has ended, and then the ends of fits that could not be written"
         if self.writer is None and self.new_runs(): self.begin()          # it ran in other processes
+        self.keep_weights(final=True)
         self.learn, self.before = None, []                                # an end that waits to be written keeps no model
         self.book._write_ends(self)
 
@@ -126,6 +145,10 @@ class LabBook(Callback):
         folder: folder of the lab book, which is created; several processes may use it at once
         every: seconds between two writes within a fit; a killed fit is complete up to its last write
         tags: words for all fits that this object keeps, such as 'baseline small', or a list of words
+        weights: 'best', 'last' or 'best last': also keep these weights of each fit; the best by the validation loss of an
+            epoch
+    Raises:
+        ValueError: weights={weights}: pass 'best', 'last' or 'best last'
     Example:
         from cbnb.toy import line_learner
         own = LabBook('own')
@@ -144,10 +167,12 @@ class LabBook(Callback):
         def _repr_pretty_(self, p: Any, cycle: bool) -> None: ...
         def to_dataframe(self) -> Any: ...
         def delete(self, *numbers: int, confirm: bool=...) -> None: ...
-    no_state = ('folder', 'file', 'every', 'tags', 'told', 'entries', 'unwritten', 'for_all', 'replaced', '_learn')
+    no_state = ('folder', 'file', 'every', 'tags', 'weights', 'told', 'entries', 'unwritten', 'for_all', 'replaced', '_learn')
 
     @hinted
-    def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str | Iterable[str] = ''):
+    def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str | Iterable[str] = '', weights: str = ''):
+        if set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={weights!r}: pass 'best', 'last' or 'best last'")
+        self.weights = weights
         self.folder, self.every, self.tags = Path(folder), float(every), _words(tags)
         self.file = self.folder.expanduser().resolve()/'runs.sqlite'
         self.told = self.for_all = False               # whether it has warned; whether it has kept fits of all learners
@@ -348,6 +373,28 @@ class LabRun:
         "Versions, machine, device and folder"
         return self._json('environment')
 
+    @property
+    def weights(self) -> dict[str, Path]:
+        "The folders with the 'best' and the 'last' weights, if the lab book keeps them"
+        found = {path.name.partition('_')[2]: path for path in checkpoints(self.file.parent/'weights'/str(self.id))}
+        started = self.started.timestamp() if self.started else math.nan
+        return {which: path for which, path in found.items() if abs(read_manifest(path).get('started', math.nan) - started) < 1e-3}
+
+    def load_weights(self, model: Any, which: str = 'best') -> None:
+        """Load the weights of this run into a model
+
+        Args:
+            model: the model to load into
+            which: 'best' or 'last'
+        Raises:
+            ValueError: lab[{id}] has no {which} weights...: LabBook(folder, weights='best last') keeps them for later fits
+            ValueError: the model does not fit the weights of lab[{id}]: {why}
+        """
+        if (path := self.weights.get(which)) is None: raise ValueError(f"lab[{self.id}] has no {which} weights{', only the ' + ' and '.join(self.weights) if self.weights else ''}: LabBook(folder, weights='best last') keeps them for later fits")
+        state = read_checkpoint(path)
+        if why := model_differs(model, state): raise ValueError(f'the model does not fit the weights of lab[{self.id}]: {why}')
+        load_model_state(model, state)
+
     def best(self, metric: str = 'valid_loss') -> float | None:
         """Return the best value of a loss or a metric
 
@@ -510,3 +557,6 @@ def delete(self: LabBook, *numbers: int, confirm: bool = False) -> None:
     if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(f'{", ".join(busy)} is still running: stop it first')
     if not confirm: raise ValueError(f'delete would remove {labels} from {self.folder} for good: pass confirm=True')
     with opened(self.file) as db, transaction(db): db.executemany('DELETE FROM runs WHERE id=?', [(run.id,) for run in runs])
+    for run in runs:
+        with contextlib.suppress(ValueError):                  # damaged weights stay
+            for path in run.weights.values(): remove_checkpoint(path)

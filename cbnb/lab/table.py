@@ -35,7 +35,7 @@ _CONTROLS = re.compile(r'[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u
 
 def visible(text: str) -> str:
     "Return text with its control characters as escapes, so that a terminal does not obey them"
-    return _CONTROLS.sub(lambda found: f'\\u{ord(found[0]):04x}', text)
+    return text if text.isprintable() else _CONTROLS.sub(lambda found: f'\\u{ord(found[0]):04x}', text)
 
 def text_of(name: str, value: Any) -> str:
     "Format a value of the table"

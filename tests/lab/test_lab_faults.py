@@ -424,3 +424,61 @@ def test_a_record_runs_no_code(lab, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="needs loss_func=...: this record has no recipe"):
         lab[1].learner(net, wave_learner().dls)
     assert lab[1].learner(net, wave_learner().dls, loss_func=F.mse_loss).loss_func is F.mse_loss
+
+
+# --- weights
+
+
+def test_the_best_and_the_last_weights_are_kept(tmp_path):
+    book = LabBook(tmp_path / "runs", weights="best last")
+    learn, states = wave_learner(metrics=None), []
+    learn.fit(3, 0.02, cbs=cbnb.Callback(after_epoch=lambda cb: states.append(copy.deepcopy(cb.model.state_dict()))))
+    learn.fit(2, 3.0, cbs=cbnb.Callback(after_epoch=lambda cb: states.append(copy.deepcopy(cb.model.state_dict()))))  # the loss rises
+    learn.fit(3, keep_best=True)
+    book.close()
+    first = 0
+    for run, n in zip(book.runs[:2], (3, 2)):
+        losses = run.history["valid_loss"]
+        for which, at in (("best", losses.index(min(losses))), ("last", n - 1)):
+            model = net()
+            run.load_weights(model, which)
+            assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), states[first + at].values()))
+        first += n
+    assert [sorted(path.name for path in run.weights.values()) for run in book.runs[1:2]] == [
+        [path.name for path in sorted(book[2].weights.values())]
+    ]
+    model = net()
+    book[3].load_weights(model)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), learn.model.parameters()))
+    assert len(list((book.folder / "weights" / "1").iterdir())) == 2
+    folders = list(book[1].weights.values())
+    book.delete(1, confirm=True)
+    assert not any(path.exists() for path in folders) and book[2].weights
+
+
+def test_weights_of_a_fit_that_failed_and_of_another_book(tmp_path):
+    def fail(cb):
+        if cb.epoch == 2:
+            raise ZeroDivisionError
+
+    book = LabBook(tmp_path / "runs", weights="best")
+    learn = wave_learner()
+    with pytest.raises(ZeroDivisionError):
+        learn.fit(3, cbs=cbnb.Callback(before_epoch=fail))
+    assert list(book[1].weights) == ["best"]
+    with pytest.raises(ValueError, match=r"lab\[1\] has no last weights, only the best: LabBook"):
+        book[1].load_weights(net(), "last")
+    with pytest.raises(ValueError, match="does not fit the weights"):
+        book[1].load_weights(torch.nn.Linear(1, 1))
+    book.file.unlink()
+    book.weights = ""
+    wave_learner().fit(1)  # number 1 of a new file
+    assert book[1].weights == {}
+    (book.folder / "weights" / "2").write_text("in the way")
+    book.weights = "last"
+    with pytest.warns(UserWarning, match="The fit goes on"):
+        wave_learner().fit(1)
+    book.close()
+    assert book[2].status == "done"
+    with pytest.raises(ValueError, match="pass 'best', 'last' or 'best last'"):
+        LabBook(tmp_path / "other", weights="all")

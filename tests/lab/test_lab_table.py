@@ -51,7 +51,7 @@ def test_columns_and_values_of_the_page(lab):
 
 
 def test_a_book_of_ten_thousand_runs(lab):
-    """Not a test of the time: that is in bench/loggers.py. The page has all of them, and the saved notebook twenty."""
+    """Not a test of the time: that is in bench/lab_book.py. The page has all of them, and the saved notebook twenty."""
     row = lab.rows()[0]
     rows = [row | dict(id=i, lr=i / 1e4) for i in range(10_000)]
     page = book_html(rows, [[2.0, 1.0]] * 10_000, live=True)

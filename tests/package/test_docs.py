@@ -162,6 +162,19 @@ def test_pages_say_what_they_are_also_called():
     assert docs.synonyms(new_notebook(cells=[new_markdown_cell("# A")])) == []
 
 
+def test_the_search_knows_the_words_and_the_names_of_each_part_of_a_page():
+    cells = [
+        "# A\n\nAlso called: b\n\nTwo words, `x`, two.",
+        "*Bad loss, nan.* Why.\n\n## Types of `y`\n\n| has | do |\n|---|---|",
+        "| `a b`, `c` | d |\n| e f | g |",
+    ]
+    nb = new_notebook(cells=[new_markdown_cell(text) for text in [*cells, "## See also\n\n- C", "#| hide\nno"]])
+    assert docs.parts(nb) == {
+        "": ["two words x bad loss nan why", "Bad loss", "nan"],
+        "Types of y": ["has do a b c d e f g", "has", "a b", "c", "e f"],
+    }
+
+
 # a white picture of one pixel
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
 

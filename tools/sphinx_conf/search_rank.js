@@ -1,22 +1,38 @@
 // The search of the site: how pages are ranked, and how they are shown. tools/docs.py writes PAGES above: what it knows of each page.
-// A page's title and what it is also called count most, then names of the reference, headings, and last the text.
+// A page's title and what it is also called count most, then names of the reference, headings, and last the text. A page of questions
+// is as good as its best part: words in several parts count little, and the result leads to the part.
 const WEIGHTS = { also: 9, title: 8, name: 5, heading: 3, about: 3, text: 1 };
+const ELSEWHERE = 0.3; // a word is in the text of another part
+const LOOSE = 0.5; // a word of the query is one of many words of a name the page is also called
 const PHRASE = 12; // the whole query is a name the page is also called, or its title
+const PART = 3; // all words of the query are below one heading
+const PART_NAME = 6; // a name that the part is also called
 const EXACT_NAME = 40; // the query is the name of a function or class
+const FEW = 3; // a name on fewer pages is also searched by its words
 const PARTIAL = 0.6; // a word of the query begins one of the page's
-const FILLER = new Set('a all an and are as at by can cannot do does for from get how i if in into is it me my of on one or set so that the their then there to use used using was what when where which why will with without you your'.split(' '));
+const FILLER = new Set('a all am an and are as at be by can cannot could did didn do does doesn don false for from get had has have how i if in into is isn it its m me my none of on one or s set should so some t that the their then there these this to true use used using very was we were what when where which why will with without would you your'.split(' '));
 const LIMIT = 30;
 
-const site = { stemmer: null, pages: null };
+const site = { stemmer: null, stems: new Map(), pages: null };
 
 function words(text) {
   return (text.toLowerCase().match(/[\p{L}\p{N}_]+/gu) ?? []).filter(word => word.length);
 }
 
+function useful(text) {
+  const all = [...new Set(words(text))];
+  const found = all.filter(word => !FILLER.has(word) && !/^\p{N}+$/u.test(word));
+  return found.length ? found : all;
+}
+
+function stem(word) {
+  if (!site.stems.has(word)) site.stems.set(word, site.stemmer.stemWord(word));
+  return site.stems.get(word);
+}
+
 // A name such as fit_one_cycle is one word, and three.
 function stems(text) {
-  const parts = words(text).flatMap(word => (word.includes('_') ? [word, ...word.split('_').filter(Boolean)] : [word]));
-  return parts.map(word => site.stemmer.stemWord(word));
+  return words(text).flatMap(word => (word.includes('_') ? [word, ...word.split('_').filter(Boolean)] : [word])).map(stem);
 }
 
 function asList(found) {
@@ -36,9 +52,12 @@ function prepare() {
     const also = known.also ?? [];
     return {
       name, title: known.title ?? index.titles[i], about: known.about ?? '', section: known.section ?? '', rank: known.rank ?? 0.5,
-      phrases: [known.title ?? index.titles[i], ...also].map(text => stems(text).filter(word => !FILLER.has(word)).join(' ')),
+      phrases: [known.title ?? index.titles[i], ...also].map(text => useful(text).map(stem)),
       words: { title: new Set(stems(index.titles[i])), also: new Set(also.flatMap(stems)), about: new Set(stems(known.about ?? '')), heading: new Set(), name: new Set() },
       headings: [],
+      parts: Object.entries(known.parts ?? {}).map(([title, [text, ...names]]) => ({
+        title, heading: new Set(stems(title)), words: new Set([...stems(title), ...stems(text)]), phrases: [title, ...names].map(name => useful(name).map(stem)),
+      })),
     };
   });
   for (const [title, places] of Object.entries(index.alltitles)) {
@@ -61,12 +80,41 @@ function prepare() {
   }
 }
 
-function hit(page, word, inText) {
-  let best = inText ? WEIGHTS.text : 0;
+function found(word) {
+  const index = Search._index;
+  return new Set([...asList(own(index.terms, word)), ...asList(own(index.titleterms, word))]);
+}
+
+// Names that few pages have, such as LearningRateMonitor or max_grad_value, are asked for by their words, too.
+function split(query) {
+  return query.replace(/[\p{L}\p{N}_]+/gu, name => {
+    const word = stem(name.toLowerCase());
+    const pages = site.pages.filter((page, i) => found(word).has(i) || page.parts.some(part => part.words.has(word)) || Object.values(page.words).some(set => set.has(word))).length;
+    if (pages >= FEW) return name;
+    const words = name.replace(/(\p{Ll}|\p{N})(?=\p{Lu})|(\p{Lu})(?=\p{Lu}\p{Ll})|_/gu, '$1$2 ');
+    return pages ? `${name} ${words}` : words;
+  });
+}
+
+// How much each word of a query counts for the names that a page is also called: less if most of the name is not asked for.
+function called(page, terms) {
+  const asked = new Set(terms);
+  const best = new Map();
+  for (const phrase of page.phrases) {
+    const share = phrase.filter(word => asked.has(word)).length / phrase.length;
+    for (const word of phrase) best.set(word, Math.max(best.get(word) ?? 0, LOOSE + (1 - LOOSE) * share));
+  }
+  return best;
+}
+
+// What a page has of a word besides its text.
+function hit(page, word, names) {
+  let best = 0;
   for (const [where, set] of Object.entries(page.words)) {
-    if (WEIGHTS[where] <= best) continue;
-    if (set.has(word)) best = WEIGHTS[where];
-    else if (word.length > 3 && PARTIAL * WEIGHTS[where] > best && [...set].some(other => other.startsWith(word))) best = PARTIAL * WEIGHTS[where];
+    const weight = WEIGHTS[where] * (where === 'also' ? names.get(word) ?? 1 : where === 'heading' && page.parts.length ? 0 : 1);
+    if (weight <= best) continue;
+    if (set.has(word)) best = weight;
+    else if (word.length > 3 && PARTIAL * weight > best && [...set].some(other => other.startsWith(word))) best = PARTIAL * weight;
   }
   return best;
 }
@@ -74,22 +122,42 @@ function hit(page, word, inText) {
 function rankPages(query) {
   prepare();
   const index = Search._index;
-  const asked = [...new Set(words(query))];
-  const useful = asked.filter(word => !FILLER.has(word));
-  const terms = (useful.length ? useful : asked).map(word => site.stemmer.stemWord(word));
-  const phrase = terms.join(' ');
-  const inText = terms.map(word => new Set([...asList(own(index.terms, word)), ...asList(own(index.titleterms, word))]));
-  const rows = site.pages.map((page, i) => terms.map((word, k) => hit(page, word, inText[k].has(i))));
-  const rare = terms.map((_, k) => Math.log(1 + site.pages.length / (1 + rows.filter(row => row[k] > 0).length)));
+  const terms = [...new Set(useful(split(query)).map(stem))];
+  const inText = terms.map(found);
+  const rows = site.pages.map((page, i) => {
+    const names = called(page, terms);
+    return terms.map((word, k) => {
+      const text = page.parts.length ? ELSEWHERE : WEIGHTS.text;
+      return Math.max(hit(page, word, names), inText[k].has(i) || page.parts.some(part => part.words.has(word)) ? text : 0);
+    });
+  });
+  const pagesWith = terms.map((_, k) => rows.filter(row => row[k] > 0).length);
+  const rare = pagesWith.map(n => (n ? Math.log(1 + site.pages.length / (1 + n)) : 0)); // a word that no page has says nothing
+  const weigh = value => terms.reduce((sum, word, k) => sum + value(word, k) * rare[k], 0);
+  const all = weigh(() => 1);
+  const known = pagesWith.filter(n => n).length;
+  const rareness = new Map(terms.map((word, k) => [word, rare[k]]));
+  const typical = all / Math.max(1, known); // of a word that is not asked for
+  const nameOf = part => Math.max(0, ...(part?.phrases ?? []).map(phrase => {
+    const asked = phrase.reduce((sum, word) => sum + (rareness.get(word) ?? 0), 0);
+    return asked * (asked / (asked + typical * phrase.filter(word => !rareness.has(word)).length || 1)) ** 4;
+  }));
   const results = [];
   site.pages.forEach((page, i) => {
-    const score = rows[i].reduce((sum, value, k) => sum + value * rare[k], 0);
-    if (!score) return;
-    const share = rows[i].filter(value => value > 0).length / terms.length;
-    const whole = page.phrases.includes(phrase) ? PHRASE : 0;
-    const heading = page.headings.map(h => ({ ...h, n: terms.filter(word => h.words.has(word)).length })).sort((a, b) => b.n - a.n)[0];
-    const below = heading && heading.n === terms.length && !terms.every(word => page.words.title.has(word)) ? heading : null;
-    results.push({ page, score: (score + whole) * share ** 2 * page.rank, title: page.title, about: page.about, anchor: below?.anchor ?? '', part: below?.title ?? '' });
+    if (!rows[i].some(value => value > 0)) return;
+    const whole = Math.max(0, ...page.phrases.filter(phrase => phrase.every(word => terms.includes(word))).map(phrase => weigh(word => phrase.includes(word)))) / all;
+    const named = weigh(word => page.words.title.has(word) || page.words.also.has(word)) / all;
+    let best = { score: 0 };
+    for (const part of page.parts.length ? page.parts : [null]) {
+      const row = part ? rows[i].map((value, k) => Math.max(value, part.heading.has(terms[k]) ? WEIGHTS.heading : part.words.has(terms[k]) ? WEIGHTS.text : 0)) : rows[i];
+      const below = part ? weigh(word => part.words.has(word)) : 0;
+      const share = (weigh((_, k) => Math.min(1, row[k])) / all + row.reduce((sum, value) => sum + Math.min(1, value), 0) / known) / 2;
+      const score = (weigh((_, k) => row[k]) + PHRASE * whole + (PART * below * below) / all + PART_NAME * nameOf(part) + (nameOf(part) === all ? PHRASE : 0)) * share ** 1.5 * page.rank;
+      if (score > best.score) best = { score, part, share: below / all };
+    }
+    const title = best.part?.title && (best.share > Math.max(named, 0.5) || nameOf(best.part) > all / 2) ? best.part.title : null;
+    const heading = page.headings.find(heading => (page.parts.length ? heading.title === title : named < 1 && terms.every(word => heading.words.has(word))));
+    results.push({ page, score: best.score, title: page.title, about: page.about, anchor: heading?.anchor ?? '', part: heading?.title ?? '' });
   });
   const plain = query.trim().toLowerCase().replace(/\(\)$/, '');
   const best = Math.max(0, ...results.map(result => result.score));
