@@ -142,7 +142,7 @@ def test_a_scheduler_of_torch_alone():
     fig = step.plot(5, lr=0.5, return_fig=True)
     assert list(fig.axes[0].lines[0].get_ydata()) == pytest.approx([0.5] * 3 + [0.05] * 2)
     plateau = TorchScheduler(lambda opt: lr_scheduler.ReduceLROnPlateau(opt), monitor="valid_loss")
-    with pytest.raises(ValueError, match="waits for valid_loss, so its rates are not known"):
+    with pytest.raises(ValueError, match="depend on valid_loss, so they are not known"):
         plateau.plot()
     learn = line_learner(n=4, lr=0.1)
     assert learn.planned_schedule(2, method="fit", cbs=plateau).values["lr"] == [[0.1] * 8]  # as if it never acts
@@ -213,7 +213,7 @@ def test_what_cannot_be_planned():
     with pytest.raises(ValueError, match="how many batches an epoch has"):
         endless.plot_schedule(2, method="fit")
     for wrong in (0.1, "cos", None, cbnb.GradientClip(1.0)):
-        with pytest.raises(TypeError, match="is no schedule"):
+        with pytest.raises(TypeError, match="is not a schedule"):
             plot_schedule(wrong)
 
 

@@ -992,7 +992,7 @@ def test_choose_takes_a_rate_or_the_name_of_a_rule():
     assert found.lr == 0.5
     found.choose("fixed")
     assert found.lr == 0.02
-    with pytest.raises(ValueError, match="the rule 'valley' suggested no rate; there are fixed"):
+    with pytest.raises(ValueError, match="the rule 'valley' suggested no rate; the rules with a rate are fixed"):
         found.choose("valley")
     with pytest.raises(TypeError, match="lr=None is not a number"):
         found.choose(None)
