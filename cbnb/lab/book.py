@@ -58,7 +58,7 @@ class Entry:
 
     def begin(self) -> None:
         "Start the record of the run that has begun"
-        if not (runs := self.new_runs()): return self.book._warn('it keeps what the Recorder records, and this learner has none: pass cbs=Recorder()')
+        if not (runs := self.new_runs()): return self.book._warn('it keeps what the Recorder records, and this learner has no Recorder: pass cbs=Recorder()')
         with self.book._warned():
             self.git = GitStatus()
             run, now = runs[-1], time.time()
