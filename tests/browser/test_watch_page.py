@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lab import Lab, chromium
+from lab import Lab
 from notebook_page import axe_violations, wait_until
 
 PROGRAM = """
@@ -57,10 +57,10 @@ def strangers_page(address: str) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
+@pytest.fixture
+def browser(lab: Lab):
+    """Not one of its own: a thread has one Playwright."""
+    return lab.browser
 
 
 def n_rows(page) -> int:
