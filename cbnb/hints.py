@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ELSEWHERE', 'keep_modes', 'check_length', 'warn_of_pct_train', 'warn_of_processes', 'warn_of_no_rate', 'note_rates',
            'warn_of_written', 'note_mistake', 'Elsewhere', 'say_instead', 'library_of', 'warn_of_update_step',
-           'note_outputs', 'note_dict', 'check_method']
+           'note_outputs', 'note_layer', 'note_dict', 'check_method']
 
 # %% ../nbs/hints.ipynb #a52446d2
 import inspect
@@ -199,6 +199,7 @@ ELSEWHERE = {name: instead for names, instead in {           # names in other li
     'compile': 'pass the loss, optimizer and metrics to Learner(...). For torch.compile, add the callback Compile',
     'partial_fit': 'a second learn.fit(n_epoch) continues with the same weights and optimizer',
     'transform predict_proba predict_on_batch': 'learn.get_preds(dl=dl) predicts for all items, and learn.predict(item) for one',
+    'fit_onecycle fit_1cycle one_cycle': 'learn.fit_one_cycle(n_epoch) trains with one cycle',
     'forward': 'learn.model(x) calls the model',
     'plot_losses plot_loss plot_metrics plot_lr': 'the plots are those of the recorder, such as learn.recorder.plot_losses()',
     'show_batch show_items': 'learn.show_results() shows items, and after a fit learn.interpret() those with the highest losses',
@@ -287,6 +288,19 @@ def note_outputs(
     y = 'y' if len(learn.yb) == 1 else '*yb'
     e.add_note(f'the loss function {title_of(f)} was given a {got}. If it takes one part of it, pass for example '
                f'loss_func=lambda out, {y}: {call}(out{part}, {y})')
+
+def note_layer(
+    learn: Any,      # the learner
+    e: Exception,    # the error, which may get a note
+    batch: Any,      # the batch
+) -> None:
+    "Add a note with the layer that raised an error, and what the layer received"
+    if not isinstance(learn.model, nn.Module) or not _passed(e, nn.Module._call_impl): return
+    names = {id(m): name for name, m in learn.model.named_modules() if name}
+    calls = [frame.f_locals for frame, _ in traceback.walk_tb(e.__traceback__) if frame.f_code is nn.Module._call_impl.__code__]
+    if (call := next((call for call in reversed(calls) if id(call.get('self')) in names), None)) is None: return
+    layer, given = str(call['self']).splitlines()[0], ', '.join(map(kind_of, call.get('args', ())))
+    e.add_note(f"in layer {names[id(call['self'])]!r}, {layer}{' ...)' if layer.endswith('(') else ''}, which was given {given or 'named arguments'}")
 
 def note_dict(
     learn: Any,      # the learner, whose `xb` the model received

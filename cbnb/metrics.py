@@ -313,10 +313,13 @@ def as_metric(m: Any) -> Any:
     Returns:
         an object with `reset`, `accumulate`, `value` and `name`
     Raises:
+        TypeError: {m} is a class that needs arguments ({e}): pass an object, as {m}(...)
         TypeError: {m} is not a metric: pass a function of (pred, *yb), a Metric, or an object with reset, update and
             compute
     """
-    if isinstance(m, type): m = m()
+    if isinstance(m, type):
+        try: m = m()
+        except TypeError as e: raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an object, as {m.__name__}(...)') from e
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
         if not hasattr(m, 'name'): m.name = snake_name(type(m))
         return m

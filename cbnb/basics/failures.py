@@ -110,8 +110,8 @@ _FIXES = (   # a pattern in an error of torch, and what to do
      'give predictions and targets one shape, such as y[:, None] or pred.squeeze(1)'),
     ("Float can't be cast to the desired output type (Long|Int|Bool|Byte|Char|Short)|Found dtype (Long|Int|Bool|Byte|Char|Short) but expected Float",
      'this loss takes the targets as floating-point numbers, like the predictions: y.float()'),
-    (r'Target \d+ is out of bounds',
-     'class numbers begin at 0, and the model needs an output for each class'),
+    (r'Target -?\d+ is out of bounds',
+     'class numbers begin at 0, and the model needs an output for each class. The loss leaves out a label such as -1 with ignore_index=-1'),
 )
 
 def _array_of(batch: Any) -> str | None:

@@ -48,8 +48,8 @@ def _is_binary(loss_func: Any) -> bool:
     return activation_of(loss_func) is torch.sigmoid or torch_loss(loss_func) is F.binary_cross_entropy
 
 # %% ../../nbs/callbacks/interpret.ipynb #3631d598
-def task_of(pred: Any, yb: tuple, loss_func: Any) -> str:
-    "Return the task of a model, one of `TASKS`, inferred from the outputs and targets of a batch and the loss function"
+def task_of(pred: Any, yb: tuple, loss_func: Any, ignored: int | None = None) -> str:
+    "Return the task of a model, one of `TASKS`, inferred from the outputs and targets of a batch, the loss function, and the label that it ignores"
     if not isinstance(pred, Tensor) or len(yb) > 1 or not pred.ndim or any(not isinstance(y, Tensor) for y in yb): return 'other'
     if any(t.is_complex() for t in (pred, *yb)): return 'other'
     if not yb: return _task_without_target(pred, loss_func)
@@ -57,7 +57,7 @@ def task_of(pred: Any, yb: tuple, loss_func: Any) -> str:
     if pred.ndim > 2: return 'maps' if y.shape == pred.shape or not y.is_floating_point() and _class_dim(pred, y, loss_axis(loss_func)) is not None else 'other'
     one, whole = pred.numel() == n, not y.is_floating_point()
     if _is_binary(loss_func) and pred.numel() == y.numel(): return 'classes' if one else 'labels'
-    if not one and y.numel() == n: return 'classes' if whole and int(y.max()) < pred.shape[1] else 'other'
+    if not one and y.numel() == n: return 'classes' if whole and int(y.where(y != ignored, 0).max() if ignored is not None else y.max()) < pred.shape[1] else 'other'
     if y.shape != pred.shape and y.numel() != pred.numel(): return 'other'
     if y.dtype == torch.bool and not one: return 'labels'
     return 'classes' if not one and torch_loss(loss_func) is F.cross_entropy else 'values'
@@ -156,8 +156,8 @@ class _GatherItems(GatherPredsCallback):
         if learn.training or learn.pred is None or not self.at_home(): return
         pred, yb = to_detach((learn.pred, tuple(learn.yb)), cpu=False)
         if not self.task:
-            self.task = self.wanted or task_of(self._single(pred), yb, learn.loss_func)
             self.ignored = self._ignored_label()
+            self.task = self.wanted or task_of(self._single(pred), yb, learn.loss_func, self.ignored)
         if self.task == 'maps': self._find_axis(self._single(pred), yb[0])
         act = self.my_act or (activation_of(learn.loss_func) if self.axis is None else lambda scores: scores)    # a softmax may be over another dimension
         if self.task == 'maps' and self.axis is not None: self._count(act(pred), yb[0], self.axis)
@@ -249,7 +249,7 @@ def _as_names(names: Any, n: int) -> list[str] | None:
     "If `names` holds the names of `n` classes, return them as a list of strings. Otherwise return None"
     try: names = [names[i] for i in range(n)] if isinstance(names, Mapping) else list(names)
     except (TypeError, KeyError): return None
-    return list(map(str, names)) if len(names) == n else None
+    return [' '.join(str(name).split()) for name in names] if len(names) == n else None        # without line breaks
 
 # %% ../../nbs/callbacks/interpret.ipynb #28da61c7
 def class_names(learn: Learner, dl: Any, n: int, classes: Any) -> list[str]:
@@ -257,6 +257,7 @@ def class_names(learn: Learner, dl: Any, n: int, classes: Any) -> list[str]:
     if classes is None:
         found = (_as_names(names, n) for names in _names_found(learn, dl))
         return next(filter(None, found), None) or [str(i) for i in range(n)]
+    if not hasattr(classes, '__len__'): raise TypeError(f'classes={classes!r} should be a list of names, one for each of the {n} outputs')
     names = _as_names(classes, n)
     if names is None: raise ValueError(f'classes has {len(classes)} names, and the model has {n} outputs: pass one name for each output, in their order')
     return names
@@ -554,7 +555,11 @@ class Interpretation:
             return_fig: True: return a matplotlib figure instead of showing the items
         Returns:
             the figure with `return_fig=True`, otherwise None
+        Raises:
+            IndexError: show_items({indices}): there are ..., numbered from 0, and none has the number ...
         """
+        n, indices = len(self.found.preds), [indices] if isinstance(indices, int) else list(indices)
+        if bad := [i for i in indices if not -n <= i < n]: raise IndexError(f'show_items({indices}): there are {plural(n, "item")}, numbered from 0, and none has the number {bad[0]}')
         return show_cards([self.found.card(int(i)) for i in indices], plural(len(indices), 'item'), return_fig)
 
     def confusion_matrix(self) -> Tensor:

@@ -8,6 +8,7 @@ __all__ = ['FORMAT', 'import_path', 'at_path', 'as_recipe', 'lacks', 'make_part'
 # %% ../../nbs/files/export.ipynb #2ae3de1c
 import importlib
 import inspect
+import pickle
 import sys
 import warnings
 from functools import partial
@@ -191,7 +192,10 @@ def _export_pickle(learn: Learner, path: Path) -> Path:
         undo.callback(learn.put_opt, learn.opt)
         learn.put_opt(None)
         undo.set(learn, 'metrics', [fresh(m) for m in learn.metrics])     # because metrics may hold data
-        write_whole(path, lambda draft: torch.save(learn, draft))
+        try: write_whole(path, lambda draft: torch.save(learn, draft))
+        except (AttributeError, pickle.PicklingError) as e:
+            e.add_note("a pickle stores functions and classes by their names: define a lambda or an inner function with def in a module, or export to a '.cbnb' file")
+            raise
     return path
 
 # %% ../../nbs/files/export.ipynb #a581c9bd

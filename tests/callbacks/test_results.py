@@ -946,3 +946,32 @@ def test_items_whose_targets_the_collate_function_makes(capsys):
     learn.show_results()
     assert "actual" in capsys.readouterr().out
     assert len(learn.interpret()) == 6
+
+
+def test_a_label_that_the_loss_ignores_is_no_class():
+    """It is larger than the numbers of the classes, and made the task "other", without a confusion matrix."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 2, generator=g), torch.randint(0, 2, (40,), generator=g)
+    y[::4] = 2
+    data = TensorDataset(x, y)
+    for loss_func in (nn.CrossEntropyLoss(ignore_index=2), lambda pred, y: nn.functional.cross_entropy(pred, y, ignore_index=2)):
+        model = nn.Linear(2, 2)
+        found = Learner(DataLoaders.from_datasets(data, data, bs=16, device="cpu"), model, loss_func).interpret()
+        assert found.task == "classes"
+        guessed, kept = model(x).argmax(1), y != 2
+        by_hand = torch.zeros(2, 2, dtype=torch.long)
+        for a, b in zip(y[kept], guessed[kept]):
+            by_hand[a, b] += 1
+        assert torch.equal(found.confusion_matrix(), by_hand)
+
+
+def test_what_interpret_is_given_by_mistake():
+    data = TensorDataset(torch.randn(12, 2), torch.arange(12) % 2)
+    learn = Learner(DataLoaders.from_datasets(data, data, bs=4, device="cpu"), nn.Linear(2, 2), nn.CrossEntropyLoss())
+    with pytest.raises(TypeError, match="classes=7 should be a list of names, one for each of the 2 outputs"):
+        learn.interpret(classes=7)
+    found = learn.interpret(classes=["a\nb", "c"])
+    assert found.classes == ["a b", "c"]
+    with pytest.raises(IndexError, match="there are 12 items, numbered from 0, and none has the number 9999"):
+        found.show_items([3, 9999])
+    found.show_items(3, return_fig=True)

@@ -4,6 +4,7 @@ import copy
 import inspect
 import io
 import json
+import pickle
 import re
 import traceback
 import warnings
@@ -1257,3 +1258,56 @@ def test_looking_between_fits_does_not_change_the_next(look, default):
     args = (X[0],) if look == "predict" else ()
     assert torch.equal(trained(lambda learn: getattr(learn, look)(*args)), quiet)
     assert not torch.equal(trained(lambda learn: learn.validate(0)), quiet)  # the loader shuffles
+
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+        self.head = nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def test_the_layer_that_fails_is_named_with_what_it_received():
+    """torch says "mat1 and mat2 shapes cannot be multiplied", of a model with a hundred layers."""
+    learn = net_learner(X, X[:, 0], nn.Sequential(Inner(), nn.Flatten()), flat_loss)
+    with pytest.raises(RuntimeError, match="cannot be multiplied") as caught:
+        learn.fit(1)
+    [note] = [note for note in caught.value.__notes__ if "layer" in note]
+    assert note == "in layer '0.head', Linear(in_features=5, out_features=2, bias=True), which was given tensor 8x4"
+
+
+def test_an_error_outside_of_the_model_names_no_layer():
+    learn = net_learner(X, X[:, 0], nn.Linear(3, 1), lambda pred, y: pred @ torch.ones(7))
+    with pytest.raises(RuntimeError) as caught:
+        learn.fit(1)
+    assert not any("in layer" in note for note in caught.value.__notes__)
+
+
+def test_negative_labels_say_how_to_leave_them_out():
+    learn = net_learner(X, torch.full((12,), -1), nn.Linear(3, 2), nn.CrossEntropyLoss())
+    with pytest.raises(IndexError, match="Target -1 is out of bounds") as caught:
+        learn.fit(1)
+    assert any("ignore_index=-1" in note for note in caught.value.__notes__)
+
+
+def test_a_class_of_metrics_that_needs_arguments_is_named():
+    torchmetrics = pytest.importorskip("torchmetrics")
+    with pytest.raises(TypeError, match=r"Accuracy is a class that needs arguments .*'task'.*: pass an object, as Accuracy\(...\)"):
+        net_learner(X, X[:, 0], nn.Linear(3, 2), nn.CrossEntropyLoss(), metrics=torchmetrics.Accuracy)
+
+
+def test_an_empty_training_set_is_said():
+    empty = torch.utils.data.TensorDataset(X[:0], X[:0, 0])
+    with pytest.raises(ValueError, match="the training dataset, a TensorDataset, has no items"):
+        cbnb.DataLoaders.from_datasets(empty, empty)
+
+
+def test_a_lambda_in_a_pickle_says_what_to_write(tmp_path):
+    learn = net_learner(X, X[:, 0], nn.Linear(3, 1), lambda pred, y: (pred[:, 0] - y).square().mean(), path=tmp_path)
+    with pytest.raises((AttributeError, pickle.PicklingError)) as caught:
+        learn.export("a.pkl")
+    assert any("export to a '.cbnb' file" in note for note in caught.value.__notes__)
+    assert not (tmp_path / "a.pkl").exists()

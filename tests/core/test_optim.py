@@ -329,7 +329,7 @@ def test_what_is_a_number(value):
         (math.inf, ValueError, "rate=inf should be"),
         (math.nan, ValueError, "rate=nan should be"),
         ("0.1", TypeError, "rate='0.1' is not a number: leave out the quotes"),
-        (None, TypeError, "rate=None is not a number$"),
+        (None, TypeError, "rate=None is not a number: pass one, such as rate=0.001$"),
         (True, TypeError, "rate=True is not a number"),
         (torch.ones(2), TypeError, "is not a number"),
         (np.ones(1), TypeError, "is not a number"),
