@@ -10,10 +10,20 @@ const PART_NAME = 6; // a name that the part is also called
 const EXACT_NAME = 40; // the query is the name of a function or class
 const FEW = 3; // a name on fewer pages is also searched by its words
 const PARTIAL = 0.6; // a word of the query begins one of the page's
-const FILLER = new Set('a all am an and are as at be by can cannot could did didn do does doesn don false for from get had has have how i if in into is isn it its m me my none of on one or s set should so some t that the their then there these this to true use used using very was we were what when where which why will with without would you your'.split(' '));
+const FILLER = new Set('a all am an and are as at be but by can cannot could did didn do does doesn don false for from get had has have how i if in into is isn it like look looks its m me my need none of on one or s set should so some t that the their then there these this to true use used using very want was we were what when where which why will with without would you your'.split(' '));
+// Words that mean the same in a question count as one.
+const SAME = [
+  'own custom', 'image picture photo', 'network net', 'gpu cuda', 'several multiple multi', 'plot chart curve figure draw visualize',
+  'show display print see view', 'stop cancel abort quit interrupt', 'resume continue', 'undo revert rewind', 'slow slower fast faster quick speed speedup',
+  'crash killed died hang', 'wrong mistake misclassified incorrect', 'computer machine laptop pc', 'folder directory', 'remove delete', 'choose pick select',
+  'change modify adjust', 'compute calculate', 'same identical equal', 'loss criterion', 'predict inference', 'notebook jupyter', 'imbalanced unbalanced skewed',
+  'memory ram vram', 'deploy serving production', 'reproducible deterministic', 'csv spreadsheet', 'hyper hyperparameter', 'overfit overfitting', 'sentence text',
+].map(group => group.split(' '));
+const GLOSSARY = 'guides/terms';
+const DEFINITION = /^\W*what\W*(is|are|s|does|do)\b/i; // a question for the meaning of a word
 const LIMIT = 30;
 
-const site = { stemmer: null, stems: new Map(), pages: null };
+const site = { stemmer: null, stems: new Map(), same: new Map(), pages: null };
 
 function words(text) {
   return (text.toLowerCase().match(/[\p{L}\p{N}_]+/gu) ?? []).filter(word => word.length);
@@ -26,7 +36,11 @@ function useful(text) {
 }
 
 function stem(word) {
-  if (!site.stems.has(word)) site.stems.set(word, site.stemmer.stemWord(word));
+  if (!site.stems.size) for (const group of SAME) for (const other of group) site.same.set(site.stemmer.stemWord(other), site.stemmer.stemWord(group[0]));
+  if (!site.stems.has(word)) {
+    const own = site.stemmer.stemWord(word);
+    site.stems.set(word, site.same.get(own) ?? own);
+  }
   return site.stems.get(word);
 }
 
@@ -80,9 +94,11 @@ function prepare() {
   }
 }
 
+// The pages that have a word in their text.
 function found(word) {
   const index = Search._index;
-  return new Set([...asList(own(index.terms, word)), ...asList(own(index.titleterms, word))]);
+  const same = [...site.same].filter(([, first]) => first === word).map(([other]) => other);
+  return new Set([word, ...same].flatMap(other => [...asList(own(index.terms, other)), ...asList(own(index.titleterms, other))]));
 }
 
 // Names that few pages have, such as LearningRateMonitor or max_grad_value, are asked for by their words, too.
@@ -142,6 +158,7 @@ function rankPages(query) {
     const asked = phrase.reduce((sum, word) => sum + (rareness.get(word) ?? 0), 0);
     return asked * (asked / (asked + typical * phrase.filter(word => !rareness.has(word)).length || 1)) ** 4;
   }));
+  const isDefinition = DEFINITION.test(query);
   const results = [];
   site.pages.forEach((page, i) => {
     if (!rows[i].some(value => value > 0)) return;
@@ -152,7 +169,7 @@ function rankPages(query) {
       const row = part ? rows[i].map((value, k) => Math.max(value, part.heading.has(terms[k]) ? WEIGHTS.heading : part.words.has(terms[k]) ? WEIGHTS.text : 0)) : rows[i];
       const below = part ? weigh(word => part.words.has(word)) : 0;
       const share = (weigh((_, k) => Math.min(1, row[k])) / all + row.reduce((sum, value) => sum + Math.min(1, value), 0) / known) / 2;
-      const score = (weigh((_, k) => row[k]) + PHRASE * whole + (PART * below * below) / all + PART_NAME * nameOf(part) + (nameOf(part) === all ? PHRASE : 0)) * share ** 1.5 * page.rank;
+      const score = (weigh((_, k) => row[k]) + PHRASE * whole + (PART * below * below) / all + PART_NAME * nameOf(part) + (nameOf(part) === all ? PHRASE : 0)) * share ** 1.5 * (isDefinition && page.name === GLOSSARY ? 5 : page.rank);
       if (score > best.score) best = { score, part, share: below / all };
     }
     const title = best.part?.title && (best.share > Math.max(named, 0.5) || nameOf(best.part) > all / 2) ? best.part.title : null;
