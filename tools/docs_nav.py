@@ -72,6 +72,7 @@ RANKS = {
 BY_PART = ("how_to/", "tutorials/", "guides/", "moving/")  # whose parts the search knows by their words
 # More words that pages are searched by; how-to pages say theirs in a line "Also called: ..."
 ALSO = {
+    "index": ["getting started", "quick start", "how do I start", "first steps", "install", "introduction", "hello world", "first model"],
     "lr/finder": [
         "find learning rate",
         "which learning rate",
@@ -100,7 +101,15 @@ ALSO = {
     "guides/several_processes": ["ddp", "fsdp", "torchrun", "accelerate", "multi gpu", "multi node"],
     "guides/results": [
         *("confusion matrix", "top losses", "error analysis", "calibration", "interpretation", "wrong predictions", "got wrong"),
-        *("misclassified images", "worst predictions", "pictures", "visualize predictions", "classification report", "explain the model"),
+        *(
+            "misclassified images",
+            "worst predictions",
+            "pictures",
+            "how good is the model",
+            "visualize predictions",
+            "classification report",
+            "explain the model",
+        ),
     ],
     "reference/predictions": ["confusion matrix", "top losses", "inference", "predict"],
     "tutorials/steps": ["gan", "two optimizers", "custom training step", "training_step"],
