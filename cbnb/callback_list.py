@@ -62,8 +62,8 @@ def _free_name(self: CallbackList, cb: Callback) -> str:
     name = cb.name
     if self._is_learners(name) and wrapped(cb) is not cb: name += '_callback'    # it was not written for this learner
     if self._is_learners(name):
-        raise ValueError(f'{type(cb).__name__} would be shown as learn.{name}, '
-                         'which the learner needs itself: rename the class')
+        raise ValueError(f'{type(cb).__name__} would become learn.{name}, '
+                         'which is an attribute of each learner: rename the class')
     candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
     return next(n for n in candidates if n not in self.names)
 

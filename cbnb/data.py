@@ -70,15 +70,15 @@ def _named(valid: Any) -> dict[str, Any]:
     if not isinstance(valid, Mapping): return {}
     wrong = [name for name in valid if not isinstance(name, str) or not name or name == 'train']
     if wrong or not valid: raise ValueError(
-        f'the validation sets need names other than {wrong[0]!r}' if wrong else 'there are no validation sets in this dict: leave it out')
+        f'the name {wrong[0]!r} of a validation set should be a text, not empty and not "train"' if wrong else 'the dict of validation sets is empty: leave it out, or add sets')
     return dict(valid)
 
 # %% ../nbs/10_data.ipynb #e9b648de
 def _dataset(dl: Any, name: str) -> Any:
-    if dl is None: raise AttributeError(f'there is no {name} loader')
+    if dl is None: raise AttributeError(f'there is no {name} loader: pass one, as DataLoaders(train, valid)')
     try: return dl.dataset
     except AttributeError: raise AttributeError(
-        f'the {name} loader is a {type(dl).__name__}, which has no dataset') from None
+        f'the {name} loader is a {type(dl).__name__}, which has no dataset: use a DataLoader, or read its batches') from None
 
 # %% ../nbs/10_data.ipynb #b5e8ae62
 class DataLoaders:
@@ -240,13 +240,14 @@ class DataLoaders:
     def __getitem__(self, i: int | str) -> Iterable[Any]:
         if isinstance(i, str):
             if i in (there := dict(train=self.train) | self.valid_sets): return there[i]
-            raise KeyError(f'there is no loader {i!r}: there are {", ".join(there)}')
+            raise KeyError(f'there is no loader {i!r}: the loaders are {", ".join(there)}')
         if not hasattr(i, '__index__') or getattr(i, 'shape', None) or isinstance(i, Tensor):    # arrays have an `__index__`, too
             raise TypeError(f'pass 0 for training or 1 for validation, and not a '
                             f'{type(i).__name__}: to use other data, pass dl=DataLoader(...)')
         if -len(self) <= i < len(self): return self.loaders[i]
-        raise IndexError(f'there is no loader {i}: there are {len(self)} '
-                         '(0 is for training, 1 for validation)')
+        raise IndexError(f'there is no loader {i}: ' + (
+            f'there are {len(self)} (0 is for training, 1 for validation)' if len(self) > 1 else
+            'there is no validation data. Assign learn.dls = DataLoaders(train, valid), or pass a loader, such as dl=DataLoader(valid_set, 64)'))
 
     @property
     def train_ds(self) -> Any:
@@ -263,22 +264,24 @@ class DataLoaders:
         """The batch size of the training loader
 
         Raises:
-            AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) is that of its first batch
+            AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) returns that of its first
+                batch
         """
         if (n := batch_size(self.train)) is not None: return n
         raise AttributeError(f'the training loader, a {type(self.train).__name__}, has no batch size: '
-                             'find_bs(dls.one_batch()) is that of its first batch')
+                             'find_bs(dls.one_batch()) returns that of its first batch')
 
     @property
     def vocab(self) -> Any:
         """The class names: the attribute `vocab` or `classes` of the training dataset
 
         Raises:
-            AttributeError: a ... has no vocab and no classes
+            AttributeError: the training dataset, a ..., has neither an attribute vocab nor classes: set one to the list of
+                class names
         """
         for name in ('vocab', 'classes'):
             if (names := getattr(self.train_ds, name, None)) is not None: return names
-        raise AttributeError(f'a {type(self.train_ds).__name__} has no vocab and no classes')
+        raise AttributeError(f'the training dataset, a {type(self.train_ds).__name__}, has neither an attribute vocab nor classes: set one to the list of class names')
 
     @property
     def c(self) -> int:

@@ -153,4 +153,4 @@ def not_honoured(
     where = f'in {cancel.raised_in}' if cancel.raised_in else 'outside an event'
     phase = f' (of the {which[level]} phase)' if level in which else ''
     return (f'{type(cancel).__name__} was raised {where}, where no {level.name} is running that it '
-            f'could cancel. It is honoured in: {", ".join(cancel.events())}{phase}.')
+            f'could cancel. Raise it in: {", ".join(cancel.events())}{phase}.')

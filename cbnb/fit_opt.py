@@ -31,10 +31,11 @@ def check_can_train(
 ) -> None:
     "Raise an error if the training loader is empty, or gradients are switched off"
     if n_batches(learn.dls.train) == 0: raise ValueError(
-        'the training loader is empty (with drop_last=True, a set smaller than one batch gives none)')
+        'the training loader is empty' + (' (with drop_last=True, a set smaller than one batch gives none)' if hasattr(learn.dls.train, 'dataset')
+                                          else ', so the learner has no data: assign learn.dls = DataLoaders(train, valid)'))
     if not torch.is_grad_enabled(): raise RuntimeError(
         f'gradients are switched off around this {learn.run_name}, by torch.no_grad(), '
-        'inference_mode() or set_grad_enabled(False): call it outside of that')
+        'inference_mode() or set_grad_enabled(False): call it outside of this block')
 
 # %% ../nbs/16_fit_opt.ipynb #d9e17803
 def lacks_params(

@@ -163,7 +163,7 @@ def as_step(
     if all(hasattr(step, part) for part in ('predict', 'loss', 'backward', 'step', 'zero_grad')):
         raise TypeError(f'{name}={step!r} has the parts of a step: make its class a subclass of Step')
     if callable(step): return LossStep(step) if name == 'train_step' else CallStep(step)
-    raise TypeError(f'{name}={step!r} is no step: pass a Step, or a function of the whole batch')
+    raise TypeError(f'{name}={step!r} is not a step: pass a Step, or a function of the whole batch')
 
 # %% ../nbs/15_function_steps.ipynb #770e4a6c
 def step_of_model(

@@ -314,7 +314,7 @@ def check_method(
     if name in EVENTS: return _check_parameters(f, what)
     if not callable(f) or name.startswith('_'): return
     if re.fullmatch(_FOREIGN, name): raise TypeError(
-        f'{what} is no event of this Callback, and would never be called. '
+        f'{what} is not an event of this Callback, and would never be called. '
         'A class written for fastai v1 or MindSpore needs no base class here; '
         'or derive it from the Callback of cbnb.dialects.fastai_v1 or .mindspore. '
         'One for Keras, Lightning or transformers becomes methods such as before_fit, after_batch and after_epoch, which read the state from self. '

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 # %% ../nbs/07_history.ipynb #8a9ba52f
-from .basics.arguments import columns_hint
+from .basics.arguments import as_choice, columns_hint
 from .basics.buffers import NamedLoss, ScalarBuffer, SmoothedBuffer, nan_since
 from .basics.patch import patch
 from .basics.text import from_json_text, plural
@@ -271,11 +271,11 @@ class History:
         Returns:
             the history
         Raises:
-            ValueError: this JSON was not written by History.to_json
+            ValueError: this JSON has no "runs", so History.to_json did not write it
         """
         text = source if isinstance(source, str) and source.lstrip()[:1] == '{' else Path(source).read_text()
         data, history = from_json_text(text), cls()
-        if 'runs' not in data: raise ValueError('this JSON was not written by History.to_json')
+        if 'runs' not in data: raise ValueError('this JSON has no "runs", so History.to_json did not write it')
         history.runs = [Run.from_dict(run) for run in data['runs']]
         return history
 
@@ -308,8 +308,6 @@ def rows(self: History, what: str = 'epochs') -> Iterator[dict[str, Any]]:
         what: which table: 'epochs' or 'steps'
     Returns:
         one dict for each epoch or step, with the names of the columns as keys
-    Raises:
-        ValueError: there is a table of 'epochs' and one of 'steps', not of {what}
     """
-    if what not in ('epochs', 'steps'): raise ValueError(f"there is a table of 'epochs' and one of 'steps', not of {what!r}")
+    as_choice(what, 'what', 'epochs', 'steps')
     for run in self.runs: yield from run.steps.rows() if what == 'steps' else ({'run': run.number, **row} for row in run.epochs)

@@ -268,7 +268,7 @@ class Learner(Loop):
     def train_step(self, given: Any) -> None:
         step = Step() if given is None else as_step(given, 'train_step')
         if step.opt is not None and step.opt is not self.opt:
-            if self.running: raise RuntimeError('this train_step has an optimizer of its own: give it to the learner between runs')
+            if self.running: raise RuntimeError('this train_step has an optimizer of its own, so it cannot be assigned during a run: assign it between runs')
             self._opt, self._opt_func, self._lr = step.opt, step.opt, checked_lr(1e-3, step.opt)
         if step.loss_func is not None: self.loss_func = step.loss_func
         self.phase_steps[True] = step
@@ -341,7 +341,7 @@ def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: 
         keep_best: end with the weights of the best epoch. True: the lowest validation loss; 'accuracy'; ('score', 'max')
     Raises:
         ValueError: start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True continues such a fit
-        ValueError: start_epoch={start_epoch} is after n_epoch={length.n}
+        ValueError: start_epoch={start_epoch} should not be above n_epoch={length.n}
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner()
@@ -353,7 +353,7 @@ def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: 
     length, start_epoch = as_duration(n_epoch, 'n_epoch'), as_count(start_epoch, 'start_epoch', 0)
     if length.unit != 'epoch' and start_epoch: raise ValueError(
         f'start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True continues such a fit')
-    if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={length.n}')
+    if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(f'start_epoch={start_epoch} should not be above n_epoch={length.n}')
     every = as_valid_every(valid_every)
     if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
     if keep_best: cbs = self.keeping_best(keep_best, cbs)      # see callbacks/trackers

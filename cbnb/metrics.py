@@ -258,7 +258,7 @@ class AvgLoss(Metric):
     def accumulate(self, learn: Any) -> None:
         loss = learn.pred if self.chosen_outputs else learn.loss
         if loss is None: raise ValueError(
-            'there is no loss in this step: choose an output with AvgLoss().set_indexes([...])')
+            'the step computes no loss, so AvgLoss has nothing to average: choose an output with AvgLoss().set_indexes([...])')
         if not (n := find_bs((learn.yb, learn.xb))): return
         loss = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(one_number(self.name, loss)))
         self.mean.add(loss, n if self.chosen_outputs else getattr(learn, 'loss_weight', n))

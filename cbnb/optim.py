@@ -41,8 +41,8 @@ def param_groups(
     held, groups = {id(p) for g in groups for p in g}, groups or [[]]
     groups[-1] += [p for p in others if id(p) not in held]
     if not any(p.requires_grad for g in groups for p in g):
-        why = 'all are frozen (requires_grad is False)'
-        if not any(groups): why = 'the splitter found none'
+        why = 'all are frozen (requires_grad is False). Call requires_grad_() on the layers to train'
+        if not any(groups): why = 'the splitter returned none. Return model.parameters(), or lists of parameters'
         raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')
     return [g for g in groups if g]
 
@@ -60,8 +60,8 @@ def make_opt(
     if is_opt(opt_func): return cast(Optimizer, opt_func)
     check_opt_func(opt_func)
     opt: Optimizer = opt_func([dict(params=g) for g in groups], lr=lr)
-    if not all(hasattr(opt, a) for a in ('param_groups', 'state', 'step', 'zero_grad')):
-        raise TypeError(f'opt_func returned {opt!r}, which is no optimizer (it lacks param_groups, state, step or zero_grad)')
+    if lacks := [name for name in ('param_groups', 'state', 'step', 'zero_grad') if not hasattr(opt, name)]: raise TypeError(
+        f'opt_func returned {opt!r}, which is not an optimizer, because it has no {", ".join(lacks)}: return one, such as torch.optim.AdamW(groups, lr=lr)')
     if not has_sparse(model): fuse(opt, device)
     return opt
 

@@ -63,9 +63,9 @@ def _place(learn: Any, name: str, sched: Schedule) -> tuple[str, int | None]:
     if (place := hyper_key(learn.opt, name)) is None: raise no_such_hyper(learn.opt, name)
     value, n = as_python(sched(0.)), len(learn.opt.param_groups)
     listed = hasattr(value, '__len__') and getattr(value, 'ndim', 1) > 0
-    if listed and len(value) != n: raise ValueError(f'the schedule of {name!r} gives {len(value)} values for {plural(n, "group")}: return one number, or one for each group')
+    if listed and len(value) != n: raise ValueError(f'the schedule of {name!r} returned {len(value)} values for {plural(n, "group")}: return one number, or one for each group')
     if any(map(math.isnan, value if listed else [value])):
-        raise ValueError(f'the schedule of {name!r} gives {value!r}, which is not a number')
+        raise ValueError(f'the schedule of {name!r} returned {value!r}, which is not a number: return a number, or one for each group')
     if hasattr(learn, 'recorder'): learn.recorder.track(name)
     return place
 
@@ -272,7 +272,8 @@ class OneCycle(ParamScheduler):
     Raises:
         ValueError: pct_start={pct_start} should be between 0 and 1
         ValueError: div={div} and div_final={div_final} should be above 0
-        ValueError: mom={mom} should be three numbers: at the start, the top and the end
+        ValueError: mom={mom} should be three numbers, for the start, the peak and the end of the fit, such as (0.95, 0.85,
+            0.95)
     Example:
         from cbnb.toy import close, line_learner
         learn = line_learner(n=5)
@@ -288,7 +289,7 @@ class OneCycle(ParamScheduler):
         if not 0 <= pct_start <= 1: raise ValueError(f'pct_start={pct_start} should be between 0 and 1')
         if div <= 0 or div_final <= 0: raise ValueError(f'div={div} and div_final={div_final} should be above 0')
         if mom is not None and len(mom) != 3:
-            raise ValueError(f'mom={mom} should be three numbers: at the start, the top and the end')
+            raise ValueError(f'mom={mom} should be three numbers, for the start, the peak and the end of the fit, such as (0.95, 0.85, 0.95)')
         self.lr_max, self.div, self.div_final, self.pct_start = lr_max, div, div_final, pct_start
         self.mom = None if mom is None else [as_positive(m, 'mom') for m in mom]
 

@@ -125,6 +125,13 @@ ALSO = {
     ],
     "tutorials/metrics": ["own metric", "custom metric"],
     "tutorials/resume": ["resume", "crash", "checkpoint", "kernel died"],
+    "tutorials/week": [
+        "experiment tracking example",
+        "end to end example",
+        "complete example",
+        "hyperparameter tuning workflow",
+        "classify digits",
+    ],
     "tutorials/six_faults": ["debug a training", "model does not learn", "loss does not go down", "silent bugs"],
     "insight/check": ["model does not learn", "loss does not go down", "loss stuck", "sanity check", "debug a training"],
     "reference/learner": [

@@ -44,16 +44,17 @@ def recommended(value: Any) -> Any:    # the recommended rate, or `value` itself
     raise ValueError(f'lr_find recommends no rate: {value.reason}')
 
 # %% ../../nbs/basics/arguments.ipynb #f5bd1d85
-def as_positive(value: Any, name: str = 'lr') -> float:    # a finite number, 0 or more
-    "Convert a rate to a finite `float` of 0 or more, or raise `TypeError` or `ValueError`"
+def as_positive(value: Any, name: str = 'lr', zero: bool = True,    # whether 0 is allowed
+) -> float:                                                        # a finite number, 0 or more
+    "Convert a rate to a finite `float` that is not negative, or raise `TypeError` or `ValueError`"
     value = recommended(value)
     scalar = isinstance(value, Tensor) and value.numel() == 1
     if scalar or (hasattr(value, 'item') and getattr(value, 'ndim', 1) == 0): value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
         hint = ': leave out the quotes' if isinstance(value, str) else ''
         raise TypeError(f'{name}={value!r} is not a number{hint}')
-    if not math.isfinite(value) or value < 0:
-        raise ValueError(f'{name}={value!r} should be a finite number, 0 or more')
+    if not math.isfinite(value) or value < 0 or value == 0 and not zero:
+        raise ValueError(f'{name}={value!r} should be a finite number{", 0 or more" if zero else " above 0"}')
     return float(value)
 
 # %% ../../nbs/basics/arguments.ipynb #a3c1e570
@@ -92,7 +93,7 @@ def nearest(name: str,    # the name that may be misspelled
 def columns_hint(name: str, there: list[str]) -> str:
     "Return a hint for an error message: the closest column name, if one is similar, and all column names"
     near, listed = nearest(name, there), ', '.join(there)
-    return f'did you mean {near!r}? (there are: {listed})' if near else f'there are: {listed}'
+    return f'did you mean {near!r}? (the choices are {listed})' if near else f'the choices are {listed}'
 
 # %% ../../nbs/basics/arguments.ipynb #7cfb6e9f
 def without_partial(f: Any) -> Any:
@@ -110,7 +111,7 @@ def check_arguments(func: Callable, kwargs: dict[str, Any]) -> None:
     for name in kwargs:
         if name in names: continue
         f, near = without_partial(func), nearest(name, names)
-        hint = f'did you mean {near!r}?' if near else f'there are {", ".join(names)}'
+        hint = f'did you mean {near!r}?' if near else f'its arguments are {", ".join(names)}'
         raise TypeError(f'{getattr(f, "__name__", type(f).__name__)} has no argument {name!r}; {hint}')
 
 # %% ../../nbs/basics/arguments.ipynb #d4b4dd78
@@ -152,7 +153,7 @@ def unknown_argument(func: str, name: str, known: list[str]) -> str:
     if name in _ELSEWHERE and name not in known: hint = _ELSEWHERE[name]
     else:
         near = next((k for k in _SYNONYMS.get(name, ()) if k in known), None) or nearest(name, known)
-        hint = f'did you mean {near}=?' if near else f'there are {", ".join(known)}'
+        hint = f'did you mean {near}=?' if near else f'its arguments are {", ".join(known)}'
     return f'{func} has no argument {name!r}: {hint}'
 
 # %% ../../nbs/basics/arguments.ipynb #a9568e8d
@@ -239,7 +240,9 @@ def checked_model(
     model: Any,                           # the argument of a learner
     remark_on: Callable[[Any], str],      # returns a remark about a model of another library, or ''
 ) -> Any:                                 # `model`
-    "Raise `TypeError` if a model is a class, or cannot be called"
+    "Raise `TypeError` if a model is a class, a function without arguments, or cannot be called"
+    if inspect.isfunction(model) and not inspect.signature(model).parameters: raise TypeError(
+        f'model={model.__name__} is a function without arguments, so it cannot predict: if it returns the model, call it: model={model.__name__}()')
     if isinstance(model, nn.Module) or not isinstance(model, type) and callable(model) and not remark_on(model): return model
     raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module{remark_on(model)}')
 
@@ -255,7 +258,8 @@ def checked_moms(
     moms: Any,                 # the argument of a learner
 ) -> tuple[float, ...]:        # three numbers
     "Raise an error if the momenta of a one-cycle fit are not three rates"
-    if len(moms) != 3: raise ValueError(f'moms={moms!r} should be three numbers: start, top, end')
+    if not hasattr(moms, '__len__') or len(moms) != 3: raise ValueError(
+        f'moms={moms!r} should be three numbers, for the start, the peak and the end of the fit, such as (0.95, 0.85, 0.95)')
     return tuple(as_positive(m, 'moms') for m in moms)
 
 def event_names(

@@ -46,7 +46,7 @@ class Batches:
     def __iter__(self) -> Iterator: return iter(self.make())
     def __len__(self) -> int:
         if self.n_iter is not None: return self.n_iter
-        raise TypeError('this loader does not know its length: pass Batches(make, n_iter=...)')
+        raise TypeError('this loader has no length: pass Batches(make, n_iter=...)')
 
 # %% ../../nbs/basics/loaders.ipynb #325ac23e
 def n_batches(dl: Any) -> int | None:    # None if the loader has no length
@@ -110,7 +110,7 @@ def as_loader(
         raise TypeError(f'a {kind} can be iterated only once, and an epoch needs it anew: '
                         'pass a list, a DataLoader, or a function that returns a fresh iterator')
     if not iterable: raise TypeError(
-        f'a {kind} is no data loader: pass a DataLoader, or another iterable of batches')
+        f'a {kind} is not a data loader: pass a DataLoader, or another iterable of batches')
     return dl
 
 # %% ../../nbs/basics/loaders.ipynb #825ae4bf
@@ -132,7 +132,7 @@ def first_batch(dl: Any) -> Any:    # the batch that the next epoch begins with
     try:
         for batch in independent_loader(dl): return batch
     finally: restore()
-    raise ValueError('the loader gave no batches')
+    raise ValueError('the loader gave no batches: check the length of its dataset, and drop_last')
 
 # %% ../../nbs/basics/loaders.ipynb #d822a78e
 def set_epoch(dl: Any, epoch: int) -> None:
@@ -298,7 +298,7 @@ def _check_no_columns(ds: Any) -> None:
     if isinstance(ds, Mapping): parts, kind = list(ds.values()), f'dict with {", ".join(map(str, ds))}'
     elif isinstance(ds, (tuple, list)): parts, kind = list(ds), type(ds).__name__
     elif hasattr(ds, 'iloc') and ds.ndim == 2: raise TypeError(
-        f'a {type(ds).__name__} is a table, and no dataset of items: pass TensorDataset(x, y), with tensors of its columns, such as '
+        f'a {type(ds).__name__} is a table, and not a dataset of items: pass TensorDataset(x, y), with tensors of its columns, such as '
         'x = torch.tensor(df[columns].to_numpy(), dtype=torch.float32)')
     else: return
     if len(parts) < 2 or not all(getattr(part, 'shape', ()) for part in parts): return
@@ -307,7 +307,7 @@ def _check_no_columns(ds: Any) -> None:
     differ = len({(str(part.dtype), len(part.shape)) for part in parts}) > 1
     if not same or isinstance(ds, list) and not differ: return
     shapes = ' and '.join(str(tuple(part.shape)) for part in parts)
-    raise TypeError(f'a {kind} of arrays of shapes {shapes} holds inputs and targets, and is no dataset of items: '
+    raise TypeError(f'a {kind} of arrays of shapes {shapes} holds inputs and targets, and is not a dataset of items: '
                     'pass TensorDataset(x, y), with tensors x and y')
 
 # %% ../../nbs/basics/loaders.ipynb #446625ce

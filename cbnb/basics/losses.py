@@ -376,11 +376,11 @@ def as_loss(value: Any, training: bool,    # whether the loss will be differenti
     source: str = 'loss_func') -> Tensor:    # the loss; in training, without dimensions
     "Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number"
     if not isinstance(value, Tensor):
-        raise TypeError(f'{source} returned a {type(value).__name__} ({value!r}), not a tensor')
+        raise TypeError(f'{source} returned a {type(value).__name__} ({value!r}), not a tensor: compute it from the predictions without item() or float()')
     if value.ndim == 0 or not training: return value
     if value.numel() == 1: return value.reshape(())
     raise ValueError(f'{source} returned a tensor of shape {tuple(value.shape)}; '
-                     'training needs one number: take the mean over the batch')
+                     'training needs one number: take the mean over the batch, as loss.mean() or reduction="mean"')
 
 # %% ../../nbs/basics/losses.ipynb #9ef0bb8f
 def loss_and_parts(found: Any, training: bool,    # whether the loss will be differentiated

@@ -85,7 +85,7 @@ def is_of_sklearn(f: Any) -> bool:
     own = getattr(f, '__globals__', {}).get('__name__')      # functools.wraps copies `__module__`, but not this
     if not str(own or getattr(f, '__module__', '')).startswith('sklearn.'): return False
     if inspect.isroutine(f): return True
-    raise TypeError(f'{f!r} of scikit-learn is no function of targets and predictions, but is called '
+    raise TypeError(f'{f!r} of scikit-learn is not a function of targets and predictions, but is called '
                     'with an estimator: pass the function, such as f1_score, or SklearnMetric(f1_score)')
 
 # %% ../../nbs/basics/metric_functions.ipynb #b4f5056c
@@ -218,7 +218,7 @@ def _checked_one(which: Any) -> Any:
     right = all(isinstance(p, (int, str)) and not isinstance(p, bool) for p in path) and path
     if right and (len(path) == 1 or isinstance(path[0], int)):
         return which[0] if isinstance(which, tuple) and len(path) == 1 else which
-    raise TypeError(f'an output cannot be chosen by {which!r}: give its number, the name of a '
+    raise TypeError(f'an output cannot be chosen by {which!r}: pass its number, the name of a '
                     "part, or both as a tuple, such as (1, 'boxes')")
 
 # %% ../../nbs/basics/metric_functions.ipynb #aea683b5
@@ -238,7 +238,7 @@ def _by_name(learn: Any, name: str) -> Any:
     if len(told) == len(learn.yb): found += [y for t, y in zip(told, learn.yb) if t == name]
     if not found: raise KeyError(f'is on {name!r}, but {_there(outputs, _tuple_names(learn.pred))}')
     if len(found) == 1: return found[0]
-    raise KeyError(f'is on {name!r}, but there are {len(found)} of that name: say which by a path '
+    raise KeyError(f'is on {name!r}, but {len(found)} outputs have this name: choose one by a path '
                    f'such as (0, {name!r}); {_there(outputs)}')
 
 def _tuple_names(value: Any) -> tuple: return getattr(value, '_fields', ())
@@ -274,7 +274,7 @@ def check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
     if not isinstance(pred, Tensor) or not isinstance(y, Tensor): return
     if pred.shape == y.shape or not pred.numel() == y.numel() > 1: return
     raise ValueError(f'{title_of(loss_func)} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(y.shape)}: it would '
-                     'compare each prediction with every target. Give both one shape, such as y[:, None] or pred.squeeze(1)')
+                     'compare each prediction with every target. Give both the same shape, such as y[:, None] or pred.squeeze(1)')
 
 # %% ../../nbs/basics/metric_functions.ipynb #8a0878f6
 def is_column_and_row(pred: Any, y: Any) -> bool:
@@ -315,7 +315,7 @@ class AllPairs:
             self.said = True
             warnings.warn(
                 f'{what} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(yb[0].shape)}, and '
-                'compares each prediction with every target. Give both one shape, such as y[:, None] or pred.squeeze(1). '
+                'compares each prediction with every target. Give both the same shape, such as y[:, None] or pred.squeeze(1). '
                 'If you want all pairs: y[None, :]', AllPairsWarning, stacklevel=user_level())
         return found
 

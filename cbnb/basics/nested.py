@@ -86,7 +86,7 @@ def map_rows(f: Callable[[Tensor], Any],    # called with each tensor that has `
         mapped, kind = [map_rows(f, v, n, strict) for v in batch], type(batch)
         return kind(*mapped) if hasattr(batch, '_fields') else kind(mapped)
     if (held := entries(batch)) is not None: return rebuild(batch, {k: map_rows(f, v, n, strict) for k, v in held.items()})
-    if strict: raise ValueError('not one row for each item')
+    if strict: raise ValueError(f'a {type(batch).__name__} does not have one row for each item')
     return batch
 
 # %% ../../nbs/basics/nested.ipynb #fd27f6f1
@@ -179,10 +179,10 @@ def _length(part: Any) -> int | None:
 
 def _why_sizeless(part: Any) -> str:
     "Explain why a part of a batch has no size. If the batch has no tensor, `part` is None"
-    if part is None: return 'it has no tensor'
-    if isinstance(part, Tensor): return 'its first tensor is a scalar'
-    return (f'a {type(part).__name__} does not say: '
-            'give the class a property `num_graphs` or a method `__len__`')
+    if part is None: return 'it has no tensor with one row for each item'
+    if isinstance(part, Tensor): return 'its first tensor is a scalar, and not a tensor with one row for each item'
+    return (f'a {type(part).__name__} has no length: '
+            'add to the class a property `num_graphs` or a method `__len__`')
 
 # %% ../../nbs/basics/nested.ipynb #304691d1
 def first_tensor(batch: Any) -> Tensor | None:    # None if the batch has no tensor

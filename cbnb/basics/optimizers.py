@@ -61,7 +61,7 @@ def get_hyper(opt: Optimizer, name: str) -> list[Any]:    # one value per group
 def no_such_hyper(opt: Optimizer, name: str) -> ValueError:    # the error to raise
     "Create a `ValueError` that names an unknown hyper-parameter and lists the known names"
     known = ', '.join(sorted(known_hypers(opt)))
-    return ValueError(f'{type(opt).__name__} has no hyper-parameter {name!r}; it has {known}')
+    return ValueError(f'{type(opt).__name__} has no hyper-parameter {name!r}; its hyper-parameters are {known}')
 
 # %% ../../nbs/basics/optimizers.ipynb #175d7323
 def set_hyper(opt: Optimizer, name: str, value: Any,    # a number for all groups, or a list with one number per group
@@ -73,7 +73,7 @@ def set_hyper(opt: Optimizer, name: str, value: Any,    # a number for all group
 
 def _check_length(name: str, values: Any, n: int) -> None:
     if len(values) != n: raise ValueError(
-        f'{name} has {len(values)} values, but the optimizer has {plural(n, "parameter group")}')
+        f'{name} has {len(values)} values, but the optimizer has {plural(n, "parameter group")}: pass one number, or one for each group')
 
 # %% ../../nbs/basics/optimizers.ipynb #7b30c0df
 def write_hyper(groups: list[dict], key: str, i: int | None,    # the index from `hyper_key`
@@ -153,7 +153,7 @@ def freeze_groups(opt: Optimizer, n: int,    # the first trainable group; negati
     "Freeze the groups before `n`, and unfreeze the other groups. The optimizer keeps its state"
     count, kept = len(opt.param_groups), {id(p) for p in keep}
     if not -count <= n <= count: raise ValueError(
-        f'cannot freeze to group {n}: the optimizer has {plural(count, "parameter group")}')
+        f'cannot freeze to group {n}: the optimizer has {plural(count, "parameter group")}, so pass a number from {-count} to {count}')
     first = n if n >= 0 else count + n
     for i, group in enumerate(opt.param_groups):
         for p in group['params']:
@@ -185,7 +185,7 @@ def check_opt_func(opt_func: Any) -> None:
     "Raise `TypeError` if `opt_func` is neither an optimizer nor a function that takes parameter groups and `lr`"
     if is_opt(opt_func): return
     if not callable(opt_func):
-        raise TypeError(f'opt_func={opt_func!r} is no optimizer: pass a class, such as torch.optim.{_class_like(opt_func)}{_NO_METRIC}')
+        raise TypeError(f'opt_func={opt_func!r} is not an optimizer: pass a class, such as torch.optim.{_class_like(opt_func)}{_NO_METRIC}')
     try: signature = inspect.signature(opt_func)
     except (TypeError, ValueError): return       # written in C
     try: signature.bind([], lr=1e-3)
@@ -213,7 +213,7 @@ def checked_lr(lr: Any, opt_func: Any,    # may have a rate: `partial(SGD, lr=0.
         theirs = rates[0] if all(r == rates[0] for r in rates) else rates
     if theirs is None or lr == theirs: return lr
     if lr == 1e-3: return theirs                # the learner has its default rate
-    raise ValueError(f'the learning rate is given twice: lr={lr!r}, and {theirs!r} in opt_func')
+    raise ValueError(f'the learning rate is given twice, as lr={lr!r} and as {theirs!r} in opt_func: leave one out')
 
 # %% ../../nbs/basics/optimizers.ipynb #7e72f521
 def own_rates(opt: Optimizer, lr: float,    # the rate that `opt_func` was called with
@@ -281,9 +281,9 @@ class MultiOptimizer(Optimizer):
     Args:
         opts: optimizers over different parameters
     Raises:
-        ValueError: there are no optimizers: pass one or several
-        TypeError: {opt} is no optimizer
-        ValueError: two of the optimizers hold the same parameter: give it to one only
+        ValueError: MultiOptimizer got no optimizers: pass a list of them
+        TypeError: {opt} is not an optimizer: pass torch optimizers
+        ValueError: two of the optimizers hold the same parameter: pass it to only one of them
     Example:
         import torch
         first, second = (torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=lr) for lr in (0.2, 0.02))
@@ -292,12 +292,12 @@ class MultiOptimizer(Optimizer):
     """
     def __init__(self, opts: Optimizer | Iterable[Optimizer]):
         self.optimizers = list(opts) if isinstance(opts, Iterable) else [opts]
-        if not self.optimizers: raise ValueError('there are no optimizers: pass one or several')
+        if not self.optimizers: raise ValueError('MultiOptimizer got no optimizers: pass a list of them')
         for opt in self.optimizers:
-            if not hasattr(opt, 'param_groups'): raise TypeError(f'{opt!r} is no optimizer')
+            if not hasattr(opt, 'param_groups'): raise TypeError(f'{opt!r} is not an optimizer: pass torch optimizers')
         held = [id(p) for group in self.param_groups for p in group['params']]
         if len(set(held)) < len(held):
-            raise ValueError('two of the optimizers hold the same parameter: give it to one only')
+            raise ValueError('two of the optimizers hold the same parameter: pass it to only one of them')
 
     @property
     def param_groups(self) -> list[dict]:
@@ -346,12 +346,13 @@ class MultiOptimizer(Optimizer):
         Args:
             state_dict: a state that `state_dict` returned
         Raises:
-            ValueError: the saved optimizer has groups of ... parameters, and this one has groups of ...
+            ValueError: the saved optimizer has groups of ... parameters, and this one has groups of ...: make the optimizers
+                with the same groups
         """
         mine, groups = self.param_groups, list(state_dict['param_groups'])
         sizes = [[len(g['params']) for g in some] for some in (groups, mine)]
         if sizes[0] != sizes[1]: raise ValueError(
-            f'the saved optimizer has groups of {sizes[0]} parameters, and this one has groups of {sizes[1]}')
+            f'the saved optimizer has groups of {sizes[0]} parameters, and this one has groups of {sizes[1]}: make the optimizers with the same groups')
         parts, first = [], 0
         for opt in self.optimizers:
             own = [groups.pop(0) for _ in opt.param_groups]

@@ -106,6 +106,5 @@ def agreed_value(name: str, compute: Callable[[], Any]) -> float:
     numbers = all(isinstance(v, float) for v in found)
     if numbers and all(math.isclose(v, mine, rel_tol=1e-5, abs_tol=1e-9) or v != v and mine != mine
                        for v in found): return mine
-    raise TypeError(f'metric {name!r} saw a part of the items in each process, and they found '
-                    f'{", ".join(map(str, found))}: give it a method merge_state(other) that takes '
-                    'in what another one has seen, or use AccumMetric') from error
+    raise TypeError(f'metric {name!r} has different values in the processes, {", ".join(map(str, found))}, because each process evaluates '
+                    'only a part of the items: add a method merge_state(other), which includes the items of another process, or use AccumMetric') from error

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/callbacks/accum_metric.ipynb #acc00007
-from ..basics.arguments import check_arguments
+from ..basics.arguments import as_choice, check_arguments
 from ..basics.metric_functions import Layout, name_of, noting, one_number, takes_targets_first, which_part
 from ..basics.nested import kind_of
 from ..basics.processes import gather_over_processes, n_processes
@@ -69,8 +69,6 @@ class AccumMetric(Metric):
         axis: dimension of the classes; None: the one that the targets lack
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function
-    Raises:
-        ValueError: activation {activation} is not one of ...
     Example:
         import torch
         rmse = AccumMetric(lambda pred, y: (pred - y).square().mean().sqrt())
@@ -79,11 +77,9 @@ class AccumMetric(Metric):
     def __init__(self, func: Callable[..., Any], dim_argmax: int | None = None, activation: str = 'no', thresh: float | None = None,
             to_np: bool = False, invert_arg: bool | None = None, flatten: bool = True, name: str | None = None, axis: int | None = None,
             ignore_index: int | None = None, **kwargs: Any) -> None:
-        if activation not in _ACTIVATIONS:
-            raise ValueError(f'activation {activation!r} is not one of {", ".join(_ACTIVATIONS)}')
         check_arguments(func, kwargs)
         self.func, self._name, self.kwargs, self.n_args = func, name or name_of(func), kwargs, _n_required(func)
-        self.dim_argmax, self.activation, self.thresh = dim_argmax, activation, thresh
+        self.dim_argmax, self.activation, self.thresh = dim_argmax, as_choice(activation, 'activation', *_ACTIVATIONS), thresh
         self.to_np, self.flatten = to_np, flatten
         self.invert_arg = takes_targets_first(func) if invert_arg is None else invert_arg
         self.layout = Layout(axis if dim_argmax is None else dim_argmax, ignore_index)

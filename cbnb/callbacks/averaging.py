@@ -112,7 +112,7 @@ class EMA(Callback):
         learn = self.learn
         if learn.purpose != 'fit': return
         if sum(isinstance(cb, EMA) and cb.run for cb in learn.cbs) > 1: raise ValueError(
-            'two EMA would both swap the weights: keep one (learn.remove_cb), or set run = False on the other')
+            'two EMA callbacks would both swap the weights: keep one (learn.remove_cb), or set run = False on the other')
         averaged = Averaged(owned_by_steps(learn)[1])
         self.means = [t.detach().clone() for t in averaged.tensors()]
         self.n_updates, self.weights, self.cancelled = 0, None, False

@@ -174,7 +174,7 @@ class BatchSizeSearch:
         "Start the search at `n` items. Return the largest size that fits, with headroom if memory ran out, and the reason for stopping there"
         self.warm_up(n)
         while not self.attempt(n).fits:
-            if n == 1: raise torch.OutOfMemoryError('not even a batch of one item fits into memory')
+            if n == 1: raise torch.OutOfMemoryError('not even a batch of one item fits into memory: use a smaller model or smaller items')
             n //= 2
         if len(self.tries) > 1: return self._narrow(n, self.tries[-2].bs)
         while (why := self._end(n)) is None:
@@ -263,13 +263,13 @@ def find_batch_size(self: Learner, start: int = 8, max: int | None = None, secon
     Returns:
         `.bs` is the largest size that fits, `.enough` the smallest with at least 0.9 of the highest speed
     Raises:
-        RuntimeError: this learner is running (...): find_batch_size is for between fits
+        RuntimeError: this learner is running (...): call find_batch_size between fits
     Example:
         from cbnb.toy import digits_learner
         small = digits_learner().find_batch_size(start=4, max=64)
         assert [t.bs for t in small.tries] == [4, 8, 16, 32, 64] and small.bs == 64
     """
-    if self.running: raise RuntimeError(f'this learner is running ({self.where()}): find_batch_size is for between fits')
+    if self.running: raise RuntimeError(f'this learner is running ({self.where()}): call find_batch_size between fits')
     n_items = len(_dataset_of(self.dls.train))
     most = n_items if max is None else min(as_count(max, 'max', 1), n_items)
     with interrupts_wait(), UndoStack() as undo:

@@ -309,9 +309,9 @@ def _check_model(model: Any) -> None:
     "Raise `TypeError` or `ValueError` for a model that cannot be compiled in place"
     kind = type(model).__name__
     if not isinstance(model, nn.Module): raise TypeError(
-        f'Compile needs a module, and the model is a {kind}: give the learner torch.compile(f) itself')
+        f'Compile needs an nn.Module, and the model is a {kind}: pass torch.compile(f) to the learner, without Compile')
     if hasattr(model, '_orig_mod') or model._compiled_call_impl is not None: raise ValueError(
-        f'the model is compiled already: give the learner the plain {type(getattr(model, "_orig_mod", model)).__name__}, '
+        f'the model is compiled already: pass the learner the plain {type(getattr(model, "_orig_mod", model)).__name__}, '
         'or leave Compile out')
     if isinstance(model, DataParallel): raise ValueError(
         'DataParallel copies the model for each batch, and compiled code belongs to one model: use '
@@ -363,7 +363,7 @@ def _use_step(learn: Learner, call: _Call) -> None:
     if type(step := learn.train_step) is not Step: raise ValueError(
         f"what='step' compiles the predictions and the loss of the plain step, and this learner has a "
         f"{type(step).__name__}: what='model' compiles the model that it calls")
-    if learn.loss_func is None: raise ValueError("what='step' needs a loss_func")
+    if learn.loss_func is None: raise ValueError("what='step' compiles the loss function, and the learner has none: pass loss_func to the learner, or what='model'")
     learn.undo.set(learn, 'chooses_eval_step', learn.chooses_eval_step)      # assigning a step changes it
     for name in ('eval_step', 'train_step'):
         if type(getattr(learn, name)) is Step: learn.undo.set(learn, name, CompiledStep(call))
@@ -373,7 +373,7 @@ def _with_graphs(settings: dict[str, Any]) -> dict[str, Any]:
     "Return the settings with which torch.compile records CUDA graphs. If another backend or mode is set, raise `ValueError`"
     if settings['backend'] != 'inductor' or settings['mode'] is not None: raise ValueError(
         f"graphs=True means backend='inductor' with mode='reduce-overhead', and not "
-        f"backend={settings['backend']!r} with mode={settings['mode']!r}")
+        f"backend={settings['backend']!r} with mode={settings['mode']!r}: leave out backend and mode")
     return settings | dict(mode='reduce-overhead')
 
 # %% ../../nbs/callbacks/compile.ipynb #cbc287cb

@@ -70,7 +70,7 @@ class CSVLogger(Callback):
 
     def before_fit(self):
         if getattr(self.learn, 'recorder', None) is None: raise ValueError(
-            'CSVLogger writes what the Recorder records, and this learner has none: pass cbs=Recorder()')
+            'CSVLogger writes the rows of the Recorder, and this learner has no Recorder: pass cbs=Recorder()')
         goes_on = self.append or self.learn.start_epoch > 0
         self.begun = goes_on and self.file.exists() and self.file.stat().st_size > 0
         self.size = self.file.stat().st_size if self.begun else 0       # bytes already in the file
@@ -82,7 +82,7 @@ class CSVLogger(Callback):
         if there != self.learn.recorder.metric_names: raise ValueError(
             f'{self.file} has the columns {", ".join(there)}, and this fit '
             f'{", ".join(self.learn.recorder.metric_names)}: '
-            'give another fname, or append=False for a new file')
+            'pass another fname, or append=False for a new file')
 
     def after_validate(self):
         if self.learn.ends_row: self._write()

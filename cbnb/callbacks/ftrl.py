@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/callbacks/ftrl.ipynb #7d6d331d
 from ..basics.arguments import as_positive
-from .steps import above_zero
 
 # %% ../../nbs/callbacks/ftrl.ipynb #5bb52f32
 class FTRL(Optimizer):
@@ -30,7 +29,7 @@ class FTRL(Optimizer):
         lr_power: float = -0.5,         # exponent of the sum of squared gradients in a weight's rate; 0: a constant rate
     ):
         lr, l1, l2 = as_positive(lr), as_positive(l1, 'l1'), as_positive(l2, 'l2')
-        initial_accum = above_zero(initial_accum, 'initial_accum')
+        initial_accum = as_positive(initial_accum, 'initial_accum', zero=False)
         if not lr_power <= 0: raise ValueError(f'lr_power={lr_power!r} should be 0 or less')
         super().__init__(params, dict(lr=lr, l1=l1, l2=l2, initial_accum=initial_accum,
                                       lr_power=lr_power))

@@ -49,8 +49,6 @@ class GradientClip(Callback):
         max_norm: largest allowed norm, or largest absolute value for kind='value'; inf: only measure
         norm_type: order of the norm; 2: Euclidean norm, math.inf: largest absolute element
         kind: 'global': one norm over all parameters; 'tensor': one norm each; 'value': each element
-    Raises:
-        ValueError: {name}={value} should be above 0
     Example:
         from cbnb.toy import close, line_learner
         learn = line_learner(n=1, cbs=GradientClip(1.))
@@ -63,8 +61,7 @@ class GradientClip(Callback):
 
     def __init__(self, max_norm: float = 1., norm_type: float = 2., kind: str = 'global'):
         for name, value in (('max_norm', max_norm), ('norm_type', norm_type)):
-            if value != math.inf and as_positive(value, name) == 0:
-                raise ValueError(f'{name}={value!r} should be above 0')
+            if value != math.inf: as_positive(value, name, zero=False)
         self.max_norm, self.norm_type, self.kind = float(max_norm), float(norm_type), as_choice(kind, 'kind', 'global', 'tensor', 'value')
 
     def before_step(self):
@@ -139,7 +136,7 @@ class GradientAccumulation(Callback):
     def before_fit(self):
         self.sum = _Sum()
         if sum(isinstance(cb, GradientAccumulation) and cb.run for cb in self.learn.cbs) > 1:
-            raise ValueError('two GradientAccumulation would both scale the loss: keep one '
+            raise ValueError('two GradientAccumulation callbacks would both scale the loss: keep one '
                              '(learn.remove_cb), or set run = False on the other')
 
     def before_backward(self):

@@ -225,8 +225,8 @@ class HookCallback(Callback):
         hook: function of [callback,] module, input, output; None: the method `hook`
         **events: functions to use as methods, such as `after_fit=f`
     Raises:
-        TypeError: remove_end=False: the hooks of a callback are removed when the fit ends. To look longer, use
-            Hooks(modules, f), and remove() it yourself
+        TypeError: remove_end=False: the hooks of a callback are removed when the fit ends. To keep hooks after the fit, use
+            Hooks(modules, f), and call its method remove
     """
     run_in = ('fit',)
 
@@ -234,7 +234,7 @@ class HookCallback(Callback):
             include_paramless: bool = False, hook: Callable[..., Any] | None = None, **events: Callable[[Callback], Any]):
         if not events.pop('remove_end', True): raise TypeError(
             'remove_end=False: the hooks of a callback are removed when the fit ends. '
-            'To look longer, use Hooks(modules, f), and remove() it yourself')
+            'To keep hooks after the fit, use Hooks(modules, f), and call its method remove')
         super().__init__(**{name: _after_own(getattr(HookCallback, name, None), f)
                             for name, f in events.items() if f is not None})
         if hook is None: _check_own_hook(self)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, Subset
 
 # %% ../../nbs/callbacks/interpret.ipynb #3e45a4b2
-from ..basics.arguments import as_count, hinted
+from ..basics.arguments import as_choice, as_count, hinted
 from ..basics.metric_functions import IGNORED, class_axis, ignored_label, loss_axis
 from ..basics.loaders import as_loader, first_batch
 from ..basics.losses import label_of_call, loss_of, torch_loss, with_call
@@ -258,7 +258,7 @@ def class_names(learn: Learner, dl: Any, n: int, classes: Any) -> list[str]:
         found = (_as_names(names, n) for names in _names_found(learn, dl))
         return next(filter(None, found), None) or [str(i) for i in range(n)]
     names = _as_names(classes, n)
-    if names is None: raise ValueError(f'classes has {len(classes)} names, and the model has {n} outputs: one name for each, in their order')
+    if names is None: raise ValueError(f'classes has {len(classes)} names, and the model has {n} outputs: pass one name for each output, in their order')
     return names
 
 # %% ../../nbs/callbacks/interpret.ipynb #42b906c4
@@ -339,7 +339,7 @@ class Predictions:
 def loader_of(learn: Learner, dl: Any) -> Any:
     "Return a loader by 'valid', 'train', its index in `learn.dls`, or itself. None is 'valid'. For other names, raise `ValueError`"
     if dl is None or isinstance(dl, str) and dl == 'valid':
-        if learn.dls.valid is None: raise ValueError("there is no validation data to show: give the learner some, or pass dl='train' or a loader")
+        if learn.dls.valid is None: raise ValueError("there is no validation data: assign learn.dls = DataLoaders(train, valid), or pass dl='train' or a loader")
         return learn.dls.valid
     if isinstance(dl, str) and dl == 'train': return learn.dls.train
     if isinstance(dl, str): raise ValueError(f"dl={dl!r} should be 'valid', 'train' or a loader")
@@ -364,14 +364,14 @@ def _run(learn: Learner, dl: Any, act: Any, task: str | None) -> tuple[_GatherIt
 def predictions(learn: Learner, dl: Any = None, classes: Any = None, act: Callable[[Any], Any] | None = None, task: str | None = None,
         numbers: Sequence[int] | None = None, **looks: Any) -> Predictions:
     "Return predictions, targets and losses for all items of a loader or for some `numbers`. `looks` are `how`, `decode` and `columns`"
-    if task is not None and task not in TASKS: raise ValueError(f'task={task!r} is none of {", ".join(TASKS)}')
+    if task is not None: as_choice(task, 'task', *TASKS)
     source = loader_of(learn, dl)
     gather, items = _run(learn, in_order(source) if numbers is None else only_items(in_order(source), numbers), act, task)
     preds, targets, losses = map(gather.gathered, (gather.preds, gather.targets, gather.losses))
     n = preds.shape[1] if isinstance(preds, Tensor) else 0 if gather.counts is None else len(gather.counts)
     if gather.task == 'classes' and targets is not None and len(targets) and (most := int(targets.max())) >= n: raise ValueError(
-        f"the targets go up to {most}, and the model has {n} outputs, so these are no scores of classes 0 to {n - 1}: pass task='other', "
-        'or act=f, which makes a probability for each class from the outputs')
+        f"the targets go up to {most}, and the model has {n} outputs, so the outputs are not scores of classes 0 to {n - 1}: pass task='other', "
+        'or act=f, a function that returns a probability for each class')
     has_names = gather.task in ('classes', 'labels') or gather.counts is not None
     names = class_names(learn, source, n, classes) if has_names else list(map(str, classes or ()))
     found = Predictions(gather.task, preds, targets, None if gather.note else losses, gather.note, items, names, numbers)
@@ -632,12 +632,12 @@ class Interpretation:
         Returns:
             for each bin: mean probability, share that is right, number of items
         Raises:
-            ValueError: the predictions are no probabilities, because the loss does not say how to make them: pass act=..., such
-                as learn.interpret(act=lambda x: x.softmax(1))
+            ValueError: the predictions are not probabilities, because the loss function does not determine an activation: pass
+                act=..., such as learn.interpret(act=lambda x: x.softmax(1))
         """
         self._need('calibration', 'classes')
         if not _are_probabilities(self.preds): raise ValueError(
-            'the predictions are no probabilities, because the loss does not say how to make them: pass act=..., such as learn.interpret(act=lambda x: x.softmax(1))')
+            'the predictions are not probabilities, because the loss function does not determine an activation: pass act=..., such as learn.interpret(act=lambda x: x.softmax(1))')
         known = self.targets >= 0
         true, prob = self._true_and_prob(of)
         return calibration(true[known], prob[known], as_count(n_bins, 'n_bins', 1))
@@ -756,7 +756,7 @@ class Interpretation:
         "Return the actual and the predicted values of one output, and the name of the output"
         self._need(what, 'values')
         n = self.preds.shape[1]
-        if not 0 <= output < n: raise ValueError(f'there is no output {output}: the model has {plural(n, "output")}')
+        if not 0 <= output < n: raise ValueError(f'there is no output {output}: the model has {plural(n, "output")}, counted from 0')
         name = self.classes[output] if output < len(self.classes) else '' if n == 1 else f'value {output}'
         return self.targets[:, output], self.preds[:, output], name
 

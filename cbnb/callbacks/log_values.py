@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/callbacks/log_values.ipynb #6b193634
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +30,8 @@ def _as_scalar(name: str, value: Any) -> Tensor:
     if not isinstance(value, (Tensor, str)):
         try: return torch.tensor(float(value), dtype=torch.float64)
         except (TypeError, ValueError): pass
-    raise TypeError(f'learn.log({name}=...) records one number, and this is {kind_of(value)}: log a number of it, such as its mean')
+    shown = f'a tensor of shape {tuple(value.shape)} and type {value.dtype}' if isinstance(value, Tensor) else reprlib.repr(value)
+    raise TypeError(f'learn.log({name}=...) needs one number, not {shown}: pass a number{", such as its mean" if hasattr(value, "mean") else ""}')
 
 # %% ../../nbs/callbacks/log_values.ipynb #4ae4279f
 def _in_one(*values: Any) -> dict[str, Any]:
@@ -64,8 +66,9 @@ def log(self: Learner, *values: Mapping[str, Any], **named: Any) -> None:
         **named: names and numbers. A number may be a tensor with one element, on any device
     Raises:
         RuntimeError: learn.log records values of a running fit, and no fit is running: call it from a callback, a loss
-            function, a model or a step. A property of a whole run belongs into run.settings
-        RuntimeError: learn.log writes into the history, and this learner has no recorder: pass cbs=Recorder()
+            function, a model or a step. To store a value for the whole run, write learn.recorder.last().settings[name] =
+            value
+        RuntimeError: learn.log writes into the history, and this learner has no Recorder: pass cbs=Recorder()
         RuntimeError: learn.log was called before the recorder began this fit: call it in before_epoch or later
     Example:
         from cbnb.toy import line_learner
@@ -74,10 +77,10 @@ def log(self: Learner, *values: Mapping[str, Any], **named: Any) -> None:
         assert learn.recorder.history[-1].steps['share'] == [0.5, 1]
     """
     if not self.running: raise RuntimeError('learn.log records values of a running fit, and no fit is running: call it from a callback, '
-                                            'a loss function, a model or a step. A property of a whole run belongs into run.settings')
+                                            'a loss function, a model or a step. To store a value for the whole run, write learn.recorder.last().settings[name] = value')
     if self.purpose != 'fit': return                       # lr_find, validate and get_preds leave no trace in the history
     recorder = getattr(self, 'recorder', None)
-    if recorder is None: raise RuntimeError('learn.log writes into the history, and this learner has no recorder: pass cbs=Recorder()')
+    if recorder is None: raise RuntimeError('learn.log writes into the history, and this learner has no Recorder: pass cbs=Recorder()')
     if not recorder.history.runs or recorder.history[-1].status != 'running': raise RuntimeError(
         'learn.log was called before the recorder began this fit: call it in before_epoch or later')
     if recorder.row is None and not recorder.history[-1].epochs and self.iter is not None: return     # the batch that `sanity_check` tries

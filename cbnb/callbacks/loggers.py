@@ -139,7 +139,7 @@ class Logger(Callback):
 
     def before_fit(self):
         if getattr(self.learn, 'recorder', None) is None: raise ValueError(
-            f'{type(self).__name__} sends what the Recorder records, and this learner has none: pass cbs=Recorder()')
+            f'{type(self).__name__} sends the values of the Recorder, and this learner has no Recorder: pass cbs=Recorder()')
         self.off, self.opened, self.told = process_number() > 0, False, False
         self.run_id, self.notes, self.sent = None, [], dict(batches=0, epochs=0, events=0, step=0)
         self.due = math.inf if self.off else time.monotonic() + self.seconds

@@ -23,8 +23,8 @@ def _check_mix(cb: Callback) -> None:
     "Raise `ValueError` if the step computes no loss from predictions and targets, or if two `Mix` callbacks are active"
     learn, step = cb.learn, cb.learn.train_step
     if learn.loss_func is None or step.own_update or step.own_loss: raise ValueError(
-        f'{type(cb).__name__} needs the loss for the targets of the partners, too, and '
-        f'{type(step).__name__} has no loss of prediction and targets: mix in there')
+        f'{type(cb).__name__} also needs the loss for the targets of the other item of each pair, and '
+        f'{type(step).__name__} does not compute a loss from predictions and targets: mix the items inside the step')
     both = [other for other in learn.cbs if isinstance(other, Mix) and other.run]
     if len(both) > 1: raise ValueError(
         f'{both[0]} and {both[1]} together would mix inputs twice, but targets only once: '
@@ -38,8 +38,7 @@ class Mix(Callback):
     def __init__(self,
         alpha: float,   # parameter of the Beta distribution, above 0; small: mostly one of the two items; 1: uniform weights
     ):
-        self.alpha = as_positive(alpha, 'alpha')
-        if not self.alpha: raise ValueError('alpha=0 would mix nothing: it should be above 0')
+        self.alpha = as_positive(alpha, 'alpha', zero=False)
         both = torch.tensor(self.alpha, dtype=torch.float64, device='cpu')
         self.weights = Beta(both, both, validate_args=False)     # of `lam`
         self.drawn: list[float] = []     # weights for the next batches
@@ -136,8 +135,8 @@ class CutMix(Mix):
 
     def mix(self, x, order):
         if x.ndim < 3: raise TypeError(
-            'CutMix needs pictures, of shape (items, ..., height, width); '
-            f'these inputs are of shape {tuple(x.shape)}')
+            'CutMix needs images, of shape (items, ..., height, width), and '
+            f'these inputs have the shape {tuple(x.shape)}: use MixUp instead')
         rows, columns, real = window(*x.shape[-2:], self.share, self.at)
         self.lam, x = 1 - real, x.clone()
         x[..., rows, columns] = x[order, ..., rows, columns]

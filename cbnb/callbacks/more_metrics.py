@@ -66,8 +66,8 @@ class MSE(ErrorMetric):
 def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
     exact = exact_dtype(pred.device)
     if pred.shape == y.shape: return pred.to(exact) - y.to(exact)    # bytes would wrap around
-    raise ValueError(f'{name} compares element by element: predictions {tuple(pred.shape)} and '
-                     f'targets {tuple(y.shape)} should have the same shape')
+    raise ValueError(f'{name} compares element by element, so predictions of shape {tuple(pred.shape)} and '
+                     f'targets of shape {tuple(y.shape)} should have the same shape: call squeeze or reshape on one of them')
 
 # %% ../../nbs/callbacks/more_metrics.ipynb #d832eac8
 class Accuracy(MeanMetric):

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor, nn
 
 # %% ../../nbs/callbacks/precision.ipynb #0111a24c
-from ..basics.arguments import as_choice, as_count, hinted
+from ..basics.arguments import as_choice, as_count, as_positive, hinted
 from ..basics.nested import map_tensors
 from ..basics.text import say, warn_user
 from ..basics.patch import patch
 from ..callback import Callback
-from .steps import above_zero
 from ..events import CancelStepException
 from ..learner import Learner
 from ..files.snapshot import owned_by_steps
@@ -71,7 +70,7 @@ def check_autocast(device_type: str, dtype: torch.dtype) -> None:
         warnings.simplefilter('error')
         try: torch.autocast(device_type, dtype)
         except (RuntimeError, UserWarning) as e:
-            raise ValueError(f'{device_type} has no autocast to {dtype}: {e}') from e
+            raise ValueError(f'{device_type} has no autocast to {dtype}: pass another amp_mode ({e})') from e
     if device_type == 'cuda' and dtype is torch.bfloat16 and not torch.cuda.is_bf16_supported(False):
         warn_user('this GPU emulates bf16, slower than float32: it is made for learn.to_fp16()')
 
@@ -94,14 +93,14 @@ def check_fp16(learn: Learner) -> None:
     if step.own_update: raise _no_scale(step)
     ours = [opt, *getattr(opt, 'optimizers', [])]
     if any(not any(o is mine for mine in ours) for o in owned_by_steps(learn)[2]): raise TypeError(
-        f'{type(step).__name__} has an optimizer besides learn.opt, whose gradients would stay scaled: '
+        f'{type(step).__name__} has an optimizer besides learn.opt, and fp16 would not unscale its gradients: '
         'combine both in MultiOptimizer([...]), or use learn.to_bf16(), which needs no scale')
     if any(p.dtype is torch.float16 for g in opt.param_groups for p in g['params']): raise TypeError(
         'the weights are in float16, where small updates are lost: call model.float(). Mixed precision keeps the weights '
         'in float32, and casts them for each product')
 
 def _no_scale(step: Step) -> TypeError:
-    return TypeError(f'{type(step).__name__} computes gradients by itself, where fp16 cannot scale its loss: '
+    return TypeError(f'{type(step).__name__} computes gradients by itself, so fp16 cannot scale its loss: '
                      'use learn.to_bf16(), which needs no scale, or a GradScaler in the step')
 
 # %% ../../nbs/callbacks/precision.ipynb #87fffe19
@@ -145,7 +144,7 @@ class MixedPrecision(Callback):
         amp_mode = getattr(amp_mode, 'value', amp_mode)      # `AMPMode.BF16` of fastai is an enum
         if not growth_factor > 1 > backoff_factor > 0: raise ValueError(
             f'growth_factor={growth_factor!r} should be above 1, and backoff_factor={backoff_factor!r} between 0 and 1')
-        self.amp_mode, self.init_scale = as_choice(amp_mode, 'amp_mode', *AMP_MODES), above_zero(init_scale, 'init_scale')
+        self.amp_mode, self.init_scale = as_choice(amp_mode, 'amp_mode', *AMP_MODES), as_positive(init_scale, 'init_scale', zero=False)
         self.growth = growth_factor, backoff_factor, as_count(growth_interval, 'growth_interval', 1)
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
@@ -155,7 +154,7 @@ class MixedPrecision(Callback):
 
     def before_fit(self) -> None:
         if sum(isinstance(cb, MixedPrecision) and cb.run for cb in self.learn.cbs) > 1: raise ValueError(
-            'two MixedPrecision: keep one (learn.remove_cb), or set run = False on the other')
+            'two MixedPrecision callbacks would both scale the loss: keep one (learn.remove_cb), or set run = False on the other')
         self._prepare_steps()
 
     def before_train(self) -> None: self._prepare_steps()
@@ -334,7 +333,7 @@ class ChannelsLast(Callback):
     def before_fit(self):
         learn = self.learn
         if not (laid := [(p, p.stride(), _channels_last(p)) for p in _four_d(learn.model)]): raise ValueError(
-            'ChannelsLast has nothing to do: the model has no weights with 4 dimensions, as those of nn.Conv2d')
+            'ChannelsLast has nothing to do, because the model has no weights with 4 dimensions, as those of nn.Conv2d: leave it out')
         learn.undo.set(self, 'laid', laid)
         learn.undo.callback(self._lay_out, laid, 1, learn.opt)
         self._lay_out(laid, 2, learn.opt)

@@ -74,7 +74,7 @@ def _takes_reduction(f: Callable[..., Any]) -> bool:
 def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
     "Turn off the averaging of a loss with the attribute or the argument `reduction`, for the duration of a `with` block"
     if loss_func is None: raise TypeError('the learner has no loss_func, so there is no loss for each item: '
-                                          'what a model or a step computes is one number for a batch')
+                                          'a model or a step computes only one number for a batch. Pass loss_func to the learner')
     if hasattr(loss_func, 'reduction'):
         old, loss_func.reduction = loss_func.reduction, 'none'
         try: yield loss_func
@@ -138,7 +138,7 @@ def item_losses(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[...
 
 def losses_and_weights(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
     "Return `item_losses` of a batch, and how much each loss counts in the mean of all"
-    if not yb and not needs_no_target(loss_func): raise ValueError('with_loss needs targets, and this loader has none')
+    if not yb and not needs_no_target(loss_func): raise ValueError('with_loss needs targets, and this loader has none: leave with_loss out, or pass batches (x, y)')
     if loss_func is not None and not _has_reduction(loss_func): return _of_items_alone(loss_func, pred, yb, batch_weight)
     with interrupts_wait(), unreduced(loss_func) as f: found, call = with_call(f, pred, *yb, loss_of=loss_of)
     losses = loss_of(found)                     # the loss function may return parts, too
@@ -212,7 +212,7 @@ class SavedBatches:
     "A sequence of the saved batches in a folder, each read from its file when you index it"
     def __init__(self, folder: str | Path, trust: bool = False):
         self.folder, self.trust = Path(folder), trust
-        if not self.folder.is_dir(): raise FileNotFoundError(f'there is no folder {folder}')
+        if not self.folder.is_dir(): raise FileNotFoundError(f'there is no folder {folder}: pass the folder of save_preds or save_targs')
 
     @property
     def paths(self) -> list[Path]:
@@ -226,7 +226,7 @@ class SavedBatches:
 
     def load(self, dim: int = 0) -> Any:
         "Read all batches, and join them along `dim`. If the folder holds no batches, raise `ValueError`"
-        if not len(self): raise ValueError(f'there are no batches in {self.folder}')
+        if not len(self): raise ValueError(f'there are no batches in {self.folder}: pass a folder that get_preds wrote with save_preds or save_targs')
         return joined(list(self), dim)
 
     def __repr__(self) -> str: return f'SavedBatches({str(self.folder)!r}: {plural(len(self), "batch")})'
@@ -284,7 +284,8 @@ class GatherPredsCallback(OfOneRun):
         pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
         act: function applied to the model output of each batch; None: no change
     Raises:
-        ValueError: save_preds and save_targs are the same folder, {save_preds}: they would overwrite each other
+        ValueError: save_preds and save_targs are the same folder, {save_preds}, and would overwrite each other: pass two
+            folders
     """
     share: Any = None             # the loader, if each process loads only a share; see `distributed/shares`
 
@@ -292,7 +293,7 @@ class GatherPredsCallback(OfOneRun):
             save_targs: str | Path | None = None, with_preds: bool = True, with_targs: bool = True, concat_dim: int = 0,
             pickle_protocol: int = 2, act: Callable[[Any], Any] | None = None):
         if save_preds is not None and save_targs is not None and Path(save_preds).absolute() == Path(save_targs).absolute(): raise ValueError(
-            f'save_preds and save_targs are the same folder, {save_preds}: they would overwrite each other')
+            f'save_preds and save_targs are the same folder, {save_preds}, and would overwrite each other: pass two folders')
         self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
         self.save_preds, self.save_targs, self.act = save_preds, save_targs, act
         self.with_preds, self.with_targs = with_preds, with_targs
@@ -320,7 +321,9 @@ class GatherPredsCallback(OfOneRun):
 
     def after_batch(self):
         learn = self.learn
-        if learn.training or learn.pred is None or not self.at_home(): return
+        if learn.training or not self.at_home(): return
+        self.n_seen += 1
+        if learn.pred is None: return
         if self.with_input: self.inputs.append(detached(learn.x, cpu=False))
         if self.with_loss: self.losses.append(item_losses(learn.loss_func, learn.pred, learn.yb, learn.batch_weight))
         pred = detached(learn.pred, cpu=False)
@@ -340,7 +343,7 @@ class GatherPredsCallback(OfOneRun):
 
     def _empty(self) -> None:
         self.inputs, self.preds, self.targets, self.losses = list[Any](), list[Any](), list[Any](), list[Any]()
-        self.n_batches = 0                       # number of batches gathered so far
+        self.n_batches = self.n_seen = 0         # number of batches gathered so far, and of batches predicted
 
     def _keep(self, parts: list[Any], batch: Any, kept: bool, folder: str | Path | None) -> None:
         if folder is not None and batch is not None:
@@ -385,7 +388,8 @@ def _run_to_gather(learn: Learner, dl: Any, gather: GatherPredsCallback, cbs: An
         gather.at_home()                     # bind the callback to this run before a nested run can
         evaluate(dl)
     if not gather.n_batches: raise ValueError(
-        'the loader gave no batches, or eval_step set no prediction: a function as eval_step returns (loss, pred, *targets)')
+        'no batch has a prediction: a function passed as eval_step should return (loss, pred, *targets), and a callback should not cancel every batch' if gather.n_seen else
+        'the loader gave no batches, or a callback cancelled the run, so there are no predictions: check the length of its dataset, and drop_last')
 
 # %% ../../nbs/callbacks/predictions.ipynb #be1c271b
 @patch
@@ -459,8 +463,8 @@ def _check_item(usual: Any, inputs: Any) -> None:
             continue
         what = f'input {name!r}' if len(names) > 1 else 'the input'
         raise ValueError(
-            f'predict takes one item, in which {what} has shape {tuple(many.shape[1:])} as in the '
-            f'training set, and got {tuple(one.shape[1:])}; for several: learn.get_preds(dl=[(x,)])')
+            f'predict takes one item, in which {what} has shape {tuple(many.shape[1:])}, as in the '
+            f'training set, and got shape {tuple(one.shape[1:])}. To predict several items, call learn.get_preds(dl=[(x,)])')
 
 # %% ../../nbs/callbacks/predictions.ipynb #ccb33fbc
 def _without_targets(item: Any, inputs: tuple | dict, targets: tuple) -> Any:
@@ -592,8 +596,8 @@ class MCDropoutCallback(Callback):
         self._dropping = [m for m in self.learn.model.modules()
                           if 'dropout' in type(m).__name__.lower()]
         if not self._dropping: raise ValueError(
-            f'{type(self.learn.model).__name__} has no dropout layers: it would predict the same '
-            'each time')
+            f'{type(self.learn.model).__name__} has no dropout layers, so its predictions would be the same '
+            'each time: add nn.Dropout layers, or leave MCDropoutCallback out')
         self.learn.undo.callback(self._stop)              # an error would skip `after_validate`
         for m in self._dropping: m.train()
 

@@ -71,8 +71,8 @@ def _check_alone(learn: Any) -> None:
     "Raise `ValueError` if an active `ParamScheduler` of the learner sets the learning rate"
     for cb in learn.cbs:
         if isinstance(cb, ParamScheduler) and cb.run and 'lr' in getattr(cb, 'scheds', ()):
-            raise ValueError(f'{cb} sets the learning rate, too, and one of them would overwrite '
-                             'the other: use plain fit(cbs=TorchScheduler(...)), or do without it')
+            raise ValueError(f'{cb} also sets the learning rate, so it or TorchScheduler would overwrite the rates of '
+                             'the other: use plain fit(cbs=TorchScheduler(...)), or leave TorchScheduler out')
 
 # %% ../../nbs/callbacks/schedulers.ipynb #08223c0a
 def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
@@ -84,7 +84,7 @@ def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
         raise ValueError("ReduceLROnPlateau needs a column to watch: pass monitor='valid_loss'")
     if not monitor: return
     if not plateau and 'metrics' not in inspect.signature(made.step).parameters:
-        raise ValueError(f'{type(made).__name__} takes no value: no monitor={monitor!r} then')
+        raise ValueError(f'{type(made).__name__}.step takes no value, so leave out monitor={monitor!r}')
     column_index(monitor, learn, 'TorchScheduler')
 
 # %% ../../nbs/callbacks/schedulers.ipynb #9476a2f7
@@ -101,7 +101,8 @@ class TorchScheduler(Callback):
         every: when the scheduler steps: after each 'update' of the weights, training 'batch' or 'epoch'
         monitor: column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no value
     Raises:
-        TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda opt: StepLR(opt, 10)
+        TypeError: {type(make)} belongs to one optimizer: pass a function that makes the scheduler, such as lambda opt:
+            StepLR(opt, 10)
     Example:
         import torch
         from cbnb.toy import line_learner
@@ -115,7 +116,7 @@ class TorchScheduler(Callback):
     def __init__(self, make: Callable[..., Any], every: str = 'update', monitor: str | None = None):
         if not callable(make) or hasattr(make, 'optimizer'):
             raise TypeError(f'{type(make).__name__} belongs to one optimizer: pass a function that '
-                            'makes it, such as lambda opt: StepLR(opt, 10)')
+                            'makes the scheduler, such as lambda opt: StepLR(opt, 10)')
         as_choice(every, 'every', 'update', 'batch', 'epoch')
         self.make, self.every, self.monitor = make, 'epoch' if monitor else every, monitor
         self.scheduler: Any = None     # set while a fit runs

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #f55ee090
-from ..basics.arguments import nearest, without_partial
+from ..basics.arguments import as_choice, nearest, without_partial
 from ..basics.losses import torch_loss
 from ..basics.metric_functions import is_of_sklearn, name_of
 from .accum_metric import AccumMetric, flattened, not_half
@@ -41,7 +41,7 @@ def as_labels(pred: Tensor, has_classes: bool, thresh: float | None, name: str) 
     if thresh is not None: return (pred >= thresh).long()
     if not pred.is_floating_point(): return pred
     if has_classes: return pred.argmax(1)
-    raise ValueError(f'{name} needs labels, and there is one score for each target: give '
+    raise ValueError(f'{name} needs labels, and there is one score for each target: pass '
                      "thresh=0. for logits or thresh=0.5 for probabilities, or takes='values'")
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #f20fe770
@@ -84,7 +84,6 @@ class SklearnMetric(AccumMetric):
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function, such as average='macro'
     Raises:
-        ValueError: takes={takes} should be one of ...
         ValueError: thresh={thresh} makes labels: it goes with takes='labels', not with {takes}
     Example:
         import torch
@@ -97,7 +96,7 @@ class SklearnMetric(AccumMetric):
             name: str | None = None, ignore_index: int | None = None, **kwargs: Any) -> None:
         func = sklearn_function(func) if isinstance(func, str) else func
         takes = takes_of(func) if takes is None else takes
-        if takes not in TAKES: raise ValueError(f'takes={takes!r} should be one of {", ".join(TAKES)}')
+        as_choice(takes, 'takes', *TAKES)
         if thresh is not None and takes != 'labels':
             raise ValueError(f"thresh={thresh} makes labels: it goes with takes='labels', not with {takes!r}")
         super().__init__(func, thresh=thresh, to_np=True, invert_arg=True, flatten=False, name=name, axis=axis, ignore_index=ignore_index, **kwargs)
@@ -125,7 +124,7 @@ class SklearnMetric(AccumMetric):
         "Convert one-hot targets to class numbers. If the targets are other probabilities of classes, raise `ValueError`"
         axis = 1 if self.layout.axis is None else self.layout.axis
         if ((targ == 0) | (targ == 1)).all() and (targ.sum(axis) == 1).all(): return targ.argmax(axis)
-        raise ValueError(f'{self.name} compares with class numbers, and the targets are probabilities of the classes: give it y.argmax({axis})')
+        raise ValueError(f'{self.name} compares with class numbers, and the targets are probabilities of the classes: pass y.argmax({axis}) as the targets')
 
     def _class_axis(self, pred: Tensor, targ: Tensor) -> int:
         "Return the dimension of the classes, or raise `ValueError` if none fits the targets"

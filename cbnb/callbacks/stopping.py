@@ -206,7 +206,7 @@ def next_time(at: Any, now: datetime | None = None) -> datetime:
         raise TypeError(f"at={at!r} should be a time like '18:30', or a datetime")
     now = now or datetime.now(at.tzinfo)
     if isinstance(at, datetime):
-        if at <= now: raise ValueError(f'at={at} is over')
+        if at <= now: raise ValueError(f'at={at} is in the past')
         return at
     today = datetime.combine(now.date(), at)
     return today if today > now else today + timedelta(days=1)
@@ -277,7 +277,7 @@ class ShortEpoch(Callback):
         pct: share of the batches to use, above 0 and up to 1; at least one batch is used
         short_valid: also shorten validation to this share
     Raises:
-        ValueError: pct={pct} should be above 0 and not above 1: 0.01 is a hundredth
+        ValueError: pct={pct} should be above 0 and not above 1: 0.01 trains with a hundredth of an epoch
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(n=10, cbs=ShortEpoch(.3))
@@ -287,8 +287,8 @@ class ShortEpoch(Callback):
     order, run_in = 90, ('fit',)
 
     def __init__(self, pct: float = 0.01, short_valid: bool = True):
-        if not 0 < as_positive(pct, 'pct') <= 1:
-            raise ValueError(f'pct={pct!r} should be above 0 and not above 1: 0.01 is a hundredth')
+        if as_positive(pct, 'pct', zero=False) > 1:
+            raise ValueError(f'pct={pct!r} should be above 0 and not above 1: 0.01 trains with a hundredth of an epoch')
         self.pct, self.short_valid = pct, short_valid
 
     def before_fit(self):

@@ -63,11 +63,11 @@ def column_index(monitor: str, learn: Any, who: str) -> int:
     "Return the index of a column in the table of epochs, after `epoch`. If `who` cannot watch the column, raise `ValueError`"
     recorder = getattr(learn, 'recorder', None)
     if recorder is None: raise ValueError(
-        f'{who} watches what the Recorder writes, and this learner has none: pass cbs=Recorder()')
+        f'{who} reads the table of the Recorder, and this learner has no Recorder: pass cbs=Recorder()')
     no_result, why = ('epoch', 'step', 'time'), ''
     there = [name for name in recorder.last().metric_names if name not in no_result]
     if monitor in there: return there.index(monitor)
-    if monitor in no_result: why = ', which is no result'
+    if monitor in no_result: why = ', which is not a result'
     elif getattr(learn.dls, 'valid', None) is None and not monitor.startswith('train_'):
         why = ': the learner has no validation loader, DataLoaders(train, valid)'
     elif monitor == 'valid_loss' and not recorder.valid_metrics: why = ', because of Recorder(valid_metrics=False)'
@@ -221,9 +221,9 @@ class Tracker(Callback):
         Returns:
             `ax` if you passed it, the figure with `return_fig=True`, else None
         Raises:
-            ValueError: no {monitor} was seen yet: fit first
+            ValueError: {monitor} has no values yet: fit first, with this callback among the cbs
         """
-        if not self.values: raise ValueError(f'no {self.monitor} was seen yet: fit first')
+        if not self.values: raise ValueError(f'{self.monitor} has no values yet: fit first, with this callback among the cbs')
         by_step = self.unit == 'step'
         best, stop = getattr(self, f'best_{self.unit}'), getattr(self, f'stopped_{self.unit}', None)
         with figure(ax, size=(6.4, 3)) as (fig, [axes]):
@@ -394,7 +394,7 @@ class ReduceLROnPlateau(Tracker):
             min_lr: float = 0., reset_on_fit: bool = True):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         self.patience = as_count(patience, 'patience', 1)
-        self.factor, self.min_lr = as_positive(factor, 'factor'), as_positive(min_lr, 'min_lr')
+        self.factor, self.min_lr = as_positive(factor, 'factor', zero=False), as_positive(min_lr, 'min_lr')
         if self.factor <= 1: raise ValueError(
             f'factor={factor!r}: the rate is divided by it, so it should be above 1; '
             '10 makes a tenth of the rate')

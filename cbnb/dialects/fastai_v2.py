@@ -21,7 +21,7 @@ from ..callback import Callback
 from ..basics.nested import map_tensors
 from ..lr.rules import minimum, slide, steep, valley
 from ..metrics import as_metric
-from ..basics.arguments import as_positive
+from ..basics.arguments import as_choice, as_positive
 from ..schedule import SchedCos, SchedExp, SchedLin, SchedNo
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #58142962
@@ -89,12 +89,8 @@ def reduce_loss(loss: Tensor, reduction: str = 'mean') -> Tensor:
     Args:
         loss
         reduction: 'mean', 'sum', or 'none'
-    Raises:
-        ValueError: reduction={reduction} should be 'mean', 'sum' or 'none'
     """
-    if reduction == 'none': return loss
-    if reduction in ('mean', 'sum'): return getattr(loss, reduction)()
-    raise ValueError(f"reduction={reduction!r} should be 'mean', 'sum' or 'none'")
+    return loss if as_choice(reduction, 'reduction', 'mean', 'sum', 'none') == 'none' else getattr(loss, reduction)()
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #fc0ab425
 @contextmanager

@@ -39,12 +39,12 @@ from .mindspore_parallel import (
     reset_auto_parallel_context, set_auto_parallel_context)
 from ..function_steps import CallStep, UpdateStep
 from ..learner import Learner
-from ..basics.arguments import as_count
+from ..basics.arguments import as_count, as_positive
 from ..metrics import Metric as NativeMetric
 from ..basics.optimizers import MultiOptimizer
 from ..optim import one_group
 from ..recorder import History as RunHistory, Recorder
-from ..callbacks.steps import TrainStep, above_zero
+from ..callbacks.steps import TrainStep
 
 # %% ../../nbs/dialects/mindspore.ipynb #a059a68d
 _all_ = ['Callback', 'RunContext', 'Params', 'Output', 'MissingName', 'wrap',
@@ -85,7 +85,7 @@ class _SensStep(TrainStep):
 
     def __init__(self, network: nn.Module, optimizer: Optimizer, sens: Any):
         super().__init__(network, None, optimizer)
-        self.factor = 1. if sens is None else above_zero(sens, 'sens')
+        self.factor = 1. if sens is None else as_positive(sens, 'sens', zero=False)
     def model_is_loss(self, learn: Any) -> bool: return learn.loss_func is None or not self.follows
     def loss(self, learn: Any) -> None:
         super().loss(learn)
@@ -234,7 +234,7 @@ class Model:
         ValueError: {name}={level}: the only level here is 'O0', in float32. For bfloat16, pass train(...,
             callbacks=[MixedPrecision('bf16')]) of cbnb.all, call learn.to_bf16() of this Model after its first training, or
             decorate the network's forward with torch.autocast(device_type, torch.bfloat16)
-        TypeError: optimizer={optimizer} is no torch optimizer
+        TypeError: optimizer={optimizer} is not a torch optimizer
         ValueError: metrics need a loss_fn or an eval_network: without them there is no evaluation
         ValueError: eval_indexes={eval_indexes} should be a list of three whole numbers: where loss, prediction and label
             are
@@ -247,7 +247,7 @@ class Model:
                 "train(..., callbacks=[MixedPrecision('bf16')]) of cbnb.all, call learn.to_bf16() of this Model after its "
                 "first training, or decorate the network's forward with torch.autocast(device_type, torch.bfloat16)")
         if optimizer is not None and not hasattr(optimizer, 'param_groups'):
-            raise TypeError(f'optimizer={optimizer!r} is no torch optimizer')
+            raise TypeError(f'optimizer={optimizer!r} is not a torch optimizer')
         self.metrics = get_metrics(metrics)
         if metrics is not None and loss_fn is None and eval_network is None:
             raise ValueError('metrics need a loss_fn or an eval_network: without them '
@@ -294,19 +294,19 @@ class Model:
             the history of all runs of this model's learner
         Raises:
             ValueError: initial_epoch={initial_epoch} should be less than epoch={epoch}
-            ValueError: valid_dataset is given, and there are no metrics: Model(..., metrics={"loss"})
-            ValueError: optimizer is missing: without one, training would change nothing
-            ValueError: train_dataset is empty
+            ValueError: valid_dataset is given, and there are no metrics to evaluate: pass some, as Model(..., metrics={"loss"})
+            ValueError: optimizer is missing, so training would change nothing: pass one, as Model(..., optimizer=...)
+            ValueError: train_dataset is empty: pass a loader with at least one batch
         """
         epoch, initial_epoch = as_count(epoch, 'epoch', 1), as_count(initial_epoch, 'initial_epoch', 0)
         _check_sink(dataset_sink_mode or valid_dataset_sink_mode, sink_size)
         every = _as_valid_every(valid_frequency)
         if initial_epoch >= epoch: raise ValueError(f'initial_epoch={initial_epoch} should be less than epoch={epoch}')
         if valid_dataset is not None and not self.metrics: raise ValueError(
-            'valid_dataset is given, and there are no metrics: Model(..., metrics={"loss"})')
+            'valid_dataset is given, and there are no metrics to evaluate: pass some, as Model(..., metrics={"loss"})')
         if self.loss_fn is not None and self.optimizer is None: raise ValueError(
-            'optimizer is missing: without one, training would change nothing')
-        if n_batches(train_dataset) == 0: raise ValueError('train_dataset is empty')
+            'optimizer is missing, so training would change nothing: pass one, as Model(..., optimizer=...)')
+        if n_batches(train_dataset) == 0: raise ValueError('train_dataset is empty: pass a loader with at least one batch')
         learn = self._learner(train_dataset, valid_dataset)
         groups = getattr(learn.opt_func, 'param_groups', [dict(lr=0)])    # for a step without an optimizer
         with learn.no_logging(), in_parallel(learn):
@@ -324,9 +324,9 @@ class Model:
         Returns:
             the metrics by name
         Raises:
-            ValueError: there are no metrics: Model(..., metrics={"loss"})
+            ValueError: there are no metrics to evaluate: pass some, as Model(..., metrics={"loss"})
         """
-        if not self.metrics: raise ValueError('there are no metrics: Model(..., metrics={"loss"})')
+        if not self.metrics: raise ValueError('there are no metrics to evaluate: pass some, as Model(..., metrics={"loss"})')
         _check_sink(dataset_sink_mode, -1)
         running = self.learn if self.learn is not None and self.learn.running else None     # called from a callback
         learn = self._learner(valid_dataset) if running is None else running

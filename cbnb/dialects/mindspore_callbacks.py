@@ -196,14 +196,14 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
     Returns:
         values by name, with the tensors on the CPU
     Raises:
-        ValueError: there is no checkpoint file ...
+        ValueError: there is not a checkpoint file ...
     """
     path = Path(ckpt_file_name)
-    if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}')
+    if not path.is_file(): raise ValueError(f'there is not a checkpoint file {str(path)!r}')
     try: state = read_file(path, writer='save_checkpoint')
-    except Exception as e: raise ValueError(f'{str(path)!r} is no checkpoint file: {e}') from e
+    except Exception as e: raise ValueError(f'{str(path)!r} is not a checkpoint file: {e}') from e
     if not isinstance(state, dict):
-        raise ValueError(f'{str(path)!r} holds a {type(state).__name__}, not a dict of tensors')
+        raise ValueError(f'{str(path)!r} holds a {type(state).__name__}, not a dict of tensors: pass a file that save_checkpoint wrote')
     skipped = (filter_prefix,) if isinstance(filter_prefix, str) else tuple(filter_prefix or ())
     state = {name: v for name, v in state.items() if not name.startswith(skipped)}
     if net is not None: load_param_into_net(net, state)
@@ -239,8 +239,8 @@ class CheckpointConfig:
         remove_redundancy: ignored
         format: must be 'ckpt'
     Raises:
-        ValueError: enc_key: checkpoint files cannot be encrypted here
-        ValueError: format={format}: the only one is 'ckpt'
+        ValueError: enc_key is not supported, because cbnb does not encrypt checkpoint files: leave it out
+        ValueError: format={format} should be 'ckpt', the only format here
         TypeError: append_info={append_info} should be a list
         ValueError: append_info has {entry}; it may have 'epoch_num', 'step_num', dicts
     """
@@ -250,8 +250,8 @@ class CheckpointConfig:
             enc_key: None = None, enc_mode: str = 'AES-GCM', exception_save: bool = False, crc_check: bool = False,
             remove_redundancy: bool = False, format: str = 'ckpt'):
         if enc_key is not None:
-            raise ValueError('enc_key: checkpoint files cannot be encrypted here')
-        if format != 'ckpt': raise ValueError(f"format={format!r}: the only one is 'ckpt'")
+            raise ValueError('enc_key is not supported, because cbnb does not encrypt checkpoint files: leave it out')
+        if format != 'ckpt': raise ValueError(f"format={format!r} should be 'ckpt', the only format here")
         self.save_checkpoint_steps, self.save_checkpoint_seconds = one_of(
             1, save_checkpoint_steps=save_checkpoint_steps,
             save_checkpoint_seconds=save_checkpoint_seconds)
@@ -393,12 +393,12 @@ class LearningRateScheduler(Callback):
     Args:
         learning_rate_function: a function of (rate, step), called after each step
     Raises:
-        TypeError: {learning_rate_function} is no function of (learning rate, step)
+        TypeError: {learning_rate_function} is not a function of (learning rate, step)
     """
     eval_in_fit = False
     def __init__(self, learning_rate_function: Function[[float, int], float]):
         if not callable(learning_rate_function):
-            raise TypeError(f'{learning_rate_function!r} is no function of (learning rate, step)')
+            raise TypeError(f'{learning_rate_function!r} is not a function of (learning rate, step)')
         self.learning_rate_function = learning_rate_function
 
     def on_train_step_end(self, run_context):
@@ -415,7 +415,7 @@ def monitored(p: Params, name: str) -> float | None:
     if name in results: return None if p.get('metrics_partial', False) else float(results[name])
     if name == 'loss': return float(shown_loss(p.net_outputs))
     if 'eval_results' not in p: return None
-    raise ValueError(f'there is no {name!r} to monitor; there is {", ".join(["loss", *results])}')
+    raise ValueError(f'monitor={name!r} is not a value of this training: the values are {", ".join(["loss", *results])}')
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #ee2e1948
 class EarlyStopping(Callback):

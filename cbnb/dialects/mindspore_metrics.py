@@ -245,7 +245,7 @@ def get_metrics(metrics: Any) -> dict[str, Any]:
     Raises:
         TypeError: metric {name} is {m}: it should have clear, update and eval
         TypeError: metrics={metrics} should be a set of names, or a dict of metrics
-        KeyError: no metric is called {name}; there are ...
+        KeyError: no metric is called {name}; the metrics are ...
     """
     if metrics is None: return {}
     if isinstance(metrics, dict):
@@ -257,5 +257,5 @@ def get_metrics(metrics: Any) -> dict[str, Any]:
         raise TypeError(f'metrics={metrics!r} should be a set of names, or a dict of metrics')
     for name in metrics:
         if name not in METRICS:
-            raise KeyError(f'no metric is called {name!r}; there are {", ".join(METRICS)}')
+            raise KeyError(f'no metric is called {name!r}; the metrics are {", ".join(METRICS)}')
     return {name: METRICS[name]() for name in sorted(metrics)}

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #8cf3cf5e
+from ..basics.arguments import as_choice
 from ..basics.processes import n_processes, process_number
 from ..callback import Callback
 from ..distributed.data_parallel import Distributed
@@ -67,13 +68,11 @@ def set_auto_parallel_context(*, parallel_mode: str | None = None, gradients_mea
         global_rank: must be the rank of this process, which torchrun decides
         parameter_broadcast: ignored: training always begins with the weights of process 0
     Raises:
-        ValueError: parallel_mode={parallel_mode} is not one of ...
-        ValueError: {name}={given}, and it is {is_so}: torchrun decides
+        ValueError: {name}={given} should be {is_so}, because torchrun decides: leave it out
     """
-    if parallel_mode is not None and parallel_mode not in _MODES:
-        raise ValueError(f'parallel_mode={parallel_mode!r} is not one of {", ".join(_MODES)}')
+    if parallel_mode is not None: as_choice(parallel_mode, 'parallel_mode', *_MODES)
     for name, given, is_so in (('device_num', device_num, n_processes()), ('global_rank', global_rank, process_number())):
-        if given is not None and given != is_so: raise ValueError(f'{name}={given}, and it is {is_so}: torchrun decides')
+        if given is not None and given != is_so: raise ValueError(f'{name}={given} should be {is_so}, because torchrun decides: leave it out')
     new = dict(parallel_mode=parallel_mode, gradients_mean=gradients_mean)
     _settings.update({name: value for name, value in new.items() if value is not None})
 
@@ -83,10 +82,10 @@ def get_auto_parallel_context(name: str) -> Any:
     Args:
         name: 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank' or 'parameter_broadcast'
     Raises:
-        ValueError: {name} is not a setting here: there are ...
+        ValueError: {name} is not a setting here: the settings are ...
     """
     found = dict(_settings, device_num=n_processes(), global_rank=process_number(), parameter_broadcast=True)
-    if name not in found: raise ValueError(f'{name!r} is not a setting here: there are {", ".join(found)}')
+    if name not in found: raise ValueError(f'{name!r} is not a setting here: the settings are {", ".join(found)}')
     return found[name]
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #026e7b00

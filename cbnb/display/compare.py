@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 # %% ../../nbs/display/compare.ipynb #999316e4
-from ..basics.arguments import columns_hint
+from ..basics.arguments import as_choice, columns_hint
 from ..basics.patch import patch
 from ..basics.text import as_dataframe, clock, distinct, escape, lower_is_better, plural, text_table, variable_name
 from .chart import Chart, Line, chart_css, chart_spec, show_charts, still_svg
@@ -316,7 +316,7 @@ def runs_table(*sources: Any, sort: str | None = None, metric: str | None = None
     "Make a table of runs with their status, their metrics and the settings that differ. With `return_fig=True`, return a figure"
     table = RunsTable(runs_of(*sources, **named), sort, metric)
     if not return_fig and ax is None: return table
-    if table.metric is None: raise ValueError('these runs have no values yet')
+    if table.metric is None: raise ValueError('these runs have no values yet: train for at least one epoch')
     fig = best_figure(table.rows, table.metric, ax)
     return show(fig, f'best {table.metric} of {plural(len(table), "run")}', True) if ax is None else ax
 
@@ -437,13 +437,13 @@ class Comparison:
         sort: str | None = None,    # column of the table to sort by; None: the best value of `metric`
     ):
         if not runs: raise ValueError('there are no runs to compare: fit first')
-        if by not in AXES: raise ValueError(f'by={by!r} should be one of {", ".join(AXES)}')
+        as_choice(by, 'by', *AXES)
         points = 200 if len(runs) < 9 else 100
         names = dict.fromkeys([*_metrics(runs.values()), *(name for run in runs.values() for name in (*run.named, *run.hypers))])
         self.curves = {name: {run: found for run, each in runs.items() if (found := run_curve(each, name, points)).values}
                        for name in names}
         self.curves = {name: found for name, found in self.curves.items() if found}
-        if not self.curves: raise ValueError('these runs have no values yet')
+        if not self.curves: raise ValueError('these runs have no values yet: train for at least one epoch')
         self.of_epochs = {name for name, found in self.curves.items() if any(curve.dots for curve in found.values())}
         self.metric, self.by, self.looks = _known_metric(metric, list(self.curves)), by, run_looks(runs)
         self.details, self.source_diffs = details_of(runs), source_diffs(runs)

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 # %% ../../nbs/display/front_end.ipynb #093a0e66
+from ..basics.arguments import as_choice
 from ..basics.text import shell
 
 # %% ../../nbs/display/front_end.ipynb #7e3520da
@@ -33,8 +34,7 @@ MODES = ('widgets', 'plain', 'terminal', 'lines')
 _chosen: str | None = None
 
 def _checked(mode: str) -> str:
-    if mode in MODES: return mode
-    raise ValueError(f'there is no display {mode!r}; there are {", ".join(MODES)}')
+    return as_choice(mode, 'mode', *MODES)
 
 # %% ../../nbs/display/front_end.ipynb #8fd12b8f
 def display_mode() -> str:

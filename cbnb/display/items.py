@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # %% ../../nbs/display/items.ipynb #b90b9c0e
+from ..basics.arguments import as_choice
 from ..basics.nested import entries, kind_of
 from ..basics.text import escape, number, text_table
 from .figures import figure
@@ -164,7 +165,7 @@ def shown(value: Any,
     columns: Sequence[str] | None = None,             # names of the numbers in a row; None: x0, x1 and so on
 ) -> Shown:
     "Convert an input of an item for display. An unknown kind `how` raises `ValueError`"
-    if isinstance(how, str) and how not in KINDS: raise ValueError(f'show={how!r} is no kind of item: the kinds are {", ".join(KINDS)}')
+    if isinstance(how, str): as_choice(how, 'show', *KINDS)
     if callable(how): value, how = how(value), None
     if isinstance(value, Shown): return value
     if how is None and hasattr(value, '_repr_png_') and (data := value._repr_png_()): return _image(data)

@@ -421,7 +421,7 @@ class LRPicker:
     def learn(self) -> Learner:
         "The learner of the picker. Raises `RuntimeError` if the learner was deleted"
         learn = self._learn()
-        if learn is None: raise RuntimeError('the learner of this picker is gone: call lr_find again')
+        if learn is None: raise RuntimeError('the learner of this picker was deleted: call lr_find again')
         return learn
 
     @property
@@ -480,7 +480,7 @@ class LRPicker:
     ) -> None:
         "Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate"
         if name not in self.rates:
-            raise ValueError(f'the rule {name!r} suggested no rate; there are {", ".join(self.rates)}')
+            raise ValueError(f'the rule {name!r} suggested no rate; the rules with a rate are {", ".join(self.rates)}')
         self._take(self.rates[name])
 
     def _ipython_display_(self) -> None: self.show()
@@ -592,6 +592,6 @@ def as_picker(found: Any,
     "Create the picker for a result. Raises `ValueError` if the learner is not known"
     learn = learn if learn is not None else found.learn
     if learn is None:
-        raise ValueError('this result does not know its learner, which is gone, or it is a copy '
-                         'or was loaded: pass one, found.widget(learn)')
+        raise ValueError('this result has no learner, because the learner was deleted, or the result is a copy '
+                         'or was loaded: pass a learner, as found.widget(learn)')
     return LRPicker(learn, found)

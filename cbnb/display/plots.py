@@ -61,7 +61,7 @@ def plot_lr(self: Recorder, show_moms: bool = False, skip_start: int = 0, skip_e
     self.last()
     runs = self.history.runs
     if show_moms and not any('mom' in run.hypers for run in runs):
-        raise ValueError(f'{type(self.learn.opt).__name__} has no momentum to show')
+        raise ValueError(f'{type(self.learn.opt).__name__} has no momentum to show: pass show_moms=False')
     charts = rates_charts(runs, show_moms, skip_start, skip_end)
     return show_charts(charts, not answers_mouse(widget, return_fig, ax), return_fig, ax, widget, len(charts))
 
@@ -80,11 +80,12 @@ def plot_metrics(self: Recorder, skip_start: int = 0, skip_end: int = 0, return_
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`
     Raises:
-        ValueError: no metrics were recorded: give the learner some, Learner(..., metrics=accuracy), and validation data
+        ValueError: no metrics were recorded: pass some to the learner, as Learner(..., metrics=accuracy), and validation
+            data
     """
     self.last()
     charts = metric_charts(self.history.runs, skip_start, skip_end)
-    if not charts: raise ValueError('no metrics were recorded: give the learner some, Learner(..., metrics=accuracy), and validation data')
+    if not charts: raise ValueError('no metrics were recorded: pass some to the learner, as Learner(..., metrics=accuracy), and validation data')
     return show_charts(charts, not answers_mouse(widget, return_fig, ax), return_fig, ax, widget, min(len(charts), 2))
 
 # %% ../../nbs/display/plots.ipynb #f8c3ff44
@@ -130,10 +131,10 @@ def plot_sched(self: Recorder, keys: list[str] | None = None, figsize: tuple[flo
     Returns:
         the figure with `return_fig=True`, otherwise None
     Raises:
-        ValueError: {key} was not recorded; there are ...
+        ValueError: {key} was not recorded; the recorded hyper-parameters are ...
     """
     hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
     for key in keys or ():
-        if key not in hps: raise ValueError(f'{key!r} was not recorded; there are {", ".join(hps)}')
+        if key not in hps: raise ValueError(f'{key!r} was not recorded; the recorded hyper-parameters are {", ".join(hps)}')
     charts = [Chart([Line(key, range(len(hps[key])), hps[key], COLORS['lr'])], xlabel='step') for key in keys or hps]
     return show_charts(charts, True, return_fig, cols=2, size=figsize or (4.2*min(len(charts), 2), 2.8*math.ceil(len(charts)/2)))

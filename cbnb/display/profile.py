@@ -113,7 +113,7 @@ class Profile:
 
     def __getitem__(self, name: str) -> float:
         if name in self.names(): return self.seconds(name)
-        raise KeyError(f'no part is called {name!r}; there are {", ".join(self.names())}')
+        raise KeyError(f'no part is called {name!r}; the parts are {", ".join(self.names())}')
 
     def __contains__(self, name: str) -> bool: return name in self.names()
     def __iter__(self) -> Iterator[Row]: return iter(self.rows)
@@ -159,7 +159,7 @@ class Profile:
     def __sub__(self, before: 'Profile') -> 'Comparison': return Comparison(before, self)
 
     def __enter__(self) -> Any: raise TypeError(
-        'learn.profile() has measured a fit of its own, and took it back: to measure yours, with learn.profiling() as p:')
+        'learn.profile() returns the times of a fit that it has already made and undone. To measure a fit of yours, write: with learn.profiling() as p:')
 
     def __exit__(self, *exc: Any) -> None: pass
 

@@ -112,12 +112,12 @@ def top(self: OneCycle) -> float:
     Returns:
         the rate at the top of the cycle
     Raises:
-        ValueError: lr_max is not known before training: OneCycle(lr_max=...).plot()
+        ValueError: lr_max is not known before training: pass it, as OneCycle(lr_max=...).plot()
     Example:
         assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
         assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
     """
-    if self.lr_max is None: raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
+    if self.lr_max is None: raise ValueError('lr_max is not known before training: pass it, as OneCycle(lr_max=...).plot()')
     return list(self.lr_max)[-1] if isinstance(self.lr_max, (list, tuple)) else spread_lrs(self.lr_max, 1)[-1]
 
 @patch
@@ -139,7 +139,7 @@ def _scheds_of(what: Any) -> dict[str, Callable[[float], Any]]:
     if isinstance(what, ParamScheduler): return what.scheds
     if isinstance(what, Mapping): return dict(what)
     if callable(what) and not isinstance(what, Callback): return dict(value=what)
-    raise TypeError(f'{what!r} is no schedule: pass a function of the share done, such as SchedCos(0.1, 0.), '
+    raise TypeError(f'{what!r} is not a schedule: pass a function of the share done, such as SchedCos(0.1, 0.), '
                     'a ParamScheduler, a OneCycle or a TorchScheduler')
 
 # %% ../../nbs/display/schedules.ipynb #81a4018b
@@ -241,7 +241,7 @@ def schedule_plan(
         notes = _rehearse(alone := _Alone(what, n, as_positive(lr, 'lr')), alone.n_iter)
         return SchedulePlan('', notes.values)
     if isinstance(what, Callback) and vars(what).get('monitor'):
-        raise ValueError(f'{what} waits for {what.monitor}, so its rates are not known before the fit')
+        raise ValueError(f'the rates of {what} depend on {what.monitor}, so they are not known before the fit: plot them afterwards with learn.recorder.plot_lr()')
     return SchedulePlan('', {name: group for name, sched in _scheds_of(what).items() if (group := _called(sched, n))})
 
 # %% ../../nbs/display/schedules.ipynb #5f34ba7c
@@ -318,8 +318,8 @@ def _rehearsed(learn: Learner, method: str, args: Sequence[Any], kwargs: Mapping
     "Run a method on a stand-in, and return the stand-in with its records"
     made = _stand_in(learn)
     if not callable(getattr(made, method, None)):
-        raise ValueError(f'a learner has no method {method!r}; there are fit, fit_one_cycle, fit_flat_cos, '
-                         'fit_sgdr and fine_tune')
+        raise ValueError(f'method={method!r} should be a method of Learner that trains: fit, fit_one_cycle, fit_flat_cos, '
+                         'fit_sgdr or fine_tune')
     getattr(made, method)(*args, **kwargs)
     if not made._noted: raise ValueError(f'{method} has started no fit, so it has no schedule to plot')
     return made

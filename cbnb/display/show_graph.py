@@ -73,8 +73,8 @@ class ShowGraph(Callback):
     def before_fit(self):
         learn = self.learn
         if not hasattr(learn, 'recorder'):
-            raise ValueError(f'{type(self).__name__} draws what the Recorder writes down, and the '
-                             'learner has none: learn.add_cb(Recorder)')
+            raise ValueError(f'{type(self).__name__} draws the values of the Recorder, and the '
+                             'learner has no Recorder: call learn.add_cb(Recorder)')
         per_epoch, n = learn.batches_in(learn.dls.train), learn.n_epoch - learn.start_epoch
         self.total = learn.fit_length.n if learn.fit_length and learn.fit_length.unit == 'step' else per_epoch*n if per_epoch else None
         self.graph, self.bounds, self.handle = learn.recorder.last(), None, None

@@ -50,7 +50,8 @@ class Steering(Callback):
         by: float,    # factor on the planned rate: 1 for the planned rate, 0.5 for half the planned rate
     ) -> None:
         "Multiply the learning rate of the next batches. If `by` is not above 0, raise `ValueError`"
-        if as_positive(by, 'by') == 0: raise ValueError('by=0 would train nothing: use pause()')
+        if by == 0: raise ValueError('by=0 would stop the training without an end: call pause() instead')
+        as_positive(by, 'by', zero=False)
         self.lr_scale = float(by)
 
     def apply_now(self) -> None:

@@ -202,7 +202,8 @@ class Group:
             if time.monotonic() - begun >= self.patience: break
         came = [i for i in range(self.n) if shared_store().check([f'cbnb/at/{self.run}/{place}/{i}'])]
         absent = ', '.join(str(i) for i in range(self.n) if i not in came)
-        raise TimeoutError(f'process {absent} has not come to {place} ({self.where()}) within {self.patience:g} s')
+        raise TimeoutError(f'process {absent} has not reached {place} ({self.where()}) within {self.patience:g} s: check that all processes '
+                           'make the same calls of the learner')
 
     @contextlib.contextmanager
     def naming_failures(self) -> Iterator[None]:

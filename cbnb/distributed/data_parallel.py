@@ -475,7 +475,7 @@ class Distributed(Callback):
         learn, undo, step = self.learn, self.learn.undo, self.learn.train_step
         if needs_closure(learn.opt): raise TypeError(
             f"{type(learn.opt).__name__} evaluates the loss several times in a step, each time on one process's batch: "
-            'the processes would go different ways')
+            'the processes would make different updates. Use another optimizer, or train in one process')
         if self.sharded:
             from cbnb.distributed.sharded import ShardedModels      # imported here because it loads much of torch
             blocks = None if isinstance(self.sharded, bool) else self.sharded

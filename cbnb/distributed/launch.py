@@ -45,11 +45,11 @@ def on_gpus(learn: Learner) -> bool:
 def process_count(learn: Learner, n: int | None,    # number of processes; None: one per GPU, or two without GPUs
 ) -> int:
     "Return the number of processes to start. Raises `ValueError` if `n` is below 1 or exceeds the batches or GPUs there are, and `OSError` on Windows"
-    if os.name != 'posix': raise OSError('fit_distributed needs Linux or macOS')
+    if os.name != 'posix': raise OSError('fit_distributed needs Linux or macOS: call the method that trains, such as fit, instead')
     n_gpu = torch.cuda.device_count() if on_gpus(learn) else 0
     n = n_gpu or 2 if n is None else as_count(n, 'n_process', 1)
     if n_gpu and n > n_gpu: raise ValueError(
-        f'n_process={n}: each process needs a GPU of its own, and this machine has {plural(n_gpu, "GPU")}')
+        f'n_process={n}: each process needs a GPU of its own, and this machine has {plural(n_gpu, "GPU")}. Pass n_process={n_gpu}')
     batches = n_batches(learn.dls.train)
     if batches is not None and n > batches: raise ValueError(
         f'n_process={n}: an epoch has {plural(batches, "batch")}, and each process needs one: use smaller batches')
@@ -66,7 +66,7 @@ def fit_methods() -> list[str]:
 def _check_call(method: str, n_epoch: int | str, kwargs: dict[str, Any]) -> None:
     "Raise `ValueError` if `method` is not a training method or `n_epoch` is below 1, and `TypeError` if the method does not accept `kwargs`"
     if method not in fit_methods(): raise ValueError(
-        f'method={method!r} is no method that trains: there are {", ".join(fit_methods())}')
+        f'method={method!r} is not a method that trains: pass one of {", ".join(fit_methods())}')
     as_duration(n_epoch)
     signature = inspect.signature(getattr(Learner, method))
     known = [*signature.parameters, *(inspect.signature(Learner.fit_one_cycle).parameters if method == 'fine_tune' else ())]

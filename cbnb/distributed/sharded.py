@@ -158,16 +158,16 @@ def _unfuse(opt: torch.optim.Optimizer, undo: UndoStack) -> None:
 def _check_model(model: nn.Module) -> None:
     "Raise `ValueError` if a model cannot be sharded"
     named, why = list(model.named_parameters()), None
-    if isinstance(model, (DataParallel, DistributedDataParallel)): why = 'it is wrapped already: give the learner the plain model'
-    elif hasattr(model, '_orig_mod'): why = 'it is compiled: give the learner the plain model'
+    if isinstance(model, (DataParallel, DistributedDataParallel)): why = 'it is wrapped already: pass the learner the plain model'
+    elif hasattr(model, '_orig_mod'): why = 'it is compiled: pass the learner the plain model'
     elif any(nn.parameter.is_lazy(p) for _, p in named): why = (
         'it has lazy layers whose shapes are not known yet: pass one batch through it first')
     elif names := [name for name, p in named if not p.ndim]: why = (
-        f'{names[0]} is a single number, of which there are no parts: give it the shape (1,)')
+        f'{names[0]} is a single number, which cannot be divided: give it the shape (1,)')
     elif names := [name for name, p in named if not p.is_contiguous()]: why = (
         f'{names[0]} is not contiguous in memory: assign its .contiguous()')
     elif names := [name for name, m in model.named_modules() if getattr(m, 'sparse', False) is True]: why = (
-        f'{names[0]} has sparse gradients, of which there is no sum over processes: use sparse=False')
+        f'{names[0]} has sparse gradients, which cannot be summed over processes: use sparse=False')
     if why: raise ValueError(f'{type(model).__name__} cannot be sharded: {why}')
 
 # %% ../../nbs/distributed/sharded.ipynb #f579b6f1
@@ -188,7 +188,7 @@ def _check_params(models: list[nn.Module], held: set[Tensor]) -> None:
     "Raise `ValueError` if models share parameters, or if an optimizer has a parameter that is in no model"
     each = [set(m.parameters()) for m in models]
     if sum(map(len, each)) > len(set().union(*each)): raise ValueError(
-        f'{" and ".join(type(m).__name__ for m in models)} share parameters, and each can only be sharded in one model')
+        f'{" and ".join(type(m).__name__ for m in models)} share parameters, and each can only be sharded in one model: do not share them, or train with learn.distributed()')
     if held - set().union(*each): raise ValueError(
         'an optimizer holds a parameter that is in no model: make it an attribute of a module')
 

@@ -138,8 +138,8 @@ class Share:
         training: bool = False,   # a process without items in a step borrows an item, with a weight of 0
     ):
         if why := dealt_already(dl): raise ValueError(
-            f'the loader {why}, so it has only the part of one process, which would be dealt once more: '
-            'make it as for one process')
+            f'the loader {why}, so it has only the items of one process, and fit_distributed and distributed() would divide them again: '
+            'pass a loader with all items')
         self.dl, self.group, self.training = dl, group, training
 
     weight = 1.        # items of the current batch, divided by the mean over the processes
@@ -166,7 +166,7 @@ class Share:
         return getattr(self.dl, name)
 
     def __len__(self) -> int:
-        if (n := n_batches(self.dl)) is None: raise TypeError('this loader does not know its length')
+        if (n := n_batches(self.dl)) is None: raise TypeError('this loader has no length')
         return n_steps(n, self.group.n, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]: return self.batches_from(0)

@@ -82,7 +82,7 @@ def read_manifest(
     return content
 
 def _damaged(path: str | Path, why: str) -> ValueError:
-    return ValueError(f'{path} is no whole checkpoint: {why}. Use another one, or delete the folder')
+    return ValueError(f'{path} is not a complete checkpoint: {why}. Use another one, or delete the folder')
 
 # %% ../../nbs/files/checkpoints.ipynb #1479347d
 def write_checkpoint(folder: str | Path,    # folder for all checkpoints; created if it is missing
@@ -275,13 +275,13 @@ class Resume:
         path: a checkpoint, or a folder of checkpoints; None: the folder of this fit
         allow: settings that may differ: model, loss, optimizer, data, n_epoch, schedule
     Raises:
-        ValueError: allow={allow}: ... is none of ...
+        ValueError: allow={allow}: ... should be among ...
     """
     def __init__(self, path: str | Path | None = None, allow: str | Iterable[str] = ()):
         self.path = None if path is None else Path(path)
         self.allow = {allow} if isinstance(allow, str) else set(allow)
         if unknown := self.allow - set(_MAY_DIFFER): raise ValueError(
-            f'allow={allow!r}: {", ".join(sorted(unknown))} is none of {", ".join(_MAY_DIFFER)}')
+            f'allow={allow!r}: {", ".join(sorted(unknown))} should be among {", ".join(_MAY_DIFFER)}')
 
 _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 
@@ -298,7 +298,7 @@ def _state_in(path: Path) -> dict[str, Any]:
     read_manifest(path, _WRITTEN)
     state = read_checkpoint(path)
     if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'epoch', 'batch'} <= state.keys(): return state
-    raise ValueError(f'{path} was written by another version of cbnb, or not by a fit')
+    raise ValueError(f'{path} was written by another version of cbnb, or not by a fit: pass another checkpoint, or resume=False')
 
 # %% ../../nbs/files/checkpoints.ipynb #3b7d9476
 def _sizes(data: str) -> str: return re.sub(', checksum [0-9a-f]+', '', data)
@@ -498,7 +498,7 @@ class Checkpoint(Callback):
         if (path/'manifest.json').exists() or path.name[:1].isdigit(): return [path]
         found = checkpoints(path) or checkpoints(path/'fit_0')
         if found: return found
-        raise FileNotFoundError(f'there is no checkpoint in {path}')
+        raise FileNotFoundError(f'there is no checkpoint in {path}: pass the folder that Checkpoint(path=...) wrote, or resume=False')
 
     def _folder_to_resume(self) -> Path:
         "If the learner's last fit did not finish, return the folder of its newest fit with the same settings, if there is one. Otherwise return the folder of this fit"

@@ -57,7 +57,7 @@ def at_path(path: str,    # path from `import_path`, such as 'torch.optim.adam:A
     try:
         found = importlib.import_module(module)
         for part in name.split('.'): found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as e: raise ValueError(f'{path} cannot be imported: {e}') from e
+    except (ImportError, AttributeError, ValueError) as e: raise ValueError(f'{path} cannot be imported: {e}. Install its module, or pass the object to load_learner') from e
     return found
 
 # %% ../../nbs/files/export.ipynb #2c8b6154
@@ -139,7 +139,7 @@ def recipe_of(learn: Learner) -> dict[str, Any]:
 def _content(learn: Learner, factory: Any) -> dict[str, Any]:
     model = bare_model(learn.model)
     if not isinstance(model, nn.Module): raise TypeError(
-        f'the model is {brief(model)}, which has no weights to export: pass the learner an nn.Module')
+        f'the model is {brief(model)}, which is not an nn.Module and has no weights to export: pass an nn.Module to the learner')
     history = [s for s in callback_states(learn) if s['cb'] == 'Recorder']
     state = model_state(model) | dict(grads={}, trained={}, attributes={})
     others = {name: dict(s) for name, s in module_states(learn).items() if name != 'model'}
@@ -197,8 +197,8 @@ def _export_pickle(learn: Learner, path: Path) -> Path:
 # %% ../../nbs/files/export.ipynb #a581c9bd
 def _read(path: str | Path) -> dict[str, Any]:
     "Return the content of a .cbnb file. If the file is damaged or of a different kind, raise `ValueError`"
-    content, bad = read_file(path, writer='Learner.export'), f'{path} is damaged, or no file of Learner.export'
-    if not isinstance(content, dict) or 'cbnb' not in content: raise ValueError(f'{bad}: it has no learner')
+    content, bad = read_file(path, writer='Learner.export'), f'{path} is damaged, or was not written by Learner.export'
+    if not isinstance(content, dict) or 'cbnb' not in content: raise ValueError(f'{bad}: it contains no learner')
     if content['cbnb'] != FORMAT: raise ValueError(
         f"{path} has format {content['cbnb']}, and this cbnb reads format {FORMAT}: install the version that wrote it")
     try: return from_json(content['state'], content['tensors'])
@@ -216,7 +216,7 @@ def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) 
         f'the file, or {call}model=...)')
     model = at_path(factory) if model is None else model
     made = model if isinstance(model, nn.Module) else model()
-    if not isinstance(made, nn.Module): raise TypeError(f'{brief(model)} made a {type(made).__name__}, and not a model')
+    if not isinstance(made, nn.Module): raise TypeError(f'{brief(model)} returned a {type(made).__name__}, and not a model: return an nn.Module')
     if why := model_differs(made, state['model']): raise ValueError(f'the model does not fit the weights in {path}: {why}')
     load_model_state(made, state['model'])
     return made
@@ -280,7 +280,7 @@ def _load_pickle(fname: str | Path, cpu: bool, trust: bool, model: Any, parts: d
         f'load_learner({str(fname)!r}, trust=True) if you trust it; '
         "otherwise load weights only, with Learner.load, or export to a name that ends in '.cbnb'")
     if model is not None or parts: raise TypeError(
-        f"{fname} is a pickle of the whole learner: {', '.join(['model']*(model is not None) + [*parts])} is only for a '.cbnb' file")
+        f"{fname} is a pickle of the whole learner: {', '.join(['model']*(model is not None) + [*parts])} is only for a '.cbnb' file: leave it out")
     try: learn = read_file(fname, 'cpu' if cpu else None, trust=True, writer='Learner.export')
     except (ImportError, AttributeError) as e:
         if "'cbnb." not in str(e): raise                  # a module of yours is missing

@@ -198,7 +198,7 @@ class RestorePoints:
         "Return a sentence about why there is no restore point"
         if not self.keep: return ('restore points are switched off: learn.keep_restore_points = 3 '
                                   'switches them on, for the fits that follow')
-        return 'there is no fit to take back: each fit leaves a restore point, until it is taken back'
+        return 'there is no fit to take back: call fit first. Each fit can be taken back once'
 
     def take_back(self, n: int, redo: bool = False,    # whether to save the current state for `redo` first, if there is room
     ) -> str:

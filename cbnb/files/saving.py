@@ -81,7 +81,7 @@ def read_file(path: str | Path, map_location: Any = 'cpu', trust: bool = False, 
     writer: str = 'Learner.save') -> Any:    # the saved object
     "Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`"
     with open(path, 'rb'): pass       # if the file cannot be opened, the system's error says why
-    is_zip, damaged = _is_zip(path), f'{path} is damaged, or no file of {writer}'
+    is_zip, damaged = _is_zip(path), f'{path} is damaged, or was not written by {writer}'
     if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}')
     try: return torch.load(path, map_location=map_location, weights_only=not trust)
     except Exception as e:
@@ -93,9 +93,9 @@ def read_file(path: str | Path, map_location: Any = 'cpu', trust: bool = False, 
 def _needs_trust(path: str | Path, e: pickle.UnpicklingError) -> pickle.UnpicklingError:
     found = re.search(r'GLOBAL (\S+)', str(e))
     return pickle.UnpicklingError(
-        f'{path} holds {found[1] if found else "something"}, which is no tensor or plain value, '
-        'and loading it could run any code: so nothing was loaded. If you trust the source '
-        f'of the file: torch.load({str(path)!r}, weights_only=False)')
+        f'{path} holds {found[1] if found else "something"}, which is not a tensor or plain value, '
+        'and loading it could run any code, so nothing was loaded. If you trust the source '
+        f'of the file, call torch.load({str(path)!r}, weights_only=False)')
 
 def _is_zip(path: str | Path) -> bool:
     try: return zipfile.is_zipfile(path)
@@ -187,7 +187,7 @@ def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False) -> tupl
     states = _split_file(read_file(path, device, trust))
     opt_state = states.pop('opt', None)
     if not isinstance(weights := states['model'], dict): raise ValueError(
-        f"{path} holds a {type(weights).__name__}, not a model's state: is it a file of Learner.save?")
+        f"{path} holds a {type(weights).__name__}, not a model's state: pass a file that Learner.save wrote")
     if not with_opt or opt_state is None: return states, None
     if not _is_opt_state(opt_state): raise ValueError(_malformed(f' in {path}'))
     return states, opt_state

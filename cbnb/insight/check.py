@@ -115,7 +115,7 @@ def skipped_codes(skip: Any) -> set[str]:
     for name in wanted:
         if name in FAULTS or name in by_name: continue
         close = get_close_matches(str(name), by_name, 1)
-        raise ValueError(f'skip={name!r} is no fault' + (f': did you mean {close[0]!r}?' if close else '; cbnb.insight.findings.FAULTS lists them'))
+        raise ValueError(f'skip={name!r} is not a fault' + (f': did you mean {close[0]!r}?' if close else '; the faults are listed in cbnb.insight.findings.FAULTS'))
     return {by_name.get(name, name) for name in wanted}
 
 @patch
@@ -156,7 +156,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     with without_trace(self), interrupts_act():
         if self.opt is None: self.create_opt()
         e = collect(self)
-        if e is None: return Findings(skipped=['anything: the training loader has no batch'])
+        if e is None: return Findings(skipped=['data, model and training, because the training loader has no batch'])
         e.n_epoch, e.labels, e.causal, e.groups = n_epoch, labels, causal, groups
         found, failed = run_checks(e, (*DATA_CHECKS, *MODEL_CHECKS, *PLAN_CHECKS))
         if e.failed and not any(f.level == 'error' for f in found): found.append(_of_failure(e))

@@ -58,7 +58,7 @@ class Entry:
 
     def begin(self) -> None:
         "Start the record of the run that has begun"
-        if not (runs := self.new_runs()): return self.book._warn('it keeps what the Recorder records, and this learner has none: pass cbs=Recorder()')
+        if not (runs := self.new_runs()): return self.book._warn('it keeps what the Recorder records, and this learner has no Recorder: pass cbs=Recorder()')
         with self.book._warned():
             self.git = GitStatus()
             run, now = runs[-1], time.time()
@@ -388,11 +388,11 @@ class LabRun:
             which: 'best' or 'last'
         Raises:
             ValueError: lab[{id}] has no {which} weights...: LabBook(folder, weights='best last') keeps them for later fits
-            ValueError: the model does not fit the weights in {path}: {why}
+            ValueError: the model does not fit the weights of lab[{id}]: {why}
         """
         if (path := self.weights.get(which)) is None: raise ValueError(f"lab[{self.id}] has no {which} weights{', only the ' + ' and '.join(self.weights) if self.weights else ''}: LabBook(folder, weights='best last') keeps them for later fits")
         state = read_checkpoint(path)
-        if why := model_differs(model, state): raise ValueError(f'the model does not fit the weights in {path}: {why}')
+        if why := model_differs(model, state): raise ValueError(f'the model does not fit the weights of lab[{self.id}]: {why}')
         load_model_state(model, state)
 
     def best(self, metric: str = 'valid_loss') -> float | None:

@@ -340,7 +340,8 @@ def _mock_run(self: Learner, counter: UpdateCounter, cbs: Any = None,    # furth
                 if not counter.ends_at(e): raise
                 failed = (self.xb, self.yb), e
             if isinstance(self.train_step, UpdateStep) and not self.train_updates: raise ValueError(
-                'train_step updates the weights without learn.opt, so there is no rate to sweep: pass its optimizer, UpdateStep(f, opt=...)')
+                'train_step updates the weights with an optimizer of its own, so lr_find cannot change the rate. Pass this optimizer to the step: '
+                'train_step=UpdateStep(f, opt=...)')
     if failed is not None: _try_again(self, *failed)
 
 def _try_again(learn: Learner, batch: tuple[Any, Any], error: Exception) -> None:
@@ -415,7 +416,7 @@ def ask_rules(lrs: Sequence[float], losses: Sequence[float], num_it: int,
     asked = Asked({}, {}, {})
     for name, rule in zip(distinct(map(name_of, rules)), rules):
         try:
-            if len(ys) < 2: raise ValueError(f'{len(losses)} points are too few for it')
+            if len(ys) < 2: raise ValueError(f'{len(losses)} losses are too few for a rule: raise num_it')
             if doubt and rule in RULES.values(): raise ValueError('the loss does not fall by more than noise')
             lr, (x, y) = rule(xs, ys, num_it)
             asked.suggestions[name], asked.points[name] = _plain(lr), (_plain(x), _plain(y))
@@ -640,10 +641,10 @@ class LRFind:
         Args:
             lr: rate of the last group: a number, or the name of a rule with a suggestion
         Raises:
-            ValueError: the rule {lr} suggested no rate; there are ...
+            ValueError: the rule {lr} suggested no rate; the rules with a rate are ...
         """
         if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
-            f'the rule {lr!r} suggested no rate; there are {", ".join(self.suggestions) or "none"}')
+            f'the rule {lr!r} suggested no rate; the rules with a rate are {", ".join(self.suggestions) or "none"}')
         self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
 
     @property
@@ -814,8 +815,7 @@ def checked_trials(
                          'or a whole number of batches')
     least = num_it + (MOST_TRIALS + 1)*VALID_BATCHES + MOST_TRIALS*LEAST_UPDATES
     if as_count(trials, 'trials', 1) < least:
-        raise ValueError(f'trials={trials} batches are too few: the sweep takes up to {num_it}, '
-                         f'and short trials the rest of {least}')
+        raise ValueError(f'trials={trials} batches are too few: pass at least {least}, of which the sweep takes up to {num_it}')
     return int(trials)
 
 # %% ../../nbs/lr/finder.ipynb #01cb9727
@@ -913,8 +913,6 @@ def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int =
             whole fits, for few items; an int: total batches
     Returns:
         the curve, the suggestions, and the recommended rate as `.lr`
-    Raises:
-        ValueError: n_epoch=0 should be above 0: pass the number of epochs that you plan
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner()
@@ -922,8 +920,7 @@ def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int =
     """
     finder, rules = LRFinder(start_lr, end_lr, num_it, stop_div), as_rules(suggest_funcs)
     budget, cbs = checked_trials(trials, finder.num_it), as_list(cbs)
-    if n_epoch is not None and as_positive(n_epoch, 'n_epoch') == 0:
-        raise ValueError('n_epoch=0 should be above 0: pass the number of epochs that you plan')
+    if n_epoch is not None: as_positive(n_epoch, 'n_epoch', zero=False)
     self._mock_run(finder, cbs)
     planned = planned_run(n_epoch, self.n_epoch if self.train_iter else None,
                           finder.epoch_batches or n_batches(self.dls.train),

@@ -139,7 +139,7 @@ def as_rule(rule: str | Callable[..., Suggestion]) -> Callable[..., Suggestion]:
     if callable(rule): return rule
     if rule in RULES: return RULES[rule]
     near = nearest(rule, RULES) if isinstance(rule, str) else None
-    raise ValueError(f'there is no rule {rule!r}; there are {", ".join(RULES)}, or pass a function of '
+    raise ValueError(f'there is no rule {rule!r}; the rules are {", ".join(RULES)}, or pass a function of '
                      '(lrs, losses, num_it)' + f'. Did you mean {near!r}?'*bool(near))
 
 # %% ../../nbs/lr/rules.ipynb #63620727

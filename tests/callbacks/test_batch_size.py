@@ -301,7 +301,7 @@ def test_data_that_cannot_be_indexed_is_refused(make):
 
 def test_not_within_a_fit():
     learn = learner(cbs=cbnb.Callback(after_batch=lambda cb: cb.learn.find_batch_size()))
-    with pytest.raises(RuntimeError, match="for between fits"):
+    with pytest.raises(RuntimeError, match="between fits"):
         learn.fit(1)
 
 

@@ -110,7 +110,7 @@ def test_only_fits_are_logged_and_a_recorder_is_needed(tmp_path):
     learn.validate()
     learn.lr_find(num_it=5, show_plot=False)
     assert not learn.csv_logger.file.exists()
-    with pytest.raises(ValueError, match="this learner has none: pass cbs=Recorder"):
+    with pytest.raises(ValueError, match="this learner has no Recorder: pass cbs=Recorder"):
         line_learner(cbs=cbnb.CSVLogger, default_cbs=False, path=tmp_path).fit(1)
 
 

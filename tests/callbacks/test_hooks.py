@@ -1057,7 +1057,7 @@ def test_a_fit_without_a_batch_shows_nothing(capsys, monkeypatch):
 
 
 def test_a_graph_needs_a_recorder():
-    with pytest.raises(ValueError, match=r"ShowGraph draws what the Recorder writes down.*add_cb\(Recorder\)"):
+    with pytest.raises(ValueError, match=r"ShowGraph draws the values of the Recorder.*add_cb\(Recorder\)"):
         line_learner(default_cbs=False, cbs=cbnb.ShowGraph).fit(1)
 
 

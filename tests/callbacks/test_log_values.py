@@ -107,11 +107,11 @@ def test_names_that_are_taken_get_a_number():
 
 def test_errors_say_what_to_log():
     for value in (torch.ones(2), "high", None, [1]):
-        with pytest.raises(TypeError, match="learn.log\\(v=...\\) records one number"):
+        with pytest.raises(TypeError, match="learn.log\\(v=...\\) needs one number"):
             line_learner(cbs=cbnb.Callback(after_batch=lambda cb, value=value: cb.learn.log(v=value))).fit(1)
     with pytest.raises(TypeError, match="each number needs a name"):
         line_learner(cbs=cbnb.Callback(after_batch=lambda cb: cb.learn.log(3))).fit(1)
-    with pytest.raises(RuntimeError, match="no recorder"):
+    with pytest.raises(RuntimeError, match="no Recorder"):
         line_learner(cbs=LogNorm).remove_cb(cbnb.Recorder).fit(1)
 
 

@@ -134,7 +134,7 @@ def test_only_fits_are_logged_and_a_recorder_is_needed(tmp_path):
     assert len(learn.listed.rows) == n == 9 and learn.listed.starts == [None] and learn.listed.ends == ["done"]
     learn.fit(1)
     assert len(learn.listed.rows) == n and learn.listed.starts == [None, None] and learn.listed.rows[0][0] == 1
-    with pytest.raises(ValueError, match="Listed sends what the Recorder records, and this learner has none"):
+    with pytest.raises(ValueError, match="Listed sends the values of the Recorder, and this learner has no Recorder"):
         line_learner(cbs=Listed, default_cbs=False, path=tmp_path).fit(1)
 
 

@@ -50,7 +50,7 @@ def test_inputs_that_cannot_be_mixed_are_refused():
     with pytest.raises(TypeError, match="MixUp cannot mix inputs of type torch.int64"):
         up.mix(torch.ones(2, dtype=torch.long), torch.tensor([1, 0]))
     cut.draw()
-    with pytest.raises(TypeError, match=r"CutMix needs pictures.*\(2, 64\)"):
+    with pytest.raises(TypeError, match=r"CutMix needs images.*\(2, 64\)"):
         cut.mix(torch.zeros(2, 64), torch.tensor([1, 0]))
     assert cut.mix(torch.zeros(2, 8, 8), torch.tensor([1, 0])).shape == (2, 8, 8)
     with pytest.raises(NotImplementedError):

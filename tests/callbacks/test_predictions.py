@@ -508,9 +508,12 @@ def test_predict_refuses_a_batch(loader):
     learn = classes_learner(loader)
     assert learn.predict(PLANE[0][0])[1].shape == (2,)
     for several in (PLANE[:3][0], PLANE[:1][0], (PLANE[:3][0],)):
-        with pytest.raises(ValueError, match=r"takes one item, .* has shape \(3,\) .* got \((3|1), 3\); for several: learn.get_preds"):
+        with pytest.raises(
+            ValueError,
+            match=r"takes one item, .* has shape \(3,\),.* got shape \((3|1), 3\)\. To predict several items, call learn.get_preds",
+        ):
             learn.predict(several)
-    with pytest.raises(ValueError, match=r"shape \(3,\) .* got \(\)"):
+    with pytest.raises(ValueError, match=r"shape \(3,\),.* got shape \(\)"):
         learn.predict(1.0)
 
 
@@ -522,7 +525,7 @@ def test_predict_refuses_several_by_name():
     batch = dict(u=torch.ones(4, 3), v=torch.ones(4, 3), y=torch.ones(4, 1))
     learn = line_learner(dls=cbnb.DataLoaders([batch], targets="y", device="cpu"), model=Two())
     assert learn.predict(dict(v=torch.ones(3), u=torch.ones(3)))[0] == 3
-    with pytest.raises(ValueError, match=r"input 'v' has shape \(3,\) .* got \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"input 'v' has shape \(3,\),.* got shape \(2, 3\)"):
         learn.predict(dict(u=torch.ones(3), v=torch.ones(2, 3)))
 
 
@@ -942,7 +945,7 @@ def test_parts_in_their_order():
 
 def test_no_prediction_is_an_error_of_its_own():
     learn = line_learner(cbs=RaiseIn("before_batch", cbnb.CancelBatchException, phase="validate"))
-    with pytest.raises(ValueError, match="the loader gave no batches, or eval_step set no prediction"):
+    with pytest.raises(ValueError, match="no batch has a prediction"):
         learn.get_preds()
 
 

@@ -646,7 +646,7 @@ def test_errors_say_what_to_do():
             call()
     with pytest.raises(ValueError, match="there is no output 1"):
         wave.interpret().plot_residuals(output=1)
-    with pytest.raises(ValueError, match="task='boxes' is none of"):
+    with pytest.raises(ValueError, match="task='boxes' should be"):
         wave.interpret(task="boxes")
     with pytest.raises(ValueError, match="max_n=0"):
         wave.show_results(0)

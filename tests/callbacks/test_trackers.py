@@ -152,7 +152,7 @@ def test_names_are_checked_before_the_first_batch(cls):
         return str(e.value)
 
     for monitor in ("vaild_loss", "time", "epoch"):
-        assert "there are: train_loss, valid_loss, mae" in refused(line_learner(metrics=mae), monitor)
+        assert "the choices are train_loss, valid_loss, mae" in refused(line_learner(metrics=mae), monitor)
     assert "no validation loader" in refused(line_learner(valid=False), "valid_loss")
     alone = line_learner(cbs=cbnb.Recorder(valid_metrics=False))
     assert "valid_metrics=False" in refused(alone, "valid_loss")

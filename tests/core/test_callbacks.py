@@ -496,7 +496,7 @@ def test_names_that_the_learner_needs_are_refused(class_name):
     fit, model = learn.fit, learn.model
     cls = type(class_name, (cbnb.Callback,), {})
     for add in (lambda: learn.add_cb(cls), lambda: learn.fit(1, cbs=cls()), lambda: line_learner(cbs=cls)):
-        with pytest.raises(ValueError, match=rf"{class_name}.*learner needs itself.*rename"):
+        with pytest.raises(ValueError, match=rf"{class_name}.*is an attribute of each learner.*rename"):
             add()
     assert learn.fit == fit and learn.model is model and len(learn.cbs) == 2
 
@@ -882,7 +882,7 @@ def test_the_known_name_that_is_most_like_another():
         ("callback_fns", ["cbs"], "give its classes and partials in cbs="),
         ("optimizer", ["opt_func", "optimized"], "did you mean opt_func=?"),
         ("momentums", ["lr", "momentum"], "did you mean momentum=?"),
-        ("zzz", ["lr", "wd"], "there are lr, wd"),
+        ("zzz", ["lr", "wd"], "its arguments are lr, wd"),
     ],
 )
 def test_an_unknown_argument_is_told_with_the_one_that_is_meant(name, known, words):
@@ -902,7 +902,7 @@ def test_a_hint_names_the_function_or_the_class_and_leaves_other_errors_alone():
     with pytest.raises(TypeError, match="^Made has no argument 'sise': did you mean size=") as caught:
         Made(sise=2)
     assert caught.value.__cause__ is None
-    with pytest.raises(TypeError, match="^grow has no argument 'zzz': there are size$"):
+    with pytest.raises(TypeError, match="^grow has no argument 'zzz': its arguments are size$"):
         Made().grow(zzz=2)
     with pytest.raises(TypeError, match="has no len"):
         Made().grow(size=2)
@@ -1070,7 +1070,7 @@ def test_a_warning_of_a_callback_points_to_the_line_of_the_caller_unless_told():
 def test_a_cancel_outside_of_its_level_is_explained():
     cancel = cbnb.CancelValidException()
     assert base.not_honoured(cancel).startswith(
-        "CancelValidException was raised outside an event, where no validate is running that it could cancel. It is honoured in: before_validate, before_batch, "
+        "CancelValidException was raised outside an event, where no validate is running that it could cancel. Raise it in: before_validate, before_batch, "
     )
     assert base.not_honoured(cancel).endswith("after_batch (of the validation phase).")
     cancel.raised_in = "after_fit"
@@ -1090,7 +1090,7 @@ def test_a_helper_method_may_have_a_name_like_an_event_with_an_underscore():
             pass
 
     for name in ("on_train_begin", "on_epoch_end", "on_batch_begin", "on_train_epoch_end", "on_backward_begin"):
-        with pytest.raises(TypeError, match=f"{name} is no event of this Callback"):
+        with pytest.raises(TypeError, match=f"{name} is not an event of this Callback"):
             type("Foreign", (cbnb.Callback,), {name: lambda self: None})
     with pytest.raises(TypeError, match="did you mean 'after_batch'"):
         type("Typo", (cbnb.Callback,), dict(after_bacth=lambda self: None))

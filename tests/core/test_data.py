@@ -499,7 +499,7 @@ def test_objects_say_how_many_items_they_hold():
     assert [cbnb.basics.nested.find_bs(b) for b in (Graphs(None, [1, 2]), nested, sized, dgl, ("a name", sized))] == [2, 2, 5, 7, 5]
     silent = type("Silent", (), dict(to=lambda self, device: self))()
     assert cbnb.basics.nested.find_bs((silent, torch.ones(4))) == 4
-    with pytest.raises(ValueError, match="a Silent does not say: give the class a property `num_graphs`"):
+    with pytest.raises(ValueError, match="a Silent has no length: add to the class a property `num_graphs`"):
         cbnb.basics.nested.find_bs(silent)
 
 
@@ -761,7 +761,7 @@ def test_an_object_tells_how_many_items_it_holds_or_is_named():
     assert find_bs(Moves(num_graphs=5)) == 5 and find_bs((Moves(batch_size=2), T)) == 2 and find_bs(Moves(num_graphs=5, batch_size=2)) == 5
     assert find_bs((Moves(), U)) == 4 and find_bs(type("Sized", (Moves,), {"__len__": lambda self: 7})()) == 7
     assert find_bs(Moves(num_graphs="many", batch_size=2)) == 2
-    with pytest.raises(ValueError, match="a Moves does not say: give the class a property `num_graphs`"):
+    with pytest.raises(ValueError, match="a Moves has no length: add to the class a property `num_graphs`"):
         find_bs(Moves())
     with pytest.raises(ValueError, match="its first tensor is a scalar"):
         find_bs((torch.tensor(1.0), U))
@@ -1081,13 +1081,13 @@ def test_what_is_a_loader_and_how_many_batches_it_has():
     loader = as_loader(make)
     assert isinstance(loader, cbnb.Batches) and [list(loader) for _ in range(2)] == [[1, 2]] * 2 and n_batches(loader) is None
     assert n_batches(cbnb.Batches(make, 2)) == 2 and n_batches(cbnb.Batches(make, 0)) == 0 and n_batches([1]) == 1
-    with pytest.raises(TypeError, match="does not know its length: pass Batches"):
+    with pytest.raises(TypeError, match="this loader has no length: pass Batches"):
         len(loader)
     both = type("Both", (), {"__call__": lambda self: None, "__getitem__": lambda self, i: [1][i]})()
     assert as_loader(both) is both and as_loader([1]) == [1]
     for wrong, words in [
         (iter([1]), "can be iterated only once"),
-        (3, "a int is no data loader"),
+        (3, "a int is not a data loader"),
         (SET, "a TensorDataset is a dataset"),
         (T, "a Tensor holds items"),
     ]:

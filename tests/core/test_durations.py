@@ -507,7 +507,7 @@ def test_several_validation_sets_have_columns_with_their_names(every):
     assert learn.validate("ood") == pytest.approx([row["ood_loss"], row["ood_mae"]])
     assert learn.validate("val") == learn.validate() == pytest.approx([row["valid_loss"], row["mae"]])
     assert len(learn.recorder.last().epochs) == (2 if every == 1 else 4)
-    with pytest.raises(KeyError, match="there are train, val, ood"):
+    with pytest.raises(KeyError, match="the loaders are train, val, ood"):
         learn.validate("test")
 
 
@@ -526,5 +526,5 @@ def test_named_sets_are_made_from_datasets():
     ds = TensorDataset(X, Y)
     dls = cbnb.DataLoaders.from_datasets(ds, dict(val=ds, ood=ds), bs=8, device="cpu")
     assert list(dls.valid_sets) == ["val", "ood"] and dls.valid is dls["val"] is dls[1] and dls["ood"] is dls[2]
-    with pytest.raises(ValueError, match="need names other than 'train'"):
+    with pytest.raises(ValueError, match="the name 'train' of a validation set"):
         cbnb.DataLoaders(ds, dict(train=ds), device="cpu")

@@ -226,7 +226,7 @@ BAD = {
         TypeError,
         "list_iterator can be iterated only once",
     ),
-    "number as a loader": (lambda: on_cpu(3), TypeError, "int is no data loader"),
+    "number as a loader": (lambda: on_cpu(3), TypeError, "int is not a data loader"),
     "generator as the only loader": (
         lambda: line_learner(dls=(b for b in line_batches())),
         TypeError,
@@ -240,11 +240,11 @@ BAD = {
     "validation without a loader": (lambda: line_learner(valid=False).validate(), IndexError, "no loader 1"),
     "preds without a loader": (lambda: line_learner(valid=False).get_preds(), IndexError, "no loader 1"),
     "no such loader": (lambda: line_learner().validate(7), IndexError, "no loader 7: there are 2"),
-    "optimizer that is none": (learner(opt_func=lambda groups, lr: lr), TypeError, "opt_func returned 0.1, which is no optimizer"),
+    "optimizer that is none": (learner(opt_func=lambda groups, lr: lr), TypeError, "opt_func returned 0.1, which is not an optimizer"),
     "two learning rates": (
         lambda: line_learner(opt_func=__import__("functools").partial(torch.optim.SGD, lr=0.5), lr=0.1),
         ValueError,
-        r"learning rate is given twice: lr=0.1.*0\.5",
+        r"learning rate is given twice, as lr=0.1.*0\.5",
     ),
     "freezing too far": (lambda: grouped_learner().freeze_to(-4), ValueError, "cannot freeze to group -4.*3 parameter groups"),
     "missing target": (
@@ -613,7 +613,7 @@ HELP = {
     "lr of fine_tune": (
         lambda: grouped_learner().fine_tune(1, nonsense=0.1),
         TypeError,
-        r"fit_one_cycle has no argument 'nonsense': there are n_epoch",
+        r"fit_one_cycle has no argument 'nonsense': its arguments are n_epoch",
     ),
     "max_lr": (lambda: line_learner().fit_flat_cos(1, max_lr=0.1), TypeError, r"did you mean lr="),
     "n_epoch of fine_tune": (
@@ -626,7 +626,7 @@ HELP = {
     "nothing alike": (
         lambda: line_learner().validate(colour="red"),
         TypeError,
-        r"validate has no argument 'colour': there are ds_idx, dl, cbs",
+        r"validate has no argument 'colour': its arguments are ds_idx, dl, cbs",
     ),
     "device": (
         lambda: cbnb.Learner(line_batches(1), Line(), device="cpu"),
@@ -637,7 +637,7 @@ HELP = {
     "val_loss": (
         lambda: line_learner().fit(1, cbs=cbnb.EarlyStopping(monitor="val_loss")),
         ValueError,
-        "cannot watch 'val_loss'; did you mean 'valid_loss'.*there are: train_loss, valid_loss",
+        "cannot watch 'val_loss'; did you mean 'valid_loss'.*the choices are train_loss, valid_loss",
     ),
     "val_loss of a scheduler": (
         lambda: line_learner().fit(1, cbs=cbnb.TorchScheduler(torch.optim.lr_scheduler.ReduceLROnPlateau, monitor="val_loss")),
@@ -898,13 +898,13 @@ def test_a_model_that_computes_its_loss_and_a_loss_func_exclude_each_other():
     ],
 )
 def test_trackers_say_what_their_arguments_are_called(call, name, hint):
-    with pytest.raises(TypeError, match=f"has no argument '{name}': " + (f"did you mean {hint}=" if hint else "there are monitor")):
+    with pytest.raises(TypeError, match=f"has no argument '{name}': " + (f"did you mean {hint}=" if hint else "its arguments are monitor")):
         call()
 
 
 # --- the page of common errors: the errors of a run that it explains lead to it ---
 
-SAID_OUTSIDE = ("did you mean", "the learning rate is given twice", "recommends no rate", "pip install", "applies a", "is no dataset")
+SAID_OUTSIDE = ("did you mean", "the learning rate is given twice", "recommends no rate", "pip install", "applies a", "is not a dataset")
 
 
 def headings(page: Path) -> list[str]:

@@ -314,7 +314,7 @@ def test_what_is_a_step():
     for wrong, words in [
         (ModelLossStep, "is the class ModelLossStep: pass an instance"),
         (types.SimpleNamespace(**parts), "has the parts of a step"),
-        (3, "train_step=3 is no step"),
+        (3, "train_step=3 is not a step"),
     ]:
         with pytest.raises(TypeError, match=words):
             as_step(wrong, "train_step")
@@ -407,7 +407,10 @@ def test_a_function_may_train_outside_of_a_run():
     assert ab(learn) == pytest.approx((0.4, 0.6)) and not learn.running
 
 
-@pytest.mark.parametrize("model, words", [(Line, "is not a model: pass an instance"), (3, "model=3 is not a model")])
+@pytest.mark.parametrize(
+    "model, words",
+    [(Line, "is not a model: pass an instance"), (3, "model=3 is not a model"), (lambda: Line(), r"call it: model=<lambda>\(\)")],
+)
 def test_what_is_no_model_is_refused(model, words):
     with pytest.raises(TypeError, match=words):
         line_learner(model=model)
@@ -483,7 +486,7 @@ def test_the_rate_is_that_of_the_learner_or_of_the_optimizer(lr, opt_func, want)
 
 
 def test_two_different_rates_are_refused():
-    with pytest.raises(ValueError, match="given twice: lr=0.1, and 0.5 in opt_func"):
+    with pytest.raises(ValueError, match="given twice, as lr=0.1 and as 0.5 in opt_func"):
         checked_lr(0.1, partial(torch.optim.SGD, lr=0.5))
 
 
@@ -515,7 +518,7 @@ def test_a_fit_that_begins_later_counts_as_if_it_had_begun_before():
     assert seen == [(3, 0, 0.75), (3, 0, 0.75), (3, 1, 0.875), (3, 2, 1.0)]
     learn.fit(4, start_epoch=4)
     assert learn.recorder.history[-1].n_steps == 0
-    with pytest.raises(ValueError, match="start_epoch=5 is after n_epoch=4"):
+    with pytest.raises(ValueError, match="start_epoch=5 should not be above n_epoch=4"):
         learn.fit(4, start_epoch=5)
 
 

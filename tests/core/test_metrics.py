@@ -234,7 +234,7 @@ WRONG = {
     "a name that is not there": (("third", 1), KeyError, "'mae' is on 'third', but learn.outputs has 0 .dict with 'first', 'second'., 1"),
     "a part that is not there": (((0, "third"), 1), KeyError, "on 'third' of output 0, but learn.outputs has 0 .dict with 'first'"),
     "a part of a tensor": (((1, "first"), 1), KeyError, "on 'first' of output 1"),
-    "a name that is there twice": (("first", "first"), KeyError, r"2 of that name.*\(0, 'first'\)"),
+    "a name that is there twice": (("first", "first"), KeyError, r"2 outputs have this name.*\(0, 'first'\)"),
     "a fraction": ((0.5, 1), TypeError, "chosen by 0.5"),
     "a truth value": ((True, 1), TypeError, "chosen by True"),
     "a path without a number": ((("first", 0), 1), TypeError, "chosen by"),
@@ -257,7 +257,7 @@ def test_a_loss_among_the_outputs():
     """An evaluation step of one's own may return (loss, pred, y)."""
     learn = outputs_of((torch.tensor(3.0), ONE), Y)
     assert value(cbnb.metrics.AvgLoss().set_indexes([0]), learn) == 3
-    with pytest.raises(ValueError, match="no loss in this step"):
+    with pytest.raises(ValueError, match="the step computes no loss"):
         value(cbnb.metrics.AvgLoss(), learn)
 
 
@@ -848,7 +848,7 @@ def test_processes_should_find_the_same_number(mine, other, agreed, monkeypatch)
     if agreed:
         assert processes.agreed_value("f1", lambda: mine) is mine
     else:
-        with pytest.raises(TypeError, match=f"'f1' saw a part.*they found {mine}, {other}"):
+        with pytest.raises(TypeError, match=f"'f1' has different values in the processes, {mine}, {other}"):
             processes.agreed_value("f1", lambda: mine)
 
 
@@ -978,7 +978,7 @@ def two_named(pred, targ, alpha=1, *, beta=2):
     [
         (two_named, dict(alpha=1, beta=2), None),
         (two_named, dict(beta=2, alhpa=1), "two_named has no argument 'alhpa'; did you mean 'alpha'?"),
-        (two_named, dict(x=1), "two_named has no argument 'x'; there are pred, targ, alpha, beta"),
+        (two_named, dict(x=1), "two_named has no argument 'x'; its arguments are pred, targ, alpha, beta"),
         (lambda *args: 0, dict(args=1), "<lambda> has no argument 'args'"),
         (lambda p, **kwargs: 0, dict(x=1), None),
         (dict.update, dict(x=1), None),  # a builtin without a signature
@@ -1030,7 +1030,7 @@ def test_what_an_accumulated_function_gets():
     assert kept(alpha=3)[2] == dict(alpha=3)
     pred, targ, _ = kept(to_np=True, invert_arg=True)
     assert type(pred) is type(targ) is np.ndarray and pred.tolist() == [1, 0]
-    with pytest.raises(ValueError, match="activation 'relu' is not one of no, sigmoid, softmax, binary"):
+    with pytest.raises(ValueError, match="activation='relu' should be 'no', 'sigmoid', 'softmax' or 'binary'"):
         cbnb.AccumMetric(mae, activation="relu")
 
 
@@ -1117,7 +1117,7 @@ def test_labels_for_scikit_learn():
     assert arrays_of(words, torch.tensor([[0, 2]]), axis=-1) == [[0, 2]] * 2
     with pytest.raises(ValueError, match="func needs labels, and there is one score for each target"):
         arrays_of(torch.tensor([0.5, 0.4]), y)
-    with pytest.raises(ValueError, match="takes='scores' should be one of labels, probabilities, values"):
+    with pytest.raises(ValueError, match="takes='scores' should be 'labels', 'probabilities' or 'values'"):
         cbnb.SklearnMetric(f1_score, "scores")
 
 

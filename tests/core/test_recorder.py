@@ -241,7 +241,7 @@ def test_to_dict_json_and_csv_round_trip(tmp_path):
         for got, row in zip(read, written):
             for k, v in row.items():
                 assert got[k] == "" if v is None else got[k] == str(v) if isinstance(v, bool) else float(got[k]) == v
-    with pytest.raises(ValueError, match="'epochs'.*'steps'.*'batches'"):
+    with pytest.raises(ValueError, match="what='batches' should be 'epochs' or 'steps'"):
         list(history.rows("batches"))
     assert json.loads(line_learner().recorder.history.to_json()) == {"runs": []} and line_learner().recorder.history.to_csv() == "\n"
 
@@ -885,7 +885,7 @@ def test_the_words_for_a_count():
     assert [text.plural(n, "step") for n in (0, 1, 2, 1000)] == ["0 steps", "1 step", "2 steps", "1,000 steps"]
 
 
-@pytest.mark.parametrize("name, hint", [("mea", "did you mean 'mae'? (there are: mae, bias)"), ("xyz", "there are: mae, bias")])
+@pytest.mark.parametrize("name, hint", [("mea", "did you mean 'mae'? (the choices are mae, bias)"), ("xyz", "the choices are mae, bias")])
 def test_the_hint_of_a_misspelt_column(name, hint):
     assert arguments.columns_hint(name, ["mae", "bias"]) == hint
 
@@ -1065,7 +1065,7 @@ def test_the_smoothed_loss_is_known_after_the_first_batch():
     learn = line_learner(cbs=RaiseIn("before_batch", ValueError))
     with pytest.raises(ValueError):
         learn.fit(1)
-    with pytest.raises(AttributeError, match="smooth_loss is known after the first training batch"):
+    with pytest.raises(AttributeError, match="smooth_loss has no value before the first training batch"):
         learn.smooth_loss
     learn.fit(1)
     assert learn.smooth_loss.item() == pytest.approx(learn.recorder.losses[-1])
@@ -1255,7 +1255,7 @@ def test_a_fit_goes_on_with_a_history_from_a_file():
 
 @pytest.mark.parametrize("source", ["{}", '{"epochs": []}'])
 def test_a_file_of_something_else_is_no_history(source, tmp_path):
-    with pytest.raises(ValueError, match="this JSON was not written by History.to_json"):
+    with pytest.raises(ValueError, match="History.to_json did not write it"):
         cbnb.History.from_json(source)
     with pytest.raises(FileNotFoundError):
         cbnb.History.from_json(tmp_path / "none.json")
@@ -1284,19 +1284,19 @@ def test_a_column_that_one_run_lacks_is_none_there():
     learn.fit(1)
     history = learn.recorder.history
     assert history["mae"] == [None, pytest.approx(history[1]["mae"][0])]
-    with pytest.raises(KeyError, match="the epochs have no column 'mae': there are: run, epoch"):
+    with pytest.raises(KeyError, match="the epochs have no column 'mae': the choices are run, epoch"):
         history[0, "mae"]
 
 
 @pytest.mark.parametrize(
     "look, words",
     [
-        (lambda h: h["valid_los"], "the epochs have no column 'valid_los': did you mean 'valid_loss'? (there are: run, epoch, "),
+        (lambda h: h["valid_los"], "the epochs have no column 'valid_los': did you mean 'valid_loss'? (the choices are run, epoch, "),
         (lambda h: h[-1, "trainloss"], "did you mean 'train_loss'?"),
         (lambda h: h[0]["lr"], "the epochs have no column 'lr': run.steps['lr'] has a value for each batch"),
         (lambda h: h[0].steps["mae"], "the steps have no column 'mae': run['mae'] has a value for each epoch"),
-        (lambda h: h[0].steps["smoothloss"], "did you mean 'smooth_loss'? (there are: loss, smooth_loss, lr, mom)"),
-        (lambda h: h[0][0], "the epochs have no column 0: there are: run, epoch"),
+        (lambda h: h[0].steps["smoothloss"], "did you mean 'smooth_loss'? (the choices are loss, smooth_loss, lr, mom)"),
+        (lambda h: h[0][0], "the epochs have no column 0: the choices are run, epoch"),
         (lambda h: cbnb.History()["mae"], "the epochs have no column 'mae': nothing was recorded yet"),
     ],
 )

@@ -146,7 +146,7 @@ def test_any_torch_optimizer_takes_one_cycle(name):
 
 
 def test_momentum_that_an_optimizer_lacks_is_refused_when_asked_for():
-    with pytest.raises(ValueError, match="Adagrad has no hyper-parameter 'mom'; it has"):
+    with pytest.raises(ValueError, match="Adagrad has no hyper-parameter 'mom'; its hyper-parameters are"):
         line_learner(opt_func=torch.optim.Adagrad).fit_one_cycle(1, 0.1, moms=(0.9, 0.8, 0.9))
 
 
@@ -225,7 +225,7 @@ def test_two_schedulers_are_both_recorded():
 def test_unknown_hyper_parameters_are_refused():
     """D40: they were added to the optimizer silently."""
     learn = line_learner()
-    with pytest.raises(ValueError, match="SGD has no hyper-parameter 'momentun'; it has .*mom"):
+    with pytest.raises(ValueError, match="SGD has no hyper-parameter 'momentun'; its hyper-parameters are .*mom"):
         learn.fit(1, cbs=cbnb.ParamScheduler({"momentun": cbnb.SchedNo(1, 1)}))
     assert "momentun" not in learn.opt.param_groups[0]
 
@@ -396,8 +396,8 @@ def test_values_for_groups_are_one_for_each_or_one_for_all():
         learn.fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: value}))
         assert learn.recorder.lrs == pytest.approx([0.5] * 4)
     for value, words in (
-        ([0.5] * 2, "the schedule of 'lr' gives 2 values for 3 groups"),
-        (math.nan, "gives nan, which is not a number"),
+        ([0.5] * 2, "the schedule of 'lr' returned 2 values for 3 groups"),
+        (math.nan, "returned nan, which is not a number"),
         ([1, math.nan, 1], "which is not a number"),
     ):
         with pytest.raises(ValueError, match=words):

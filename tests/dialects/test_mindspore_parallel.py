@@ -164,9 +164,9 @@ def test_a_step_with_a_reducer_of_its_own_in_a_model(said):
 
 
 def test_wrong_settings():
-    with raises(ValueError, "parallel_mode='auto_parallel' is not one of stand_alone, data_parallel"):
+    with raises(ValueError, "parallel_mode='auto_parallel' should be 'stand_alone' or 'data_parallel'"):
         ms.set_auto_parallel_context(parallel_mode="auto_parallel")
-    with raises(ValueError, "global_rank=1, and it is 0"):
+    with raises(ValueError, "global_rank=1 should be 0"):
         ms.set_auto_parallel_context(global_rank=1)
     with raises(ValueError, "'pipeline_stages' is not a setting here"):
         ms.get_auto_parallel_context("pipeline_stages")

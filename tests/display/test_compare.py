@@ -374,7 +374,7 @@ def test_curves_by_metric_and_axis():
             assert all(len(line.xs) == len(line.ys) for line in found.lines(metric, by))
     with pytest.raises(ValueError, match="none of these runs has it: did you mean 'valid_loss'"):
         compare(small, metric="valid_los")
-    with pytest.raises(ValueError, match="by='epochs' should be one of step, epoch, time"):
+    with pytest.raises(ValueError, match="by='epochs' should be 'step', 'epoch' or 'time'"):
         compare(small, by="epochs")
 
 

@@ -385,7 +385,7 @@ def copied(saved, tmp_path):
 def check_refused(path, why=""):
     with pytest.raises(ValueError, match=re.escape(str(path))) as e:
         files.read_checkpoint(path)
-    assert "is no whole checkpoint" in str(e.value) and why in str(e.value)
+    assert "is not a complete checkpoint" in str(e.value) and why in str(e.value)
     assert "Use another one, or delete the folder" in str(e.value)
 
 
@@ -443,7 +443,7 @@ def test_resume_falls_back_to_the_one_before(saved, tmp_path):
     with pytest.warns(UserWarning, match="passed over"):
         learn = resume(tmp_path / "copy")
     assert learn.recorder.history[-1].n_steps == 18
-    with pytest.raises(ValueError, match="is no whole checkpoint"):  # asked for by its path
+    with pytest.raises(ValueError, match="is not a complete checkpoint"):  # asked for by its path
         resumed.make(tmp_path / "copy").fit(3, resume=paths[0])
 
 

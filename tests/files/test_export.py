@@ -237,7 +237,7 @@ def test_no_damage_goes_unnoticed(tmp_path):
             loaded = cbnb.load_learner(file, model=Net)
         except ValueError as e:
             refused += 1
-            assert f"{file} is damaged, or no file of Learner.export" in str(e)
+            assert f"{file} is damaged, or was not written by Learner.export" in str(e)
         else:  # padding, or a copy of what is elsewhere in the archive
             assert same_bits(loaded.model, learn.model)
     assert refused > 100
@@ -246,11 +246,11 @@ def test_no_damage_goes_unnoticed(tmp_path):
 @pytest.mark.parametrize(
     "content, words",
     [
-        (torch.ones(2), "is damaged, or no file of Learner.export: it has no learner"),
-        (dict(model={}), "it has no learner"),
+        (torch.ones(2), "is damaged, or was not written by Learner.export: it contains no learner"),
+        (dict(model={}), "it contains no learner"),
         (dict(cbnb=2, state="", tensors=[]), "has format 2, and this cbnb reads format 1: install"),
-        (dict(cbnb=1, state="{", tensors=[]), "is damaged, or no file of Learner.export"),
-        (dict(cbnb=1, state='{"a": {"!tensor": 3}}', tensors=[]), "is damaged, or no file of Learner.export"),
+        (dict(cbnb=1, state="{", tensors=[]), "is damaged, or was not written by Learner.export"),
+        (dict(cbnb=1, state='{"a": {"!tensor": 3}}', tensors=[]), "is damaged, or was not written by Learner.export"),
     ],
 )
 def test_another_file_is_refused_by_name(content, words, tmp_path):
@@ -269,7 +269,7 @@ def test_a_model_that_does_not_fit_is_refused_as_it_was(tmp_path):
     with pytest.raises(ValueError, match="the model does not fit the weights in .*a.cbnb: it lacks"):
         cbnb.load_learner(file, model=wrong)
     assert torch.equal(wrong.weight, before)
-    with pytest.raises(TypeError, match="made a int, and not a model"):
+    with pytest.raises(TypeError, match="returned a int, and not a model"):
         cbnb.load_learner(file, model=lambda: 3)
 
 
@@ -380,7 +380,7 @@ def test_a_factory_that_nobody_can_import_is_refused_at_export(factory, words, t
 def test_a_pickle_has_no_other_parts(tmp_path):
     learn = line_learner(path=tmp_path)
     file = learn.export()
-    with pytest.raises(TypeError, match="is a pickle of the whole learner: model, metrics is only for a '.cbnb' file"):
+    with pytest.raises(TypeError, match="is a pickle of the whole learner: model, metrics is only for a '.cbnb' file: leave it out"):
         cbnb.load_learner(file, trust=True, model=Line, metrics=distance)
     loaded = cbnb.load_learner(file, trust=True, dls=cbnb.DataLoaders(line_batches(2), device="cpu"))
     loaded.fit(1)

@@ -444,7 +444,7 @@ def test_no_damage_goes_unnoticed(tmp_path):
             learn.load("a")
         except Exception as e:
             refused += 1
-            assert type(e) is ValueError and f"{file} is damaged, or no file of Learner.save" in str(e)
+            assert type(e) is ValueError and f"{file} is damaged, or was not written by Learner.save" in str(e)
             assert is_as(learn.model, after)
         else:  # padding, or a copy of what is elsewhere in the archive
             assert is_as(learn.model, before)
@@ -459,7 +459,7 @@ def test_damage_is_found_before_loading_in_all_readers(tmp_path):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 255
     file.write_bytes(content)
-    with pytest.raises(ValueError, match="export.pkl is damaged, or no file of Learner.export"):
+    with pytest.raises(ValueError, match="export.pkl is damaged, or was not written by Learner.export"):
         cbnb.load_learner(file, trust=True)
     batch = save_batch(tmp_path, 0, torch.ones(50))
     content = bytearray(batch.read_bytes())

@@ -206,3 +206,14 @@ def test_optuna_chooses_prunes_and_goes_on(lab):
     assert len(lab) == n + len(whole) - 5
     found = wave_learner().sweep(space, 3, n=3, engine="optuna", prune=optuna.pruners.MedianPruner(n_startup_trials=1))
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("recorder", [cbnb.Recorder, lambda: cbnb.Recorder()])
+def test_a_recorder_may_come_with_the_call(recorder):
+    """A learner without a recorder was refused, although the sweep had one among its callbacks."""
+    learn = line_learner(default_cbs=False)
+    learn.remove_cb(learn.recorder)
+    with pytest.raises(ValueError, match=r"pass cbs=Recorder\(\) to sweep"):
+        learn.sweep(dict(lr=[0.1]), 1)
+    found = learn.sweep(dict(lr=[0.1, 0.2]), 1, cbs=recorder if isinstance(recorder, type) else recorder())
+    assert found.best == dict(lr=0.2) and len(found.rows) == 2 and not hasattr(learn, "recorder")

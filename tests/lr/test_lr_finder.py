@@ -992,7 +992,7 @@ def test_choose_takes_a_rate_or_the_name_of_a_rule():
     assert found.lr == 0.5
     found.choose("fixed")
     assert found.lr == 0.02
-    with pytest.raises(ValueError, match="the rule 'valley' suggested no rate; there are fixed"):
+    with pytest.raises(ValueError, match="the rule 'valley' suggested no rate; the rules with a rate are fixed"):
         found.choose("valley")
     with pytest.raises(TypeError, match="lr=None is not a number"):
         found.choose(None)
@@ -1105,7 +1105,7 @@ def test_trials_are_a_share_or_a_budget(trials, checked):
 @pytest.mark.parametrize(
     "trials, error, words",
     [
-        (159, ValueError, "trials=159 batches are too few.*up to 100.*the rest of 160"),
+        (159, ValueError, "trials=159 batches are too few: pass at least 160.*up to 100"),
         (0, ValueError, "trials=0"),
         (1.5, ValueError, "should be True, a share"),
         ("0.2", ValueError, "should be True, a share"),
@@ -1438,7 +1438,7 @@ def test_a_step_with_an_optimizer_of_its_own_has_no_rate_to_sweep():
     learn = regression()
     own = line_learner(dls=learn.dls, model=model, train_step=cbnb.UpdateStep(step), opt_func=torch.optim.AdamW)
     before = model.weight.detach().clone()
-    with pytest.raises(ValueError, match="so there is no rate to sweep"):
+    with pytest.raises(ValueError, match="so lr_find cannot change the rate"):
         sweep(own, num_it=10)
     assert torch.equal(model.weight, before)
 
