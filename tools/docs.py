@@ -301,7 +301,7 @@ def nested(page: Page) -> list:
 
 def about_pages(site: Site) -> dict[str, dict]:
     """Title, description, section, synonyms, rank in the search, and words of the parts of each page."""
-    found = {"index": {"title": SETTINGS["title"], "about": SETTINGS["description"], "section": "Start", "rank": 1.0}}
+    found = {"index": {"title": SETTINGS["title"], "about": SETTINGS["description"], "section": "Start", "rank": 2.0}}
     for section in site.sections:
         for page in section.walk():
             found[page.name] = {"title": plain(page.title), "about": plain(page.about), "section": section.title, "rank": rank(page)}
@@ -349,7 +349,7 @@ def part_names(line: str) -> list[str]:
     if italics := re.match(r"\*([^*]+)\*", line):
         return [word.strip() for word in plain(italics[1]).rstrip(".").split(",")]
     first = line.split("|")[1].strip() if line.startswith("|") else ""
-    return re.findall(r"`([^`]+)`", first) or [plain(first)] * bool(first.strip("-: "))
+    return re.findall(r"`([^`]+)`", first) or [name for word in plain(first).split(",") if (name := word.strip("-: "))]
 
 
 def build(source: Path, dev: bool = False) -> int:

@@ -11,7 +11,15 @@ from notebooks import INDEX, NBS, SETTINGS, room
 
 # of the how-to pages, in the order of their list; a page that is not named comes last
 QUESTIONS = {
-    "The loop": ["clip_gradients", "accumulate_gradients", "change_lr_while_training", "own_schedule", "freeze_layers", "two_optimizers"],
+    "The loop": [
+        "optimizer",
+        "clip_gradients",
+        "accumulate_gradients",
+        "change_lr_while_training",
+        "own_schedule",
+        "freeze_layers",
+        "two_optimizers",
+    ],
     "Stop, keep, resume": ["validate_every_n_steps", "stop_early", "keep_the_best", "save_and_load", "resume_after_a_crash", "go_back"],
     "Data and models": [
         "own_dataset",
@@ -64,6 +72,7 @@ RANKS = {
 BY_PART = ("how_to/", "tutorials/", "guides/", "moving/")  # whose parts the search knows by their words
 # More words that pages are searched by; how-to pages say theirs in a line "Also called: ..."
 ALSO = {
+    "index": ["getting started", "quick start", "how do I start", "first steps", "install", "introduction", "hello world", "first model"],
     "lr/finder": [
         "find learning rate",
         "which learning rate",
@@ -92,7 +101,15 @@ ALSO = {
     "guides/several_processes": ["ddp", "fsdp", "torchrun", "accelerate", "multi gpu", "multi node"],
     "guides/results": [
         *("confusion matrix", "top losses", "error analysis", "calibration", "interpretation", "wrong predictions", "got wrong"),
-        *("misclassified images", "worst predictions", "pictures", "visualize predictions", "classification report", "explain the model"),
+        *(
+            "misclassified images",
+            "worst predictions",
+            "pictures",
+            "how good is the model",
+            "visualize predictions",
+            "classification report",
+            "explain the model",
+        ),
     ],
     "reference/predictions": ["confusion matrix", "top losses", "inference", "predict"],
     "tutorials/steps": ["gan", "two optimizers", "custom training step", "training_step"],
@@ -117,7 +134,16 @@ ALSO = {
     ],
     "tutorials/six_faults": ["debug a training", "model does not learn", "loss does not go down", "silent bugs"],
     "insight/check": ["model does not learn", "loss does not go down", "loss stuck", "sanity check", "debug a training"],
-    "reference/learner": ["trainer", "training loop", "fit", "model summary", "count parameters"],
+    "reference/learner": [
+        "trainer",
+        "training loop",
+        "fit",
+        "model summary",
+        "count parameters",
+        "train more epochs",
+        "fit again",
+        "keep training",
+    ],
     "reference/callback": ["own callback", "custom callback", "events", "on_epoch_end", "hooks into the training loop"],
     "callbacks/interpret": ["confusion matrix", "classification report"],
     "callbacks/mixup": ["mixup augmentation", "cutmix augmentation"],
@@ -128,6 +154,8 @@ ALSO = {
     "reference/history": ["plot loss", "loss curve", "learning curve", "training curves", "plot history", "export history", "recorder"],
     "display/plots": ["plot loss", "loss curve", "learning curve", "training curves", "plot history"],
     "reference/hooks": ["forward hook", "activations", "feature maps", "hidden layers"],
+    "insight/diagnose": ["good loss curve", "what the loss curve means", "interpret the curves"],
+    "reference/diagnose": ["good loss curve", "what the loss curve means", "interpret the curves"],
     "display/compare": ["compare runs", "compare two fits"],
     "display/summary": [
         "model summary",

@@ -8,12 +8,23 @@ const PHRASE = 12; // the whole query is a name the page is also called, or its 
 const PART = 3; // all words of the query are below one heading
 const PART_NAME = 6; // a name that the part is also called
 const EXACT_NAME = 40; // the query is the name of a function or class
-const FEW = 3; // a name on fewer pages is also searched by its words
+const ASIDE = 0.4; // a word that is in texts only, and never in a title, a heading or another name of a page
+const FEW = 3; // a name on fewer pages, or in texts only, is also searched by its words
 const PARTIAL = 0.6; // a word of the query begins one of the page's
-const FILLER = new Set('a all am an and are as at be by can cannot could did didn do does doesn don false for from get had has have how i if in into is isn it its m me my none of on one or s set should so some t that the their then there these this to true use used using very was we were what when where which why will with without would you your'.split(' '));
+const FILLER = new Set('a all am an and are as at be but by can cannot could did didn do does doesn don false for from get had has have how i if in into is isn it like look looks its m me my need none of on one or s set should so some t that the their then there these this to true use used using very want was we were what when where which why will with without would you your'.split(' '));
+// Words that mean the same in a question count as one.
+const SAME = [
+  'own custom', 'image picture photo', 'network net', 'gpu cuda', 'several multiple multi', 'plot chart curve figure draw visualize',
+  'show display print see view', 'stop cancel abort quit interrupt', 'resume continue', 'undo revert rewind', 'slow slower fast faster quick speed speedup',
+  'crash killed died hang', 'wrong mistake misclassified incorrect', 'computer machine laptop pc', 'folder directory', 'remove delete', 'choose pick select',
+  'change modify adjust', 'compute calculate', 'same identical equal', 'loss criterion', 'predict inference', 'notebook jupyter', 'imbalanced unbalanced skewed',
+  'memory ram vram', 'deploy serving production', 'reproducible deterministic', 'csv spreadsheet', 'hyper hyperparameter', 'overfit overfitting', 'sentence text', 'classification classifier classify', 'evaluation evaluate',
+].map(group => group.split(' '));
+const GLOSSARY = 'guides/terms';
+const DEFINITION = /^\W*what\W*(is|are|s|does|do)\b|difference between|meaning of/i; // a question for the meaning of a word
 const LIMIT = 30;
 
-const site = { stemmer: null, stems: new Map(), pages: null };
+const site = { stemmer: null, stems: new Map(), same: new Map(), topics: null, pages: null };
 
 function words(text) {
   return (text.toLowerCase().match(/[\p{L}\p{N}_]+/gu) ?? []).filter(word => word.length);
@@ -26,7 +37,11 @@ function useful(text) {
 }
 
 function stem(word) {
-  if (!site.stems.has(word)) site.stems.set(word, site.stemmer.stemWord(word));
+  if (!site.stems.size) for (const group of SAME) for (const other of group) site.same.set(site.stemmer.stemWord(other), site.stemmer.stemWord(group[0]));
+  if (!site.stems.has(word)) {
+    const own = site.stemmer.stemWord(word);
+    site.stems.set(word, site.same.get(own) ?? own);
+  }
   return site.stems.get(word);
 }
 
@@ -68,21 +83,24 @@ function prepare() {
       found.forEach(word => site.pages[i].words.heading.add(word));
     }
   }
+  site.topics = new Set(site.pages.flatMap(page => [page.words, ...page.parts].flatMap(of => [of.title, of.also, of.heading].flatMap(set => (set instanceof Set ? [...set] : []))).concat(...page.parts.map(part => part.phrases.flat()))));
   site.names = [];
   for (const [prefix, entries] of Object.entries(index.objects)) {
     for (const [i, kind, , anchor, name] of entries) {
       const full = `${prefix ? `${prefix}.` : ''}${name}`;
       const page = site.pages[i];
       if (!page) continue;
-      stems(name).forEach(word => page.words.name.add(word));
+      stems(name).forEach(word => page.words.name.add(word) && site.topics.add(word));
       site.names.push({ page, full, name, last: name.split('.').at(-1).toLowerCase(), anchor: anchor === '' ? full : anchor === '-' ? `${index.objnames[kind][1]}-${full}` : anchor, kind: index.objnames[kind][2].replace('Python ', '') });
     }
   }
 }
 
+// The pages that have a word in their text.
 function found(word) {
   const index = Search._index;
-  return new Set([...asList(own(index.terms, word)), ...asList(own(index.titleterms, word))]);
+  const same = [...site.same].filter(([, first]) => first === word).map(([other]) => other);
+  return new Set([word, ...same].flatMap(other => [...asList(own(index.terms, other)), ...asList(own(index.titleterms, other))]));
 }
 
 // Names that few pages have, such as LearningRateMonitor or max_grad_value, are asked for by their words, too.
@@ -90,7 +108,7 @@ function split(query) {
   return query.replace(/[\p{L}\p{N}_]+/gu, name => {
     const word = stem(name.toLowerCase());
     const pages = site.pages.filter((page, i) => found(word).has(i) || page.parts.some(part => part.words.has(word)) || Object.values(page.words).some(set => set.has(word))).length;
-    if (pages >= FEW) return name;
+    if (pages >= FEW && site.topics.has(word)) return name;
     const words = name.replace(/(\p{Ll}|\p{N})(?=\p{Lu})|(\p{Lu})(?=\p{Lu}\p{Ll})|_/gu, '$1$2 ');
     return pages ? `${name} ${words}` : words;
   });
@@ -132,7 +150,7 @@ function rankPages(query) {
     });
   });
   const pagesWith = terms.map((_, k) => rows.filter(row => row[k] > 0).length);
-  const rare = pagesWith.map(n => (n ? Math.log(1 + site.pages.length / (1 + n)) : 0)); // a word that no page has says nothing
+  const rare = pagesWith.map((n, k) => (n ? Math.log(1 + site.pages.length / (1 + n)) : 0) * (site.topics.has(terms[k]) ? 1 : ASIDE)); // a word that no page has says nothing
   const weigh = value => terms.reduce((sum, word, k) => sum + value(word, k) * rare[k], 0);
   const all = weigh(() => 1);
   const known = pagesWith.filter(n => n).length;
@@ -142,6 +160,7 @@ function rankPages(query) {
     const asked = phrase.reduce((sum, word) => sum + (rareness.get(word) ?? 0), 0);
     return asked * (asked / (asked + typical * phrase.filter(word => !rareness.has(word)).length || 1)) ** 4;
   }));
+  const isDefinition = DEFINITION.test(query);
   const results = [];
   site.pages.forEach((page, i) => {
     if (!rows[i].some(value => value > 0)) return;
@@ -152,7 +171,7 @@ function rankPages(query) {
       const row = part ? rows[i].map((value, k) => Math.max(value, part.heading.has(terms[k]) ? WEIGHTS.heading : part.words.has(terms[k]) ? WEIGHTS.text : 0)) : rows[i];
       const below = part ? weigh(word => part.words.has(word)) : 0;
       const share = (weigh((_, k) => Math.min(1, row[k])) / all + row.reduce((sum, value) => sum + Math.min(1, value), 0) / known) / 2;
-      const score = (weigh((_, k) => row[k]) + PHRASE * whole + (PART * below * below) / all + PART_NAME * nameOf(part) + (nameOf(part) === all ? PHRASE : 0)) * share ** 1.5 * page.rank;
+      const score = (weigh((_, k) => row[k]) + PHRASE * whole + (PART * below * below) / all + PART_NAME * nameOf(part) + (nameOf(part) === all ? PHRASE : 0)) * share ** 1.5 * (isDefinition && page.name === GLOSSARY ? 5 : page.rank);
       if (score > best.score) best = { score, part, share: below / all };
     }
     const title = best.part?.title && (best.share > Math.max(named, 0.5) || nameOf(best.part) > all / 2) ? best.part.title : null;
