@@ -179,7 +179,7 @@ def default_step(
     if learn.loss_func is not None: return Step()
     remark = learn.remark_on(learn.model)
     if not remark and (step := step_of_model(learn)) is not None: return step
-    raise ValueError('loss_func is missing, and the training dataset has none either' + (
+    raise ValueError('loss_func is missing, and the training dataset has none either: pass one, such as Learner(dls, model, nn.CrossEntropyLoss())' + (
         remark or '. If the model returns its loss: Learner(dls, model, train_step=ModelLossStep()), of cbnb.callbacks.model_loss'))
 
 def default_eval_step(

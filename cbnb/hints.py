@@ -173,9 +173,10 @@ def note_mistake(
             f'learn.{name} is a tensor: assign a tuple, learn.{name} = ({name[0]},)')
     if type(e) is RuntimeError and not learn.training and 'does not require grad' in str(e): e.add_note(
         'gradients are switched off in validation: put the lines that compute them into `with torch.enable_grad():`')
-    if isinstance(e, TypeError) and 'forward() missing' in str(e) and type(batch) in (tuple, list) and len(batch) > 1 and getattr(
-            learn.dls, 'n_inp', None) is None: e.add_note(
-        f'the batch has {len(batch)} elements, of which the last counts as the target: if all are inputs, DataLoaders(..., n_inp={len(batch)})')
+    wrong_number = isinstance(e, TypeError) and re.search(r'forward\(\) (missing|takes)', str(e))
+    if wrong_number and type(batch) in (tuple, list) and len(batch) > 1 and getattr(learn.dls, 'n_inp', None) is None:
+        way = f'if all are inputs, DataLoaders(..., n_inp={len(batch)})' if wrong_number[1] == 'missing' else 'to pass only the first to the model, DataLoaders(..., n_inp=1)'
+        e.add_note(f'the batch has {len(batch)} elements, of which the last counts as the target: {way}')
     note_batch(e, batch)
     note_fix(e, batch)
 

@@ -68,18 +68,18 @@ class Metric:
     _name: str | None = None
     def reset(self) -> None:
         "Discard all accumulated batches"
-        raise NotImplementedError
+        raise NotImplementedError(f'{type(self).__name__} needs a method reset')
     def accumulate(self, learn: Any) -> None:
         """Add the current batch, whose predictions are `learn.pred` and whose targets are `learn.yb`
 
         Args:
             learn: the learner
         """
-        raise NotImplementedError
+        raise NotImplementedError(f'{type(self).__name__} needs a method accumulate')
     @property
     def value(self) -> Any:
         "The result as a number or a scalar tensor, or None without batches"
-        raise NotImplementedError
+        raise NotImplementedError(f'{type(self).__name__} needs a property value')
     def set_indexes(self, indexes: Iterable[int | str | tuple[Any, ...]]) -> Self:
         """Choose the outputs that the metric compares, by number, name or path, as in `metric_on`
 

@@ -44,6 +44,11 @@ def recommended(value: Any) -> Any:    # the recommended rate, or `value` itself
     raise ValueError(f'lr_find recommends no rate: {value.reason}')
 
 # %% ../../nbs/basics/arguments.ipynb #f5bd1d85
+def _is_number_text(text: str) -> bool:
+    try: float(text)
+    except ValueError: return False
+    return True
+
 def as_positive(value: Any, name: str = 'lr', zero: bool = True,    # whether 0 is allowed
 ) -> float:                                                        # a finite number, 0 or more
     "Convert a rate to a finite `float` that is not negative, or raise `TypeError` or `ValueError`"
@@ -51,7 +56,7 @@ def as_positive(value: Any, name: str = 'lr', zero: bool = True,    # whether 0 
     scalar = isinstance(value, Tensor) and value.numel() == 1
     if scalar or (hasattr(value, 'item') and getattr(value, 'ndim', 1) == 0): value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
-        hint = ': leave out the quotes' if isinstance(value, str) else f': pass one, such as {name}=0.001'
+        hint = ': leave out the quotes' if isinstance(value, str) and _is_number_text(value) else f': pass one, such as {name}=0.001'
         raise TypeError(f'{name}={value!r} is not a number{hint}')
     if not math.isfinite(value) or value < 0 or value == 0 and not zero:
         raise ValueError(f'{name}={value!r} should be a finite number{", 0 or more" if zero else " above 0"}')

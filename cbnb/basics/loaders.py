@@ -303,6 +303,8 @@ def _check_no_columns(ds: Any) -> None:
         f'a {type(ds).__name__} is a table, and not a dataset of items: pass TensorDataset(x, y), with tensors of its columns, such as '
         'x = torch.tensor(df[columns].to_numpy(), dtype=torch.float32)')
     else: return
+    if parts and all(isinstance(part, Dataset) for part in parts): raise TypeError(
+        f'a {kind} of {plural(len(parts), "dataset")} is not a dataset: pass one for training and one for validation, as from_datasets(*random_split(data, [0.8, 0.2]))')
     if len(parts) < 2 or not all(getattr(part, 'shape', ()) for part in parts): return
     lengths = {len(part) for part in parts}
     same = len(lengths) == 1 and max(lengths) > len(parts)       # columns of one table, which has more items than columns

@@ -376,6 +376,14 @@ def _activation(loss_func: Any) -> Callable[[Any], Any]:
     own = activation_of(loss_func)
     return lambda pred: own(pred) if isinstance(pred, Tensor) else pred
 
+def _warn_of_scores(learn: Learner, preds: Any, targets: Any) -> None:
+    "Warn if the decisions for class numbers are the outputs of the model, because the loss function is not known"
+    f, y = learn.loss_func, targets[0] if isinstance(targets, (tuple, list)) and len(targets) == 1 else targets
+    if f is None or torch_loss(f) is not None or hasattr(f, 'decodes') or hasattr(f, 'activation'): return
+    if not (isinstance(preds, Tensor) and isinstance(y, Tensor)) or y.is_floating_point() or preds.ndim != 2 or y.ndim != 1 or preds.shape[1] < 2: return
+    warn_user(f'{getattr(f, "__name__", type(f).__name__)} is a loss of your own, so the decisions are the outputs of the model, and not classes. Give it the two '
+              'methods, as loss_func.activation = lambda p: p.softmax(1) and loss_func.decodes = lambda p: p.argmax(1)')
+
 def _decoded(loss_func: Any, preds: Any) -> Any:
     "Return the decisions for predictions that the loss can decode, and other predictions unchanged"
     own = isinstance(preds, Tensor) or hasattr(loss_func, 'decodes')
@@ -434,7 +442,9 @@ def get_preds(self: Learner, ds_idx: int = 1, dl: Any = None, with_input: bool =
         pickle_protocol, act or _activation(self.loss_func))
     _run_to_gather(self, in_order(dl) if reorder else dl, gather, cbs, inner)
     found = gather.all_tensors()
-    if with_decoded: found.insert(2 + with_input, _decoded(self.loss_func, found[with_input]))
+    if with_decoded:
+        if act is None: _warn_of_scores(self, found[with_input], found[with_input + 1])
+        found.insert(2 + with_input, _decoded(self.loss_func, found[with_input]))
     return tuple(found)
 
 # %% ../../nbs/callbacks/predictions.ipynb #84589b3a
@@ -535,6 +545,7 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
     dl = [(inputs,)]
     with self.for_now('called', 'predict'):
         preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_Unwrap(dl))
+    _warn_of_scores(self, preds, targets)
     return (*([item] if with_input else []), _first(decoded), _first(preds))
 
 # %% ../../nbs/callbacks/predictions.ipynb #36dd9b70

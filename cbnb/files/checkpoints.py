@@ -546,7 +546,7 @@ class Checkpoint(Callback):
         saved = datetime.fromisoformat(read_manifest(path)['saved'])
         today = saved.date() == datetime.now().astimezone().date()
         print(f'{what}, from {path} of {saved:%H:%M:%S}' + (f' on {saved:%Y-%m-%d}' if done or not today else '')
-              + ('. If your code or data changed since then, pass resume=False to train anew' if done else ''))
+              + ('. If your code, callbacks, data or seed changed since then, pass resume=False to train anew' if done else ''))
 
     def _load(self, state: dict[str, Any], differs: set[str]) -> None:
         learn = self.learn

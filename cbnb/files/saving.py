@@ -287,6 +287,8 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
         weights_only: False: read any object, as `torch.load` does, which can run any code
     Returns:
         this learner
+    Raises:
+        TypeError: load() reads a file, and got a dict: for a state dict, learn.model.load_state_dict(...)
     Example:
         from cbnb.toy import wave_learner
         wave = wave_learner()
@@ -294,6 +296,7 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
         wave.fit(1)
         assert wave.load('untrained', with_opt=False).validate() == wave_learner().validate()
     """
+    if isinstance(file, Mapping): raise TypeError('load() reads a file, and got a dict: for a state dict, learn.model.load_state_dict(...)')
     path, had, why_not = self.model_file(file), self.opt, None
     states, opt_state = _parts(path, 'cpu' if device is None else device, with_opt, trust=not weights_only)
     states |= {name: renamed(states[name], name_in(m)) for name, m in trained_modules(self).items() if name in states}

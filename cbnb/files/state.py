@@ -36,7 +36,7 @@ from .saving import groups_differ, name_in, param_names, plain_name, renamed
 from ..learner import Learner
 from ..schedule import ParamScheduler
 from .snapshot import owned_by_steps
-from ..basics.trained_modules import trained_modules
+from ..basics.trained_modules import is_torch_loss, trained_modules
 
 # %% ../../nbs/files/state.ipynb #ec6a539c
 _OF_EVERY_MODULE = {*vars(nn.Module()), 'training'}
@@ -251,7 +251,8 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
         if made: self.opt = None
         raise ValueError(f'{why}; nothing was changed')
     owners, models, opts = owned_by_steps(self)
-    for m, s in zip(models, state['models']): load_model_state(m, s)
+    for m, s in zip(models, state['models']):
+        if not is_torch_loss(m): load_model_state(m, s)       # its class weights are a setting of yours
     for o, s in zip(opts, state['opts']): load_opt_state(o, s)
     for o, s in zip(owners, state['steps']): put_state(o, s)
     load_callback_states(self, state['callbacks'])
@@ -277,10 +278,16 @@ def described(learn: Learner) -> dict[str, str]:    # setting -> text
         schedule=', '.join(repr(cb) for cb in learn.cbs if _schedules(cb)) or 'none')
 
 def _loss_settings(f: Any) -> str:
-    "Return the plain attributes of a loss function, or the keywords of a partial, such as label_smoothing=0.1"
-    held = f.keywords if isinstance(f, functools.partial) else getattr(f, '__dict__', {})
-    return ', '.join(f'{k}={v!r}' for k, v in held.items()
-                     if isinstance(v, (bool, int, float, str)) and k[0] != '_' and k != 'training') or 'none'
+    "Return the plain attributes of a loss function, or the keywords of a partial, such as label_smoothing=0.1, and the weights of a loss of torch"
+    held = f.keywords if isinstance(f, functools.partial) else {**getattr(f, '__dict__', {}), **(f._buffers if is_torch_loss(f) else {})}
+    return ', '.join(f'{k}={v!r}' if not isinstance(v, Tensor) else f'{k}={_tensor_words(v)}' for k, v in held.items()
+                     if isinstance(v, (bool, int, float, str, Tensor)) and k[0] != '_' and k != 'training') or 'none'
+
+def _tensor_words(t: Tensor) -> str:
+    "Return the values of a tensor; of a large one the first values, and a checksum"
+    values = t.detach().flatten().cpu()
+    first = ', '.join(f'{v:.6g}' for v in values[:8].tolist())
+    return f'[{first}]' if len(values) <= 8 else f'[{first}, ...] of {len(values)}, checksum {zlib.crc32(values.contiguous().view(torch.uint8).numpy().tobytes()):08x}'
 
 def _data_words(dl: Any) -> str:
     dataset = getattr(dl, 'dataset', None)

@@ -44,7 +44,8 @@ _EFFECTS = dict(
     D17='D15 L1 T1 T2 T3', D20='D12 T3', D21='T1 T2 M6 M13 T3', M1='M6 M8 M9 O3 T1 T2 T3', L8='O3 T1 T2', T3='T1 T2',
     M5='M6 M16 O3 T1 T2', O1='M5 O3 T1 T2', R2='R1 R3 R4 R8',
     A2='A5 A3 A6 A11', A1='A9 A6 A7')
-EFFECTS = {code: frozenset(FAULTS) if codes == '*' else frozenset(codes.split()) for code, codes in _EFFECTS.items()}
+_OF_SPLIT = frozenset('D10 D12 D16 D19 D20'.split())        # how items were chosen: no value of an item explains it
+EFFECTS = {code: frozenset(FAULTS) - _OF_SPLIT if codes == '*' else frozenset(codes.split()) for code, codes in _EFFECTS.items()}
 
 # %% ../../nbs/insight/findings.ipynb #43587382
 Level = Literal['error', 'warning', 'note']

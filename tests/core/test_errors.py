@@ -917,7 +917,7 @@ def test_each_error_on_the_page_of_errors_leads_to_it():
     page = Path(__file__).parents[2] / "nbs/how_to/errors.ipynb"
     assert errors_page() == "nbs/how_to/errors.ipynb"  # settings.ini has no real address
     for heading in headings(page):
-        if not heading.startswith(("Errors of", "Findings of", "See also")):
+        if not heading.startswith(("An error that", "Errors of", "Findings of", "See also")):
             error = explained(RuntimeError(heading))
             led = getattr(error, "__notes__", []) == [f"explained in {errors_page()}"]
             assert led is not any(words in heading for words in SAID_OUTSIDE), heading
@@ -1311,3 +1311,30 @@ def test_a_lambda_in_a_pickle_says_what_to_write(tmp_path):
         learn.export("a.pkl")
     assert any("export to a '.cbnb' file" in note for note in caught.value.__notes__)
     assert not (tmp_path / "a.pkl").exists()
+
+
+@pytest.mark.parametrize(
+    "mistake, error, said",
+    [
+        (
+            lambda learn: cbnb.DataLoaders.from_datasets(torch.utils.data.random_split(range(9), [6, 3])),
+            TypeError,
+            "from_datasets(*random_split",
+        ),
+        (lambda learn: learn.load(learn.model.state_dict()), TypeError, "learn.model.load_state_dict"),
+        (lambda learn: cbnb.Learner(learn.dls, learn.model), ValueError, "Learner(dls, model, nn.CrossEntropyLoss())"),
+        (lambda learn: learn.fit(1, lr="auto"), TypeError, "pass one, such as lr=0.001"),
+        (lambda learn: cbnb.Metric().value, NotImplementedError, "Metric needs a property value"),
+    ],
+)
+def test_what_to_do_is_said(mistake, error, said):
+    with pytest.raises(error, match=re.escape(said)):
+        mistake(net_learner(X, X[:, 0], nn.Linear(3, 1), flat_loss))
+
+
+def test_items_with_three_elements_say_how_many_are_inputs():
+    data = TensorDataset(X, X, X[:, 0])
+    learn = cbnb.Learner(cbnb.DataLoaders.from_datasets(data, data, bs=4), nn.Sequential(nn.Linear(3, 1)), flat_loss)
+    with pytest.raises(TypeError, match="positional arguments") as caught:
+        learn.fit(1)
+    assert any("n_inp=1" in note for note in caught.value.__notes__)

@@ -428,7 +428,7 @@ def test_nothing_keeps_the_learner_alive():
     assert "the learner of this picker was deleted" in picker.said.value
     picker.fit.click()
     assert "the learner of this picker was deleted" in picker.said.value
-    with pytest.raises(ValueError, match="gone"):
+    with pytest.raises(ValueError, match="the learner was deleted"):
         found.widget()
 
 

@@ -406,7 +406,7 @@ def nothing_starts(monkeypatch) -> None:
 def test_wrong_calls_fail_at_once(nothing_starts):
     learn = new_learner(16)
     for error, words, n_epoch, kwargs in [
-        (ValueError, "method='fitt' is not a method that trains: there are fine_tune, fit,", 1, dict(method="fitt")),
+        (ValueError, "method='fitt' is not a method that trains: pass one of fine_tune, fit,", 1, dict(method="fitt")),
         (ValueError, "is not a method that trains", 1, dict(method="validate")),
         (TypeError, "fit has no argument 'lrr': did you mean lr=", 1, dict(lrr=0.1)),
         (TypeError, "fine_tune has no argument 'freeze_epoch': did you mean freeze_epochs=", 1, dict(method="fine_tune", freeze_epoch=2)),

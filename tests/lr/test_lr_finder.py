@@ -196,7 +196,7 @@ def test_rates_per_group(start, end):
         (dict(start_lr="small"), "start_lr='small' is not a number"),
         (dict(num_it=1), "num_it=1"),
         (dict(num_it="many"), "num_it='many'"),
-        (dict(suggest_funcs="vally"), "no rule 'vally'; there are valley"),
+        (dict(suggest_funcs="vally"), "no rule 'vally'; the rules are valley"),
         (dict(suggest_funcs="vally"), "Did you mean 'valley'"),
         (dict(start_lr=[1e-6, 1e-5]), "start_lr has 2 values.*1 parameter group"),
     ],
@@ -1197,7 +1197,7 @@ def test_rules_see_the_curve_without_a_tenth_and_the_last_five_points():
     cbnb.lr.finder.LRFind(lrs, losses[:90] + [math.nan] * 10, losses[:90] + [math.nan], 100, [look], update_norms=norms, weight_norm=10.0)
     assert seen[1][:3] == (80, lrs[10], lrs[89])  # all until it is nan
     few = cbnb.lr.finder.LRFind(lrs[:16], losses[60:76], losses[60:76], 100, [look])
-    assert len(seen) == 2 and few.refusals == {"look": "16 points are too few for it"}
+    assert len(seen) == 2 and few.refusals == {"look": "16 losses are too few for a rule: raise num_it"}
 
 
 def test_rules_outside_of_the_band():

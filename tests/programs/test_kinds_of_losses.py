@@ -178,3 +178,22 @@ def test_comparing_halves_leaves_the_random_state():
         return learn.recorder.values, torch.rand(3).tolist()
 
     assert fitted(noisy) == fitted(cbnb.AvgMetric(noisy, batch_weight=lambda pred, y: len(y)))
+
+
+def test_a_loss_of_ones_own_says_that_decisions_are_outputs():
+    """`predict` returned logits as the decision, silently, where `interpret` takes the largest."""
+
+    def own(pred, y):
+        return F.cross_entropy(pred, y)
+
+    data = torch.utils.data.TensorDataset(X, CLASS)
+    learn = cbnb.Learner(cbnb.DataLoaders.from_dsets(data, data, bs=16), nn.Linear(4, 3), own)
+    for ask in (lambda: learn.predict(X[0]), lambda: learn.get_preds(with_decoded=True)):
+        with pytest.warns(UserWarning, match="own is a loss of your own, so the decisions are the outputs"):
+            ask()
+    own.activation, own.decodes = lambda p: p.softmax(1), lambda p: p.argmax(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decision, probs = learn.predict(X[0])
+        assert decision == learn.model(X[:1]).argmax() and probs.sum().item() == pytest.approx(1)
+        learn.get_preds(act=lambda p: p, with_decoded=True)
