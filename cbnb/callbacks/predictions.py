@@ -379,7 +379,7 @@ def _activation(loss_func: Any) -> Callable[[Any], Any]:
 def _warn_of_scores(learn: Learner, preds: Any, targets: Any) -> None:
     "Warn if the decisions for class numbers are the outputs of the model, because the loss function is not known"
     f, y = learn.loss_func, targets[0] if isinstance(targets, (tuple, list)) and len(targets) == 1 else targets
-    if f is None or torch_loss(f) is not None or hasattr(f, 'decodes') or hasattr(f, 'activation'): return
+    if not (inspect.isroutine(f) or isinstance(f, (nn.Module, partial))) or torch_loss(f) is not None or hasattr(f, 'decodes') or hasattr(f, 'activation'): return
     if not (isinstance(preds, Tensor) and isinstance(y, Tensor)) or y.is_floating_point() or preds.ndim != 2 or y.ndim != 1 or preds.shape[1] < 2: return
     warn_user(f'{getattr(f, "__name__", type(f).__name__)} is a loss of your own, so the decisions are the outputs of the model, and not classes. Give it the two '
               'methods, as loss_func.activation = lambda p: p.softmax(1) and loss_func.decodes = lambda p: p.argmax(1)')
