@@ -8,6 +8,7 @@ __all__ = ['ELSEWHERE', 'keep_modes', 'check_length', 'warn_of_pct_train', 'warn
            'note_outputs', 'note_layer', 'note_dict', 'check_method']
 
 # %% ../nbs/hints.ipynb #a52446d2
+import contextlib
 import inspect
 import os
 import re
@@ -300,7 +301,8 @@ def note_layer(
     names = {id(m): name for name, m in learn.model.named_modules() if name}
     calls = [frame.f_locals for frame, _ in traceback.walk_tb(e.__traceback__) if frame.f_code is nn.Module._call_impl.__code__]
     if (call := next((call for call in reversed(calls) if id(call.get('self')) in names), None)) is None: return
-    layer, given = str(call['self']).splitlines()[0], ', '.join(map(kind_of, call.get('args', ())))
+    given, layer = ', '.join(map(kind_of, call.get('args', ()))), type(call['self']).__name__
+    with contextlib.suppress(Exception): layer = str(call['self']).splitlines()[0]         # a `__repr__` of yours may fail
     e.add_note(f"in layer {names[id(call['self'])]!r}, {layer}{' ...)' if layer.endswith('(') else ''}, which was given {given or 'named arguments'}")
 
 def note_dict(

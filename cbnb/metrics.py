@@ -204,16 +204,13 @@ class AvgMetric(MeanMetric):
         super().__init__()
     def reset(self) -> None:
         super().reset()
-        self.mean_of_labels = RunningMean()
+        self.mean_of_labels, self.has_labels = RunningMean(), False
         self.is_first = True        # the next batch is the first one of a phase
     @property
     def value(self) -> Any:
         if self.batch_weight is not None or self.ignores: return super().value
-        by_items, by_labels, over = self.mean, self.mean_of_labels, self.averaging.over
-        total, n, of_labels, n_labels, are_items, are_labels = sum_over_processes(
-            by_items.total, by_items.count, by_labels.total, by_labels.count, over == 'items', over == 'labels')
-        if are_labels > are_items: total, n = of_labels, n_labels
-        return total/n if n else None
+        if not self.has_labels or self.averaging.over in ('items', 'neither'): return super().value
+        return self.mean_of_labels.everywhere
     def accumulate(self, learn: Any) -> None:
         pred, yb = learn.pred, learn.yb
         self.layout.read(learn, not self.chosen_outputs)
@@ -224,9 +221,11 @@ class AvgMetric(MeanMetric):
         kept, n = None if label is None else yb[0] != label, find_bs((yb, learn.xb))
         if self.ignores: return self.mean.add(value, n if kept is None else kept.sum())
         self.mean.add(value, n)
-        if kept is not None: self.mean_of_labels.add(value, kept.sum())
-        with torch.no_grad():
-            if not self.is_compiled and not self.pairs.said: self.averaging.compare(self.name, f, value, kept, pred, *yb)
+        if kept is not None:
+            self.mean_of_labels.add(value, kept.sum())
+            self.has_labels = True
+        with torch.no_grad():      # one process alone might call a function that exchanges numbers
+            if not self.is_compiled and not self.pairs.said and n_processes() == 1: self.averaging.compare(self.name, f, value, kept, pred, *yb)
     def _with_layout(self, pred: Any, *yb: Any) -> Callable[..., Any]:
         "Return the function with the dimension of the classes and the ignored label, as far as it takes them"
         is_pair = len(yb) == 1 and isinstance(pred, Tensor) and isinstance(yb[0], Tensor)

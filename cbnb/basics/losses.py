@@ -130,10 +130,13 @@ def _weigher_of_module(loss: nn.Module) -> functools.partial[Any] | None:
 # %% ../../nbs/basics/losses.ipynb #c41d0e02
 def torch_loss(
     loss_func: Any,                     # a loss, a function or a module
+    changed: bool = True,               # whether a subclass with a `forward` of its own counts
 ) -> Callable[..., Any] | None:         # such as `F.cross_entropy`; None: the loss is not one of torch
     "Return the function of torch that a loss is, without its options"
     f = without_partial(_uncompiled(loss_func))
-    if isinstance(f, nn.Module): return next((_FUNCTIONS[cls] for cls in type(f).__mro__ if cls in _FUNCTIONS), None)
+    if isinstance(f, nn.Module):
+        cls = next((cls for cls in type(f).__mro__ if cls in _FUNCTIONS), None)
+        return None if cls is None or not changed and type(f).forward is not cls.forward else _FUNCTIONS[cls]
     return f if inspect.isfunction(f) and f in _LOSSES else None
 
 # %% ../../nbs/basics/losses.ipynb #4f3e1ca8
@@ -316,12 +319,12 @@ def given_weight(f: Any, pred: Any, *yb: Any, look: bool = True,    # whether to
 def needs_no_target(
     loss_func: Any,    # a function or a module
 ) -> bool:
-    "Return whether a loss function can be called with the prediction alone"
+    "Return whether a loss function can be called with the prediction alone. A parameter whose default is None counts as a target"
     try:
         takes = inspect.signature(loss_func.forward if isinstance(loss_func, nn.Module) else loss_func)
         takes.bind(None)
     except (TypeError, ValueError): return False
-    return all(p.kind is not p.VAR_POSITIONAL for p in takes.parameters.values())       # `*args` may be anything
+    return all(p.kind is not p.VAR_POSITIONAL and p.default is not None for p in takes.parameters.values())       # `*args` may be anything
 
 def n_items(learn: Any) -> int:
     "Return the number of items of the current batch, or 1 if its values have no length"

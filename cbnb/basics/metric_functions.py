@@ -139,9 +139,7 @@ _CLASS_LOSSES = F.cross_entropy, F.nll_loss
 
 def loss_axis(loss_func: Any) -> int | None:    # 1, or None if the loss function is not one of these
     "Return the dimension in which a loss function of torch expects the classes"
-    f = without_partial(loss_func)
-    changed = isinstance(f, nn.Module) and not any(type(f).forward is cls.forward for cls in (nn.CrossEntropyLoss, nn.NLLLoss))
-    return 1 if torch_loss(f) in _CLASS_LOSSES and not changed else None
+    return 1 if torch_loss(loss_func, changed=False) in _CLASS_LOSSES else None
 
 # %% ../../nbs/basics/metric_functions.ipynb #0034c273
 def ignored_label(loss_func: Any) -> int | None:    # None if the loss function does not say
@@ -324,7 +322,7 @@ class Averaging:
     "Finds out whether a metric of yours is a mean over items or labels, from batches 1, 2, 4, 8, ... until one shows the difference. Warns once if it is no mean"
     def __init__(self) -> None:
         self.n_batches, self.known = 0, False
-        self.over = ''                # 'items' or 'labels'; empty: not known yet, or neither
+        self.over = ''                # 'items', 'labels' or 'neither'; empty: not known yet
 
     def compare(self,
         name: str,                # name of the metric
@@ -343,16 +341,18 @@ class Averaging:
         try: parts = [float(f(pred[half], *(y[half] for y in yb))) for half in halves]
         except Exception: parts = []              # the function needs whole batches
         finally: restore()
-        if parts: self._decide(name, float(value), parts, [n//2, n - n//2], None if kept is None else [int(kept[half].sum()) for half in halves])
-        else: self.known = True
+        if not parts: self.known = True
+        elif math.isfinite(whole := float(value)):
+            digits = 4*torch.finfo(value.dtype).eps if isinstance(value, Tensor) and value.is_floating_point() else 0
+            self._decide(name, whole, parts, [n//2, n - n//2], None if kept is None else [int(kept[half].sum()) for half in halves], max(1e-3, digits))
 
-    def _decide(self, name: str, whole: float, parts: list[float], items: list[int], labels: list[int] | None) -> None:
-        "Note which mean of two parts is the whole"
-        if not all(map(math.isfinite, (whole, *parts))): return
-        means = [sum(w*part for w, part in zip(weights, parts))/sum(weights) for weights in (items, labels) if weights and sum(weights)]
-        fits = [abs(mean - whole) <= 1e-3*max(map(abs, (whole, *parts))) for mean in means]
-        if all(fits) and labels is not None: return              # no difference in this batch
-        self.known, self.over = True, 'items' if fits[0] else 'labels' if any(fits) else ''
+    def _decide(self, name: str, whole: float, parts: list[float], items: list[int], labels: list[int] | None, tolerance: float) -> None:
+        "Note which mean of two parts is the whole. A part without labels may be nan"
+        means = [sum(w*part for w, part in zip(weights, parts) if w)/sum(weights) for weights in (items, labels) if weights and sum(weights)]
+        fits = [abs(mean - whole) <= tolerance*max(abs(v) for v in (whole, *parts) if math.isfinite(v)) for mean in means]
+        no_difference, unknown = all(fits) and labels is not None, not any(fits) and not all(map(math.isfinite, parts))
+        if no_difference or unknown: return
+        self.known, self.over = True, 'items' if fits[0] else 'labels' if any(fits) else 'neither'
         if not any(fits): warnings.warn(
             f'metric {name!r} is no mean over items: it is {number(whole)} for a batch of {sum(items)}, and {number(means[0])} as the mean of its two halves. '
             f'So the mean over batches is not its value for all items. AccumMetric calls a function once with all items', NoMeanWarning, stacklevel=user_level())

@@ -48,13 +48,18 @@ _ACTIVATIONS: dict[Any, Callable[[Tensor], Tensor]] = {
 def activation_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
     "Return the function that turns scores into predictions: the loss's own `activation`, else softmax, exp, sigmoid or the identity"
     if hasattr(loss_func, 'activation'): return loss_func.activation
-    return _ACTIVATIONS.get(torch_loss(loss_func), lambda p: p)
+    return _ACTIVATIONS.get(_kind(loss_func), lambda p: p)
+
+def _kind(loss_func: Any) -> Any:
+    "Return the function of torch that a loss is. A subclass that changes a loss of probabilities may take scores, and is not one"
+    kind = torch_loss(loss_func)
+    return torch_loss(loss_func, changed=False) if kind in (F.nll_loss, F.binary_cross_entropy) else kind
 
 # %% ../../nbs/callbacks/predictions.ipynb #613ef0b4
 def decodes_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
     "Return the function that turns probabilities into decisions: the loss's own `decodes`, else argmax, a threshold of 0.5 or the identity"
     if hasattr(loss_func, 'decodes'): return loss_func.decodes
-    kind = torch_loss(loss_func)
+    kind = _kind(loss_func)
     if kind in (F.cross_entropy, F.nll_loss): return lambda p: p.argmax(1)
     return (lambda p: p > 0.5) if kind in (F.binary_cross_entropy_with_logits, F.binary_cross_entropy) else lambda p: p
 
@@ -379,7 +384,7 @@ def _activation(loss_func: Any) -> Callable[[Any], Any]:
 def _warn_of_scores(learn: Learner, preds: Any, targets: Any) -> None:
     "Warn if the decisions for class numbers are the outputs of the model, because the loss function is not known"
     f, y = learn.loss_func, targets[0] if isinstance(targets, (tuple, list)) and len(targets) == 1 else targets
-    if not (inspect.isroutine(f) or isinstance(f, (nn.Module, partial))) or torch_loss(f) is not None or hasattr(f, 'decodes') or hasattr(f, 'activation'): return
+    if not (inspect.isroutine(f) or isinstance(f, (nn.Module, partial))) or _kind(f) is not None or hasattr(f, 'decodes') or hasattr(f, 'activation'): return
     if not (isinstance(preds, Tensor) and isinstance(y, Tensor)) or y.is_floating_point() or preds.ndim != 2 or y.ndim != 1 or preds.shape[1] < 2: return
     warn_user(f'{getattr(f, "__name__", type(f).__name__)} is a loss of your own, so the decisions are the outputs of the model, and not classes. Give it the two '
               'methods, as loss_func.activation = lambda p: p.softmax(1) and loss_func.decodes = lambda p: p.argmax(1)')

@@ -303,7 +303,7 @@ def _state_in(path: Path) -> dict[str, Any]:
 # %% ../../nbs/files/checkpoints.ipynb #3b7d9476
 def _sizes(data: str) -> str: return re.sub(', checksum [0-9a-f]+', '', data)
 
-_DETAILS = dict(layers='model', loss_settings='loss')     # a detail -> the setting it belongs to; earlier versions did not store it
+_DETAILS = dict(layers='model', loss_settings='loss', loss_weights='loss')     # a detail -> the setting it belongs to; earlier versions did not store it
 
 def _changed_words(name: str, was: str | None, now: str) -> str:
     "Describe how a setting differs. If a setting has several lines, show only the first line that differs"

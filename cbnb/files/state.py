@@ -36,7 +36,9 @@ from .saving import groups_differ, name_in, param_names, plain_name, renamed
 from ..learner import Learner
 from ..schedule import ParamScheduler
 from .snapshot import owned_by_steps
-from ..basics.trained_modules import is_torch_loss, trained_modules
+from ..basics.arguments import without_partial
+from ..basics.losses import torch_loss
+from ..basics.trained_modules import trained_modules
 
 # %% ../../nbs/files/state.ipynb #ec6a539c
 _OF_EVERY_MODULE = {*vars(nn.Module()), 'training'}
@@ -252,7 +254,9 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
         raise ValueError(f'{why}; nothing was changed')
     owners, models, opts = owned_by_steps(self)
     for m, s in zip(models, state['models']):
-        if not is_torch_loss(m): load_model_state(m, s)       # its class weights are a setting of yours
+        mine = [(t, t.clone()) for t in _class_weights(m).values()]
+        load_model_state(m, s)
+        for t, value in mine: t.copy_(value)              # the weights of classes are a setting of yours
     for o, s in zip(opts, state['opts']): load_opt_state(o, s)
     for o, s in zip(owners, state['steps']): put_state(o, s)
     load_callback_states(self, state['callbacks'])
@@ -272,22 +276,31 @@ def described(learn: Learner) -> dict[str, str]:    # setting -> text
         model=f'{type(bare_model(learn.model)).__name__} with {n:,} numbers in {len(params)} parameters, '
               f'{trained} of them trained',
         layers=re.sub(' at 0x[0-9a-f]+', '', repr(bare_model(learn.model))),
-        loss=brief(learn.loss_func), loss_settings=_loss_settings(learn.loss_func), optimizer=f'{type(learn.opt).__name__} with rate and weight decay {lrs}',
+        loss=brief(learn.loss_func), loss_settings=_loss_settings(learn.loss_func),
+        loss_weights=', '.join(f'{k}={_tensor_words(v)}' for k, v in _class_weights(learn.loss_func).items()) or 'none', optimizer=f'{type(learn.opt).__name__} with rate and weight decay {lrs}',
         data=' and '.join(map(_data_words, loaders_of(learn))), n_epoch=str(learn.fit_length or learn.n_epoch),
         metrics=', '.join(m.name for m in learn.metrics) or 'none',
         schedule=', '.join(repr(cb) for cb in learn.cbs if _schedules(cb)) or 'none')
 
 def _loss_settings(f: Any) -> str:
-    "Return the plain attributes of a loss function, or the keywords of a partial, such as label_smoothing=0.1, and the weights of a loss of torch"
-    held = f.keywords if isinstance(f, functools.partial) else {**getattr(f, '__dict__', {}), **(f._buffers if is_torch_loss(f) else {})}
-    return ', '.join(f'{k}={v!r}' if not isinstance(v, Tensor) else f'{k}={_tensor_words(v)}' for k, v in held.items()
-                     if isinstance(v, (bool, int, float, str, Tensor)) and k[0] != '_' and k != 'training') or 'none'
+    "Return the plain attributes of a loss function, or the keywords of a partial, such as label_smoothing=0.1"
+    held = f.keywords if isinstance(f, functools.partial) else getattr(f, '__dict__', {})
+    return ', '.join(f'{k}={v!r}' for k, v in held.items()
+                     if isinstance(v, (bool, int, float, str)) and k[0] != '_' and k != 'training') or 'none'
+
+def _class_weights(m: Any) -> dict[str, Tensor]:
+    "Return the tensors of the losses of torch in a module or a partial, such as the weights of classes. They are settings, and not trained"
+    found = {k: v for k, v in getattr(m, 'keywords', {}).items() if isinstance(v, Tensor)}
+    f = without_partial(m)
+    for name, part in f.named_modules() if isinstance(f, nn.Module) else ():
+        if torch_loss(part) is not None: found |= {f'{name}.{k}'.lstrip('.'): v for k, v in part._buffers.items() if v is not None}
+    return found
 
 def _tensor_words(t: Tensor) -> str:
     "Return the values of a tensor; of a large one the first values, and a checksum"
-    values = t.detach().flatten().cpu()
-    first = ', '.join(f'{v:.6g}' for v in values[:8].tolist())
-    return f'[{first}]' if len(values) <= 8 else f'[{first}, ...] of {len(values)}, checksum {zlib.crc32(values.contiguous().view(torch.uint8).numpy().tobytes()):08x}'
+    values = [f'{v:.6g}' for v in t.detach().flatten().tolist()]
+    if len(values) <= 8: return f'[{", ".join(values)}]'
+    return f'[{", ".join(values[:8])}, ...] of {len(values)}, checksum {zlib.crc32(" ".join(values).encode()):08x}'
 
 def _data_words(dl: Any) -> str:
     dataset = getattr(dl, 'dataset', None)

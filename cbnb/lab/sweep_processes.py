@@ -133,7 +133,7 @@ def run_in_processes(
     with temporary_folder() as folder, contextlib.ExitStack() as stack:
         with UndoStack() as undo, interrupts_act():
             undo.set(plan.runner, 'file', None)            # the notebook writes the file of the best weights
-            kept = None if book is None else dict(folder=book.file.parent, every=book.every, tags=book.tags)
+            kept = None if book is None else dict(folder=book.file.parent, every=book.every, tags=book.tags, weights=book.weights)
             dump(dict(runner=plan.runner, book=kept, rng=rng_state(loaders_of(learn))), folder/'job')
         (folder/'n_gpu').write_text(str(torch.cuda.device_count() if on_gpus(learn) else 0))
         crew = _SweepCrew(n, folder, on_gpus(learn))

@@ -1338,3 +1338,20 @@ def test_items_with_three_elements_say_how_many_are_inputs():
     with pytest.raises(TypeError, match="positional arguments") as caught:
         learn.fit(1)
     assert any("n_inp=1" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("text", ["", None])
+def test_a_layer_that_cannot_be_described_hides_no_error(text):
+    class Odd(nn.Module):
+        def __repr__(self):
+            if text is None:
+                raise AttributeError("not yet")
+            return text
+
+        def forward(self, x):
+            raise RuntimeError("original")
+
+    learn = net_learner(X, X[:, 0], nn.Sequential(nn.Linear(3, 1), Odd()), flat_loss)
+    with pytest.raises(RuntimeError, match="original") as caught:
+        learn.fit(1)
+    assert any(note.startswith("in layer '1', Odd") for note in caught.value.__notes__)

@@ -1,10 +1,14 @@
 """Weights of the classes are a setting of yours: a checkpoint of other weights is refused, and never replaces them."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.files.checkpoints import _check_alike
+from cbnb.files.state import described
 
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
 Y = X.argmax(1)
@@ -45,8 +49,6 @@ def test_a_fit_with_other_class_weights_is_another_fit(make, name, tmp_path):
 
 
 def test_many_weights_are_compared_by_a_checksum(tmp_path):
-    from cbnb.files.state import described
-
     one, other = torch.ones(100), torch.ones(100)
     other[57] = 2
     texts = []
@@ -54,5 +56,47 @@ def test_many_weights_are_compared_by_a_checksum(tmp_path):
         learn = learner(tmp_path, nn.CrossEntropyLoss(weight=weight))
         learn.create_opt()
         with learn.run_as("fit"):
-            texts.append(described(learn)["loss_settings"])
+            texts.append(described(learn)["loss_weights"])
     assert texts[0] != texts[1] and all("...] of 100, checksum" in text and len(text) < 200 for text in texts)
+
+
+class Holds(nn.Module):
+    def __init__(self, w):
+        super().__init__()
+        self.ce = weighted(w)
+
+    def forward(self, pred, y):
+        return self.ce(pred, y)
+
+
+class Sub(nn.CrossEntropyLoss):
+    pass
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Holds, lambda w: Sub(weight=torch.tensor(w)), lambda w: functools.partial(weighted(w))],
+    ids=["a module that holds it", "a subclass", "a partial"],
+)
+def test_weights_within_a_loss_of_ones_own(make, tmp_path):
+    learner(tmp_path, make([1.0, 1.0, 1.0])).fit(2)
+    with pytest.raises(ValueError, match=r"weight=\[1, 1, 1\].*weight=\[1, 9, 1\]"):
+        learner(tmp_path, make([1.0, 9.0, 1.0])).fit(2, resume=True)
+    learn = learner(tmp_path, make([1.0, 9.0, 1.0]))
+    learn.fit(2, resume=cbnb.Resume(allow=["loss"]))
+    by_hand = nn.functional.cross_entropy(learn.model(X), Y, weight=torch.tensor([1.0, 9.0, 1.0]))
+    assert learn.validate()[0] == pytest.approx(by_hand.item(), rel=0.05)  # a mean over two batches, as no weight is known
+    assert learn.loss_func(learn.model(X), Y).item() == pytest.approx(by_hand.item(), rel=1e-6)
+
+
+def test_a_checkpoint_of_before_weights_were_compared_goes_on(tmp_path):
+    learn = learner(tmp_path, weighted([1.0, 2.0, 3.0]))
+    learn.fit(1)
+    assert (
+        _check_alike(tmp_path, {k: v for k, v in described_of(learn).items() if k != "loss_weights"}, described_of(learn), set()) == set()
+    )
+
+
+def described_of(learn):
+    with learn.run_as("fit"):
+        return described(learn)

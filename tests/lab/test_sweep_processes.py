@@ -147,3 +147,12 @@ def test_a_caught_error_ends_its_run_only():
     assert all(torch.equal(before[name], value) for name, value in learn.model.state_dict().items())
     with pytest.raises(OSError, match="no more files"):
         learn.sweep(dict(lr=[0.003, 0.01, 0.03]), 3, prune=False, cbs=Bad(), catch=ValueError)
+
+
+def test_a_lab_book_that_keeps_weights_keeps_those_of_the_processes(tmp_path):
+    book = LabBook(tmp_path / "runs", every=0, weights="best last")
+    try:
+        wave_learner().sweep(dict(lr=[0.01, 0.03]), 2, prune=False, n_process=2)
+    finally:
+        book.close()
+    assert len(book) == 2 and all(set(run.weights) == {"best", "last"} for run in book.runs)

@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -197,3 +198,67 @@ def test_a_loss_of_ones_own_says_that_decisions_are_outputs():
         decision, probs = learn.predict(X[0])
         assert decision == learn.model(X[:1]).argmax() and probs.sum().item() == pytest.approx(1)
         learn.get_preds(act=lambda p: p, with_decoded=True)
+
+
+def shares(batches, dtype=torch.float32):
+    """The value of a metric of one's own, a mean over labels that are not ignored, by `AvgMetric`; and by hand over all labels."""
+
+    def share(pred, y):
+        return (pred == y)[y != -100].to(dtype).mean()
+
+    metric = cbnb.AvgMetric(share)
+    for pred, y in batches:
+        scores = F.one_hot(pred.clamp(min=0), 4).float()
+        learn = SimpleNamespace(pred=scores, yb=(y,), xb=(), loss_func=nn.CrossEntropyLoss(), eval_step=None)
+        metric.func = lambda p, t: share(p.argmax(-1), t)
+        metric.accumulate(learn)
+    hits = torch.cat([(pred == y)[y != -100].float() for pred, y in batches])
+    return float(metric.value), hits.mean().item()
+
+
+@pytest.mark.parametrize("last", ["all ignored", "one label", "an ignored half"])
+def test_a_metric_counts_labels_until_a_batch_shows_more(last):
+    g = torch.Generator().manual_seed(0)
+    full = [(torch.randint(0, 4, (8, 5), generator=g), torch.randint(0, 4, (8, 5), generator=g)) for _ in range(2)]
+    pred, y = torch.randint(0, 4, (8, 5), generator=g), torch.full((8, 5), -100)
+    if last == "one label":
+        y[0, 0] = pred[0, 0]
+    if last == "an ignored half":
+        y[:4] = pred[:4]
+    found, by_hand = shares([*full, (pred, y)])
+    assert found == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_a_mean_in_bfloat16_is_a_mean():
+    def mae(pred, y):
+        return (pred - y).abs().mean()
+
+    for i in range(30):
+        g = torch.Generator().manual_seed(i)
+        pred, y = (torch.randn(64, 1, generator=g).bfloat16() for _ in range(2))
+        metric = cbnb.AvgMetric(mae)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            metric.accumulate(SimpleNamespace(pred=pred, yb=(y,), xb=(), loss_func=nn.MSELoss(), eval_step=None))
+
+
+@pytest.mark.parametrize(
+    "call", [lambda learn: learn.predict(X[0]), lambda learn: learn.get_preds(dl=[(X,)])], ids=["predict", "get_preds"]
+)
+def test_a_loss_whose_target_is_optional_is_not_called_without_one(call):
+    data = torch.utils.data.TensorDataset(X, CLASS)
+    learn = cbnb.Learner(cbnb.DataLoaders.from_dsets(data, data, bs=16), nn.Linear(4, 3), lambda p, y=None: F.cross_entropy(p, y))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert len(call(learn)) >= 2
+
+
+def test_a_loss_of_scores_in_a_subclass_of_probabilities_gives_scores():
+    class OfScores(nn.NLLLoss):
+        def forward(self, pred, y):
+            return super().forward(pred.log_softmax(1), y)
+
+    data = torch.utils.data.TensorDataset(X, CLASS)
+    model = nn.Linear(4, 3)
+    learn = cbnb.Learner(cbnb.DataLoaders.from_dsets(data, data, bs=16), model, OfScores())
+    assert torch.allclose(learn.get_preds()[0], model(X), atol=1e-6)
