@@ -208,9 +208,8 @@ class AvgMetric(MeanMetric):
         self.is_first = True        # the next batch is the first one of a phase
     @property
     def value(self) -> Any:
-        if self.batch_weight is not None or self.ignores: return super().value
-        if not self.has_labels or self.averaging.over in ('items', 'neither'): return super().value
-        return self.mean_of_labels.everywhere
+        by_labels = self.has_labels and self.averaging.labels_may_count
+        return self.mean_of_labels.everywhere if by_labels else super().value
     def accumulate(self, learn: Any) -> None:
         pred, yb = learn.pred, learn.yb
         self.layout.read(learn, not self.chosen_outputs)
@@ -221,7 +220,7 @@ class AvgMetric(MeanMetric):
         kept, n = None if label is None else yb[0] != label, find_bs((yb, learn.xb))
         if self.ignores: return self.mean.add(value, n if kept is None else kept.sum())
         self.mean.add(value, n)
-        if kept is not None:
+        if kept is not None and self.averaging.labels_may_count:
             self.mean_of_labels.add(value, kept.sum())
             self.has_labels = True
         with torch.no_grad():      # one process alone might call a function that exchanges numbers

@@ -324,6 +324,11 @@ class Averaging:
         self.n_batches, self.known = 0, False
         self.over = ''                # 'items', 'labels' or 'neither'; empty: not known yet
 
+    @property
+    def labels_may_count(self) -> bool:
+        "Whether batches count by their labels, if they have some"
+        return self.over in ('', 'labels')
+
     def compare(self,
         name: str,                # name of the metric
         f: Callable[..., Any],    # called with the prediction and the targets
@@ -333,8 +338,9 @@ class Averaging:
         *yb: Any,                 # targets of the batch
     ) -> None:
         "Compare the value of a batch with the values of its halves. The call waits for the device, and the random state remains"
+        if self.known: return
         n = len(pred) if isinstance(pred, Tensor) and pred.ndim else 0
-        if self.known or n < 2 or not all(isinstance(y, Tensor) and y.ndim and len(y) == n for y in yb): return
+        if n < 2 or not all(isinstance(y, Tensor) and y.ndim and len(y) == n for y in yb): return
         self.n_batches += 1
         if self.n_batches & (self.n_batches - 1): return
         halves, restore = (slice(n//2), slice(n//2, n)), save_rng()
@@ -355,6 +361,6 @@ class Averaging:
         self.known, self.over = True, 'items' if fits[0] else 'labels' if any(fits) else 'neither'
         if not any(fits): warnings.warn(
             f'metric {name!r} is no mean over items: it is {number(whole)} for a batch of {sum(items)}, and {number(means[0])} as the mean of its two halves. '
-            f'So the mean over batches is not its value for all items. AccumMetric calls a function once with all items', NoMeanWarning, stacklevel=user_level())
+            'So the mean over batches is not its value for all items. AccumMetric calls a function once with all items', NoMeanWarning, stacklevel=user_level())
 
 class NoMeanWarning(UserWarning): "The mean of a metric over batches is not its value for all items"

@@ -24,13 +24,6 @@ from cbnb.lab.command import main
 from cbnb.toy import line_learner, wave_learner
 
 
-@pytest.fixture
-def lab(tmp_path):
-    book = LabBook(tmp_path / "runs")
-    yield book
-    book.close()
-
-
 def hooks():
     return cbnb.Learner.around_fits, cbnb.Learner.before_epochs, cbnb.Learner.batch_filters, type(line_learner().runs).on_take_back
 
