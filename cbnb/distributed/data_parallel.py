@@ -258,6 +258,12 @@ class Distributed(Callback):
         from cbnb.distributed.sharded import full_state
         return full_state(state)
 
+    def in_parts(self) -> AbstractContextManager[None]:
+        "Return a context manager in which states keep their sharded tensors"
+        if self.models is None: return nullcontext()
+        from cbnb.distributed.sharded import parts_kept
+        return parts_kept()
+
     def parted(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the state for this process. If the learner is sharded, each whole tensor of a sharded parameter or optimizer state is replaced by the part of this process
 

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import tempfile
 import threading
@@ -26,6 +27,7 @@ from typing import Any
 
 # %% ../../nbs/files/checkpoints.ipynb #e6521656
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 # %% ../../nbs/files/checkpoints.ipynb #529adc6b
@@ -93,7 +95,9 @@ def write_checkpoint(folder: str | Path,    # folder for all checkpoints; create
 
 def write_encoded(folder: str | Path,    # folder for all checkpoints; created if it is missing
     name: str,    # name of the new checkpoint, without the number in front
-    text: str, tensors: list[Tensor], **info: Any) -> Path:    # folder of the new checkpoint
+    text: str, tensors: list[Tensor],
+    shards: Path | None = None,    # folder with further files, which are moved into the checkpoint
+    **info: Any) -> Path:    # folder of the new checkpoint
     "Write a checkpoint of a state that `to_json` has already encoded"
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,6 +106,7 @@ def write_encoded(folder: str | Path,    # folder for all checkpoints; created i
         draft.mkdir()
         torch.save([_compact(t) for t in tensors], draft/'tensors.pt')
         (draft/'state.json').write_text(text)
+        for file in shards.iterdir() if shards else (): os.replace(file, draft/file.name)
         number = 1 + max((_number(f) for f in checkpoints(folder)), default=0)
         saved = datetime.now().astimezone().isoformat(timespec='milliseconds')
         content = dict(info, format=FORMAT, saved=saved, number=number, files=_file_sums(draft))
@@ -155,7 +160,11 @@ def read_checkpoint(path: str | Path) -> Any:    # the state that was passed to 
         if _sum_of(file) != there['sha256']: raise _damaged(path, f'the checksum of {name} is wrong')
     try:
         tensors = torch.load(path/'tensors.pt', map_location='cpu', weights_only=True)
+        if places := manifest.get('sharded'):
+            from cbnb.distributed.sharded import read_shards      # imported here because it loads much of torch
+            for i, whole in zip(places, read_shards(path), strict=True): tensors[i] = whole
         return from_json((path/'state.json').read_text(), tensors)
+    except ImportError: raise                # safetensors is not installed
     except Exception as e: raise _damaged(path, f'it cannot be read ({e})') from e
 
 # %% ../../nbs/files/checkpoints.ipynb #2a1367d2
@@ -342,6 +351,8 @@ def _warn_of_workers(dl: Any) -> None:
         'the items of the training loader draw random numbers in workers that stay from epoch to epoch: a fit '
         'resumed after its first epoch will draw others. With persistent_workers=False it will be exact')
 
+def _is_sharded(t: Tensor) -> bool: return hasattr(t, 'full_tensor')
+
 class Checkpoint(Callback):
     """Saves the state of a fit while it runs, so that you can resume the fit exactly
 
@@ -410,11 +421,16 @@ class Checkpoint(Callback):
         self.writer, self.told, self.began, self.rest, self.position = _Writer(self.background), False, None, None, None
         self.run_id = uuid.uuid4().hex[:8]
         self.described = described(learn)
-        _, tensors = to_json(learn.state_dict())     # raises TypeError now if the state cannot be stored
-        _warn_of_losses(learn)
         self.folder.mkdir(parents=True, exist_ok=True)
+        for old in self.folder.glob('.*.parts') if process_number() == 0 else (): shutil.rmtree(old, ignore_errors=True)
+        _, tensors = self._encoded()     # raises TypeError now if the state cannot be stored
+        _warn_of_losses(learn)
+        self.group = None
+        if self.background and any(map(_is_sharded, tensors)):
+            self.group = dist.new_group(backend='gloo')      # of the threads that write
+            learn.undo.callback(dist.destroy_process_group, self.group)
         learn.undo.callback(self.writer.wait)
-        self.writer.prepare(tensors)
+        self.writer.prepare([t for t in tensors if not _is_sharded(t)])
         self._listen()
         _warn_of_workers(learn.dls.train)
         resume, self.resume = self.resume, False
@@ -448,15 +464,33 @@ class Checkpoint(Callback):
                     run_id=self.run_id, of=self.described, monitor=self.monitor,
                     value=None if batch else self._value())
         with interrupts_wait():
-            text, tensors = to_json(learn.state_dict() | dict(
+            text, tensors = self._encoded(
                 epoch=epoch, batch=batch, run_id=self.run_id, n_process=n_processes(), began=self.began if batch else None,
-                position=self._position()))
+                position=self._position())
+            self.writer.wait()
+            written, places = self._write_parts(draft := folder/f'.{name}.{n_processes()}.parts', tensors)
+            if places: info['sharded'] = places
             def job(tensors: list[Tensor]) -> None:
-                write_encoded(folder, name, text, tensors, **info)
+                written()
+                if process_number(): return
+                write_encoded(folder, name, text, tensors, draft if places else None, **info)
+                shutil.rmtree(draft, ignore_errors=True)
                 _prune(folder, self.keep)
-            if process_number() == 0: self.writer.write(job, tensors)
+            plain = [torch.empty(0) if _is_sharded(t) else t for t in tensors]
+            if process_number() == 0 or places: self.writer.write(job, plain)
             self.due.begin(learn.train_iter)
         self._leave_if_told()
+
+    def _encoded(self, **more: Any) -> tuple[str, list[Tensor]]:
+        together = getattr(self.learn, 'data_parallel', None)
+        with together.in_parts() if together else contextlib.nullcontext(): return to_json(self.learn.state_dict() | more)
+
+    def _write_parts(self, folder: Path, tensors: list[Tensor]) -> tuple[Callable[[], None], list[int]]:
+        "Begin to write the sharded tensors. Return a function that waits for the end, and the places of these tensors"
+        places = [i for i, t in enumerate(tensors) if _is_sharded(t)]
+        if not places: return (lambda: None), places
+        from cbnb.distributed.sharded import write_shards
+        return write_shards([tensors[i] for i in places], folder, self.group, self.background), places
 
     def _position(self) -> dict[str, Any] | None:
         "Return the position of a training loader that can save it, if the position is plain data"

@@ -604,6 +604,19 @@ def test_a_sweep_that_was_interrupted_counts_its_batches(n, words):
         line_learner().lr_find(show_plot=False, cbs=Stops(n))
 
 
+@pytest.mark.parametrize("name", ["validate", "get_preds", "interpret"])
+def test_a_run_that_was_interrupted_says_where(name):
+    def press(cb):
+        if cb.iter == 1:
+            raise KeyboardInterrupt
+
+    learn = line_learner(dls=cbnb.DataLoaders(line_batches(3), line_batches(3), device="cpu"))
+    learn.add_cb(cbnb.Callback(after_loss=press))
+    with pytest.raises(cbnb.FitInterrupted, match=f"^{name} stopped at batch 1; learn is usable$"):
+        getattr(learn, name)()
+    assert not learn.running and learn.model.training and learn.called is None
+
+
 @pytest.mark.parametrize("at, words", [(0, "in epoch 0, training batch 0"), (1, "in epoch 0, training batch 1")])
 def test_an_error_of_a_loader_names_the_batch_that_it_did_not_give(at, words):
     def batches():
