@@ -233,7 +233,15 @@ def note(self: Run, kind: str, text: str, step: int | None = None, **more: Any) 
 
 # %% ../nbs/07_history.ipynb #6f4bd126
 class History:
-    "The runs of a learner, which you can index, export and save"
+    """The runs of a learner, which you can index, export and save
+
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner()
+        learn.fit(2)
+        history = History.from_json(learn.recorder.history.to_json())
+        assert history['epoch'] == [0, 1] and history[-1].status == 'done'
+    """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         _repr_html_ = _in_compare._repr_html_
         to_csv = _in_history_files.to_csv
@@ -272,6 +280,12 @@ class History:
             the history
         Raises:
             ValueError: this JSON has no "runs", so History.to_json did not write it
+        Example:
+            from cbnb.toy import line_learner
+            learn = line_learner()
+            learn.fit(2)
+            history = History.from_json(learn.recorder.history.to_json())
+            assert history['epoch'] == [0, 1] and history[-1].status == 'done'
         """
         text = source if isinstance(source, str) and source.lstrip()[:1] == '{' else Path(source).read_text()
         data, history = from_json_text(text), cls()
