@@ -239,7 +239,7 @@ class History:
         from cbnb.toy import line_learner
         learn = line_learner()
         learn.fit(2)
-        history = History.from_json(learn.recorder.history.to_json())
+        history: History = learn.recorder.history
         assert history['epoch'] == [0, 1] and history[-1].status == 'done'
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
@@ -280,12 +280,6 @@ class History:
             the history
         Raises:
             ValueError: this JSON has no "runs", so History.to_json did not write it
-        Example:
-            from cbnb.toy import line_learner
-            learn = line_learner()
-            learn.fit(2)
-            history = History.from_json(learn.recorder.history.to_json())
-            assert history['epoch'] == [0, 1] and history[-1].status == 'done'
         """
         text = source if isinstance(source, str) and source.lstrip()[:1] == '{' else Path(source).read_text()
         data, history = from_json_text(text), cls()
