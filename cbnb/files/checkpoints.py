@@ -38,7 +38,7 @@ from ..basics.optimizers import save_hypers
 from ..basics.patch import patch
 from ..basics.nested import from_json, left_out, to_json
 from .position import batches_from, continued, draws, has_workers, position_of, start_workers
-from ..basics.processes import any_over_processes, n_processes, process_number
+from ..basics.processes import any_over_processes, gather_over_processes, n_processes, process_number
 from ..callback import Callback
 from ..callback_list import as_list
 from .atomic import draft_of, explains_refusal, sweep_drafts, sync, sync_name
@@ -421,6 +421,7 @@ class Checkpoint(Callback):
         self.writer, self.told, self.began, self.rest, self.position = _Writer(self.background), False, None, None, None
         self.run_id = uuid.uuid4().hex[:8]
         self.described = described(learn)
+        if self._has_own_loaders(): self.described['data'] = '; '.join(gather_over_processes(self.described['data']))
         self.folder.mkdir(parents=True, exist_ok=True)
         for old in self.folder.glob('.*.parts') if process_number() == 0 else (): shutil.rmtree(old, ignore_errors=True)
         _, tensors = self._encoded()     # raises TypeError now if the state cannot be stored
@@ -493,14 +494,22 @@ class Checkpoint(Callback):
         return write_shards([tensors[i] for i in places], folder, self.group, self.background), places
 
     def _position(self) -> dict[str, Any] | None:
-        "Return the position of a training loader that can save it, if the position is plain data"
+        "Return the position of a training loader that can save it, if the position is plain data. If each process has a loader of its own, return the positions of all"
         try: to_json(position := position_of(self.learn.dls.train))
         except TypeError as e:
             if not self.told_of_loader: warn_user(
                 f'the position of the training loader cannot be stored ({e}): a fit resumed in an epoch will load the first batches and skip them')
             self.told_of_loader = True
-            return None
-        return position
+            position = None
+        return gather_over_processes(position) if self._has_own_loaders() else position
+
+    def _has_own_loaders(self) -> bool:
+        together = getattr(self.learn, 'data_parallel', None)
+        return bool(together and together.together and together.divided)
+
+    def _position_in(self, state: dict[str, Any]) -> Any:
+        found = state.get('position')
+        return (found[process_number()] if len(found) == n_processes() else None) if isinstance(found, list) else found
 
     def _value(self) -> float | None:
         value = next((run.epochs[-1].get(self.monitor) for run in self.learn.recorded_runs()[-1:] if run.epochs), None)
@@ -565,12 +574,15 @@ class Checkpoint(Callback):
         differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow)
         if state['batch'] and 'data' in differs: raise ValueError(
             f'{path} is in the middle of an epoch over other data: continue from one that ends an epoch')
+        if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
+            f"{path} is in the middle of an epoch of {state.get('n_process')} processes with loaders of their own: "
+            'continue with as many, or from one that ends an epoch')
         if why := state_differs(self.learn, state): raise ValueError(f'{path} belongs to another fit: {why}')
         self._say_where(path, state)
         self.learn.epoch = state['epoch']
         if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)
         else: self._load(state, differs)
-        if not state['batch'] and 'data' not in differs: self.position = state.get('position')
+        if not state['batch'] and 'data' not in differs: self.position = self._position_in(state)
         if self.learn.fit_length: self.learn.n_epoch = max(self.learn.n_epoch, state['epoch'] + 1) if not is_over(self.learn) else state['epoch']
 
     def _say_where(self, path: Path, state: dict[str, Any]) -> None:
@@ -611,7 +623,7 @@ class Checkpoint(Callback):
         for each, kept in zip(loaders, self.began['workers']):
             if kept: start_workers(each)
         set_rng_states(self.began['rng'], loaders)
-        position = None if 'data' in differs else state.get('position')
+        position = None if 'data' in differs else self._position_in(state)
         if position is not None and n == n_batches(dl): batches, self.position = iter(()), position     # for the next epoch
         else: batches = batches_from(dl, n) if position is None else continued(dl, position)
         self._load(state, differs)
