@@ -633,10 +633,13 @@ def test_an_empty_validation_loader_is_no_reason_to_warn():
     line_learner(dls=cbnb.DataLoaders(line_batches(1), [], device="cpu")).fit(1)
 
 
-def test_the_end_of_an_epoch_that_learnt_nothing_says_so():
-    learn = line_learner(dls=cbnb.DataLoaders([(P,)], device="cpu"))
-    with pytest.warns(UserWarning, match="the last batch had no targets, so nothing was learnt from it"):
-        learn.fit(1)
+def test_a_first_batch_that_teaches_nothing_says_so_at_once():
+    seen = []
+    learn = line_learner(dls=cbnb.DataLoaders([(P,), (P,)], device="cpu"))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        learn.fit(1, cbs=cbnb.Callback(after_batch=lambda cb: seen.append(len(warned))))
+    assert seen == [0, 1] and "the first batch had no targets, so nothing was learnt from it" in str(warned[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         line_learner().fit(1)
