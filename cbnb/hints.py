@@ -69,7 +69,7 @@ def check_length(
     learn: Loop,                 # the learner
     batches: Iterator[Any],      # the batches of the phase that begins
 ) -> Iterator[Any]:              # the same batches
-    "Warn at the end of a phase if the loader has not yielded as many batches as its length says, or batches without targets"
+    "Warn if the first training batch had no targets, and at the end of a phase if the loader has not yielded as many batches as its length says"
     __tracebackhide__ = True
     n, gave, parts = learn.n_iter, 0, 0          # `n_iter` becomes None once there are more
     while True:
@@ -78,10 +78,11 @@ def check_length(
         if not gave: parts = len(batch[0]) if type(batch[0]) in (tuple, list) else 0
         yield batch.pop()
         gave += 1
+        if gave == 1 and learn.training and not learn.yb and learn.loss_grad is None: warn_user(
+            'the first batch had no targets, so nothing was learnt from it: let the loader yield (inputs, targets), name the targets of dicts and '
+            "objects in DataLoaders(..., targets='y'), or pass a loss of the prediction alone, such as loss_func=lambda pred: pred.mean()")
     _compare_parts(learn, parts)
     if n is not None and n != gave and not is_over(learn): _warn_of_length(learn, n, gave)
-    if gave and learn.training and not learn.yb and learn.loss_grad is None: warn_user(
-        'the last batch had no targets, so nothing was learnt from it: see n_inp and targets of DataLoaders, or override Step.loss')
 
 _n_parts: WeakKeyDictionary[Loop, set[int]] = WeakKeyDictionary()       # learner -> numbers of elements of the batches of its own loaders
 

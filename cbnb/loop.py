@@ -287,7 +287,7 @@ def run_validation(self: Loop, dl: Iterable[Any]) -> None:
 
 # %% ../nbs/00_loop.ipynb #9c1af914
 class FitInterrupted(KeyboardInterrupt):
-    """Raised at the end of a fit that you stopped with Ctrl-C. The learner remains usable
+    """Raised at the end of a fit, or of another run, that you stopped with Ctrl-C. The learner remains usable
 
     Example:
         stopped = FitInterrupted('stopped in epoch 2 at batch 130; learn is usable')

@@ -13,6 +13,7 @@ from typing import Any
 
 # %% ../nbs/14_phase.ipynb #32c5a75e
 from .basics.arguments import as_number
+from .basics.buffers import ScalarBuffer
 from .basics.losses import MeanLoss
 from .basics.nested import find_bs, put_state, state_of
 from .basics.processes import gather_over_processes, n_processes
@@ -24,9 +25,10 @@ class PhaseMetrics:
     def __init__(self,
         metrics: Sequence[Any] = (),   # objects with `reset`, `accumulate(learn)` and `value`
         run: Any = None,               # the undo stack of the run, which identifies the run
+        losses: ScalarBuffer | None = None,      # the buffer for its losses, see `MeanLoss`
     ) -> None:
         self.metrics, self.run = metrics, run
-        self.loss = MeanLoss()
+        self.loss = MeanLoss(losses)
         self.parts: dict[str, MeanLoss] = {}     # name of a part of the loss -> its mean
         self.logged: dict[str, MeanLoss] = {}    # name of a value of `learn.log` -> its mean
         self.cancelled = False                   # whether the current batch was cancelled before its loss

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from typing import Any
 
 # %% ../../nbs/files/checkpoints.ipynb #e6521656
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 # %% ../../nbs/files/checkpoints.ipynb #529adc6b
@@ -37,7 +39,7 @@ from ..basics.optimizers import save_hypers
 from ..basics.patch import patch
 from ..basics.nested import from_json, left_out, to_json
 from .position import batches_from, continued, draws, has_workers, position_of, start_workers
-from ..basics.processes import any_over_processes, n_processes, process_number
+from ..basics.processes import any_over_processes, gather_over_processes, n_processes, process_number
 from ..callback import Callback
 from ..callback_list import as_list
 from .atomic import draft_of, explains_refusal, sweep_drafts, sync, sync_name
@@ -94,7 +96,9 @@ def write_checkpoint(folder: str | Path,    # folder for all checkpoints; create
 
 def write_encoded(folder: str | Path,    # folder for all checkpoints; created if it is missing
     name: str,    # name of the new checkpoint, without the number in front
-    text: str, tensors: list[Tensor], **info: Any) -> Path:    # folder of the new checkpoint
+    text: str, tensors: list[Tensor],
+    shards: Path | None = None,    # folder with further files, which are moved into the checkpoint
+    **info: Any) -> Path:    # folder of the new checkpoint
     "Write a checkpoint of a state that `to_json` has already encoded"
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,6 +107,7 @@ def write_encoded(folder: str | Path,    # folder for all checkpoints; created i
         draft.mkdir()
         torch.save([_compact(t) for t in tensors], draft/'tensors.pt')
         (draft/'state.json').write_text(text)
+        for file in shards.iterdir() if shards else (): os.replace(file, draft/file.name)
         number = 1 + max((_number(f) for f in checkpoints(folder)), default=0)
         saved = datetime.now().astimezone().isoformat(timespec='milliseconds')
         content = dict(info, format=FORMAT, saved=saved, number=number, files=_file_sums(draft))
@@ -156,7 +161,11 @@ def read_checkpoint(path: str | Path) -> Any:    # the state that was passed to 
         if _sum_of(file) != there['sha256']: raise _damaged(path, f'the checksum of {name} is wrong')
     try:
         tensors = torch.load(path/'tensors.pt', map_location='cpu', weights_only=True)
+        if places := manifest.get('sharded'):
+            from cbnb.distributed.sharded import read_shards      # imported here because it loads much of torch
+            for i, whole in zip(places, read_shards(path), strict=True): tensors[i] = whole
         return from_json((path/'state.json').read_text(), tensors)
+    except ImportError: raise                # safetensors is not installed
     except Exception as e: raise _damaged(path, f'it cannot be read ({e})') from e
 
 # %% ../../nbs/files/checkpoints.ipynb #2a1367d2
@@ -348,6 +357,8 @@ def _warn_of_workers(dl: Any) -> None:
         'the items of the training loader draw random numbers in workers that stay from epoch to epoch: a fit '
         'resumed after its first epoch will draw others. With persistent_workers=False it will be exact')
 
+def _is_sharded(t: Tensor) -> bool: return hasattr(t, 'full_tensor')
+
 class Checkpoint(Callback):
     """Saves the state of a fit while it runs, so that you can resume the fit exactly
 
@@ -416,11 +427,17 @@ class Checkpoint(Callback):
         self.writer, self.told, self.began, self.rest, self.position = _Writer(self.background), False, None, None, None
         self.run_id = uuid.uuid4().hex[:8]
         self.described = described(learn)
-        _, tensors = to_json(learn.state_dict())     # raises TypeError now if the state cannot be stored
-        _warn_of_losses(learn)
+        if self._has_own_loaders(): self.described['data'] = '; '.join(gather_over_processes(self.described['data']))
         self.folder.mkdir(parents=True, exist_ok=True)
+        for old in self.folder.glob('.*.parts') if process_number() == 0 else (): shutil.rmtree(old, ignore_errors=True)
+        _, tensors = self._encoded()     # raises TypeError now if the state cannot be stored
+        _warn_of_losses(learn)
+        self.group = None
+        if self.background and any(map(_is_sharded, tensors)):
+            self.group = dist.new_group(backend='gloo')      # of the threads that write
+            learn.undo.callback(dist.destroy_process_group, self.group)
         learn.undo.callback(self.writer.wait)
-        self.writer.prepare(tensors)
+        self.writer.prepare([t for t in tensors if not _is_sharded(t)])
         self._listen()
         _warn_of_workers(learn.dls.train)
         resume, self.resume = self.resume, False
@@ -459,25 +476,51 @@ class Checkpoint(Callback):
                     run_id=self.run_id, of=self.described, monitor=self.monitor,
                     value=None if batch else self._value())
         with interrupts_wait():
-            text, tensors = to_json(learn.state_dict() | dict(
+            text, tensors = self._encoded(
                 epoch=epoch, batch=batch, run_id=self.run_id, n_process=n_processes(), began=self.began if batch else None,
-                position=self._position()))
+                position=self._position())
+            self.writer.wait()
+            written, places = self._write_parts(draft := folder/f'.{name}.{n_processes()}.parts', tensors)
+            if places: info['sharded'] = places
             def job(tensors: list[Tensor]) -> None:
-                write_encoded(folder, name, text, tensors, **info)
+                written()
+                if process_number(): return
+                write_encoded(folder, name, text, tensors, draft if places else None, **info)
+                shutil.rmtree(draft, ignore_errors=True)
                 _prune(folder, self.keep)
-            if process_number() == 0: self.writer.write(job, tensors)
+            plain = [torch.empty(0) if _is_sharded(t) else t for t in tensors]
+            if process_number() == 0 or places: self.writer.write(job, plain)
             self.due.begin(learn.train_iter)
         self._leave_if_told()
 
+    def _encoded(self, **more: Any) -> tuple[str, list[Tensor]]:
+        together = getattr(self.learn, 'data_parallel', None)
+        with together.in_parts() if together else contextlib.nullcontext(): return to_json(self.learn.state_dict() | more)
+
+    def _write_parts(self, folder: Path, tensors: list[Tensor]) -> tuple[Callable[[], None], list[int]]:
+        "Begin to write the sharded tensors. Return a function that waits for the end, and the places of these tensors"
+        places = [i for i, t in enumerate(tensors) if _is_sharded(t)]
+        if not places: return (lambda: None), places
+        from cbnb.distributed.sharded import write_shards
+        return write_shards([tensors[i] for i in places], folder, self.group, self.background), places
+
     def _position(self) -> dict[str, Any] | None:
-        "Return the position of a training loader that can save it, if the position is plain data"
+        "Return the position of a training loader that can save it, if the position is plain data. If each process has a loader of its own, return the positions of all"
         try: to_json(position := position_of(self.learn.dls.train))
         except TypeError as e:
             if not self.told_of_loader: warn_user(
                 f'the position of the training loader cannot be stored ({e}): a fit resumed in an epoch will load the first batches and skip them')
             self.told_of_loader = True
-            return None
-        return position
+            position = None
+        return gather_over_processes(position) if self._has_own_loaders() else position
+
+    def _has_own_loaders(self) -> bool:
+        together = getattr(self.learn, 'data_parallel', None)
+        return bool(together and together.together and together.divided)
+
+    def _position_in(self, state: dict[str, Any]) -> Any:
+        found = state.get('position')
+        return (found[process_number()] if len(found) == n_processes() else None) if isinstance(found, list) else found
 
     def _value(self) -> float | None:
         value = next((run.epochs[-1].get(self.monitor) for run in self.learn.recorded_runs()[-1:] if run.epochs), None)
@@ -542,11 +585,14 @@ class Checkpoint(Callback):
         differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state))
         if state['batch'] and 'data' in differs: raise ValueError(
             f'{path} is in the middle of an epoch over other data: continue from one that ends an epoch')
+        if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
+            f"{path} is in the middle of an epoch of {state.get('n_process')} processes with loaders of their own: "
+            'continue with as many, or from one that ends an epoch')
         self._say_where(path, state)
         self.learn.epoch = state['epoch']
         if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)
         else: self._load(state, differs)
-        if not state['batch'] and 'data' not in differs: self.position = state.get('position')
+        if not state['batch'] and 'data' not in differs: self.position = self._position_in(state)
         if self.learn.fit_length: self.learn.n_epoch = max(self.learn.n_epoch, state['epoch'] + 1) if not is_over(self.learn) else state['epoch']
 
     def _say_where(self, path: Path, state: dict[str, Any]) -> None:
@@ -587,7 +633,7 @@ class Checkpoint(Callback):
         for each, kept in zip(loaders, self.began['workers']):
             if kept: start_workers(each)
         set_rng_states(self.began['rng'], loaders)
-        position = None if 'data' in differs else state.get('position')
+        position = None if 'data' in differs else self._position_in(state)
         if position is not None and n == n_batches(dl): batches, self.position = iter(()), position     # for the next epoch
         else: batches = batches_from(dl, n) if position is None else continued(dl, position)
         self._load(state, differs)
