@@ -42,9 +42,10 @@ class Callback(Configured, Events):
     Raises:
         TypeError: {type(self)}({name}=...): no event is called {name}...
     Example:
-        names = dict(CSVLogger='csv_logger', LRFinder='lr_finder', MCDropoutCallback='mc_dropout',
-                     ReduceLROnPlateau='reduce_lr_on_plateau', CallbackFoo='callback_foo')
-        for name, snake in names.items(): assert type(name, (Callback,), {})().name == snake
+        class Clip(Callback):
+            run_valid, run_in = False, ('fit',)
+            def before_batch(self): pass
+            def before_epoch(self): pass
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         def __call__(self, event_name: str) -> Any: ...

@@ -321,6 +321,12 @@ class TrainEvalCallback(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+    Example:
+        from cbnb.all import *
+        from cbnb.toy import line_learner
+        learn = line_learner(cbs=TrainEvalCallback, default_cbs=False)      # the only callback that each fit needs
+        learn.fit(1)
+        assert learn.train_iter == 2
     """
     order = -10
 

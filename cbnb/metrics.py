@@ -62,7 +62,15 @@ class RunningMean:
 
 # %% ../nbs/11_metrics.ipynb #d29cdb44
 class Metric:
-    "Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result"
+    """Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result
+
+    Example:
+        class Batches(Metric):
+            def reset(self): self.n = 0
+            def accumulate(self, learn): self.n += 1           # called after each batch
+            value = property(lambda self: self.n)
+        assert Batches().name == 'batches'
+    """
     adapters: ClassVar[tuple[Callable[[Any], Any], ...]] = ()     # make a metric of an object of another library, or return None
     chosen_outputs: tuple[Any, ...] = ()         # see `set_indexes`; empty: prediction and targets
     _name: str | None = None

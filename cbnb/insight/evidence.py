@@ -243,7 +243,9 @@ def probe(
         for p in model.parameters(): p.grad = None
         with waiting.lifted():
             try: e.loss = compute_loss(learn, e.batch)
-            except Exception as error: e.failed = error
+            except Exception as error:
+                e.failed = error
+                for add_note in learn.error_notes: add_note(learn, error, batch)
     e.pred, e.calls = learn.pred, loss_calls(calls.noted)
     if not e.failed:
         with torch.no_grad(): note_metrics(e)
