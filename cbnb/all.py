@@ -144,4 +144,5 @@ CallbackList.adapt = staticmethod(adapt)      # for callbacks of other libraries
 CallbackList.settings = staticmethod(twins.settings)
 CallbackList.on_add = (twins.warn_of_hidden, twins.warn_of_rivals)
 Callback.method_checks = (hints.check_method,)
+Callback.attribute_checks = (twins.warn_of_attribute,)
 Metric.adapters = (adapt_sklearn, adapt_metric)     # for metrics of other libraries

@@ -202,7 +202,7 @@ class CancelFitException(CancelException):
 
 # %% ../nbs/01_events.ipynb #34962c56
 def not_honoured(
-    cancel: CancelException,   # a cancel exception that no guard caught
+    cancel: CancelException,   # a cancel exception that no level caught
 ) -> str:
     "Return a message that explains why `cancel` had no effect where it was raised"
     level, which = cancel.level, {TRAIN: 'training', VALIDATE: 'validation'}

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from ..basics.losses import LossCalls
 from ..basics.nested import entries, find_bs, is_empty, map_rows, to_device
 from ..learner import Learner
-from ..metrics import view_for_metric
+from ..basics.metric_functions import view_for_metric
 from ..phase import fresh
 from ..undo import UndoStack, interrupts_wait
 
