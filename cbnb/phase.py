@@ -17,7 +17,7 @@ from .basics.buffers import ScalarBuffer
 from .basics.losses import MeanLoss
 from .basics.nested import find_bs, put_state, state_of
 from .basics.processes import gather_over_processes, n_processes
-from .metrics import view_for_metric
+from .basics.metric_functions import view_for_metric
 
 # %% ../nbs/14_phase.ipynb #a629ed0b
 class PhaseMetrics:

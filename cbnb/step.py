@@ -22,7 +22,16 @@ from .basics.patch import patch
 from typing import TYPE_CHECKING, Any
 
 class Step:
-    "The work on one batch, in five methods that you can override"
+    """The work on one batch, in five methods that you can override
+
+    Example:
+        from cbnb.toy import close, line_learner
+        class Doubled(Step):
+            def backward(self, learn): (2*learn.loss_grad).backward()
+        learn = line_learner(train_step=Doubled())
+        learn.fit(1)
+        assert close(learn.model.a.item(), 2*(1 - 0.6**2))     # 1.28: two updates with twice the gradient
+    """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         def _call_loss_func(self, learn: Any) -> Any: ...
         def batch_weight(self, learn: Any) -> Any: ...

@@ -30,7 +30,8 @@ from .findings import Finding
 from .model_faults import is_new
 from .texts import finding
 from ..learner import Learner
-from ..metrics import AvgMetric, view_for_metric
+from ..basics.metric_functions import view_for_metric
+from ..metrics import AvgMetric
 from ..phase import fresh
 
 # %% ../../nbs/insight/small_trainings.ipynb #3982fb06
