@@ -285,7 +285,7 @@ def leak(e: Evidence) -> Iterator[Finding]:
 def near_leak(e: Evidence) -> Iterator[Finding]:
     "D12: items of validation are nearly equal to training items, as if they were copies with a little noise"
     x, v = _rows_of(e.items), _rows_of(e.valid)
-    if x is None or v is None or not (x.is_floating_point() and v.is_floating_point()) or x.shape[1:] != v.shape[1:] or min(len(x), len(v)) < 50 or x[0].numel() < 2: return
+    if x is None or v is None or not (x.is_floating_point() and v.is_floating_point()) or x.shape[1:] != v.shape[1:] or min(len(x), len(v)) < 50 or x[0].numel() < 2 or any(leak(e)): return
     x, v = ((t.flatten(1)/x.flatten(1).std(0).clamp_min(1e-6)).float() for t in (x, v))
     if not (x.isfinite().all() and v.isfinite().all()): return
     own, across = torch.cdist(x, x).fill_diagonal_(math.inf).amin(1), torch.cdist(v, x).amin(1)
