@@ -250,7 +250,7 @@ class _States(MutableMapping):
         for opt in self.optimizers:
             if p in opt.state or any(p is q for g in opt.param_groups for q in g['params']):
                 return opt.state
-        raise KeyError(p)
+        raise KeyError(f'none of the {len(self.optimizers)} optimizers holds this parameter of shape {tuple(p.shape)}')
     def __getitem__(self, p: Tensor) -> Any: return self._of(p)[p]
     def __setitem__(self, p: Tensor, value: Any) -> None: self._of(p)[p] = value
     def __delitem__(self, p: Tensor) -> None: del self._of(p)[p]

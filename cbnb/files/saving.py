@@ -83,10 +83,10 @@ def read_file(path: str | Path, map_location: Any = 'cpu', trust: bool = False, 
     "Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`"
     with open(path, 'rb'): pass       # if the file cannot be opened, the system's error says why
     is_zip, damaged = _is_zip(path), f'{path} is damaged, or was not written by {writer}'
-    if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}')
+    if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}. Pass another copy of the file')
     try: return torch.load(path, map_location=map_location, weights_only=not trust)
     except Exception as e:
-        if not is_zip or 'PytorchStreamReader' in str(e): raise ValueError(damaged) from e
+        if not is_zip or 'PytorchStreamReader' in str(e): raise ValueError(f'{damaged}. Pass another copy of the file') from e
         if isinstance(e, pickle.UnpicklingError): raise _needs_trust(path, e) from e
         e.add_note(f'while reading {path}')
         raise
