@@ -47,7 +47,9 @@ def _decided(found: list[Finding], trained: list[Finding]) -> list[Finding]:
 
 def _of_failure(e: 'Evidence') -> Finding:
     from cbnb.insight.texts import finding
-    return finding('X1', 'the first batch', type(e.failed).__name__, 'no error', error=e.failed)
+    notes = [note for note in getattr(e.failed, '__notes__', ()) if not note.startswith('in layer ')]       # of `learn.error_notes`
+    return finding('X1', 'the first batch', type(e.failed).__name__, 'no error', error=e.failed,
+                   fix=notes[-1] if notes else 'learn.fit(1) shows where it is raised')
 
 # %% ../../nbs/insight/check.ipynb #76f3607a
 def _layer_bars(title: str, values: dict[str, float], marked: Any, percent: bool = False) -> 'Figure | None':

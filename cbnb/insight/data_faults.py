@@ -17,7 +17,7 @@ from typing import Any
 # %% ../../nbs/insight/data_faults.ipynb #e3782d3f
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, RandomSampler, Subset
 
 # %% ../../nbs/insight/data_faults.ipynb #65f31ea6
 from ..basics.nested import to_device
@@ -253,6 +253,8 @@ def ignored_targets(e: Evidence) -> Iterator[Finding]:
 def sorted_batches(e: Evidence) -> Iterator[Finding]:
     "D10: the loader does not shuffle, and the items are in the order of their targets"
     dl = e.learn.dls.train
+    if e.in_order is not None and isinstance(getattr(e.learn.dls.valid, 'sampler', None), RandomSampler): yield finding(
+        'D10.swapped', 'the loaders', 'that of validation shuffles, and that of training does not', 'the reverse')
     if e.in_order is None or not e.kind or not (bs := dl.batch_size): return
     first, drawn = (next((t for _, t in leaves(part[1])), None) for part in (e.in_order, e.items))
     if first is None or drawn is None or len(first) < 2*bs: return

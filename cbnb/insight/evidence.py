@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from ..basics.losses import LossCalls
 from ..basics.nested import entries, find_bs, is_empty, map_rows, to_device
 from ..learner import Learner
-from ..metrics import view_for_metric
+from ..basics.metric_functions import view_for_metric
 from ..phase import fresh
 from ..undo import UndoStack, interrupts_wait
 
@@ -244,7 +244,9 @@ def probe(
         for p in model.parameters(): p.grad = None
         with waiting.lifted():
             try: e.loss = compute_loss(learn, e.batch)
-            except Exception as error: e.failed = error
+            except Exception as error:
+                e.failed = error
+                for add_note in learn.error_notes: add_note(learn, error, batch)
     e.pred, e.calls = learn.pred, loss_calls(calls.noted)
     if not e.failed:
         with torch.no_grad(): note_metrics(e)

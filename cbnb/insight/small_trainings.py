@@ -32,7 +32,8 @@ from .model_faults import is_new
 from .plan_faults import planned_rates
 from .texts import finding
 from ..learner import Learner
-from ..metrics import AvgMetric, view_for_metric
+from ..basics.metric_functions import view_for_metric
+from ..metrics import AvgMetric
 from ..phase import fresh
 
 # %% ../../nbs/insight/small_trainings.ipynb #3982fb06
