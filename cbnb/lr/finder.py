@@ -483,7 +483,7 @@ def if_rough(
     "Say that the rate of a fresh model is rough if an epoch has few items, and what to do about it"
     if not epoch_size or not 0 < epoch_size[1] <= ROUGH_ITEMS: return ''
     call = f'lr_find(n_epoch={n_epoch:g}, trials=1.)' if n_epoch else 'lr_find(trials=1.)'
-    return (f'rough, because {epoch_size[1]:.0f} training items are few: {call} makes up to {MOST_FITS} whole fits with rates around it, '
+    return (f'rough, because {in_words(epoch_size[1], "training item")} are few: {call} makes up to {MOST_FITS} whole fits with rates around it, '
             'undoes each, and takes the rate with the lowest validation loss. Then fit with keep_best=True')
 
 # %% ../../nbs/lr/finder.ipynb #8bcb9a75
@@ -892,8 +892,7 @@ def _try_rates(self: Learner,
         trial = run(plan.steps, lr, f'trial {len(found.trials) + 1} of {plan.most}')
         if runs[-1].stopped != 'by hand': found.trials.append(trial)
     found.trial_plan = plan if found.trials else None
-    if found.trials and trials is None:
-        found.remark += f'; with {found.epoch_size[1]:.0f} training items, fits tell more than a sweep (trials=False: only the sweep)'
+    if found.trials and trials is None: found.remark += '; with so few items, fits tell more than a sweep (trials=False: only the sweep)'
     found.n_batches += sum(r.n_seen for r in runs)
     found.take(*found.best_rate(found.planned_steps))
 

@@ -151,7 +151,7 @@ def test_few_items_get_whole_fits_by_default(capsys):
     assert capsys.readouterr().out.count("lr_find:") == 1  # only where trials were asked for
     assert (found.lr, found.trials, found.rule, found.n_batches) == (asked.lr, asked.trials, "trials", asked.n_batches)
     assert sum(count()) == found.n_batches and not found.rough
-    assert "with 160 training items, fits tell more than a sweep (trials=False: only the sweep)" in found.reason
+    assert "with so few items, fits tell more than a sweep (trials=False: only the sweep)" in found.reason
     assert found.plan_for(40) and "lr_find(n_epoch=40, trials=1.)" in found.rough  # no fit has had this length
     learn.remove_cb(next(cb for cb in learn.cbs if type(cb) is cbnb.Callback))
     assert not without_result(before, learn)
