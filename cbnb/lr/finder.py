@@ -251,7 +251,7 @@ class LRFinder(UpdateCounter):
     moved: Any = None                      # `UpdateNorms`, which measures the norms during the sweep
     epoch_batches: int | None = None       # batches in an epoch; None: not known
     n_items = 0                            # items seen
-    pace = math.inf                        # seconds of a batch, after the tenth update
+    pace = n_tenth = math.inf              # seconds of a batch, after the tenth update; batches until then
     bad_data, several = '', False          # message about bad items; whether there are several optimizers
 
     def __init__(self, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int = 100, stop_div: bool = True, beta: float = 0.98):
