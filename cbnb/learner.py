@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 # %% ../nbs/04_learner.ipynb #02713ab8
-from . import runs  # noqa: F401 (adds `evaluating`, `where` and others to the loop)
+from . import phase, runs  # noqa: F401 (add `batch_weight` to the step, and `evaluating`, `where` and others to the loop)
 from .basics.arguments import Every, as_count, as_duration, checked_loss_func, checked_model, checked_moms, hinted
 from .basics.fused import zero_grad
 from .basics.loaders import as_loader
