@@ -16,7 +16,7 @@ from .basics.patch import patch
 from .basics.text import log_nothing, plural
 from .basics.trained_modules import training_modes
 from .events import BATCH_EVENTS, EPOCH, FIT
-from .loop import PHASE_STATE, Loop
+from .loop import PHASE_STATE, FitInterrupted, Loop
 from .undo import interrupts_act
 
 # %% ../nbs/17_runs.ipynb #3e4fcd0b
@@ -31,14 +31,25 @@ def evaluating(self: Loop, purpose: str, cbs: Any = None, inner: bool = False) -
         inner: fire only the events of the validation phase, as inside another run
     Returns:
         a function that evaluates a loader
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner()
+        with learn.evaluating('validate') as evaluate:
+            evaluate(learn.dls.valid)
+            assert learn.purpose == 'validate' and not learn.model.training
+        assert learn.model.training                            # the same mode as before
     """
     nested, modes = inner or self.running, training_modes(self)
     if inner: self.to_dls_device()                     # otherwise `before_fit` does this
     def evaluate(dl: Iterable[Any]) -> None:
         __tracebackhide__ = True
-        with interrupts_act():
-            if nested: self.run_validation(independent_loader(dl))      # an outer run may be iterating over it
-            else: self.level(FIT, self.level, EPOCH, self.run_validation, dl)
+        try:
+            with interrupts_act():
+                if nested: self.run_validation(independent_loader(dl))      # an outer run may be iterating over it
+                else: self.level(FIT, self.level, EPOCH, self.run_validation, dl)
+        except KeyboardInterrupt:
+            if nested: raise
+            raise FitInterrupted(f'{self.stopped_where()}; learn is usable') from None
     def restore() -> None:
         for m, training in modes.items(): m.training = training
     with self.run_as(purpose, cbs):

@@ -845,4 +845,5 @@ def interpret(self: Learner, dl: Any = None, classes: Any = None, show: Any = No
         interp = learn.interpret()
         interp
     """
-    return Interpretation(predictions(self, dl, classes, act, task, how=show, decode=decode, columns=columns))
+    with self.for_now('called', 'interpret'):
+        return Interpretation(predictions(self, dl, classes, act, task, how=show, decode=decode, columns=columns))

@@ -75,7 +75,8 @@ class Samples(Callback):
         learn.fit(4)
         assert learn.samples.epochs == [0, 1, 2, 3]
     """
-    order, run_in, no_state = 66, ('fit',), ('batch', 'parts', 'cards', 'epochs', 'handle')
+    order, run_in, no_state = 66, ('fit',), ('batch', 'parts', 'cards', 'epochs', 'handle', 'to_notebook')
+    to_notebook: Any = None     # in a process of `fit_distributed`: calls `in_notebook` of your callback
 
     def __init__(self, n: int = 8, every: int = 1, dl: Any = None, show: Any = None, classes: Any = None, decode: Any = None,
             columns: Sequence[str] | None = None, act: Any = None, task: str | None = None):
@@ -110,7 +111,7 @@ class Samples(Callback):
         except Exception as e:
             self.failed = True
             warn_user(f'Samples could not predict the items, and will not try again in this fit: {type(e).__name__}: {e}')
-        else: self._display(cards_html(self.cards[-1]))
+        else: self.show(False)
 
     def _add(self, epoch: int) -> None:
         found = predictions(self.learn, [self.batch]*n_processes(), **self.options, **self.looks_now)
@@ -124,20 +125,29 @@ class Samples(Callback):
             kept = slice(len(self.epochs) % 2 + 1, None, 2)       # with the last one
             self.epochs, self.cards = self.epochs[kept], self.cards[kept]
 
-    def _display(self, page: str) -> None:
-        "Show HTML in a notebook, in the place of what was shown before"
-        if process_number() or not shell(): return
+    def show(self, ended: bool) -> None:
+        """Show the cards in a notebook, in the place of those shown before. Elsewhere, print the last ones when the fit has ended
+
+        Args:
+            ended: True: with a slider over the epochs
+        """
+        epochs, cards = (self.epochs, self.cards) if ended else (self.epochs[-1:], self.cards[-1:])
+        if self.to_notebook is not None: return self.to_notebook(epochs=epochs, cards=cards, ended=ended)
+        if process_number(): return
+        text = f'{said(epochs[-1], cards[-1])}\n{cards_text(cards[-1])}'
+        if not shell(): return print(text) if ended else None
         from IPython.display import display
-        bundle = {'text/html': page, 'text/plain': self._text()}
+        bundle = {'text/html': samples_html(epochs, cards) if ended else cards_html(cards[-1]), 'text/plain': text}
         if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
         else: self.handle.update(bundle, raw=True)
 
-    def _text(self) -> str: return f'{said(self.epochs[-1], self.cards[-1])}\n{cards_text(self.cards[-1])}'
+    def in_notebook(self, epochs: list[int], cards: list[list[Card]], ended: bool) -> None:
+        "Store and show the cards of another process"
+        self.epochs, self.cards = epochs, cards
+        self.show(ended)
 
     def _finish(self) -> None:
         self.batch = None
-        if not self.cards: return
-        if shell(): self._display(samples_html(self.epochs, self.cards))
-        elif process_number() == 0: print(self._text())
+        if self.cards: self.show(True)
 
     def _repr_html_(self) -> str: return samples_html(self.epochs, self.cards) if self.cards else repr(self)

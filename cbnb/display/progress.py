@@ -34,7 +34,6 @@ from .front_end import by_name, display_mode
 from .look import COLORS, WIDEST, css_variables, lr_text, sparkline, value_text
 from .page_script import asset, runs_scripts, still_image
 from .run_charts import small_charts
-from .run_charts import small_charts
 from ..learner import Learner
 from ..history import Run
 
@@ -165,7 +164,7 @@ _SHORT = 8        # rows of a shortened table, for repeated updates and for page
 # %% ../../nbs/display/progress.ipynb #d53e810b
 class Progress(NamedTuple):
     "The progress of a run"
-    purpose: str                  # purpose of the run: one of `PURPOSES`
+    purpose: str                  # 'fit', 'lr_find', or the method that you called, such as 'get_preds'
     epochs: int                   # number of complete epochs
     n_epoch: int                  # number of planned epochs
     batches: int                  # number of complete batches in this pass over a loader, or updates in a sweep
@@ -177,7 +176,7 @@ class Progress(NamedTuple):
     loss: float | None = None     # smoothed training loss; None: not known
     lr: float | None = None       # learning rate of the last parameter group; None: not known
     mom: float | None = None      # momentum of the last parameter group; None: not known
-    stage: str = ''               # current stage of a search for a learning rate
+    stage: str = ''               # current stage of a search for a learning rate or a batch size
     sweep: Any = None             # the `LRFinder` whose curve grows; None: another run
 
     def words(self,
@@ -189,8 +188,8 @@ class Progress(NamedTuple):
             stage = f', {self.stage}'*bool(self.stage)
             return f'lr_find{stage}: {self.batches}{of} updates, lr {self.lr:.2g}'
         said = dict(epochs=f'{self.epochs} of {self.n_epoch} epochs', batch=f'batch {self.batches}{of}')
-        if self.purpose != 'fit': return f'{self.purpose}: {said["batch"]}'
-        if not self.training: said['batch'] += ' of validation'
+        if self.purpose != 'fit': said = dict(epochs=f'{self.purpose}: {self.stage or said["batch"]}')
+        elif not self.training: said['batch'] += ' of validation'
         if self.loss is not None: said['loss'] = f'loss {self.loss:.4f}'
         if self.rate: said['rate'] = f'{self.rate:,.0f} samples/s'
         if self.left is not None: said['left'] = f'{clock(self.left)} left'
@@ -492,6 +491,7 @@ class LogDisplay:
     live = False             # whether `progress` shows anything
     poll_every = math.inf    # seconds between calls of `poll`
     callback: Any = None     # the `ProgressCallback` that uses this display
+    stopped = False          # whether Stop was pressed, below a run that is not a fit
 
     def progress(self, at: Progress) -> None:
         "Show the progress of the run. By default, show nothing"
@@ -613,7 +613,7 @@ _STARTING = 'waiting for the first batch'
 # %% ../../nbs/display/progress.ipynb #f7299990
 DISPLAYS: dict[str, str | Callable[[], Any]] = dict(    # mode -> display, or 'module:name' of one
     widgets='cbnb.display.dashboard:Dashboard',
-    sweep='cbnb.display.sweep:SweepDisplay', plain=NotebookDisplay, terminal=TerminalDisplay, lines=LogDisplay)
+    stop='cbnb.display.sweep:StopDisplay', plain=NotebookDisplay, terminal=TerminalDisplay, lines=LogDisplay)
 
 def make_display(mode: str) -> LogDisplay:
     "Make a new display for a display mode"
@@ -705,14 +705,14 @@ class ProgressCallback(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None: pass
 
     def choose_display(self, with_table: Any) -> None:
-        """Make the display for the current display mode, or for 'widgets' if `place` is set. In place of 'widgets', a sweep of the learning rate has 'sweep', and any other run without a table, or without `learn.create_mbar`, has 'plain'
+        """Make the display for the current display mode, or for 'widgets' if `place` is set. In place of 'widgets', a run that is not a fit has 'stop', and a fit without a table, and any run without `learn.create_mbar`, has 'plain'
 
         Args:
             with_table: whether the run has a table of epochs
         """
         mode = 'widgets' if self.place else display_mode()
         if mode == 'widgets' and not (with_table and self.learn.create_mbar):
-            mode = 'sweep' if self.learn.purpose == 'lr_find' and self.learn.create_mbar else 'plain'
+            mode = 'stop' if self.learn.purpose != 'fit' and self.learn.create_mbar else 'plain'
         self.shown = make_display(mode)
         self.shown.callback = self
 
@@ -777,10 +777,11 @@ class ProgressCallback(Callback):
         if learn.purpose == 'lr_find': return _sweep_progress(learn)
         n = learn.n_iter or self._length(learn.training)
         n = n if n is None or learn.iter < n else None              # the guessed length was too low
-        seen: dict[str, Any] = dict(purpose=learn.purpose, epochs=learn.epoch, n_epoch=learn.n_epoch,
+        seen: dict[str, Any] = dict(purpose=learn.run_name, epochs=learn.epoch, n_epoch=learn.n_epoch,
                     batches=learn.iter + 1, n_batches=n, training=learn.training)
         if learn.purpose != 'fit':
-            return Progress(**seen, share=(learn.iter + 1)/learn.n_iter if learn.n_iter else None)
+            share = (learn.iter + 1)/learn.n_iter if learn.n_iter else None
+            return Progress(**seen, share=share, left=share and (now - self.begun)*(1/share - 1))
         return Progress(**seen | self._fit_progress(now))
 
     def _fit_progress(self, now: float) -> dict[str, float | None]:

@@ -272,7 +272,7 @@ def _write_job(learn: Learner, folder: Path, **call: Any) -> None:
     from cbnb.distributed.worker import dump        # imported here, so that `import cbnb` stays fast
     dump(dict(learn=learn, rng=rng_state(loaders_of(learn)), **call), folder/'job')
 
-def _follow(learn: Learner, n: int, folder: Path) -> str | None:
+def _follow(learn: Learner, n: int, folder: Path, cbs: Any) -> str | None:
     "Train in new processes, and show the fit in this process. Return the place where the fit was interrupted, or `None` if it was not interrupted"
     __tracebackhide__ = True
     from cbnb.distributed.worker import Mirror
@@ -281,7 +281,7 @@ def _follow(learn: Learner, n: int, folder: Path) -> str | None:
     with learn.run_as('fit'), contextlib.ExitStack() as stack:
         crew = Crew(n, folder, on_gpus(learn))
         stack.callback(crew.end)
-        watch = _Watch(crew, Mirror(learn, crew.send))
+        watch = _Watch(crew, Mirror(learn, crew.send, cbs))
         stack.callback(watch.mirror.abandon)
         watch.run()
         if watch.trouble.since is not None: raise watch.trouble.first(crew)
@@ -300,6 +300,13 @@ def fit_distributed(self: Learner, n_epoch: int | str, n_process: int | None = N
         n_process: number of processes on this machine; None: one per GPU, or two without GPUs
         method: name of the method that trains: 'fit_one_cycle', 'fine_tune', ...
         **kwargs: further arguments of that method: `lr`, `cbs`, ...
+    Example:
+        from cbnb.toy import wave_learner
+        learn = wave_learner(cbs=ProgressCallback, quiet=False)
+        learn.fit_distributed(5, n_process=2)
+        run = learn.recorder.last()
+        assert run.n_steps == 5*16                           # each step takes a batch in both processes: 16 of 32
+        assert run['valid_loss'][-1] < 0.1
     """
     __tracebackhide__ = True
     from cbnb.distributed.worker import load, take_result
@@ -307,6 +314,6 @@ def fit_distributed(self: Learner, n_epoch: int | str, n_process: int | None = N
     n = process_count(self, n_process)
     with interrupts_wait(), temporary_folder() as folder, _unless_done(self):
         with interrupts_act(): _write_job(self, folder, method=method, n_epoch=n_epoch, kwargs=kwargs)
-        word = _follow(self, n, folder)
+        word = _follow(self, n, folder, kwargs.get('cbs'))
         take_result(self, kwargs, load(folder/'result'))
     if word is not None: raise FitInterrupted(word) from None

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LEFT_OUT', 'ASKED', 'FITTED', 'dump', 'load', 'Messages', 'Printed', 'take_over', 'Begins', 'Orders', 'RunFeed',
-           'add_news', 'MessageDisplay', 'send_displays', 'Mirror', 'do_job', 'result_of', 'take_result',
-           'error_report', 'main']
+           'add_news', 'MessageDisplay', 'callbacks_of', 'send_displays', 'Mirror', 'do_job', 'result_of',
+           'take_result', 'error_report', 'main']
 
 # %% ../../nbs/distributed/worker.ipynb #998a4e4d
 import atexit
@@ -279,21 +279,30 @@ class MessageDisplay(LogDisplay):
         self.send('finish', word=word, as_planned=as_planned, news=self.feed())
 
 # %% ../../nbs/distributed/worker.ipynb #ba6be1ee
+def callbacks_of(learn: Learner, cbs: Any) -> list[Any]:
+    "Return the callbacks of a learner and those passed to its fit, which may be classes"
+    return [*learn.cbs, *as_list(cbs)]
+
 def send_displays(learn: Learner, send: Callable[..., None],    # called with the kind of a message, and its contents as keyword arguments
+    cbs: Any = (),      # the argument `cbs` of the fit
 ) -> None:
     "Send the progress and the table of all further runs as messages. The display mode of the whole process changes"
     DISPLAYS['lines'] = lambda: MessageDisplay(send)
     set_display('lines')
     for progress in learn.callbacks.find(ProgressCallback): progress.every = 0.1
     if learn.logger is not print: learn.logger = lambda row: send('log', row=row)
+    for i, cb in enumerate(callbacks_of(learn, cbs)):
+        if hasattr(cb, 'in_notebook'): cb.to_notebook = staticmethod(functools.partial(send, 'callback', i=i))
+
 
 # %% ../../nbs/distributed/worker.ipynb #df6f4380
 ASKED = dict(stopping=False, paused=False, lr_scale=1.)      # settings of `Steering` at the start of a fit
 
 class Mirror:
     "Show the fit of another process, and send the settings of the controls to that process"
-    def __init__(self, learn: Learner, send: Callable[..., None]):
+    def __init__(self, learn: Learner, send: Callable[..., None], cbs: Any = ()):    # the argument `cbs` of the fit
         self.learn, self.send = learn, send
+        self.cbs = callbacks_of(learn, cbs)
         self.shown: Any = None        # the display; None: no fit is under way
         self.at: Progress | None = None
         self.run: Run | None = None
@@ -339,6 +348,11 @@ class Mirror:
     def write(self, text: str, to: str) -> None:
         "Write printed text to `sys.stdout` or `sys.stderr`"
         getattr(sys, to).write(text)
+
+    def callback(self, i: int, **content: Any) -> None:
+        "Call `in_notebook` of callback number `i`, which belongs to this process"
+        if isinstance(self.cbs[i], type): self.cbs[i] = self.cbs[i]()
+        self.cbs[i].in_notebook(**content)
 
     def draw(self) -> None:
         "Process the clicks on the controls, and show the progress if a redraw is due"
@@ -437,7 +451,7 @@ def _work(folder: Path, rank: int, tell: Messages, orders: Orders) -> str | None
     job = load(folder/'job', gpu)
     learn = orders.learn = job['learn']
     if gpu is not None and hasattr(learn.dls, 'to'): learn.dls.to(torch.device('cuda', gpu))
-    if rank == 0: send_displays(learn, tell)
+    if rank == 0: send_displays(learn, tell, job['kwargs'].get('cbs'))
     word = do_job(job, tell)
     result = result_of(learn, job['kwargs'])           # called in all processes, which may exchange parts of the state
     if rank == 0: dump(result, folder/'result')

@@ -71,6 +71,44 @@ def is_quiet(page: NotebookPage) -> bool:
     return page.errors() == [] and page.console_errors() == [] and page.outside_requests() == []
 
 
+def test_predictions_and_a_search_for_a_batch_size_stop_at_a_click(lab: Lab):
+    setup = """
+import torch
+from cbnb.all import *
+from helpers import Held
+from torch import nn
+from torch.utils.data import Dataset
+
+class Slow(Dataset):
+    def __len__(self): return 4000
+    def __getitem__(self, i): return torch.ones(2)*i/4000, torch.tensor([1.])
+
+class SlowFrom32(Held):
+    def after_batch(self):
+        if len(self.xb[0]) >= 32: super().after_batch()
+
+learn = Learner(DataLoaders.from_datasets(Slow(), Slow(), bs=8), nn.Linear(2, 1), nn.MSELoss())
+"""
+    cells = [
+        setup,
+        "learn.get_preds(cbs=Held('preds.seen', seconds=0.2))",
+        "learn.add_cb(SlowFrom32('tries.seen', seconds=3)); found = learn.find_batch_size()",
+    ]
+    with lab.open(lab.write("slow_runs.ipynb", cells), size=(1100, 900)) as page:
+        page.run_cell(0)
+        for cell, words in (1, "get_preds: batch"), (2, "find_batch_size: 32 of 4,000 items, batch"):
+            page.run_cell(cell, wait=False)
+            page.wait_for_text(words, cell)
+            stop = page.output(cell).locator("button", has_text="Stop")
+            stop.click()
+            page.wait_until_idle()
+            stop.wait_for(state="detached")
+        (error,) = page.errors()
+        assert "get_preds stopped at batch" in error and "learn is usable" in error and "Traceback" not in error
+        assert page.value("([t.bs for t in found.tries], found.why, learn.running)") == ([8, 16], "you stopped the search", False)
+        assert page.console_errors() == []
+
+
 def test_a_slow_sweep_grows_before_your_eyes_and_stops_at_a_click(lab: Lab):
     cells = [QUICK + "from helpers import Held\nlearn.add_cb(Held('sweep.seen', seconds=0.5));", "found = learn.lr_find()"]
     with lab.open(lab.write("slow_sweep.ipynb", cells), size=(1100, 900)) as page:

@@ -16,6 +16,7 @@ from cbnb.basics.random_state import rng_state
 from cbnb.callbacks import batch_size
 from cbnb.callbacks.batch_size import BatchSizes, Memory, Try, asked_for, memory_advice
 from cbnb.callbacks.compile import Compile
+from cbnb.display.progress import LogDisplay
 from helpers import line_learner, live, same_bits, seed
 
 GB = 10**9
@@ -398,3 +399,40 @@ def test_other_errors_get_no_advice():
 def test_a_system_that_does_not_tell_the_peak_has_no_memory_to_report(monkeypatch):
     monkeypatch.setattr(batch_size.Path, "read_text", lambda path: "VmRSS:\t  100 kB\n")
     assert batch_size.memory_of("cpu") is None
+
+
+# --- what it shows, and a click on Stop ---
+
+
+class Shown(LogDisplay):
+    """Notes what it is told, and is stopped while it tries batches of 64 items."""
+
+    def __init__(self, at="64 of"):
+        self.words, self.at, self.finished = [], at, 0
+
+    def progress(self, at):
+        self.words.append(at.words())
+        self.stopped = self.at in at.stage
+
+    def finish(self, word, as_planned):
+        self.finished += 1
+
+
+@pytest.mark.parametrize("at", ["64 of 300 items, reading item 0", "64 of 300 items, batch 1"])
+def test_a_stopped_search_has_the_sizes_so_far(monkeypatch, at):
+    shown = Shown(at)
+    monkeypatch.setattr(batch_size, "_display_of", lambda learn: shown)
+    monkeypatch.setattr(batch_size.BatchSizeSearch, "draw_at", property(lambda self: 0, lambda self, value: None), raising=False)
+    learn = learner()
+    before = copy.deepcopy(learn.model.state_dict())
+    found = learn.find_batch_size()
+    assert sizes(found) == [8, 16, 32] and found.bs == 32 and found.why == "you stopped the search" and shown.finished == 1
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), learn.model.state_dict().values())) and not learn.running
+    assert "find_batch_size: 16 of 300 items, batch 2" in shown.words and "find_batch_size: 32 of 300 items, reading item 31" in shown.words
+
+
+def test_a_search_that_is_stopped_before_the_first_size_is_an_interrupt(monkeypatch):
+    monkeypatch.setattr(batch_size, "_display_of", lambda learn: Shown("reading item 3"))
+    monkeypatch.setattr(batch_size.BatchSizeSearch, "draw_at", property(lambda self: 0, lambda self, value: None), raising=False)
+    with pytest.raises(cbnb.FitInterrupted, match="find_batch_size stopped; learn is usable"):
+        learner().find_batch_size()

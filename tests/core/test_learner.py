@@ -604,6 +604,19 @@ def test_a_sweep_that_was_interrupted_counts_its_batches(n, words):
         line_learner().lr_find(show_plot=False, cbs=Stops(n))
 
 
+@pytest.mark.parametrize("name", ["validate", "get_preds", "interpret"])
+def test_a_run_that_was_interrupted_says_where(name):
+    def press(cb):
+        if cb.iter == 1:
+            raise KeyboardInterrupt
+
+    learn = line_learner(dls=cbnb.DataLoaders(line_batches(3), line_batches(3), device="cpu"))
+    learn.add_cb(cbnb.Callback(after_loss=press))
+    with pytest.raises(cbnb.FitInterrupted, match=f"^{name} stopped at batch 1; learn is usable$"):
+        getattr(learn, name)()
+    assert not learn.running and learn.model.training and learn.called is None
+
+
 @pytest.mark.parametrize("at, words", [(0, "in epoch 0, training batch 0"), (1, "in epoch 0, training batch 1")])
 def test_an_error_of_a_loader_names_the_batch_that_it_did_not_give(at, words):
     def batches():
@@ -620,10 +633,13 @@ def test_an_empty_validation_loader_is_no_reason_to_warn():
     line_learner(dls=cbnb.DataLoaders(line_batches(1), [], device="cpu")).fit(1)
 
 
-def test_the_end_of_an_epoch_that_learnt_nothing_says_so():
-    learn = line_learner(dls=cbnb.DataLoaders([(P,)], device="cpu"))
-    with pytest.warns(UserWarning, match="the last batch had no targets, so nothing was learnt from it"):
-        learn.fit(1)
+def test_a_first_batch_that_teaches_nothing_says_so_at_once():
+    seen = []
+    learn = line_learner(dls=cbnb.DataLoaders([(P,), (P,)], device="cpu"))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        learn.fit(1, cbs=cbnb.Callback(after_batch=lambda cb: seen.append(len(warned))))
+    assert seen == [0, 1] and "the first batch had no targets, so nothing was learnt from it" in str(warned[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         line_learner().fit(1)

@@ -524,7 +524,8 @@ AT = Progress("fit", 1, 3, 2, 4, left=61.0, rate=1234.6, loss=0.5)
             "0 of 1 epochs, batch 7 of validation, loss 0.0000, 00:00 left",
         ),
         (Progress("fit", 0, 1, 7, 9), inf, "0 of 1 epochs, batch 7 of 9"),
-        (Progress("validate", 0, 1, 2, 4, loss=1.0), inf, "validate: batch 2 of 4"),
+        (Progress("validate", 0, 1, 2, 4, loss=1.0, left=60.0), inf, "validate: batch 2 of 4, loss 1.0000, 01:00 left"),
+        (Progress("find_batch_size", 0, 1, 0, None, stage="64 items"), inf, "find_batch_size: 64 items"),
         (Progress("lr_find", 0, 1, 5, 100, lr=0.01234), inf, "lr_find: 5 of 100 updates, lr 0.012"),
         (Progress("lr_find", 0, 1, 5, None, lr=0.01234, stage="second run"), inf, "lr_find, second run: 5 updates, lr 0.012"),
     ],
@@ -794,10 +795,12 @@ def test_how_far_a_validation_is(n, clock, seen):
     assert seen.last.reached("purpose", "epochs", "n_epoch", "batches", "n_batches", "training") == [
         ("validate", 0, 1, i, n, False) for i in (2, 3, 4, 5, 6)
     ]
-    assert seen.last.reached("share", "left", "rate", "loss") == [(i / 6 if n else None, None, None, None) for i in (2, 3, 4, 5, 6)]
+    assert seen.last.reached("share", "left", "rate", "loss") == [
+        (i / 6 if n else None, pytest.approx(6 - i) if n else None, None, None) for i in (2, 3, 4, 5, 6)
+    ]
     assert seen.last.told[0] == ("start", [], None)
     learn.get_preds()
-    assert seen.last.reached("purpose")[0] == ("preds",) and seen.last.reached("share")[0] == (2 / 6 if n else None,)
+    assert seen.last.reached("purpose")[0] == ("get_preds",) and seen.last.reached("share")[0] == (2 / 6 if n else None,)
 
 
 def test_how_far_a_sweep_is(clock, seen):
@@ -868,7 +871,7 @@ def test_a_sweep_that_is_stopped_at_a_bad_loss_ends_as_planned(clock, seen):
 
 
 def test_which_display_is_taken(clock, seen, monkeypatch):
-    """Widgets for the table of a fit alone; wherever a place is given for them."""
+    """Widgets for the table of a fit, or wherever a place is given for them, and a Stop button for other runs."""
     made = []
 
     class Made(Seen):
@@ -892,7 +895,7 @@ def test_which_display_is_taken(clock, seen, monkeypatch):
     learn.fit(1)
     learn.progress.place = lambda box: None
     learn.fit(1)
-    assert made == ["widgets", "plain", "plain", "plain", "plain", "lines", "widgets"]
+    assert made == ["widgets", "stop", "plain", "plain", "plain", "lines", "widgets"]
 
 
 class Page:

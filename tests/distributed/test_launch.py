@@ -222,6 +222,21 @@ def test_fine_tune_leaves_two_runs_and_everything_trainable():
     assert len(there.recorder.history) == 0 and there.opt is None
 
 
+@pytest.mark.parametrize("given", [cbnb.Samples(3), cbnb.Samples])
+def test_samples_are_shown_in_the_notebook_with_all_epochs(given, capsys):
+    learn = new_learner(16)
+    learn.fit_distributed(3, n_process=2, cbs=given)
+    assert capsys.readouterr().out.count("after epoch 2") == 1
+    if isinstance(given, type):
+        return
+    assert given.epochs == [0, 1, 2] and [[card.item for card in cards] for cards in given.cards] == [[0, 10, 21]] * 3
+    after = learn.get_preds()[0][[0, 10, 21]].flatten().tolist()
+    assert [float(card.predicted) for card in given.cards[-1]] == pytest.approx(after, rel=1e-2, abs=1e-3)
+    mine = new_learner(16, cbs=cbnb.Samples(2))
+    mine.fit_distributed(1, n_process=2)
+    assert mine.samples.epochs == [0] and len(mine.samples.cards[0]) == 2
+
+
 # --- what is shown, and the controls
 
 
