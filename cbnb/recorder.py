@@ -52,6 +52,12 @@ class Recorder(Callback):
         train_metrics: whether to compute the metrics on training batches
         valid_metrics: whether to record the validation loss and the metrics of validation
         beta: weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
+    Example:
+        from cbnb.all import *
+        from cbnb.toy import line_learner
+        learn = line_learner(cbs=Recorder, default_cbs=False)
+        learn.fit(2)
+        assert [row['epoch'] for row in learn.recorder.last().epochs] == [0, 1]
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         __dir__ = _in_recorder_names.__dir__
@@ -77,7 +83,7 @@ class Recorder(Callback):
         def state_dict(self) -> dict[str, Any]: ...
         def load_state_dict(self, state: dict[str, Any]) -> None: ...
     order, run_in = 50, ('fit', 'validate')
-    no_state = ('series', 'places', 'values_now', 'phases', 'start', 'history', 'train')
+    no_state = ('places', 'values_now', 'phases', 'start', 'history', 'train')
     watchers: tuple[Callable[[Learner, Run, Sequence[float], bool], None], ...] = ()    # called with learner, run, losses and `wait` of `look_for_nan`
     learn: Learner
 
@@ -87,7 +93,6 @@ class Recorder(Callback):
         # of the current fit
         self.columns = Columns()
         self.told_of_nan = False
-        self.series = ScalarBuffer()                  # the losses of the run
         self.places: list[tuple[Any, str, int | None]] = []    # the column of a hyper-parameter, its key and its index
         self.values_now: list[Any] = []      # hyper-parameters of the current batch; empty: not read yet
         # of the current row
@@ -111,7 +116,7 @@ class Recorder(Callback):
         names = ['step' if isinstance(learn.valid_every, Every) else 'epoch', *self.columns.names]
         run = Run(len(self.history), names + ['time']*self.add_time, learn.n_epoch, self.beta)
         run.settings = settings_of(learn)
-        self.series, self.places, self.values_now, self.row, self.told_of_nan = run.series, [], [], None, False
+        self.places, self.values_now, self.row, self.told_of_nan = [], [], None, False
         with interrupts_wait():                     # no interrupt between these two lines
             self.history.runs.append(run)
             learn.undo.push(self._close)
@@ -185,8 +190,7 @@ def after_batch(self: Recorder) -> None:
         for (column, _, _), value in zip(self.places, self.values_now): column.append(value)
     self.values_now.clear()
     if loss is None: return
-    self.series.append(loss)
-    train.loss.add(loss, learn.loss_weight)
+    train.loss.add(loss, learn.loss_weight)        # also appends to the losses of the run
     if learn.loss_parts: self._note_parts()
     if learn.loss_parts or train.metrics: train.add_others(learn)
 
@@ -218,9 +222,7 @@ def after_validate(self: Recorder) -> None:
     learn = self.learn
     if not self.phases or self.phases[-1].run is not learn.undo: return      # cancelled before `before_validate` of the recorder
     phase = self.phases.pop()
-    if self.train_is_late:
-        self.last().arrived()                         # starts to copy the losses of the steps
-        self.train.send()
+    if self.train_is_late: self.train.send()
     phase.send()                                      # the last copy: the others are complete when it is
     values, parts, logged = phase.values(), phase.part_values(), phase.part_values(logged=True)
     if self.train_is_late: self._fill_train()
@@ -259,7 +261,7 @@ def _open_row(self: Recorder,
     run.start_epoch = learn.start_epoch     # a callback may have moved it in `before_fit`
     self.start, self.row_start, self.n_filled = time.perf_counter(), run.n_steps, -1
     if not mid_epoch: self.first_step = run.n_steps
-    self.train = PhaseMetrics([fresh(m) for m in learn.metrics] if self.train_metrics else ())
+    self.train = PhaseMetrics([fresh(m) for m in learn.metrics] if self.train_metrics else (), losses=run.series)
     self.train.batch = learn.train_iter
     self.row = dict.fromkeys(['epoch', 'step', *self.columns.names])
     return self.row
@@ -275,7 +277,6 @@ def _fill_train(self: Recorder,
     train = self.train
     if (n := self.history[-1].n_steps) in (self.row_start, self.n_filled): return     # no batch was trained since the last row, or since the last call
     self.n_filled = n
-    self.history[-1].arrived()                   # starts to copy the losses of the steps, which are there when the mean is
     train.send()
     row['train_loss'] = train.loss.value(everywhere=False)
     parts = {self.columns.parts[name]: mean for name, mean in train.part_values(everywhere=False).items()}
@@ -293,7 +294,7 @@ def _fill_valid(self: Recorder, values: list[float | None], parts: dict[str, flo
     for name, value in parts.items(): self.row[self.columns.heading((number, name), self.history[-1], self.row)] = value
     if self.told_of_nan or values[0] is None or abs(values[0]) < float('inf'): return
     self.told_of_nan = True
-    why = ('look for nan and inf in the inputs and targets of the validation set' if mean.adds or mean.weight else
+    why = ('look for nan and inf in the inputs and targets of the validation set' if any(mean.weights.read()) else
            'no target of the validation set counts in it, because all are ignored (ignore_index) or have the weight 0')
     say(f'the validation loss of epoch {self.learn.epoch} is {values[0]}, and the training losses of this fit are finite: {why}')
 
@@ -342,7 +343,7 @@ def look_for_nan(self: Recorder, wait: bool = True) -> None:
         wait: whether to wait for the device; False: check only the losses that have reached the CPU
     """
     run = self.history[-1]
-    raw = run.raw_losses if wait else run.arrived()[0]
+    raw = run.raw_losses if wait else run.series.arrived()
     for watch in self.watchers: watch(self.learn, run, raw, wait)
     if self.told_of_nan or (step := nan_since(raw)) is None: return
     self.told_of_nan = True
@@ -414,6 +415,12 @@ def last(self: Recorder) -> Run:
         the latest run, the one under way included
     Raises:
         AttributeError: nothing has been recorded yet: fit first
+    Example:
+        from cbnb.all import *
+        from cbnb.toy import line_learner
+        learn = line_learner(cbs=Recorder, default_cbs=False)
+        learn.fit(2)
+        assert [row['epoch'] for row in learn.recorder.last().epochs] == [0, 1]
     """
     if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
     return self.history.runs[-1]

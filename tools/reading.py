@@ -115,6 +115,7 @@ def package(modules: Iterable[Path], core: set[str]) -> str:
         n = sum(bool(line.strip()) and line.strip()[0] != "#" and i not in said for i, line in enumerate(lines, 1))
         code.update({"package": n, "core": n * (path.stem in core and path.parent == LIB)})
         used.update(n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute))
+        used.update(alias.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for alias in n.names)
         defined = [n for n in tree.body if isinstance(n, ast.ClassDef)]
         classes += len(defined)
         heirs |= {c.name: sum(c.name in map(ast.unparse, other.bases) for other in defined) for c in defined}

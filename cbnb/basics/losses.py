@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 # %% ../../nbs/basics/losses.ipynb #483f12ea
-from .arguments import as_number, is_number, without_partial
-from .buffers import Copy
-from .devices import exact_dtype, has_streams, sent
+from .arguments import is_number, without_partial
+from .buffers import ScalarBuffer
 from .nested import find_bs
 from .processes import sum_over_processes
 
@@ -219,88 +218,59 @@ def label_of_call(f: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) ->
 
 # %% ../../nbs/basics/losses.ipynb #1d032f86
 class MeanLoss:
-    "The loss of all items, from the losses of batches. It is accumulated without waiting for the device"
-    def __init__(self) -> None:
-        self.losses: list[Tensor] = []        # not yet added up
-        self.weights: list[Any] = []
-        self.total: Any = 0.                  # a number or a scalar tensor, as `weight`
-        self.weight: Any = 0.
-        self.n, self.adds = 0, False          # number of batches; whether their losses add up
-        self.sent: Any = None                 # a `Copy` of `total` and `weight`; None: not on its way to the CPU
+    "The loss of all items, from the losses of batches. It is computed without waiting for the device in each batch"
+    def __init__(self, losses: ScalarBuffer | None = None,    # the buffer for the losses, which may contain earlier ones; None: a new one
+    ) -> None:
+        self.is_owner = losses is None
+        self.losses = ScalarBuffer() if losses is None else losses
+        self.weights = ScalarBuffer('d')
+        self.start = len(self.losses)
+        self.adds = False                     # whether the losses of the batches add up
 
     def add(self, loss: Tensor,    # the loss of a batch; several values: their mean
         weight: Any,    # how much it counts, a number or a scalar tensor; None: the losses add up
     ) -> None:
         "Add the loss of a batch"
+        if weight is None: self.adds, weight = True, 1
         self.weights.append(weight)              # first: an interrupt may come between these two lines
         self.losses.append(loss if loss.ndim == 0 else loss.mean())
-        self.n += 1
-        if len(self.losses) >= 256: self._sum_up()
-
-    def _sum_up(self) -> None:
-        device = self.losses[-1].device
-        exact, self.sent = exact_dtype(device), None
-        added = [t.to(device, exact) for t in self.losses] if self.losses[0].device != device else self.losses    # of a checkpoint
-        losses, given = torch.stack(added).to(exact), self.weights[:len(added)]
-        if given[-1] is None: self.total, self.adds = self.total + losses.sum(), True
-        else:
-            weights = _stacked(given, exact, device)
-            self.total = self.total + torch.where(weights == 0, 0, losses*weights).sum()
-            self.weight = self.weight + (weights.sum() if any(isinstance(w, Tensor) for w in given) else sum(given))
-        self.losses, self.weights = [], []
 
     @property
     def is_late(self) -> bool:
         "Whether a device may still be computing the losses"
-        t = self.losses[-1] if self.losses else self.total
-        return isinstance(t, Tensor) and has_streams(t.device.type)
+        return self.losses.is_late or self.weights.is_late
 
     def send(self) -> None:
-        "Start to copy the loss to the CPU. When other numbers have arrived that were computed later, `value` returns without waiting"
-        if self.losses: self._sum_up()
-        if self.sent is None and self.is_late: self.sent = Copy(torch.stack([t for t in (self.total, self.weight) if isinstance(t, Tensor)]))
-
-    def _received(self) -> tuple[Any, Any]:
-        "Return `total` and `weight`, from the CPU if they were sent"
-        if self.sent is None: return self.total, self.weight
-        self.sent.is_here(wait=True)
-        numbers = iter(self.sent.numbers.tolist())
-        total, weight = (next(numbers) if isinstance(t, Tensor) else t for t in (self.total, self.weight))
-        return total, weight
+        "Start to copy the losses to the CPU. When other numbers have arrived that were computed later, `value` returns without waiting"
+        self.weights.arrived()
+        self.losses.arrived()
 
     def value(self, everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
     ) -> float | None:    # None without batches
         "Return the loss. The call waits for the device"
-        if self.losses: self._sum_up()
-        numbers = *self._received(), self.n, self.adds
+        losses = self.losses.read()[self.start:]
+        weights = self.weights.read()[:len(losses)]
+        total = sum(loss*weight for loss, weight in zip(losses, weights) if weight)
+        numbers = total, sum(weights), len(losses), self.adds
         total, weight, n, adds = sum_over_processes(*numbers) if everywhere else numbers
-        total, weight = torch.stack([total, weight]).tolist() if isinstance(weight, Tensor) else (as_number(total), weight)
         if not n: return None
         return total if adds else total/weight if weight else float('nan')
 
     def __copy__(self) -> 'MeanLoss':
-        new = MeanLoss()
-        vars(new).update(vars(self), losses=self.losses[:], weights=self.weights[:])
+        new = MeanLoss(None if self.is_owner else self.losses)
+        new.load_state_dict(self.state_dict())
         return new
 
     def state_dict(self) -> dict[str, Any]:
-        "Return all numbers on the CPU, for a checkpoint. Those that are not yet added up stay apart, so that the sum has the same rounding"
-        lists = dict(losses=_on_cpu(self.losses), weights=_on_cpu(self.weights))
-        return {k: v.cpu() if isinstance(v, Tensor) else v for k, v in vars(self).items() if k != 'sent'} | lists
+        "Return the numbers for a checkpoint. Losses in the buffer of a run are left out. The call waits for the device"
+        losses = self.losses.read()[:] if self.is_owner else None
+        return dict(losses=losses, weights=self.weights.read()[:], start=self.start, adds=self.adds)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         "Continue with the numbers of `state_dict`"
-        vars(self).update(state, losses=list(state['losses']), weights=list(state['weights']), sent=None)
-
-def _on_cpu(values: list[Any]) -> Any:
-    "Return numbers as a list, and scalar tensors as one tensor on the CPU"
-    if not any(isinstance(v, Tensor) for v in values): return values[:]
-    return torch.stack([torch.as_tensor(v, device=values[-1].device if isinstance(values[-1], Tensor) else None) for v in values]).detach().cpu()
-
-def _stacked(weights: list[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
-    "Return numbers and scalar tensors as one tensor on a device"
-    if not any(isinstance(w, Tensor) for w in weights): return sent(torch.tensor(weights, dtype=dtype), device)
-    return torch.stack([torch.as_tensor(w, dtype=dtype, device=device).detach() for w in weights])
+        if state['losses'] is not None: self.losses.fill(state['losses'])
+        self.weights.fill(state['weights'])
+        self.start, self.adds = state['start'], state['adds']
 
 # %% ../../nbs/basics/losses.ipynb #6919af65
 def given_weight(f: Any, pred: Any, *yb: Any, look: bool = True,    # whether to check the value of a tensor, which waits for the device
@@ -309,7 +279,7 @@ def given_weight(f: Any, pred: Any, *yb: Any, look: bool = True,    # whether to
     if not callable(f): raise TypeError(f'batch_weight={f!r} should be a function, such as lambda pred, y: (y != pad).sum()')
     weight = f(pred, *yb)
     if isinstance(weight, Tensor) and weight.numel() == 1:
-        if not look or 0 <= weight < math.inf: return weight.reshape(())
+        if not look or 0 <= weight < math.inf: return weight.detach().reshape(())
         weight = weight.item()
     if isinstance(weight, Real) and 0 <= float(weight) < math.inf: return weight
     said = f'a tensor of shape {tuple(weight.shape)}' if isinstance(weight, Tensor) else repr(weight)
@@ -329,7 +299,7 @@ def needs_no_target(
 def n_items(learn: Any) -> int:
     "Return the number of items of the current batch, or 1 if its values have no length"
     xb, yb = learn.xb, learn.yb
-    if xb and yb and type(xb) is type(yb) is tuple and type(yb[0]) is type(xb[0]) is Tensor and yb[0].ndim: return len(yb[0])    # the usual case, faster
+    if xb and yb and type(xb) is type(yb) is tuple and type(yb[0]) is type(xb[0]) is Tensor and yb[0].ndim: return yb[0].size(0)    # the usual case, faster
     try: return find_bs((yb, xb))
     except ValueError: return 1
 

@@ -40,18 +40,12 @@ def _in_one(*values: Any) -> dict[str, Any]:
         if not isinstance(held, Mapping): raise TypeError(f'learn.log({kind_of(held)}): each number needs a name, as in learn.log(name=value)')
     return {str(name): value for held in values for name, value in held.items()}
 
-def _append(series: NamedLoss, step: int, value: Tensor) -> None:
-    "Append a value to a series. If its device or its type differs from the last one, read the series first"
-    held = (series.series.waiting or series.series.chunks)[-1:]
-    if held and (held[0].device, held[0].dtype) != (value.device, value.dtype): series.series.read()
-    series.append(step, value)
-
 # %% ../../nbs/callbacks/log_values.ipynb #8384143d
 def _log_training(recorder: Recorder, name: str, value: Tensor) -> None:
     learn, run, row = recorder.learn, recorder.history[-1], recorder.row
     heading = recorder.columns.heading(name, run, {} if row is None else row, logged=True)
     under_way = learn.training and learn.in_batch and recorder.train.recorded != learn.iter      # the recorder has not counted the batch yet
-    _append(run.logged.setdefault(heading, NamedLoss(run.beta)), run.n_steps if under_way else max(run.n_steps - 1, 0), value)
+    run.logged.setdefault(heading, NamedLoss(run.beta)).append(run.n_steps if under_way else max(run.n_steps - 1, 0), value)
     mean = recorder.train.logged.setdefault(name, MeanLoss())
     mean.add(value, 1)
     if row is None and run.epochs: run.epochs[-1][heading] = mean.value(everywhere=False)  # its row was written before

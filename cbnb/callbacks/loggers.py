@@ -41,7 +41,7 @@ from ..undo import interrupts_wait
 # %% ../../nbs/callbacks/loggers.ipynb #3d0fbb4f
 def batch_rows(run: Run, after: int, every: int, wait: bool = True) -> list[tuple[dict[str, float], int]]:
     "Return loss, rate and step of every `every`-th batch after the first `after`, with `wait=False` only those that have reached the CPU"
-    losses, lrs = run.raw_losses if wait else run.arrived()[0], run.hypers.get('lr', ())
+    losses, lrs = run.raw_losses if wait else run.series.arrived(), run.hypers.get('lr', ())
     if isinstance(lrs, ScalarBuffer): lrs = lrs.read() if wait else lrs.arrived()
     n = len(losses) if wait or 'lr' not in run.hypers else min(len(losses), len(lrs))
     steps = range(after - after % every + every, n + 1, every)

@@ -35,6 +35,7 @@ from ..display.steering import Steering
 from .agreement import Group, Request, share_tensors
 from .shares import Share
 from ..learner import Learner
+from ..length import valid_loaders
 from ..fit_opt import needs_closure
 from ..files.snapshot import owned_by_steps
 from ..function_steps import CallStep
@@ -200,10 +201,18 @@ class Distributed(Callback):
     Args:
         sharded: each process holds a part of the weights; a tuple names the module classes to shard
         quiet: all processes except process 0 print nothing in a run
+        divided: True: the loaders of each process have only its items; 'train': so has the training loader
         **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for
             `fully_shard`
+    Raises:
+        ValueError: divided={divided} should be False, True or 'train'
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(cbs=Distributed())                  # with one process, the fit is as without it
+        learn.fit(2)
+        assert not learn.data_parallel.together
     """
-    order, no_state = -20, ('group', 'accelerator', 'models', 'seeded', 'unsent', 'wrapped', 'train_share')      # runs before every callback that wraps the steps
+    order, no_state = -20, ('group', 'accelerator', 'models', 'seeded', 'unsent', 'wrapped', 'train_share', 'lengths')      # runs before every callback that wraps the steps
     group: Any = None                    # the `Group`, while a run is under way in several processes
     accelerator: Any = None              # also set only while a run is under way in several processes
     models: Any = None                   # the `ShardedModels` of a sharded run
@@ -215,8 +224,11 @@ class Distributed(Callback):
     name = 'data_parallel'               # not `distributed`, which is the method of the learner
 
     @hinted
-    def __init__(self, sharded: bool | tuple[type[nn.Module], ...] = False, quiet: bool = True, **options: Any):
-        self.sharded, self.quiet, self.options, self.seeded = sharded, quiet, options, False
+    def __init__(self, sharded: bool | tuple[type[nn.Module], ...] = False, quiet: bool = True, divided: bool | str = False, **options: Any,
+            ):
+        if divided not in (False, True, 'train'): raise ValueError(f"divided={divided!r} should be False, True or 'train'")
+        self.sharded, self.quiet, self.divided, self.options, self.seeded = sharded, quiet, divided, options, False
+        self.lengths: dict[int, Any] = {}
 
     @property
     def together(self) -> bool:
@@ -253,10 +265,23 @@ class Distributed(Callback):
             state: a state of the learner, which may hold parts of tensors
         Returns:
             the whole state, the same on all processes
+        Example:
+            from cbnb.toy import line_learner
+            alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
+            for each in alone, learn: each.fit(2)
+            assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
+            assert not learn.data_parallel.owes_loss            # only while other processes train, too
+            assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
         """
         if self.models is None: return state
         from cbnb.distributed.sharded import full_state
         return full_state(state)
+
+    def in_parts(self) -> AbstractContextManager[None]:
+        "Return a context manager in which states keep their sharded tensors"
+        if self.models is None: return nullcontext()
+        from cbnb.distributed.sharded import parts_kept
+        return parts_kept()
 
     def parted(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the state for this process. If the learner is sharded, each whole tensor of a sharded parameter or optimizer state is replaced by the part of this process
@@ -265,6 +290,13 @@ class Distributed(Callback):
             state: a whole state
         Returns:
             the state of this process
+        Example:
+            from cbnb.toy import line_learner
+            alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
+            for each in alone, learn: each.fit(2)
+            assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
+            assert not learn.data_parallel.owes_loss            # only while other processes train, too
+            assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
         """
         if self.models is None: return state
         from cbnb.distributed.sharded import sharded_state
@@ -452,7 +484,9 @@ class Distributed(Callback):
         undo.set(self, 'group', group)
         undo.push(self._end)
         interrupts_call(group.note_interrupt, undo)
-        undo.set(learn, 'batches_in', lambda dl: n_batches(Share(dl, group)))
+        self.lengths = {}
+        for dl in (learn.dls.train, *valid_loaders(learn.dls)): self._agree_on_length(dl)
+        undo.set(learn, 'batches_in', lambda dl: n_batches(self._share_of(dl)))
         if hasattr(learn.dls, 'device') and accelerator.device.type != 'cpu': undo.set(learn.dls, 'device', accelerator.device)
         undo.enter_context(learn.added_cbs(Agrees(self)))
         self.agreed_lr = 1.
@@ -514,26 +548,41 @@ class Distributed(Callback):
         self.unsent = not found
         return found
 
+    def _is_divided(self, dl: Any) -> bool:
+        return self.divided is True or self.divided == 'train' and dl is self.learn.dls.train
+
+    def _agree_on_length(self, dl: Any) -> None:
+        "Find the largest number of batches in any process, if each has a loader of its own"
+        if dl is None or not self._is_divided(dl): return
+        n = n_batches(dl)
+        [numbers] = zip(*self.group.rows(-1 if n is None else n, place='the length of a loader'))
+        self.lengths[id(dl)] = None if -1 in numbers else int(max(numbers))
+
+    def _share_of(self, dl: Any, borrows: bool = False) -> Share:
+        return Share(dl, self.group, borrows, self._is_divided(dl), self.lengths.get(id(dl)))
+
     def _deal(self, training: bool) -> None:
         learn = self.learn
         if not self.together or learn.run_name == 'predict': return
         borrows = training or self.models is not None      # a sharded model computes in all processes at once
-        learn.dl = share = Share(learn.dl, self.group, borrows)
+        if id(learn.dl) not in self.lengths: self._agree_on_length(learn.dl)
+        learn.dl = share = self._share_of(learn.dl, borrows)
         share.carries = training and self.wrapped is not None
         share.planned = share.carries and share.fits
 
 # %% ../../nbs/distributed/data_parallel.ipynb #5000ca82
 @patch
-def distributed(self: Learner, sharded: bool | tuple[type[nn.Module], ...] = False, quiet: bool = True, **options: Any,
-        ) -> AbstractContextManager[Learner]:
+def distributed(self: Learner, sharded: bool | tuple[type[nn.Module], ...] = False, quiet: bool = True, divided: bool | str = False,
+        **options: Any) -> AbstractContextManager[Learner]:
     """Train together with the other processes inside a `with` block
 
     Args:
         sharded: each process holds a part of the weights; a tuple names the module classes to shard
         quiet: all processes except process 0 print nothing in a run
+        divided: True: the loaders of each process have only its items; 'train': so has the training loader
         **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for
             `fully_shard`
     Returns:
         a context manager that gives the learner
     """
-    return self.added_cbs(Distributed(sharded, quiet, **options))
+    return self.added_cbs(Distributed(sharded, quiet, divided, **options))

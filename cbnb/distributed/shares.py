@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, IterableDataset
 # %% ../../nbs/distributed/shares.ipynb #716f2799
 from ..basics.loaders import n_batches
 from ..basics.nested import find_bs
-from ..files.position import iterator_over, skipping
+from ..files.position import batches_from, iterator_over, skipping
 from ..basics.processes import gather_over_processes
+from ..basics.random_state import save_rng
 from .agreement import Group
 
 # %% ../../nbs/distributed/shares.ipynb #f69cb1ff
@@ -112,6 +113,27 @@ class _Sent:
             yield None if mine is None else mine[0]
             i += 1
 
+# %% ../../nbs/distributed/shares.ipynb #9aa6c884
+class _Own:
+    "Iterable over the batches of a loader that has only the items of this process, and over its last batch again after the end"
+    def __init__(self, dl: Iterable, borrows: bool, done: int = 0):    # `done`: batches to skip
+        self.dl, self.borrows, self.done = dl, borrows, done
+        self.borrowed: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        i, batch, self.borrowed = -1, None, None
+        for i, batch in enumerate(batches_from(self.dl, self.done)): yield batch
+        if batch is None and self.borrows: batch = self._some_batch()
+        for self.borrowed in itertools.count(i + 1): yield batch if self.borrows else None
+
+    def _some_batch(self) -> Any:
+        "Return a batch of a loader that had ended when the fit was resumed"
+        restore = save_rng([self.dl])
+        try: return next(iter(self.dl))
+        except StopIteration: raise ValueError(
+            'the training loader of this process has no batches: give each process at least one') from None
+        finally: restore()
+
 # %% ../../nbs/distributed/shares.ipynb #51d4671a
 def is_dealt(dl: Any) -> bool:
     "Return whether a loader has a batch sampler to divide. If not, process 0 loads all batches"
@@ -136,11 +158,13 @@ class Share:
         dl: Any,                  # a loader with all items, the same in all processes
         group: Group,             # group of the processes that train together
         training: bool = False,   # a process without items in a step borrows an item, with a weight of 0
+        divided: bool = False,    # the loader has only the items of this process
+        length: int | None = None,    # if divided, the largest number of batches in a process; None: unknown
     ):
-        if why := dealt_already(dl): raise ValueError(
+        if not divided and (why := dealt_already(dl)): raise ValueError(
             f'the loader {why}, so it has only the items of one process, and fit_distributed and distributed() would divide them again: '
-            'pass a loader with all items')
-        self.dl, self.group, self.training = dl, group, training
+            'pass a loader with all items, or distributed(divided=True)')
+        self.dl, self.group, self.training, self.divided, self.length = dl, group, training, divided, length
 
     weight = 1.        # items of the current batch, divided by the mean over the processes
     items_in_step = 0  # items of all processes in the current step
@@ -159,14 +183,16 @@ class Share:
     def fits(self) -> bool:
         "Whether all steps of an epoch can be known at its start"
         n = n_batches(self.dl)
-        return is_dealt(self.dl) and n is not None and n*(getattr(self.dl, 'batch_size', None) or 2**8) <= _PLANNED
+        return not self.divided and is_dealt(self.dl) and n is not None and n*(getattr(self.dl, 'batch_size', None) or 2**8) <= _PLANNED
 
     def __getattr__(self, name: str) -> Any:
         if name[:2] == '__' or name == 'dl': raise AttributeError(name)
         return getattr(self.dl, name)
 
     def __len__(self) -> int:
-        if (n := n_batches(self.dl)) is None: raise TypeError('this loader has no length')
+        n = self.length if self.divided else n_batches(self.dl)
+        if n is None: raise TypeError('this loader has no length: wrap it in Batches(make, n_iter=...)')
+        if self.divided: return n
         return n_steps(n, self.group.n, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]: return self.batches_from(0)
@@ -175,6 +201,9 @@ class Share:
     ) -> Iterator[Any]:
         "Iterate over the batches of this process after the first `n` batches of the loader"
         source: Any
+        if self.divided:
+            source = _Own(self.dl, self.training, n//self.group.n)
+            return self._together(source, iter(source))
         if is_dealt(self.dl):
             source = Dealt(skipping(self.dl.batch_sampler, n), self.group, self.training, self.drop_last, self.planned)
             batches = iterator_over(self.dl, lambda _: source)
@@ -188,7 +217,7 @@ class Share:
     def steps_of(self, n: int,    # number of the loader's batches that are done
     ) -> int:
         "Return the number of steps that correspond to the first `n` batches of the loader"
-        if (total := n_batches(self.dl)) is None: return n//self.group.n
+        if self.divided or (total := n_batches(self.dl)) is None: return n//self.group.n
         return len(self) - n_steps(max(total - n, 0), self.group.n, self.drop_last)
 
     def place(self, i: int) -> int:

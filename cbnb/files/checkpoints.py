@@ -14,7 +14,9 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -26,6 +28,7 @@ from typing import Any
 
 # %% ../../nbs/files/checkpoints.ipynb #e6521656
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 # %% ../../nbs/files/checkpoints.ipynb #529adc6b
@@ -36,7 +39,7 @@ from ..basics.optimizers import save_hypers
 from ..basics.patch import patch
 from ..basics.nested import from_json, left_out, to_json
 from .position import batches_from, continued, draws, has_workers, position_of, start_workers
-from ..basics.processes import any_over_processes, n_processes, process_number
+from ..basics.processes import any_over_processes, gather_over_processes, n_processes, process_number
 from ..callback import Callback
 from ..callback_list import as_list
 from .atomic import draft_of, explains_refusal, sweep_drafts, sync, sync_name
@@ -93,7 +96,9 @@ def write_checkpoint(folder: str | Path,    # folder for all checkpoints; create
 
 def write_encoded(folder: str | Path,    # folder for all checkpoints; created if it is missing
     name: str,    # name of the new checkpoint, without the number in front
-    text: str, tensors: list[Tensor], **info: Any) -> Path:    # folder of the new checkpoint
+    text: str, tensors: list[Tensor],
+    shards: Path | None = None,    # folder with further files, which are moved into the checkpoint
+    **info: Any) -> Path:    # folder of the new checkpoint
     "Write a checkpoint of a state that `to_json` has already encoded"
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,6 +107,7 @@ def write_encoded(folder: str | Path,    # folder for all checkpoints; created i
         draft.mkdir()
         torch.save([_compact(t) for t in tensors], draft/'tensors.pt')
         (draft/'state.json').write_text(text)
+        for file in shards.iterdir() if shards else (): os.replace(file, draft/file.name)
         number = 1 + max((_number(f) for f in checkpoints(folder)), default=0)
         saved = datetime.now().astimezone().isoformat(timespec='milliseconds')
         content = dict(info, format=FORMAT, saved=saved, number=number, files=_file_sums(draft))
@@ -155,7 +161,11 @@ def read_checkpoint(path: str | Path) -> Any:    # the state that was passed to 
         if _sum_of(file) != there['sha256']: raise _damaged(path, f'the checksum of {name} is wrong')
     try:
         tensors = torch.load(path/'tensors.pt', map_location='cpu', weights_only=True)
+        if places := manifest.get('sharded'):
+            from cbnb.distributed.sharded import read_shards      # imported here because it loads much of torch
+            for i, whole in zip(places, read_shards(path), strict=True): tensors[i] = whole
         return from_json((path/'state.json').read_text(), tensors)
+    except ImportError: raise                # safetensors is not installed
     except Exception as e: raise _damaged(path, f'it cannot be read ({e})') from e
 
 # %% ../../nbs/files/checkpoints.ipynb #2a1367d2
@@ -276,6 +286,12 @@ class Resume:
         allow: settings that may differ: model, loss, optimizer, data, n_epoch, schedule
     Raises:
         ValueError: allow={allow}: ... should be among ...
+    Example:
+        from cbnb.toy import line_learner
+        line_learner().fit(1, resume=True)                       # writes checkpoints
+        learn = line_learner()
+        learn.fit(3, resume=Resume(allow='n_epoch'))             # planned were 1 epoch, and 2 are added
+        assert learn.train_iter == 3*2
     """
     def __init__(self, path: str | Path | None = None, allow: str | Iterable[str] = ()):
         self.path = None if path is None else Path(path)
@@ -312,19 +328,18 @@ def _changed_words(name: str, was: str | None, now: str) -> str:
     if name in _DETAILS: return f'{name.replace("_", " ")} were {was}, and are {now}'
     return f'{name} was {was}, and is {now}'
 
-def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str]) -> set[str]:
-    "Return the names of settings that differ between two fits. If a setting differs and is not in `allow`, raise `ValueError`"
+def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str], misfit: str | None = None) -> set[str]:
+    "Return the names of settings that differ between two fits. If a setting differs and is not in `allow`, or a state does not fit, raise `ValueError`"
     changed = [name for name in now if was.get(name, now[name] if name in _DETAILS else None) != now[name]]
     differs = {_DETAILS.get(name, name) for name in changed}
-    if not differs - allow: return differs
+    if not differs - allow and not misfit: return differs
     words = [_changed_words(name, was.get(name), now[name]) for name in changed if _DETAILS.get(name, name) not in allow]
     if 'data' in differs - allow and _sizes(was.get('data', '')) == _sizes(now['data']):
         words.append('so these are different items: call set_seed before you split the data')
-    way = f', pass resume=Resume(allow={sorted(differs)})' if differs <= set(_MAY_DIFFER) else ' is not possible'
+    way = f' To continue it with the new settings, pass resume=Resume(allow={sorted(differs)}).' if differs <= set(_MAY_DIFFER) and not misfit else ''
     raise ValueError(
-        f'{path} belongs to another fit: {"; ".join(words)}. To continue that one, call fit as it was called. '
-        f'To begin anew, pass resume=False, or keep both with Checkpoint(path=...). To continue it with the '
-        f'new settings{way}')
+        f'{path} belongs to another fit: {"; ".join(words or [str(misfit)])}. To continue that fit, call it with its own settings.{way} '
+        f'To begin anew, delete {path.parent}, or keep it and pass cbs=Checkpoint(path=...)')
 
 # %% ../../nbs/files/checkpoints.ipynb #167fdb22
 def _warn_of_losses(learn: Learner) -> None:
@@ -341,6 +356,8 @@ def _warn_of_workers(dl: Any) -> None:
     if getattr(dl, 'persistent_workers', False) and draws(dl): warn_user(
         'the items of the training loader draw random numbers in workers that stay from epoch to epoch: a fit '
         'resumed after its first epoch will draw others. With persistent_workers=False it will be exact')
+
+def _is_sharded(t: Tensor) -> bool: return hasattr(t, 'full_tensor')
 
 class Checkpoint(Callback):
     """Saves the state of a fit while it runs, so that you can resume the fit exactly
@@ -410,11 +427,17 @@ class Checkpoint(Callback):
         self.writer, self.told, self.began, self.rest, self.position = _Writer(self.background), False, None, None, None
         self.run_id = uuid.uuid4().hex[:8]
         self.described = described(learn)
-        _, tensors = to_json(learn.state_dict())     # raises TypeError now if the state cannot be stored
-        _warn_of_losses(learn)
+        if self._has_own_loaders(): self.described['data'] = '; '.join(gather_over_processes(self.described['data']))
         self.folder.mkdir(parents=True, exist_ok=True)
+        for old in self.folder.glob('.*.parts') if process_number() == 0 else (): shutil.rmtree(old, ignore_errors=True)
+        _, tensors = self._encoded()     # raises TypeError now if the state cannot be stored
+        _warn_of_losses(learn)
+        self.group = None
+        if self.background and any(map(_is_sharded, tensors)):
+            self.group = dist.new_group(backend='gloo')      # of the threads that write
+            learn.undo.callback(dist.destroy_process_group, self.group)
         learn.undo.callback(self.writer.wait)
-        self.writer.prepare(tensors)
+        self.writer.prepare([t for t in tensors if not _is_sharded(t)])
         self._listen()
         _warn_of_workers(learn.dls.train)
         resume, self.resume = self.resume, False
@@ -436,6 +459,12 @@ class Checkpoint(Callback):
         epoch = self.learn.epoch + 1
         if epoch == self.learn.n_epoch or any_over_processes(self.due.after_epoch(epoch - 1)): self._save(epoch, 0)
 
+    def after_cancel_fit(self):
+        if not isinstance(sys.exception(), KeyboardInterrupt) or process_number() != 0: return
+        self.writer.wait()
+        for last in self.saved()[-1:]:
+            if read_manifest(last).get('run_id') == self.run_id: print(f'saved {last}: the same fit with resume=True continues from there')
+
     def _all_agree(self, due: bool) -> bool:
         "Return whether a checkpoint is due in any process, so that all processes save after the same batch"
         together = getattr(self.learn, 'data_parallel', None)
@@ -448,25 +477,51 @@ class Checkpoint(Callback):
                     run_id=self.run_id, of=self.described, monitor=self.monitor,
                     value=None if batch else self._value())
         with interrupts_wait():
-            text, tensors = to_json(learn.state_dict() | dict(
+            text, tensors = self._encoded(
                 epoch=epoch, batch=batch, run_id=self.run_id, n_process=n_processes(), began=self.began if batch else None,
-                position=self._position()))
+                position=self._position())
+            self.writer.wait()
+            written, places = self._write_parts(draft := folder/f'.{name}.{n_processes()}.parts', tensors)
+            if places: info['sharded'] = places
             def job(tensors: list[Tensor]) -> None:
-                write_encoded(folder, name, text, tensors, **info)
+                written()
+                if process_number(): return
+                write_encoded(folder, name, text, tensors, draft if places else None, **info)
+                shutil.rmtree(draft, ignore_errors=True)
                 _prune(folder, self.keep)
-            if process_number() == 0: self.writer.write(job, tensors)
+            plain = [torch.empty(0) if _is_sharded(t) else t for t in tensors]
+            if process_number() == 0 or places: self.writer.write(job, plain)
             self.due.begin(learn.train_iter)
         self._leave_if_told()
 
+    def _encoded(self, **more: Any) -> tuple[str, list[Tensor]]:
+        together = getattr(self.learn, 'data_parallel', None)
+        with together.in_parts() if together else contextlib.nullcontext(): return to_json(self.learn.state_dict() | more)
+
+    def _write_parts(self, folder: Path, tensors: list[Tensor]) -> tuple[Callable[[], None], list[int]]:
+        "Begin to write the sharded tensors. Return a function that waits for the end, and the places of these tensors"
+        places = [i for i, t in enumerate(tensors) if _is_sharded(t)]
+        if not places: return (lambda: None), places
+        from cbnb.distributed.sharded import write_shards
+        return write_shards([tensors[i] for i in places], folder, self.group, self.background), places
+
     def _position(self) -> dict[str, Any] | None:
-        "Return the position of a training loader that can save it, if the position is plain data"
+        "Return the position of a training loader that can save it, if the position is plain data. If each process has a loader of its own, return the positions of all"
         try: to_json(position := position_of(self.learn.dls.train))
         except TypeError as e:
             if not self.told_of_loader: warn_user(
                 f'the position of the training loader cannot be stored ({e}): a fit resumed in an epoch will load the first batches and skip them')
             self.told_of_loader = True
-            return None
-        return position
+            position = None
+        return gather_over_processes(position) if self._has_own_loaders() else position
+
+    def _has_own_loaders(self) -> bool:
+        together = getattr(self.learn, 'data_parallel', None)
+        return bool(together and together.together and together.divided)
+
+    def _position_in(self, state: dict[str, Any]) -> Any:
+        found = state.get('position')
+        return (found[process_number()] if len(found) == n_processes() else None) if isinstance(found, list) else found
 
     def _value(self) -> float | None:
         value = next((run.epochs[-1].get(self.monitor) for run in self.learn.recorded_runs()[-1:] if run.epochs), None)
@@ -528,15 +583,17 @@ class Checkpoint(Callback):
             print(f'no {"whole " if n else ""}checkpoint in {self.folder} yet: the fit begins at its start')
             return self._save(self.learn.start_epoch, 0)
         path, state = found
-        differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow)
+        differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state))
         if state['batch'] and 'data' in differs: raise ValueError(
             f'{path} is in the middle of an epoch over other data: continue from one that ends an epoch')
-        if why := state_differs(self.learn, state): raise ValueError(f'{path} belongs to another fit: {why}')
+        if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
+            f"{path} is in the middle of an epoch of {state.get('n_process')} processes with loaders of their own: "
+            'continue with as many, or from one that ends an epoch')
         self._say_where(path, state)
         self.learn.epoch = state['epoch']
         if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)
         else: self._load(state, differs)
-        if not state['batch'] and 'data' not in differs: self.position = state.get('position')
+        if not state['batch'] and 'data' not in differs: self.position = self._position_in(state)
         if self.learn.fit_length: self.learn.n_epoch = max(self.learn.n_epoch, state['epoch'] + 1) if not is_over(self.learn) else state['epoch']
 
     def _say_where(self, path: Path, state: dict[str, Any]) -> None:
@@ -577,7 +634,7 @@ class Checkpoint(Callback):
         for each, kept in zip(loaders, self.began['workers']):
             if kept: start_workers(each)
         set_rng_states(self.began['rng'], loaders)
-        position = None if 'data' in differs else state.get('position')
+        position = None if 'data' in differs else self._position_in(state)
         if position is not None and n == n_batches(dl): batches, self.position = iter(()), position     # for the next epoch
         else: batches = batches_from(dl, n) if position is None else continued(dl, position)
         self._load(state, differs)

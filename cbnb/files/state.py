@@ -273,14 +273,16 @@ def described(learn: Learner) -> dict[str, str]:    # setting -> text
     params = [(name, tuple(p.shape), p.requires_grad) for name, p in bare_model(learn.model).named_parameters()]
     trained, n = sum(1 for *_, on in params if on), sum(math.prod(shape) for _, shape, _ in params)
     return dict(
-        model=f'{type(bare_model(learn.model)).__name__} with {n:,} numbers in {len(params)} parameters, '
+        model=f'{_unsharded(type(bare_model(learn.model)).__name__)} with {n:,} numbers in {len(params)} parameters, '
               f'{trained} of them trained',
-        layers=re.sub(' at 0x[0-9a-f]+', '', repr(bare_model(learn.model))),
+        layers=_unsharded(re.sub(' at 0x[0-9a-f]+', '', repr(bare_model(learn.model)))),
         loss=brief(learn.loss_func), loss_settings=_loss_settings(learn.loss_func),
         loss_weights=', '.join(f'{k}={_tensor_words(v)}' for k, v in _class_weights(learn.loss_func).items()) or 'none', optimizer=f'{type(learn.opt).__name__} with rate and weight decay {lrs}',
         data=' and '.join(map(_data_words, loaders_of(learn))), n_epoch=str(learn.fit_length or learn.n_epoch),
         metrics=', '.join(m.name for m in learn.metrics) or 'none',
         schedule=', '.join(repr(cb) for cb in learn.cbs if _schedules(cb)) or 'none')
+
+def _unsharded(words: str) -> str: return re.sub(r'\bFSDP(?=\w)', '', words)      # torch's prefix of the class of a sharded module
 
 def _loss_settings(f: Any) -> str:
     "Return the plain attributes of a loss function, or the keywords of a partial, such as label_smoothing=0.1"

@@ -12,6 +12,7 @@ pytest.importorskip("accelerate")
 
 import distributed_cases
 import processes
+from cbnb.distributed.sharded import read_shards
 
 SCRIPT = str(processes.TESTS / "distributed_cases.py")
 ONE_RECORDS_LESS = ("accidents",)  # the process that cancels in `after_batch` has not recorded that batch
@@ -170,25 +171,26 @@ from pathlib import Path
 import cbnb.all as cbnb
 import distributed_cases as cases
 
-folder, kill_at, resume, n_epoch = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == 'resume', 3
+folder, kill_at, resume, how, n_epoch = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == 'resume', sys.argv[4], 3
 
 def kill(cb):
     if cases.RANK == 1 and cb.training and cb.train_iter == kill_at: os.kill(os.getpid(), signal.SIGKILL)
 
-cbs = [cbnb.Checkpoint(every_steps=5, every_epochs=1, path=folder/'checkpoints'), cbnb.Recorder(train_metrics=True), cbnb.Callback(after_batch=kill)]
+keep = cbnb.Checkpoint(every_steps=5, every_epochs=1, path=folder/'checkpoints', background='background' in how)
+cbs = [keep, cbnb.EMA(0.9), cbnb.Recorder(train_metrics=True), cbnb.Callback(after_batch=kill)]
 model = cases.net()
 model.insert(1, cases.nn.Dropout(0.2))          # each process drops its own units
 learn = cases.learner(cases.digits(bs=12 * cases.N), model=model, cbs=cbs, path=folder)      # batches of 12 in each process
-with learn.distributed():
+with learn.distributed(sharded='sharded' in how):
     learn.logger = lambda row: None
     learn.fit_one_cycle(n_epoch, resume=resume)
 (folder/f'result_{cases.RANK}.json').write_text(json.dumps(cases.outcome(learn)))
 """
 
 
-def fit(folder, n, kill_at=-1, resume="begin", expect=0):
+def fit(folder, n, kill_at=-1, resume="begin", how="whole"):
     folder.mkdir(exist_ok=True)
-    ended = processes.run(n, "-c", FIT, str(folder), str(kill_at), resume, timeout=150)
+    ended = processes.run(n, "-c", FIT, str(folder), str(kill_at), resume, how, timeout=150)
     if kill_at >= 0:
         return [e.returncode for e in ended]
     assert all(e.returncode == 0 for e in ended), ended[0].err + ended[-1].err
@@ -216,3 +218,21 @@ def test_another_number_of_processes_goes_on(tmp_path, killed):
     assert [row["epoch"] for row in one["epochs"]] == [0, 1, 2]
     # 10 of the 21 batches of the second epoch were done in 5 steps of two processes; the other 11 are one step each
     assert [row["step"] for row in one["epochs"]] == [11, 11 + 5 + 11, 11 + 5 + 11 + 21]
+
+
+def test_each_process_writes_its_part_of_a_checkpoint(tmp_path):
+    """Parts of two processes go on in one process and in two, and parts that threads wrote are read, too"""
+    half, plain = tmp_path / "half", tmp_path / "plain"
+    assert -signal.SIGKILL in fit(half, 2, kill_at=18, how="sharded")
+    (path,) = half.glob("checkpoints/*/*_epoch_1_batch_5")
+    sizes = [f.stat().st_size for f in path.glob("shard-*.safetensors")]
+    assert len(sizes) == 2 and sizes[0] == pytest.approx(sizes[1], rel=0.1)
+    assert sum(t.numel() for t in read_shards(path)) == 4 * (64 * 32 + 32 + 32 * 10 + 10)  # weights, two averages of AdamW, EMA
+    shutil.copytree(half, plain)
+    [one] = fit(plain, 1, resume="resume")
+    assert [row["step"] for row in one["epochs"]] == [11, 11 + 5 + 11, 11 + 5 + 11 + 21]
+    two = fit(half, 2, resume="resume", how="sharded in the background")
+    assert two == fit(tmp_path / "whole", 2, how="sharded")
+    assert not list(half.glob("checkpoints/*/.*"))
+    [end] = fit(half, 1, resume="resume")  # it is finished
+    assert end["weights"] == two[0]["weights"]
