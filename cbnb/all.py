@@ -131,7 +131,7 @@ from .dialects.detect import adapt, adapt_metric
 # %% ../nbs/all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
 Learner.before_fits = (hints.warn_of_written, saving.note_loaded)
-Learner.before_epochs = (hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_no_rate, hints.warn_of_update_step, sanity_check)
+Learner.before_epochs = (hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_empty_validation, hints.warn_of_no_rate, hints.warn_of_update_step, sanity_check)
 Learner.batch_filters = (hints.check_length, hints.keep_modes)
 Learner.error_notes = (hints.note_layer, hints.note_outputs, hints.note_dict, hints.note_mistake, batch_size.note_memory)
 Learner.default_steps = (model_loss_step,)
@@ -139,9 +139,10 @@ Step.loss_checks = (check_broadcast, warn_of_activation)
 Learner.around_fits = (rewind.restore_point,)
 Recorder.watchers = (loss_faults.watch,)
 Learner.remark_on = staticmethod(hints.library_of)
-hints.say_instead(Learner, hints.ELSEWHERE)
+hints.say_instead(Learner, hints.ELSEWHERE | hints.RENAMED)
 CallbackList.adapt = staticmethod(adapt)      # for callbacks of other libraries
 CallbackList.settings = staticmethod(twins.settings)
 CallbackList.on_add = (twins.warn_of_hidden, twins.warn_of_rivals)
 Callback.method_checks = (hints.check_method,)
+Callback.attribute_checks = (twins.warn_of_attribute,)
 Metric.adapters = (adapt_sklearn, adapt_metric)     # for metrics of other libraries

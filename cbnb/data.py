@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 # %% ../nbs/10_data.ipynb #07ed69df
 from .basics.loaders import (
     as_loader, batch_size, check_datasets, counts_of, first_batch, shapes_of, table_of, workers_of)
-from .basics.devices import process_device
+from .basics.devices import as_device, process_device
 from .basics.fused import follow_params
 from .basics.nested import can_move, entries, on_device, to_device
 from .basics.patch import patch
@@ -43,13 +43,13 @@ def split_batch(
 
 def _split_by_name(held: dict[str, Any], targets: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Any, ...]]:
     if missing := [k for k in targets if k not in held]: raise KeyError(
-        f'the batch has no target {missing[0]!r}; it has {", ".join(map(str, held))}')
+        f'the batch has no target {missing[0]!r}. It has {", ".join(map(str, held))}: pass one of these as targets=')
     return {k: v for k, v in held.items() if k not in targets}, tuple(held[k] for k in targets)
 
 # %% ../nbs/10_data.ipynb #2c74950c
 def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
     if missing := [k for k in targets if not hasattr(batch, k)]: raise KeyError(
-        f'the batch has no target {missing[0]!r}: a {type(batch).__name__} has no such attribute')
+        f'the batch has no target {missing[0]!r}: a {type(batch).__name__} has no such attribute. Pass the name of one that it has as targets=')
     return tuple(getattr(batch, k) for k in targets)
 
 # %% ../nbs/10_data.ipynb #286e22cb
@@ -108,7 +108,7 @@ class DataLoaders:
         self.loaders = [as_loader(dl) for dl in (train, *(named.values() if named else [valid]), *more) if dl is not None]
         self.n_inp, self.path = n_inp, path
         self.targets = (targets,) if isinstance(targets, str) else tuple(targets)
-        self.device = default_device() if device is None else torch.device(device)
+        self.device = default_device() if device is None else as_device(device)
 
     @classmethod
     def from_datasets(cls, train_ds: Any, valid_ds: Any = None, *more: Any, bs: int = 64, shuffle: bool = True, drop_last: bool = False,
@@ -142,7 +142,7 @@ class DataLoaders:
         named = _named(valid_ds)
         others = [*(named.values() if named else [valid_ds]), *more]
         check_datasets(train_ds, others, kwargs)
-        device = default_device() if device is None else torch.device(device)
+        device = default_device() if device is None else as_device(device)
         sampler = kwargs.pop('sampler', None)             # its numbers are those of training items
         settings: Any = dict(kwargs, num_workers=num_workers, device=device)
         train = make_loader(train_ds, batch_size=bs, shuffle=shuffle and sampler is None, sampler=sampler, drop_last=drop_last, **settings)
@@ -201,7 +201,7 @@ class DataLoaders:
         Returns:
             the same object
         """
-        self.device = torch.device(device)
+        self.device = as_device(device)
         return self
 
     def cuda(self) -> Self:

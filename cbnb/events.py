@@ -117,36 +117,92 @@ class CancelException(Exception):
 
 # %% ../nbs/01_events.ipynb #92171f0c
 class CancelStepException(CancelException):
-    "Skip the update of the weights. `after_step` follows, and the gradients are zeroed"
+    """Skip the update of the weights. `after_step` follows, and the gradients are zeroed
+
+    Example:
+        from cbnb.toy import line_learner
+        def skip(cb): raise CancelStepException
+        learn = line_learner(cbs=Callback(before_step=skip))
+        learn.fit(1)
+        assert learn.train_updates == 0               # there were gradients, and no update
+    """
     level = STEP
 
 class CancelBackwardException(CancelException):
-    "Skip the backward pass. `after_backward` follows, and the update uses the gradients already stored"
+    """Skip the backward pass. `after_backward` follows, and the update uses the gradients already stored
+
+    Example:
+        from cbnb.toy import line_learner
+        def skip(cb): raise CancelBackwardException
+        learn = line_learner(cbs=Callback(before_backward=skip))
+        learn.fit(1)
+        assert learn.model.a.item() == 0              # no gradients, so the updates changed nothing
+    """
     level = BACKWARD
 
 class CancelBatchException(CancelException):
-    "Skip the rest of this batch. `after_batch` follows. The gradients are not zeroed, so they add to those of the next batch; `CancelStepException` drops them"
+    """Skip the rest of this batch. `after_batch` follows. The gradients are not zeroed, so they add to those of the next batch; `CancelStepException` drops them
+
+    Example:
+        from cbnb.toy import line_learner
+        def skip(cb): raise CancelBatchException
+        learn = line_learner(cbs=Callback(before_batch=skip))
+        learn.fit(1)
+        assert learn.train_iter == 2 and learn.train_updates == 0
+    """
     level = BATCH
 
 class CancelTrainException(CancelException):
-    "Skip the rest of the training batches. `after_train` follows, and then the validation, if any"
+    """Skip the rest of the training batches. `after_train` follows, and then the validation, if any
+
+    Example:
+        from cbnb.toy import line_learner
+        def skip(cb): raise CancelTrainException
+        learn = line_learner(cbs=Callback(before_train=skip))
+        learn.fit(1)
+        assert learn.train_iter == 0 and learn.recorder.last().epochs[0]['valid_loss'] == 2**2 + 3**2
+    """
     level = TRAIN
 
 class CancelValidException(CancelException):
-    "Skip the rest of the validation batches. `after_validate` follows"
+    """Skip the rest of the validation batches. `after_validate` follows
+
+    Example:
+        from cbnb.toy import line_learner
+        def skip(cb): raise CancelValidException
+        learn = line_learner(cbs=Callback(before_validate=skip))
+        learn.fit(1)
+        assert learn.train_iter == 2 and learn.recorder.last().epochs[0]['valid_loss'] is None
+    """
     level = VALIDATE
 
 class CancelEpochException(CancelException):
-    "Skip the rest of this epoch. `after_epoch` follows, and then the next epoch, if any"
+    """Skip the rest of this epoch. `after_epoch` follows, and then the next epoch, if any
+
+    Example:
+        from cbnb.toy import line_learner
+        def skip(cb): raise CancelEpochException
+        learn = line_learner(cbs=Callback(before_epoch=skip))
+        learn.fit(2)
+        assert learn.epoch == 1 and learn.train_iter == 0
+    """
     level = EPOCH
 
 class CancelFitException(CancelException):
-    "Skip the rest of the fit. `after_fit` follows"
+    """Skip the rest of the fit. `after_fit` follows
+
+    Example:
+        from cbnb.toy import line_learner
+        def stop(cb): raise CancelFitException('the loss is low enough')
+        learn = line_learner(cbs=Callback(after_epoch=stop))
+        learn.fit(5)
+        assert learn.epoch == 0                       # the first epoch was the last one
+    """
     level = FIT
 
 # %% ../nbs/01_events.ipynb #34962c56
 def not_honoured(
-    cancel: CancelException,   # a cancel exception that no guard caught
+    cancel: CancelException,   # a cancel exception that no level caught
 ) -> str:
     "Return a message that explains why `cancel` had no effect where it was raised"
     level, which = cancel.level, {TRAIN: 'training', VALIDATE: 'validation'}

@@ -83,6 +83,13 @@ class LossStep(CallStep):
 
     Args:
         func: called with inputs and targets; may be a method of an object with optimizers in `opt` or `opts`
+    Example:
+        from cbnb.toy import close, line_learner
+        model = line_learner().model
+        step = LossStep(lambda x, y: (model(x) - y).square().mean())
+        learn = line_learner(model=model, loss_func=None, train_step=step)
+        learn.fit(1)
+        assert close(model.a.item(), 0.72)                       # as with nn.MSELoss()
     """
     needs_loss = True
     checked = False          # whether the function was checked in this run
@@ -138,6 +145,13 @@ class UpdateStep(CallStep):
     Args:
         func: called with inputs and targets
         opt: the optimizer that `func` uses, or several; None: those of the object of which `func` is a method
+    Example:
+        from cbnb.toy import line_learner
+        def update(x, y):
+            loss = (learn.model(x) - y).square().mean()
+            learn.opt.zero_grad(); loss.backward(); learn.opt.step()
+            return loss
+        learn = line_learner(train_step=UpdateStep(update)); learn.fit(1)
     """
     needs_loss = own_update = True
 

@@ -233,7 +233,15 @@ def note(self: Run, kind: str, text: str, step: int | None = None, **more: Any) 
 
 # %% ../nbs/07_history.ipynb #6f4bd126
 class History:
-    "The runs of a learner, which you can index, export and save"
+    """The runs of a learner, which you can index, export and save
+
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner()
+        learn.fit(2)
+        history: History = learn.recorder.history
+        assert history['epoch'] == [0, 1] and history[-1].status == 'done'
+    """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         _repr_html_ = _in_compare._repr_html_
         to_csv = _in_history_files.to_csv

@@ -6,7 +6,6 @@
 __all__ = ['NAMES', 'PHASE_STATE', 'LOOP_STATE', 'State', 'Loop', 'FitInterrupted', 'TrainEvalCallback']
 
 # %% ../nbs/00_loop.ipynb #c3a4ac6d
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from . import runs as _in_runs
 
 class State:
-    "What the loop writes and callbacks read. A run inside another run restores these values at its end. A step is a training batch, an update a call of `opt.step()`"
+    "What the loop writes and callbacks read. A run inside another run restores these values at its end"
     # of a batch: the loop sets the first three, and the step the others
     iter: int | None = None                 # index of the batch
     xb: Any = (None,)                       # inputs: a tuple, or a dict
@@ -67,8 +66,8 @@ class State:
     valid_every: Any = 1                    # epochs to validate after: every n-th, a list, or an `Every` of steps or updates
     # of a fit of n steps or updates
     fit_length: Duration | None = None
-    counted: int = 0                        # steps or updates up to the last epoch
-    updates_per_step: int = 1               # 0: hooks count the updates
+    counted: int = 0                        # steps or updates when the last epoch ended
+    updates_per_step: int = 1               # how much `opt.step()` adds to `train_updates`. 0: the optimizers count, because a step may call them more than once
     mid_epoch: bool = False                 # a validation in the middle of a training phase is running
 
     @property
@@ -81,8 +80,8 @@ class State:
         return self.yb[0] if len(self.yb) == 1 else self.yb
 
 NAMES = tuple(State.__annotations__)
-PHASE_STATE = ('training', *NAMES[:NAMES.index('epoch')])       # of the batch and the phase
-LOOP_STATE = ('purpose', 'training', *NAMES)
+PHASE_STATE = ('training', *NAMES[:NAMES.index('epoch')])       # what a validation in the middle of a training phase restores
+LOOP_STATE = ('purpose', 'training', *NAMES)                    # what a run inside another run restores
 
 # %% ../nbs/00_loop.ipynb #b07d398e
 class Loop(State):
@@ -97,7 +96,6 @@ class Loop(State):
         def validate_sets(self) -> None: ...
         def run_validation(self, dl: Iterable[Any]) -> None: ...
         def run_epochs(self) -> None: ...
-        def _ended(self, event_name: str) -> None: ...
         def note_place(self, e: Exception, i: int) -> None: ...
         @contextmanager
         def run_as(self, purpose: str, cbs: Any=...) -> Iterator[None]: ...
@@ -229,12 +227,12 @@ def run_batches(self: Loop) -> None:
 # %% ../nbs/00_loop.ipynb #b01d77e6
 @patch
 def level(self: Loop, level: Level, body: Callable[..., Any], *args: Any) -> None:
-    """Run a level: fire its first event and do its work, which its exception cancels, then fire its last event
+    """Run a level with its events
 
     Args:
         level: the level of the loop, such as `EPOCH`
         body: its work
-        *args: passed to `body`
+        *args: passed to `body`, such as an inner level
     """
     __tracebackhide__ = True
     fire = self.callbacks.fire
@@ -251,8 +249,11 @@ def level(self: Loop, level: Level, body: Callable[..., Any], *args: Any) -> Non
 @patch
 def _epochs(self: Loop) -> None:
     __tracebackhide__ = True
-    epochs = itertools.count(max(self.epoch, self.start_epoch))       # `n_epoch` may change while they run
-    for self.epoch in itertools.takewhile(lambda epoch: epoch < self.n_epoch, epochs): self.level(EPOCH, self._epoch)
+    epoch = max(self.epoch, self.start_epoch)
+    while epoch < self.n_epoch:                    # `n_epoch` may change while they run
+        self.epoch = epoch
+        self.level(EPOCH, self._epoch)
+        epoch += 1
 
 @patch
 def _epoch(self: Loop) -> None:
@@ -278,8 +279,8 @@ def run_validation(self: Loop, dl: Iterable[Any]) -> None:
     Example:
         from cbnb.toy import close, line_learner
         learn = line_learner()
-        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)
-        assert close(learn.final_record, [2**2 + 3**2])       # the loss of the line a = b = 0
+        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)      # in a run, see below
+        assert close(learn.final_record, [2**2 + 3**2])       # the result: the loss of the line a = b = 0
     """
     __tracebackhide__ = True
     self.dl = dl
@@ -309,14 +310,10 @@ def run_epochs(self: Loop) -> None:
                 self._epochs()
         except (CancelFitException, KeyboardInterrupt) as e:
             interrupted = isinstance(e, KeyboardInterrupt)
-            self._ended(FIT.cancelled)
-        self._ended(FIT.after)
+            with interrupts_act(): self.callbacks.fire(FIT.cancelled)
+        with interrupts_act(): self.callbacks.fire(FIT.after)
     except KeyboardInterrupt: interrupted = True
     if interrupted: raise FitInterrupted(f'{self.stopped_where()}; learn is usable') from None
-
-@patch
-def _ended(self: Loop, event_name: str) -> None:
-    with interrupts_act(): self.callbacks.fire(event_name)
 
 # %% ../nbs/00_loop.ipynb #bb3e42c1
 class TrainEvalCallback(Callback):
@@ -324,6 +321,12 @@ class TrainEvalCallback(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+    Example:
+        from cbnb.all import *
+        from cbnb.toy import line_learner
+        learn = line_learner(cbs=TrainEvalCallback, default_cbs=False)      # the only callback that each fit needs
+        learn.fit(1)
+        assert learn.train_iter == 2
     """
     order = -10
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RunningMean', 'Metric', 'accuracy', 'error_rate', 'hits_of', 'MeanMetric', 'AvgMetric', 'AvgLoss', 'UpdateMetric',
-           'as_metric', 'as_metrics', 'metric_on', 'Chosen', 'view_for_metric']
+           'as_metric', 'as_metrics', 'metric_on']
 
 # %% ../nbs/11_metrics.ipynb #d8b2f2d4
 import copy
@@ -19,8 +19,8 @@ from torch import Tensor
 
 # %% ../nbs/11_metrics.ipynb #52cab884
 from cbnb.basics.metric_functions import (
-    IGNORED, AllPairs, Averaging, Layout, check_averaged, checked_outputs, class_axis, name_of, noting, one_number, pick_output,
-    takes_targets_first)
+    IGNORED, AllPairs, Averaging, Layout, check_averaged, checked_outputs, class_axis, name_of, noting, one_number, takes_targets_first,
+    why_no_accuracy)
 from .basics.arguments import without_partial
 from .basics.devices import exact_dtype
 from .basics.losses import MeanLoss
@@ -62,7 +62,15 @@ class RunningMean:
 
 # %% ../nbs/11_metrics.ipynb #d29cdb44
 class Metric:
-    "Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result"
+    """Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result
+
+    Example:
+        class Batches(Metric):
+            def reset(self): self.n = 0
+            def accumulate(self, learn): self.n += 1           # called after each batch
+            value = property(lambda self: self.n)
+        assert Batches().name == 'batches'
+    """
     adapters: ClassVar[tuple[Callable[[Any], Any], ...]] = ()     # make a metric of an object of another library, or return None
     chosen_outputs: tuple[Any, ...] = ()         # see `set_indexes`; empty: prediction and targets
     _name: str | None = None
@@ -155,22 +163,11 @@ def hits_of(
 ) -> tuple[Tensor, Tensor]:        # bools, one for each target, and their number
     "Return which targets have the highest score, and the number of targets that are not ignored"
     found = class_axis(pred.shape, y.shape, axis, name='accuracy')
-    if found is None or pred.shape[found] == 1: raise ValueError(_why_no_accuracy(pred, y, axis))
+    if found is None or pred.shape[found] == 1: raise ValueError(why_no_accuracy(pred, y, axis))
     hits = pred.argmax(found) == y
     if ignore_index is None: return hits, torch.tensor(y.numel())
     kept = y != ignore_index
     return hits & kept, kept.sum()
-
-def _why_no_accuracy(pred: Tensor, y: Tensor, axis: int | None) -> str:
-    "Explain why the class with the highest score cannot be compared with the targets"
-    if pred.numel() == y.numel() and (pred.ndim < 2 or pred.shape[-1 if axis is None else axis] == 1): return (
-        f'accuracy takes a score for each class, and got one score for each item: predictions have the shape {tuple(pred.shape)}, and targets '
-        f'{tuple(y.shape)}. Pass your own metric, such as lambda pred, y: ((pred > 0) == y).float().mean(), with 0.5 instead of 0 for probabilities')
-    axes = range(1, pred.ndim) if axis is None else [axis]
-    fitting = ' or '.join(dict.fromkeys(str(tuple(pred.argmax(d).shape)) for d in axes))
-    one_hot = f'. One-hot targets become class numbers with y.argmax({axes[0]})' if pred.shape == y.shape else ''
-    where = '' if axis is None else f' have classes in dimension {axis}, so'
-    return f'scores of shape {tuple(pred.shape)}{where or ":"} targets should be {fitting}, not {tuple(y.shape)}{one_hot}'
 
 # %% ../nbs/11_metrics.ipynb #31d7a0dd
 class MeanMetric(Metric):
@@ -271,16 +268,16 @@ class UpdateMetric(Metric):
         name: str | None = None,    # heading of its column; None: its attribute `name`, or its class in snake case
     ) -> None:
         self._name = name or getattr(metric, 'name', None) or snake_name(type(metric))
-        self.metric, self.seen, self.placed = metric, False, False
+        self.metric, self.seen = metric, False         # `seen`: whether the phase had a batch
     def __copy__(self) -> Self:
         new = super().__copy__()
         new.metric = copy.deepcopy(self.metric)
         return new
     def reset(self) -> None:
         self.metric.reset()
-        self.seen = self.placed = False
+        self.seen = False
     def accumulate(self, learn: Any) -> None:
-        if not self.placed: self._place((learn.pred, learn.yb))
+        if not self.seen: self._place((learn.pred, learn.yb))
         pred = to_detach(learn.pred, cpu=False)
         with noting(self.name, pred, *learn.yb), torch.no_grad(): self.metric.update(pred, *learn.yb)
         self.seen = True
@@ -289,7 +286,6 @@ class UpdateMetric(Metric):
         devices: list[torch.device] = []
         map_tensors(lambda t: devices.append(t.device), batch)
         if devices and hasattr(self.metric, 'to'): self.metric.to(devices[0])
-        self.placed = True
     @property
     def value(self) -> Any:
         [n_seen] = sum_over_processes(self.seen)
@@ -368,28 +364,3 @@ def metric_on(metric: Any, *which: int | str | tuple[Any, ...], name: str | None
     one.chosen_outputs = checked_outputs(which)
     if name: one.name = name
     return one
-
-# %% ../nbs/11_metrics.ipynb #664dacd1
-class Chosen:
-    "View of a learner in which `pred` and `yb` are the chosen outputs. Other attributes are read from the learner"
-    def __init__(self,
-        learn: Any,      # the learner
-        pred: Any,       # replaces the prediction of the learner
-        yb: tuple[Any, ...],       # replaces the targets of the learner
-    ) -> None: self.learn, self.pred, self.yb = learn, pred, yb
-    @property
-    def y(self) -> Any:
-        "The target if there is only one, otherwise the tuple of targets"
-        return self.yb[0] if len(self.yb) == 1 else self.yb
-    def __getattr__(self, name: str) -> Any: return getattr(self.learn, name)
-
-def view_for_metric(
-    metric: Any,    # a metric, which may have `chosen_outputs`
-    learn: Any,     # the learner, after a batch
-) -> Any:           # a `Chosen` view, or the learner itself if no outputs are chosen
-    "Return a view of the learner with the chosen outputs of a metric, for `metric.accumulate`"
-    chosen = getattr(metric, 'chosen_outputs', None)
-    if not chosen: return learn
-    try: pred, *yb = (pick_output(learn, which) for which in chosen)
-    except LookupError as e: raise type(e)(f'metric {metric.name!r} {e.args[0]}') from None
-    return Chosen(learn, pred, tuple(yb))

@@ -73,8 +73,9 @@ def belongs_to(
     others: Iterable[nn.Parameter] = (),                # parameters outside the model, which it may hold
 ) -> bool:
     "Return whether an optimizer holds exactly the parameters that the splitter finds in the model, apart from parameters in `others`"
-    may = set(map(id, others := list(others)))
-    return held_params(opt) | may == {id(p) for g in param_groups(model, splitter, others) for p in g} | may
+    others = list(others)
+    outside, found = {id(p) for p in others}, {id(p) for g in param_groups(model, splitter, others) for p in g}
+    return held_params(opt) - outside == found - outside
 
 # %% ../nbs/05_optim.ipynb #8f1f216b
 def hold_hypers(
@@ -85,7 +86,7 @@ def hold_hypers(
     has_lr: bool = False,     # whether you passed `lr` for this run: an optimizer without rates is then an error
 ) -> list[dict[str, Any]]:    # the hyper-parameters of each group before
     "Set the learning rate and the weight decay of an optimizer until the end of a run"
-    before = noted_hypers(opt)               # to compare, in a message
+    before = noted_hypers(opt)               # becomes `learn.own_hypers`, which `learn.save` stores
     undo.callback(save_hypers(opt))          # puts them back
     lend_hypers(opt, undo)                   # fastai's names
     lrs = spread_lrs(lr, len(opt.param_groups))

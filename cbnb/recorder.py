@@ -52,6 +52,12 @@ class Recorder(Callback):
         train_metrics: whether to compute the metrics on training batches
         valid_metrics: whether to record the validation loss and the metrics of validation
         beta: weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
+    Example:
+        from cbnb.all import *
+        from cbnb.toy import line_learner
+        learn = line_learner(cbs=Recorder, default_cbs=False)
+        learn.fit(2)
+        assert [row['epoch'] for row in learn.recorder.last().epochs] == [0, 1]
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         __dir__ = _in_recorder_names.__dir__
@@ -409,6 +415,12 @@ def last(self: Recorder) -> Run:
         the latest run, the one under way included
     Raises:
         AttributeError: nothing has been recorded yet: fit first
+    Example:
+        from cbnb.all import *
+        from cbnb.toy import line_learner
+        learn = line_learner(cbs=Recorder, default_cbs=False)
+        learn.fit(2)
+        assert [row['epoch'] for row in learn.recorder.last().epochs] == [0, 1]
     """
     if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
     return self.history.runs[-1]

@@ -31,6 +31,13 @@ def evaluating(self: Loop, purpose: str, cbs: Any = None, inner: bool = False) -
         inner: fire only the events of the validation phase, as inside another run
     Returns:
         a function that evaluates a loader
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner()
+        with learn.evaluating('validate') as evaluate:
+            evaluate(learn.dls.valid)
+            assert learn.purpose == 'validate' and not learn.model.training
+        assert learn.model.training                            # the same mode as before
     """
     nested, modes = inner or self.running, training_modes(self)
     if inner: self.to_dls_device()                     # otherwise `before_fit` does this

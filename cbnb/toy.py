@@ -64,9 +64,11 @@ def line_learner(n: int = 2, bs: int = 8, valid: bool = True, quiet: bool = True
         a learner that is ready to fit
     Example:
         from cbnb.toy import line_learner
-        learn = line_learner()
+        learn = line_learner(n=3)
         learn.fit(1)
-        print(f'y = {learn.model.a.item():.2f}x + {learn.model.b.item():.2f}')
+        a, b = learn.model.a.item(), learn.model.b.item()
+        assert abs(a - 2*(1 - 0.8**3)) < 1e-6 and abs(b - 3*(1 - 0.8**3)) < 1e-6
+        assert len(line_learner(cbs=Recorder(train_metrics=True)).cbs) == len(learn.cbs)    # your recorder replaces the default
     """
     x = torch.tensor([-1., 1.]).repeat(n*bs//2)
     batches = list(zip(x.split(bs), (2*x + 3).split(bs)))
@@ -91,6 +93,13 @@ def wave_learner(n: int = 32, bs: int = 16, quiet: bool = True, seed: int = 0, *
         **kwargs: further arguments of `Learner`
     Returns:
         a learner that is ready to fit
+    Example:
+        from cbnb.toy import wave_learner
+        learn = wave_learner()
+        learn.fit(5)
+        first, *_, last = learn.recorder.last().epochs
+        assert last['valid_loss'] < first['valid_loss']/4
+        print({k: round(v, 3) for k, v in last.items() if k != 'time'})
     """
     torch.manual_seed(seed)
     x = torch.rand((n + 8)*bs, 1)*6 - 3

@@ -17,6 +17,7 @@ from notebooks import LIB, default_module, directives, is_hidden, without_direct
 LINES, SHORT, SEARCHED_CELLS = 6, 5, 4  # of an example on the site, and in a docstring
 PAGES_OF_EXAMPLES = ("how_to", "tutorials", "guides")  # searched before the other notebooks
 IMPORTS = {"torch": "import torch", "nn": "from torch import nn"}  # what an example may add to `from cbnb.all import *`
+_TOYS = f"from {LIB.name}.toy import"
 _NO_EXAMPLE = {"export", "exports", "exporti", "hide_input"}
 
 
@@ -24,10 +25,8 @@ _NO_EXAMPLE = {"export", "exports", "exporti", "hide_input"}
 NOT_ALONE = {
     ("cbnb.callbacks.compile", "Compile.report"),
     ("cbnb.callbacks.mixup", "Mix.mix"),
-    ("cbnb.callbacks.precision", "ChannelsLast"),
     ("cbnb.data", "DataLoaders.cuda"),
     ("cbnb.display.schedules", "Sched.plot"),
-    ("cbnb.display.show_graph", "ShowGraph"),
     ("cbnb.files.checkpoints", "Learner.resuming"),
     ("cbnb.loop", "Loop.note_place"),
     ("cbnb.loop", "Loop.run_as"),
@@ -78,7 +77,7 @@ class Examples:
             return ""
         found = (with_imports(source, public, toys) for source in self.of(code, elsewhere=False) if _shows(source, code[1]))
         shows_use = (source for source in found if code[1] == "raises" or "with raises(" not in source)
-        return next((source for source in shows_use if 0 < len(source.splitlines()) <= SHORT), "")
+        return next((source for source in shows_use if 0 < len(source.splitlines()) <= SHORT + source.startswith(_TOYS)), "")
 
     def _searched(self, code: tuple[str, str], elsewhere: bool) -> Iterator[str]:
         """The cells that may hold an example, the most likely first."""
@@ -136,9 +135,16 @@ def using(source: str, name: str, is_method: bool) -> str:
 
 
 def _shows(source: str, name: str) -> bool:
-    """Whether a statement uses the name, rather than only a definition or an import."""
-    word, definition = re.compile(rf"\b{name.rpartition('.')[2]}\b"), (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
-    return any(not isinstance(node, definition) and word.search(ast.unparse(node)) for node in ast.parse(source).body)
+    """Whether a statement uses the name, rather than only a definition or an import. To extend a class is to use it, and to raise an error."""
+    word = re.compile(rf"\b{name.rpartition('.')[2]}\b")
+
+    def used(node: ast.stmt) -> list[ast.AST]:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            return []
+        raised: list[ast.AST] = [part for part in ast.walk(node) if isinstance(part, ast.Raise)]
+        return raised if isinstance(node, ast.FunctionDef) else [*node.bases, *raised] if isinstance(node, ast.ClassDef) else [node]
+
+    return any(word.search(ast.unparse(part)) for node in ast.parse(source).body for part in used(node))
 
 
 def with_imports(source: str, public: Set[str], toys: Set[str]) -> str:

@@ -93,6 +93,9 @@ def note_batch(e: BaseException, batch: Any) -> None:
 
 # %% ../../nbs/basics/failures.ipynb #87bfa5c5
 _FIXES = (   # a pattern in an error of torch, and what to do
+    ('Expected more than 1 value per channel when training',
+     'batch norm cannot train on a batch of one item: leave out an incomplete last batch, as DataLoaders.from_datasets(..., drop_last=True), '
+     'or use batches of two or more'),
     (r'must be Tensor, not list', 'the model takes tensors: convert the input, as torch.as_tensor(x, dtype=torch.float32)'),
     ('Double and Float|type .double. and .* type .float.|dtype Double but expected Float',
      'numbers of NumPy and pandas are float64, and the weights are float32: convert the data, as x.float() and y.float()'),

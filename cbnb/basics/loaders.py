@@ -285,10 +285,11 @@ def _cells(i: int, dl: Any) -> list[Any]:
 def check_datasets(train_ds: Any, others: list[Any],    # datasets for validation; None among them are left out
     kwargs: dict[str, Any],    # further arguments of torch's `DataLoader`
 ) -> None:
-    "Raise `TypeError` for a dataset or an argument that `DataLoaders.from_datasets` cannot take, and `ValueError` if there is nothing to train on"
+    "Raise `TypeError` for a dataset or an argument that `DataLoaders.from_datasets` cannot take, and `ValueError` for an empty dataset"
     _check_arguments(kwargs)
-    if hasattr(train_ds, '__getitem__') and hasattr(train_ds, '__len__') and not len(train_ds): raise ValueError(
-        f'the training dataset, a {type(train_ds).__name__}, has no items: look at how it is split or filtered')
+    for ds, what, way in ((train_ds, 'training', ''), *((ds, 'validation', ', or leave it out') for ds in others)):
+        if hasattr(ds, '__getitem__') and hasattr(ds, '__len__') and not len(ds): raise ValueError(
+            f'the {what} dataset, a {type(ds).__name__}, has no items: look at how it is split or filtered{way}')
     train, valid = (getattr(ds, 'shape', None) for ds in (train_ds, (others or [None])[0]))
     if train is not None and valid is not None and train[1:] != valid[1:]: raise TypeError(
         f'from_datasets takes a dataset for training and one for validation, and these arrays have items of shapes '

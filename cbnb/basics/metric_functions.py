@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['IGNORED', 'name_of', 'one_number', 'noting', 'which_part', 'is_of_sklearn', 'takes_targets_first', 'check_averaged',
-           'class_axis', 'loss_axis', 'ignored_label', 'Layout', 'checked_outputs', 'pick_output', 'title_of',
-           'check_shapes', 'is_column_and_row', 'AllPairsWarning', 'AllPairs', 'Averaging', 'NoMeanWarning']
+           'class_axis', 'why_no_accuracy', 'loss_axis', 'ignored_label', 'Layout', 'checked_outputs', 'pick_output',
+           'Chosen', 'view_for_metric', 'title_of', 'check_shapes', 'is_column_and_row', 'AllPairsWarning', 'AllPairs',
+           'Averaging', 'NoMeanWarning']
 
 # %% ../../nbs/basics/metric_functions.ipynb #d51500c6
 import functools
@@ -134,6 +135,18 @@ def class_axis(
     raise ValueError(f'{name} can read scores of shape {scores} and targets of shape {targets} in {len(fits)} ways: {readings}. '
                      f'Pass axis=..., such as partial(accuracy, axis={fits[-1]}) or SklearnMetric(..., axis={fits[-1]})')
 
+# %% ../../nbs/basics/metric_functions.ipynb #whyacc02
+def why_no_accuracy(pred: Tensor, y: Tensor, axis: int | None) -> str:
+    "Explain why the class with the highest score cannot be compared with the targets"
+    if pred.numel() == y.numel() and (pred.ndim < 2 or pred.shape[-1 if axis is None else axis] == 1): return (
+        f'accuracy takes a score for each class, and got one score for each item: predictions have the shape {tuple(pred.shape)}, and targets '
+        f'{tuple(y.shape)}. Pass your own metric, such as lambda pred, y: ((pred > 0) == y).float().mean(), with 0.5 instead of 0 for probabilities')
+    axes = range(1, pred.ndim) if axis is None else [axis]
+    fitting = ' or '.join(dict.fromkeys(str(tuple(pred.argmax(d).shape)) for d in axes))
+    one_hot = f'. One-hot targets become class numbers with y.argmax({axes[0]})' if pred.shape == y.shape else ''
+    where = '' if axis is None else f' have classes in dimension {axis}, so'
+    return f'scores of shape {tuple(pred.shape)}{where or ":"} targets should be {fitting}, not {tuple(y.shape)}{one_hot}'
+
 # %% ../../nbs/basics/metric_functions.ipynb #cf7de2f9
 _CLASS_LOSSES = F.cross_entropy, F.nll_loss
 
@@ -257,6 +270,31 @@ def pick_output(learn: Any, which: int | str | tuple,    # a number, a name, or 
             raise KeyError(f'is on {key!r} of output {i}, but {_there(outputs)}')
         value = parts[key]
     return value
+
+# %% ../../nbs/basics/metric_functions.ipynb #664dacd1
+class Chosen:
+    "View of a learner in which `pred` and `yb` are the chosen outputs. Other attributes are read from the learner"
+    def __init__(self,
+        learn: Any,      # the learner
+        pred: Any,       # replaces the prediction of the learner
+        yb: tuple[Any, ...],       # replaces the targets of the learner
+    ) -> None: self.learn, self.pred, self.yb = learn, pred, yb
+    @property
+    def y(self) -> Any:
+        "The target if there is only one, otherwise the tuple of targets"
+        return self.yb[0] if len(self.yb) == 1 else self.yb
+    def __getattr__(self, name: str) -> Any: return getattr(self.learn, name)
+
+def view_for_metric(
+    metric: Any,    # a metric, which may have `chosen_outputs`
+    learn: Any,     # the learner, after a batch
+) -> Any:           # a `Chosen` view, or the learner itself if no outputs are chosen
+    "Return a view of the learner with the chosen outputs of a metric, for `metric.accumulate`"
+    chosen = getattr(metric, 'chosen_outputs', None)
+    if not chosen: return learn
+    try: pred, *yb = (pick_output(learn, which) for which in chosen)
+    except LookupError as e: raise type(e)(f'metric {metric.name!r} {e.args[0]}') from None
+    return Chosen(learn, pred, tuple(yb))
 
 # %% ../../nbs/basics/metric_functions.ipynb #6b924692
 _ELEMENTWISE = F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss

@@ -86,7 +86,7 @@ def map_rows(f: Callable[[Tensor], Any],    # called with each tensor that has `
         mapped, kind = [map_rows(f, v, n, strict) for v in batch], type(batch)
         return kind(*mapped) if hasattr(batch, '_fields') else kind(mapped)
     if (held := entries(batch)) is not None: return rebuild(batch, {k: map_rows(f, v, n, strict) for k, v in held.items()})
-    if strict: raise ValueError(f'a {type(batch).__name__} does not have one row for each item')
+    if strict: raise ValueError(f'a {type(batch).__name__} does not have one row for each item: give it a tensor, list or dict with one')
     return batch
 
 # %% ../../nbs/basics/nested.ipynb #fd27f6f1
@@ -147,7 +147,7 @@ def find_bs(batch: Any) -> int:
     Returns:
         the number of items
     Raises:
-        ValueError: cannot tell how many items are in this batch: ...
+        ValueError: the number of items in this batch is unknown, because ...
     """
     first = batch
     while type(first) in (tuple, list) and first: first = first[0]
@@ -158,7 +158,7 @@ def find_bs(batch: Any) -> int:
         if (n := _n_items(part)) is not None: return n
         last = part
         if isinstance(part, Tensor): break
-    raise ValueError(f'cannot tell how many items are in this batch: {_why_sizeless(last)}')
+    raise ValueError(f'the number of items in this batch is unknown, because {_why_sizeless(last)}')
 
 def _dict_per_item(batch: Any, first: Any,    # the first value in the batch
 ) -> int | None:                              # None: the items have no dicts of their own
@@ -179,8 +179,8 @@ def _length(part: Any) -> int | None:
 
 def _why_sizeless(part: Any) -> str:
     "Explain why a part of a batch has no size. If the batch has no tensor, `part` is None"
-    if part is None: return 'it has no tensor with one row for each item'
-    if isinstance(part, Tensor): return 'its first tensor is a scalar, and not a tensor with one row for each item'
+    if part is None: return 'it has no tensor with one row for each item: give it one'
+    if isinstance(part, Tensor): return 'its first tensor is a scalar: begin the batch with a tensor that has one row for each item'
     return (f'a {type(part).__name__} has no length: '
             'add to the class a property `num_graphs` or a method `__len__`')
 
@@ -383,7 +383,7 @@ def _array(data: Tensor, whole: dict[str, Any]) -> Any:
 def _torch_name(name: str, kind: type) -> Any:
     found = getattr(torch, name, None)
     if isinstance(found, kind): return found
-    raise ValueError(f'torch has no {kind.__name__} called {name!r}')
+    raise ValueError(f'torch has no {kind.__name__} called {name!r}: install the version of torch that wrote this file')
 
 # %% ../../nbs/basics/nested.ipynb #fef17e82
 def state_of(obj: Any, shared: Iterable[Any] = (),    # objects that `obj` refers to but does not own

@@ -140,11 +140,11 @@ def spread_lrs(lr: Any, n: int, name: str = 'lr') -> list[float]:    # one rate 
 
 def _spread_slice(lr: slice, n: int, name: str) -> list[float]:
     if lr.step is not None or lr.stop is None:
-        raise ValueError(f'{name}={lr!r}: use slice(hi) or slice(lo, hi)')
+        raise ValueError(f'{name}={lr!r} has no upper end or has a step: pass slice(hi) or slice(lo, hi), such as slice(1e-5, 1e-3)')
     hi = as_positive(lr.stop, name)
     if lr.start is None: return [hi/10]*(n - 1) + [hi]
     lo = as_positive(lr.start, name)
-    if lo == 0 or hi == 0: raise ValueError(f'{name}={lr!r}: a log scale needs both ends above 0')
+    if lo == 0 or hi == 0: raise ValueError(f'{name}={lr!r} should have both ends above 0, such as slice(1e-5, 1e-3)')
     return [lo*(hi/lo)**(i/(n - 1)) for i in range(n)] if n > 1 else [hi]
 
 # %% ../../nbs/basics/optimizers.ipynb #a365d0f1
@@ -250,7 +250,7 @@ class _States(MutableMapping):
         for opt in self.optimizers:
             if p in opt.state or any(p is q for g in opt.param_groups for q in g['params']):
                 return opt.state
-        raise KeyError(p)
+        raise KeyError(f'none of the {len(self.optimizers)} optimizers holds this parameter of shape {tuple(p.shape)}')
     def __getitem__(self, p: Tensor) -> Any: return self._of(p)[p]
     def __setitem__(self, p: Tensor, value: Any) -> None: self._of(p)[p] = value
     def __delitem__(self, p: Tensor) -> None: del self._of(p)[p]
@@ -387,7 +387,7 @@ class Hypers(MutableMapping):
     def __setitem__(self, name: str, value: Any) -> None:
         write_hyper([self.opt.param_groups[self.i]], *self._place(name), value)
     def __delitem__(self, name: str) -> None:
-        raise TypeError(f'{type(self.opt).__name__} needs its hyper-parameter {name!r}')
+        raise TypeError(f'{type(self.opt).__name__} needs its hyper-parameter {name!r}, so it cannot be deleted: assign another value')
     def __iter__(self) -> Iterator[str]: return iter(known_hypers(self.opt))
     def __len__(self) -> int: return len(known_hypers(self.opt))
     def __repr__(self) -> str: return repr(dict(self))

@@ -86,6 +86,13 @@ class EMA(Callback):
 
         Returns:
             a context manager that gives the learner
+        Example:
+            from cbnb.toy import close, line_learner
+            learn = line_learner(cbs=EMA(0.5, warmup=False, apply=False))
+            learn.fit(1)
+            assert close(learn.model.a, 0.72)
+            with learn.ema.swapped(): assert close(learn.model.a, 0.46)
+            assert close(learn.model.a, 0.72)
         """
         was_in = self.weights is not None
         self.swap_in()

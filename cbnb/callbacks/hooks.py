@@ -227,6 +227,12 @@ class HookCallback(Callback):
     Raises:
         TypeError: remove_end=False: the hooks of a callback are removed when the fit ends. To keep hooks after the fit, use
             Hooks(modules, f), and call its method remove
+    Example:
+        from cbnb.toy import wave_learner
+        shapes = []
+        learn = wave_learner(cbs=HookCallback('0', hook=lambda m, inp, out: shapes.append(out.shape)))
+        learn.fit(1)
+        assert shapes[0] == (16, 32)             # 16 items, and 32 outputs of the first layer
     """
     run_in = ('fit',)
 

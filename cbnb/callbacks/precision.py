@@ -326,6 +326,9 @@ class ChannelsLast(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+    Example:
+        from cbnb.toy import line_learner
+        learn = line_learner(cbs=ChannelsLast)
     """
     order, no_state = -1, ('laid',)
     laid, fresh = (), False    # weights with their strides before and during the run; True before the first batch of an epoch

@@ -87,8 +87,8 @@ def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
     elif _takes_reduction(loss_func): yield partial(loss_func, reduction='none')
     else:
         name = getattr(loss_func, '__name__', None) or type(loss_func).__name__
-        raise TypeError(f'{name} cannot give a loss for each item: it has neither an attribute '
-                        "nor an argument `reduction` that could be 'none'")
+        raise TypeError(f'{name} cannot give a loss for each item: it has no attribute and no argument `reduction`. '
+                        "Give it the argument reduction, which may be 'none', or leave with_loss out")
 
 # %% ../../nbs/callbacks/predictions.ipynb #a1c0de02
 def _one_item(batch: Any, i: int, n: int) -> Any:
@@ -109,10 +109,11 @@ def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable
     name, n, found = getattr(loss_func, '__name__', None) or type(loss_func).__name__, find_bs((pred, *yb)), []
     for i in range(n):
         try: item = [_one_item(v, i, n) for v in (pred, *yb)]
-        except ValueError as e: raise TypeError(f'{name} cannot give a loss for each item: it has neither an attribute nor an argument '
-            f"`reduction` that could be 'none', and the batch cannot be cut into items, because {e}") from e
+        except ValueError as e: raise TypeError(f'{name} cannot give a loss for each item: it has no attribute and no argument `reduction`, '
+            f"and the batch cannot be cut into items, because {e}. Give the loss function the argument reduction, which may be 'none'") from e
         try: found.append(_loss_and_weight(loss_func, item, batch_weight))
-        except Exception as e: raise TypeError(f'{name} cannot give a loss for each item: for an item alone it raises {e!r}') from e
+        except Exception as e: raise TypeError(f'{name} cannot give a loss for each item: for one item alone it raises {e!r}. '
+            "Give it the argument reduction, which may be 'none'") from e
     losses, weights = map(torch.stack, zip(*found))
     _compare_with_batch(name, losses, weights, loss_of(loss_func(pred, *yb)).detach().mean())
     return losses, weights

@@ -18,7 +18,7 @@ from torch.utils.data import (
     BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #ef48819b
-from ..basics.metric_functions import AllPairsWarning, NoMeanWarning, is_column_and_row, title_of
+from ..basics.metric_functions import AllPairsWarning, NoMeanWarning, is_column_and_row, title_of, view_for_metric
 from ..basics.arguments import as_number
 from ..basics.losses import UNKNOWN, n_items
 from ..basics.nested import find_bs, is_empty, map_rows
@@ -29,7 +29,7 @@ from ..events import CancelException
 from ..learner import Learner
 from .more_metrics import ValueMetric
 from .sklearn_metrics import SklearnMetric
-from ..metrics import MeanMetric, view_for_metric
+from ..metrics import MeanMetric
 from ..phase import fresh
 from ..recorder import Recorder
 from ..files.snapshot import owned_by_steps, without_trace

@@ -41,8 +41,8 @@ class SaveModel(Tracker):
         every: such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see above
     Raises:
         ValueError: every={every} already says when to save: leave out every_epoch and at_end
-        ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is saved, the last one
-            included; or only the end is; or, without both, the best. Leave one of them out
+        ValueError: every_epoch={every_epoch} saves the last epoch, too, and at_end=True saves only the last one: leave one
+            of them out
     Example:
         from cbnb.toy import line_learner
         line = line_learner(cbs=SaveModel(fname='best'))
@@ -62,8 +62,7 @@ class SaveModel(Tracker):
         if every is not None and (every_epoch or at_end): raise ValueError(
             f'every={every!r} already says when to save: leave out every_epoch and at_end')
         if every_epoch and at_end: raise ValueError(
-            f'every_epoch={every_epoch!r} and at_end=True contradict each other: each epoch is '
-            'saved, the last one included; or only the end is; or, without both, the best. Leave one of them out')
+            f'every_epoch={every_epoch!r} saves the last epoch, too, and at_end=True saves only the last one: leave one of them out')
         every = int(every_epoch) if isinstance(every_epoch, bool) else every_epoch
         self.every_epoch = as_count(every, 'every_epoch', 0 if every_epoch is False else 1)
         self.fname, self.at_end, self.with_opt = str(fname).removesuffix('.pth'), at_end, with_opt

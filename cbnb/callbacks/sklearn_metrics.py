@@ -66,7 +66,7 @@ def sklearn_function(name: str) -> Callable[..., float]:
     func: Callable[..., float] | None = getattr(metrics, name, None)
     if callable(func): return func
     close = nearest(name, dir(metrics))
-    raise ValueError(f'sklearn.metrics has no function {name!r}' + (f': did you mean {close!r}?' if close else ''))
+    raise ValueError(f'sklearn.metrics has no function {name!r}' + (f': did you mean {close!r}?' if close else ': pass the name of one, such as f1_score, or a function'))
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #12232952
 _THRESH = dict(logits=0., probabilities=0.5)      # kind of loss -> threshold of a single score
@@ -84,7 +84,7 @@ class SklearnMetric(AccumMetric):
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function, such as average='macro'
     Raises:
-        ValueError: thresh={thresh} makes labels: it goes with takes='labels', not with {takes}
+        ValueError: thresh={thresh} is only for takes='labels', and this is takes={takes}: leave thresh out
     Example:
         import torch
         score, is_one = torch.tensor([[-1.], [2.], [.5], [-3.]]), torch.tensor([0., 1., 1., 1.])
@@ -98,7 +98,7 @@ class SklearnMetric(AccumMetric):
         takes = takes_of(func) if takes is None else takes
         as_choice(takes, 'takes', *TAKES)
         if thresh is not None and takes != 'labels':
-            raise ValueError(f"thresh={thresh} makes labels: it goes with takes='labels', not with {takes!r}")
+            raise ValueError(f"thresh={thresh} is only for takes='labels', and this is takes={takes!r}: leave thresh out")
         super().__init__(func, thresh=thresh, to_np=True, invert_arg=True, flatten=False, name=name, axis=axis, ignore_index=ignore_index, **kwargs)
         self.takes, self.loss = takes, ''
 

@@ -34,8 +34,8 @@ class StepState:
     "The attributes that a step reads and writes when there is no learner"
     def __init__(self, step: 'ModelStep', batch: tuple[Any, ...], training: bool):
         if step.model is None or training and step.opt is None:
-            raise TypeError(f'without a learner, {type(step).__name__} needs a model'
-                            + ' and an optimizer'*training)
+            raise TypeError(f'without a learner, {type(step).__name__} needs a model' + ' and an optimizer'*training
+                            + f': pass {type(step).__name__}(model=..., {"opt=..., "*training}loss_func=...)')
         self.model, self.loss_func, self.opt = step.model, step.loss_func, step.opt
         if len(batch) == 1 and isinstance(batch[0], (tuple, list)): batch = tuple(batch[0])
         self.xb, self.yb = split_batch(batch, step.n_inp)
@@ -242,6 +242,12 @@ class MultiLossStep(TrainStep):
         losses: function of (pred, *yb) that returns the losses; None: the model does
         loss_scale: factor of the losses in the backward pass, by which gradients are divided again
         n_inp: number of inputs in a batch when called by hand; None: all elements but the last
+    Example:
+        import torch
+        net, ones = torch.nn.Linear(1, 1), torch.ones(4, 1)
+        opts = [torch.optim.SGD([p], lr=0.1) for p in (net.weight, net.bias)]
+        step = MultiLossStep(net, opts, lambda pred, y: ((pred - y).abs().mean(), (pred - y).square().mean()))
+        print(step(ones, 2*ones))
     """
     def __init__(self, model: Any, opts: Iterable[Optimizer], losses: Callable[..., Any] | None = None, loss_scale: float = 1.0,
             n_inp: int | None = None):

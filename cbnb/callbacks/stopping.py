@@ -206,7 +206,7 @@ def next_time(at: Any, now: datetime | None = None) -> datetime:
         raise TypeError(f"at={at!r} should be a time like '18:30', or a datetime")
     now = now or datetime.now(at.tzinfo)
     if isinstance(at, datetime):
-        if at <= now: raise ValueError(f'at={at} is in the past')
+        if at <= now: raise ValueError(f'at={at} is in the past: pass a later time')
         return at
     today = datetime.combine(now.date(), at)
     return today if today > now else today + timedelta(days=1)
@@ -320,5 +320,5 @@ class SkipToEpoch(Callback):
     def before_fit(self):
         learn = self.learn
         if self.first > learn.n_epoch:
-            raise ValueError(f'SkipToEpoch({self.first}) skips more than the {plural(learn.n_epoch, "epoch")} of this fit')
+            raise ValueError(f'SkipToEpoch({self.first}) skips more than the {plural(learn.n_epoch, "epoch")} of this fit: pass a lower number, or fit more epochs')
         learn.start_epoch = max(self.first, learn.start_epoch)

@@ -504,10 +504,11 @@ class Learner(NativeLearner):
             remove_module: must be False: the file must use the parameter names of the model
             **kwargs: arguments for cbnb's `load`, like `args`
         Raises:
-            ValueError: remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v}, with torch.load
+            ValueError: remove_module=True is not supported: load the file with torch.load, rename its keys, as
+                {k.removeprefix('module.'): v}, and save it again
         """
         if remove_module: raise ValueError(
-            "remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v}, with torch.load")
+            "remove_module=True is not supported: load the file with torch.load, rename its keys, as {k.removeprefix('module.'): v}, and save it again")
         NativeLearner.load(self, *args, **kwargs)
         return self
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #f6ff131a
 from ..basics.text import snake_name, warn_user
-from ..callback import warn_shadow
+from ..callbacks.twins import warn_shadow
 from ..basics.nested import find_bs
 from ..callback_list import as_list
 from ..basics.metric_functions import name_of

@@ -234,7 +234,8 @@ class Model:
         ValueError: {name}={level}: the only level here is 'O0', in float32. For bfloat16, pass train(...,
             callbacks=[MixedPrecision('bf16')]) of cbnb.all, call learn.to_bf16() of this Model after its first training, or
             decorate the network's forward with torch.autocast(device_type, torch.bfloat16)
-        TypeError: optimizer={optimizer} is not a torch optimizer
+        TypeError: optimizer={optimizer} is not an optimizer of torch: pass one, such as
+            torch.optim.Adam(network.parameters())
         ValueError: metrics need a loss_fn or an eval_network: without them there is no evaluation
         ValueError: eval_indexes={eval_indexes} should be a list of three whole numbers: where loss, prediction and label
             are
@@ -247,7 +248,7 @@ class Model:
                 "train(..., callbacks=[MixedPrecision('bf16')]) of cbnb.all, call learn.to_bf16() of this Model after its "
                 "first training, or decorate the network's forward with torch.autocast(device_type, torch.bfloat16)")
         if optimizer is not None and not hasattr(optimizer, 'param_groups'):
-            raise TypeError(f'optimizer={optimizer!r} is not a torch optimizer')
+            raise TypeError(f'optimizer={optimizer!r} is not an optimizer of torch: pass one, such as torch.optim.Adam(network.parameters())')
         self.metrics = get_metrics(metrics)
         if metrics is not None and loss_fn is None and eval_network is None:
             raise ValueError('metrics need a loss_fn or an eval_network: without them '

@@ -171,7 +171,8 @@ def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple
     Returns:
         names in the net not loaded, names in the dict not used
     Raises:
-        RuntimeError: {name} is of shape ... in the net, and of shape ... in parameter_dict
+        RuntimeError: {name} is of shape ... in the net, and of shape ... in parameter_dict: make the net as it was when the
+            file was written
     """
     mine = net.state_dict()
     tensors = {name: v for name, v in parameter_dict.items() if isinstance(v, Tensor)}
@@ -179,7 +180,7 @@ def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple
     for name, v in found.items():
         if v.shape != mine[name].shape: raise RuntimeError(
             f'{name} is of shape {tuple(mine[name].shape)} in the net, '
-            f'and of shape {tuple(v.shape)} in parameter_dict')
+            f'and of shape {tuple(v.shape)} in parameter_dict: make the net as it was when the file was written')
     for name, v in found.items(): mine[name].copy_(v)
     not_loaded = [name for name in mine if name not in found]
     return not_loaded, [name for name in parameter_dict if name not in found]
@@ -196,10 +197,10 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
     Returns:
         values by name, with the tensors on the CPU
     Raises:
-        ValueError: there is not a checkpoint file ...
+        ValueError: there is no checkpoint file ...
     """
     path = Path(ckpt_file_name)
-    if not path.is_file(): raise ValueError(f'there is not a checkpoint file {str(path)!r}')
+    if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}')
     try: state = read_file(path, writer='save_checkpoint')
     except Exception as e: raise ValueError(f'{str(path)!r} is not a checkpoint file: {e}') from e
     if not isinstance(state, dict):

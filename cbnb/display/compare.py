@@ -209,7 +209,7 @@ def sorted_rows(rows: Sequence[dict[str, Any]], sort: str | None) -> list[dict[s
     if sort is None or not rows: return list(rows)
     column = sort.removeprefix('-')
     if column not in rows[0]:
-        raise ValueError(f'sort={sort!r}: there is no such column: {columns_hint(column, list(rows[0]))}')
+        raise ValueError(f'there is no column for sort={sort!r}: {columns_hint(column, list(rows[0]))}')
     there = [row for row in rows if not _missing(row[column])]
     there.sort(key=lambda row: _key(row[column]), reverse=_largest_first(column, rows[0]) != sort.startswith('-'))
     return there + [row for row in rows if _missing(row[column])]
@@ -287,7 +287,7 @@ def _known_metric(metric: str | None, names: Sequence[str]) -> str:
     "Check the name of a metric, and choose a metric if the name is None"
     if metric is None: return 'valid_loss' if 'valid_loss' in names else names[0]
     if metric in names: return metric
-    raise ValueError(f'metric={metric!r}: none of these runs has it: {columns_hint(metric, list(names))}')
+    raise ValueError(f'none of these runs has metric={metric!r}: {columns_hint(metric, list(names))}')
 
 def _css() -> str: return css_variables('.cbnb-runs') + asset('compare.css')
 
@@ -539,6 +539,12 @@ def compare(*sources: Any, metric: str | None = None, by: str = 'step', sort: st
         **named: further sources by name
     Returns:
         a `Comparison`; the figure with `return_fig=True`; `ax` if passed
+    Example:
+        from cbnb.all import *
+        from cbnb.toy import line_learner
+        slow, fast = line_learner(lr=0.01), line_learner(lr=0.1)
+        for learn in (slow, fast): learn.fit(2)
+        print(compare(slow=slow, fast=fast))
     """
     found = Comparison(runs_of(*sources, **named), metric, by, sort)
     if not return_fig and ax is None: return found

@@ -54,6 +54,12 @@ def set_display(mode: str | None) -> None:
 
     Args:
         mode: one of `MODES`; None: the mode of CBNB_DISPLAY, or the one that suits the front end
+    Example:
+        from cbnb.all import *
+        from cbnb.toy import line_learner
+        set_display('plain')                          # tables as text, and no bars
+        line_learner(quiet=False).fit(2)
+        set_display(None)                             # what suits this place
     """
     global _chosen
     _chosen = _checked(mode) if mode is not None else None
@@ -67,6 +73,9 @@ def display_as(mode: str | None) -> Iterator[None]:
         mode: one of `MODES`; None: the mode of CBNB_DISPLAY, or the one that suits the front end
     Returns:
         a context manager
+    Example:
+        from cbnb.toy import line_learner
+        with display_as('lines'): line_learner(quiet=False).fit(2)
     """
     before = _chosen
     set_display(mode)

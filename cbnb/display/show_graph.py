@@ -66,6 +66,10 @@ class ShowGraph(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+    Example:
+        from cbnb.all import *
+        from cbnb.toy import wave_learner
+        wave_learner(quiet=False).fit(3, cbs=ShowGraph())
     """
     order, run_in = 65, ('fit',)
     graph: Run

@@ -300,6 +300,13 @@ def fit_distributed(self: Learner, n_epoch: int | str, n_process: int | None = N
         n_process: number of processes on this machine; None: one per GPU, or two without GPUs
         method: name of the method that trains: 'fit_one_cycle', 'fine_tune', ...
         **kwargs: further arguments of that method: `lr`, `cbs`, ...
+    Example:
+        from cbnb.toy import wave_learner
+        learn = wave_learner(cbs=ProgressCallback, quiet=False)
+        learn.fit_distributed(5, n_process=2)
+        run = learn.recorder.last()
+        assert run.n_steps == 5*16                           # each step takes a batch in both processes: 16 of 32
+        assert run['valid_loss'][-1] < 0.1
     """
     __tracebackhide__ = True
     from cbnb.distributed.worker import load, take_result

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -285,6 +286,12 @@ class Resume:
         allow: settings that may differ: model, loss, optimizer, data, n_epoch, schedule
     Raises:
         ValueError: allow={allow}: ... should be among ...
+    Example:
+        from cbnb.toy import line_learner
+        line_learner().fit(1, resume=True)                       # writes checkpoints
+        learn = line_learner()
+        learn.fit(3, resume=Resume(allow='n_epoch'))             # planned were 1 epoch, and 2 are added
+        assert learn.train_iter == 3*2
     """
     def __init__(self, path: str | Path | None = None, allow: str | Iterable[str] = ()):
         self.path = None if path is None else Path(path)
@@ -321,19 +328,18 @@ def _changed_words(name: str, was: str | None, now: str) -> str:
     if name in _DETAILS: return f'{name.replace("_", " ")} were {was}, and are {now}'
     return f'{name} was {was}, and is {now}'
 
-def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str]) -> set[str]:
-    "Return the names of settings that differ between two fits. If a setting differs and is not in `allow`, raise `ValueError`"
+def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str], misfit: str | None = None) -> set[str]:
+    "Return the names of settings that differ between two fits. If a setting differs and is not in `allow`, or a state does not fit, raise `ValueError`"
     changed = [name for name in now if was.get(name, now[name] if name in _DETAILS else None) != now[name]]
     differs = {_DETAILS.get(name, name) for name in changed}
-    if not differs - allow: return differs
+    if not differs - allow and not misfit: return differs
     words = [_changed_words(name, was.get(name), now[name]) for name in changed if _DETAILS.get(name, name) not in allow]
     if 'data' in differs - allow and _sizes(was.get('data', '')) == _sizes(now['data']):
         words.append('so these are different items: call set_seed before you split the data')
-    way = f', pass resume=Resume(allow={sorted(differs)})' if differs <= set(_MAY_DIFFER) else ' is not possible'
+    way = f' To continue it with the new settings, pass resume=Resume(allow={sorted(differs)}).' if differs <= set(_MAY_DIFFER) and not misfit else ''
     raise ValueError(
-        f'{path} belongs to another fit: {"; ".join(words)}. To continue that one, call fit as it was called. '
-        f'To begin anew, pass resume=False, or keep both with Checkpoint(path=...). To continue it with the '
-        f'new settings{way}')
+        f'{path} belongs to another fit: {"; ".join(words or [str(misfit)])}. To continue that fit, call it with its own settings.{way} '
+        f'To begin anew, delete {path.parent}, or keep it and pass cbs=Checkpoint(path=...)')
 
 # %% ../../nbs/files/checkpoints.ipynb #167fdb22
 def _warn_of_losses(learn: Learner) -> None:
@@ -453,6 +459,12 @@ class Checkpoint(Callback):
         epoch = self.learn.epoch + 1
         if epoch == self.learn.n_epoch or any_over_processes(self.due.after_epoch(epoch - 1)): self._save(epoch, 0)
 
+    def after_cancel_fit(self):
+        if not isinstance(sys.exception(), KeyboardInterrupt) or process_number() != 0: return
+        self.writer.wait()
+        for last in self.saved()[-1:]:
+            if read_manifest(last).get('run_id') == self.run_id: print(f'saved {last}: the same fit with resume=True continues from there')
+
     def _all_agree(self, due: bool) -> bool:
         "Return whether a checkpoint is due in any process, so that all processes save after the same batch"
         together = getattr(self.learn, 'data_parallel', None)
@@ -571,13 +583,12 @@ class Checkpoint(Callback):
             print(f'no {"whole " if n else ""}checkpoint in {self.folder} yet: the fit begins at its start')
             return self._save(self.learn.start_epoch, 0)
         path, state = found
-        differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow)
+        differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state))
         if state['batch'] and 'data' in differs: raise ValueError(
             f'{path} is in the middle of an epoch over other data: continue from one that ends an epoch')
         if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
             f"{path} is in the middle of an epoch of {state.get('n_process')} processes with loaders of their own: "
             'continue with as many, or from one that ends an epoch')
-        if why := state_differs(self.learn, state): raise ValueError(f'{path} belongs to another fit: {why}')
         self._say_where(path, state)
         self.learn.epoch = state['epoch']
         if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)

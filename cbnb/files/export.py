@@ -221,7 +221,7 @@ def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) 
     model = at_path(factory) if model is None else model
     made = model if isinstance(model, nn.Module) else model()
     if not isinstance(made, nn.Module): raise TypeError(f'{brief(model)} returned a {type(made).__name__}, and not a model: return an nn.Module')
-    if why := model_differs(made, state['model']): raise ValueError(f'the model does not fit the weights in {path}: {why}')
+    if why := model_differs(made, state['model']): raise ValueError(f'the model does not fit the weights in {path}: {why}. Pass a model with the layers of the exported one')
     load_model_state(made, state['model'])
     return made
 
@@ -231,7 +231,7 @@ class Missing:
     def __init__(self, part: str, why: str, path: str): self.part, self.why, self.path = part, why, path
     def __repr__(self) -> str: return f'Missing({self.part})'
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise ValueError(f'this learner has no {self.part}, for {self.why}: load_learner({self.path!r}, {self.part}=...)')
+        raise ValueError(f'this learner has no {self.part}, because {self.why}: pass it, as load_learner({self.path!r}, {self.part}=...)')
 
 def _parts_of(path: str | Path, state: dict[str, Any], passed: dict[str, Any], trust: bool) -> dict[str, Any]:
     "Return the parts of a learner: those passed, those made from the file, and placeholders for a missing loss or optimizer"
@@ -241,7 +241,7 @@ def _parts_of(path: str | Path, state: dict[str, Any], passed: dict[str, Any], t
         why = lacks(recipe, name, trust)
         if why is None: parts[name] = make_part(recipe)
         elif name in ('loss_func', 'opt_func'): parts[name] = Missing(name, why, str(path))
-        else: warnings.warn(f'{name} is not loaded, for {why}: load_learner({str(path)!r}, {name}=...)', stacklevel=user_level())
+        else: warnings.warn(f'{name} is not loaded, because {why}: pass it, as load_learner({str(path)!r}, {name}=...)', stacklevel=user_level())
     return parts
 
 # %% ../../nbs/files/export.ipynb #c771b263
@@ -278,11 +278,18 @@ def _no_data(n_inp: Any, targets: Any, cpu: bool) -> DataLoaders:
     return DataLoaders([], n_inp=n_inp, targets=targets, **(dict(device='cpu') if cpu else {}))
 
 # %% ../../nbs/files/export.ipynb #f4ec99e5
+def _not_trusted(fname: str | Path) -> str:
+    "Say what a file is that only `trust=True` would load: the weights of a model, or a pickle"
+    try: weights = isinstance(read_file(fname, 'meta'), dict)           # runs no code
+    except FileNotFoundError: raise
+    except Exception: weights = False
+    if weights: return (f'{fname} holds weights, as learn.save writes them, and load_learner reads files of learn.export: '
+                        f'make the learner as before its training, then call learn.load({str(Path(fname).absolute())!r})')
+    return (f'{fname} is a pickle, and loading it can run any code. If you trust its source, call load_learner({str(fname)!r}, trust=True). '
+            "A name that ends in '.cbnb' makes learn.export write a file that runs no code")
+
 def _load_pickle(fname: str | Path, cpu: bool, trust: bool, model: Any, parts: dict[str, Any]) -> Learner:
-    if not trust: raise ValueError(
-        f'{fname} is a pickle, and loading it can run any code: '
-        f'load_learner({str(fname)!r}, trust=True) if you trust it; '
-        "otherwise load weights only, with Learner.load, or export to a name that ends in '.cbnb'")
+    if not trust: raise ValueError(_not_trusted(fname))
     if model is not None or parts: raise TypeError(
         f"{fname} is a pickle of the whole learner: {', '.join(['model']*(model is not None) + [*parts])} is only for a '.cbnb' file: leave it out")
     try: learn = read_file(fname, 'cpu' if cpu else None, trust=True, writer='Learner.export')
@@ -290,5 +297,4 @@ def _load_pickle(fname: str | Path, cpu: bool, trust: bool, model: Any, parts: d
         if "'cbnb." not in str(e): raise                  # a module of yours is missing
         raise ValueError(f"{fname} was written by another version of cbnb ({e}): load it with that version, and export it to a name that ends in '.cbnb'") from e
     if isinstance(learn, Learner): return learn
-    raise TypeError(f'{fname} holds a {type(learn).__name__}, not a learner: '
-                    'for what Learner.save has written, use Learner.load')
+    raise TypeError(f'{fname} holds a {type(learn).__name__}, not a learner: pass a file of learn.export, or load weights with learn.load')

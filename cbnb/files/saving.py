@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/files/saving.ipynb #ebaca54e
 from ..basics.arguments import hinted
+from ..basics.devices import as_device
 from ..basics.patch import patch
 from ..basics.text import warn_user
 from .atomic import write_whole
@@ -82,10 +83,10 @@ def read_file(path: str | Path, map_location: Any = 'cpu', trust: bool = False, 
     "Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`"
     with open(path, 'rb'): pass       # if the file cannot be opened, the system's error says why
     is_zip, damaged = _is_zip(path), f'{path} is damaged, or was not written by {writer}'
-    if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}')
+    if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}. Pass another copy of the file')
     try: return torch.load(path, map_location=map_location, weights_only=not trust)
     except Exception as e:
-        if not is_zip or 'PytorchStreamReader' in str(e): raise ValueError(damaged) from e
+        if not is_zip or 'PytorchStreamReader' in str(e): raise ValueError(f'{damaged}. Pass another copy of the file') from e
         if isinstance(e, pickle.UnpicklingError): raise _needs_trust(path, e) from e
         e.add_note(f'while reading {path}')
         raise
@@ -120,9 +121,12 @@ def model_file(self: Learner, file: str | Path) -> Path:
     Args:
         file: name of the file, which may contain folders
     Returns:
-        `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute; the endings .pth and .pt are kept
+        `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute or begins with this folder; the endings .pth
+            and .pt are kept
     """
-    return Path(self.path)/self.model_dir/(f'{file}' if str(file).endswith(('.pth', '.pt')) else f'{file}.pth')
+    folder, name = Path(self.path)/self.model_dir, Path(f'{file}' if str(file).endswith(('.pth', '.pt')) else f'{file}.pth')
+    if name.is_relative_to(folder): return name                           # what `save` returned
+    return Path(self.path)/name if name.is_relative_to(self.model_dir) else folder/name
 
 # %% ../../nbs/files/saving.ipynb #2c6dd3bd
 def _opt_state(learn: Learner) -> dict[str, Any]:
@@ -179,11 +183,18 @@ def read_note(path: str | Path) -> dict[str, Any] | None:    # the note; None: t
     return getattr(_split_file(read_file(path))['model'], 'note', None)
 
 # %% ../../nbs/files/saving.ipynb #4294aa9b
-def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False) -> tuple[dict, dict | None]:
+def _missing(path: Path, file: str | Path) -> str:
+    "Say that there is no file at `path`, which `model_file` has made of `file`, and what there is instead"
+    other, here = path.with_suffix('.pt' if path.suffix == '.pth' else '.pth'), Path(file)
+    if other.exists(): return f'there is no file {path}. There is {other}, which load({str(here.with_name(other.name))!r}) reads'
+    if found := next((f for f in (here, here.with_name(path.name), here.with_name(other.name)) if f.is_file()), None): return (
+        f'there is no file {path}. {found} is outside of this folder: pass its whole path, as load(Path({str(found)!r}).absolute())')
+    there = ', '.join(sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}'))) or 'no model'
+    return f'there is no file {path}; in {path.parent}: {there}'
+
+def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False, file: str | Path = '') -> tuple[dict, dict | None]:
     "Read the states of the modules, by name, and of the optimizer from a file. Raise `ValueError` if the file holds no such states"
-    if not path.exists():
-        there = ', '.join(sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}'))) or 'no model'
-        raise FileNotFoundError(f'there is no file {path}; in {path.parent}: {there}')
+    if not path.exists(): raise FileNotFoundError(_missing(path, file))
     states = _split_file(read_file(path, device, trust))
     opt_state = states.pop('opt', None)
     if not isinstance(weights := states['model'], dict): raise ValueError(
@@ -298,7 +309,7 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
     """
     if isinstance(file, Mapping): raise TypeError('load() reads a file, and got a dict: for a state dict, learn.model.load_state_dict(...)')
     path, had, why_not = self.model_file(file), self.opt, None
-    states, opt_state = _parts(path, 'cpu' if device is None else device, with_opt, trust=not weights_only)
+    states, opt_state = _parts(path, 'cpu' if device is None else as_device(device), with_opt, not weights_only, file)
     states |= {name: renamed(states[name], name_in(m)) for name, m in trained_modules(self).items() if name in states}
     with interrupts_wait():
         before = {name: {k: _copied(v) for k, v in state.items()} for name, state in module_states(self).items()}

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from ..basics.losses import LossCalls
 from ..basics.nested import entries, find_bs, is_empty, map_rows, to_device
 from ..learner import Learner
-from ..metrics import view_for_metric
+from ..basics.metric_functions import view_for_metric
 from ..phase import fresh
 from ..undo import UndoStack, interrupts_wait
 
@@ -95,7 +95,7 @@ class LossCall:
     loss: Any = None           # what the call returned, with its graph
 
 _COMPARED = frozenset((F.cross_entropy, F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss, F.binary_cross_entropy,
-                       F.binary_cross_entropy_with_logits))
+                       F.binary_cross_entropy_with_logits, F.kl_div))
 
 def loss_calls(
     noted: list[tuple[Any, Any, tuple, dict[str, Any]]],    # as in `LossCalls`
@@ -160,6 +160,7 @@ class Evidence:
         y = next((t for _, t in leaves(self.items[1])), None) if self.items else None
         if y is not None and self.n and y[:self.n].numel() == call.target.numel() and not self._compares(call.target, y[:self.n]): return ''
         if call.name.startswith('binary'): return 'binary'
+        if call.name == 'kl_div': return ''
         if call.name not in ('cross_entropy', 'nll_loss'): return 'numbers'
         return '' if call.target.is_floating_point() else 'classes'
 
@@ -243,7 +244,9 @@ def probe(
         for p in model.parameters(): p.grad = None
         with waiting.lifted():
             try: e.loss = compute_loss(learn, e.batch)
-            except Exception as error: e.failed = error
+            except Exception as error:
+                e.failed = error
+                for add_note in learn.error_notes: add_note(learn, error, batch)
     e.pred, e.calls = learn.pred, loss_calls(calls.noted)
     if not e.failed:
         with torch.no_grad(): note_metrics(e)

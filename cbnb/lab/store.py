@@ -103,12 +103,12 @@ def connect(file: Path, seconds: float) -> Any:
             log = Path(f'{file}-wal')
             if log.exists() and log.stat().st_size: raise PermissionError(f'{file} has rows in {log.name} that can only be read if the folder can be written: copy the folder') from e
             db, version, tables = _connected(file, seconds, 'mode=ro&immutable=1')
-    except sqlite3.OperationalError as e: raise type(e)(f'{file} could not be opened as a lab book: {e}') from e
+    except sqlite3.OperationalError as e: raise type(e)(f'{file} could not be opened as a lab book ({e}): check the rights and the space of its folder') from e
     except sqlite3.DatabaseError as e: raise ValueError(f'{file} is no lab book, or it is damaged ({e}): {fix}') from e
     if 'runs' in tables and 0 < version <= VERSION: return db
     db.close()
     if 'runs' in tables and version: raise ValueError(f'{file} was written by a newer cbnb (its tables have version {version}, and this cbnb knows {VERSION}): update cbnb')
-    raise ValueError(f'{file} is no lab book, for {"it has other tables" if tables else "it is empty"}: {fix}')
+    raise ValueError(f'{file} is no lab book, because {"it has other tables" if tables else "it is empty"}: {fix}')
 
 @contextmanager
 def transaction(db: Any) -> Iterator[None]:
@@ -218,7 +218,7 @@ class RunWriter:
 def read_run(db: Any, number: int) -> Run:
     "Read a run from a lab book. If there is none with this number, raise `KeyError`"
     line = db.execute('SELECT status, settings, fit FROM runs WHERE id=?', (number,)).fetchone()
-    if line is None: raise KeyError(f'the lab book has no run {number}')
+    if line is None: raise KeyError(f'the lab book has no run {number}: its runs are in lab.runs')
     fit = json.loads(line['fit'] or '{}')
     rows: dict[int, dict[str, Any]] = {}
     for i, name, value in db.execute('SELECT number, name, value FROM rows WHERE run=? ORDER BY number', (number,)):

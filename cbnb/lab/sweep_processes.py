@@ -128,7 +128,7 @@ def run_in_processes(
 ) -> None:
     "Make the runs of a sweep in new processes, several at the same time"
     from cbnb.distributed.worker import dump
-    if os.name != 'posix': raise OSError('a sweep with n_process above 1 needs Linux or macOS')
+    if os.name != 'posix': raise OSError('a sweep with n_process above 1 needs Linux or macOS: leave n_process out')
     learn, n = plan.runner.learn, min(n, len(plan.rule))
     with temporary_folder() as folder, contextlib.ExitStack() as stack:
         with UndoStack() as undo, interrupts_act():

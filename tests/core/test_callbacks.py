@@ -1054,7 +1054,7 @@ def test_an_object_that_is_shown_gives_way_to_a_callback_and_leaves_when_it_is_r
 
 def test_a_warning_of_a_callback_points_to_the_line_of_the_caller_unless_told():
     def warn(name, *level):
-        base.warn_shadow(cb, name, *level)  # inside
+        twins.warn_shadow(cb, name, *level)  # inside
 
     cb = line_learner(cbs=Keeper()).keeper
     lines = open(__file__).read().splitlines()

@@ -541,7 +541,7 @@ def test_dataclasses_are_split_by_field_names():
     learn.fit(1)
     u, v, y, _ = items()
     assert learn.validate() == [pytest.approx(nn.functional.mse_loss(learn.model(u, v), y).item())]
-    with pytest.raises(KeyError, match="the batch has no target 'labl'; it has u, v, label"):
+    with pytest.raises(KeyError, match="the batch has no target 'labl'. It has u, v, label"):
         split_batch(batches[0], targets=("labl",))
 
 

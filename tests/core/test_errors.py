@@ -251,7 +251,7 @@ BAD = {
     "missing target": (
         learner(dls=cbnb.DataLoaders([dict(x=torch.ones(2))], targets="label", device="cpu")),
         KeyError,
-        "no target 'label'.*it has x",
+        "no target 'label'.*It has x: pass one of these as targets=",
     ),
 }
 
@@ -1182,10 +1182,10 @@ def test_columns_are_no_dataset(kind):
 
 
 def test_names_of_other_libraries_say_what_to_use():
-    from cbnb.hints import ELSEWHERE
+    from cbnb.hints import ELSEWHERE, RENAMED
 
     learn = line_learner()
-    for name in ELSEWHERE:
+    for name in ELSEWHERE | RENAMED:
         assert not hasattr(learn, name) and not hasattr(type(learn), name) and name not in dir(learn)
         with pytest.raises(AttributeError, match=f"no attribute '{name}'.*learn|callback Compile"):
             getattr(learn, name)
@@ -1325,11 +1325,73 @@ def test_a_lambda_in_a_pickle_says_what_to_write(tmp_path):
         (lambda learn: cbnb.Learner(learn.dls, learn.model), ValueError, "Learner(dls, model, nn.CrossEntropyLoss())"),
         (lambda learn: learn.fit(1, lr="auto"), TypeError, "pass one, such as lr=0.001"),
         (lambda learn: cbnb.Metric().value, NotImplementedError, "Metric needs a property value"),
+        (lambda learn: cbnb.DataLoaders([1], device="gpu"), ValueError, "device='gpu' is no device of torch: leave it out"),
+        (lambda learn: learn.dls.to("gpu:0"), ValueError, "device='gpu:0' is no device of torch: leave it out"),
+        (lambda learn: setattr(learn, "metric", cbnb.accuracy), AttributeError, "it is learn.metrics"),
+        (lambda learn: setattr(learn, "optimizer", torch.optim.SGD), AttributeError, "it is learn.opt_func"),
+        (
+            lambda learn: cbnb.DataLoaders.from_datasets(TensorDataset(X), TensorDataset(X[:0])),
+            ValueError,
+            "the validation dataset, a TensorDataset, has no items: look at how it is split or filtered, or leave it out",
+        ),
     ],
 )
 def test_what_to_do_is_said(mistake, error, said):
     with pytest.raises(error, match=re.escape(said)):
         mistake(net_learner(X, X[:, 0], nn.Linear(3, 1), flat_loss))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_an_accelerator_that_is_not_there_is_said_where_it_is_asked_for():
+    with pytest.raises(ValueError, match="device='cuda' is not available to PyTorch .* leave it out"):
+        cbnb.DataLoaders([1], device="cuda")
+
+
+def test_an_empty_validation_loader_is_named():
+    data = TensorDataset(X, X[:, 0])
+    valid = DataLoader(data, 64, drop_last=True)
+    learn = cbnb.Learner(cbnb.DataLoaders(DataLoader(data, 4), dict(small=valid), device="cpu"), nn.Linear(3, 1), flat_loss)
+    with pytest.warns(UserWarning, match="the validation loader 'small' is empty, .* leave out drop_last=True"):
+        learn.fit(1)
+
+
+class Ends(nn.Module):
+    """Ends with a function of its prediction."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.layer, self.end = nn.Linear(3, 2), end
+
+    def forward(self, x):
+        return self.end(self.layer(x))
+
+
+def with_norm():
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize(
+    "model, loss_func, note",
+    [
+        (lambda: Ends(lambda pred: None), nn.CrossEntropyLoss(), "the model returned None: end the forward of Ends with `return`"),
+        (lambda: Ends(torch.detach), nn.CrossEntropyLoss(), "the prediction has no gradient: look for .* in the forward of Ends"),
+        (
+            lambda: Ends(torch.clone),
+            lambda pred, y: (pred.argmax(1) != y).float().mean(),
+            "the prediction has a gradient, and the loss has none",
+        ),
+        (with_norm, nn.CrossEntropyLoss(), "batch norm cannot train on a batch of one item: .*drop_last=True"),
+    ],
+)
+def test_an_error_of_torch_in_the_first_batches_gets_its_fix(model, loss_func, note):
+    """`check` finds the fault or gives the same fix."""
+    data = TensorDataset(X, (X[:, 0] > 0).long())
+    learn = cbnb.Learner(cbnb.DataLoaders(DataLoader(data, 11), device="cpu"), model(), loss_func)
+    with pytest.raises((TypeError, RuntimeError, ValueError)) as caught:
+        learn.fit(1)
+    assert any(re.match(note, n) for n in caught.value.__notes__)
+    if "None" in note:
+        assert [re.match(note, f.fix) is not None for f in learn.check() if f.code == "X1"] == [True]
 
 
 def test_items_with_three_elements_say_how_many_are_inputs():

@@ -28,12 +28,12 @@ import cbnb
 from cbnb import metrics
 from cbnb.basics import arguments, processes
 from cbnb.basics.buffers import Smoother
-from cbnb.basics.metric_functions import name_of, noting, one_number
+from cbnb.basics.metric_functions import name_of, noting, one_number, view_for_metric
 from cbnb.basics.text import distinct
 from cbnb.callbacks import accum_metric
 from cbnb.callbacks.more_metrics import MSE, Accuracy, AvgSmoothLoss, ErrorMetric
 from cbnb.callbacks.sklearn_metrics import takes_of
-from cbnb.metrics import RunningMean, as_metrics, view_for_metric
+from cbnb.metrics import RunningMean, as_metrics
 from cbnb.step import Step
 from helpers import line_learner, seed
 from processes import python

@@ -1651,7 +1651,7 @@ def test_arguments_of_v1_that_mean_something_else_are_refused():
     for wrong, words in ((dict(true_wd=False), "torch.optim.Adam"), (dict(bn_wd=False), "group of their own")):
         with pytest.raises(ValueError, match=words):
             v1_learner(**wrong)
-    with pytest.raises(ValueError, match="remove_module=True: rename the keys"):
+    with pytest.raises(ValueError, match="remove_module=True is not supported: .*rename its keys"):
         v1_learner().load("a", remove_module=True)
     with pytest.raises(TypeError, match="no_such"):
         v1_learner(no_such=1)

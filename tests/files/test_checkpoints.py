@@ -546,7 +546,8 @@ def test_another_fit_is_refused_by_name(saved, tmp_path, name):
         learn.fit(**given, cbs=cbs, resume=True)
     text = str(e.value)
     assert str(newest) in text and "belongs to another fit" in text
-    assert f"{name} was " in text and "resume=Resume(allow=" in text and "resume=False" in text
+    assert f"{name} was " in text and f"begin anew, delete {newest.parent}, or keep it and pass cbs=Checkpoint(path=" in text
+    assert ("resume=Resume(allow=" in text) == (name != "model")  # the weights of other layers cannot be loaded
     assert all(torch.equal(before[k], v) for k, v in learn.model.state_dict().items())
 
 
@@ -735,6 +736,14 @@ def test_ctrl_c_and_the_cell_again(tmp_path):
     whole.fit_one_cycle(3, 1e-2)
     wanted = resumed.everything(whole)
     assert got == wanted | dict(runs=got["runs"])
+
+
+def test_ctrl_c_names_only_checkpoints_of_its_own_fit(tmp_path, capsys):
+    line_learner(n=4).fit(2, cbs=cbnb.Checkpoint(path=tmp_path))  # another fit, with the same folder
+    for at, said in (2, False), (6, True):
+        with pytest.raises(KeyboardInterrupt):
+            line_learner(n=4).fit(5, cbs=[cbnb.Checkpoint(path=tmp_path), stop(at)])
+        assert ("the same fit with resume=True continues from there" in capsys.readouterr().out) == said
 
 
 def several_fits(learn, cbs, **kwargs):

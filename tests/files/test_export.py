@@ -152,7 +152,7 @@ def test_from_a_program_to_another_process(tmp_path):
     loaded.remove_cb(cbnb.ProgressCallback)
     assert torch.equal(loaded.get_preds(dl=[torch.ones(8, 3)] * 2)[0], torch.load(tmp_path / "preds"))
     with pytest.raises(
-        ValueError, match=r"this learner has no loss_func, for own_loss was not importable: load_learner\(.*loss_func=...\)"
+        ValueError, match=r"this learner has no loss_func, because own_loss was not importable: pass it, as load_learner\(.*loss_func=...\)"
     ):
         loaded.validate(dl=[(torch.ones(8, 3), torch.zeros(8).long())])
     loaded = cbnb.load_learner(tmp_path / "a.cbnb", model=Net, loss_func=nn.CrossEntropyLoss())
@@ -294,9 +294,13 @@ def test_parts_that_are_not_loaded_are_named(tmp_path):
     with pytest.warns(UserWarning) as seen:
         loaded = cbnb.load_learner(file, model=Net, dls=learn.dls)
     said = sorted(str(w.message) for w in seen)
-    assert [s.partition(" ")[0] for s in said] == ["metrics", "train_step"] and all("was not importable: load_learner(" in s for s in said)
+    assert [s.partition(" ")[0] for s in said] == ["metrics", "train_step"] and all(
+        "was not importable: pass it, as load_learner(" in s for s in said
+    )
     assert {w.filename for w in seen} == {__file__}
-    with pytest.raises(ValueError, match=r"this learner has no opt_func, for .* was not importable: load_learner\(.*opt_func=...\)"):
+    with pytest.raises(
+        ValueError, match=r"this learner has no opt_func, because .* was not importable: pass it, as load_learner\(.*opt_func=...\)"
+    ):
         loaded.fit(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -184,7 +184,7 @@ def test_loading_weights_runs_no_code(tmp_path):
 
 def test_loading_a_learner_needs_trust(tmp_path):
     torch.save(Payload(tmp_path / "broken into"), tmp_path / "export.pkl")
-    with pytest.raises(ValueError, match="run any code.*trust=True.*Learner.load"):
+    with pytest.raises(ValueError, match="run any code.*trust=True.*cbnb"):
         cbnb.load_learner(tmp_path / "export.pkl")
     assert not (tmp_path / "broken into").exists()
 
@@ -192,7 +192,7 @@ def test_loading_a_learner_needs_trust(tmp_path):
 def test_what_is_no_learner_is_not_loaded_as_one(tmp_path):
     learn = line_learner(path=tmp_path)
     file = learn.save("weights")
-    with pytest.raises(TypeError, match="weights.pth.*Learner"):
+    with pytest.raises(TypeError, match="weights.pth holds a .*, not a learner: .* load weights with learn.load"):
         cbnb.load_learner(file, trust=True)
 
 
@@ -1010,7 +1010,7 @@ def test_epochs_are_saved_as_often_as_asked(tmp_path):
     for wrong in (0, -1, 1.5):
         with pytest.raises((ValueError, TypeError), match="every_epoch"):
             cbnb.SaveModel(every_epoch=wrong)
-    with pytest.raises(ValueError, match="contradict each other"):
+    with pytest.raises(ValueError, match="saves the last epoch, too"):
         cbnb.SaveModel(every_epoch=2, at_end=True)
 
 
@@ -1141,3 +1141,35 @@ def test_load_takes_weights_only_as_fastai_passes_it(tmp_path):
         learn.load("b", strict=False)
     with pytest.warns(UserWarning, match="only in the file: more"):
         learn.load("b", strict=False, with_opt=False, weights_only=False)
+
+
+def test_what_save_returned_can_be_loaded_and_no_folder_is_doubled(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in ".", "runs":
+        learn = line_learner(path=path)
+        for name in "a", "models/a", "models/a.pth", "./models/a.pth":
+            assert learn.load(learn.save(name)).path == Path(path) and learn.save(name) == Path(path) / "models" / "a.pth"
+    assert not list(tmp_path.glob("**/models/models"))
+
+
+def test_a_file_with_another_ending_or_in_another_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    learn = line_learner(path=".")
+    torch.save(learn.model.state_dict(), "plain.pt")
+    with pytest.raises(FileNotFoundError, match=r"plain.pt is outside of this folder: .* load\(Path\('plain.pt'\).absolute\(\)\)"):
+        learn.load("plain")
+    learn.load(Path("plain.pt").absolute())
+    Path("models").mkdir()
+    Path("plain.pt").rename("models/plain.pt")
+    with pytest.raises(FileNotFoundError, match=r"There is models.plain.pt, which load\('plain.pt'\) reads"):
+        learn.load("plain")
+    learn.load("plain.pt")
+
+
+def test_weights_are_no_learner_and_say_how_to_load_them(tmp_path):
+    learn = line_learner(path=tmp_path)
+    file = learn.save("a")
+    with pytest.raises(ValueError, match=r"a.pth holds weights, .* then call learn.load\("):
+        cbnb.load_learner(file)
+    with pytest.raises(FileNotFoundError):
+        cbnb.load_learner(tmp_path / "b.pth")

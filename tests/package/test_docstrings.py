@@ -169,4 +169,4 @@ def test_an_example_runs_alone_and_calls_what_it_is_an_example_of(module, name, 
     finally:
         sys.setprofile(None)
         plt.close("all")
-    assert called
+    assert called or f"raise {name}" in lines  # an exception has no code of its own
