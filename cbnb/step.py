@@ -42,6 +42,7 @@ class Step:
     model: Any = None        # its own model; None: the learner's
     loss_func: Any = None    # its own loss function, which becomes the learner's; None: the learner's
     opt: Any = None          # its own optimizer, which becomes the learner's; None: the learner's
+    # what the learner and metrics ask of a step
     own_update = False       # whether it computes gradients itself, where callbacks cannot change them
     own_loss = False         # whether its loss is not computed from `learn.pred` and `learn.yb`
     shares_opt = True        # whether `learn.opt` also trains the modules in its attributes
