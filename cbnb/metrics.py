@@ -313,7 +313,7 @@ def as_metric(m: Any) -> Any:
     """
     if isinstance(m, type):
         try: m = m()
-        except TypeError as e: raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an object, as {m.__name__}(...)') from e
+        except TypeError as e: raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an object, as {m.__name__}(...)') from None
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
         if not hasattr(m, 'name'): m.name = snake_name(type(m))
         return m
