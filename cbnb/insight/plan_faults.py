@@ -24,13 +24,14 @@ from ..basics.nested import to_device
 from ..callbacks.averaging import EMA
 from ..callbacks.schedulers import TorchScheduler
 from ..basics.losses import LossCalls, torch_loss
-from ..basics.metric_functions import AllPairs, is_column_and_row, view_for_metric
+from ..basics.metric_functions import AllPairs, is_column_and_row
 from ..basics.text import plural
 from .data_faults import digits, listed, percent
 from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import last_operation
 from .texts import finding
+from ..basics.metric_functions import view_for_metric
 from ..phase import fresh
 from ..files.snapshot import owned_by_steps
 
