@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 # %% ../nbs/11_metrics.ipynb #52cab884
-from cbnb.basics.metric_functions import (
+from .basics.metric_functions import (  # noqa: F401 (`view_for_metric` may also be imported from here)
     IGNORED, AllPairs, Averaging, Layout, check_averaged, checked_outputs, class_axis, name_of, noting, one_number, takes_targets_first,
-    why_no_accuracy)
+    view_for_metric, why_no_accuracy)
 from .basics.arguments import without_partial
 from .basics.devices import exact_dtype
 from .basics.losses import MeanLoss
@@ -313,7 +313,7 @@ def as_metric(m: Any) -> Any:
     """
     if isinstance(m, type):
         try: m = m()
-        except TypeError as e: raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an object, as {m.__name__}(...)') from e
+        except TypeError as e: raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an object, as {m.__name__}(...)') from None
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
         if not hasattr(m, 'name'): m.name = snake_name(type(m))
         return m

@@ -31,7 +31,7 @@ from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import last_operation
 from .texts import finding
-from ..metrics import view_for_metric
+from ..basics.metric_functions import view_for_metric
 from ..phase import fresh
 from ..files.snapshot import owned_by_steps
 
