@@ -9,6 +9,7 @@
     python bench/faults.py --show FILE...       read such files instead
     python bench/faults.py --watch 1,2          fit the healthy programs with these seeds: what is found in a running fit
     python bench/faults.py --verify             train all healthy and all faulty programs again, half an hour; with --second, those of that author
+    python bench/faults.py --third              the faults that were written before the last improvements of the checks
     python bench/faults.py --second --later     also fit and diagnose each faulty program: what is found in all three
 
 faults/fault_tasks.py has the healthy trainings, faults/mutators.py the faults, and faults/ports.py small programs with documented faults.
@@ -51,6 +52,8 @@ from second_mutators import MUTATORS as SECOND
 from second_mutators import STORED as SECOND_STORED
 from second_mutators import harmful, numbers
 from second_ports import PORTS as SECOND_PORTS
+from third_mutators import MUTATORS as THIRD
+from third_mutators import harmful as third_harmful
 from torch import Tensor, nn
 
 from cbnb.insight.layer_faults import LayerWatch
@@ -133,6 +136,11 @@ def second_programs(only: str, later: bool) -> Iterable[Row]:
         for task, name in harmful():
             codes = SECOND[name].codes  # names for the rules of the literature, numbers for ours
             yield judge("fault", task, name, [*codes, *numbers(codes)], lambda task=task, name=name: faulty(task, name, SECOND), later)
+
+
+def third_programs(later: bool) -> Iterable[Row]:
+    for task, name in third_harmful():
+        yield judge("fault", task, name, THIRD[name].codes, lambda task=task, name=name: faulty(task, name, THIRD), later)
 
 
 def is_judge(fault: str) -> bool:
@@ -462,7 +470,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--share", type=float, default=0.1, help="of the faults of each task")
     parser.add_argument("--unseen", action="store_true", help="leave out the pairs for which the checks were mended")
     parser.add_argument("--second", action="store_true", help="the faults and programs of another author")
-    parser.add_argument("--later", action="store_true", help="with --second: also fit and diagnose")
+    parser.add_argument("--third", action="store_true", help="the faults that were written before the last improvements")
+    parser.add_argument("--later", action="store_true", help="with --second or --third: also fit and diagnose")
     parser.add_argument("--only", default="", choices=["", "healthy", "ports", "tasks"])
     parser.add_argument("--json", metavar="FILE", type=Path, help="write what was found")
     parser.add_argument("--show", metavar="FILE", type=Path, nargs="+", help="show what was found earlier")
@@ -484,11 +493,14 @@ def main() -> None:
         rows = [row for path in args.show for row in json.loads(path.read_text())]
     else:
         rows = []
-        for row in second_programs(args.only, args.later) if args.second else programs(args, stored):
+        asked_about = (
+            second_programs(args.only, args.later) if args.second else third_programs(args.later) if args.third else programs(args, stored)
+        )
+        for row in asked_about:
             rows.append(row)
             if args.json:
                 args.json.write_text(json.dumps(rows) + "\n")
-    show(rows, {} if args.second else stored)
+    show(rows, {} if args.second or args.third else stored)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     python bench/lr_after_training.py digits noise
     python bench/lr_after_training.py --press         press "fit one cycle" in the picker of a trained model: is it worse then?
     python bench/lr_after_training.py --few           small tables: is the rate as good as the best of five?
-    python bench/lr_after_training.py --few --fits    the same with lr_find(trials=1.)
+    python bench/lr_after_training.py --few --sweep   the same with lr_find(trials=False)
 
 A task is swept, trained for some epochs of one cycle with the rate found, and swept again. What the second sweep says is right
 if it is a rate within a factor of 5 of the fresh network's, or a refusal that is true: one that calls no noise a divergence.
@@ -15,7 +15,7 @@ loss of a fresh network on it may really fall.
 
 `--press`: breast cancer, wine, digits and moons are trained for 6 epochs of one cycle at 1e-2. Then the picker of a new sweep starts
 its fit. The validation loss must not be above that from before; what it would be with a plain `fit_one_cycle` is printed beside it.
-`--few`: wine, breast cancer, diabetes and moons, fresh, for 6 epochs at the rate of a sweep, with the best weights and with the last
+`--few`: wine, breast cancer, diabetes and moons, fresh, for 6 epochs at the rate of `lr_find`, with the best weights and with the last
 ones. The validation loss should be at most 10% above that of the best of five rates, which end in the same way. A refusal counts as right.
 """
 
@@ -154,7 +154,7 @@ def report_press(name: str, n_seeds: int) -> bool:
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
-def few(name: str, seed: int, fits: bool, n_epoch: int = 6) -> tuple[float | None, dict[bool, tuple[float, float]]]:
+def few(name: str, seed: int, only_sweep: bool, n_epoch: int = 6) -> tuple[float | None, dict[bool, tuple[float, float]]]:
     """The rate of a sweep; with the best weights and with the last ones, the loss at this rate and at the best of five."""
 
     def loss(rate: float | None, keep_best: bool) -> tuple[float | None, float]:
@@ -162,7 +162,7 @@ def few(name: str, seed: int, fits: bool, n_epoch: int = 6) -> tuple[float | Non
         learn = small(name)
         with learn.no_logging(), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            rate = learn.lr_find(n_epoch=n_epoch, trials=1.0 if fits else False, show_plot=False).lr if rate is None else rate
+            rate = learn.lr_find(n_epoch=n_epoch, trials=False if only_sweep else None, show_plot=False).lr if rate is None else rate
             if rate is None:
                 return None, math.nan
             learn.fit_one_cycle(n_epoch, rate, keep_best=keep_best)
@@ -172,8 +172,8 @@ def few(name: str, seed: int, fits: bool, n_epoch: int = 6) -> tuple[float | Non
     return loss(None, True)[0], found
 
 
-def report_few(name: str, n_seeds: int, fits: bool) -> list[bool]:
-    found = [few(name, seed, fits) for seed in range(n_seeds)]
+def report_few(name: str, n_seeds: int, only_sweep: bool) -> list[bool]:
+    found = [few(name, seed, only_sweep) for seed in range(n_seeds)]
     refused = sum(lr is None for lr, _ in found)
     right = {keep: [lr is None or of[keep][0] <= 1.1 * of[keep][1] for lr, of in found] for keep in (True, False)}
     words = ", ".join(f"{sum(right[keep])} with the {'best' if keep else 'last'} weights" for keep in (True, False))
@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("words", nargs="*", help="only tasks with one of these words in their name")
     parser.add_argument("--press", action="store_true", help="press the button of the picker after training")
     parser.add_argument("--few", action="store_true", help="compare with five rates on small tables")
-    parser.add_argument("--fits", action="store_true", help="with --few: let lr_find make whole fits")
+    parser.add_argument("--sweep", action="store_true", help="with --few: let lr_find make no whole fits")
     parser.add_argument("--seeds", type=int, default=16)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -227,7 +227,7 @@ def main() -> None:
         held = [report_press(name, args.seeds) for name in PRESSED]
         sys.exit(not all(held))
     if args.few:
-        right = [each for name in SMALL for each in report_few(name, args.seeds, args.fits)]
+        right = [each for name in SMALL for each in report_few(name, args.seeds, args.sweep)]
         print(f"{sum(right)} of {len(right)} with the best weights")
         sys.exit(sum(right) < 0.85 * len(right))
     chosen = [name for name in TASKS if not args.words or any(word in name for word in args.words)]

@@ -53,7 +53,7 @@ _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', '
 from .display import learner, loop, plots, schedules, steering, summary  # add `learn.recorder.plot_losses`, `learn.summary` and others
 from .display.compare import compare
 from .display.front_end import display_as, set_display
-from .display.progress import ProgressCallback
+from .display.progress import ProgressCallback, start_display
 from .callbacks.samples import Samples
 from .display.show_graph import ShowGraph
 from .history import History
@@ -131,7 +131,7 @@ from .dialects.detect import adapt, adapt_metric
 # %% ../nbs/all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
 Learner.before_fits = (hints.warn_of_written, saving.note_loaded)
-Learner.before_epochs = (hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_empty_validation, hints.warn_of_no_rate, hints.warn_of_update_step, sanity_check)
+Learner.before_epochs = (start_display, hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_empty_validation, hints.warn_of_no_rate, hints.warn_of_update_step, sanity_check)
 Learner.batch_filters = (hints.check_length, hints.keep_modes)
 Learner.error_notes = (hints.note_layer, hints.note_outputs, hints.note_dict, hints.note_mistake, batch_size.note_memory)
 Learner.default_steps = (model_loss_step,)

@@ -31,8 +31,8 @@ def check_can_train(
 ) -> None:
     "Raise an error if the training loader is empty, or gradients are switched off"
     if n_batches(learn.dls.train) == 0: raise ValueError(
-        'the training loader is empty' + (' (with drop_last=True, a set smaller than one batch gives none)' if hasattr(learn.dls.train, 'dataset')
-                                          else ', so the learner has no data: assign learn.dls = DataLoaders(train, valid)'))
+        'the training loader is empty' + (': look at how its items are chosen, and leave out drop_last=True, which drops a set smaller than one batch'
+                                          if hasattr(learn.dls.train, 'dataset') else ', so the learner has no data: assign learn.dls = DataLoaders(train, valid)'))
     if not torch.is_grad_enabled(): raise RuntimeError(
         f'gradients are switched off around this {learn.run_name}, by torch.no_grad(), '
         'inference_mode() or set_grad_enabled(False): call it outside of this block')

@@ -72,13 +72,16 @@ def check_length(
     "Warn if the first training batch had no targets, and at the end of a phase if the loader has not yielded as many batches as its length says"
     __tracebackhide__ = True
     n, gave, parts = learn.n_iter, 0, 0          # `n_iter` becomes None once there are more
+    checked = not learn.training
     while True:
         try: batch = [next(batches)]
         except StopIteration: break
         if not gave: parts = len(batch[0]) if type(batch[0]) in (tuple, list) else 0
         yield batch.pop()
         gave += 1
-        if gave == 1 and learn.training and not learn.yb and learn.loss_grad is None: warn_user(
+        if checked or learn.pred is None: continue      # None: the batch was cancelled, or a step of yours did all the work
+        checked = True
+        if not learn.yb and learn.loss is learn.loss_grad is None: warn_user(
             'the first batch had no targets, so nothing was learnt from it: let the loader yield (inputs, targets), name the targets of dicts and '
             "objects in DataLoaders(..., targets='y'), or pass a loss of the prediction alone, such as loss_func=lambda pred: pred.mean()")
     _compare_parts(learn, parts)
@@ -127,9 +130,9 @@ def warn_of_processes(
 def warn_of_empty_validation(
     learn: Any,      # the learner
 ) -> None:
-    "Warn if a validation loader is empty, because its columns of the table stay blank"
+    "Warn if a validation loader is empty, because its columns of the table stay blank. An empty list of batches is left out: it can only be meant"
     sets = getattr(learn.dls, 'valid_sets', {}) if learn.purpose == 'fit' else {}
-    if empty := [name for name, dl in sets.items() if n_batches(dl) == 0]: warn_user(
+    if empty := [name for name, dl in sets.items() if n_batches(dl) == 0 and not isinstance(dl, list)]: warn_user(
         f'the validation loader {empty[0]!r} is empty, so it gives no loss and no metrics: look at how its items are chosen, and leave out '
         'drop_last=True, which drops a set that is smaller than one batch')
 
@@ -218,8 +221,13 @@ class Elsewhere:
         raise AttributeError(f'a {cls.__name__} has no attribute {self.name!r}: {self.instead}')
 
 class Renamed(Elsewhere):
-    "The name of another library for an attribute that you may assign. Assigning raises `AttributeError`, too, because nothing would read the value"
-    def __set__(self, obj: Any, value: Any) -> Never: self.__get__(obj, type(obj))
+    "The name of another library for an attribute that you may assign. Assigning raises `AttributeError`, too, because nothing would read the value. A subclass of yours can assign and read it"
+    def __get__(self, obj: Any, cls: type) -> Any:
+        return vars(obj)[self.name] if obj is not None and self.name in vars(obj) else super().__get__(obj, cls)
+
+    def __set__(self, obj: Any, value: Any) -> None:
+        if type(obj).__module__.startswith('cbnb.'): super().__get__(obj, type(obj))
+        vars(obj)[self.name] = value
 
 RENAMED = {name: f'it is learn.{own}' for names, own in {           # names in other libraries -> the attribute
     'optimizer optim': 'opt_func, and learn.opt after the first fit', 'criterion loss_fn loss_function loss_fun': 'loss_func',

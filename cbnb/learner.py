@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 # %% ../nbs/04_learner.ipynb #02713ab8
-from . import runs  # noqa: F401 (adds `evaluating`, `where` and others to the loop)
+from . import phase, runs  # noqa: F401 (add `batch_weight` to the step, and `evaluating`, `where` and others to the loop)
 from .basics.arguments import Every, as_count, as_duration, checked_loss_func, checked_model, checked_moms, hinted
 from .basics.fused import zero_grad
 from .basics.loaders import as_loader
@@ -203,9 +203,9 @@ class Learner(Loop):
         self.model, self.dls, self.splitter, self.batch_weight = checked_model(model, self.remark_on), dls, splitter, batch_weight
         self.path, self.model_dir = Path(path if path is not None else getattr(self.dls, 'path', '.')), model_dir
         check_opt_func(opt_func)
-        self._opt, self._opt_is_old, self._opt_func, self._lr = None, False, opt_func, lr
+        self._opt, self._opt_is_old, self._opt_func, self._lr = None, False, opt_func, lr     # old: made before `opt_func` was assigned
         self.loss_func = loss_func or getattr(getattr(self.dls.train, 'dataset', None), 'loss_func', None)
-        self.chooses_eval_step = eval_step is None
+        self.chooses_eval_step = eval_step is None               # whether it follows from the training step and the loss function
         self.train_step = default_step(self) if train_step is None else train_step      # it may have an optimizer and a loss function
         self.eval_step = eval_step
         if opt_func not in (torch.optim.AdamW, self.opt_func): warn_user('opt_func is not used, for train_step has an optimizer of its own')

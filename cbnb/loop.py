@@ -279,8 +279,8 @@ def run_validation(self: Loop, dl: Iterable[Any]) -> None:
     Example:
         from cbnb.toy import close, line_learner
         learn = line_learner()
-        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)
-        assert close(learn.final_record, [2**2 + 3**2])       # the loss of the line a = b = 0
+        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)      # in a run, see below
+        assert close(learn.final_record, [2**2 + 3**2])       # the result: the loss of the line a = b = 0
     """
     __tracebackhide__ = True
     self.dl = dl

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 # %% ../nbs/11_metrics.ipynb #52cab884
-from cbnb.basics.metric_functions import (
+from .basics.metric_functions import (  # noqa: F401 (`view_for_metric` may also be imported from here)
     IGNORED, AllPairs, Averaging, Layout, check_averaged, checked_outputs, class_axis, name_of, noting, one_number, takes_targets_first,
-    why_no_accuracy)
+    view_for_metric, why_no_accuracy)
 from .basics.arguments import without_partial
 from .basics.devices import exact_dtype
 from .basics.losses import MeanLoss
@@ -268,16 +268,16 @@ class UpdateMetric(Metric):
         name: str | None = None,    # heading of its column; None: its attribute `name`, or its class in snake case
     ) -> None:
         self._name = name or getattr(metric, 'name', None) or snake_name(type(metric))
-        self.metric, self.seen, self.placed = metric, False, False
+        self.metric, self.seen = metric, False         # `seen`: whether the phase had a batch
     def __copy__(self) -> Self:
         new = super().__copy__()
         new.metric = copy.deepcopy(self.metric)
         return new
     def reset(self) -> None:
         self.metric.reset()
-        self.seen = self.placed = False
+        self.seen = False
     def accumulate(self, learn: Any) -> None:
-        if not self.placed: self._place((learn.pred, learn.yb))
+        if not self.seen: self._place((learn.pred, learn.yb))
         pred = to_detach(learn.pred, cpu=False)
         with noting(self.name, pred, *learn.yb), torch.no_grad(): self.metric.update(pred, *learn.yb)
         self.seen = True
@@ -286,7 +286,6 @@ class UpdateMetric(Metric):
         devices: list[torch.device] = []
         map_tensors(lambda t: devices.append(t.device), batch)
         if devices and hasattr(self.metric, 'to'): self.metric.to(devices[0])
-        self.placed = True
     @property
     def value(self) -> Any:
         [n_seen] = sum_over_processes(self.seen)
@@ -314,7 +313,7 @@ def as_metric(m: Any) -> Any:
     """
     if isinstance(m, type):
         try: m = m()
-        except TypeError as e: raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an object, as {m.__name__}(...)') from e
+        except TypeError as e: raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an object, as {m.__name__}(...)') from None
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
         if not hasattr(m, 'name'): m.name = snake_name(type(m))
         return m

@@ -14,10 +14,41 @@ from typing import Any
 # %% ../nbs/14_phase.ipynb #32c5a75e
 from .basics.arguments import as_number
 from .basics.buffers import ScalarBuffer
-from .basics.losses import MeanLoss
+from .basics.losses import MeanLoss, UNKNOWN, given_weight, n_items, weigher
 from .basics.nested import find_bs, put_state, state_of
+from .basics.patch import patch
 from .basics.processes import gather_over_processes, n_processes
 from .basics.metric_functions import view_for_metric
+from .step import Step
+
+# %% ../nbs/14_phase.ipynb #19e26043
+@patch
+def batch_weight(self: Step, learn: Any) -> Any:
+    """Return how much the loss of the batch counts in averages and in accumulated gradients
+
+    Args:
+        learn: the learner, after the loss of the batch
+    Returns:
+        a number or a scalar tensor; None: the losses of batches add up
+    """
+    if learn.batch_weight is not None: return given_weight(learn.batch_weight, learn.pred, *learn.yb, look=not learn.iter)
+    weight = self.derived_weight(learn)
+    return n_items(learn) if weight is UNKNOWN else weight
+
+@patch
+def derived_weight(self: Step, learn: Any) -> Any:
+    """Derive the weight of the batch from the loss
+
+    Args:
+        learn: the learner, after the loss of the batch
+    Returns:
+        as for `batch_weight`; `UNKNOWN`: it cannot be derived
+    """
+    if learn.divisor is not UNKNOWN: return learn.divisor
+    if learn.loss.ndim: return learn.loss.numel()
+    if not self.calls_loss_func: return UNKNOWN
+    weigh = learn.weigh if self.loss_func in (None, learn.loss_func) else weigher(self.loss_func)
+    return UNKNOWN if weigh is None else weigh(learn.pred, *learn.yb)
 
 # %% ../nbs/14_phase.ipynb #a629ed0b
 class PhaseMetrics:

@@ -15,11 +15,14 @@ from torch import Tensor
 # %% ../nbs/06_step.ipynb #14969f78
 from .basics.fused import update, zero_grad
 from .basics.losses import (
-    UNKNOWN, divisor, given_weight, label_of_call, loss_and_parts, loss_of, n_items, needs_no_target, weigher, weight_of_call, with_call)
+    UNKNOWN, divisor, label_of_call, loss_and_parts, loss_of, needs_no_target, weight_of_call, with_call)
 from .basics.patch import patch
 
 # %% ../nbs/06_step.ipynb #5ba57aff
 from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import phase as _in_phase
 
 class Step:
     """The work on one batch, in five methods that you can override
@@ -33,12 +36,13 @@ class Step:
         assert close(learn.model.a.item(), 2*(1 - 0.6**2))     # 1.28: two updates with twice the gradient
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        batch_weight = _in_phase.batch_weight
+        derived_weight = _in_phase.derived_weight
         def _call_loss_func(self, learn: Any) -> Any: ...
-        def batch_weight(self, learn: Any) -> Any: ...
-        def derived_weight(self, learn: Any) -> Any: ...
     model: Any = None        # its own model; None: the learner's
     loss_func: Any = None    # its own loss function, which becomes the learner's; None: the learner's
     opt: Any = None          # its own optimizer, which becomes the learner's; None: the learner's
+    # what the learner and metrics ask of a step
     own_update = False       # whether it computes gradients itself, where callbacks cannot change them
     own_loss = False         # whether its loss is not computed from `learn.pred` and `learn.yb`
     shares_opt = True        # whether `learn.opt` also trains the modules in its attributes
@@ -135,32 +139,3 @@ def _call_loss_func(self: Step, learn: Any) -> Any:
     self.observes = call is not None
     if call is not None: learn.divisor, self.ignores = weight_of_call(*call), label_of_call(*call)
     return found
-
-# %% ../nbs/06_step.ipynb #19e26043
-@patch
-def batch_weight(self: Step, learn: Any) -> Any:
-    """Return how much the loss of the batch counts in averages and in accumulated gradients
-
-    Args:
-        learn: the learner, after the loss of the batch
-    Returns:
-        a number or a scalar tensor; None: the losses of batches add up
-    """
-    if learn.batch_weight is not None: return given_weight(learn.batch_weight, learn.pred, *learn.yb, look=not learn.iter)
-    weight = self.derived_weight(learn)
-    return n_items(learn) if weight is UNKNOWN else weight
-
-@patch
-def derived_weight(self: Step, learn: Any) -> Any:
-    """Derive the weight of the batch from the loss
-
-    Args:
-        learn: the learner, after the loss of the batch
-    Returns:
-        as for `batch_weight`; `UNKNOWN`: it cannot be derived
-    """
-    if learn.divisor is not UNKNOWN: return learn.divisor
-    if learn.loss.ndim: return learn.loss.numel()
-    if not self.calls_loss_func: return UNKNOWN
-    weigh = learn.weigh if self.loss_func in (None, learn.loss_func) else weigher(self.loss_func)
-    return UNKNOWN if weigh is None else weigh(learn.pred, *learn.yb)

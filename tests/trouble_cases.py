@@ -18,7 +18,7 @@ from cbnb.display.steering import Steering
 from helpers import CANCELS
 
 N, RANK = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-SHARDED = "sharded" in sys.argv
+SHARDED, ACCUMULATES = "sharded" in sys.argv, "accumulates" in sys.argv
 LIMIT = 150  # seconds without a finished case: every thread writes where it hangs
 
 TRAINING = "before_batch after_pred after_loss before_backward after_backward before_step after_step after_batch".split()
@@ -58,7 +58,8 @@ def fit(how: str, where: str) -> dict:
     data = TensorDataset(x, x.sum(1, keepdim=True))
     train, valid = (DataLoader(data, 8 // N, shuffle=shuffle) for shuffle in (True, False))
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)) if not SHARDED else nn.Linear(4, 1)
-    learn = cbnb.Learner(cbnb.DataLoaders(train, valid, device="cpu"), model, nn.MSELoss(), lr=1e-3, cbs=Steering())
+    cbs = [Steering(), *[cbnb.GradientAccumulation(16)] * ACCUMULATES]
+    learn = cbnb.Learner(cbnb.DataLoaders(train, valid, device="cpu"), model, nn.MSELoss(), lr=1e-3, cbs=cbs)
     learn.remove_cb(cbnb.ProgressCallback)
     name = dict(valid_batch="after_batch", valid_loss="after_loss").get(where, where)
     one = 0 if how in ("stop", "alone") else N - 1
@@ -73,7 +74,7 @@ def fit(how: str, where: str) -> dict:
 
     found = dict(said="ended")
     try:
-        with learn.distributed():
+        with learn.distributed(sharded=SHARDED):
             learn.logger = lambda row: None
             learn.fit(2, cbs=cbnb.Callback(**{name: act}))
     except (Exception, KeyboardInterrupt) as e:

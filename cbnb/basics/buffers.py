@@ -57,7 +57,7 @@ class ScalarBuffer:
     def stack(self) -> None:
         "Move the numbers on the CPU to `numbers`, and stack the tensors on a device into one tensor"
         waiting, self.waiting = self.waiting, []
-        if set(map(type, waiting)) <= {int, float} and not self.is_late: self.numbers.extend(map(float, waiting))
+        if set(map(type, waiting)) <= {int, float} and not self.chunks and not self.coming: self.numbers.extend(map(float, waiting))
         else:
             for kind, group in itertools.groupby(map(as_scalar, waiting), _kind): self._add(*kind, [*group])
 

@@ -279,7 +279,7 @@ def given_weight(f: Any, pred: Any, *yb: Any, look: bool = True,    # whether to
     if not callable(f): raise TypeError(f'batch_weight={f!r} should be a function, such as lambda pred, y: (y != pad).sum()')
     weight = f(pred, *yb)
     if isinstance(weight, Tensor) and weight.numel() == 1:
-        if not look or 0 <= weight < math.inf: return weight.reshape(())
+        if not look or 0 <= weight < math.inf: return weight.detach().reshape(())
         weight = weight.item()
     if isinstance(weight, Real) and 0 <= float(weight) < math.inf: return weight
     said = f'a tensor of shape {tuple(weight.shape)}' if isinstance(weight, Tensor) else repr(weight)

@@ -49,6 +49,9 @@ class GradientClip(Callback):
         max_norm: largest allowed norm, or largest absolute value for kind='value'; inf: only measure
         norm_type: order of the norm; 2: Euclidean norm, math.inf: largest absolute element
         kind: 'global': one norm over all parameters; 'tensor': one norm each; 'value': each element
+        log: also record the norm over all parameters before clipping, as `grad_norm`, with `learn.log`
+    Raises:
+        ValueError: log=True needs the norm, which kind='value' does not compute: pass kind='global'
     Example:
         from cbnb.toy import close, line_learner
         learn = line_learner(n=1, cbs=GradientClip(1.))
@@ -59,10 +62,12 @@ class GradientClip(Callback):
     order, run_valid, run_in = 11, False, ('fit', 'lr_find')    # after mixed precision has unscaled the gradients
     norm: Any = None            # norm of the last gradient before clipping; a list of norms for kind='tensor'
 
-    def __init__(self, max_norm: float = 1., norm_type: float = 2., kind: str = 'global'):
+    def __init__(self, max_norm: float = 1., norm_type: float = 2., kind: str = 'global', log: bool = False):
         for name, value in (('max_norm', max_norm), ('norm_type', norm_type)):
             if value != math.inf: as_positive(value, name, zero=False)
         self.max_norm, self.norm_type, self.kind = float(max_norm), float(norm_type), as_choice(kind, 'kind', 'global', 'tensor', 'value')
+        if log and kind == 'value': raise ValueError("log=True needs the norm, which kind='value' does not compute: pass kind='global'")
+        self.log = log
 
     def before_step(self):
         learn = self.learn
@@ -70,6 +75,9 @@ class GradientClip(Callback):
         params = [p for group in learn.opt.param_groups for p in group['params']]
         try: self.clip(params)
         except NotImplementedError: self.clip([values_of_sparse(p) for p in params])
+        if not self.log: return
+        each = [norm.to(self.norm[0].device) for norm in self.norm] if self.kind == 'tensor' else [self.norm]
+        learn.log(grad_norm=torch.linalg.vector_norm(torch.stack(each), self.norm_type))
 
     def clip(self, params: list[Tensor]) -> None:
         """Clip the gradients of `params`. Unless `kind` is 'value', store the norm before clipping in `norm`

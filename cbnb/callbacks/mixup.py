@@ -103,7 +103,7 @@ class MixUp(Mix):
     def mix(self, x, order):
         if x.is_floating_point(): return x.lerp(x[order], 1 - self.lam)
         raise TypeError(f'MixUp cannot mix inputs of type {x.dtype}: make them floats, '
-                        'or mix what is made of them inside the model')
+                        'or mix their embeddings inside the model')
 
 # %% ../../nbs/callbacks/mixup.ipynb #30b680ba
 def window(height: int, width: int, share: float, at: tuple[float, float]) -> tuple[slice, slice, float]:

@@ -535,6 +535,7 @@ def profile(self: Learner, n_epoch: int = 1, n_batch: int | None = None, lr: Any
         undo.callback(point.restore)
         undo.set(self.runs, 'is_open', True)             # the fit needs no restore point of its own,
         undo.set(self, 'around_fits', ())                # and no record
+        undo.set(self, 'called', 'profile')
         undo.set(self, 'batch_filters', (*self.batch_filters, first))
         _apart(self, Path(folder), undo)
         p = undo.enter_context(self.profiling((), device, clock))

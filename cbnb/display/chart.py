@@ -456,12 +456,21 @@ def _named_points(plane: _Plane) -> str:
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{5.5 if mark.strong else 4.5}" fill="{escape(color)}" stroke="#fff"/>')
         bold = _HALO + ' font-weight="700"'*mark.strong
         parts.append(_words(x - 9 if left else x + 9, y + dy + 4, mark.name, 'end' if left else 'start', _QUIET if mark.faint else _INK, bold))
-    for event in plane.chart.events:
-        if not plane.has(event.x): continue
-        x = plane.left + plane.size[0]*plane.x.place(event.x)
+    for x, events in _piles(plane):
+        event, sign = events[0], str(len(events)) if events[1:] else _GLYPHS.get(events[0].kind, '•')
         parts.append(f'<circle cx="{x:.1f}" cy="{_TOP - 9}" r="8" fill="#fff" stroke="{_event_color(event)}"/>'
-                     + _words(x, _TOP - 5, _GLYPHS.get(event.kind, '•'), 'middle', _INK, ' font-size="10"'))
+                     + _words(x, _TOP - 5, sign, 'middle', _INK, ' font-size="10"'))
     return ''.join(parts)
+
+def _piles(plane: _Plane) -> list[tuple[float, list[Event]]]:
+    "Return the places of the signs of events, with the events of each. Signs that would cover each other share a place"
+    found: list[tuple[float, list[Event]]] = []
+    for event in sorted((event for event in plane.chart.events if plane.has(event.x)), key=lambda event: event.x):
+        x = plane.left + plane.size[0]*plane.x.place(event.x)
+        if found and x - found[-1][0] < 17: found[-1][1].append(event)
+        else: found.append((x, [event]))
+    return found
+
 
 # %% ../../nbs/display/chart.ipynb #aeaad833
 def still_svg(chart: Chart, points: int = 240) -> str:

@@ -21,9 +21,9 @@ from ..basics.text import clock, escape
 from .chart import Chart, Line, kept_points, page_spec
 from .look import lr_text, value_text
 from .live_chart import LiveChart, close_widget, has_live_charts, small
-from .progress import (FIT_STYLE, KEPT_STEPS, NotebookDisplay, Progress, brief, finding_line, fit_page, live_table, loss_lines,
+from .progress import (FIT_STYLE, KEPT_STEPS, NotebookDisplay, Progress, brief, finding_line, live_table, loss_lines,
                                    loss_looks, losses_layout, page_so_far, picture_so_far, row_text, run_events)
-from .page_script import asset
+from .page_script import EMPTY, asset
 from .pump import Pump
 from .run_charts import small_charts
 from .steering import Steering
@@ -304,7 +304,7 @@ def _offer(button: Any, output: Any) -> None:
     from IPython.display import display
     _withdraw()
     if button is None:
-        if output: output.update({}, raw=True)
+        if output: output.update(EMPTY, raw=True)
         return
     atexit.register(_withdraw)           # otherwise a page keeps a button without a kernel
     view = dict(version_major=2, version_minor=0, model_id=button.model_id)
@@ -317,7 +317,7 @@ def _withdraw() -> None:
     while _offered:
         button, output = _offered.pop()
         for widget in (*button.children, button): close_widget(widget)
-        output.update({}, raw=True)
+        output.update(EMPTY, raw=True)
 
 # %% ../../nbs/display/dashboard.ipynb #418526ee
 class Dashboard(NotebookDisplay):
@@ -380,16 +380,16 @@ class Dashboard(NotebookDisplay):
         if self.growing: self.growing.end(send=placed or self.panel.status.n_read > 1)
         points = getattr(self.callback.learn, 'runs', None)
         button = rewind_button(points, point := _point_of_fit(points))
-        page, lost = fit_page(*self.table(), word, self.run, self._curve()), _NO_KERNEL*bool(button)
+        page, lost = self.last_page(word, self._curve()), _NO_KERNEL*bool(button)
         self.panel.replace_by(page['text/html'] + lost, *([button] if placed and button else []), later=not placed)
-        page = fit_page(*self.table(), word, self.run, asks=self.growing.chart.name if self.growing else '')
+        page = self.last_page(word, asks=self.growing.chart.name if self.growing else '')
         if placed:
             if self.callback.keep: self.callback.keep(page)
             return
         page['text/html'] += lost
         self.send(page)
         if point or not getattr(points, 'is_open', False): _offer(button, self.so_far)
-        elif self.so_far: self.so_far.update({}, raw=True)                         # a profile leaves the button of the last fit
+        elif self.so_far: self.so_far.update(EMPTY, raw=True)                         # a profile leaves the button of the last fit
         self._ended.append((self.panel, self.growing))
         if len(self._ended) > 3: _end(*self._ended.popleft())
 

@@ -7,7 +7,7 @@ __all__ = ['TABLE_STYLE', 'KEPT_STEPS', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_
            'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'run_events',
            'finding_events', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
            'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'LogDisplay',
-           'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
+           'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback', 'start_display']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
 import itertools
@@ -32,7 +32,7 @@ from .chart import Chart, Event, Line, chart, page_spec, still_svg
 from .figures import NAMED_COLORS, loss_range
 from .front_end import by_name, display_mode
 from .look import COLORS, WIDEST, css_variables, lr_text, sparkline, value_text
-from .page_script import asset, runs_scripts, still_image
+from .page_script import EMPTY, asset, runs_scripts, still_image
 from .run_charts import small_charts
 from ..learner import Learner
 from ..history import Run
@@ -592,9 +592,14 @@ class NotebookDisplay(LogDisplay):
         return [*self.names[:-1], *self._late(), *self.names[-1:]]
 
     def finish(self, word: str, as_planned: bool) -> None:
-        if self.names: self.send(fit_page(*self.table(), word, self.run))
+        if self.names: self.send(self.last_page(word))
         elif not as_planned: self.send({'text/plain': word})
-        elif self.handle: self.send({})                # a run without a table clears its bar
+        elif self.handle: self.send(EMPTY)                # a run without a table clears its bar
+
+    def last_page(self, word: str, drawn: str | None = None, asks: str = '') -> dict[str, str]:
+        "Return the output of a fit that has ended. Of a fit that is taken back, as in `profile`, only the sentence stays"
+        if self.callback is None or self.callback.learn.called != 'profile': return fit_page(*self.table(), word, self.run, drawn, asks)
+        return {'text/html': f'<p>{escape(word)}</p>', 'text/plain': word}
 
     def _update(self, text: str) -> None:
         found = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in finding_events(self.run))
@@ -672,12 +677,23 @@ class ProgressCallback(Callback):
         with_table = (learn.purpose == 'fit' and learn.logger is print
                       and hasattr(learn, 'recorder') and learn.recorder.history.runs)
         self.choose_display(with_table)
+        self.with_table, self.started = with_table, False
         learn.undo.push(self._finish)
-        if with_table:
-            learn.undo.set(learn, 'logger', self.shown.row)
-            self.shown.start(learn.recorder.metric_names, learn.recorder.last())
-        else: self.shown.start([])
+        if with_table: learn.undo.set(learn, 'logger', self.row)
+
+    def start(self) -> None:
+        "Start the display, unless it has started. What other callbacks print in `before_fit` stands above it"
+        if self.started: return
+        self.started, recorder = True, self.learn.recorder if self.with_table else None
+        self.shown.start(recorder.metric_names, recorder.last()) if recorder else self.shown.start([])
         self._set_times()
+
+    def row(self, values: Sequence[Any]) -> None:
+        "Show a row of the table. A resumed fit shows those of earlier epochs before its first batch"
+        self.start()
+        self.shown.row(values)
+
+    def before_epoch(self): self.start()
 
     def before_train(self): self._begin()
     def before_validate(self): self._begin()
@@ -699,7 +715,7 @@ class ProgressCallback(Callback):
         self.next = math.inf
         if self.learn.purpose == 'fit': self._tell()
         if self.steered_by: self.steered_by.while_paused = None
-        self.shown.finish(word, as_planned)
+        if self.started: self.shown.finish(word, as_planned)
 
     def state_dict(self) -> dict[str, Any]: return {}       # a resumed fit has a new display
     def load_state_dict(self, state: dict[str, Any]) -> None: pass
@@ -846,8 +862,13 @@ class ProgressCallback(Callback):
 
     def _done(self) -> str:
         learn, seconds = self.learn, time.perf_counter() - self.begun
-        epochs = plural(learn.n_epoch - learn.start_epoch, 'epoch')
-        return f'done: {epochs}, {plural(learn.train_iter, "batch")} in {clock(seconds)}'
+        length = f'{plural(learn.n_epoch - learn.start_epoch, "epoch")}, {plural(learn.train_iter, "batch")} in {clock(seconds)}'
+        return f'measured and taken back: {length}' if learn.called == 'profile' else f'done: {length}'
+
+def start_display(learn: Learner) -> None:
+    "Start the display of a fit before the checks of its first batches, which may take a while"
+    for progress in learn.callbacks.find(ProgressCallback): progress.start()
+
 
 # %% ../../nbs/display/progress.ipynb #6dfa052b
 @patch

@@ -11,6 +11,7 @@ from typing import Any
 # %% ../../nbs/display/sweep.ipynb #b5a908c5
 from .live_chart import close_widget, small
 from .progress import NotebookDisplay, Progress
+from .page_script import EMPTY
 from .pump import Pump
 
 # %% ../../nbs/display/sweep.ipynb #3b15109b
@@ -34,7 +35,7 @@ class StopDisplay(NotebookDisplay):
         if self.pump: self.pump.close()
         if self.button is not None:
             close_widget(self.button)
-            self.below.update({}, raw=True)
+            self.below.update(EMPTY, raw=True)
         super().finish(word, as_planned)
 
     def _show_button(self) -> None:

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import datetime
 import enum
+import gc
 import itertools
 import time
 import zlib
@@ -103,6 +104,10 @@ class Group:
     flag = flagged = False    # `flag` is set in this process; `flagged`: any process had it set at the last exchange
     interrupted = 0.          # time when Ctrl-C was pressed in this process; 0: not pressed
     broken = False            # whether an exchange failed, after which no other is possible
+    failed = lost = False     # this process has failed; the other processes did not come to hear of it
+    updates = 0               # number of updates of this process
+    n_exchanges = 0           # number of calls of `rows`, in the same order in all processes
+    apart = False             # whether the processes had made different numbers of updates at the last exchange
     patience = 1800.          # seconds to wait for the other processes outside of batches
     where: Callable[[], str] = staticmethod(lambda: '')      # describes the position in the loop
 
@@ -117,7 +122,8 @@ class Group:
     ) -> int:                                # total number of items in the next batches of all processes
         "Exchange requests and item counts. If the highest request is higher than `request`, raise the exception of the highest request"
         wish = max(request, Request.INTERRUPT if self.interrupted else Request.GO_ON)
-        rows = self.rows(wish, items, self.lr_scale, self.flag, zlib.crc32(place.encode()), self.batch, place=place)
+        rows = self.rows(wish, items, self.lr_scale, self.flag, zlib.crc32(place.encode()), self.batch, self.updates, place=place)
+        self.apart = len({row[6] for row in rows}) > 1
         self.flagged = any(row[3] for row in rows)
         found, self.lr_scale = Request(int(max(row[0] for row in rows))), rows[0][2]
         if found > request:
@@ -156,6 +162,12 @@ class Group:
         with contextlib.suppress(Exception):               # the store may be gone
             shared_store().compare_set(f'cbnb/failed/{self.run}', '', f'process {self.number} failed first: {type(e).__name__}: {e}')
 
+    def close(self) -> None:
+        "Close the connections of this process, so that exchanges that wait for it fail in the other processes"
+        self.control = None
+        _leave(dist.group.WORLD)
+        gc.collect()                                       # torch closes a connection with the last reference to it
+
     def first_failure(self) -> str:
         "Return the message of the process that failed first in this run, or an empty string if no process failed"
         with contextlib.suppress(Exception):
@@ -185,6 +197,7 @@ class Group:
     ) -> list[list[float]]:
         "Return one list for each process, with the numbers that were passed in that process"
         if self.n == 1: return [list(numbers)]
+        self.n_exchanges += 1
         mine = torch.tensor(numbers, dtype=torch.float64)
         each = [torch.empty_like(mine) for _ in range(self.n)]
         with self.naming_failures(): self._wait(dist.all_gather(each, mine, group=self.control, async_op=True), place)
@@ -192,18 +205,30 @@ class Group:
 
     def _wait(self, work: Any, place: str) -> None:
         "Wait for an exchange, in parts, so that Ctrl-C can act. Outside of batches, `patience` is the limit"
-        begun = time.monotonic()
+        begun, part = time.monotonic(), 0.5
         while True:
-            try: return work.wait(datetime.timedelta(seconds=min(5., self.patience)))
+            try: return work.wait(datetime.timedelta(seconds=min(part, self.patience)))
             except RuntimeError:
                 if work.is_completed(): raise
-            if place.startswith('a batch'): continue
-            with contextlib.suppress(Exception): shared_store().set(f'cbnb/at/{self.run}/{place}/{self.number}', '')
-            if time.monotonic() - begun >= self.patience: break
-        came = [i for i in range(self.n) if shared_store().check([f'cbnb/at/{self.run}/{place}/{i}'])]
-        absent = ', '.join(str(i) for i in range(self.n) if i not in came)
-        raise TimeoutError(f'process {absent} has not reached {place} ({self.where()}) within {self.patience:g} s: check that all processes '
+            with contextlib.suppress(Exception): shared_store().set(self._mark(self.number, self.n_exchanges), '')
+            part = 5.
+            if not place.startswith('a batch') and time.monotonic() - begun >= self.patience: break
+        absent = [i for i in range(self.n) if not shared_store().check([self._mark(i, self.n_exchanges)])]
+        raise TimeoutError(f'process {", ".join(map(str, absent))} has not reached {place} ({self.where()}) within {self.patience:g} s: check that all processes '
                            'make the same calls of the learner')
+
+    def _mark(self, number: int, exchange: int) -> str: return f'cbnb/at/{self.run}/{exchange}/{number}'
+
+    def all_come(self, seconds: float) -> bool:
+        "Return whether all other processes wait for this one at the next exchange, or fail as this one does, within some seconds"
+        begun, marks = time.monotonic(), [self._mark(i, self.n_exchanges + 1) for i in range(self.n)]
+        with contextlib.suppress(Exception):               # the store may be gone
+            (store := shared_store()).set(marks[self.number], '')
+            while not store.check(marks):
+                if time.monotonic() - begun > seconds: return False
+                time.sleep(0.05)
+            return True
+        return False
 
     @contextlib.contextmanager
     def naming_failures(self) -> Iterator[None]:

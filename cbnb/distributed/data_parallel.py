@@ -14,7 +14,7 @@ import random
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 # %% ../../nbs/distributed/data_parallel.ipynb #778da0eb
@@ -145,6 +145,9 @@ class Agrees(Callback):
 
     def __init__(self, together: Any): self.together = together      # the `Distributed` of the run
 
+    def before_batch(self): self.together._meet_in_batch('forward')
+    def before_backward(self): self.together._meet_in_batch('backward')
+
     def after_batch(self):
         if self.together.group.number == 0: self.together.group.lr_scale = getattr(getattr(self.learn, 'steering', None), 'lr_scale', 1.)
 
@@ -221,6 +224,7 @@ class Distributed(Callback):
     train_share: Any = None              # the `Share` of the last training phase
     weight: Any = None                   # how much the batch of this process counts
     sent = aside = apart = False         # the gradients of this batch are exchanged; a validation is under way; weights differ
+    seconds = 5.                         # to wait for the other processes after an error of this one
     name = 'data_parallel'               # not `distributed`, which is the method of the learner
 
     @hinted
@@ -333,9 +337,11 @@ class Distributed(Callback):
         learn, share = self.learn, self.share
         if not self.together or not learn.training or share is None or learn.loss is None: return
         if learn.train_step.own_update:                  # it has updated the weights, by numbers of items
+            self._meet_in_batch('loss')
             mean_losses(learn, share.weight)
             learn.loss_weight = share.items_in_step
             return
+        self._meet_in_batch('loss')
         weight = learn.loss_weight if not share.borrowed or learn.loss_weight is None else 0
         if self.wrapped is not None:
             self.weight = weight = weight.double() if isinstance(weight, Tensor) else weight
@@ -353,6 +359,7 @@ class Distributed(Callback):
         self._send(left=False)        # the other processes make the update with their gradients
 
     def before_step(self):
+        self._meet_in_batch('update')
         if not self.unsent or not self.together or not self._updates(): return
         average_gradients([p for m in owned_by_steps(self.learn)[1] for p in m.parameters()])      # the sum ends before it is full
         self.unsent = False
@@ -378,7 +385,25 @@ class Distributed(Callback):
     ) -> None:
         "Wait until all processes come to the same place. Raise an error in all of them if they come to different places"
         self._depart()
+        self.group.updates = self.learn.train_updates
         self.group.agree(place=place)
+        self.apart |= self.wrapped is None and self.group.apart
+        self._check_updates()
+
+    def _places(self) -> tuple[str, ...]:
+        "Return the places of a batch before which all processes meet, because an exchange of tensors follows that one of them alone would wait in"
+        learn = self.learn
+        if not self.together or self.wrapped is not None or self.share is None: return ()
+        if not learn.training: return ('forward',) if self.models is not None else ()
+        if learn.train_step.own_update: return 'forward', 'loss'
+        return 'forward', 'loss', 'backward', *['update']*(self.models is not None or self.unsent and self._updates())
+
+    def _meet_in_batch(self, place: str) -> None:
+        "Meet the other processes, if messages do not travel with the gradients"
+        if place not in (places := self._places()): return
+        self.group.updates = self.learn.train_updates + self._updates(self.share.items_in_step)/2      # and whether one follows
+        self.group.agree(place=f'a batch: {place}')
+        self.apart, self.sent = self.group.apart, self.sent or place == 'backward' or 'backward' not in places
         self._check_updates()
 
     def _leave(self, request: Request,    # the part of the run that this process has left
@@ -389,14 +414,15 @@ class Distributed(Callback):
         if told < request and not group.broken:
             self._depart()
             if self.wrapped is not None: clear_gradients(self.wrapped)
-            if request == Request.BATCH: self.train_share.ahead -= 1
+            if request == Request.BATCH and self.wrapped is not None: self.train_share.ahead -= 1
             group.agree(request)
             if request < Request.FAIL: self._check_updates()
         if request > Request.BATCH and not self.aside and self.train_share is not None: self.train_share.ahead = 0
 
     def _skip(self) -> None:
         "Cancel this batch in all processes, if its gradients have not been exchanged yet"
-        if not self.together or not self.owes_loss and self.group.told != Request.BATCH: return
+        pending = self.owes_loss if self.wrapped is not None else self.together and not self.sent and bool(self._places())
+        if not self.together or not pending and self.group.told != Request.BATCH: return
         self.learn.loss = None                 # it is not that of all processes
         self._leave(Request.BATCH)
 
@@ -500,10 +526,17 @@ class Distributed(Callback):
         self.wrapped = None
 
     def _fail(self, exc: BaseException) -> None:
-        first = self.group.first_failure()
-        self.group.tell_failure(exc)
-        with suppress(Exception): self._leave(Request.FAIL)        # it fails if an exchange was cut short
-        if first and first not in str(exc): exc.add_note(first)
+        group = self.group
+        if not group.failed:
+            group.failed, first = True, group.first_failure()
+            group.tell_failure(exc)
+            if first and first not in str(exc): exc.add_note(first)
+            try:
+                group.lost = not group.broken and group.told < Request.FAIL and self.wrapped is None and not group.all_come(self.seconds)
+                if not group.lost: self._leave(Request.FAIL)
+            except Exception: group.lost = True
+            if group.lost and self.models is not None: self.models.seconds = 0.1
+        if group.lost and self.models is None: group.close()
 
     def _wrap(self) -> None:
         learn, undo, step = self.learn, self.learn.undo, self.learn.train_step
@@ -513,7 +546,8 @@ class Distributed(Callback):
         if self.sharded:
             from cbnb.distributed.sharded import ShardedModels      # imported here because it loads much of torch
             blocks = None if isinstance(self.sharded, bool) else self.sharded
-            return undo.set(self, 'models', ShardedModels(learn, blocks, **self.options))
+            undo.set(self, 'models', ShardedModels(learn, blocks, **self.options))
+            return undo.push(self._end)                # before the models are put together, for which all have to come
         if type(step).backward is not Step.backward or isinstance(step, CallStep):
             return average_after(step, learn, undo, lambda: self.share.weight, self._exchanges)
         trained = [m for m in owned_by_steps(learn)[1] if any(p.requires_grad for p in m.parameters())]
@@ -565,10 +599,10 @@ class Distributed(Callback):
         learn = self.learn
         if not self.together or learn.run_name == 'predict': return
         borrows = training or self.models is not None      # a sharded model computes in all processes at once
-        if id(learn.dl) not in self.lengths: self._agree_on_length(learn.dl)
+        self._agree_on_length(learn.dl)
         learn.dl = share = self._share_of(learn.dl, borrows)
         share.carries = training and self.wrapped is not None
-        share.planned = share.carries and share.fits
+        share.planned = training and share.fits
 
 # %% ../../nbs/distributed/data_parallel.ipynb #5000ca82
 @patch

@@ -208,7 +208,7 @@ class Share:
             source = Dealt(skipping(self.dl.batch_sampler, n), self.group, self.training, self.drop_last, self.planned)
             batches = iterator_over(self.dl, lambda _: source)
             if not self.planned: return self._together(source, batches)
-            self.ahead = len(source.sizes)
+            self.ahead = len(source.sizes)*self.carries
             return self._planned(source, batches)
         rest = itertools.islice(self.dl, n, None) if n and self.group.number == 0 else self.dl
         source = _Sent(rest, self.group, self.training)

@@ -462,7 +462,8 @@ class Checkpoint(Callback):
     def after_cancel_fit(self):
         if not isinstance(sys.exception(), KeyboardInterrupt) or process_number() != 0: return
         self.writer.wait()
-        if saved := self.saved(): print(f'saved {saved[-1]}: the same fit with resume=True continues from there')
+        for last in self.saved()[-1:]:
+            if read_manifest(last).get('run_id') == self.run_id: print(f'saved {last}: the same fit with resume=True continues from there')
 
     def _all_agree(self, due: bool) -> bool:
         "Return whether a checkpoint is due in any process, so that all processes save after the same batch"

@@ -125,7 +125,7 @@ class RestorePoint:
 HEADINGS = ('fit', 'called', 'epochs', 'status', 'train_loss', 'valid_loss', 'memory', 'to take it back')
 
 def _loss_words(rows: list[dict[str, Any]], name: str) -> str:
-    value = rows[-1].get(name) if rows else None
+    value = next((row[name] for row in reversed(rows) if row.get(name) is not None), None)    # an epoch that was stopped has no validation
     return '' if value is None else number(value)
 
 # %% ../../nbs/files/rewind.ipynb #cfd52fc7

@@ -149,7 +149,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     from cbnb.insight.evidence import collect
     from cbnb.insight.model_faults import MODEL_CHECKS
     from cbnb.insight.plan_faults import PLAN_CHECKS
-    from cbnb.insight.small_trainings import can_train, follows, overfit, rate, shuffled_labels
+    from cbnb.insight.small_trainings import can_train, carries_over, follows, overfit, rate, shuffled_labels
     from cbnb.insight.texts import finding
     left_out = skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
@@ -160,7 +160,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
         e = collect(self)
         if e is None: return Findings(skipped=['data, model and training, because the training loader has no batch'])
         e.n_epoch, e.labels, e.causal, e.groups = n_epoch, labels, causal, groups
-        found, failed = run_checks(e, (*DATA_CHECKS, *MODEL_CHECKS, *PLAN_CHECKS))
+        found, failed = run_checks(e, (*DATA_CHECKS, carries_over, *MODEL_CHECKS, *PLAN_CHECKS))
         if e.failed and not any(f.level == 'error' for f in found): found.append(_of_failure(e))
         if not fast and can_train(e):
             trained, more = run_checks(e, (overfit, follows, shuffled_labels, rate))       # the last one leaves the weights trained

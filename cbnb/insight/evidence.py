@@ -95,7 +95,7 @@ class LossCall:
     loss: Any = None           # what the call returned, with its graph
 
 _COMPARED = frozenset((F.cross_entropy, F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss, F.binary_cross_entropy,
-                       F.binary_cross_entropy_with_logits))
+                       F.binary_cross_entropy_with_logits, F.kl_div))
 
 def loss_calls(
     noted: list[tuple[Any, Any, tuple, dict[str, Any]]],    # as in `LossCalls`
@@ -160,6 +160,7 @@ class Evidence:
         y = next((t for _, t in leaves(self.items[1])), None) if self.items else None
         if y is not None and self.n and y[:self.n].numel() == call.target.numel() and not self._compares(call.target, y[:self.n]): return ''
         if call.name.startswith('binary'): return 'binary'
+        if call.name == 'kl_div': return ''
         if call.name not in ('cross_entropy', 'nll_loss'): return 'numbers'
         return '' if call.target.is_floating_point() else 'classes'
 

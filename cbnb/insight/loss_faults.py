@@ -197,7 +197,7 @@ def watch(
     wait: bool = True,          # whether to wait for a device
 ) -> None:
     "Look at the new losses of a fit, and add each finding to the run, once"
-    kept, planned = _watched.get(run), run.n_steps/learn.pct_train if learn.pct_train else None
+    kept, planned = _watched.get(run), round(learn.train_iter/learn.pct_train) or None if learn.pct_train else None      # `run.n_steps` is ahead of both within a batch
     if kept is None or kept.losses.n > len(losses): kept = _watched[run] = _Watched(planned)      # a checkpoint may have replaced the losses
     n, (least, most) = kept.losses.n, EVERY
     if len(losses) - n < (max(least, min(n//4, most)) if wait and not kept.short else kept.losses.size): return     # a long fit is looked at less often

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLAN_CHECKS', 'first_loss', 'wrong_activation', 'wrong_loss', 'broadcast', 'sum_of_losses', 'negative_loss',
-           'metric_range', 'weighted_mean', 'can_repeat', 'missing_parameters', 'settings', 'batch_size',
-           'half_precision', 'penalty', 'schedule']
+           'metric_range', 'blind_metric', 'uncounted_items', 'weighted_mean', 'can_repeat', 'missing_parameters',
+           'settings', 'batch_size', 'half_precision', 'penalty', 'planned_rates', 'schedule']
 
 # %% ../../nbs/insight/plan_faults.ipynb #e40501cf
 import math
@@ -21,6 +21,7 @@ from torch import nn
 # %% ../../nbs/insight/plan_faults.ipynb #2abd6731
 from ..basics.loaders import n_batches as n_batches_of
 from ..basics.nested import to_device
+from ..callbacks.averaging import EMA
 from ..callbacks.schedulers import TorchScheduler
 from ..basics.losses import LossCalls, torch_loss
 from ..basics.metric_functions import AllPairs, is_column_and_row
@@ -30,6 +31,8 @@ from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import last_operation
 from .texts import finding
+from ..basics.metric_functions import view_for_metric
+from ..phase import fresh
 from ..files.snapshot import owned_by_steps
 
 # %% ../../nbs/insight/plan_faults.ipynb #fbc0029a
@@ -70,6 +73,8 @@ def wrong_activation(e: Evidence) -> Iterator[Finding]:
         yield finding('L2.sigmoid', where, 'a sigmoid of the outputs', 'logits', loss=call.name, fix=fix + _applied_later(e, 'sigmoid'))
     elif call.name == 'nll_loss' and rows and (total := p.logsumexp(1)).abs().max() > 0.01: yield finding('L3',
         'the prediction', f'exp of a row sums to {digits(total.exp().max())}', '1')
+    elif call.name == 'kl_div' and rows and (total := p.logsumexp(1)).abs().max() > 0.01: yield finding('L3.kl',
+        'the first argument of kl_div', f'exp of a row sums to {digits(total.exp().max())}', '1')
 
 def _class_numbers(t: torch.Tensor) -> torch.Tensor:
     "Return the different values of targets that look like numbers of classes, which begin with 0; nothing otherwise"
@@ -153,6 +158,49 @@ def metric_range(e: Evidence) -> Iterator[Finding]:
     "L11: an accuracy outside 0 to 1"
     for name, (value, *_) in e.metrics.items():
         if 'acc' in name and not -1e-6 <= value <= 1 + 1e-6: yield finding('L11', name, digits(value), '0 to 1')
+
+@torch.no_grad()
+def _valued(e: Evidence, metric: Any, pred: torch.Tensor) -> float:
+    e.learn.pred = pred
+    own = fresh(metric)
+    own.accumulate(view_for_metric(own, e.learn))
+    return float(own.value)
+
+def blind_metric(e: Evidence) -> Iterator[Finding]:
+    "L11: a metric that has the same value for perfect predictions and for those that are all wrong"
+    pred, (e.learn.xb, e.learn.yb) = e.pred, e.learn.split_batch(e.batch)      # other checks have evaluated other items
+    y = next((t for _, t in leaves(e.learn.yb)), None)
+    if e.failed or e.kind not in ('classes', 'binary') or y is None or not isinstance(pred, torch.Tensor) or e.n < 4: return
+    if e.kind == 'binary' and pred.shape == y.shape and set(y.unique().tolist()) == {0., 1.}: perfect = 20*y - 10
+    elif e.kind == 'classes' and pred.ndim == y.ndim + 1 and 0 <= int(y.min()) and int(y.max()) < pred.shape[1]:
+        perfect = 10*F.one_hot(y, pred.shape[1]).movedim(-1, 1).to(pred.dtype)
+    else: return
+    if e.call is not None and e.call.name == 'binary_cross_entropy': perfect = perfect/20 + 0.5
+    wrong = 1 - perfect if perfect.min() == 0 and perfect.max() == 1 else -perfect
+    for metric in e.learn.metrics:
+        try: right, bad = (_valued(e, metric, p.to(pred.dtype)) for p in (perfect, wrong))
+        except Exception: continue           # it needs a whole phase, or another kind of prediction
+        if right == bad: yield finding('L11.blind', f'metric {metric.name}', f'{digits(right)} for perfect predictions, and for those that are all wrong', 'different values')
+    e.learn.pred = pred
+
+def uncounted_items(e: Evidence) -> Iterator[Finding]:
+    "D21: most items of a batch have no influence on the loss, the same places of the batch each time. M2: a loss that compares the items of a batch"
+    pred, ys = e.pred, [t for _, t in leaves(e.learn.split_batch(e.batch)[1])]
+    if not can_repeat(e) or not isinstance(pred, torch.Tensor) or not pred.requires_grad or pred.ndim == 0 or len(pred) != e.n or e.n < 8: return
+    def silent(loss: Any, pred: Any) -> list[bool]:
+        grad, = torch.autograd.grad(loss, pred, retain_graph=True, allow_unused=True)
+        return [True]*e.n if grad is None else (~grad.reshape(e.n, -1).any(1)).tolist()
+    none, learn = silent(e.loss, pred), e.learn
+    if sum(none) > 0.7*e.n and not all(none) and (e.ignored is None or not any((y == e.ignored).any() for y in ys)):
+        with without_dropout(learn.model): loss = compute_loss(learn, rows(e.batch, [*range(1, e.n), 0], e.n))
+        if silent(loss, learn.pred) == none: yield finding('D21.items', 'the loss', f'{sum(none)} of {e.n} items of a batch have no influence on it', 'none')
+    if learn.loss_func is None or len(ys) != 1 or pred.ndim != 2 or ys[0].is_floating_point() or ys[0].ndim != 1 or pred.shape[1] < 2: return
+    shifts, p = torch.linspace(-1, 2, e.n, device=pred.device), pred.detach()
+    try:
+        with torch.no_grad(): whole, row, column = (float(learn.loss_func(q, ys[0])) for q in (p, p + shifts[:, None], p + shifts[:pred.shape[1]]))
+    except Exception: return
+    if abs(row - whole) > 0.01*abs(whole) and abs(column - whole) < 1e-4*abs(whole): yield finding('M2.loss',
+        'the loss', 'a softmax over the items of the batch', 'one over the classes of each item')
 
 def weighted_mean(e: Evidence) -> Iterator[Finding]:
     "L9: a loss that is no mean over items, whose weight the learner cannot derive"
@@ -253,28 +301,52 @@ def penalty(e: Evidence) -> Iterator[Finding]:
     "L12: what is added to the loss outweighs it"
     yield from [*_same_for_all(e)] or _large_gradient(e)
 
-def _short_schedule(e: Evidence) -> Iterator[Finding]:
-    "O6: with a scheduler, most of the planned updates, or of those of three epochs, have hardly any rate"
-    opt, of_epoch = e.learn.opt, n_batches_of(e.learn.dls.train) or 0
-    n = round((3 if e.n_epoch is None else e.n_epoch)*of_epoch)
+def planned_rates(
+    e: Evidence,
+    cb: TorchScheduler,
+) -> list[float] | None:     # None: the scheduler wants a loss, the number of steps, or another optimizer
+    "Return the rates of the planned updates, as shares of the rate of the optimizer. An unknown number of epochs counts as three, or as ten if the scheduler steps by epoch"
+    per_epoch = 1 if cb.every == 'epoch' else n_batches_of(e.learn.dls.train) or 0
+    n = round((e.n_epoch or (10 if cb.every == 'epoch' else 3))*per_epoch)
+    if cb.monitor or e.learn.opt is None or not 0 < n <= 20_000: return None
+    base = max(float(e.learn.opt.param_groups[-1]['lr']), 1e-12)
+    trial, rates = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=base, momentum=0.9), []
+    try:
+        scheduler = cb.make(trial)
+        for _ in range(n):
+            rates.append(float(trial.param_groups[0]['lr'])/base)
+            trial.step()
+            scheduler.step()
+    except Exception: return None
+    return rates
+
+def _bad_rates(e: Evidence) -> Iterator[Finding]:
+    "O6: with a scheduler, most of the planned updates, or of those of three epochs, have hardly any rate, or a rate far above that of the learner"
+    of_epoch = n_batches_of(e.learn.dls.train) or 0
     for cb in e.learn.cbs:
-        if not isinstance(cb, TorchScheduler) or cb.every == 'epoch' or opt is None or of_epoch < 16 or n > 20_000: continue
-        trial = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=max(float(opt.param_groups[-1]['lr']), 1e-12))
-        try:
-            scheduler, rates = cb.make(trial), []
-            for _ in range(n):
-                rates.append(trial.param_groups[0]['lr'])
-                trial.step()
-                scheduler.step()
-        except Exception: continue           # it wants the number of steps, or another optimizer
-        low = [i for i in range(rates.index(max(rates)), n) if rates[i] < 0.01*max(rates)]
-        if len(low) > (n/3 if e.n_epoch is not None or low[:1] < [of_epoch] else n/2): yield finding('O6.epoch',
-            type(scheduler).__name__, f'below 1% of the rate after {low[0]} updates, and an epoch has {of_epoch}', 'a rate that lasts')
+        if not isinstance(cb, TorchScheduler) or not (rates := planned_rates(e, cb)): continue
+        by_update, n, top = cb.every != 'epoch', len(rates), max(rates)
+        name, unit = type(cb.make(torch.optim.SGD([torch.zeros(1)], lr=0.1, momentum=0.9))).__name__, 'update' if by_update else 'epoch'
+        low = [i for i in range(rates.index(top), n) if rates[i] < 0.01*top]
+        most = n/3 if e.n_epoch is not None or by_update and low[:1] < [of_epoch] else n/2
+        if by_update and of_epoch < 16 and low[:1] != [1]: continue
+        if low and len(low) > most and (by_update or e.n_epoch is not None or low[0] == 1): yield finding('O6.epoch',
+            name, f'below 1% of the rate after {plural(low[0], unit)}' + f', and an epoch has {of_epoch}'*by_update, 'a rate that lasts')
+        elif top < 0.1: yield finding('O6.low', name, f'at most {percent(top)} of the rate in {plural(n, unit)}', 'the rate of the learner', share=digits(top))
+        elif top > 20: yield finding('O6.grows', name, f'{digits(top)} times the rate within {plural(n, unit)}', 'about the rate of the learner')
+
+def _slow_average(e: Evidence) -> Iterator[Finding]:
+    "O6: averaged weights that are mostly the initial ones after the planned updates, or after ten epochs"
+    n = round((e.n_epoch or 10)*(n_batches_of(e.learn.dls.train) or 0))
+    for cb in e.learn.cbs:
+        if isinstance(cb, EMA) and not cb.warmup and n and (kept := cb.decay**n) > 0.5: yield finding('O6.average',
+            'EMA', f'decay={cb.decay:g}: after {plural(n, "update")}, {percent(kept)} of the average are the initial weights', 'at most 50%')
 
 def schedule(e: Evidence) -> Iterator[Finding]:
-    "O6: a scheduler of torch does not suit the length of an epoch or of the planned fit"
-    yield from [*_short_schedule(e)] or _schedule_length(e)
+    "O6: a scheduler of torch, or an average, does not suit the length of an epoch or of the planned fit"
+    yield from [*_bad_rates(e), *_slow_average(e)] or _schedule_length(e)
+
 
 # %% ../../nbs/insight/plan_faults.ipynb #c6f2ab4f
 PLAN_CHECKS = (first_loss, wrong_activation, wrong_loss, broadcast, sum_of_losses, negative_loss, missing_parameters, settings, batch_size, half_precision,
-               metric_range, weighted_mean, penalty, schedule)
+               metric_range, blind_metric, uncounted_items, weighted_mean, penalty, schedule)

@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['LATE', 'TYPICAL_EPOCHS', 'UNKNOWN_EPOCH', 'LITTLE_LEFT', 'LOWER', 'FEW_UPDATES', 'FEW_ITEMS', 'SHORT_RUN',
-           'ROUGH_ITEMS', 'MOST_FITS', 'MOST_TRIALS', 'LEAST_UPDATES', 'VALID_BATCHES', 'geometric', 'diverged',
-           'SeenBatch', 'UpdateCounter', 'UpdateNorms', 'bad_items', 'LRFinder', 'in_words', 'Planned', 'planned_run',
-           'middle_of', 'Asked', 'ask_rules', 'LastFit', 'last_fit', 'for_trained', 'for_few_items', 'if_rough',
-           'LRFind', 'TrialRun', 'checked_trials', 'trial_plan']
+           'ROUGH_ITEMS', 'MOST_FITS', 'QUICK', 'MOST_TRIALS', 'LEAST_UPDATES', 'VALID_BATCHES', 'geometric',
+           'diverged', 'SeenBatch', 'UpdateCounter', 'UpdateNorms', 'bad_items', 'LRFinder', 'in_words', 'Planned',
+           'planned_run', 'middle_of', 'Asked', 'ask_rules', 'LastFit', 'last_fit', 'for_trained', 'for_few_items',
+           'if_rough', 'LRFind', 'TrialRun', 'checked_trials', 'trial_plan']
 
 # %% ../../nbs/lr/finder.ipynb #2a622371
 import math
 import textwrap
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +26,7 @@ from torch import Tensor
 
 # %% ../../nbs/lr/finder.ipynb #3eb8e9fd
 from ..basics.optimizers import MultiOptimizer, get_hyper, hyper_key, set_hyper, spread_lrs, total_norm, write_hyper
-from ..basics.processes import local_parts, whole_tensor
+from ..basics.processes import local_parts, n_processes, whole_tensor
 from ..callback import Callback
 from ..callback_list import as_list
 from ..events import CancelFitException, CancelTrainException, CancelValidException
@@ -250,6 +251,7 @@ class LRFinder(UpdateCounter):
     moved: Any = None                      # `UpdateNorms`, which measures the norms during the sweep
     epoch_batches: int | None = None       # batches in an epoch; None: not known
     n_items = 0                            # items seen
+    pace = n_tenth = math.inf              # seconds of a batch, after the tenth update; batches until then
     bad_data, several = '', False          # message about bad items; whether there are several optimizers
 
     def __init__(self, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int = 100, stop_div: bool = True, beta: float = 0.98):
@@ -286,6 +288,7 @@ class LRFinder(UpdateCounter):
             set_hyper(opt, 'mom', self.mom)
         self.smoother, self.losses = Smoother(self.beta), []
         self.moved, self.epoch_batches, self.n_items = UpdateNorms(p for g in groups for p in g['params'] if p.requires_grad), None, 0
+        self.n_tenth, self.pace = math.inf, math.inf
         self.bad_data, self.several = '', isinstance(opt, MultiOptimizer)
 
     def set_rates(self, i: int) -> None:
@@ -299,6 +302,7 @@ class LRFinder(UpdateCounter):
     def note(self, loss: float, lr: float) -> None:
         super().note(loss, self.sweeps[-1][len(self.lrs)])     # in full precision
         self.losses.append(self.smoother.add(loss))
+        if len(self.losses) == 10: self.tenth, self.n_tenth = time.perf_counter(), self.n_seen    # the first ones may take long
 
     def check(self) -> None:
         if self.stop_div and diverged(self.losses, self.raw_losses): self.stop('diverged')
@@ -319,6 +323,7 @@ class LRFinder(UpdateCounter):
         super().after_fit()
         if self.moved is None: return                          # the run was stopped before it began
         if self.epoch_batches is None: self.epoch_batches = self.learn.batches_in(self.learn.dls.train)
+        if self.n_seen > self.n_tenth: self.pace = (time.perf_counter() - self.tenth)/(self.n_seen - self.n_tenth)
         norms, self.weight_norm = self.moved.read()
         self.update_norms = norms[:len(self.lrs)]              # a run that stopped late has made more updates
         self.moved = None                                      # it holds a copy of the weights
@@ -469,12 +474,16 @@ def for_few_items(rate: Rate, steps: float, epoch_size: tuple[float, float] | No
 ROUGH_ITEMS = 400                      # items of an epoch, up to which the rate of a sweep is rough
 MOST_FITS = 5                          # most trials that are whole fits
 
+QUICK = 20.                            # most seconds of whole fits that `lr_find` makes without being asked
+
 def if_rough(
     epoch_size: tuple[float, float] | None,    # updates and items of an epoch; None: not known
+    n_epoch: float | None = None,              # planned epochs; None: not known
 ) -> str:    # advice; empty: the data are not that few, or their number is not known
     "Say that the rate of a fresh model is rough if an epoch has few items, and what to do about it"
     if not epoch_size or not 0 < epoch_size[1] <= ROUGH_ITEMS: return ''
-    return (f'rough, because {epoch_size[1]:.0f} training items are few: lr_find(trials=1.) makes up to {MOST_FITS} whole fits with rates around it, '
+    call = f'lr_find(n_epoch={n_epoch:g}, trials=1.)' if n_epoch else 'lr_find(trials=1.)'
+    return (f'rough, because {in_words(epoch_size[1], "training item")} are few: {call} makes up to {MOST_FITS} whole fits with rates around it, '
             'undoes each, and takes the rate with the lowest validation loss. Then fit with keep_best=True')
 
 # %% ../../nbs/lr/finder.ipynb #8bcb9a75
@@ -597,6 +606,8 @@ class LRFind:
             rate: rate from a sweep or from trials
         """
         if rate.doubt and self.last_fit is None:
+            if self.lr == self.recommended: self.lr = None
+            self.recommended = self.band = self.rule = None
             self.reason = rate.doubt
             return
         self.rule, self.band = rule, (rate.low, rate.high)
@@ -616,7 +627,7 @@ class LRFind:
         first = self.recommend(steps)
         if not self.trials or self.trial_plan is None or self.start_loss is None: return 'balanced', first
         rate = choose(self.trial_plan._replace(planned_steps=steps), self.trials, self.start_loss)
-        return 'trials', rate._replace(doubt=rate.doubt if first.doubt else '')
+        return 'trials', rate._replace(doubt=rate.doubt if first.doubt or self.trial_plan.whole else '')
 
     def plan_for(self, n_epoch: float) -> bool:
         """Update the recommendation for a different number of epochs, without a new sweep. A rate that you chose stays
@@ -649,9 +660,9 @@ class LRFind:
 
     @property
     def rough(self) -> str:
-        "Why the rate is rough, and what to do about it, or an empty text. The rate of a trained model or of whole fits is not called rough"
-        tried = self.trial_plan is not None and self.trial_plan.whole
-        return if_rough(self.epoch_size) if self.last_fit is None and self.lr is not None and not tried else ''
+        "Why the rate is rough, and what to do about it, or an empty text. The rate of a trained model, or of whole fits of the planned length, is not called rough"
+        tried = self.trial_plan is not None and abs(self.trial_plan.steps - self.planned_steps) < 1
+        return if_rough(self.epoch_size, self.n_epoch) if self.last_fit is None and self.lr is not None and not tried else ''
 
     @property
     def outside(self) -> list[str]:
@@ -805,8 +816,8 @@ MOST_TRIALS, LEAST_UPDATES, VALID_BATCHES = 4, 10, 4    # most trials; fewest up
 def checked_trials(
     trials: Any,      # argument of `lr_find`
     num_it: int,      # number of updates of the sweep
-) -> float | int | None:    # share of the run as a float, or budget of batches as an int; None: no trials
-    "Convert the argument `trials` of `lr_find`. Raises `ValueError` or `TypeError` if the value is not valid or the budget is too small"
+) -> float | int | None:    # share of the run as a float, or budget of batches as an int; None: not said, or no trials
+    "Convert the argument `trials` of `lr_find`, unless it is `None`. Raises `ValueError` or `TypeError` if the value is not valid or the budget is too small"
     if trials is None or trials is False: return None
     if trials is True: return 0.2
     if isinstance(trials, Real) and (0 < float(trials) < 1 or float(trials) == 1 and not hasattr(trials, '__index__')): return float(trials)
@@ -835,34 +846,38 @@ def trial_plan(
     return plan_trials(lr, MOST_TRIALS*math.ceil(share*steps), steps, MOST_TRIALS, share)
 
 # %% ../../nbs/lr/finder.ipynb #4c2f4410
-def _affordable(found: LRFind, finder: LRFinder, trials: float | int, n_valid: int) -> Plan | None:
-    "Plan the trials and print their cost. If the budget is too small, print this, add it to `found.reason`, and return `None`"
-    if found.first is None: return None
+def _affordable(found: LRFind, finder: LRFinder,
+    trials: float | int | None,    # None: whole fits if they are useful and quick
+    n_valid: int) -> Plan | None:
+    "Plan the trials, and print their cost if you asked for them. If the budget is too small, print this, add it to `found.reason`, and return `None`"
     per_update, checks = finder.n_used/len(finder.lrs), n_valid*(MOST_TRIALS + 1)
-    left = (trials - finder.n_seen - checks)/per_update
-    plan = trial_plan(found.first.lr, trials, found.planned_steps, left)
-    if plan and plan.whole: checks = n_valid*(1 + plan.most*math.ceil(found.n_epoch or 1))
+    left = (trials or math.inf) - finder.n_seen - checks
+    plan = trial_plan(found.first.lr, trials or 1., found.planned_steps, left/per_update)
     if plan is None:
         found.reason += f'; no trials: of {trials} batches, the sweep took {finder.n_seen}'
         print(f'lr_find: no trials, since the sweep took {finder.n_seen} of {trials} batches')
         return None
     each = math.ceil(plan.steps*per_update)
+    if plan.whole: checks = n_valid*(1 + plan.most*math.ceil(found.n_epoch or 1))
+    cost = plan.most*each + checks
+    if trials is None:
+        return plan if found.rough and n_valid and cost*finder.pace <= QUICK and n_processes() == 1 else None
     print(f'lr_find: a sweep of {finder.n_seen} batches, then at most {plan.most} {"whole fits" if plan.whole else "trials"} of {each}'
-          + f' and {checks} batches of validation'*bool(checks)
-          + f': {finder.n_seen + plan.most*each + checks:,} in all')
+          + f' and {checks} batches of validation'*bool(checks) + f': {finder.n_seen + cost:,} in all')
     return plan
+
 
 # %% ../../nbs/lr/finder.ipynb #f74c5c40
 @patch
 def _try_rates(self: Learner,
     found: LRFind,             # result of the sweep, which gets the trials
     finder: LRFinder,          # callback that ran the sweep
-    trials: float | int,       # share of the run for each trial, or total number of batches
+    trials: float | int | None,    # share of the run for each trial, or total number of batches; None: whole fits if they are useful and quick
     cbs: list[Callback],       # callbacks for the trials
 ) -> None:
-    "Train short trials at a few rates around the rate of the sweep, and recommend a rate from their losses. If the budget is too small, train no trials"
+    "Train trials at a few rates around the rate of the sweep, and recommend a rate from their losses. If they cost too much, train none"
     valid, runs = self.dls.valid, []
-    most = VALID_BATCHES if trials != 1 else max(VALID_BATCHES, finder.epoch_batches or 0)      # a whole fit is judged like a fit
+    most = VALID_BATCHES if trials not in (None, 1) else max(VALID_BATCHES, finder.epoch_batches or 0)      # a whole fit is judged like a fit
     n_valid = 0 if valid is None else min(n_batches(valid) or VALID_BATCHES, most)
     plan = _affordable(found, finder, trials, n_valid)
     if plan is None: return
@@ -871,11 +886,13 @@ def _try_rates(self: Learner,
         self._mock_run(runs[-1], cbs)
         return runs[-1].result()
     start = run(0, plan.first, 'before the trials').valid_loss if n_valid else None
+    if start is None and trials is None: return              # the step sets no loss in validation
     found.start_loss = sum(finder.raw_losses[:10])/10 if start is None else start
     while not (runs and runs[-1].ending) and (lr := next_rate(plan, found.trials)) is not None:
         trial = run(plan.steps, lr, f'trial {len(found.trials) + 1} of {plan.most}')
         if runs[-1].stopped != 'by hand': found.trials.append(trial)
     found.trial_plan = plan if found.trials else None
+    if found.trials and trials is None: found.remark += '; with so few items, fits tell more than a sweep (trials=False: only the sweep)'
     found.n_batches += sum(r.n_seen for r in runs)
     found.take(*found.best_rate(found.planned_steps))
 
@@ -897,8 +914,8 @@ def _remark(learn: Learner, finder: LRFinder) -> str:
 @hinted
 def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int = 100, stop_div: bool = True, show_plot: bool = True,
         suggest_funcs: Any = ('valley', 'slide', 'minimum', 'steep'), cbs: Any = None, n_epoch: float | None = None,
-        trials: bool | float | int = False) -> LRFind:
-    """Recommend a learning rate from a short run with growing rates. The learner is restored after the run
+        trials: bool | float | int | None = None) -> LRFind:
+    """Recommend a learning rate from a short run with growing rates, and for few items from whole fits. The learner is restored after each run
 
     Args:
         start_lr: first rate: a number, or a list or slice for parameter groups
@@ -909,8 +926,9 @@ def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int =
         suggest_funcs: rules: names or functions, one or several; None: no rules
         cbs: further callbacks for the sweep and the trials; None: no others
         n_epoch: planned epochs; None: as many as the last fit had, or 5
-        trials: True: up to four trials, each of a fifth of the run; a float: another share, also for each; 1.: up to five
-            whole fits, for few items; an int: total batches
+        trials: None: up to five whole fits if a fresh model has at most 400 training items and they take seconds; False:
+            none; True: up to four trials, each of a fifth of the run; a float: another share, also for each; 1.: whole fits
+            in any case; an int: total batches
     Returns:
         the curve, the suggestions, and the recommended rate as `.lr`
     Example:
@@ -928,7 +946,7 @@ def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int =
     found = LRFind(finder.lrs, finder.losses, finder.raw_losses, num_it, rules, finder.n_seen,
                    finder.update_norms, finder.weight_norm, planned, last_fit(self), finder.epoch_size(),
                    finder.bad_data, finder.mom, _remark(self, finder))
-    if budget and found.first is not None and not finder.ending: self._try_rates(found, finder, budget, cbs)
+    if trials is not False and found.first is not None and not finder.ending: self._try_rates(found, finder, budget, cbs)
     found._learn, vars(self)['lr_finder_result'] = weakref.ref(self), found
     if show_plot:
         found.plot()

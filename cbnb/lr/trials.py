@@ -97,7 +97,8 @@ def _about_as_good(losses: Sequence[float], best: int,    # index of the lowest 
 # %% ../../nbs/lr/trials.ipynb #1d13ca0b
 def _keep_first(plan: Plan) -> Rate:
     lr = plan.first*(plan.steps/plan.planned_steps)**HORIZON
-    why = f'no trial of {plan.steps} updates got below the loss that it started from'
+    fits = 'whole fit with a rate around it' if plan.whole else f'trial of {plan.steps} updates'
+    why = f'no {fits} got below the loss before training'
     return Rate(lr, *band_around(lr), f'the rate of the sweep, since {why}', {}, why)
 
 def _best_fit(lr: float, fits: Sequence[Trial], plan: Plan) -> Rate:

@@ -273,7 +273,7 @@ class Chart {
     const path = this.outline(line, s), color = this.color(line), dim = this.near && this.near !== this.group(line) ? ' dim' : '', p = line.points
     if (line.kind === 'line') curves.append(svg('path', { class: 'halo', d: path }))
     curves.append(svg('path', { class: `${line.kind}${line.dash ? ' ' + line.dash : ''}${dim}`, d: path, style: `stroke:${color}` }))
-    if (line.kind === 'dots' && p.n < 60 || p.n === 1) for (let i = 0; i < p.n; i++) this.dot(curves, line, s, i, dim)
+    if (line.kind === 'dots' && 11 * p.n < s.right - this.left || p.n === 1) for (let i = 0; i < p.n; i++) this.dot(curves, line, s, i, dim)
   }
   dot(curves, line, s, i, dim = '') {
     const x = s.px(line.points.x[i] - this.shift(line)), y = s.py(line.points.y[i])
@@ -303,11 +303,15 @@ class Chart {
       taken.push([left ? x - wide : x, (left ? x - wide : x) + wide, y + dy])
       g.append(svg('text', { class: `mark${m.strong ? ' strong' : ''}${m.faint ? ' quiet' : ''}`, x: left ? x - 9 : x + 9, y: y + dy + 4, 'text-anchor': left ? 'end' : 'start' }, m.name))
     }
-    for (const e of this.spec.events) {
-      if (!inside(e.x)) continue
-      const x = s.px(e.x), spot = g.appendChild(svg('g', { class: `event ${e.kind}` }))
-      spot.append(svg('path', { d: `M${x},${TOP - 2}V${s.h}` }), svg('circle', { cx: x, cy: TOP - 9, r: 8 }), svg('text', { x, y: TOP - 5, 'text-anchor': 'middle' }, GLYPHS[e.kind] ?? '•'), svg('title', {}, e.text))
+    // signs that would cover each other share one, with their number
+    const piles = []
+    for (const e of this.spec.events.filter(e => inside(e.x)).sort((a, b) => a.x - b.x)) {
+      const x = s.px(e.x), spot = g.appendChild(svg('g', { class: `event ${e.kind}` })), pile = piles[piles.length - 1]
+      spot.append(svg('path', { d: `M${x},${TOP - 2}V${s.h}` }))
+      if (x - pile?.x < 17) pile.events.push(e)
+      else piles.push({ x, spot, events: [e] })
     }
+    for (const { x, spot, events } of piles) spot.append(svg('circle', { cx: x, cy: TOP - 9, r: 8 }), svg('text', { x, y: TOP - 5, 'text-anchor': 'middle' }, events[1] ? events.length : GLYPHS[events[0].kind] ?? '•'), svg('title', {}, events.map(e => e.text).join('; ')))
   }
   flagAt(s) {
     const x = this.snap(this.cursor) ?? this.spec.chosen

@@ -181,7 +181,9 @@ class Lab:
 
     def to_html(self, notebook: str) -> str:
         """The address of the page that nbconvert makes of a saved notebook."""
-        subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", notebook], cwd=self.notebooks, check=True, capture_output=True)
+        command = [sys.executable, "-m", "nbconvert", "--to", "html", notebook]
+        said = subprocess.run(command, cwd=self.notebooks, check=True, capture_output=True, text=True).stderr
+        assert "is not able to be represented" not in said
         return (self.notebooks / notebook).with_suffix(".html").as_uri()
 
     @contextmanager

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from cbnb.display.page_script import EMPTY
 from kernels import INSTALLED
 from lab import Lab
 from notebook_page import NotebookPage, axe_violations, axe_violations_in, wait_until
@@ -69,6 +70,12 @@ def check_over(page: NotebookPage, cell: int, word: str) -> None:
 def check_quiet(page: NotebookPage) -> None:
     assert page.console_errors() == []
     assert page.outside_requests() == []
+
+
+def n_places(page: NotebookPage, cell: int) -> int:
+    """How many outputs of the cell take a place in the page."""
+    boxes = [child.bounding_box() for child in page.output(cell).locator(".jp-OutputArea-child").all()]
+    return sum(box is not None and box["height"] > 0 for box in boxes)
 
 
 def test_stop_ends_the_fit_and_the_next_cells_fit_on(lab: Lab, kernel: str):
@@ -322,7 +329,6 @@ def test_validation_before_and_after_leaves_one_table_and_no_bars(lab: Lab):
         page.run_cell(0)
         page.run_cell(1, wait=False)
         page.wait_for_text("validate: batch", 1)
-        assert page.output(1).locator(".jp-OutputArea-child").count() == 1
         lab.touch("validated")
         wait_for_batches(page)
         lab.touch("trained")
@@ -336,9 +342,9 @@ def test_validation_before_and_after_leaves_one_table_and_no_bars(lab: Lab):
         page.wait_until_idle()
         page.output(2).locator(".cbnb-picker .cbnb-lc").wait_for()
         assert "lr_find:" not in page.text(2)
-        for cell, most in ((1, 3), (2, 3)):  # an output that has become empty takes no place; a button stands under the fit
-            assert page.output(cell).locator(".jp-OutputArea-child").count() == most
-        assert [not output.get("data") for output in page.outputs(2)] == [True, True, False, False, False]  # the sweep, and its button
+        for cell, most in ((1, 3), (2, 2)):  # an output that has become empty takes no place; a button stands under the fit
+            assert n_places(page, cell) == most
+        assert [output.get("data") == EMPTY for output in page.outputs(2)] == [True, True, False, False, False]  # the sweep, and its button
         check_quiet(page)
 
 
@@ -364,7 +370,7 @@ def test_a_click_takes_the_last_fit_back(lab: Lab, kernel: str):
     with lab.open(lab.write("rewind.ipynb", cells, kernel)) as page:
         page.run_all()
         assert page.tab.locator(REWIND).count() == 1 and page.output(2).locator(REWIND).is_visible()
-        assert page.output(1).locator(".jp-OutputArea-child").count() == 1
+        assert n_places(page, 1) == 1
         page.output(2).locator(REWIND).click()
         page.wait_for_text("took back fit(2, 20.0): 1 epoch trained", 2)
         assert page.value("[len(learn.recorder.history), len(learn.runs)]") == [1, 1]

@@ -80,6 +80,27 @@ def test_clip_norm_is_what_torch_says():
             assert torch.cat([g.flatten() for g in seen]).norm(norm_type) == pytest.approx(0.5, abs=1e-4)
 
 
+@pytest.mark.parametrize("kind, norm_type", [("global", 2.0), ("tensor", 2.0), ("tensor", 1.0), ("global", math.inf)])
+def test_the_norm_of_each_update_is_recorded(kind, norm_type):
+    by_hand = []
+
+    class ByHand(cbnb.Callback):
+        order = 10
+
+        def before_step(self):
+            grads = torch.cat([p.grad.flatten() for p in self.model.parameters()])
+            by_hand.append(torch.linalg.vector_norm(grads, norm_type).item())
+
+    cbs = [ByHand(), cbnb.GradientClip(0.5, norm_type, kind, log=True)]
+    learn = learner(cbs=cbs, valid=True)
+    learn.fit(2)
+    assert learn.recorder.last().steps["grad_norm"] == pytest.approx(by_hand, rel=1e-5) and len(by_hand) == 8
+    learn.lr_find(show_plot=False)
+    without = learner(cbs=[cbnb.GradientClip(0.5, norm_type, kind)], valid=True)
+    without.fit(2)
+    assert ab(without) == ab(learn) and "grad_norm" not in without.recorder.last().steps
+
+
 # accumulation
 
 

@@ -361,7 +361,7 @@ def test_a_line_when_many_updates_were_skipped(capsys):
 def test_lr_find_counts_real_updates():
     learn = line_learner(n=4, cbs=[MixedPrecision("fp16"), Overflow([2, 3])])
     before = copy.deepcopy(vars(learn.mixed_precision)["_made_with"])
-    found = learn.lr_find(num_it=20, end_lr=0.1, stop_div=False, show_plot=False)
+    found = learn.lr_find(num_it=20, end_lr=0.1, stop_div=False, show_plot=False, trials=False)
     assert len(found.lrs) == 20 and found.n_batches == 22
     scaling = learn.mixed_precision
     assert ab(learn) == (0, 0) and scaling.scaler is None and scaling.skipped == 0 and scaling._made_with == before

@@ -629,8 +629,14 @@ def test_an_error_of_a_loader_names_the_batch_that_it_did_not_give(at, words):
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_empty_validation_loader_is_no_reason_to_warn():
+def test_an_empty_list_for_validation_is_no_reason_to_warn():
     line_learner(dls=cbnb.DataLoaders(line_batches(1), [], device="cpu")).fit(1)
+
+
+def test_a_validation_loader_without_batches_is_named():
+    few = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(P[:1], P[:1]), batch_size=2, drop_last=True)
+    with pytest.warns(UserWarning, match="the validation loader 'valid' is empty"):
+        line_learner(dls=cbnb.DataLoaders(line_batches(1), few, device="cpu")).fit(1)
 
 
 def test_a_first_batch_that_teaches_nothing_says_so_at_once():
@@ -640,6 +646,37 @@ def test_a_first_batch_that_teaches_nothing_says_so_at_once():
         warnings.simplefilter("always")
         learn.fit(1, cbs=cbnb.Callback(after_batch=lambda cb: seen.append(len(warned))))
     assert seen == [0, 1] and "the first batch had no targets, so nothing was learnt from it" in str(warned[0].message)
+
+
+class _OwnLoss(cbnb.Step):
+    def loss(self, learn):
+        learn.loss = learn.pred.mean().detach()
+
+
+def _skip_first(cb):
+    if cb.learn.training and cb.learn.iter == 0:
+        raise cbnb.CancelBatchException
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "given", [dict(train_step=_OwnLoss()), dict(loss_func=lambda pred: pred.mean(), cbs=cbnb.Callback(before_batch=_skip_first))]
+)
+def test_a_batch_without_targets_is_no_fault_with_a_loss_or_cancelled(given):
+    line_learner(dls=cbnb.DataLoaders([(P,), (P,)], device="cpu"), **given).fit(1)
+
+
+def test_a_subclass_may_assign_the_names_of_other_libraries():
+    class Mine(cbnb.Learner):
+        pass
+
+    mine = Mine(line_learner().dls, line_learner().model, torch.nn.MSELoss())
+    mine.criterion = 3
+    assert mine.criterion == 3 and mine.__dict__["criterion"] == 3
+    with pytest.raises(AttributeError, match=r"it is learn\.metrics"):
+        mine.metric
+    with pytest.raises(AttributeError, match=r"it is learn\.loss_func"):
+        line_learner().criterion = 3
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         line_learner().fit(1)

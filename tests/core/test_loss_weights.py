@@ -102,6 +102,16 @@ def test_a_weight_is_a_number_or_a_tensor_of_one_number(weight):
     assert learn.validate() == pytest.approx(same.validate())
 
 
+def test_a_weight_of_the_prediction_keeps_no_graph():
+    grads = []
+    learn = line_learner(
+        batch_weight=lambda pred, y: pred.exp().sum(),
+        cbs=cbnb.Callback(after_batch=lambda cb: grads.append(cb.learn.loss_weight.requires_grad)),
+    )
+    learn.fit(1)
+    assert True not in grads
+
+
 @pytest.mark.parametrize("observed", [True, False])
 def test_a_loss_that_flattens_its_batch_has_one_loss_for_each_item(observed):
     def token_loss(pred, y, reduction="mean"):

@@ -710,6 +710,14 @@ def elsewhere(*values):
     return [torch.tensor(v).as_subclass(Elsewhere) for v in values]
 
 
+def test_numbers_follow_the_tensors_of_a_device_without_streams():
+    series = ScalarBuffer("d")
+    series.chunks.append(torch.tensor([1.0, 2.0]))  # as on a Mac, where chunks stay on the device until they are read
+    for _ in range(256):
+        series.append(3)
+    assert [*series.read()[:3]] == [1, 2, 3]
+
+
 def test_scalars_of_a_device_are_brought_over_when_they_are_read(waits):
     """A chunk at a time, in their order, also if later ones are on the CPU."""
     series = ScalarBuffer()

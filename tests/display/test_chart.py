@@ -365,10 +365,17 @@ def test_borders_marks_and_events_inside_of_the_plane_only():
     assert page.verticals(stroke_dasharray="1 4") == at(0, 0.5, 1) and page.verticals(stroke_dasharray="3 3") == at(0.5, 0.3)
     assert page.circles(fill="red") == [(0.5, 0.5)] and page.circles(fill="blue", r="5.5") == [(1, HIGH)]
     assert page.verticals(stroke="blue") == at(1) and not page.verticals(stroke="red")
-    assert [word for word in page.words() if word and word in "×★•■"] == ["×", "★", "•"]
+    assert [word for word in page.words() if word and word in "×★•■"] == ["•", "×", "★"]
     assert Picture([TWO], borders=[0], log_x=True).verticals(stroke_dasharray="1 4") == []
     clipped = Picture([TWO], y_range=(0.0, 0.5), marks=[Mark("m", 5, 0.5, "red")])
     assert clipped.circles(fill="red") == [(0.5, 0)]
+
+
+def test_signs_of_events_that_would_cover_each_other_share_one():
+    events = [Event(x, "note", "") for x in (5, 1.1, 1, 1.05)] + [Event(9, "best", "")]
+    page = Picture([TWO], events=events)
+    assert page.words().count("3") == 1 and page.words().count("•") == 1 and page.words().count("★") == 1
+    assert page.verticals(stroke_dasharray="3 3") == at(0.5, 0.11, 0.1, 0.105)
 
 
 def test_marks_are_given_room_on_both_axes():

@@ -10,6 +10,7 @@ import pytest
 import cbnb.all as cbnb
 from cbnb.display import dashboard
 from cbnb.display.dashboard import Dashboard, LiveLosses, Panel, status_html, waiting_html
+from cbnb.display.page_script import EMPTY
 from cbnb.display.progress import Progress, picture_so_far
 from cbnb.display.steering import Steering
 from helpers import line_learner
@@ -557,7 +558,7 @@ def test_the_stored_output_of_a_running_fit_has_the_rows_and_a_picture(page, no_
     assert len(text) < 5000
     learn.keep_restore_points = 0
     learn.fit(4)
-    assert page.outputs[-1][-1] == {}
+    assert page.outputs[-1][-1] == EMPTY
 
 
 def test_only_the_last_fit_has_a_button(page, no_button):
@@ -565,7 +566,7 @@ def test_only_the_last_fit_has_a_button(page, no_button):
     learn.fit(1)
     (first,) = buttons(page)
     learn.fit(1)
-    assert len(buttons(page)) == 1 and first.comm is None and page.outputs[1][-1] == {}  # closed, its output empty
+    assert len(buttons(page)) == 1 and first.comm is None and page.outputs[1][-1] == EMPTY  # closed, its output empty
     learn.keep_restore_points = 0
     learn.fit(1)
     assert buttons(page) == [] and len(page.outputs) == 5

@@ -462,7 +462,7 @@ def test_a_notebook_without_widgets_has_one_figure(kernel):  # noqa: F811
     assert sorted(shown.data) == ["image/png", "text/plain"] and sorted(returned.data) == ["text/plain"]
     assert kinds(kernel.run("found")) == kinds(kernel.run("found.widget()")) == [["image/png", "text/plain"]]
     outputs = kernel.run("found.widget()")
-    assert "recommended is balanced" in outputs[0].metadata["image/png"]["alt"] and "<" not in outputs[0].data["text/plain"]
+    assert "recommended is trials" in outputs[0].metadata["image/png"]["alt"] and "<" not in outputs[0].data["text/plain"]
 
 
 def test_a_notebook_with_widgets_has_the_picker_and_a_picture(kernel):  # noqa: F811

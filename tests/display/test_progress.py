@@ -669,6 +669,31 @@ def ticking(clock, **kwargs):
     return line_learner(4, progress=True, cbs=cbnb.Callback(before_batch=clock.tick), **kwargs)
 
 
+def test_the_display_starts_after_what_callbacks_do_before_the_fit_and_before_the_first_checks(clock, seen):
+    learn, told = ticking(clock), []
+    late = cbnb.Callback(before_fit=lambda cb: told.append(list(seen.last.told)))
+    late.order = 1000
+    learn.before_epochs = (*learn.before_epochs[:1], lambda learn: told.append(list(seen.last.told)), *learn.before_epochs[1:])
+    learn.fit(1, cbs=late)
+    assert told[0] == [] and [name for name, *_ in told[1]] == ["start"] and [t for t in seen.last.told if t[0] == "start"] == told[1]
+
+    late.before_fit = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        learn.fit(1, cbs=late)
+    assert seen.last.told == []
+
+
+def test_of_a_profile_only_a_sentence_stays(clock, monkeypatch):
+    sent = []
+    monkeypatch.setattr("cbnb.display.progress.display_mode", lambda: "plain")
+    monkeypatch.setattr(NotebookDisplay, "send", lambda self, bundle: sent.append(bundle))
+    learn = ticking(clock)
+    learn.profile()
+    assert sent[-1]["text/plain"].startswith("measured and taken back: 1 epoch, 4 batches in") and "<table" not in sent[-1]["text/html"]
+    learn.fit(1)
+    assert "<table" in sent[-1]["text/html"] and "done: 1 epoch" in sent[-1]["text/plain"]
+
+
 def test_how_far_a_fit_is(clock, seen):
     """Four batches an epoch and one of validation, each of 8 items and of a second."""
     learn = ticking(clock, opt_func=lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.5))
@@ -841,7 +866,7 @@ def test_a_display_is_polled_as_often_as_it_wants(clock, seen, monkeypatch):
         learn.fit(2)
     assert polled == [2, 4, 6, 8] and seen.last.reached("batches") == []
     steering = cbnb.display.steering.Steering()
-    held = cbnb.Callback(before_fit=lambda self: seen.last.told.append(self.learn.steering.while_paused == seen.last.poll))
+    held = cbnb.Callback(before_train=lambda self: seen.last.told.append(self.learn.steering.while_paused == seen.last.poll))
     held.order = 100
     learn.fit(1, cbs=[steering, held])
     assert True in seen.last.told and steering.while_paused is None
@@ -943,7 +968,7 @@ def test_a_notebook_keeps_no_bar_without_a_table(page, drawn, as_planned):
     if drawn:
         shown.progress(Progress("validate", 0, 1, 1, 2))
     shown.finish("stopped", as_planned)
-    last = {} if as_planned else {"text/plain": "stopped"}
+    last = {"text/plain": ""} if as_planned else {"text/plain": "stopped"}
     assert [output[-1] for output in page.outputs] == [last] * (drawn or not as_planned)
 
 

@@ -111,8 +111,10 @@ def fail(cb):
     if how == 'kill': os.kill(os.getpid(), signal.SIGKILL)
     if how == 'exit': os._exit(3)
 
-learn = cases.learner(cbs=cbnb.Callback(**{where: fail}))
-with learn.distributed(quiet=False):
+within = where == 'forward'      # of sharded layers, while the other process exchanges weights
+learn = cases.learner(cbs=[] if within else cbnb.Callback(**{where: fail}))
+if within: learn.model[1].register_forward_hook(lambda *_: fail(learn))
+with learn.distributed(quiet=False, sharded=within):
     learn.logger = lambda row: None
     learn.fit(50)
 """
@@ -120,7 +122,14 @@ with learn.distributed(quiet=False):
 
 @pytest.mark.parametrize(
     ("how", "where"),  # each with each would be nine starts of two processes
-    [("raise", "after_batch"), ("raise", "after_epoch"), ("kill", "after_batch"), ("kill", "before_validate"), ("exit", "after_epoch")],
+    [
+        ("raise", "after_batch"),
+        ("raise", "after_epoch"),
+        ("raise", "forward"),
+        ("kill", "after_batch"),
+        ("kill", "before_validate"),
+        ("exit", "after_epoch"),
+    ],
 )
 def test_a_failure_ends_all(how, where):
     begun = time.time()

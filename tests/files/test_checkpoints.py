@@ -738,6 +738,14 @@ def test_ctrl_c_and_the_cell_again(tmp_path):
     assert got == wanted | dict(runs=got["runs"])
 
 
+def test_ctrl_c_names_only_checkpoints_of_its_own_fit(tmp_path, capsys):
+    line_learner(n=4).fit(2, cbs=cbnb.Checkpoint(path=tmp_path))  # another fit, with the same folder
+    for at, said in (2, False), (6, True):
+        with pytest.raises(KeyboardInterrupt):
+            line_learner(n=4).fit(5, cbs=[cbnb.Checkpoint(path=tmp_path), stop(at)])
+        assert ("the same fit with resume=True continues from there" in capsys.readouterr().out) == said
+
+
 def several_fits(learn, cbs, **kwargs):
     learn.fit_one_cycle(2, 1e-2, cbs=cbs, **kwargs)
     learn.fit(3, 1e-3, cbs=cbs, **kwargs)

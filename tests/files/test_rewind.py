@@ -294,6 +294,19 @@ def test_a_resumed_fit_is_taken_back(tmp_path):
     assert not differs(before, everything(fresh)) and fresh.opt is None
 
 
+def test_a_stopped_fit_has_the_last_validation_loss():
+    def press(cb):
+        if cb.training and cb.epoch == 2:
+            raise KeyboardInterrupt
+
+    learn = line_learner()
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit(3, cbs=cbnb.Callback(after_loss=press))
+    run = learn.recorder.last()
+    assert [row.get("valid_loss") is None for row in run.epochs] == [False, False, True]
+    assert learn.runs[0].row(1)[5] == f"{run.epochs[1]['valid_loss']:.4g}"
+
+
 def test_several_fits_at_once():
     learn = line_learner()
     seen = []

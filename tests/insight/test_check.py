@@ -31,6 +31,8 @@ NUMBERS = X[:, :2].sum(1, keepdim=True) + 0.1 * torch.randn(300, 1, generator=to
 CLASSES = (X[:, 0] > 0).long() + (X[:, 1] > 0).long()
 COUNTS = torch.poisson(X[:, :1].exp(), generator=torch.Generator().manual_seed(2)).clamp(max=4)
 BINARY = (X[:, :1] + X[:, 1:2] > 0).float()
+HELD = torch.randn(300, 6, generator=torch.Generator().manual_seed(3))
+HELD_OUT = HELD, (HELD[:, 0] > 0).long() + (HELD[:, 1] > 0).long()
 
 
 def mlp(n=3, act=nn.ReLU, *more):
@@ -126,7 +128,7 @@ def tokens():
 
 def augmented(transformed):
     learn = learner()
-    learn.dls = cbnb.DataLoaders(learn.dls.train, DataLoader((Jitter if transformed else TensorDataset)(-X, CLASSES), 64))
+    learn.dls = cbnb.DataLoaders(learn.dls.train, DataLoader((Jitter if transformed else TensorDataset)(*HELD_OUT), 64))
     return learn
 
 
@@ -326,7 +328,7 @@ def strong(x):
     scale = x
     learn = learner()
     learn.dls = cbnb.DataLoaders(
-        DataLoader(Augmented(X, CLASSES), 32, shuffle=True), DataLoader(TensorDataset(X, CLASSES), 64), device="cpu"
+        DataLoader(Augmented(X, CLASSES), 32, shuffle=True), DataLoader(TensorDataset(*HELD_OUT), 64), device="cpu"
     )
     return learn
 

@@ -26,8 +26,8 @@ from cbnb.lr.rules import RULES, falls_surely
 from helpers import RaiseIn, line_batches, line_learner, noting, seed
 
 
-def sweep(learn, **kwargs):
-    return learn.lr_find(show_plot=False, **kwargs)
+def sweep(learn, trials=False, **kwargs):
+    return learn.lr_find(show_plot=False, trials=trials, **kwargs)
 
 
 def regression(n=64, bs=8, **kwargs):
@@ -741,7 +741,7 @@ def test_the_rate_of_few_items_is_called_rough_and_says_what_to_do():
     """On small tables the rate of a sweep trained well and validated badly, in full green."""
     few, more = sweep(sklearn_mlp("wine", 0, None, 16)), sweep(sklearn_mlp("digits", 0, 1000, 16))
     assert few.lr is not None and few.rough in few.reason and "keep_best=True" in few.rough and "training items are few" in few.rough
-    assert "lr_find(trials=1.)" in few.rough
+    assert "lr_find(n_epoch=5, trials=1.)" in few.rough
     assert more.lr is not None and more.rough == "" and "rough" not in more.reason
     from cbnb.display.lr_picker import advice_html
 

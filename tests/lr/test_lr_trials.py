@@ -139,6 +139,47 @@ def test_a_whole_fit_is_the_fit_that_follows(opt_func, capsys):
     assert found.plan_for(400) and found.lr < best.lr  # for another length, the rate is scaled
 
 
+def default(learn, **kwargs):
+    return learn.lr_find(**SILENT, **kwargs)
+
+
+def test_few_items_get_whole_fits_by_default(capsys):
+    """The rate of a sweep of at most 400 items is right in half of the cases, that of whole fits in nine of ten (bench/lr_small.py)."""
+    learn = with_valid(cbs=Count())
+    before, count = state_of(learn), counted(learn)
+    found, asked = default(learn, n_epoch=4), sweep(with_valid(), n_epoch=4, trials=1.0)
+    assert capsys.readouterr().out.count("lr_find:") == 1  # only where trials were asked for
+    assert (found.lr, found.trials, found.rule, found.n_batches) == (asked.lr, asked.trials, "trials", asked.n_batches)
+    assert sum(count()) == found.n_batches and not found.rough
+    assert "with so few items, fits tell more than a sweep (trials=False: only the sweep)" in found.reason
+    assert found.plan_for(40) and "lr_find(n_epoch=40, trials=1.)" in found.rough  # no fit has had this length
+    learn.remove_cb(next(cb for cb in learn.cbs if type(cb) is cbnb.Callback))
+    assert not without_result(before, learn)
+
+
+@pytest.mark.parametrize("why", ["more items", "no validation data", "a trained model", "slow", "no loss in validation", "said so"])
+def test_no_fits_by_default(why, monkeypatch):
+    learn = regression() if why == "no validation data" else with_valid(51 if why == "more items" else 20)
+    if why == "a trained model":
+        learn.fit_one_cycle(2, 0.01)
+    if why == "slow":
+        monkeypatch.setattr("cbnb.lr.finder.QUICK", 1e-6)
+    if why == "no loss in validation":
+        learn = with_valid(eval_step=lambda xb, yb: (None, yb))
+    found = default(learn, **(dict(trials=False) if why == "said so" else {}))
+    assert found.trials == [] and found.rule == "balanced" and "fits tell more" not in found.reason
+    assert bool(found.rough) == (why not in ("more items", "a trained model"))
+
+
+def test_no_rate_if_each_whole_fit_gets_worse_on_new_data():
+    """The sweep sees only the training data, and falls."""
+    learn = regression(160, 8)
+    learn.dls = cbnb.DataLoaders(learn.dls.train, [(x, -5 * x.sum(1, keepdim=True) - 9 * y) for x, y in learn.dls.train], device="cpu")
+    found = default(learn)
+    assert default(learn, trials=False).lr is not None and len(found.trials) >= 3
+    assert found.lr is None and "no whole fit with a rate around it got below the loss before training" in found.reason
+
+
 def test_whole_fits_try_the_higher_rate_first():
     plan = Plan(0.1, 40, 5, 40.0)
     assert climb(plan, 0) == [0, 1, -1] and climb(plan, 2) == [0, 1, 2, 3] and climb(plan, -5) == [0, 1, -1, -2, -3]
@@ -435,7 +476,7 @@ def test_trials_that_get_nowhere_leave_the_rate_of_the_sweep(losses):
     rate = choose(Plan(1.0, 40, 4, 160), [Trial(2.0**i, loss, loss) for i, loss in enumerate(losses)], 2.0)
     assert (rate.low, rate.lr, rate.high) == (pytest.approx(0.5 / 3.5), 0.5, pytest.approx(0.5 * 3.5))
     assert (
-        rate.doubt == "no trial of 40 updates got below the loss that it started from"
+        rate.doubt == "no trial of 40 updates got below the loss before training"
         and rate.reason == f"the rate of the sweep, since {rate.doubt}"
     )
 
