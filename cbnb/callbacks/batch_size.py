@@ -91,7 +91,7 @@ def _dataset_of(dl: Any) -> Any:
         'make batches of other sizes: use DataLoaders.from_datasets, or a DataLoader over such a dataset')
     return dataset
 
-def _batch_of(dl: Any, n: int, each: Callable[[int], None] = lambda i: None) -> Any:
+def _batch_of(dl: Any, n: int, each: Callable[[int], Any] = lambda i: None) -> Any:
     "Return a batch of `n` items, drawn at random from the dataset of a loader. Before each item, call `each` with its place"
     dataset, g = _dataset_of(dl), torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(dataset), generator=g)[:n].tolist()

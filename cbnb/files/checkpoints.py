@@ -505,7 +505,7 @@ class Checkpoint(Callback):
         from cbnb.distributed.sharded import write_shards
         return write_shards([tensors[i] for i in places], folder, self.group, self.background), places
 
-    def _position(self) -> dict[str, Any] | None:
+    def _position(self) -> Any:
         "Return the position of a training loader that can save it, if the position is plain data. If each process has a loader of its own, return the positions of all"
         try: to_json(position := position_of(self.learn.dls.train))
         except TypeError as e:
