@@ -321,6 +321,8 @@ def find_batch_size(self: Learner, start: int = 8, max: int | None = None, secon
         undo.callback(lambda: shown.finish('', True))
         search = BatchSizeSearch(self, most, seconds, shown)
         try: found = BatchSizes(*search.run(min(as_count(start, 'start', 1), most)), search.tries)
+        except KeyboardInterrupt as e:
+            raise (e if isinstance(e, FitInterrupted) else FitInterrupted('find_batch_size stopped; learn is usable')) from None
         except SearchStopped:
             fitting = sorted(t.bs for t in search.tries if t.fits)
             if not fitting: raise FitInterrupted('find_batch_size stopped; learn is usable') from None
