@@ -257,7 +257,7 @@ def checked_loss_func(
     "Raise `TypeError` if a loss function is a class, or cannot be called"
     if isinstance(f, type): raise TypeError(f'loss_func is the class {f.__name__}: pass {f.__name__}()')
     if f is None or callable(f): return f
-    raise TypeError(f'loss_func={f!r} cannot be called: pass a function, or a module as nn.CrossEntropyLoss()')
+    raise TypeError(f'loss_func={f!r} cannot be called: pass a function, or a module such as nn.CrossEntropyLoss()')
 
 def checked_moms(
     moms: Any,                 # the argument of a learner

@@ -63,8 +63,9 @@ class ScalarBuffer:
 
     def _add(self, device: torch.device, dtype: torch.dtype, scalars: list[Tensor]) -> None:
         if dtype == torch.float64 and self.numbers.typecode == 'f': self.numbers = array('d', self.numbers)
-        if device.type == 'cpu' and not self.chunks and not self.coming: self.numbers.extend(map(Tensor.item, scalars))
-        else: self.chunks.append(torch.stack(scalars))
+        chunk = torch.stack(scalars)
+        if device.type == 'cpu' and not self.chunks and not self.coming: self.numbers.extend(chunk.tolist())
+        else: self.chunks.append(chunk)
 
     def read(self) -> 'array[float]':
         "Return all numbers so far. The call waits for the device"

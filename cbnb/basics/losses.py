@@ -284,7 +284,7 @@ def given_weight(f: Any, pred: Any, *yb: Any, look: bool = True,    # whether to
     if isinstance(weight, Real) and 0 <= float(weight) < math.inf: return weight
     said = f'a tensor of shape {tuple(weight.shape)}' if isinstance(weight, Tensor) else repr(weight)
     raise (ValueError if isinstance(weight, (Tensor, Real)) else TypeError)(
-        f'batch_weight returned {said}, and the weight of a batch is one number, 0 or more, such as the number of its tokens: (y != pad).sum()')
+        f'batch_weight returned {said}: it should return one finite number, 0 or more, such as the number of tokens, (y != pad).sum()')
 
 def needs_no_target(
     loss_func: Any,    # a function or a module

@@ -91,7 +91,7 @@ def _dataset_of(dl: Any) -> Any:
         'make batches of other sizes: use DataLoaders.from_datasets, or a DataLoader over such a dataset')
     return dataset
 
-def _batch_of(dl: Any, n: int, each: Callable[[int], None] = lambda i: None) -> Any:
+def _batch_of(dl: Any, n: int, each: Callable[[int], Any] = lambda i: None) -> Any:
     "Return a batch of `n` items, drawn at random from the dataset of a loader. Before each item, call `each` with its place"
     dataset, g = _dataset_of(dl), torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(dataset), generator=g)[:n].tolist()
@@ -321,6 +321,8 @@ def find_batch_size(self: Learner, start: int = 8, max: int | None = None, secon
         undo.callback(lambda: shown.finish('', True))
         search = BatchSizeSearch(self, most, seconds, shown)
         try: found = BatchSizes(*search.run(min(as_count(start, 'start', 1), most)), search.tries)
+        except KeyboardInterrupt as e:
+            raise (e if isinstance(e, FitInterrupted) else FitInterrupted('find_batch_size stopped; learn is usable')) from None
         except SearchStopped:
             fitting = sorted(t.bs for t in search.tries if t.fits)
             if not fitting: raise FitInterrupted('find_batch_size stopped; learn is usable') from None

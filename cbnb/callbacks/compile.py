@@ -314,7 +314,7 @@ def _check_model(model: Any) -> None:
         f'the model is compiled already: pass the learner the plain {type(getattr(model, "_orig_mod", model)).__name__}, '
         'or leave Compile out')
     if isinstance(model, DataParallel): raise ValueError(
-        'DataParallel copies the model for each batch, and compiled code belongs to one model: use '
+        'Compile does not work with DataParallel, which copies the model for each batch: use '
         'DistributedDataParallel, or a single device')
 
 # %% ../../nbs/callbacks/compile.ipynb #6da2a726

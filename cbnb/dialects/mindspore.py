@@ -237,8 +237,8 @@ class Model:
         TypeError: optimizer={optimizer} is not an optimizer of torch: pass one, such as
             torch.optim.Adam(network.parameters())
         ValueError: metrics need a loss_fn or an eval_network: without them there is no evaluation
-        ValueError: eval_indexes={eval_indexes} should be a list of three whole numbers: where loss, prediction and label
-            are
+        ValueError: eval_indexes={eval_indexes} should be a list of three whole numbers, the positions of loss, prediction
+            and label in the outputs of eval_network, such as [0, 1, 2]
     """
     def __init__(self, network: nn.Module, loss_fn: Any = None, optimizer: Optimizer | None = None, metrics: set | dict | None = None,
             eval_network: nn.Module | None = None, eval_indexes: list[int] | None = None, amp_level: str = 'O0', boost_level: str = 'O0'):
@@ -254,7 +254,7 @@ class Model:
             raise ValueError('metrics need a loss_fn or an eval_network: without them '
                              'there is no evaluation')
         if eval_indexes is not None and (not isinstance(eval_indexes, list) or [type(i) for i in eval_indexes] != [int]*3): raise ValueError(
-            f'eval_indexes={eval_indexes!r} should be a list of three whole numbers: where loss, prediction and label are')
+            f'eval_indexes={eval_indexes!r} should be a list of three whole numbers, the positions of loss, prediction and label in the outputs of eval_network, such as [0, 1, 2]')
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
         self.eval_network, self.eval_indexes = eval_network, eval_indexes
         self.learn: Learner | None = None     # created when you first pass data

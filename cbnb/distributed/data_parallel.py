@@ -599,7 +599,7 @@ class Distributed(Callback):
         learn = self.learn
         if not self.together or learn.run_name == 'predict': return
         borrows = training or self.models is not None      # a sharded model computes in all processes at once
-        if id(learn.dl) not in self.lengths: self._agree_on_length(learn.dl)
+        self._agree_on_length(learn.dl)
         learn.dl = share = self._share_of(learn.dl, borrows)
         share.carries = training and self.wrapped is not None
         share.planned = training and share.fits

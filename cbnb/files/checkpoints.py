@@ -505,7 +505,7 @@ class Checkpoint(Callback):
         from cbnb.distributed.sharded import write_shards
         return write_shards([tensors[i] for i in places], folder, self.group, self.background), places
 
-    def _position(self) -> dict[str, Any] | None:
+    def _position(self) -> Any:
         "Return the position of a training loader that can save it, if the position is plain data. If each process has a loader of its own, return the positions of all"
         try: to_json(position := position_of(self.learn.dls.train))
         except TypeError as e:
@@ -585,7 +585,7 @@ class Checkpoint(Callback):
         path, state = found
         differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state))
         if state['batch'] and 'data' in differs: raise ValueError(
-            f'{path} is in the middle of an epoch over other data: continue from one that ends an epoch')
+            f'{path} was saved in the middle of an epoch over other data, which cannot be continued: pass a checkpoint from the end of an epoch, as Resume(path, allow=...)')
         if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
             f"{path} is in the middle of an epoch of {state.get('n_process')} processes with loaders of their own: "
             'continue with as many, or from one that ends an epoch')

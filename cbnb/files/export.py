@@ -120,9 +120,8 @@ def __getstate__(self: Learner) -> dict[str, Any]:
     "Return the attributes to pickle or copy. If the learner is running, raise `RuntimeError`"
     shown = self.callbacks.is_shown        # attributes for callbacks of an earlier fit, which are no longer in `cbs`
     if not self.running: return {k: v for k, v in vars(self).items() if not shown(k)}
-    raise RuntimeError(f'this learner is running ({self.where(event.after_epoch)}), with hooks, rates and callbacks '
-                       'that it takes back at the end: export or copy it between fits, or use '
-                       'learn.save in a callback')
+    raise RuntimeError(f'this learner is running ({self.where(event.after_epoch)}), with hooks and callbacks that are there only now: '
+                       'export or copy it between fits, or use learn.save in a callback')
 
 # %% ../../nbs/files/export.ipynb #a50a7719
 def recipe_of(learn: Learner) -> dict[str, Any]:
@@ -151,8 +150,8 @@ def _factory_path(factory: Any) -> str | None:
     if factory is None: return None
     path = factory if isinstance(factory, str) else import_path(factory)
     if path is None: raise ValueError(
-        f'factory={brief(factory)} cannot be imported by another process: move it to a module, or leave it out '
-        f'and pass it there: load_learner(path, model={brief(factory)})')
+        f'factory={brief(factory)} cannot be imported by another process: define it in a module, or leave it out here '
+        f'and load with load_learner(path, model={brief(factory)})')
     if ':' not in path: raise ValueError(f"factory={path!r} should be of the form 'module:name'")
     at_path(path)                        # raises ValueError now, instead of when the file is loaded
     return path

@@ -129,7 +129,7 @@ def opt_state(opt: Any, model: Any) -> dict[str, Any]:    # a dict with `kind`, 
     modules = model if isinstance(model, Mapping) else dict(model=model)
     saved, modules = opt.state_dict(), {name: bare_model(m) for name, m in modules.items()}
     if 'param_groups' not in saved: raise TypeError(
-        f"the state_dict() of {type(opt).__name__} has no 'param_groups', so a checkpoint cannot hold it: fit without resume=True")
+        f"the state_dict() of {type(opt).__name__} has no 'param_groups', so its state cannot be saved: add 'param_groups' to the dict, or fit without checkpoints")
     return dict(kind=type(opt).__name__, state=saved['state'], groups=list(saved['param_groups']), names=param_names(opt, modules))
 
 def load_opt_state(opt: Any, state: Mapping[str, Any]) -> None:

@@ -81,9 +81,9 @@ def _by_place(e: Evidence, out: Tensor, places: tuple[int, ...]) -> Tensor | Non
 
 def misplaced(e: Evidence) -> Iterator[Finding]:
     "M2: a change of one place of the input, such as a word or a pixel, changes the outputs of other places more than its own"
-    x, y = ([t for _, t in leaves(part)] for part in e.learn.split_batch(e.batch))
-    if e.failed or e.kind != 'classes' or len(x) != 1 or len(y) != 1 or not isinstance(e.pred, Tensor) or y[0].ndim < 2 or e.n < 8: return
-    x, places = x[0], tuple(y[0].shape[1:])
+    inputs, targets = ([t for _, t in leaves(part)] for part in e.learn.split_batch(e.batch))
+    if e.failed or e.kind != 'classes' or len(inputs) != 1 or len(targets) != 1 or not isinstance(e.pred, Tensor) or targets[0].ndim < 2 or e.n < 8: return
+    x, places = inputs[0], tuple(targets[0].shape[1:])
     if tuple(x.shape[-len(places):]) != places or (n := math.prod(places)) < 8 or n > 2**14 or _by_place(e, e.pred, places) is None: return
     at = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:8].to(x.device)
     same = x[:1].expand(e.n, *x.shape[1:]).clone()
@@ -111,8 +111,8 @@ def _last_bounds(pred: Any) -> tuple[str, float, float] | None:
     if not act.startswith('Clamp'): return (act, *_BOUNDS[act]) if act in _BOUNDS else None
     node = pred.grad_fn
     while not node.name().startswith('Clamp'): node = node.next_functions[0][0]
-    ends = [getattr(node, f'_saved_{end}', None) for end in ('min', 'max')]
-    return 'Clamp', *(float(end) if isinstance(end, (int, float)) else sign*math.inf for end, sign in zip(ends, (-1, 1)))
+    low, high = (getattr(node, f'_saved_{end}', None) for end in ('min', 'max'))
+    return 'Clamp', float(-math.inf if low is None else low), float(math.inf if high is None else high)
 
 def _unscaled_norm(e: Evidence) -> Iterator[Finding]:
     "M12: a norm without weights ends the model, so that its outputs have mean 0 and standard deviation 1, and the targets have not"

@@ -369,7 +369,7 @@ class Runner:
             undo.callback(save_rng(getattr(self.learn.dls, 'loaders', [])))
             return
         point = RestorePoints(self.learn).take(self.learn, 'sweep()')
-        if point.restore is None: raise RuntimeError(f'the runs of a sweep could not be taken back: {point.why}. Pass make, a function that returns a new learner')
+        if point.restore is None: raise RuntimeError(f'sweep restores the learner after each run, and its state could not be kept: {point.why}. Pass make=, a function that returns a new learner')
         self.restore = point.restore
         undo.set(self.learn.runs, 'is_open', True)         # the fits need no restore points of their own
 

@@ -850,6 +850,7 @@ def _affordable(found: LRFind, finder: LRFinder,
     trials: float | int | None,    # None: whole fits if they are useful and quick
     n_valid: int) -> Plan | None:
     "Plan the trials, and print their cost if you asked for them. If the budget is too small, print this, add it to `found.reason`, and return `None`"
+    if found.first is None: return None
     per_update, checks = finder.n_used/len(finder.lrs), n_valid*(MOST_TRIALS + 1)
     left = (trials or math.inf) - finder.n_seen - checks
     plan = trial_plan(found.first.lr, trials or 1., found.planned_steps, left/per_update)

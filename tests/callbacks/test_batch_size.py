@@ -436,3 +436,16 @@ def test_a_search_that_is_stopped_before_the_first_size_is_an_interrupt(monkeypa
     monkeypatch.setattr(batch_size.BatchSizeSearch, "draw_at", property(lambda self: 0, lambda self, value: None), raising=False)
     with pytest.raises(cbnb.FitInterrupted, match="find_batch_size stopped; learn is usable"):
         learner().find_batch_size()
+
+
+def test_ctrl_c_while_items_are_read_ends_the_search_as_in_a_batch():
+    class Items(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, i):
+            raise KeyboardInterrupt
+
+    learn = line_learner(dls=cbnb.DataLoaders(DataLoader(Items(), batch_size=2), device="cpu"))
+    with pytest.raises(cbnb.FitInterrupted, match="find_batch_size stopped; learn is usable"):
+        learn.find_batch_size()

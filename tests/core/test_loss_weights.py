@@ -78,7 +78,7 @@ def test_the_mean_loss_of_an_interpretation_is_that_of_validate(name):
     "given, error, words",
     [
         (3, TypeError, r"batch_weight=3 should be a function"),
-        (lambda pred, y: y, ValueError, r"returned a tensor of shape \(8,\), and the weight of a batch is one number"),
+        (lambda pred, y: y, ValueError, r"returned a tensor of shape \(8,\): it should return one finite number"),
         (lambda pred, y: -1, ValueError, "returned -1, and"),
         (lambda pred, y: torch.tensor([-2.5]), ValueError, "returned -2.5, and"),
         (lambda pred, y: torch.tensor(float("nan")), ValueError, "returned nan, and"),

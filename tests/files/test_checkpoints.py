@@ -590,7 +590,7 @@ def test_what_is_allowed_goes_on(saved, tmp_path, name):
 def test_other_data_only_after_a_whole_epoch(saved, tmp_path):
     make, _ = CHANGES["data"]
     copied(saved, tmp_path)
-    with pytest.raises(ValueError, match="in the middle of an epoch over other data"):
+    with pytest.raises(ValueError, match="saved in the middle of an epoch over other data"):
         make(tmp_path / "copy").fit(3, cbs=cbnb.Checkpoint(every_steps=4), resume=cbnb.Resume(allow="data"))
     with pytest.raises(resumed.PowerFailed):
         resumed.make(tmp_path / "ends").fit(3, cbs=[cbnb.Checkpoint(), resumed.Fails(14)])

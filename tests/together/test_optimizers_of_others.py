@@ -213,5 +213,5 @@ def test_an_optimizer_that_needs_a_closure_or_has_no_usual_state_says_what_to_do
     with pytest.raises(TypeError, match="state_dict.. of Magma has no 'param_groups', so nothing was written"):
         learn.save("magma", with_opt=True)
     learn.save("magma", with_opt=False)
-    with pytest.raises(TypeError, match="Magma has no 'param_groups', so a checkpoint cannot hold it"):
+    with pytest.raises(TypeError, match="Magma has no .param_groups., so its state cannot be saved"):
         learn.state_dict()
