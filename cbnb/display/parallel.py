@@ -36,7 +36,10 @@ def scale_of(name: str, values: Sequence[Any]) -> Scale:
     finite = [v for v in there if math.isfinite(v)]
     log = bool(finite) and min(finite) > 0 and max(finite) >= 30*min(finite)
     axis = Axis(finite, log, pad=0.04, whole=all(isinstance(v, int) for v in finite))
-    return Scale(name, [axis.place(v) if v is not None and axis.has(v) else None for v in values], [(p, t) for p, t in axis.ticks(6) if t and 0 <= p <= 1])
+    ticks, few = axis.ticks(6), sorted({v for v in finite if axis.has(v)})
+    if len(few) <= 6 and all(axis.place(b) - axis.place(a) >= 0.06 for a, b in zip(few, few[1:])):
+        ticks = [(axis.place(v), cell_text(name, v)) for v in few]
+    return Scale(name, [axis.place(v) if v is not None and axis.has(v) else None for v in values], [(p, t) for p, t in ticks if t and 0 <= p <= 1])
 
 # %% ../../nbs/display/parallel.ipynb #8a8fbd70
 _WIDTH, _TOP, _HEIGHT, _SIDE = 860, 48, 236, 64
@@ -51,11 +54,12 @@ def _path(scales: Sequence[Scale], row: int) -> str:
         points.append(f'{x:.1f},{_TOP + _HEIGHT*(1 - place):.1f}')
     return f'M{"L".join(points)}' if len(points) > 1 else ''
 
-def _axis(x: float, scale: Scale, last: bool, ink: str, quiet: str) -> str:
+def _axis(x: float, scale: Scale, last: bool, ink: str, quiet: str, page: str) -> str:
     "Return an axis with its name and its labels"
     side, anchor = (8, 'start') if last else (-8, 'end')
+    halo = f'paint-order="stroke" stroke="{page}" stroke-width="4" stroke-linejoin="round"'    # lines behind a label stay apart from it
     labels = ''.join(f'<path d="M{x - 3:.1f},{_TOP + _HEIGHT*(1 - p):.1f}h6" stroke="{quiet}"/>'
-                     f'<text x="{x + side:.1f}" y="{_TOP + _HEIGHT*(1 - p) + 4:.1f}" text-anchor="{anchor}">{escape(text[:12])}</text>' for p, text in scale.ticks)
+                     f'<text x="{x + side:.1f}" y="{_TOP + _HEIGHT*(1 - p) + 4:.1f}" text-anchor="{anchor}" {halo}>{escape(text[:12])}</text>' for p, text in scale.ticks)
     return (f'<path d="M{x:.1f},{_TOP}v{_HEIGHT}" stroke="{quiet}"/>{labels}'
             f'<text x="{x:.1f}" y="{_TOP - 12}" text-anchor="middle" fill="{ink}" font-weight="600">{escape(scale.name[:24])}</text>')
 
@@ -66,7 +70,7 @@ def parallel_svg(scales: Sequence[Scale], looks: Sequence[str], text: str, color
                   best=f'stroke="{color("valid")}" stroke-width="3"')
     order = sorted(range(len(looks)), key=lambda row: list(styles).index(looks[row]))
     lines = ''.join(f'<path data-run="{row}" d="{d}" {styles[looks[row]]}/>' for row in order if (d := _path(scales, row)))
-    axes = ''.join(_axis(x, scale, i == len(scales) - 1, color('text'), color('quiet')) for i, (x, scale) in enumerate(zip(_xs(len(scales)), scales)))
+    axes = ''.join(_axis(x, scale, i == len(scales) - 1, color('text'), color('quiet'), color('page')) for i, (x, scale) in enumerate(zip(_xs(len(scales)), scales)))
     words = dict(best='best run', run='other runs', pruned='ended early')
     key = ''.join(f'<path d="M{_SIDE + 130*i},14h22" {styles[look]} fill="none"/><text x="{_SIDE + 130*i + 28}" y="18">{word}</text>'
                   for i, (look, word) in enumerate((look, word) for look, word in words.items() if look in looks))

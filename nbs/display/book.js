@@ -18,6 +18,9 @@ class Book {
     this.table = box.appendChild(html('table'))
     this.call = this.root.appendChild(html('div')).appendChild(html('code'))
     this.n = data.columns[0].values.length
+    // as in `compare`, the best of each column 'best ...' is bold
+    const best = ({ values, down }) => values.filter(v => typeof v === 'number').reduce((a, b) => a === null || (down ? b > a : b < a) ? b : a, null)
+    this.best = data.columns.map(c => c.name.startsWith('best ') ? best(c) : null)
     this.select(); this.draw()
   }
   // a condition, such as `lr>0.001`, or a word that stands somewhere in the row
@@ -52,13 +55,12 @@ class Book {
     this.more.setAttribute('aria-pressed', this.all)
     this.shown = this.data.columns.map((c, i) => i).filter(i => this.all || this.data.columns[i].shown)
     const row = html('tr')
-    row.append(html('td', {}, 'compare'))
     this.heads = this.shown.map(i => {
       const c = this.data.columns[i], th = row.appendChild(html('th', { scope: 'col', class: c.format === 'text' ? null : 'number' }))
       const b = th.appendChild(html('button', { type: 'button', title: `sort by ${c.name}` }))
       b.append(html('span', {}, c.name), html('i', { 'aria-hidden': 'true' }))
       b.onclick = () => { this.sort = { column: i, down: this.sort.column === i ? !this.sort.down : c.down }; this.page = 0; this.select() }
-      if (!i) row.append(html('td', {}, 'training loss'))
+      if (!i) row.append(html('td', {}, 'compare'), html('td', {}, 'training loss'))
       return [i, th]
     })
     const head = html('thead')
@@ -84,12 +86,14 @@ class Book {
   }
   row(at) {
     const { columns } = this.data, tr = html('tr'), id = columns[0].values[at]
-    const mark = tr.appendChild(html('td')).appendChild(html('input', { type: 'checkbox', 'aria-label': `compare run ${id}`, checked: this.marked.has(id) ? '' : null }))
+    const mark = html('input', { type: 'checkbox', 'aria-label': `compare run ${id}`, checked: this.marked.has(id) ? '' : null })
     mark.onchange = () => { mark.checked ? this.marked.add(id) : this.marked.delete(id); this.fill(); this.body.querySelector(`[aria-label="compare run ${id}"]`).focus() }
     for (const i of this.shown) {
       const c = columns[i], v = c.values[at], text = v == null ? '' : c.format === 'text' || typeof v === 'string' ? String(v) : c.format === 'id' ? v : FORMATS[c.format](v)
-      tr.append(html(i ? 'td' : 'th', { class: c.format === 'text' ? null : 'number', scope: i ? null : 'row', title: c.format === 'text' && text.length > 30 ? text : null }, text))
-      if (!i) tr.append(this.curve(at))
+      const cell = tr.appendChild(html(i ? 'td' : 'th', { class: c.format === 'text' ? null : 'number', scope: i ? null : 'row', title: c.format === 'text' && text.length > 30 ? text : null }))
+      cell.append(typeof v === 'number' && v === this.best[i] ? html('b', {}, text) : text)
+      if (c.name === 'status') cell.dataset.status = text
+      if (!i) { tr.appendChild(html('td')).append(mark); tr.append(this.curve(at)) }
     }
     return tr
   }

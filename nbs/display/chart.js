@@ -569,7 +569,7 @@ class SmallCharts {
     const line = spec.lines[spec.lines.length - 1], p = line.points, latest = p.n ? p.y[p.n - 1] : null, b = html('b', {}, latest === null ? '' : spec.title === 'learning rate' ? rate(latest) : number(latest))
     const picture = svg('svg', { viewBox: '0 0 100 24', preserveAspectRatio: 'none', 'aria-hidden': 'true' })
     picture.append(svg('path', { d: outline(p), fill: 'none', stroke: safe(line.color), 'stroke-width': 1.5, 'vector-effect': 'non-scaling-stroke', 'stroke-linejoin': 'round' }))
-    button.replaceChildren(html('span', {}, spec.title), b, picture)
+    button.replaceChildren(html('span', { title: spec.title }, spec.title), b, picture)
   }
   draw() {
     const spec = this.specs.find(each => each.title === this.open)

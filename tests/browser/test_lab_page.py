@@ -43,8 +43,13 @@ def test_a_run_is_found_sorted_and_marked(lab: Lab):
         assert out.locator("code").inner_text() == "compare(lab[11], lab[13])"
         out.locator("input[type=search]").fill("BOLD")
         wait_until(lambda: ids() == ["1"])
-        assert out.locator("tbody b").count() == 0 and "<b>bold</b>" in out.locator(".cbnb-book tbody tr").inner_text()
+        assert out.locator("tbody b", has_text="bold").count() == 0 and "<b>bold</b>" in out.locator(".cbnb-book tbody tr").inner_text()
         out.get_by_role("button", name="all columns").click()
         wait_until(lambda: out.locator("thead").get_by_role("button", name="optimizer", exact=True).count() == 1)
         out.locator("input[type=search]").fill("")
+        # the number of a run stays in view when the table is scrolled to the right
+        number = out.locator(".cbnb-book tbody th").first
+        before = number.bounding_box()["x"]
+        assert out.locator(".cbnb-book .scroll").evaluate("box => { box.scrollLeft = 1e4; return box.scrollLeft }") > 0
+        assert number.bounding_box()["x"] == before
         assert axe_violations_in(page, 1) == []
