@@ -4,17 +4,21 @@
 
 # %% auto #0
 __all__ = ['before_exchange', 'n_processes', 'process_number', 'local_parts', 'whole_tensor', 'sum_over_processes',
-           'gather_over_processes', 'any_over_processes', 'wait_for_processes', 'merged_metric', 'agreed_value']
+           'gather_over_processes', 'any_over_processes', 'wait_for_processes', 'merged_metric', 'agreed_value',
+           'write_shards', 'read_shards']
 
 # %% ../../nbs/basics/processes.ipynb #541fabe6
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/basics/processes.ipynb #54746056
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 # %% ../../nbs/basics/processes.ipynb #cf41cc79
 from .arguments import as_number
@@ -108,3 +112,37 @@ def agreed_value(name: str, compute: Callable[[], Any]) -> float:
                        for v in found): return mine
     raise TypeError(f'metric {name!r} has different values in the processes, {", ".join(map(str, found))}, because each process evaluates '
                     'only a part of the items: add a method merge_state(other), which includes the items of another process, or use AccumMetric') from error
+
+# %% ../../nbs/basics/processes.ipynb #97fb292b
+def write_shards(
+    parts: list[Tensor],       # sharded tensors, in the same order in all processes
+    folder: str | Path,        # folder for the files, which all processes share
+    group: Any = None,         # process group of the CPU; None: the group of all processes
+    background: bool = False,  # copy the parts to the CPU now, and write them in a thread; needs a group of its own
+) -> Callable[[], None]:       # waits until all processes have written their parts, and raises an error if one could not
+    "Write sharded tensors, each process its part. All processes must call this function, and the one that it returns"
+    from torch.distributed import checkpoint as dcp
+    state = {str(i): t.detach() for i, t in enumerate(parts)}
+    how: dict[str, Any] = dict(storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True), process_group=group)
+    future: Any = dcp.async_save(state, **how) if background else None
+    def written() -> None:
+        try: future.result() if background else dcp.save(state, **how)
+        except dcp.CheckpointException as e: raise RuntimeError(f'{e}'.strip()) from e       # torch's is a BaseException
+        if dist.get_rank(): return
+        held = sum(chunk.sizes.numel() for t in _read_shapes(folder).values() for chunk in t.chunks)
+        if held < sum(t.numel() for t in parts): raise OSError(
+            f'{folder} has not the parts of all processes: choose a folder that all machines share')
+    return written
+
+def _read_shapes(folder: str | Path) -> dict[str, Any]:
+    from torch.distributed.checkpoint import HuggingFaceStorageReader
+    return HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+
+def read_shards(folder: str | Path) -> list[Tensor]:    # whole tensors on the CPU
+    "Read the tensors that `write_shards` wrote"
+    from torch.distributed import checkpoint as dcp
+    whole = {name: torch.empty(t.size, dtype=t.properties.dtype) for name, t in _read_shapes(folder).items()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', 'torch.distributed is disabled')      # each process reads by itself
+        dcp.load(whole, storage_reader=dcp.HuggingFaceStorageReader(str(folder)), no_dist=True)
+    return [whole[str(i)] for i in range(len(whole))]

@@ -67,7 +67,7 @@ class GradientClip(Callback):
             if value != math.inf: as_positive(value, name, zero=False)
         self.max_norm, self.norm_type, self.kind = float(max_norm), float(norm_type), as_choice(kind, 'kind', 'global', 'tensor', 'value')
         if log and kind == 'value': raise ValueError("log=True needs the norm, which kind='value' does not compute: pass kind='global'")
-        self.log = log
+        self.log_norm = log
 
     def before_step(self):
         learn = self.learn
@@ -75,7 +75,7 @@ class GradientClip(Callback):
         params = [p for group in learn.opt.param_groups for p in group['params']]
         try: self.clip(params)
         except NotImplementedError: self.clip([values_of_sparse(p) for p in params])
-        if not self.log: return
+        if not self.log_norm: return
         each = [norm.to(self.norm[0].device) for norm in self.norm] if self.kind == 'tensor' else [self.norm]
         learn.log(grad_norm=torch.linalg.vector_norm(torch.stack(each), self.norm_type))
 

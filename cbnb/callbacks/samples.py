@@ -142,7 +142,13 @@ class Samples(Callback):
         else: self.handle.update(bundle, raw=True)
 
     def in_notebook(self, epochs: list[int], cards: list[list[Card]], ended: bool) -> None:
-        "Store and show the cards of another process"
+        """Store and show the cards of another process, which `fit_distributed` has started
+
+        Args:
+            epochs: the epochs so far
+            cards: the cards of each epoch
+            ended: whether the fit has ended
+        """
         self.epochs, self.cards = epochs, cards
         self.show(ended)
 

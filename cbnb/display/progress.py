@@ -689,7 +689,11 @@ class ProgressCallback(Callback):
         self._set_times()
 
     def row(self, values: Sequence[Any]) -> None:
-        "Show a row of the table. A resumed fit shows those of earlier epochs before its first batch"
+        """Show a row of the table. A resumed fit shows those of earlier epochs before its first batch
+
+        Args:
+            values: a value for each column
+        """
         self.start()
         self.shown.row(values)
 
@@ -715,6 +719,7 @@ class ProgressCallback(Callback):
         self.next = math.inf
         if self.learn.purpose == 'fit': self._tell()
         if self.steered_by: self.steered_by.while_paused = None
+        if not as_planned: self.start()
         if self.started: self.shown.finish(word, as_planned)
 
     def state_dict(self) -> dict[str, Any]: return {}       # a resumed fit has a new display

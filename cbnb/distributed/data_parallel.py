@@ -282,7 +282,16 @@ class Distributed(Callback):
         return full_state(state)
 
     def in_parts(self) -> AbstractContextManager[None]:
-        "Return a context manager in which states keep their sharded tensors"
+        """Return a context manager in which states keep their sharded tensors
+
+        Returns:
+            for a `with` block around `state_dict`
+        Example:
+            from cbnb.toy import line_learner
+            learn = line_learner(cbs=Distributed())
+            learn.fit(1)
+            with learn.data_parallel.in_parts(): assert learn.data_parallel.whole({'w': 1}) == {'w': 1}
+        """
         if self.models is None: return nullcontext()
         from cbnb.distributed.sharded import parts_kept
         return parts_kept()

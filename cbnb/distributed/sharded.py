@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['is_sharded', 'shard_like', 'parts_kept', 'full_state', 'blocks_of', 'check_sharding', 'ShardedModels',
-           'sharded_state', 'write_shards', 'read_shards']
+           'sharded_state']
 
 # %% ../../nbs/distributed/sharded.ipynb #46580671
 import itertools
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -391,37 +390,3 @@ def sharded_state(learn: Learner,    # learner whose models may be sharded
             'models': [named(s, m) for s, m in zip(state['models'], models)] + state['models'][len(models):],
             'opts': [opt_like(s, o) for s, o in zip(state['opts'], opts)] + state['opts'][len(opts):],
             'callbacks': [{**s, 'state': _shard_nested(s['state'], mine.get(s['cb']))} for s in state['callbacks']]}
-
-# %% ../../nbs/distributed/sharded.ipynb #115cbd0e
-def write_shards(
-    parts: list[Tensor],       # sharded tensors, in the same order in all processes
-    folder: str | Path,        # folder for the files, which all processes share
-    group: Any = None,         # process group of the CPU; None: the group of all processes
-    background: bool = False,  # copy the parts to the CPU now, and write them in a thread; needs a group of its own
-) -> Callable[[], None]:       # waits until all processes have written their parts, and raises an error if one could not
-    "Write sharded tensors, each process its part. All processes must call this function, and the one that it returns"
-    from torch.distributed import checkpoint as dcp
-    state = {str(i): t.detach() for i, t in enumerate(parts)}
-    how: dict[str, Any] = dict(storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True), process_group=group)
-    future: Any = dcp.async_save(state, **how) if background else None
-    def written() -> None:
-        try: future.result() if background else dcp.save(state, **how)
-        except dcp.CheckpointException as e: raise RuntimeError(f'{e}'.strip()) from e       # torch's is a BaseException
-        if dist.get_rank(): return
-        held = sum(chunk.sizes.numel() for t in _read_shapes(folder).values() for chunk in t.chunks)
-        if held < sum(t.numel() for t in parts): raise OSError(
-            f'{folder} has not the parts of all processes: choose a folder that all machines share')
-    return written
-
-def _read_shapes(folder: str | Path) -> dict[str, Any]:
-    from torch.distributed.checkpoint import HuggingFaceStorageReader
-    return HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-
-def read_shards(folder: str | Path) -> list[Tensor]:    # whole tensors on the CPU
-    "Read the tensors that `write_shards` wrote"
-    from torch.distributed import checkpoint as dcp
-    whole = {name: torch.empty(t.size, dtype=t.properties.dtype) for name, t in _read_shapes(folder).items()}
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', 'torch.distributed is disabled')      # each process reads by itself
-        dcp.load(whole, storage_reader=dcp.HuggingFaceStorageReader(str(folder)), no_dist=True)
-    return [whole[str(i)] for i in range(len(whole))]

@@ -39,7 +39,7 @@ from ..basics.optimizers import save_hypers
 from ..basics.patch import patch
 from ..basics.nested import from_json, left_out, to_json
 from .position import batches_from, continued, draws, has_workers, position_of, start_workers
-from ..basics.processes import any_over_processes, gather_over_processes, n_processes, process_number
+from ..basics.processes import any_over_processes, gather_over_processes, n_processes, process_number, read_shards, write_shards
 from ..callback import Callback
 from ..callback_list import as_list
 from .atomic import draft_of, explains_refusal, sweep_drafts, sync, sync_name
@@ -162,7 +162,6 @@ def read_checkpoint(path: str | Path) -> Any:    # the state that was passed to 
     try:
         tensors = torch.load(path/'tensors.pt', map_location='cpu', weights_only=True)
         if places := manifest.get('sharded'):
-            from cbnb.distributed.sharded import read_shards      # imported here because it loads much of torch
             for i, whole in zip(places, read_shards(path), strict=True): tensors[i] = whole
         return from_json((path/'state.json').read_text(), tensors)
     except ImportError: raise                # safetensors is not installed
@@ -502,7 +501,6 @@ class Checkpoint(Callback):
         "Begin to write the sharded tensors. Return a function that waits for the end, and the places of these tensors"
         places = [i for i, t in enumerate(tensors) if _is_sharded(t)]
         if not places: return (lambda: None), places
-        from cbnb.distributed.sharded import write_shards
         return write_shards([tensors[i] for i in places], folder, self.group, self.background), places
 
     def _position(self) -> Any:

@@ -49,9 +49,9 @@ def _compares_items(e: Evidence, out: Tensor) -> bool:
 
 def _put_back(kept: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool:
     "Put the attributes of modules back, such as the hidden state that a recurrent model keeps from one batch to the next. Return True"
-    for now, before in kept:
-        now.clear()
+    for now, before in kept:                                   # in this order, a module works at each moment
         now.update(before)
+        for name in now.keys() - before.keys(): del now[name]
     return True
 
 def mixes_items(e: Evidence) -> Iterator[Finding]:

@@ -799,7 +799,7 @@ def test_inputs_and_targets():
     assert split_batch(moves, targets=("y",)) == ((moves,), (1,))
     with pytest.raises(KeyError, match="no target 'z': a Moves has no such attribute"):
         split_batch(moves, targets=("y", "z"))
-    with pytest.raises(KeyError, match="no target 'z'; it has a, b"):
+    with pytest.raises(KeyError, match="no target 'z'. It has a, b"):
         split_batch(dict(a=1, b=2), targets=("a", "z"))
     assert on_cpu([(1, 2)]).split([1, 2]) == ((1,), (2,)) and on_cpu([(1, 2)], n_inp=2).split((1, 2)) == ((1, 2), ())
 
@@ -964,13 +964,13 @@ def test_a_loader_over_items_is_like_that_for_validation():
 def test_the_machine_has_an_accelerator_or_none(monkeypatch, new):
     has = dict(cuda=False, mps=False, xpu=False)
     kind = lambda: next((kind for kind, there in has.items() if there), None)
+    for name, module in dict(cuda=torch.cuda, mps=torch.backends.mps, xpu=torch.xpu).items():
+        monkeypatch.setattr(module, "is_available", lambda name=name: has[name])
     if new:
         stands_in = types.SimpleNamespace(is_available=lambda: kind() is not None, current_accelerator=lambda: torch.device(kind()))
         monkeypatch.setattr(torch, "accelerator", stands_in, raising=False)
     else:
         monkeypatch.delattr(torch, "accelerator", raising=False)
-        for name, module in dict(cuda=torch.cuda, mps=torch.backends.mps, xpu=torch.xpu).items():
-            monkeypatch.setattr(module, "is_available", lambda name=name: has[name])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(torch.xpu, "current_device", lambda: 1)
     assert default_device() == torch.device("cpu") == cbnb.DataLoaders([T]).device

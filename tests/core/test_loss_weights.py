@@ -79,12 +79,12 @@ def test_the_mean_loss_of_an_interpretation_is_that_of_validate(name):
     [
         (3, TypeError, r"batch_weight=3 should be a function"),
         (lambda pred, y: y, ValueError, r"returned a tensor of shape \(8,\): it should return one finite number"),
-        (lambda pred, y: -1, ValueError, "returned -1, and"),
-        (lambda pred, y: torch.tensor([-2.5]), ValueError, "returned -2.5, and"),
-        (lambda pred, y: torch.tensor(float("nan")), ValueError, "returned nan, and"),
-        (lambda pred, y: None, TypeError, "returned None, and"),
-        (lambda pred, y: float("nan"), ValueError, "returned nan, and"),
-        (lambda pred, y: "3", TypeError, "returned '3', and"),
+        (lambda pred, y: -1, ValueError, "returned -1: it should"),
+        (lambda pred, y: torch.tensor([-2.5]), ValueError, "returned -2.5: it should"),
+        (lambda pred, y: torch.tensor(float("nan")), ValueError, "returned nan: it should"),
+        (lambda pred, y: None, TypeError, "returned None: it should"),
+        (lambda pred, y: float("nan"), ValueError, "returned nan: it should"),
+        (lambda pred, y: "3", TypeError, "returned '3': it should"),
     ],
 )
 def test_a_weight_that_is_no_number_is_refused_at_the_first_batch(given, error, words):

@@ -350,7 +350,7 @@ def test_scikit_learn_gets_what_it_takes():
     words, tags = torch.randn(5, 7, 3, generator=g), torch.randint(0, 3, (5, 7), generator=g)
     want = (words.argmax(-1) == tags).float().mean().item()
     assert cbnb.SklearnMetric("accuracy_score", axis=-1)(words, tags) == pytest.approx(want)
-    with pytest.raises(ValueError, match="goes with takes='labels'"):
+    with pytest.raises(ValueError, match="only for takes='labels'"):
         cbnb.SklearnMetric("roc_auc_score", thresh=0.5)
 
 

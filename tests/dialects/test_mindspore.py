@@ -464,7 +464,7 @@ def test_an_exception_anywhere(log, where, error, kind):
 def test_an_interrupt_alone_in_validate(log):
     with pytest.raises(KeyboardInterrupt):
         learner().validate(cbs=[Managed("a", "on_eval_step_end", KeyboardInterrupt())])
-    assert log == ["enter a", ("exit a", "KeyboardInterrupt")]
+    assert log == ["enter a", ("exit a", "FitInterrupted")]
 
 
 def test_each_is_left_even_if_another_fails(log):

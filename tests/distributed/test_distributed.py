@@ -12,7 +12,7 @@ pytest.importorskip("accelerate")
 
 import distributed_cases
 import processes
-from cbnb.distributed.sharded import read_shards
+from cbnb.basics.processes import read_shards
 
 SCRIPT = str(processes.TESTS / "distributed_cases.py")
 ONE_RECORDS_LESS = ("accidents",)  # the process that cancels in `after_batch` has not recorded that batch
