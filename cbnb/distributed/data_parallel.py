@@ -269,13 +269,6 @@ class Distributed(Callback):
             state: a state of the learner, which may hold parts of tensors
         Returns:
             the whole state, the same on all processes
-        Example:
-            from cbnb.toy import line_learner
-            alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
-            for each in alone, learn: each.fit(2)
-            assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
-            assert not learn.data_parallel.owes_loss            # only while other processes train, too
-            assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
         """
         if self.models is None: return state
         from cbnb.distributed.sharded import full_state
@@ -303,13 +296,6 @@ class Distributed(Callback):
             state: a whole state
         Returns:
             the state of this process
-        Example:
-            from cbnb.toy import line_learner
-            alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
-            for each in alone, learn: each.fit(2)
-            assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
-            assert not learn.data_parallel.owes_loss            # only while other processes train, too
-            assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
         """
         if self.models is None: return state
         from cbnb.distributed.sharded import sharded_state
