@@ -680,7 +680,7 @@ def test_the_display_starts_after_what_callbacks_do_before_the_fit_and_before_th
     late.before_fit = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
         learn.fit(1, cbs=late)
-    assert [name for name, *_ in seen.last.told] == ["start", "finish"]  # which says why the fit failed
+    assert [name for name, *_ in seen.last.told] == ["start", "failed in epoch 0: ZeroDivisionError"]
 
 
 def test_of_a_profile_only_a_sentence_stays(clock, monkeypatch):
