@@ -36,9 +36,11 @@ class Mutator:
 MUTATORS: dict[str, Mutator] = {}
 
 
-def fault(codes: str, where: str = "model") -> Callable[[Change], Change]:
+def fault(codes: str, where: str = "model", tasks: str = "", found: dict[str, Mutator] = MUTATORS) -> Callable[[Change], Change]:
+    """Add a function to a set of mutators."""
+
     def add(change: Change) -> Change:
-        MUTATORS[change.__name__] = Mutator(change.__name__, tuple(codes.split()), change, where)
+        found[change.__name__] = Mutator(change.__name__, tuple(dict.fromkeys(codes.split())), change, where, tuple(tasks.split()))
         return change
 
     return add

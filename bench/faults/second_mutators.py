@@ -15,6 +15,7 @@ from typing import Any
 
 import harm
 import lr_tasks
+import mutators
 import torch
 from fault_tasks import LSTM, Pair, Tagger, Training, Transformer
 from mutators import BENT, NORMS, Change, Mutator
@@ -52,13 +53,8 @@ MUTATORS: dict[str, Mutator] = {}
 
 
 def fault(codes: str, tasks: str, where: str = "model") -> Callable[[Change], Change]:
-    def add(change: Change) -> Change:
-        names = tuple(dict.fromkeys(codes.split()))
-        assert set(names) <= set(NUMBERS), set(names) - set(NUMBERS)
-        MUTATORS[change.__name__] = Mutator(change.__name__, names, change, where, tuple(tasks.split()))
-        return change
-
-    return add
+    assert set(codes.split()) <= set(NUMBERS), set(codes.split()) - set(NUMBERS)
+    return mutators.fault(codes, where, tasks, MUTATORS)
 
 
 # --- helpers ---

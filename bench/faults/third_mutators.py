@@ -11,9 +11,11 @@ from typing import Any
 
 import harm
 import lr_tasks
+import mutators
 import torch
 from fault_tasks import Training
 from mutators import Change, Mutator
+from second_mutators import After, targets
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler
@@ -29,11 +31,7 @@ MUTATORS: dict[str, Mutator] = {}
 
 
 def fault(codes: str, tasks: str, where: str = "model") -> Callable[[Change], Change]:
-    def add(change: Change) -> Change:
-        MUTATORS[change.__name__] = Mutator(change.__name__, tuple(codes.split()), change, where, tuple(tasks.split()))
-        return change
-
-    return add
+    return mutators.fault(codes, where, tasks, MUTATORS)
 
 
 def inputs(t: Training, f: Callable[[Tensor], Tensor], known: bool = True, test: bool = True) -> None:
@@ -42,20 +40,6 @@ def inputs(t: Training, f: Callable[[Tensor], Tensor], known: bool = True, test:
         t.valid = t.valid and (f(t.valid[0]), t.valid[1])
     if test:
         t.test = f(t.test[0]), t.test[1]
-
-
-def targets(t: Training, f: Callable[[Tensor], Tensor]) -> None:
-    t.train = t.train[0], f(t.train[1])
-    t.valid = t.valid and (t.valid[0], f(t.valid[1]))
-
-
-class After(nn.Module):
-    def __init__(self, model: nn.Module, act: Callable[[Tensor], Tensor]):
-        super().__init__()
-        self.net, self.act = model, act
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.net(x))
 
 
 def scheduled(t: Training, make: Callable[[Any], Any], every: str = "update") -> None:
