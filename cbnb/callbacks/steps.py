@@ -242,12 +242,6 @@ class MultiLossStep(TrainStep):
         losses: function of (pred, *yb) that returns the losses; None: the model does
         loss_scale: factor of the losses in the backward pass, by which gradients are divided again
         n_inp: number of inputs in a batch when called by hand; None: all elements but the last
-    Example:
-        import torch
-        net, ones = torch.nn.Linear(1, 1), torch.ones(4, 1)
-        opts = [torch.optim.SGD([p], lr=0.1) for p in (net.weight, net.bias)]
-        step = MultiLossStep(net, opts, lambda pred, y: ((pred - y).abs().mean(), (pred - y).square().mean()))
-        print(step(ones, 2*ones))
     """
     def __init__(self, model: Any, opts: Iterable[Optimizer], losses: Callable[..., Any] | None = None, loss_scale: float = 1.0,
             n_inp: int | None = None):
