@@ -267,12 +267,6 @@ def to_bf16(self: Learner) -> Learner:
 
     Returns:
         the learner, so that calls can be chained
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner().to_bf16()
-        assert learn.mixed_precision.amp_mode == 'bf16'
-        learn.to_fp16(init_scale=1024)
-        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.to_fp32().add_cb(MixedPrecision('bf16'))
 
@@ -284,12 +278,6 @@ def to_fp16(self: Learner, **options: Any) -> Learner:
         **options: options of `MixedPrecision`: `init_scale`, `growth_interval`, ...
     Returns:
         the learner, so that calls can be chained
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner().to_bf16()
-        assert learn.mixed_precision.amp_mode == 'bf16'
-        learn.to_fp16(init_scale=1024)
-        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.to_fp32().add_cb(MixedPrecision('fp16', **options))
 

@@ -126,9 +126,6 @@ def planned(self: OneCycle) -> dict[str, Any]:
 
     Returns:
         schedules of the rate and of the momentum, by their names
-    Example:
-        assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
-        assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
     """
     return one_cycle_scheds([self.top()], self.mom or (0.95, 0.85, 0.95), self.div, self.div_final, self.pct_start)
 
