@@ -39,18 +39,18 @@ def say(text: str) -> None:
 
 # %% ../../nbs/basics/text.ipynb #27dc99c0
 def user_level() -> int:
-    "Return the `stacklevel` that makes a warning point at the first line outside this package"
+    "Return the `stacklevel` that makes a warning point at the first line outside this package and torch"
     return _outside()[1]
 
 def _outside() -> tuple[Any, int]:
-    "Return the first frame outside this package, and its distance from the caller of the caller"
-    frame, level, ours = sys._getframe(2), 1, ('cbnb.', 'contextlib')
+    "Return the first frame outside this package and torch, and its distance from the caller of the caller"
+    frame, level, ours = sys._getframe(2), 1, ('cbnb.', 'contextlib', 'torch.')
     while frame.f_back is not None and frame.f_globals.get('__name__', '').startswith(ours):
         frame, level = frame.f_back, level + 1
     return frame, level
 
 def warn_user(message: str) -> None:
-    "Warn at the first line outside this package"
+    "Warn at the first line outside this package and torch"
     warnings.warn(message, stacklevel=user_level())
 
 # %% ../../nbs/basics/text.ipynb #c3f2b9d4
@@ -139,10 +139,13 @@ def distinct(names: Iterable[str],    # names, of which some may be equal
     return [number(name) for name in names]
 
 # %% ../../nbs/basics/text.ipynb #5a889aa9
-def text_table(rows: list[tuple[str, ...]]) -> list[str]:
+def text_table(rows: list[tuple[str, ...]],
+    sides: Sequence[str] = (),    # the alignment of each column, 'left' or 'right'; (): all left
+) -> list[str]:
     "Format a table as lines of text with aligned columns"
     widths = [max(map(len, column)) for column in zip(*rows)]
-    return ['  '.join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
+    aligned = [str.rjust if side == 'right' else str.ljust for side in sides or ['left']*len(widths)]
+    return ['  '.join(align(cell, w) for align, cell, w in zip(aligned, row, widths)).rstrip() for row in rows]
 
 # %% ../../nbs/basics/text.ipynb #f0222ef5
 _ENTITIES = str.maketrans({'&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#x27;'})

@@ -50,6 +50,7 @@ from ..learner import Learner as NativeLearner
 from ..basics.arguments import as_choice, as_count, as_positive
 from ..display.chart import chart_figure
 from ..display.figures import WIDE, png_bundle, png_metadata
+from ..display.page_script import show_in_place
 from ..display.run_charts import losses_chart
 from ..recorder import Recorder as NativeRecorder
 
@@ -353,13 +354,9 @@ class ShowGraph(LearnerCallback):
         if last_metrics[0] is None: return
         run = self.learn.recorder.last()
         self.fig = chart_figure([losses_chart([run])], size=WIDE)
-        if shell(): self._display(f'losses of {plural(len(run.epochs), "epoch")}')
-
-    def _display(self, text: str) -> None:
-        from IPython.display import display
-        data, meta = png_bundle(self.fig, text), png_metadata(self.fig, text)
-        if self.shown: self.shown.update(data, raw=True, metadata=meta)
-        else: self.shown = display(data, raw=True, metadata=meta, display_id=True)
+        if not shell(): return
+        text = f'losses of {plural(len(run.epochs), "epoch")}'
+        self.shown = show_in_place(png_bundle(self.fig, text), self.shown, metadata=png_metadata(self.fig, text))
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #6413792c
 class Recorder(LearnerCallback):

@@ -32,7 +32,7 @@ from .chart import Chart, Event, Line, chart, page_spec, still_svg
 from .figures import NAMED_COLORS, loss_range
 from .front_end import by_name, display_mode
 from .look import COLORS, WIDEST, css_variables, lr_text, sparkline, value_text
-from .page_script import EMPTY, asset, runs_scripts, still_image
+from .page_script import EMPTY, asset, runs_scripts, show_in_place, still_image
 from .run_charts import small_charts
 from ..learner import Learner
 from ..history import Run
@@ -609,9 +609,7 @@ class NotebookDisplay(LogDisplay):
 
     def send(self, bundle: dict[str, Any]) -> None:
         "Display a bundle in place of the previous output"
-        from IPython.display import display
-        if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
-        else: self.handle.update(bundle, raw=True)
+        self.handle = show_in_place(bundle, self.handle)
 
 _STARTING = 'waiting for the first batch'
 
