@@ -64,10 +64,6 @@ def decodes_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
     return (lambda p: p > 0.5) if kind in (F.binary_cross_entropy_with_logits, F.binary_cross_entropy) else lambda p: p
 
 # %% ../../nbs/callbacks/predictions.ipynb #ae951e44
-def _has_reduction(loss_func: Any) -> bool:
-    "Return whether a loss has the attribute `reduction`, or accepts an argument of this name"
-    return hasattr(loss_func, 'reduction') or _takes_reduction(loss_func)
-
 def _takes_reduction(f: Callable[..., Any]) -> bool:
     "Return whether a function, or the `forward` method of a module, accepts the argument `reduction`"
     try: parameters = inspect.signature(f.forward if isinstance(f, nn.Module) else f).parameters
@@ -145,7 +141,7 @@ def item_losses(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[...
 def losses_and_weights(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
     "Return `item_losses` of a batch, and how much each loss counts in the mean of all"
     if not yb and not needs_no_target(loss_func): raise ValueError('with_loss needs targets, and this loader has none: leave with_loss out, or pass batches (x, y)')
-    if loss_func is not None and not _has_reduction(loss_func): return _of_items_alone(loss_func, pred, yb, batch_weight)
+    if not (loss_func is None or hasattr(loss_func, 'reduction') or _takes_reduction(loss_func)): return _of_items_alone(loss_func, pred, yb, batch_weight)
     with interrupts_wait(), unreduced(loss_func) as f: found, call = with_call(f, pred, *yb, loss_of=loss_of)
     losses = loss_of(found)                     # the loss function may return parts, too
     if not isinstance(losses, Tensor) or losses.ndim == 0: return _of_items_alone(loss_func, pred, yb, batch_weight)

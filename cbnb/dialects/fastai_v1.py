@@ -32,10 +32,10 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b058d9b6
 from ..files import saving            # gives learners `save` and `load`
-from ..basics.text import plural, shell, warn_user
+from ..basics.text import log_nothing, plural, shell, warn_user
 from ..basics.nested import find_bs
 from ..basics.processes import any_over_processes, process_number
-from ..callback_list import made_by
+from ..callback_list import as_list, made_by
 from ..callbacks.csv_logger import append_rows, check_rows
 from ..files.atomic import check_writable
 from .fastai_v2 import set_bn_eval
@@ -45,7 +45,6 @@ from .fastai_v1_schedules import (
     annealing_linear, annealing_no, annealing_poly, fit_one_cycle, lr_find)
 from .fastai_v1_slots import (
     SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics)
-from ..callback_list import as_list
 from ..learner import Learner as NativeLearner
 from ..basics.arguments import as_choice, as_count, as_positive
 from ..display.chart import chart_figure
@@ -448,7 +447,7 @@ class Learner(NativeLearner):
         if not add_time: cbs.append(NativeRecorder(add_time=False))
         super().__init__(data, model, loss_func, opt_func, metrics=metrics, wd=wd, path=path,
                          model_dir=model_dir, cbs=cbs, **others)
-        if silent: self.logger = _no_row
+        if silent: self.logger = log_nothing
 
     @property
     def data(self) -> Data:
@@ -530,7 +529,6 @@ class Learner(NativeLearner):
         return self
 
 def _as_given(groups: list, model: nn.Module) -> list: return groups
-def _no_row(row: list) -> None: "Ignore a row of the table of epochs"
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b8b570af
 Rank0Tensor = Tensor                                        # a tensor without dimensions
