@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #64fb7af0
 from ..callback import Callback
+from ..callbacks.gradients import frozen_norms
 from ..basics.nested import map_tensors
 from ..lr.rules import minimum, slide, steep, valley
 from ..metrics import as_metric
@@ -78,9 +79,7 @@ def set_bn_eval(m: nn.Module, use_eval: bool = True) -> None:
         m
         use_eval: False: switch to training mode
     """
-    for layer in m.modules():
-        frozen = not any(p.requires_grad for p in layer.parameters())
-        if isinstance(layer, bn_types) and has_params(layer) and frozen: layer.train(not use_eval)
+    for layer in frozen_norms(m): layer.train(not use_eval)
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #fff4e3e8
 def reduce_loss(loss: Tensor, reduction: str = 'mean') -> Tensor:
