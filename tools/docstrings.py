@@ -232,7 +232,9 @@ def _sections(node: ast.ClassDef | _Function, owner: ast.ClassDef | None, module
         same = list(module.methods(owner, node.name)) if owner else [(module, node)]
         found = dict(Args=_parameters(same), Returns=_returned(node, module.comments), Raises=_raised(node))
     elif made := list(module.methods(node, "__init__")):
-        found = dict(Args=_parameters(made), Raises=_raised(made[0][1]) if made[0][1] in node.body else ())
+        own = made[0][1] in node.body
+        events = not own and [name for name, _ in _named(made[0][1])] == ["**events"]  # what every callback takes
+        found = dict(Args=() if events else _parameters(made), Raises=_raised(made[0][1]) if own else ())
     else:
         found = dict(Args=_fields(node, module.comments))
     for title, entries in found.items():

@@ -309,8 +309,6 @@ def _as_channels_last(t: Tensor) -> Tensor:
 class ChannelsLast(Callback):
     """Convert weights and inputs with four dimensions to the channels-last memory format for the duration of a run
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(cbs=ChannelsLast)

@@ -594,8 +594,6 @@ def before_batch_cb(f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]]) 
 class MCDropoutCallback(Callback):
     """Keep dropout active in validation and prediction
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from torch import nn
         from cbnb.toy import wave_learner

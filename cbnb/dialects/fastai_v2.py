@@ -109,11 +109,7 @@ def replacing_yield(o: Any, attr: str, val: Any) -> Iterator[None]:
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #7228ff64
 class CastToTensor(Callback):
-    """Replaces tensor subclasses by plain tensors in each batch
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Replaces tensor subclasses by plain tensors in each batch"
     order = 9       # as in fastai
 
     def before_batch(self):
@@ -124,11 +120,7 @@ def _plain(t: Tensor) -> Tensor: return t if type(t) is Tensor else t.as_subclas
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #96b2c51e
 class ModelResetter(Callback):
-    """Calls the model's `reset` before each phase and after the fit
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Calls the model's `reset` before each phase and after the fit"
     def before_train(self): self._reset()
     def before_validate(self): self._reset()
     def after_fit(self): self._reset()
@@ -137,11 +129,7 @@ class ModelResetter(Callback):
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #046885a0
 class RNNCallback(Callback):
-    """Stores the activations of the last layer, and passes only the output of the model to the loss
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Stores the activations of the last layer, and passes only the output of the model to the loss"
     def after_pred(self):
         output, raw, dropped = self.learn.pred
         self.learn.pred = _last(output)

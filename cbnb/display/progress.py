@@ -653,8 +653,6 @@ def _sweep_progress(learn: Any) -> Progress:
 class ProgressCallback(Callback):
     """Show the progress of a run, with a table of epochs and a chart of the losses
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner(quiet=False, cbs=ProgressCallback)
@@ -664,8 +662,8 @@ class ProgressCallback(Callback):
     every = 0.25                         # smallest number of seconds between updates
     next = math.inf                      # time of the next action; infinite before a run
     drawn = 0                            # number of updates in this run
-    place: Callable[[Any], None] | None = None
-    keep: Callable[[dict[str, str]], None] | None = None
+    place: Callable[[Any], None] | None = None    # function that displays the panel; None: below the cell
+    keep: Callable[[dict[str, str]], None] | None = None    # function that stores the page of a fit with a `place`, for a saved notebook
 
     def before_fit(self):
         learn, self.begun = self.learn, time.perf_counter()

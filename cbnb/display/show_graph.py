@@ -65,15 +65,13 @@ def _described(run: Run) -> str:
 class ShowGraph(Callback):
     """In a notebook, redraw the losses after an epoch, unless the previous figure is too recent. Elsewhere, print the losses as one line at the end
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from cbnb.all import *
         from cbnb.toy import wave_learner
         wave_learner(quiet=False).fit(3, cbs=ShowGraph())
     """
     order, run_in = 65, ('fit',)
-    graph: Run
+    graph: Run         # record of the fit
 
     def before_fit(self):
         learn = self.learn
