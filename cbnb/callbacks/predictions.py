@@ -34,6 +34,7 @@ from ..files.atomic import sweep_drafts, write_whole
 from ..files.saving import read_file
 from ..basics.loaders import as_loader
 from ..basics.losses import UNKNOWN, given_weight, loss_of, needs_no_target, per_item, torch_loss, weight_of_call, with_call
+from ..basics.metric_functions import title_of
 from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..basics.text import plural, warn_user
@@ -82,8 +83,7 @@ def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
         finally: loss_func.reduction = old
     elif _takes_reduction(loss_func): yield partial(loss_func, reduction='none')
     else:
-        name = getattr(loss_func, '__name__', None) or type(loss_func).__name__
-        raise TypeError(f'{name} cannot give a loss for each item: it has no attribute and no argument `reduction`. '
+        raise TypeError(f'{title_of(loss_func)} cannot give a loss for each item: it has no attribute and no argument `reduction`. '
                         "Give it the argument reduction, which may be 'none', or leave with_loss out")
 
 # %% ../../nbs/callbacks/predictions.ipynb #a1c0de02
@@ -102,7 +102,7 @@ def _one_item(batch: Any, i: int, n: int) -> Any:
 # %% ../../nbs/callbacks/predictions.ipynb #a1c0de05
 def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None) -> tuple[Tensor, Tensor]:
     "Return the loss of each item, and its weight, from one call of the loss function for each item"
-    name, n, found = getattr(loss_func, '__name__', None) or type(loss_func).__name__, find_bs((pred, *yb)), []
+    name, n, found = title_of(loss_func), find_bs((pred, *yb)), []
     for i in range(n):
         try: item = [_one_item(v, i, n) for v in (pred, *yb)]
         except ValueError as e: raise TypeError(f'{name} cannot give a loss for each item: it has no attribute and no argument `reduction`, '

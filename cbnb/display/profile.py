@@ -373,9 +373,7 @@ def _stack(ax: Any, profile: Profile) -> None:
         left += share
 
 # %% ../../nbs/display/profile.ipynb #c96ed906
-def profile_figure(profile: Profile, most: int = 12, ax: Any = None,
-    title: str = '',    # title of the figure; '': the total time
-) -> Any:
+def profile_figure(profile: Profile, most: int = 12, ax: Any = None) -> Any:
     "Draw the groups as one stacked bar, and the longest rows below it"
     rows = _shown(profile)[:most]
     with figure(ax, size=(7.2, 1.3 + 0.27*(len(rows) + 1))) as (fig, [ax]):
@@ -387,7 +385,7 @@ def profile_figure(profile: Profile, most: int = 12, ax: Any = None,
             ax.annotate(words, (100*share, i), (4, 0), textcoords='offset points', va='center', fontsize=9)
         names = ['all', *(f'{row.name}{f" ({row.phase})"*bool(row.phase)}' for row in rows)]
         ax.set_yticks(range(len(names)), names)
-        ax.set(xlabel='% of the time', xlim=(0, 108), title=title or f'{time_words(profile.wall)} in all')
+        ax.set(xlabel='% of the time', xlim=(0, 108), title=f'{time_words(profile.wall)} in all')
         ax.invert_yaxis()
         ax.grid(axis='y', visible=False)
         return fig
