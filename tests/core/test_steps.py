@@ -1301,7 +1301,7 @@ def test_mixing_is_refused_where_the_step_has_its_own_loss(kind):
         net.forward = lambda x, y: ((net.wide * x - y).square().mean(), net.wide * x)
     learn = line_learner(model=net, train_step=step, valid=False)  # it has a loss_func, too
     learn.fit(1)
-    with pytest.raises(ValueError, match="does not compute a loss from predictions and targets: mix the items inside the step"):
+    with pytest.raises(ValueError, match="does not: mix the items inside the step"):
         learn.fit(1, cbs=cbnb.MixUp())
 
 
