@@ -193,6 +193,8 @@ def test_site_names_entries_and_links():
         ("<Line object>", "<Line object at 0x1200bb>", True),  # as nbdev cleans it
         ("a loss", "a metric", False),
         ("1e-7 to 10", "1e-7 to 1", False),
+        ("slide=0.24, minimum=0.024", "slide=0.00017, minimum=0.024", True),
+        ("slide=0.24, minimum=0.024", "slide=0.24, minimum=0.24", False),
         ("one\ntwo", "one", False),
     ],
 )
