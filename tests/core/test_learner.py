@@ -313,7 +313,7 @@ def test_what_is_a_step():
     parts = dict.fromkeys(("predict", "loss", "backward", "step", "zero_grad"), print)
     for wrong, words in [
         (ModelLossStep, "is the class ModelLossStep: pass an instance"),
-        (types.SimpleNamespace(**parts), "has the parts of a step"),
+        (types.SimpleNamespace(**parts), "has the methods of a step"),
         (3, "train_step=3 is not a step"),
     ]:
         with pytest.raises(TypeError, match=words):

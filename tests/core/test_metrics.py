@@ -232,8 +232,8 @@ def test_indexes_over_a_learner_with_two_outputs():
 
 WRONG = {
     "a name that is not there": (("third", 1), KeyError, "'mae' reads 'third', but learn.outputs has 0 .dict with 'first', 'second'., 1"),
-    "a part that is not there": (((0, "third"), 1), KeyError, "on 'third' of output 0, but learn.outputs has 0 .dict with 'first'"),
-    "a part of a tensor": (((1, "first"), 1), KeyError, "on 'first' of output 1"),
+    "a part that is not there": (((0, "third"), 1), KeyError, "reads 'third' of output 0, but learn.outputs has 0 .dict with 'first'"),
+    "a part of a tensor": (((1, "first"), 1), KeyError, "reads 'first' of output 1"),
     "a name that is there twice": (("first", "first"), KeyError, r"2 outputs have this name.*\(0, 'first'\)"),
     "a fraction": ((0.5, 1), TypeError, "chosen by 0.5"),
     "a truth value": ((True, 1), TypeError, "chosen by True"),
@@ -249,7 +249,7 @@ def test_wrong_choices_say_what_there_is(case):
     with pytest.raises(error, match=message):
         value(cbnb.metric_on(mae, *which), outputs_of(dict(first=ONE, second=TWO), target))
     for bad in ("01", 0, None):
-        with pytest.raises(TypeError, match="pass a list"):
+        with pytest.raises(TypeError, match="should be a list"):
             cbnb.MAE().set_indexes(bad)
 
 
@@ -1312,7 +1312,7 @@ def test_indexes_that_choose_nothing_are_refused(which):
     if which == ():
         assert cbnb.MAE().set_indexes(which).chosen_outputs == ()
     else:
-        with pytest.raises(TypeError, match="pass a list|cannot be chosen by"):
+        with pytest.raises(TypeError, match="should be a list|cannot be chosen by"):
             cbnb.MAE().set_indexes(which)
 
 
