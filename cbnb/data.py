@@ -132,11 +132,6 @@ class DataLoaders:
             **kwargs: further arguments of torch's `DataLoader`; a `sampler` is for training only
         Returns:
             the loaders, for training first
-        Example:
-            import torch
-            items = [(torch.tensor([float(i)]), i) for i in range(10)]
-            loaders = DataLoaders.from_datasets(items[:8], items[8:], bs=4, device='cpu')
-            assert len(loaders.train) == 2 and len(loaders.valid) == 1
         """
         from cbnb.basics.workers import make_loader
         named = _named(valid_ds)

@@ -343,12 +343,6 @@ def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: 
         ValueError: start_epoch={start_epoch} counts epochs, and this fit has {length}: to continue such a fit, pass
             resume=True
         ValueError: start_epoch={start_epoch} should not be above n_epoch={length.n}
-    Example:
-        from cbnb.toy import wave_learner
-        learn = wave_learner()
-        learn.fit(3)
-        assert repr(learn) == 'Learner(Sequential, 97 parameters, AdamW, cpu; 3 epochs trained)'
-        learn
     """
     __tracebackhide__ = True
     length, start_epoch = as_duration(n_epoch, 'n_epoch'), as_count(start_epoch, 'start_epoch', 0)

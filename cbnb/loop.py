@@ -319,8 +319,6 @@ def run_epochs(self: Loop) -> None:
 class TrainEvalCallback(Callback):
     """Switches between training and evaluation mode, and resets the counters at the start of a run
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from cbnb.all import *
         from cbnb.toy import line_learner

@@ -415,12 +415,6 @@ def last(self: Recorder) -> Run:
         the latest run, the one under way included
     Raises:
         AttributeError: nothing has been recorded yet: fit first
-    Example:
-        from cbnb.all import *
-        from cbnb.toy import line_learner
-        learn = line_learner(cbs=Recorder, default_cbs=False)
-        learn.fit(2)
-        assert [row['epoch'] for row in learn.recorder.last().epochs] == [0, 1]
     """
     if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
     return self.history.runs[-1]

@@ -140,11 +140,6 @@ class SchedCos(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
-    Example:
-        from cbnb.toy import close
-        assert [SchedLin(2, 1)(p) for p in (0, .25, .5, 1)] == [2, 1.75, 1.5, 1]
-        assert close([SchedCos(2, 1)(p) for p in (0, .5, 1)], [2, 1.5, 1])
-        assert close(SchedCos(2, 1)(.25), 1.5 + 0.5**0.5/2)             # the cosine of 45 degrees
     """
     def between(self, start: float, end: float, pos: float) -> float:
         return start + (end - start)*(1 - math.cos(math.pi*pos))/2
@@ -173,11 +168,6 @@ class SchedPoly(Sched):
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
         power: 1: linear; above 1: slower at first
-    Example:
-        from cbnb.toy import close
-        assert close([SchedExp(16, 1)(p) for p in (0, .25, .5, .75, 1)], [16, 8, 4, 2, 1])
-        assert SchedPoly(2, 1, 3)(.5) == 2 - 0.5**3
-        assert repr(SchedPoly(2, 1, 3)) == 'SchedPoly(2, 1, power=3)'
     """
     def __init__(self, start: Any, end: Any, power: float) -> None:
         super().__init__(start, end)
@@ -324,12 +314,6 @@ def fit_one_cycle(self: Learner, n_epoch: int | str, lr_max: Any = None, div: fl
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
         keep_best: end with the weights of the best epoch, as in `fit`
-    Example:
-        from cbnb.toy import wave_learner
-        learn = wave_learner()
-        learn.fit_one_cycle(3, lr_max=0.05)
-        learn.fit(3, cbs=ParamScheduler({'lr': SchedExp(0.05, 0.0005)}))
-        learn.recorder.plot_lr(show_moms=True)
     """
     found = getattr(self, 'lr_finder_result', None)
     if lr_max is None and found is not None and found.lr is None:      # the caller may have passed `found.lr`

@@ -357,11 +357,11 @@ def as_loss(value: Any, training: bool,    # whether the loss will be differenti
 
 # %% ../../nbs/basics/losses.ipynb #9ef0bb8f
 def loss_and_parts(found: Any, training: bool,    # whether the loss will be differentiated
-    source: str = 'loss_func') -> tuple[Tensor, dict[str, Tensor]]:    # the loss; the parts by name
+) -> tuple[Tensor, dict[str, Tensor]]:    # the loss; the parts by name
     "Return the loss and its parts, after the checks of `as_loss`"
-    if isinstance(found, Tensor): return as_loss(found, training, source), {}
+    if isinstance(found, Tensor): return as_loss(found, training), {}
     loss, parts, _ = split_result(found, needs_loss=True)
-    return as_loss(found if loss is None else loss, training, source), parts
+    return as_loss(found if loss is None else loss, training), parts
 
 def loss_of(found: Any) -> Any:    # the loss; None: there is none
     "Return the loss without its parts"

@@ -48,13 +48,5 @@ def freeze(self: Learner) -> None:
 
 @patch
 def unfreeze(self: Learner) -> None:
-    """Unfreeze all parameter groups, with the parameters that you froze yourself by `requires_grad=False`. To keep a part frozen, leave it out of the groups: `Learner(..., splitter=lambda model: [model.head])`
-
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner(splitter=lambda line: [[line.a], [line.b]])
-        learn.freeze()
-        learn.unfreeze()
-        assert all(p.requires_grad for p in learn.model.parameters())
-    """
+    "Unfreeze all parameter groups, with the parameters that you froze yourself by `requires_grad=False`. To keep a part frozen, leave it out of the groups: `Learner(..., splitter=lambda model: [model.head])`"
     self.freeze_to(0)

@@ -220,8 +220,6 @@ def _keeps_norms(params: list[nn.Parameter], norms: set[int]) -> bool:
 class BnFreeze(Callback):
     """Keeps batch norm layers with frozen parameters in evaluation mode during training
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from torch import nn
         from cbnb.toy import wave_learner

@@ -68,12 +68,6 @@ def remove_cb(self: Learner, cb: Any) -> 'Learner':
         cb: a callback, its name, or a class: all its instances
     Returns:
         the learner, so that calls can be chained
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner().add_cb(GradientClip(1.))
-        assert learn.gradient_clip.max_norm == 1
-        learn.remove_cb(GradientClip)
-        assert not hasattr(learn, 'gradient_clip')
     """
     return self.remove_cbs([cb])
 
@@ -104,11 +98,6 @@ def removed_cbs(self: Learner, cbs: Any) -> Iterator['Learner']:
         cbs: one callback or class, or several
     Returns:
         the learner
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner()
-        with learn.added_cbs(GradientClip), learn.removed_cbs(learn.recorder): learn.fit(1)
-        assert len(learn.recorder.history) == 0 and not hasattr(learn, 'gradient_clip')
     """
     with self.callbacks.removed(cbs): yield self
 

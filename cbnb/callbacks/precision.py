@@ -90,7 +90,8 @@ def gradients(opt: Any) -> list[Tensor]:
 def check_fp16(learn: Learner) -> None:
     "Raise `TypeError` if the step, its optimizers or the type of the weights rule out a loss scale"
     step, opt = learn.train_step, learn.opt
-    if step.own_update: raise _no_scale(step)
+    if step.own_update: raise TypeError(f'{type(step).__name__} computes gradients by itself, so fp16 cannot scale its loss: '
+                                        'use learn.to_bf16(), which needs no scale, or a GradScaler in the step')
     ours = [opt, *getattr(opt, 'optimizers', [])]
     if any(not any(o is mine for mine in ours) for o in owned_by_steps(learn)[2]): raise TypeError(
         f'{type(step).__name__} has an optimizer besides learn.opt, and fp16 would not unscale its gradients: '
@@ -98,10 +99,6 @@ def check_fp16(learn: Learner) -> None:
     if any(p.dtype is torch.float16 for g in opt.param_groups for p in g['params']): raise TypeError(
         'the weights are in float16, where small updates are lost: call model.float(). Mixed precision keeps the weights '
         'in float32, and casts them in each operation')
-
-def _no_scale(step: Step) -> TypeError:
-    return TypeError(f'{type(step).__name__} computes gradients by itself, so fp16 cannot scale its loss: '
-                     'use learn.to_bf16(), which needs no scale, or a GradScaler in the step')
 
 # %% ../../nbs/callbacks/precision.ipynb #87fffe19
 AMP_MODES = dict(bf16=torch.bfloat16, fp16=torch.float16)
@@ -267,12 +264,6 @@ def to_bf16(self: Learner) -> Learner:
 
     Returns:
         the learner, so that calls can be chained
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner().to_bf16()
-        assert learn.mixed_precision.amp_mode == 'bf16'
-        learn.to_fp16(init_scale=1024)
-        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.to_fp32().add_cb(MixedPrecision('bf16'))
 
@@ -284,12 +275,6 @@ def to_fp16(self: Learner, **options: Any) -> Learner:
         **options: options of `MixedPrecision`: `init_scale`, `growth_interval`, ...
     Returns:
         the learner, so that calls can be chained
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner().to_bf16()
-        assert learn.mixed_precision.amp_mode == 'bf16'
-        learn.to_fp16(init_scale=1024)
-        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.to_fp32().add_cb(MixedPrecision('fp16', **options))
 
@@ -324,8 +309,6 @@ def _as_channels_last(t: Tensor) -> Tensor:
 class ChannelsLast(Callback):
     """Convert weights and inputs with four dimensions to the channels-last memory format for the duration of a run
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(cbs=ChannelsLast)

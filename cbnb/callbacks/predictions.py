@@ -34,6 +34,7 @@ from ..files.atomic import sweep_drafts, write_whole
 from ..files.saving import read_file
 from ..basics.loaders import as_loader
 from ..basics.losses import UNKNOWN, given_weight, loss_of, needs_no_target, per_item, torch_loss, weight_of_call, with_call
+from ..basics.metric_functions import title_of
 from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..basics.text import plural, warn_user
@@ -64,10 +65,6 @@ def decodes_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
     return (lambda p: p > 0.5) if kind in (F.binary_cross_entropy_with_logits, F.binary_cross_entropy) else lambda p: p
 
 # %% ../../nbs/callbacks/predictions.ipynb #ae951e44
-def _has_reduction(loss_func: Any) -> bool:
-    "Return whether a loss has the attribute `reduction`, or accepts an argument of this name"
-    return hasattr(loss_func, 'reduction') or _takes_reduction(loss_func)
-
 def _takes_reduction(f: Callable[..., Any]) -> bool:
     "Return whether a function, or the `forward` method of a module, accepts the argument `reduction`"
     try: parameters = inspect.signature(f.forward if isinstance(f, nn.Module) else f).parameters
@@ -86,9 +83,8 @@ def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
         finally: loss_func.reduction = old
     elif _takes_reduction(loss_func): yield partial(loss_func, reduction='none')
     else:
-        name = getattr(loss_func, '__name__', None) or type(loss_func).__name__
-        raise TypeError(f'{name} cannot give a loss for each item: it has no attribute and no argument `reduction`. '
-                        "Add an argument reduction, where 'none' returns the loss of each item, or leave with_loss out")
+        raise TypeError(f'{title_of(loss_func)} cannot give a loss for each item: it has no attribute and no argument `reduction`. '
+                        "Give it the argument reduction, which may be 'none', or leave with_loss out")
 
 # %% ../../nbs/callbacks/predictions.ipynb #a1c0de02
 def _one_item(batch: Any, i: int, n: int) -> Any:
@@ -106,7 +102,7 @@ def _one_item(batch: Any, i: int, n: int) -> Any:
 # %% ../../nbs/callbacks/predictions.ipynb #a1c0de05
 def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None) -> tuple[Tensor, Tensor]:
     "Return the loss of each item, and its weight, from one call of the loss function for each item"
-    name, n, found = getattr(loss_func, '__name__', None) or type(loss_func).__name__, find_bs((pred, *yb)), []
+    name, n, found = title_of(loss_func), find_bs((pred, *yb)), []
     for i in range(n):
         try: item = [_one_item(v, i, n) for v in (pred, *yb)]
         except ValueError as e: raise TypeError(f'{name} cannot give a loss for each item: it has no attribute and no argument `reduction`, '
@@ -145,7 +141,7 @@ def item_losses(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[...
 def losses_and_weights(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
     "Return `item_losses` of a batch, and how much each loss counts in the mean of all"
     if not yb and not needs_no_target(loss_func): raise ValueError('with_loss needs targets, and this loader has none: leave with_loss out, or pass batches (x, y)')
-    if loss_func is not None and not _has_reduction(loss_func): return _of_items_alone(loss_func, pred, yb, batch_weight)
+    if not (loss_func is None or hasattr(loss_func, 'reduction') or _takes_reduction(loss_func)): return _of_items_alone(loss_func, pred, yb, batch_weight)
     with interrupts_wait(), unreduced(loss_func) as f: found, call = with_call(f, pred, *yb, loss_of=loss_of)
     losses = loss_of(found)                     # the loss function may return parts, too
     if not isinstance(losses, Tensor) or losses.ndim == 0: return _of_items_alone(loss_func, pred, yb, batch_weight)
@@ -598,8 +594,6 @@ def before_batch_cb(f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]]) 
 class MCDropoutCallback(Callback):
     """Keep dropout active in validation and prediction
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from torch import nn
         from cbnb.toy import wave_learner

@@ -24,7 +24,7 @@ from ..basics.losses import UNKNOWN, n_items
 from ..basics.nested import find_bs, is_empty, map_rows
 from ..basics.processes import n_processes
 from ..basics.loaders import TensorLoader
-from ..basics.text import plural, warn_user
+from ..basics.text import plural, silenced, warn_user
 from ..events import CancelException
 from ..learner import Learner
 from .more_metrics import ValueMetric
@@ -148,8 +148,7 @@ def _compare_halves(learn: Learner, batch: Any) -> str | None:
     if learn.loss is None or learn.eval_step.derived_weight(learn) is not UNKNOWN: return None
     whole, n, half = learn.loss, n_items(learn), n_items(learn)//2
     if not half or learn.yb and is_column_and_row(learn.pred, learn.yb[0]): return None      # all pairs have a warning of their own
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
+    with silenced():
         try: losses = torch.stack([whole, *_losses(learn, batch, n, lambda t: t.flip(0), lambda t: t[:half], lambda t: t[half:])])
         except Exception: return None       # the batch cannot be divided
     return (said := _what_differs(learn, n, _precision(losses), *losses.tolist())) and (said if _differs_in_double(learn, batch, n) else None)
@@ -159,8 +158,7 @@ def _differs_in_double(learn: Learner, batch: Any, n: int) -> bool:
     if not learn.eval_step.calls_loss_func or learn.eval_step.own_loss: return True
     def exact(part: slice, turn: bool = False) -> Any:
         return lambda t: (t.double() if t.is_floating_point() else t)[part].flip([0]*turn)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
+    with silenced():
         try: losses = torch.stack(_losses(learn, batch, n, exact(slice(n)), exact(slice(n), True), exact(slice(n//2)), exact(slice(n//2, n))))
         except Exception: return True       # the loss has weights of another type, for example
     return _what_differs(learn, n, _precision(losses), *losses.tolist()) is not None

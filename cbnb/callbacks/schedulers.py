@@ -8,9 +8,7 @@ __all__ = ['TorchScheduler']
 # %% ../../nbs/callbacks/schedulers.ipynb #b23c1f91
 import inspect
 import types
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 # %% ../../nbs/callbacks/schedulers.ipynb #6ac4932c
@@ -23,7 +21,7 @@ from ..basics.arguments import as_choice
 from ..basics.loaders import batch_size, first_batch
 from ..basics.nested import find_bs
 from ..basics.processes import n_processes
-from ..basics.text import number, plural, warn_user
+from ..basics.text import number, plural, silenced, warn_user
 from ..learner import Learner
 from ..display.schedules import plot_schedule
 from ..schedule import ParamScheduler
@@ -59,12 +57,7 @@ def _n_steps(learn: Learner, every: str, epochs: int | None = None) -> int:
     return whole*-(-(in_epoch or n)//window) + -(-rest//window)      # the last update of an epoch may have fewer batches
 
 # %% ../../nbs/callbacks/schedulers.ipynb #7491283f
-@contextmanager
-def _no_order_warning() -> Iterator[None]:
-    "Suppress torch's warning that the scheduler steps before the optimizer"
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', 'Detected call of `lr_scheduler.step')
-        yield
+_TOO_EARLY = 'Detected call of `lr_scheduler.step'      # how torch's warning begins
 
 # %% ../../nbs/callbacks/schedulers.ipynb #93bbf765
 def _check_alone(learn: Any) -> None:
@@ -150,7 +143,7 @@ class TorchScheduler(Callback):
         "Step the scheduler through the epochs before `start_epoch`"
         learn, replay = self.learn, self.learn.start_epoch and not self.monitor
         done = _n_steps(learn, self.every, learn.start_epoch) if replay else 0
-        with _no_order_warning():
+        with silenced(_TOO_EARLY):
             for _ in range(done): self.scheduler.step()
         self.begun, self.n_followed = done > 0, 0         # updates of this fit after which the scheduler has stepped
 
@@ -186,7 +179,7 @@ class TorchScheduler(Callback):
     def _step(self) -> None:
         if self.begun: return self.scheduler.step()
         self.begun = True
-        with _no_order_warning(): self.scheduler.step()
+        with silenced(_TOO_EARLY): self.scheduler.step()
 
     def _look(self) -> None:
         "Step the scheduler with this epoch's value in the column `monitor`, if there is one"

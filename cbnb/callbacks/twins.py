@@ -23,12 +23,8 @@ def settings(cb: Any) -> Any:
     "Return the class, arguments and switches of a callback in a form that can be compared with `==`"
     if wrapped(cb) is not cb: return comparable(type(cb)), settings(made_by(cb))
     if isinstance(cb, (type, functools.partial)) or not hasattr(cb, '__dict__'): return comparable(cb)
-    return comparable(type(cb)), comparable(_configuration(cb))
-
-def _configuration(cb: Any) -> dict[str, Any]:
-    "Return the arguments and switches of a callback. For a foreign callback, return all attributes except its learner"
-    if not isinstance(cb, Configured): return {k: v for k, v in vars(cb).items() if k not in _LINKS}
-    return configuration(cb)
+    held = configuration(cb) if isinstance(cb, Configured) else {k: v for k, v in vars(cb).items() if k not in _LINKS}
+    return comparable(type(cb)), comparable(held)
 
 _LINKS = ('learn', '_learn', '_shadows')
 

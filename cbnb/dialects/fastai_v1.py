@@ -32,10 +32,10 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b058d9b6
 from ..files import saving            # gives learners `save` and `load`
-from ..basics.text import plural, shell, warn_user
+from ..basics.text import log_nothing, plural, shell, warn_user
 from ..basics.nested import find_bs
 from ..basics.processes import any_over_processes, process_number
-from ..callback_list import made_by
+from ..callback_list import as_list, made_by
 from ..callbacks.csv_logger import append_rows, check_rows
 from ..files.atomic import check_writable
 from .fastai_v2 import set_bn_eval
@@ -45,11 +45,11 @@ from .fastai_v1_schedules import (
     annealing_linear, annealing_no, annealing_poly, fit_one_cycle, lr_find)
 from .fastai_v1_slots import (
     SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics)
-from ..callback_list import as_list
 from ..learner import Learner as NativeLearner
 from ..basics.arguments import as_choice, as_count, as_positive
 from ..display.chart import chart_figure
 from ..display.figures import WIDE, png_bundle, png_metadata
+from ..display.page_script import show_in_place
 from ..display.run_charts import losses_chart
 from ..recorder import Recorder as NativeRecorder
 
@@ -353,13 +353,9 @@ class ShowGraph(LearnerCallback):
         if last_metrics[0] is None: return
         run = self.learn.recorder.last()
         self.fig = chart_figure([losses_chart([run])], size=WIDE)
-        if shell(): self._display(f'losses of {plural(len(run.epochs), "epoch")}')
-
-    def _display(self, text: str) -> None:
-        from IPython.display import display
-        data, meta = png_bundle(self.fig, text), png_metadata(self.fig, text)
-        if self.shown: self.shown.update(data, raw=True, metadata=meta)
-        else: self.shown = display(data, raw=True, metadata=meta, display_id=True)
+        if not shell(): return
+        text = f'losses of {plural(len(run.epochs), "epoch")}'
+        self.shown = show_in_place(png_bundle(self.fig, text), self.shown, metadata=png_metadata(self.fig, text))
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #6413792c
 class Recorder(LearnerCallback):
@@ -451,7 +447,7 @@ class Learner(NativeLearner):
         if not add_time: cbs.append(NativeRecorder(add_time=False))
         super().__init__(data, model, loss_func, opt_func, metrics=metrics, wd=wd, path=path,
                          model_dir=model_dir, cbs=cbs, **others)
-        if silent: self.logger = _no_row
+        if silent: self.logger = log_nothing
 
     @property
     def data(self) -> Data:
@@ -533,7 +529,6 @@ class Learner(NativeLearner):
         return self
 
 def _as_given(groups: list, model: nn.Module) -> list: return groups
-def _no_row(row: list) -> None: "Ignore a row of the table of epochs"
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b8b570af
 Rank0Tensor = Tensor                                        # a tensor without dimensions

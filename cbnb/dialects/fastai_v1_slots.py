@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from typing import Any
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #e006936d
-import torch
 from torch import Tensor
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #f6ff131a
+from ..basics.buffers import Smoother
 from ..basics.text import snake_name, warn_user
 from ..callbacks.twins import warn_shadow
 from ..basics.nested import find_bs
@@ -212,8 +212,7 @@ class CallbackHandler:
     def new_state(self) -> None:
         "Create a new state for a fit"
         self.state_dict: dict[str, Any] = dict(epoch=0, iteration=0, num_batch=0, skip_validate=False)
-        self.smooth: Any = None                                # the weighted sum of the losses, a tensor; None: no loss yet
-        self.past = 1.                                         # the weight of the losses before the first
+        self.smoother = Smoother(self.beta)                    # of the losses
         self.said_by: dict[str, tuple[Any, Callable]] = {}     # entry -> the callback and the method that changed it
         self.warned = False                                    # `_validation_is_meant` warns once
         self.asked: list[tuple[Any, ...]] | None = None                  # those whose `on_epoch_end` was called early
@@ -286,10 +285,8 @@ class CallbackHandler:
         Returns:
             the loss to use, and whether to skip the backward pass
         """
-        state, new = self.state_dict, loss.detach().float()       # stays on its device, without waiting
-        if self.smooth is None: self.smooth = torch.zeros_like(new)
-        self.smooth, self.past = self.smooth.lerp(new, 1 - self.beta), self.past*self.beta
-        state['last_loss'], state['smooth_loss'] = loss, self.smooth/(1 - self.past)
+        state = self.state_dict
+        state['last_loss'], state['smooth_loss'] = loss, self.smoother.add(loss.detach().float())       # stays on its device, without waiting
         self('on_backward_begin', False)
         return state['last_loss'], state['skip_bwd']
 

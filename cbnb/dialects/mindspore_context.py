@@ -400,13 +400,11 @@ class MindSporeAdapter(Adapter):
         s.fire('on_train_begin', s.context)
 
     def before_train(self) -> None:
-        "Call `on_train_epoch_begin`"
         if (s := self.session) is None: return
         s.params.cur_epoch_num, s.in_epoch = self.learn.epoch + 1, True
         s.fire('on_train_epoch_begin', s.context)
 
     def before_batch(self) -> None:
-        "Call `on_train_step_begin` or `on_eval_step_begin` with the new batch"
         s, learn = self.session, self.learn
         if s is None or not (s.evaluation or learn.training): return
         now, phase = (s.evaluation, 'eval') if s.evaluation else (s, 'train')
@@ -483,7 +481,6 @@ class MindSporeAdapter(Adapter):
         return dict(step=s.step, params={k: v for k, v in found.items() if not isinstance(v, Held)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Restore the step and the context in the session of the running fit"
         if not (state and (s := self.session)): return
         s.step = state['step']
         s.params.update(state['params'])

@@ -256,11 +256,6 @@ def load_learner(fname: str | Path, cpu: bool = True, trust: bool = False, model
         **parts: for '.cbnb': other arguments of `Learner`, which replace those in the file
     Returns:
         a learner without optimizer state
-    Example:
-        from cbnb.toy import line_learner
-        line = line_learner()
-        line.export('line.cbnb')
-        assert load_learner('line.cbnb', model=line.model).model is line.model
     """
     if Path(fname).suffix != '.cbnb': learn = _load_pickle(fname, cpu, trust, model, parts)
     else:

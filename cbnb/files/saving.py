@@ -299,13 +299,7 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
     Returns:
         this learner
     Raises:
-        TypeError: load() takes the name of a file, not a dict: for a state dict, call learn.model.load_state_dict(...)
-    Example:
-        from cbnb.toy import wave_learner
-        wave = wave_learner()
-        wave.save('untrained')
-        wave.fit(1)
-        assert wave.load('untrained', with_opt=False).validate() == wave_learner().validate()
+        TypeError: load() reads a file, and got a dict: for a state dict, learn.model.load_state_dict(...)
     """
     if isinstance(file, Mapping): raise TypeError('load() takes the name of a file, not a dict: for a state dict, call learn.model.load_state_dict(...)')
     path, had, why_not = self.model_file(file), self.opt, None

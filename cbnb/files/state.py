@@ -239,12 +239,6 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
         state: state from `Learner.state_dict`
     Raises:
         ValueError: {why}; nothing was changed
-    Example:
-        from cbnb.toy import line_learner
-        trained, line = line_learner(), line_learner()
-        trained.fit(1)
-        line.load_state_dict(trained.state_dict())
-        assert line.model.a.item() == trained.model.a.item()
     """
     made = self.opt is None and bool(state['opts'])
     if made: self.create_opt()

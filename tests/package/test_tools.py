@@ -166,7 +166,8 @@ def test_page_fetches_nothing():
 def test_widgets_leave_the_picture_that_they_show_besides():
     view = {"application/vnd.jupyter.widget-view+json": {"model_id": "box"}}
     own, alone = new_output("display_data", data={**view, "text/html": "its own picture"}), new_output("display_data", data={**view})
-    nb = new_notebook(cells=[ran("dashboard", own, alone)], metadata={"widgets": {"state": {}}})
+    cleared = new_output("display_data", data={"text/plain": ""})  # such as the bar of a long validation
+    nb = new_notebook(cells=[ran("dashboard", own, alone, cleared)], metadata={"widgets": {"state": {}}})
     (left,) = notebooks.without_widgets(nb).cells[0].outputs
     assert left.data == {"text/html": "its own picture"} and "widgets" not in nb.metadata
 
