@@ -233,7 +233,7 @@ class _Call:
     def give_up(self, why: str) -> None:
         "Call the plain function from now on, and warn"
         self.failed = why
-        warn_user(f'Compile: the fit continues without compiled code, for {why}')
+        warn_user(f'Compile: the fit continues without compiled code, because {why}')
 
     def note(self, args: tuple, kwargs: dict[str, Any], began: float, n: int, breaks: dict[str, int]) -> None:
         "Record a compilation during a call, given the time and the counts of graphs and graph breaks before the call"
@@ -426,7 +426,7 @@ class Compile(Callback):
         call = self.kept.call
         if call.off or not (why := _watched(self.learn, self.kept.hooks)): return
         call.off = True
-        warn_user(f'Compile: this fit runs without compiled code, which calls no new hooks, and {why}')
+        warn_user(f'Compile: this fit runs without compiled code, which would not call new hooks, and {why}')
 
     def after_epoch(self):
         learn, call = self.learn, self.kept.call

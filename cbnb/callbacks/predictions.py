@@ -84,7 +84,7 @@ def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
     elif _takes_reduction(loss_func): yield partial(loss_func, reduction='none')
     else:
         raise TypeError(f'{title_of(loss_func)} cannot give a loss for each item: it has no attribute and no argument `reduction`. '
-                        "Give it the argument reduction, which may be 'none', or leave with_loss out")
+                        "Add an argument reduction, where 'none' returns the loss of each item, or leave with_loss out")
 
 # %% ../../nbs/callbacks/predictions.ipynb #a1c0de02
 def _one_item(batch: Any, i: int, n: int) -> Any:

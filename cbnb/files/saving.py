@@ -299,7 +299,7 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
     Returns:
         this learner
     Raises:
-        TypeError: load() reads a file, and got a dict: for a state dict, learn.model.load_state_dict(...)
+        TypeError: load() takes the name of a file, not a dict: for a state dict, call learn.model.load_state_dict(...)
     """
     if isinstance(file, Mapping): raise TypeError('load() takes the name of a file, not a dict: for a state dict, call learn.model.load_state_dict(...)')
     path, had, why_not = self.model_file(file), self.opt, None
