@@ -65,10 +65,10 @@ class Space:
     def _check(self, name: str, values: Any) -> None:
         if isinstance(values, tuple):
             low, high = values[:2]
-            if not low < high or values[2:] and low <= 0: raise ValueError(f"{name}={values!r}: a range is (low, high) with low < high, and with 'log' above 0")
+            if not low < high or values[2:] and low <= 0: raise ValueError(f"{name}={values!r}: a range should be (low, high) or (low, high, 'log'), with low < high, and for 'log' with low above 0")
         elif not values: raise ValueError(f'{name}=[] has no values: list at least one')
         elif len({str(word_of(v)) for v in values}) < len(values): raise ValueError(
-            f'{name} has several values that are written as {str(word_of(values[0]))!r}: give names to them, such as strings, and choose by name in the function for make')
+            f'{name} has several values that the table would show as {str(word_of(values[0]))!r}: pass strings as values, and choose by string in the function for make')
 
     def grid(self) -> list[dict[str, Any]] | None:
         "Return all combinations. None: there is a range"

@@ -193,7 +193,7 @@ def test_what_cannot_be_swept_is_said_before_the_first_run():
         learn.sweep(dict(lr=[0.1]))
     with pytest.raises(ValueError, match="pass n, the number of runs"):
         learn.sweep(dict(lr=(0.1, 1.0)), 2)
-    with pytest.raises(ValueError, match="several values that are written as"):
+    with pytest.raises(ValueError, match="several values that the table would show as"):
         Space(dict(loss=[nn.MSELoss(), nn.MSELoss()]))
     with pytest.raises(ValueError, match="has no values"):
         Space(dict(lr=[]))
