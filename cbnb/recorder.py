@@ -460,7 +460,7 @@ def load_state_dict(self: Recorder, state: dict[str, Any]) -> None:
     if train: self.train.load_state_dict({**train, 'metrics': found})
     if metrics and self.train.metrics and not found: say(
         f'{len(metrics)} processes had computed metrics on training batches, and there are {n_processes()}: '
-        'in this epoch they are those of the batches from here on')
+        'in this epoch, these metrics include only the remaining batches')
 
 # %% ../nbs/08_recorder.ipynb #f8837664
 Learner.recorder: Recorder  # type: ignore[misc]    # declared for editors and type checkers

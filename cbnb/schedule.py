@@ -51,7 +51,7 @@ class ParamScheduler(Callback):
     def before_fit(self) -> None:
         if n_batches(self.learn.dls.train) is None and self.learn.fit_length is None: raise ValueError(
             'a schedule needs to know how many batches an epoch has, and the training loader has no '
-            "length: wrap it in Batches(make, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
+            "length: wrap it in Batches(lambda: loader, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
         self.places = [(*_place(self.learn, name, sched), sched) for name, sched in self.scheds.items()]
 
     def before_batch(self) -> None:
@@ -185,7 +185,7 @@ class SchedCombined:
         scheds: Sequence[Schedule],   # schedules, one per share
     ) -> None:
         pcts, scheds = [float(p) for p in pcts], list(scheds)
-        if len(pcts) != len(scheds): raise ValueError(f'{len(pcts)} shares for {len(scheds)} schedules: pass one share for each schedule')
+        if len(pcts) != len(scheds): raise ValueError(f'there are {len(pcts)} shares for {len(scheds)} schedules: pass one share for each schedule')
         if any(p < 0 for p in pcts) or abs(sum(pcts) - 1) > 1e-6:
             raise ValueError(f'the shares {pcts} should be 0 or more and add up to 1, not {sum(pcts):g}')
         self.parts = [(p, sched) for p, sched in zip(pcts, scheds) if p > 0]
@@ -317,6 +317,6 @@ def fit_one_cycle(self: Learner, n_epoch: int | str, lr_max: Any = None, div: fl
     """
     found = getattr(self, 'lr_finder_result', None)
     if lr_max is None and found is not None and found.lr is None:      # the caller may have passed `found.lr`
-        warnings.warn(f'lr_find made no suggestion, so lr_max is learn.lr={self.lr!r}', stacklevel=user_level())
+        warnings.warn(f'lr_find made no suggestion, so lr_max is learn.lr={self.lr!r}. To choose another rate, pass lr_max', stacklevel=user_level())
     cbs = [OneCycle(lr_max, div, div_final, pct_start, moms), *as_list(cbs)]
     self.fit(n_epoch, lr_max, wd, cbs, reset_opt, start_epoch, resume=resume, keep_best=keep_best)

@@ -326,7 +326,7 @@ def split_result(
     rest = {k: v for k, v in entries.items() if k not in numbers and v is not None}
     if needs_loss and 'loss' not in entries and len(numbers) > 1: raise TypeError(
         f'a dict with the numbers {", ".join(map(str, numbers))} has no entry "loss": add the number to train, such as '
-        'dict(loss=total, ...). The others become columns. For one optimizer per loss, see MultiLossStep')
+        'dict(loss=total, ...). The other entries become columns. For one optimizer per loss, use MultiLossStep')
     name = 'loss' if 'loss' in entries or not needs_loss else next(iter(numbers), None)
     loss = numbers.pop(name, None)
     if needs_loss and loss is None: loss = rest.pop('loss', None)

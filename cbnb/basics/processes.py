@@ -131,7 +131,7 @@ def write_shards(
         if dist.get_rank(): return
         held = sum(chunk.sizes.numel() for t in _read_shapes(folder).values() for chunk in t.chunks)
         if held < sum(t.numel() for t in parts): raise OSError(
-            f'{folder} has not the parts of all processes: choose a folder that all machines share')
+            f'{folder} does not contain the parts of all processes: choose a folder that all machines share')
     return written
 
 def _read_shapes(folder: str | Path) -> dict[str, Any]:

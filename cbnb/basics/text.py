@@ -136,8 +136,7 @@ def lower_is_better(name: str,    # name of a loss or metric, such as `valid_los
     if not found and name not in _named:
         _named.add(name)
         warnings.warn(f'the name {name!r} does not say whether lower values are better, so higher values count as better. '
-                      f"Pass comp='min' or comp='max' to a tracker, or add the name to HIGHER or LOWER of cbnb.basics.text, "
-                      'which checkpoints and compare read, too', stacklevel=user_level())
+                      "Pass comp='min' or comp='max' to the callback, or add the name to HIGHER or LOWER in cbnb.basics.text", stacklevel=user_level())
     return found < 0
 
 # %% ../../nbs/basics/text.ipynb #7665eb24

@@ -143,7 +143,7 @@ _REMEDIES = {
                           'tools (macOS: xcode-select --install), or the Build Tools of Visual Studio (Windows)',
     'Python.h': 'the headers of Python are missing: install python3-dev',
     'TritonMissing': 'triton is missing, which a GPU needs: pip install triton',
-    'GPUTooOldForTriton': "the GPU is too old for triton: backend='cudagraphs' or 'aot_eager' does without it"}
+    'GPUTooOldForTriton': "the GPU is too old for triton: backend='cudagraphs' or 'aot_eager' works without it"}
 
 def _failure(e: BaseException | None) -> str:
     "Describe a compiler error in one sentence, with the remedy if it is known"
@@ -233,7 +233,7 @@ class _Call:
     def give_up(self, why: str) -> None:
         "Call the plain function from now on, and warn"
         self.failed = why
-        warn_user(f'Compile: the fit continues without compiled code, for {why}')
+        warn_user(f'Compile: the fit continues without compiled code, because {why}')
 
     def note(self, args: tuple, kwargs: dict[str, Any], began: float, n: int, breaks: dict[str, int]) -> None:
         "Record a compilation during a call, given the time and the counts of graphs and graph breaks before the call"
@@ -352,7 +352,7 @@ def _use_step(learn: Learner, call: _Call) -> None:
     "Replace the plain steps of the learner by compiled ones until the fit ends. For a custom step, raise `ValueError`"
     if type(step := learn.train_step) is not Step: raise ValueError(
         f"what='step' compiles the predictions and the loss of the plain step, and this learner has a "
-        f"{type(step).__name__}: what='model' compiles the model that it calls")
+        f"{type(step).__name__}: pass what='model' to compile only the model")
     if learn.loss_func is None: raise ValueError("what='step' compiles the loss function, and the learner has none: pass loss_func to the learner, or what='model'")
     learn.undo.set(learn, 'chooses_eval_step', learn.chooses_eval_step)      # assigning a step changes it
     for name in ('eval_step', 'train_step'):
@@ -426,7 +426,7 @@ class Compile(Callback):
         call = self.kept.call
         if call.off or not (why := _watched(self.learn, self.kept.hooks)): return
         call.off = True
-        warn_user(f'Compile: this fit runs without compiled code, which calls no new hooks, and {why}')
+        warn_user(f'Compile: this fit runs without compiled code, which would not call new hooks, and {why}')
 
     def after_epoch(self):
         learn, call = self.learn, self.kept.call

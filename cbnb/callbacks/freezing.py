@@ -29,7 +29,7 @@ def freeze_to(self: Learner, n: int, train_bn: bool = True) -> None:
     if len(self.opt.param_groups) == 1 and n != 0:
         warn_user('freezing has no effect with one parameter group: pass a `splitter` to the learner')
         return
-    if n == len(self.opt.param_groups): warn_user('all parameter groups are frozen now')
+    if n == len(self.opt.param_groups): warn_user('all parameter groups are frozen now: call learn.freeze_to(-1) to train the last one')
     freeze_groups(self.opt, n, norm_params(self.model) if train_bn else ())
 
 # %% ../../nbs/callbacks/freezing.ipynb #5a684189

@@ -216,8 +216,8 @@ class HookCallback(Callback):
         hook: function of [callback,] module, input, output; None: the method `hook`
         **events: functions to use as methods, such as `after_fit=f`
     Raises:
-        TypeError: remove_end=False: the hooks of a callback are removed when the fit ends. To keep hooks after the fit, use
-            Hooks(modules, f), and call its method remove
+        TypeError: remove_end=False is not supported, because the hooks of a callback are always removed when the fit ends:
+            to keep hooks, use Hooks(modules, f), and call its method remove() later
     Example:
         from cbnb.toy import wave_learner
         shapes = []
@@ -230,8 +230,8 @@ class HookCallback(Callback):
     def __init__(self, modules: Any = None, every: int | None = None, is_forward: bool = True, detach: bool = True, cpu: bool = False,
             include_paramless: bool = False, hook: Callable[..., Any] | None = None, **events: Callable[[Callback], Any]):
         if not events.pop('remove_end', True): raise TypeError(
-            'remove_end=False: the hooks of a callback are removed when the fit ends. '
-            'To keep hooks after the fit, use Hooks(modules, f), and call its method remove')
+            'remove_end=False is not supported, because the hooks of a callback are always removed '
+            'when the fit ends: to keep hooks, use Hooks(modules, f), and call its method remove() later')
         super().__init__(**{name: _after_own(getattr(HookCallback, name, None), f)
                             for name, f in events.items() if f is not None})
         if hook is None: _check_own_hook(self)
@@ -401,8 +401,8 @@ class ActivationStats(HookCallback):
 
     def _table(self, i: int | str) -> Tensor:
         "Return all rows of the layer with number or name `i`"
-        if not self.layers: raise ValueError('nothing has been recorded yet: fit first, '
-                                             'with this callback among the cbs')
+        if not self.layers: raise ValueError('nothing has been recorded yet: pass '
+                                             'this callback to a fit first')
         if self.waiting: self._stack()
         names = list(self.layers)
         if i in names: return self.rows[i].read()

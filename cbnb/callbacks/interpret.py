@@ -489,12 +489,12 @@ class Interpretation:
     Args:
         found: the result of `predictions`
     Raises:
-        ValueError: an interpretation compares predictions with targets, and this loader has no targets:
-            learn.show_results() shows predictions alone
+        ValueError: an interpretation compares predictions with targets, and this loader has no targets: to show predictions
+            alone, call learn.show_results()
     """
     def __init__(self, found: Predictions):
         if found.targets is None: raise ValueError(
-            'an interpretation compares predictions with targets, and this loader has no targets: learn.show_results() shows predictions alone')
+            'an interpretation compares predictions with targets, and this loader has no targets: to show predictions alone, call learn.show_results()')
         self.found, self.task = found, found.task               # 'classes', 'labels', 'values', 'maps' or 'other'
         self.preds, self.targets = found.preds, found.targets   # one row per item: probabilities or values
         self.decoded = found.decoded                            # decoded predictions, in the form of `targets`

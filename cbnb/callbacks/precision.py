@@ -72,7 +72,7 @@ def check_autocast(device_type: str, dtype: torch.dtype) -> None:
         except (RuntimeError, UserWarning) as e:
             raise ValueError(f'{device_type} has no autocast to {dtype}: pass another amp_mode ({e})') from e
     if device_type == 'cuda' and dtype is torch.bfloat16 and not torch.cuda.is_bf16_supported(False):
-        warn_user('this GPU emulates bf16, slower than float32: it is made for learn.to_fp16()')
+        warn_user('this GPU only emulates bf16, which is slower than float32: use learn.to_fp16()')
 
 # %% ../../nbs/callbacks/precision.ipynb #4d9d05b4
 def device_of(learn: Learner) -> torch.device:
@@ -98,7 +98,7 @@ def check_fp16(learn: Learner) -> None:
         'combine both in MultiOptimizer([...]), or use learn.to_bf16(), which needs no scale')
     if any(p.dtype is torch.float16 for g in opt.param_groups for p in g['params']): raise TypeError(
         'the weights are in float16, where small updates are lost: call model.float(). Mixed precision keeps the weights '
-        'in float32, and casts them for each product')
+        'in float32, and casts them in each operation')
 
 # %% ../../nbs/callbacks/precision.ipynb #87fffe19
 AMP_MODES = dict(bf16=torch.bfloat16, fp16=torch.float16)
@@ -226,7 +226,7 @@ class MixedPrecision(Callback):
             if self.checked: scaler.unscale_(learn.opt)
         if not self.honoured: raise TypeError(
             f'{type(learn.train_step).__name__}.backward did not differentiate learn.loss_grad, so fp16 cannot scale '
-            'its loss: use learn.loss_grad there, or learn.to_bf16(), which needs no scale')
+            'its loss: call learn.loss_grad.backward() there, or use learn.to_bf16(), which needs no scale')
 
     def _watch(self, loss: Tensor) -> None:
         "Note whether the backward pass reaches the scaled loss"
@@ -237,9 +237,9 @@ class MixedPrecision(Callback):
         self.behind, self.since = self.behind + self.since, 0
         if self.scale < 1 and not self.told:
             self.told = True
-            warn_user(f'the loss scale fell to {self.scale:g} in {self.learn.where()}: the gradients are infinite or nan '
-                      'without any scale, and the weights do not change. Look at the loss, lower the rate, clip, or '
-                      'use learn.to_bf16()')
+            warn_user(f'the loss scale fell to {self.scale:g} in {self.learn.where()}: even without a scale, '
+                      'the gradients are infinite or nan, so the weights do not change. Check the loss, lower the rate, '
+                      'clip the gradients, or use learn.to_bf16()')
         raise CancelStepException()
 
 # %% ../../nbs/callbacks/precision.ipynb #123612c9
@@ -319,7 +319,7 @@ class ChannelsLast(Callback):
     def before_fit(self):
         learn = self.learn
         if not (laid := [(p, p.stride(), _channels_last(p)) for p in _four_d(learn.model)]): raise ValueError(
-            'ChannelsLast has nothing to do, because the model has no weights with 4 dimensions, as those of nn.Conv2d: leave it out')
+            'ChannelsLast has no effect, because the model has no weights with 4 dimensions, such as those of nn.Conv2d: leave it out')
         learn.undo.set(self, 'laid', laid)
         learn.undo.callback(self._lay_out, laid, 1, learn.opt)
         self._lay_out(laid, 2, learn.opt)

@@ -84,7 +84,7 @@ def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
     elif _takes_reduction(loss_func): yield partial(loss_func, reduction='none')
     else:
         raise TypeError(f'{title_of(loss_func)} cannot give a loss for each item: it has no attribute and no argument `reduction`. '
-                        "Give it the argument reduction, which may be 'none', or leave with_loss out")
+                        "Add an argument reduction, where 'none' returns the loss of each item, or leave with_loss out")
 
 # %% ../../nbs/callbacks/predictions.ipynb #a1c0de02
 def _one_item(batch: Any, i: int, n: int) -> Any:
@@ -106,10 +106,10 @@ def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable
     for i in range(n):
         try: item = [_one_item(v, i, n) for v in (pred, *yb)]
         except ValueError as e: raise TypeError(f'{name} cannot give a loss for each item: it has no attribute and no argument `reduction`, '
-            f"and the batch cannot be cut into items, because {e}. Give the loss function the argument reduction, which may be 'none'") from e
+            f"and the batch cannot be cut into items, because {e}. Add an argument reduction to the loss function, where 'none' returns the loss of each item") from e
         try: found.append(_loss_and_weight(loss_func, item, batch_weight))
         except Exception as e: raise TypeError(f'{name} cannot give a loss for each item: for one item alone it raises {e!r}. '
-            "Give it the argument reduction, which may be 'none'") from e
+            "Add an argument reduction, where 'none' returns the loss of each item") from e
     losses, weights = map(torch.stack, zip(*found))
     _compare_with_batch(name, losses, weights, loss_of(loss_func(pred, *yb)).detach().mean())
     return losses, weights
@@ -129,8 +129,8 @@ def _compare_with_batch(name: str, losses: Tensor, weights: Tensor, whole: Tenso
     rounding = max(1e-3, 4*torch.finfo(losses.dtype).eps)*losses.abs().max()
     mean = (losses*weights).sum()/weights.sum()
     if torch.minimum((mean - whole).abs(), (losses.sum() - whole).abs()) > rounding: warn_user(
-        f'the losses of single items are those that {name} returns for an item alone, and their mean is not the loss of the batch: {name} compares '
-        'the items of a batch, or they do not count alike: Learner(..., batch_weight=lambda pred, y: (y != pad).sum())')
+        f'{name} was called with one item at a time, and the mean of these losses is not the loss of the batch: {name} compares items with each other, '
+        'or weights them. If it weights them, pass their weight, such as Learner(..., batch_weight=lambda pred, y: (y != pad).sum())')
 
 
 # %% ../../nbs/callbacks/predictions.ipynb #630ba59b
@@ -383,8 +383,8 @@ def _warn_of_scores(learn: Learner, preds: Any, targets: Any) -> None:
     f, y = learn.loss_func, targets[0] if isinstance(targets, (tuple, list)) and len(targets) == 1 else targets
     if not (inspect.isroutine(f) or isinstance(f, (nn.Module, partial))) or _kind(f) is not None or hasattr(f, 'decodes') or hasattr(f, 'activation'): return
     if not (isinstance(preds, Tensor) and isinstance(y, Tensor)) or y.is_floating_point() or preds.ndim != 2 or y.ndim != 1 or preds.shape[1] < 2: return
-    warn_user(f'{getattr(f, "__name__", type(f).__name__)} is a loss of your own, so the decisions are the outputs of the model, and not classes. Give it the two '
-              'methods, as loss_func.activation = lambda p: p.softmax(1) and loss_func.decodes = lambda p: p.argmax(1)')
+    warn_user(f'{getattr(f, "__name__", type(f).__name__)} does not say how to decode outputs, so the decisions are the outputs of the model, not classes. '
+              'Set loss_func.activation = lambda p: p.softmax(1) and loss_func.decodes = lambda p: p.argmax(1)')
 
 def _decoded(loss_func: Any, preds: Any) -> Any:
     "Return the decisions for predictions that the loss can decode, and other predictions unchanged"

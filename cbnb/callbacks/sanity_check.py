@@ -192,11 +192,11 @@ def _what_differs(learn: Learner, n: int, precision: float, whole: float, revers
     adds_up, between = abs(whole - first - last) <= rounding, min(first, last) - rounding <= whole <= max(first, last) + rounding
     if not (abs(whole - reverse) <= rounding < abs(whole - mean) and (adds_up or between)): return None
     name = type(learn.model).__name__ if learn.loss_func is None else title_of(learn.loss_func)
-    found = (f'the loss that {name} computes is no mean over items: it is {whole:.6g} for a validation batch of {plural(n, "item")}, '
+    found = (f'the loss that {name} computes is not a mean over items: it is {whole:.6g} for a validation batch of {plural(n, "item")}, '
              f'and {first:.6g} and {last:.6g} for its halves, whose mean is {mean:.6g}. ')
     if adds_up: return found + 'The losses add up, so valid_loss depends on the size of the batches: return the mean over the items'
-    return found + ('So valid_loss and accumulated gradients depend on how the data are cut into batches. If the loss is a mean over something '
-                    'else, such as tokens or weighted items, pass a function that returns their number or the sum of the weights, such as '
+    return found + ('So valid_loss and accumulated gradients depend on how the data are cut into batches. If the loss is a mean over tokens or '
+                    'weighted items, pass a function that returns their number or the sum of the weights, such as '
                     'Learner(..., batch_weight=lambda pred, y: (y != pad).sum()). If it compares items with each other, or takes the root of a mean, '
                     'no weight can change this')
 
@@ -243,7 +243,7 @@ def sanity_check(
         except Exception as e:
             learn.note_place(e, 0)
             for note in learn.error_notes: note(learn, e, batch)
-            e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
+            e.add_note('this validation batch was tried before the first epoch: pass Learner(..., sanity_check=False) to skip this check')
             raise
     vars(learn)['compared_loss'] = _computes(learn)
     if said: warn_user(said)

@@ -50,7 +50,7 @@ def _n_steps(learn: Learner, every: str, epochs: int | None = None) -> int:
     if length: n = length.n
     elif in_epoch is None: raise ValueError(
         'the scheduler needs to know how many batches an epoch has, and the training loader has no '
-        "length: wrap it in Batches(make, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
+        "length: wrap it in Batches(lambda: loader, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
     else: n *= in_epoch
     if every == 'batch' or window == 1: return n
     whole, rest = divmod(n, in_epoch or n)
@@ -64,15 +64,15 @@ def _check_alone(learn: Any) -> None:
     "Raise `ValueError` if an active `ParamScheduler` of the learner sets the learning rate"
     for cb in learn.cbs:
         if isinstance(cb, ParamScheduler) and cb.run and 'lr' in getattr(cb, 'scheds', ()):
-            raise ValueError(f'{cb} also sets the learning rate, so it or TorchScheduler would overwrite the rates of '
-                             'the other: use plain fit(cbs=TorchScheduler(...)), or leave TorchScheduler out')
+            raise ValueError(f'{cb} and TorchScheduler would both set the learning rate: use plain '
+                             'learn.fit(n_epoch, cbs=TorchScheduler(...)), or leave TorchScheduler out')
 
 # %% ../../nbs/callbacks/schedulers.ipynb #08223c0a
 def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
     "Raise `TypeError` if `made` is no scheduler, and `ValueError` if it does not match `monitor`"
     plateau = isinstance(made, ReduceLROnPlateau)
     if not hasattr(made, 'step'):
-        raise TypeError(f'make returned {made!r}, which has no step: return the scheduler')
+        raise TypeError(f'make returned {made!r}, which has no method step: return the scheduler')
     if plateau and not monitor:
         raise ValueError("ReduceLROnPlateau needs a column to watch: pass monitor='valid_loss'")
     if not monitor: return
@@ -162,7 +162,7 @@ class TorchScheduler(Callback):
         g, n = self.learn.opt.param_groups[0], self.n_followed
         if float(g['lr']) < 1e-6*float(g.get('initial_lr', 0)): warn_user(
             f'{type(self.scheduler).__name__} steps after each update, {plural(n, "time")} in this epoch, and has reduced the learning rate '
-            f"from {number(float(g['initial_lr']))} to {number(float(g['lr']))}. For a step each epoch: TorchScheduler(..., every='epoch')")
+            f"from {number(float(g['initial_lr']))} to {number(float(g['lr']))}. To step once an epoch, pass TorchScheduler(..., every='epoch')")
 
     def _follow_updates(self) -> None:
         while self.n_followed < self.learn.train_updates:

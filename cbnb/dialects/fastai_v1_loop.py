@@ -340,8 +340,8 @@ def _added(recorder: Recorder) -> Sequence[str]:
 
 def _warn_of_late_values(recorder: Recorder) -> None:
     if not (late := getattr(recorder, 'added_values', None)): return
-    warn_user(f'recorder.add_metrics: {late} came after the row of the epoch, and is left out. '
-              'Give the callback _order = -20, so that it is called before the recorder')
+    warn_user(f'recorder.add_metrics({late}) was called after the row of the epoch was written, which therefore lacks these values: '
+              'set _order = -20 in the callback, so that it is called before the recorder')
     late.clear()
 
 def _as_tuple(values: Any) -> tuple[Any, ...]: return tuple(values) if isinstance(values, (tuple, list)) else (values,)

@@ -234,7 +234,7 @@ def warn_old_names(cbs: list[Any]) -> None:
                   if (method := listener(cb, name)) is not None and method == getattr(cb, place, None) != getattr(cb, name, None)})
     if old: warnings.warn(
         f'{", ".join(f"{type(cbs[i]).__name__}.{place}" for i, place in old)}: old names, which are called in training and in '
-        'evaluation; prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
+        'evaluation. Add the prefix on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c
 def length(dl: Any, n: int = 1) -> dict[str, int]:
@@ -364,8 +364,8 @@ class Session:
         if hasattr(type(cb), '__exit__'): self.entered.append(cb)
         if entered is cb or isinstance(entered, Callback): return entered
         if entered is not None: warn_user(
-            f'{type(cb).__name__}.__enter__ returned {entered!r}, which is no callback: '
-            'the callback itself is used')
+            f'{type(cb).__name__}.__enter__ returned {entered!r}, which is not a callback, so the '
+            'callback itself is used: return self')
         return cb
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #50d8d010

@@ -159,7 +159,7 @@ class Profile:
     def __sub__(self, before: 'Profile') -> 'Comparison': return Comparison(before, self)
 
     def __enter__(self) -> Any: raise TypeError(
-        'learn.profile() returns the times of a fit that it has already made and undone. To measure a fit of yours, write: with learn.profiling() as p:')
+        'learn.profile() returns the times of a fit that it has already made and undone. To measure a fit that you keep, put it into a block, `with learn.profiling() as p:`')
 
     def __exit__(self, *exc: Any) -> None: pass
 

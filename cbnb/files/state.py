@@ -146,7 +146,7 @@ def load_opt_state(opt: Any, state: Mapping[str, Any]) -> None:
 def opt_differs(opt: Any, model: Any, state: Mapping[str, Any]) -> str | None:    # the reason as text; None: the state fits
     "Return why a state does not fit an optimizer, or None if it fits"
     mine = opt_state(opt, model)
-    if mine['kind'] != state['kind']: return f"it is that of {state['kind']}, and this one is {mine['kind']}"
+    if mine['kind'] != state['kind']: return f"it is that of {state['kind']}, and this learner has {mine['kind']}"
     return groups_differ(state['groups'], mine['groups'], state['names'], mine['names'])
 
 # %% ../../nbs/files/state.ipynb #2635858a
