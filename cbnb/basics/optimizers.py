@@ -6,8 +6,7 @@
 __all__ = ['SCHEDULER_KEYS', 'LENT', 'hyper_key', 'known_hypers', 'get_hyper', 'no_such_hyper', 'set_hyper', 'write_hyper',
            'set_wd', 'state_keys', 'noted_hypers', 'save_hypers', 'spread_lrs', 'freeze_groups', 'norm_params',
            'total_norm', 'is_opt', 'check_opt_func', 'checked_lr', 'own_rates', 'warn_of_next_rate', 'taken_rates',
-           'held_params', 'MultiOptimizer', 'Hypers', 'LentNames', 'with_names', 'lend_names', 'AllHypers',
-           'HyperNames', 'lend_hypers']
+           'held_params', 'MultiOptimizer', 'Hypers', 'AllHypers', 'HyperNames', 'lend_hypers']
 
 # %% ../../nbs/basics/optimizers.ipynb #62e1593d
 import functools
@@ -16,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack
 from numbers import Real
-from typing import Any, SupportsIndex
+from typing import Any
 
 # %% ../../nbs/basics/optimizers.ipynb #c645f60f
 import torch
@@ -391,32 +390,6 @@ class Hypers(MutableMapping):
     def __iter__(self) -> Iterator[str]: return iter(known_hypers(self.opt))
     def __len__(self) -> int: return len(known_hypers(self.opt))
     def __repr__(self) -> str: return repr(dict(self))
-
-# %% ../../nbs/basics/optimizers.ipynb #6747c636
-class LentNames:
-    "Base class of the method collections that `lend_names` adds to an optimizer"
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:      # a pickle or a copy gets the original class
-        whole: Any = super().__reduce_ex__(protocol)
-        _, (cls, *args), *state = whole
-        return _make, (_plain(cls), *args), *state
-
-@functools.cache
-def with_names(names: type[LentNames], cls: type) -> type:    # cached, because a compiled step would be compiled again for a new class
-    "Create a subclass of `cls` that also has the methods in `names`"
-    own = {name: v for base in reversed(names.__mro__[:-1]) for name, v in vars(base).items() if name not in _PER_CLASS}
-    return type(cls.__name__, (cls, names), own | dict(__module__=cls.__module__, _plain_class=_plain(cls)))
-
-_PER_CLASS = '__dict__', '__weakref__', '__module__', '__doc__'
-
-def _plain(cls: type) -> type: return getattr(cls, '_plain_class', cls)
-def _make(cls: type, *args: Any) -> Any: return cls.__new__(cls, *args)
-
-# %% ../../nbs/basics/optimizers.ipynb #99976328
-def lend_names(opt: Any, names: type, undo: ExitStack) -> None:
-    "Add the methods and properties of `names`, a subclass of `LentNames`, to an optimizer or another object until `undo` is unwound"
-    cls: Any = type(opt)
-    undo.callback(setattr, opt, '__class__', cls)
-    if not issubclass(cls, names): opt.__class__ = with_names(names, cls)
 
 # %% ../../nbs/basics/optimizers.ipynb #6b7a81ea
 class AllHypers(Sequence[Hypers]):

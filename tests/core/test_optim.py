@@ -20,23 +20,21 @@ from cbnb.basics.arguments import as_positive, as_python
 from cbnb.basics.fused import fuse, is_fused, update
 from cbnb.basics.optimizers import (
     Hypers,
-    LentNames,
     MultiOptimizer,
     freeze_groups,
     get_hyper,
     hyper_key,
     known_hypers,
     lend_hypers,
-    lend_names,
     norm_params,
     noted_hypers,
     save_hypers,
     set_hyper,
     spread_lrs,
     state_keys,
-    with_names,
     write_hyper,
 )
+from cbnb.dialects.fastai_v1_loop import LentNames, lend_names, with_names
 from cbnb.fit_opt import needs_closure, shares_params
 from cbnb.optim import belongs_to, make_opt, param_groups
 from helpers import ab, line_learner
