@@ -146,12 +146,6 @@ def error_rate(pred: Tensor, y: Tensor, axis: int | None = None, ignore_index: i
         ignore_index: label of targets that are left out
     Returns:
         a scalar between 0 and 1; nan if no target is left
-    Example:
-        import torch
-        from cbnb.toy import close
-        scores, classes = torch.tensor([[.9, .1], [.2, .8], [.6, .4]]), torch.tensor([0, 1, 1])
-        assert close(accuracy(scores, classes), 2/3)
-        assert close(error_rate(scores, classes), 1/3)
     """
     return 1 - accuracy(pred, y, axis, ignore_index)
 
@@ -350,14 +344,10 @@ def metric_on(metric: Any, *which: int | str | tuple[Any, ...], name: str | None
     Returns:
         a copy of the metric, for the chosen outputs
     Raises:
-        TypeError: metric_on(metric, ...): say which outputs, such as metric_on(metric, 0, 2)
+        TypeError: metric_on needs the outputs to compare, such as metric_on(metric, 0, 2)
         TypeError: metric_on() takes one metric: call it for each member of the collection
-    Example:
-        from cbnb.toy import mae
-        assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
-        assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
     """
-    if not which: raise TypeError('metric_on(metric, ...): say which outputs, such as metric_on(metric, 0, 2)')
+    if not which: raise TypeError('metric_on needs the outputs to compare, such as metric_on(metric, 0, 2)')
     [one, *more] = as_metrics([metric])
     if more: raise TypeError('metric_on() takes one metric: call it for each member of the collection')
     one = copy.copy(one)

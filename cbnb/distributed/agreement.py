@@ -141,8 +141,8 @@ class Group:
         each: list[Any] = [None]*self.n
         dist.all_gather_object(each, f'{place} ({self.where()})', group=self.control)
         self.fail('the processes have come to different places, where each waits for the others: ' + '; '.join(
-            f'process {i} at {at}' for i, at in enumerate(each)) + '. What processes do together, such as validate() and '
-            'get_preds(), has to be called in all of them')
+            f'process {i} at {at}' for i, at in enumerate(each)) + '. Call methods such as validate() and '
+            'get_preds() in all processes')
 
     def left(self, request: Request) -> None:
         "Tell the other processes that this process has left a part of the fit, unless one of them requested it"

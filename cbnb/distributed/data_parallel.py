@@ -479,8 +479,8 @@ class Distributed(Callback):
     def _check_updates(self) -> None:
         "Raise an error in all processes if they have not made the same number of updates"
         if self.apart: self.group.fail(
-            'a callback cancelled an update in one process, which other processes made, so their weights differ: cancel the '
-            'batch before its backward pass, or an update in all processes')
+            'a callback cancelled an update in one process but not in the others, so their weights differ: cancel the '
+            'batch before its backward pass, or the update in all processes')
 
     @property
     def _slot(self) -> Any: return getattr(self.wrapped, 'module', self.wrapped).slot

@@ -28,7 +28,7 @@ from ..basics.arguments import columns_hint, hinted
 from ..basics.nested import from_json
 from ..basics.patch import patch
 from ..basics.processes import process_number
-from ..basics.text import as_dataframe, lower_is_better, number, plural, warn_user
+from ..basics.text import as_dataframe, lower_is_better, named_direction, number, plural, warn_user
 from ..callback import Callback
 from ..files.checkpoints import checkpoints, read_checkpoint, read_manifest, remove_checkpoint, write_checkpoint
 from ..files.export import lacks, make_part
@@ -59,7 +59,7 @@ class Entry:
 
     def begin(self) -> None:
         "Start the record of the run that has begun"
-        if not (runs := self.new_runs()): return self.book._warn('it keeps what the Recorder records, and this learner has no Recorder: pass cbs=Recorder()')
+        if not (runs := self.new_runs()): return self.book._warn('a record has the values of the Recorder, and this learner has no Recorder: pass cbs=Recorder()')
         with self.book._warned():
             self.git = GitStatus()
             run, now = runs[-1], time.time()
@@ -134,7 +134,7 @@ def _words(tags: str | Iterable[str] | None) -> str:
     if tags is None or isinstance(tags, str): return tags or ''
     words = list(tags) if isinstance(tags, Iterable) else [tags]
     for word in words:
-        if not isinstance(word, str) or len(word.split()) != 1: raise ValueError(f"tags: {word!r} is not a word: pass 'baseline small' or ['baseline', 'small']")
+        if not isinstance(word, str) or len(word.split()) != 1: raise ValueError(f"tags={tags!r} should be words: pass 'baseline small' or ['baseline', 'small']")
     return ' '.join(words)
 
 _ENDS = threading.RLock()       # fits in several threads end one after another: a connection is for one thread at a time
@@ -149,7 +149,7 @@ class LabBook(Callback):
         weights: 'best', 'last' or 'best last': also keep these weights of each fit; the best by the validation loss of an
             epoch
     Raises:
-        ValueError: weights={weights}: pass 'best', 'last' or 'best last'
+        ValueError: weights={weights} should be 'best', 'last' or 'best last'
     Example:
         from cbnb.toy import line_learner
         own = LabBook('own')
@@ -172,7 +172,7 @@ class LabBook(Callback):
 
     @hinted
     def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str | Iterable[str] = '', weights: str = ''):
-        if set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={weights!r}: pass 'best', 'last' or 'best last'")
+        if set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={weights!r} should be 'best', 'last' or 'best last'")
         self.weights = weights
         self.folder, self.every, self.tags = Path(folder), float(every), _words(tags)
         self.file = self.folder.expanduser().resolve()/'runs.sqlite'
@@ -232,6 +232,12 @@ class LabBook(Callback):
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
         RestorePoints.on_take_back = (*RestorePoints.on_take_back, self._taken_back)
 
+    def __getattr__(self, name: str) -> Any:
+        try: return super().__getattr__(name)
+        except AttributeError:
+            if name in _INSTEAD: raise _no_attribute(self, name, 'a lab book') from None
+            raise
+
     def _write_ends(self, *new: Entry) -> None:
         "Write the ends of fits. If one cannot be written, the next fit or `close` tries again"
         with _ENDS:
@@ -254,6 +260,13 @@ class LabBook(Callback):
     def runs(self) -> list['LabRun']:
         "All runs, the oldest first"
         return self._read('ORDER BY id')
+
+    @property
+    def history(self) -> History:
+        "A history with all runs, the oldest first, as `compare` takes it"
+        history = History()
+        history.runs.extend(run.run for run in self.runs)
+        return history
 
     @contextlib.contextmanager
     def _around(self, learn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
@@ -286,7 +299,7 @@ class LabBook(Callback):
     def _warned(self) -> Iterator[None]:
         "Context manager that turns an error into a warning, because a record is no reason for a fit to fail"
         try: yield
-        except Exception as e: self._warn(f'it could not write {self.folder} ({type(e).__name__}: {e}). The fit goes on, and the next write includes these rows')
+        except Exception as e: self._warn(f'{self.folder} could not be written ({type(e).__name__}: {e}). The fit goes on, and the next write includes these rows')
 
     def _warn(self, text: str) -> None:
         "Warn once"
@@ -295,6 +308,16 @@ class LabBook(Callback):
 
 # %% ../../nbs/lab/book.ipynb #fe6187b8
 _COLUMNS = 'id, name, tags, note, status, started, ended, heartbeat, process, epochs, steps, settings, summary, git_commit, clean'
+
+_INSTEAD = dict(
+    log='learn.log(name=value) records a value of the running fit', init="LabBook('runs') is all there is to do", finish='lab.close() ends the recording',
+    compare='compare(lab[1], lab[2])', df='lab.to_dataframe()', filter='[run for run in lab.runs if run.settings["lr"] > 0.01]', config='settings',
+    hparams='settings', params='settings', metrics="history['valid_loss'] has each epoch, and best('valid_loss') the best one", loss="history['train_loss']",
+    delete='lab.delete(number, confirm=True)')         # what users of other trackers look for
+
+def _no_attribute(obj: Any, name: str, what: str) -> AttributeError:
+    hint = f': {_INSTEAD[name]}' if name in _INSTEAD else ''
+    return AttributeError(f'{what} has no attribute {name!r}{hint}', name=name, obj=obj)
 
 class LabRun:
     """A fit in a lab book. `history` is as the learner had it
@@ -312,7 +335,8 @@ class LabRun:
         self.settings, self.summary = json.loads(found['settings'] or '{}'), json.loads(found['summary'] or '{"values": {}, "curve": [], "time": 0}')
         self.summary['values'] = {name: [float(v) if isinstance(v, str) else v for v in values] for name, values in self.summary['values'].items()}
         self.commit, self.clean = found['git_commit'], None if found['clean'] is None else bool(found['clean'])
-        self.status: str = found['status']         # 'killed' if it runs no longer and its process could not say why
+        self.status: str = found['status']         # 'killed' if it runs no longer and its process could not say why; 'pruned' if a sweep has ended it
+        if self.status == 'cancelled' and self.settings.get('pruned'): self.status = 'pruned'
         if self.status == 'running' and found['process'] and is_gone(json.loads(found['process'])): self.status = 'killed'
 
     def _set(self, column: str, value: Any) -> None:
@@ -358,6 +382,8 @@ class LabRun:
         history = History()
         history.runs.append(self.run)
         return history
+
+    def __getattr__(self, name: str) -> Any: raise _no_attribute(self, name, 'a run of the lab book')
 
     def _json(self, column: str) -> dict[str, Any]:
         with opened(self.file) as db:
@@ -409,31 +435,30 @@ class LabRun:
     def _best(self, metric: str, lower: bool) -> float | None:
         return self.summary['values'].get(metric, (None, None, None))[1 if lower else 2]
 
-    def row(self, lower: Callable[[str], bool] = lower_is_better) -> dict[str, Any]:
+    def row(self) -> dict[str, Any]:
         """Return the line of this run in the table of runs
 
-        Args:
-            lower: whether lower values of a metric are better
         Returns:
             name of a column -> value
         """
-        [found] = _rows([self], lower)
+        [found] = _rows([self])
         return found
 
-    def _parts(self, lower: Callable[[str], bool]) -> list[dict[str, Any]]:
+    def _parts(self, direction: Callable[[str], int]) -> list[dict[str, Any]]:
         "Return the columns in groups: of the run, best values, last values, length, settings, yours"
         values = self.summary['values']
         head = dict(id=self.id, name=self.name, status=self.status, started=self.started, ended=self.ended)
-        best = {f'best {name}': v[0] if (found := self._best(name, lower(name))) is None else found for name, v in values.items() if name != 'train_loss'}      # nan if all are
+        metrics = {name: known for name in values if name != 'train_loss' and (known := direction(name))}      # a name such as `grad_norm` does not say which values are better
+        best = {f'best {name}': values[name][0] if (found := self._best(name, known < 0)) is None else found for name, known in metrics.items()}      # nan if all are
         length = dict(epochs=self.epochs, steps=self.steps, time=self.summary['time'])
         last = dict(tags=self.tags, note=self.note, commit=self.commit, clean=self.clean)
-        taken = head | length | last                       # a metric or a setting with such a name has no column
-        return [head, best, {name: v[0] for name, v in values.items() if name not in taken}, length,
+        taken = head | length | last                       # a setting with such a name has no column
+        return [head, best, {f'last {name}' if name in taken else name: v[0] for name, v in values.items()}, length,
                 {name: value for name, value in self.settings.items() if name not in taken}, last]
 
     def __repr__(self) -> str:
         n = self.settings.get('n_epoch', '?')
-        values = ', '.join(f'{name} {number(v)}' for name in self.summary['values'] if name != 'train_loss' and (v := self.best(name)) is not None)
+        values = ', '.join(f'{name} {number(v)}' for name in self.summary['values'] if name != 'train_loss' and named_direction(name) and (v := self.best(name)) is not None)
         return f'LabRun({visible(self.label)}: {self.epochs} of {n} epochs, {self.status}{values and f", best {values}"})'
 
 # %% ../../nbs/lab/book.ipynb #3427b4d2
@@ -459,7 +484,7 @@ def __getitem__(self: LabBook,
 ) -> LabRun:
     "Return a run"
     try: number = operator.index(number)
-    except TypeError: raise TypeError(f'lab[{number!r}]: pass the number of a run, as lab shows it, or -1 for the latest') from None
+    except TypeError: raise TypeError(f'lab[{number!r}]: pass the number of a run, as lab shows it, or -1 for the latest. lab.runs is the list of all runs') from None
     found = [] if number == 0 or abs(number) >= 2**63 else self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)
     if found: return found[0]
     raise KeyError(f'the lab book {self.folder} has no run {number}: it has {plural(len(self), "run")}, see lab.runs')
@@ -481,7 +506,7 @@ def learner(self: LabRun, model: Any = None, dls: Any = None, **parts: Any) -> L
     with opened(self.file) as db: recipe = from_json(read_run(db, self.id).recipe or '{}', [])
     missing = {part: f'a record has no {words}' for part, value, words in (('model', model, 'weights, only source'), ('dls', dls, 'data')) if value is None}
     found = {part: value for part, value in recipe.get('parts', {}).items() if part not in parts}
-    if not recipe and 'loss_func' not in parts: missing['loss_func'] = 'this record has no recipe of its learner'
+    if not recipe and 'loss_func' not in parts: missing['loss_func'] = 'this record does not say how its learner was made'
     missing |= {part: why.removesuffix(' (trust=True allows it)') for part, value in found.items() if (why := lacks(value, part)) is not None}
     if missing:
         own = ', '.join(name for name in self.sources if name.split()[0] in ('model', 'loss', 'step', 'callback'))
@@ -505,15 +530,18 @@ def best(self: LabBook, metric: str = 'valid_loss') -> LabRun:
     found = [(value, run) for run in runs if metric in run.summary['values'] and (value := run.best(metric)) is not None]
     if found: return (min if lower_is_better(metric) else max)(found, key=lambda pair: pair[0])[1]
     there = list(dict.fromkeys(name for run in runs for name in run.summary['values']))
-    raise ValueError(f'no run of the lab book has a value of {metric!r}: {columns_hint(metric, there) if there else "it has no values yet"}')
+    raise ValueError(f'no run of the lab book has a value of {metric!r}: {columns_hint(metric, there) if there else "the runs have no values yet"}')
 
-def _rows(runs: Iterable[LabRun], lower: Callable[[str], bool] | None = None) -> list[dict[str, Any]]:
+def _rows(runs: Iterable[LabRun]) -> list[dict[str, Any]]:
     "Return the lines of some runs with the same keys in all of them"
-    lower = lower or functools.cache(lower_is_better)
-    found = [run._parts(lower) for run in runs]
-    names = dict.fromkeys(name for group in zip(*found) for part in group for name in part)
-    rows = [{name: value for part in reversed(parts) for name, value in part.items()} for parts in found]
-    return [{name: row.get(name) for name in names} for row in rows]
+    direction = functools.cache(named_direction)
+    found = [run._parts(direction) for run in runs]
+    blank: dict[str, Any] = dict.fromkeys(name for group in zip(*found) for names in dict.fromkeys(map(tuple, group)) for name in names)
+    rows = []
+    for parts in found:                    # most runs have the same names, and thousands of rows take a while
+        rows.append(row := blank.copy())
+        for part in reversed(parts): row.update(part)
+    return rows
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
@@ -561,12 +589,12 @@ def delete(self: LabBook, *numbers: int, confirm: bool = False) -> None:
         *numbers: numbers of runs
         confirm: True: delete them
     Raises:
-        ValueError: delete would remove {labels} from {folder} for good: pass confirm=True
+        ValueError: delete would permanently remove {labels} from {folder}: pass confirm=True
     """
     runs = [self[number] for number in numbers]
     labels = ', '.join(run.label for run in runs)
     if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(f'{", ".join(busy)} is still running: stop it first')
-    if not confirm: raise ValueError(f'delete would remove {labels} from {self.folder} for good: pass confirm=True')
+    if not confirm: raise ValueError(f'delete would permanently remove {labels} from {self.folder}: pass confirm=True')
     with opened(self.file) as db, transaction(db): db.executemany('DELETE FROM runs WHERE id=?', [(run.id,) for run in runs])
     for run in runs:
         with contextlib.suppress(ValueError):                  # damaged weights stay

@@ -121,9 +121,51 @@ def groups(factor):
     return learner(opt_func=make)
 
 
+PAIRS = torch.randint(0, 40, (1000, 2), generator=torch.Generator().manual_seed(4))
+
+
+class Ratings(nn.Module):
+    """The product of two embeddings."""
+
+    def __init__(self):
+        super().__init__()
+        self.of = nn.Embedding(40, 8)
+
+    def forward(self, pairs):
+        return self.of(pairs).prod(1).sum(1, keepdim=True)
+
+
+def rated(valid):
+    y = PAIRS.sum(1, keepdim=True).sin()
+    return learner(PAIRS[:400], y[:400], Ratings(), nn.MSELoss(), valid=(PAIRS[valid], y[valid]))
+
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(1, 4, 3), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.out(self.conv(x).flatten(1))
+
+
+def images(dtype):
+    return learner((MANY[:, :4].repeat(1, 4).reshape(-1, 1, 4, 4) * 40 + 128).to(dtype), KINDS, Images())
+
+
+def decayed(opt):
+    return learner(opt_func=partial(opt, weight_decay=0.1))
+
+
 def averaged(decay):
     learn = learner()
     learn.add_cb(cbnb.EMA(decay, warmup=False))
+    return learn
+
+
+def tracked(tracker):
+    learn = learner()
+    learn.add_cb(tracker)
     return learn
 
 
@@ -139,6 +181,9 @@ FAST = [
     ("D7", lambda: outliers(1000.0), lambda: outliers(3.0)),
     ("D7", lambda: regression(NUMBERS / 1e6), lambda: regression(NUMBERS / 10)),
     ("D12", lambda: split(lambda x, y: (MANY[:1000] + 0.01 * NOISE[:1000], KINDS[:1000])), lambda: split(lambda x, y: (x + 0.01 * NOISE[:1000], y))),
+    ("D12", lambda: rated(slice(100, 400)), lambda: rated(slice(400, 700))),
+    ("D5", lambda: images(torch.uint8), lambda: images(torch.float32)),
+    ("O5", lambda: decayed(torch.optim.Adam), lambda: decayed(torch.optim.AdamW)),
     ("D14", lambda: learner(MANY[KINDS.argsort(stable=True)].index_put((torch.arange(2000), torch.tensor(2)), torch.arange(2000) / 2000), KINDS.sort().values), lambda: column(torch.arange(2000)[:, None] / 2000)),
     ("D14", lambda: shifted_words(WORDS), lambda: shifted_words(NEXT)),
     ("D15", lambda: split(lambda x, y: (x, (y + 1) % 3)), lambda: split()),
@@ -163,6 +208,9 @@ FAST = [
     ("O6", lambda: factor(lambda i: min(1, i / 10_000)), lambda: factor(lambda i: min(1, (i + 1) / 20))),
     ("O6", lambda: factor(lambda i: 1.08**i), lambda: factor(lambda i: 1.08**-i)),
     ("O6", lambda: averaged(0.99999), lambda: averaged(0.99)),
+    ("A9", lambda: tracked(cbnb.EarlyStopping(comp="max")), lambda: tracked(cbnb.EarlyStopping("accuracy", comp="max"))),
+    ("A9", lambda: tracked(cbnb.SaveModel("accuracy", comp="min")), lambda: tracked(cbnb.SaveModel("valid_loss", comp="min"))),
+    ("O7", lambda: tracked(cbnb.EarlyStopping(min_delta=0.5)), lambda: tracked(cbnb.EarlyStopping(min_delta=0.01))),
 ]  # fmt: skip
 TRAINED = [
     ("O3", lambda: groups(1e-5), lambda: groups(0.1)),

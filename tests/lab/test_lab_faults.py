@@ -4,12 +4,14 @@ import copy
 import csv
 import gc
 import json
+import math
 import os
 import pickle
 import shutil
 import sqlite3
 import subprocess
 import sys
+import warnings
 import weakref
 from functools import partial
 
@@ -109,7 +111,7 @@ def test_a_rewind_changes_no_record_of_a_book_that_was_made_again(lab):
     learn = line_learner()
     learn.fit(1)
     lab.file.rename(lab.folder / "away")
-    with pytest.warns(UserWarning, match="could not write"):
+    with pytest.warns(UserWarning, match="could not be written"):
         learn.rewind()
     (lab.folder / "away").rename(lab.file)
     assert learn.n_trained() == 0
@@ -293,7 +295,6 @@ COLUMNS = [
     "ended",
     "best valid_loss",
     "best mae",
-    "best other",
     "train_loss",
     "valid_loss",
     "mae",
@@ -316,7 +317,37 @@ def test_a_metric_may_have_the_name_of_a_column(lab, name: str):
     wave_learner(metrics=[first(name)]).fit(1)
     row = lab.rows()[0]
     assert row["id"] == 1 and row["status"] == "done" and row["epochs"] == 1 and row["tags"] == ""
-    assert f"best {name}" in row and lab[1].row() == row and lab._repr_html_()
+    assert row["lr" if name == "lr" else f"last {name}"] > 0 and lab[1].row() == row and lab._repr_html_()
+
+
+def test_what_users_of_other_trackers_look_for(lab):
+    for lr in (0.01, 0.02):
+        wave_learner().fit(1, lr)
+    assert [row["lr"] for row in cbnb.compare(lab).rows] == sorted([0.01, 0.02], key=lambda lr: lab.runs[lr > 0.01].best())
+    for found, said in (
+        (lambda: lab.log(loss=1.0), "a lab book has no attribute 'log': learn.log"),
+        (lambda: lab.finish(), "a lab book has no attribute 'finish': lab.close"),
+        (lambda: lab[1].config, "a run of the lab book has no attribute 'config': settings"),
+        (lambda: lab[1].metrics, "best\\('valid_loss'\\)"),
+        (lambda: lab.nothing, "LabBook has no attribute 'nothing'"),
+    ):
+        with pytest.raises(AttributeError, match=said):
+            found()
+    with pytest.raises(TypeError, match="lab.runs is the list of all runs"):
+        lab[:3]
+    assert copy.copy(lab[1]).id == pickle.loads(pickle.dumps(lab[1])).id == 1
+
+
+def test_a_value_whose_name_does_not_say_what_is_better_has_no_best(lab):
+    """As `grad_norm`: to show a table is no reason to warn."""
+    for lr in (0.01, 0.02):
+        wave_learner().fit(1, lr, cbs=cbnb.GradientClip(math.inf, log=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        row, shown = lab.rows()[0], [lab._repr_html_(), repr(lab[1]), repr(cbnb.compare(lab[1], lab[2]))]
+    assert row["grad_norm"] > 0 and "best grad_norm" not in row and "best valid_loss" in row
+    assert not any("best grad_norm" in text for text in shown)
+    assert "best grad_norm" not in cbnb.compare(lab[1], lab[2], metric="grad_norm").rows[0]
 
 
 def test_a_data_frame(lab, tmp_path):
@@ -414,7 +445,7 @@ def test_a_record_runs_no_code(lab, tmp_path, monkeypatch):
     with sqlite3.connect(lab.file) as db:
         db.execute("UPDATE runs SET fit=?", (json.dumps({k: v for k, v in fit.items() if k != "recipe"}),))
     db.close()
-    with pytest.raises(ValueError, match="needs loss_func=...: this record has no recipe"):
+    with pytest.raises(ValueError, match="needs loss_func=...: this record does not say"):
         lab[1].learner(net, wave_learner().dls)
     assert lab[1].learner(net, wave_learner().dls, loss_func=F.mse_loss).loss_func is F.mse_loss
 
@@ -473,5 +504,5 @@ def test_weights_of_a_fit_that_failed_and_of_another_book(tmp_path):
         wave_learner().fit(1)
     book.close()
     assert book[2].status == "done"
-    with pytest.raises(ValueError, match="pass 'best', 'last' or 'best last'"):
+    with pytest.raises(ValueError, match="should be 'best', 'last' or 'best last'"):
         LabBook(tmp_path / "other", weights="all")

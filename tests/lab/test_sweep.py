@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.lab import sweep_runs
 from cbnb.lab.book import LabBook
 from cbnb.lab.sweep import Halving, Space
 from cbnb.toy import line_learner, wave_learner
@@ -126,6 +128,22 @@ def test_pruned_runs_of_the_lab_book_count_for_the_later_ones(lab):
     assert lab[-1].settings["sweep"] == "parts"
 
 
+def test_the_lab_book_says_pruned_as_the_sweep_does(lab):
+    found = wave_learner().sweep(GRID, 9, n=5)
+    assert [run.status for run in lab.runs] == [row["status"] for row in found.rows] and "pruned" in {run.status for run in lab.runs}
+
+
+def test_the_cell_of_a_sweep_has_its_sentence_once(monkeypatch):
+    """The output of the running sweep ends with it, and the table of the last line of the same cell leaves it out."""
+    cell = SimpleNamespace(execution_count=3)
+    monkeypatch.setattr(sweep_runs, "shell", lambda: cell)
+    found = line_learner(n=4).sweep(dict(lr=[0.1, 0.01]), 1)
+    sentence = found._words()
+    assert sentence not in found._repr_html_()
+    cell.execution_count = 4
+    assert sentence in found._repr_html_()
+
+
 def test_ctrl_c_returns_what_was_found():
     def stop(cb):
         if cb.recorder.last().settings["lr"] == 0.1 and cb.epoch == 1:
@@ -175,7 +193,7 @@ def test_what_cannot_be_swept_is_said_before_the_first_run():
         learn.sweep(dict(lr=[0.1]))
     with pytest.raises(ValueError, match="pass n, the number of runs"):
         learn.sweep(dict(lr=(0.1, 1.0)), 2)
-    with pytest.raises(ValueError, match="several values that are written as"):
+    with pytest.raises(ValueError, match="several values that the table would show as"):
         Space(dict(loss=[nn.MSELoss(), nn.MSELoss()]))
     with pytest.raises(ValueError, match="has no values"):
         Space(dict(lr=[]))
@@ -206,6 +224,8 @@ def test_optuna_chooses_prunes_and_goes_on(lab):
     assert len(lab) == n + len(whole) - 5
     found = wave_learner().sweep(space, 3, n=3, engine="optuna", prune=optuna.pruners.MedianPruner(n_startup_trials=1))
     assert len(found) == 3
+    few = wave_learner().sweep(dict(wd=[0.0, 0.1]), 1, n=5, engine="optuna")  # of two settings
+    assert len(few) + few.n_repeated == 5 and "of settings left out" in repr(few)
 
 
 @pytest.mark.parametrize("recorder", [cbnb.Recorder, lambda: cbnb.Recorder()])
