@@ -22,6 +22,7 @@ from .basics.nested import to_device
 from .basics.random_state import set_seed
 from .data import DataLoaders, default_device
 from .learner import Learner
+from . import fit_opt                       # adds `learn.create_opt` and others
 from .loop import FitInterrupted
 
 # %% ../nbs/all.ipynb #17f38a13

@@ -16,10 +16,10 @@ from torch import Tensor
 # %% ../../nbs/callbacks/more_metrics.ipynb #1a4213a4
 from ..basics.arguments import as_choice
 from ..basics.buffers import Smoother
-from ..basics.metric_functions import Layout, name_of, one_number
+from ..basics.metric_functions import Layout, hits_of, name_of, one_number
 from ..basics.devices import exact_dtype
 from .accum_metric import a_pair
-from ..metrics import MeanMetric, Metric, hits_of
+from ..metrics import MeanMetric, Metric
 
 # %% ../../nbs/callbacks/more_metrics.ipynb #f9f46a18
 class ErrorMetric(MeanMetric):
