@@ -42,9 +42,9 @@ _all_ = ['Callback', 'event', 'TrainEvalCallback', 'CancelBackwardException', 'C
 
 # %% ../nbs/all.ipynb #c312dda5
 from .callbacks.accum_metric import AccumMetric
-from .callbacks.more_metrics import MAE, ValueMetric
+from .callbacks.more_metrics import MAE, ValueMetric, metric_on
 from .callbacks.sklearn_metrics import SklearnMetric, adapt_sklearn
-from .metrics import AvgMetric, Metric, accuracy, error_rate, metric_on
+from .metrics import AvgMetric, Metric, accuracy, error_rate
 
 # %% ../nbs/all.ipynb #b835c89a
 _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', 'MAE', 'accuracy',
