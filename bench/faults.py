@@ -9,11 +9,12 @@
     python bench/faults.py --show FILE...       read such files instead
     python bench/faults.py --watch 1,2          fit the healthy programs with these seeds: what is found in a running fit
     python bench/faults.py --verify             train all healthy and all faulty programs again, half an hour; with --second, those of that author
-    python bench/faults.py --third              the faults that were written before the last improvements of the checks
+    python bench/faults.py --set fourth         the faults of a later author, each in one task, ten minutes; --share 1: in all its tasks
     python bench/faults.py --second --later     also fit and diagnose each faulty program: what is found in all three
 
 faults/fault_tasks.py has the healthy trainings, faults/mutators.py the faults, and faults/ports.py small programs with documented faults.
 faults/second_mutators.py and faults/second_ports.py are those of another author: one half was seen, and the other half judges: keep it unseen.
+faults/third_mutators.py and faults/fourth_mutators.py are later sets: bench/README.md says what their authors knew.
 A pair of task and fault counts only if the fault harms (faults/harm.py, faults/verified.json). The set was written by somebody who had not
 seen the checks, only the table of codes in their specification, and it was stored before the first time that `learn.check()` saw it.
 
@@ -46,14 +47,14 @@ import harm
 import lr_tasks
 import torch
 from fault_tasks import TASKS, Training, make_task
+from fourth_mutators import MUTATORS as FOURTH
 from mutators import MUTATORS
 from ports import PORTS
 from second_mutators import MUTATORS as SECOND
 from second_mutators import STORED as SECOND_STORED
-from second_mutators import harmful, numbers
+from second_mutators import numbers
 from second_ports import PORTS as SECOND_PORTS
 from third_mutators import MUTATORS as THIRD
-from third_mutators import harmful as third_harmful
 from torch import Tensor, nn
 
 from cbnb.insight.layer_faults import LayerWatch
@@ -133,14 +134,25 @@ def second_programs(only: str, later: bool) -> Iterable[Row]:
             yield judge("port", "", port.name, [*port.codes, *numbers(port.codes)], lambda port=port: port.make(0, False), later)
             yield judge("fixed", port.name, "", (), lambda port=port: port.make(0, True), later)
     if only in ("", "tasks"):
-        for task, name in harmful():
+        for task, name in harm.harmful(SECOND, SECOND_STORED):
             codes = SECOND[name].codes  # names for the rules of the literature, numbers for ours
             yield judge("fault", task, name, [*codes, *numbers(codes)], lambda task=task, name=name: faulty(task, name, SECOND), later)
 
 
-def third_programs(later: bool) -> Iterable[Row]:
-    for task, name in third_harmful():
-        yield judge("fault", task, name, THIRD[name].codes, lambda task=task, name=name: faulty(task, name, THIRD), later)
+LATER_SETS = {"third": THIRD, "fourth": FOURTH}
+
+
+def later_programs(name: str, args: argparse.Namespace) -> Iterable[Row]:
+    """The pairs of the third or fourth set; with a `--share` below 1, one of each fault, drawn at random."""
+    mutators = LATER_SETS[name]
+    tasks = defaultdict(list)
+    for task, fault in harm.harmful(mutators, FOLDER / f"{name}_verified.json"):
+        tasks[fault].append(task)
+    for fault, of_fault in tasks.items():
+        for task in of_fault if args.share == 1 else random.Random(fault).sample(of_fault, 1):
+            yield judge(
+                "fault", task, fault, mutators[fault].codes, lambda task=task, fault=fault: faulty(task, fault, mutators), args.later
+            )
 
 
 def is_judge(fault: str) -> bool:
@@ -470,8 +482,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--share", type=float, default=0.1, help="of the faults of each task")
     parser.add_argument("--unseen", action="store_true", help="leave out the pairs for which the checks were mended")
     parser.add_argument("--second", action="store_true", help="the faults and programs of another author")
-    parser.add_argument("--third", action="store_true", help="the faults that were written before the last improvements")
-    parser.add_argument("--later", action="store_true", help="with --second or --third: also fit and diagnose")
+    parser.add_argument("--set", choices=LATER_SETS, help="the faults of a later set: with a share below 1, one task for each")
+    parser.add_argument("--later", action="store_true", help="with --second or --set: also fit and diagnose")
     parser.add_argument("--only", default="", choices=["", "healthy", "ports", "tasks"])
     parser.add_argument("--json", metavar="FILE", type=Path, help="write what was found")
     parser.add_argument("--show", metavar="FILE", type=Path, nargs="+", help="show what was found earlier")
@@ -494,13 +506,17 @@ def main() -> None:
     else:
         rows = []
         asked_about = (
-            second_programs(args.only, args.later) if args.second else third_programs(args.later) if args.third else programs(args, stored)
+            second_programs(args.only, args.later)
+            if args.second
+            else later_programs(args.set, args)
+            if args.set
+            else programs(args, stored)
         )
         for row in asked_about:
             rows.append(row)
             if args.json:
                 args.json.write_text(json.dumps(rows) + "\n")
-    show(rows, {} if args.second or args.third else stored)
+    show(rows, {} if args.second or args.set else stored)
 
 
 if __name__ == "__main__":

@@ -125,7 +125,8 @@ def without_widgets(nb: NotebookNode) -> NotebookNode:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
         if "outputs" in cell:
-            cell.outputs = [output for output in cell.outputs if output.get("data", True)]
+            # what a display has cleared, such as the bar of a long validation, is an output with an empty text
+            cell.outputs = [output for output in cell.outputs if "data" not in output or any(output.data.values())]
     return nb
 
 

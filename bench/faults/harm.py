@@ -67,6 +67,13 @@ def does_harm(healthy: dict[str, Any], faulty: dict[str, Any], where: str) -> bo
     return bool(np.mean(faulty[key]) > np.mean(healthy[key]) + by)
 
 
+def harmful(mutators: dict[str, Mutator], path: Path) -> list[tuple[str, str]]:
+    """Task and mutator of the pairs that harm, by the measurements stored in the file."""
+    stored = json.loads(path.read_text())
+    pairs = [(task, m) for m in mutators.values() for task in m.tasks if m.name in stored.get(task, {})]
+    return [(task, m.name) for task, m in pairs if does_harm(stored[task]["healthy"], stored[task][m.name], m.where)]
+
+
 def harms(stored: dict[str, Any], task: str, mutator: str) -> bool:
     return does_harm(stored[task]["healthy"], stored[task][mutator], MUTATORS[mutator].where)
 

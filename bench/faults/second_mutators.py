@@ -7,13 +7,11 @@ function harms only by what the model learned. `NUMBERS` has the number of each 
 """
 
 import copy
-import json
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import harm
 import lr_tasks
 import mutators
 import torch
@@ -851,10 +849,3 @@ STORED = Path(__file__).with_name("second_verified.json")
 def numbers(codes: Iterable[str]) -> list[str]:
     """Their numbers in the specification, such as D2."""
     return [number for code in codes for number in NUMBERS[code].split()]
-
-
-def harmful() -> list[tuple[str, str]]:
-    """Task and mutator of the pairs that harm, by the stored measurements."""
-    stored = json.loads(STORED.read_text())
-    pairs = [(task, m) for m in MUTATORS.values() for task in m.tasks if m.name in stored.get(task, {})]
-    return [(task, m.name) for task, m in pairs if harm.does_harm(stored[task]["healthy"], stored[task][m.name], m.where)]

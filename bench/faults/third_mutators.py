@@ -3,13 +3,10 @@
 Its author wrote it before reading the code of the checks, and then improved the checks without looking at the results for this set.
 """
 
-import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import harm
 import lr_tasks
 import mutators
 import torch
@@ -332,15 +329,3 @@ def model_reset_each_epoch(t: Training) -> None:
 def average_too_slow(t: Training) -> None:
     """Averaged weights with a memory of 100,000 updates."""
     t.cbs.append(EMA(0.99999, warmup=False))
-
-
-# --- the pairs ---
-
-STORED = Path(__file__).with_name("third_verified.json")
-
-
-def harmful() -> list[tuple[str, str]]:
-    """Task and mutator of the pairs that harm, by the stored measurements."""
-    stored = json.loads(STORED.read_text())
-    pairs = [(task, m) for m in MUTATORS.values() for task in m.tasks if m.name in stored.get(task, {})]
-    return [(task, m.name) for task, m in pairs if harm.does_harm(stored[task]["healthy"], stored[task][m.name], m.where)]

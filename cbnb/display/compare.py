@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 # %% ../../nbs/display/compare.ipynb #999316e4
 from ..basics.arguments import as_choice, columns_hint
 from ..basics.patch import patch
-from ..basics.text import as_dataframe, clock, distinct, escape, lower_is_better, plural, text_table, variable_name
+from ..basics.text import as_dataframe, clock, distinct, escape, lower_is_better, named_direction, plural, text_table, variable_name
 from .chart import Chart, Line, chart_css, chart_spec, show_charts, still_svg
 from .epochs_table import epochs_html
 from .figures import figure, show
@@ -33,8 +33,8 @@ def _runs_in(source: Any) -> list[Run]:
     if isinstance(source, Run): return [source]
     if isinstance(source, History): return list(source)
     if isinstance(source, (list, tuple)): return [run for each in source for run in _runs_in(each)]
-    history = getattr(getattr(source, 'recorder', source), 'history', None)
-    if isinstance(history, History): return list(history)
+    for owner in source, getattr(source, 'recorder', None):
+        if isinstance(history := getattr(owner, 'history', None), History): return list(history)
     raise TypeError(f'a {type(source).__name__} has no recorded runs: pass learners with a recorder, histories or runs')
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, str, list[Run]]]:
@@ -179,7 +179,7 @@ def _row(name: str, run: Run, metrics: Iterable[str]) -> dict[str, Any]:
     row: dict[str, Any] = dict(run=name, status=outcome_of(run))
     for metric in metrics:
         values = [each[metric] for each in run.epochs if each.get(metric) is not None]
-        if metric != 'train_loss': row[f'best {metric}'] = _best(values, metric)
+        if metric != 'train_loss' and named_direction(metric): row[f'best {metric}'] = _best(values, metric)
         row[metric] = values[-1] if values else None
     return row
 
@@ -323,14 +323,15 @@ def runs_table(*sources: Any, sort: str | None = None, metric: str | None = None
 # %% ../../nbs/display/compare.ipynb #01cfee3f
 def best_figure(rows: Sequence[Mapping[str, Any]], metric: str, ax: Any = None) -> Any:
     "Draw the best value of each run as a point, with the first run at the top"
-    values = [row[f'best {metric}'] for row in rows]
+    column = next((name for name in (f'best {metric}', metric) if name in rows[0]))
+    values = [row[column] for row in rows]
     with figure(ax, size=(7.4, 0.9 + 0.28*len(rows))) as (fig, [ax]):
         for i, value in enumerate(values):
             words, x = (value_text(value), value) if value is not None else ('no value', 0)
             if value is not None: ax.plot([value], [i], 'o', ms=7, color=COLORS['valid'])
             ax.annotate(words, (x, i), (9, 0), textcoords='offset points', va='center')
         ax.set_yticks(range(len(rows)), [row['run'] for row in rows])
-        ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=f'best {metric}')
+        ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=column)
         if any(v is not None for v in values) and not any(leaves_range([[v] for v in values if v is not None])): ax.margins(x=0.18)
         elif all(v is None or v > 0 for v in values): ax.set_xscale('log')
         return fig
@@ -359,6 +360,7 @@ def seed_noise(
 ) -> list[str]:           # one line; none if no group of runs has several seeds
     "Say whether the two best groups differ by more than the noise of seeds: a t test of 5%, with one variance for all groups"
     from statistics import fmean                      # imported here, because the import takes milliseconds
+    if not named_direction(metric): return []
     found = {name: [v for run in of if (v := _best(run[metric] if metric in run.metric_names else (), metric)) is not None]
              for name, of in seed_groups(runs).items()}
     groups = {name: values for name, values in found.items() if values}

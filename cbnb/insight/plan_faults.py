@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PLAN_CHECKS', 'first_loss', 'wrong_activation', 'wrong_loss', 'broadcast', 'sum_of_losses', 'negative_loss',
            'metric_range', 'blind_metric', 'uncounted_items', 'weighted_mean', 'can_repeat', 'missing_parameters',
-           'settings', 'batch_size', 'half_precision', 'penalty', 'planned_rates', 'schedule']
+           'settings', 'batch_size', 'half_precision', 'penalty', 'planned_rates', 'schedule', 'tracked']
 
 # %% ../../nbs/insight/plan_faults.ipynb #e40501cf
 import math
@@ -23,9 +23,10 @@ from ..basics.loaders import n_batches as n_batches_of
 from ..basics.nested import to_device
 from ..callbacks.averaging import EMA
 from ..callbacks.schedulers import TorchScheduler
+from ..callbacks.trackers import Tracker, as_comparison, direction
 from ..basics.losses import LossCalls, torch_loss
 from ..basics.metric_functions import AllPairs, is_column_and_row
-from ..basics.text import plural
+from ..basics.text import named_direction, plural
 from .data_faults import digits, listed, percent
 from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
@@ -347,6 +348,17 @@ def schedule(e: Evidence) -> Iterator[Finding]:
     yield from [*_bad_rates(e), *_slow_average(e)] or _schedule_length(e)
 
 
+# %% ../../nbs/insight/plan_faults.ipynb #7d9dc6e4
+def tracked(e: Evidence) -> Iterator[Finding]:
+    "A9, O7: a tracker prefers the worse results, or asks for a step that the loss cannot make"
+    for cb in e.learn.cbs:
+        if not isinstance(cb, Tracker): continue
+        who, wanted, sign = type(cb).__name__, named_direction(cb.monitor), direction(as_comparison(cb.comp, cb.monitor))
+        if wanted*sign < 0: yield finding('A9.direction',
+            who, f'the {"highest" if sign > 0 else "lowest"} {cb.monitor} counts as the best', f'the {"lowest" if sign > 0 else "highest"}', comp='min' if sign > 0 else 'max')
+        elif cb.monitor in ('valid_loss', 'train_loss') and sign < 0 and e.loss is not None and cb.min_delta > 0.3*e.loss.item() > 0: yield finding('O7.delta',
+            who, f'min_delta={cb.min_delta:g}, and the first loss is {digits(e.loss)}', 'a small part of the loss')
+
 # %% ../../nbs/insight/plan_faults.ipynb #c6f2ab4f
 PLAN_CHECKS = (first_loss, wrong_activation, wrong_loss, broadcast, sum_of_losses, negative_loss, missing_parameters, settings, batch_size, half_precision,
-               metric_range, blind_metric, uncounted_items, weighted_mean, penalty, schedule)
+               metric_range, blind_metric, uncounted_items, weighted_mean, penalty, schedule, tracked)

@@ -28,7 +28,7 @@ from ..basics.arguments import columns_hint, hinted
 from ..basics.nested import from_json
 from ..basics.patch import patch
 from ..basics.processes import process_number
-from ..basics.text import as_dataframe, lower_is_better, number, plural, warn_user
+from ..basics.text import as_dataframe, lower_is_better, named_direction, number, plural, warn_user
 from ..callback import Callback
 from ..files.checkpoints import checkpoints, read_checkpoint, read_manifest, remove_checkpoint, write_checkpoint
 from ..files.export import lacks, make_part
@@ -232,6 +232,12 @@ class LabBook(Callback):
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
         RestorePoints.on_take_back = (*RestorePoints.on_take_back, self._taken_back)
 
+    def __getattr__(self, name: str) -> Any:
+        try: return super().__getattr__(name)
+        except AttributeError:
+            if name in _INSTEAD: raise _no_attribute(self, name, 'a lab book') from None
+            raise
+
     def _write_ends(self, *new: Entry) -> None:
         "Write the ends of fits. If one cannot be written, the next fit or `close` tries again"
         with _ENDS:
@@ -254,6 +260,13 @@ class LabBook(Callback):
     def runs(self) -> list['LabRun']:
         "All runs, the oldest first"
         return self._read('ORDER BY id')
+
+    @property
+    def history(self) -> History:
+        "A history with all runs, the oldest first, as `compare` takes it"
+        history = History()
+        history.runs.extend(run.run for run in self.runs)
+        return history
 
     @contextlib.contextmanager
     def _around(self, learn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
@@ -296,6 +309,16 @@ class LabBook(Callback):
 # %% ../../nbs/lab/book.ipynb #fe6187b8
 _COLUMNS = 'id, name, tags, note, status, started, ended, heartbeat, process, epochs, steps, settings, summary, git_commit, clean'
 
+_INSTEAD = dict(
+    log='learn.log(name=value) records a value of the running fit', init="LabBook('runs') is all there is to do", finish='lab.close() ends the recording',
+    compare='compare(lab[1], lab[2])', df='lab.to_dataframe()', filter='[run for run in lab.runs if run.settings["lr"] > 0.01]', config='settings',
+    hparams='settings', params='settings', metrics="history['valid_loss'] has each epoch, and best('valid_loss') the best one", loss="history['train_loss']",
+    delete='lab.delete(number, confirm=True)')         # what users of other trackers look for
+
+def _no_attribute(obj: Any, name: str, what: str) -> AttributeError:
+    hint = f': {_INSTEAD[name]}' if name in _INSTEAD else ''
+    return AttributeError(f'{what} has no attribute {name!r}{hint}', name=name, obj=obj)
+
 class LabRun:
     """A fit in a lab book. `history` is as the learner had it
 
@@ -312,7 +335,8 @@ class LabRun:
         self.settings, self.summary = json.loads(found['settings'] or '{}'), json.loads(found['summary'] or '{"values": {}, "curve": [], "time": 0}')
         self.summary['values'] = {name: [float(v) if isinstance(v, str) else v for v in values] for name, values in self.summary['values'].items()}
         self.commit, self.clean = found['git_commit'], None if found['clean'] is None else bool(found['clean'])
-        self.status: str = found['status']         # 'killed' if it runs no longer and its process could not say why
+        self.status: str = found['status']         # 'killed' if it runs no longer and its process could not say why; 'pruned' if a sweep has ended it
+        if self.status == 'cancelled' and self.settings.get('pruned'): self.status = 'pruned'
         if self.status == 'running' and found['process'] and is_gone(json.loads(found['process'])): self.status = 'killed'
 
     def _set(self, column: str, value: Any) -> None:
@@ -358,6 +382,8 @@ class LabRun:
         history = History()
         history.runs.append(self.run)
         return history
+
+    def __getattr__(self, name: str) -> Any: raise _no_attribute(self, name, 'a run of the lab book')
 
     def _json(self, column: str) -> dict[str, Any]:
         with opened(self.file) as db:
@@ -409,31 +435,30 @@ class LabRun:
     def _best(self, metric: str, lower: bool) -> float | None:
         return self.summary['values'].get(metric, (None, None, None))[1 if lower else 2]
 
-    def row(self, lower: Callable[[str], bool] = lower_is_better) -> dict[str, Any]:
+    def row(self) -> dict[str, Any]:
         """Return the line of this run in the table of runs
 
-        Args:
-            lower: whether lower values of a metric are better
         Returns:
             name of a column -> value
         """
-        [found] = _rows([self], lower)
+        [found] = _rows([self])
         return found
 
-    def _parts(self, lower: Callable[[str], bool]) -> list[dict[str, Any]]:
+    def _parts(self, direction: Callable[[str], int]) -> list[dict[str, Any]]:
         "Return the columns in groups: of the run, best values, last values, length, settings, yours"
         values = self.summary['values']
         head = dict(id=self.id, name=self.name, status=self.status, started=self.started, ended=self.ended)
-        best = {f'best {name}': v[0] if (found := self._best(name, lower(name))) is None else found for name, v in values.items() if name != 'train_loss'}      # nan if all are
+        metrics = {name: known for name in values if name != 'train_loss' and (known := direction(name))}      # a name such as `grad_norm` does not say which values are better
+        best = {f'best {name}': values[name][0] if (found := self._best(name, known < 0)) is None else found for name, known in metrics.items()}      # nan if all are
         length = dict(epochs=self.epochs, steps=self.steps, time=self.summary['time'])
         last = dict(tags=self.tags, note=self.note, commit=self.commit, clean=self.clean)
-        taken = head | length | last                       # a metric or a setting with such a name has no column
-        return [head, best, {name: v[0] for name, v in values.items() if name not in taken}, length,
+        taken = head | length | last                       # a setting with such a name has no column
+        return [head, best, {f'last {name}' if name in taken else name: v[0] for name, v in values.items()}, length,
                 {name: value for name, value in self.settings.items() if name not in taken}, last]
 
     def __repr__(self) -> str:
         n = self.settings.get('n_epoch', '?')
-        values = ', '.join(f'{name} {number(v)}' for name in self.summary['values'] if name != 'train_loss' and (v := self.best(name)) is not None)
+        values = ', '.join(f'{name} {number(v)}' for name in self.summary['values'] if name != 'train_loss' and named_direction(name) and (v := self.best(name)) is not None)
         return f'LabRun({visible(self.label)}: {self.epochs} of {n} epochs, {self.status}{values and f", best {values}"})'
 
 # %% ../../nbs/lab/book.ipynb #3427b4d2
@@ -459,7 +484,7 @@ def __getitem__(self: LabBook,
 ) -> LabRun:
     "Return a run"
     try: number = operator.index(number)
-    except TypeError: raise TypeError(f'lab[{number!r}]: pass the number of a run, as lab shows it, or -1 for the latest') from None
+    except TypeError: raise TypeError(f'lab[{number!r}]: pass the number of a run, as lab shows it, or -1 for the latest. lab.runs is the list of all runs') from None
     found = [] if number == 0 or abs(number) >= 2**63 else self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)
     if found: return found[0]
     raise KeyError(f'the lab book {self.folder} has no run {number}: it has {plural(len(self), "run")}, see lab.runs')
@@ -507,10 +532,10 @@ def best(self: LabBook, metric: str = 'valid_loss') -> LabRun:
     there = list(dict.fromkeys(name for run in runs for name in run.summary['values']))
     raise ValueError(f'no run of the lab book has a value of {metric!r}: {columns_hint(metric, there) if there else "it has no values yet"}')
 
-def _rows(runs: Iterable[LabRun], lower: Callable[[str], bool] | None = None) -> list[dict[str, Any]]:
+def _rows(runs: Iterable[LabRun]) -> list[dict[str, Any]]:
     "Return the lines of some runs with the same keys in all of them"
-    lower = lower or functools.cache(lower_is_better)
-    found = [run._parts(lower) for run in runs]
+    direction = functools.cache(named_direction)
+    found = [run._parts(direction) for run in runs]
     names = dict.fromkeys(name for group in zip(*found) for part in group for name in part)
     rows = [{name: value for part in reversed(parts) for name, value in part.items()} for parts in found]
     return [{name: row.get(name) for name in names} for row in rows]

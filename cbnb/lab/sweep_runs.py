@@ -192,6 +192,7 @@ class Sweep:
         self.why = ''                             # why the sweep has ended early
         self.n_batches = 0                        # training batches of all runs together
         self.states: dict[str, Any] | None = None    # weights of the best run
+        self.said_in: int | None = None           # number of the notebook's cell whose output has the sentence already
         self.make = make
 
     def score(self, row: Mapping[str, Any]) -> float:
@@ -299,7 +300,8 @@ class Sweep:
         Returns:
             HTML
         """
-        said = f'<p>{escape(self._words())}</p>'
+        again = (ip := shell()) is not None and self.said_in == ip.execution_count       # the last line of the cell that ran the sweep
+        said = '' if again else f'<p>{escape(self._words())}</p>'
         if not self.rows: return said
         rows = self._sorted()
         place = {row['id']: i for i, row in enumerate(rows)}
@@ -321,7 +323,7 @@ def earlier_runs(book: LabBook | None, same: Mapping[str, Any], names: Sequence[
     found = {}
     for run in book.runs if book else ():
         settings = run.settings
-        ended = run.status == 'done' or run.status == 'cancelled' and settings.get('pruned')
+        ended = run.status in ('done', 'pruned')
         if ended and all(settings.get(k) == v for k, v in same.items()) and all(name in settings for name in names):
             found[key_of({name: settings[name] for name in names})] = run.run
     return found
@@ -341,6 +343,7 @@ class _Board:
         if not last and time.monotonic() < self.due: return
         from IPython.display import display
         text = found._words() if last else f'{len(found)} of {self.n} runs'
+        if last: found.said_in = shell().execution_count
         bundle = {'text/plain': text, 'text/html': f'<p>{escape(text)}</p>' if last else f'<p>{escape(text)}</p>{found.html(live=False, figure=False)}'}
         if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
         else: self.handle.update(bundle, raw=True)

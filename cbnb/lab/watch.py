@@ -10,6 +10,7 @@ import hmac
 import json
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +19,11 @@ from typing import Any, NamedTuple
 # %% ../../nbs/lab/watch.ipynb #492daa26
 from ..basics.patch import patch
 from ..basics.text import clock, escape, plural, shell
-from ..display.chart import Chart, Line, chart_css, chart_spec, without_blanks
+from ..display.chart import Chart, Line, chart_css, chart_spec, page_spec, without_blanks
 from ..display.look import css_variables
 from ..display.page_script import asset, script
 from ..display.progress import FIT_STYLE, best_row, loss_lines, losses_layout, row_text
+from ..display.run_charts import small_charts
 from ..display.steering import Steering
 from ..history import Run
 from ..learner import Learner
@@ -38,6 +40,14 @@ class State(NamedTuple):
     n_epoch: int = 0
     steps: int = 0
     batches: int | None = None             # of an epoch; None: not known
+    small: tuple[Chart, ...] = ()          # the rate, the momentum, the metrics and the logged values
+    left: float | None = None              # seconds; None: not known
+
+    @property
+    def share(self) -> float | None:
+        "The part of the fit that is done, from 0 to 1, or None if this is not known"
+        if total := self.n_epoch*(self.batches or 0): return min(self.steps/total, 1.)
+        return self.done/self.n_epoch if self.n_epoch else None
 
 def state_of(learn: Any, wait: bool = False) -> State:
     "Copy the state of the last fit. Only the thread that trains may call this"
@@ -47,17 +57,17 @@ def state_of(learn: Any, wait: bool = False) -> State:
     lines = tuple(line._replace(xs=range(len(line.ys)) if isinstance(line.xs, range) else list(line.xs), ys=list(line.ys), smooths=None) for line in loss_lines(run, wait))
     names = tuple(run.metric_names)
     rows = tuple(tuple(clock(row[name]) if name == 'time' else row.get(name) for name in names) for row in run.epochs)
-    return State(run.status, lines, losses_layout(run), names, rows, sum(row['complete'] for row in run.epochs), run.n_epoch, run.n_steps, run.settings.get('batches'))
+    return State(run.status, lines, losses_layout(run), names, rows, sum(row['complete'] for row in run.epochs), run.n_epoch, run.n_steps, run.settings.get('batches'), tuple(small_charts(run, wait)))
 
 def page_state(name: str, state: State, paused: bool, version: int) -> dict[str, Any]:
     "Return a state as the data of the page"
     running = state.status == 'running'
     chart = Chart(state.lines, **state.layout, points=400, digits=4) if state.steps > 3 else None
-    words = 'waiting for a fit' if state.layout is None else f'{"paused" if paused and running else state.status}: {state.done} of {plural(state.n_epoch, "epoch")}, {plural(state.steps, "step")}'
-    total = state.n_epoch*(state.batches or 0)
-    share = min(state.steps/total, 1.) if total else state.done/state.n_epoch if state.n_epoch else None
-    return dict(name=name, words=words, running=running, paused=paused, share=share, version=f'{version} {state.steps} {len(state.rows)} {state.status}', names=state.names,
-                rows=[row_text(row) for row in state.rows], best=best_row(state.names, state.rows), chart=chart and without_blanks(chart_spec(chart)))
+    left = f', {clock(state.left)} left' if running and state.left is not None else ''
+    words = 'waiting for a fit' if state.layout is None else f'{"paused" if paused and running else state.status}: {state.done} of {plural(state.n_epoch, "epoch")}, {plural(state.steps, "step")}{left}'
+    return dict(name=name, words=words, running=running, paused=paused, share=state.share, version=f'{version} {state.steps} {len(state.rows)} {state.status}', names=state.names,
+                rows=[row_text(row) for row in state.rows], best=best_row(state.names, state.rows), chart=chart and without_blanks(chart_spec(chart)),
+                small=[page_spec(each) for each in state.small] if chart else [])
 
 # %% ../../nbs/lab/watch.ipynb #dd7f2a6d
 _HEADERS = {'Cache-Control': 'no-store', 'X-Content-Type-Options': 'nosniff', 'Referrer-Policy': 'same-origin', 'X-Frame-Options': 'DENY',
@@ -117,6 +127,7 @@ class Watch:
         self.name, self.steer, self.token = type(learn.model).__name__, bool(steer), secrets.token_urlsafe(16)
         self.asked, self.fresh, self.state, self.n_copies = False, threading.Event(), state_of(learn, wait=True), 0
         self.steering: Any = None         # of the fit that runs
+        self.begun: tuple[float, float] | None = None      # time and share of the fit at its first copy
         self.server: Any = ThreadingHTTPServer(('127.0.0.1', port), _handler_for(self))
         self.server.daemon_threads = True
         self.url = f'http://127.0.0.1:{self.server.server_address[1]}/{self.token}/'
@@ -141,7 +152,7 @@ class Watch:
             yield
             return
         found = learn.callbacks.find(Steering) if self.steer else [None]
-        self.steering = found[0] if found else Steering()
+        self.steering, self.begun = found[0] if found else Steering(), None
         try:
             if found: yield
             else:
@@ -163,8 +174,17 @@ class Watch:
             if self.asked: self._copy(learn)
 
     def _copy(self, learn: Any) -> None:
-        self.state, self.n_copies, self.asked = state_of(learn), self.n_copies + 1, False
+        state = state_of(learn)
+        self.state, self.n_copies, self.asked = state._replace(left=self._left(state)), self.n_copies + 1, False
         self.fresh.set()
+
+    def _left(self, state: State) -> float | None:
+        "Estimate the seconds that are left, from the share of the fit since its first copy. Pauses do not count"
+        if state.status != 'running' or (share := state.share) is None: return None
+        now = time.monotonic() - (self.steering.seconds_paused if self.steering else 0.)
+        if self.begun is None: self.begun = now, share
+        (then, before) = self.begun
+        return (now - then)*(1 - share)/(share - before) if share > before else None
 
     def data(self) -> dict[str, Any]:
         "Return the state for the page. If a fit is running, wait for its next batch, but at most a second"

@@ -94,7 +94,7 @@ class Runs {
       row.cells.forEach((text, i) => {
         const best = row.best.includes(i), cell = tr.appendChild(html(i ? 'td' : 'th', { class: heads[i].number ? 'number' : null, scope: i ? null : 'row' }))
         if (i || !this.data.specs) { cell.append(best ? html('b', {}, text) : text); return }
-        const b = cell.appendChild(html('button', { type: 'button', title: 'show or hide in the chart' }))
+        const b = cell.appendChild(html('button', { type: 'button', title: `show or hide ${text} in the chart` }))
         b.append(html('i', { class: row.dash, style: `color:${row.color}` }), html('span', {}, text))
         b.onclick = () => { this.hidden.has(row.name) ? this.hidden.delete(row.name) : this.hidden.add(row.name); this.follow() }
       })

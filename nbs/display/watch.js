@@ -1,4 +1,4 @@
-// The page of `learn.watch`: asks for the state of the fit each second, and draws its losses and its table. It stands behind `page.js` and `chart.js`.
+// The page of `learn.watch`: asks for the state of the fit each second, and draws its losses, the small charts of its other values, and its table. It stands behind `page.js` and `chart.js`.
 
 class Watched {
   seen = null; gone = 0
@@ -14,7 +14,8 @@ class Watched {
       this.stop.onclick = () => this.send('stop')
     }
     this.fit = el.appendChild(html('div', { class: 'cbnb-fit' }))
-    this.main = this.fit.appendChild(html('div', { class: 'cbnb-main' }))
+    const main = this.fit.appendChild(html('div', { class: 'cbnb-main' }))
+    this.main = main.appendChild(html('div')); this.smalls = new SmallCharts(main)
     this.side = this.fit.appendChild(html('div', { class: 'cbnb-side' }))
     this.ask()
   }
@@ -47,6 +48,7 @@ class Watched {
     this.seen = state.version
     this.main.replaceChildren()
     if (state.chart) KINDS.charts(this.main, { charts: [state.chart], columns: 1 })
+    this.smalls.set(state.small.map(withPoints))
     this.side.replaceChildren(...state.rows.length ? [epochTable(state.names, state.rows.map((row, i) => [i, row.split('\t')]), state.best)] : [])
   }
 }

@@ -1,6 +1,7 @@
 """A person who watches a fit from another page: what it shows, Pause and Stop from there, and a stranger's page that can do neither."""
 
 import http.server
+import re
 import subprocess
 import sys
 import threading
@@ -74,6 +75,11 @@ def test_a_fit_is_watched_paused_and_stopped(browser):
         page.locator("svg").first.wait_for()
         wait_until(lambda: n_rows(page) >= 2)
         assert page.evaluate("document.querySelector('progress').value") > 0
+        # a small chart stays open while the fit goes on
+        rate = page.get_by_role("group", name="other values").get_by_role("button", name="learning rate")
+        rate.click()
+        wait_until(lambda: n_rows(page) >= 4 and re.search(r"\d:\d\d left", page.get_by_role("status").first.inner_text()))
+        assert rate.get_attribute("aria-pressed") == "true" and page.locator(".cbnb-smalls svg").count() > 2
         # a stranger's page, and one without the token
         with strangers_page(address) as elsewhere:
             other = browser.new_page()

@@ -127,6 +127,12 @@ def averaged(decay):
     return learn
 
 
+def tracked(tracker):
+    learn = learner()
+    learn.add_cb(tracker)
+    return learn
+
+
 def factor(f):
     return scheduled(lambda opt: LambdaLR(opt, f))
 
@@ -163,6 +169,9 @@ FAST = [
     ("O6", lambda: factor(lambda i: min(1, i / 10_000)), lambda: factor(lambda i: min(1, (i + 1) / 20))),
     ("O6", lambda: factor(lambda i: 1.08**i), lambda: factor(lambda i: 1.08**-i)),
     ("O6", lambda: averaged(0.99999), lambda: averaged(0.99)),
+    ("A9", lambda: tracked(cbnb.EarlyStopping(comp="max")), lambda: tracked(cbnb.EarlyStopping("accuracy", comp="max"))),
+    ("A9", lambda: tracked(cbnb.SaveModel("accuracy", comp="min")), lambda: tracked(cbnb.SaveModel("valid_loss", comp="min"))),
+    ("O7", lambda: tracked(cbnb.EarlyStopping(min_delta=0.5)), lambda: tracked(cbnb.EarlyStopping(min_delta=0.01))),
 ]  # fmt: skip
 TRAINED = [
     ("O3", lambda: groups(1e-5), lambda: groups(0.1)),

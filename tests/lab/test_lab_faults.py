@@ -4,12 +4,14 @@ import copy
 import csv
 import gc
 import json
+import math
 import os
 import pickle
 import shutil
 import sqlite3
 import subprocess
 import sys
+import warnings
 import weakref
 from functools import partial
 
@@ -293,7 +295,6 @@ COLUMNS = [
     "ended",
     "best valid_loss",
     "best mae",
-    "best other",
     "train_loss",
     "valid_loss",
     "mae",
@@ -316,7 +317,37 @@ def test_a_metric_may_have_the_name_of_a_column(lab, name: str):
     wave_learner(metrics=[first(name)]).fit(1)
     row = lab.rows()[0]
     assert row["id"] == 1 and row["status"] == "done" and row["epochs"] == 1 and row["tags"] == ""
-    assert f"best {name}" in row and lab[1].row() == row and lab._repr_html_()
+    assert row["lr" if name == "lr" else f"last {name}"] > 0 and lab[1].row() == row and lab._repr_html_()
+
+
+def test_what_users_of_other_trackers_look_for(lab):
+    for lr in (0.01, 0.02):
+        wave_learner().fit(1, lr)
+    assert [row["lr"] for row in cbnb.compare(lab).rows] == sorted([0.01, 0.02], key=lambda lr: lab.runs[lr > 0.01].best())
+    for found, said in (
+        (lambda: lab.log(loss=1.0), "a lab book has no attribute 'log': learn.log"),
+        (lambda: lab.finish(), "a lab book has no attribute 'finish': lab.close"),
+        (lambda: lab[1].config, "a run of the lab book has no attribute 'config': settings"),
+        (lambda: lab[1].metrics, "best\\('valid_loss'\\)"),
+        (lambda: lab.nothing, "LabBook has no attribute 'nothing'"),
+    ):
+        with pytest.raises(AttributeError, match=said):
+            found()
+    with pytest.raises(TypeError, match="lab.runs is the list of all runs"):
+        lab[:3]
+    assert copy.copy(lab[1]).id == pickle.loads(pickle.dumps(lab[1])).id == 1
+
+
+def test_a_value_whose_name_does_not_say_what_is_better_has_no_best(lab):
+    """As `grad_norm`: to show a table is no reason to warn."""
+    for lr in (0.01, 0.02):
+        wave_learner().fit(1, lr, cbs=cbnb.GradientClip(math.inf, log=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        row, shown = lab.rows()[0], [lab._repr_html_(), repr(lab[1]), repr(cbnb.compare(lab[1], lab[2]))]
+    assert row["grad_norm"] > 0 and "best grad_norm" not in row and "best valid_loss" in row
+    assert not any("best grad_norm" in text for text in shown)
+    assert "best grad_norm" not in cbnb.compare(lab[1], lab[2], metric="grad_norm").rows[0]
 
 
 def test_a_data_frame(lab, tmp_path):

@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.lab import sweep_runs
 from cbnb.lab.book import LabBook
 from cbnb.lab.sweep import Halving, Space
 from cbnb.toy import line_learner, wave_learner
@@ -124,6 +126,22 @@ def test_pruned_runs_of_the_lab_book_count_for_the_later_ones(lab):
     assert len(lab) == n + 7 and "pruned" in {row["status"] for row in whole.rows[:5]}
     assert [{**row, "time": 0} for row in parts.rows] == [{**row, "time": 0} for row in whole.rows]
     assert lab[-1].settings["sweep"] == "parts"
+
+
+def test_the_lab_book_says_pruned_as_the_sweep_does(lab):
+    found = wave_learner().sweep(GRID, 9, n=5)
+    assert [run.status for run in lab.runs] == [row["status"] for row in found.rows] and "pruned" in {run.status for run in lab.runs}
+
+
+def test_the_cell_of_a_sweep_has_its_sentence_once(monkeypatch):
+    """The output of the running sweep ends with it, and the table of the last line of the same cell leaves it out."""
+    cell = SimpleNamespace(execution_count=3)
+    monkeypatch.setattr(sweep_runs, "shell", lambda: cell)
+    found = line_learner(n=4).sweep(dict(lr=[0.1, 0.01]), 1)
+    sentence = found._words()
+    assert sentence not in found._repr_html_()
+    cell.execution_count = 4
+    assert sentence in found._repr_html_()
 
 
 def test_ctrl_c_returns_what_was_found():

@@ -166,7 +166,8 @@ def test_page_fetches_nothing():
 def test_widgets_leave_the_picture_that_they_show_besides():
     view = {"application/vnd.jupyter.widget-view+json": {"model_id": "box"}}
     own, alone = new_output("display_data", data={**view, "text/html": "its own picture"}), new_output("display_data", data={**view})
-    nb = new_notebook(cells=[ran("dashboard", own, alone)], metadata={"widgets": {"state": {}}})
+    cleared = new_output("display_data", data={"text/plain": ""})  # such as the bar of a long validation
+    nb = new_notebook(cells=[ran("dashboard", own, alone, cleared)], metadata={"widgets": {"state": {}}})
     (left,) = notebooks.without_widgets(nb).cells[0].outputs
     assert left.data == {"text/html": "its own picture"} and "widgets" not in nb.metadata
 
@@ -193,6 +194,8 @@ def test_site_names_entries_and_links():
         ("<Line object>", "<Line object at 0x1200bb>", True),  # as nbdev cleans it
         ("a loss", "a metric", False),
         ("1e-7 to 10", "1e-7 to 1", False),
+        ("slide=0.24, minimum=0.024", "slide=0.00017, minimum=0.024", True),
+        ("slide=0.24, minimum=0.024", "slide=0.24, minimum=0.24", False),
         ("one\ntwo", "one", False),
     ],
 )
