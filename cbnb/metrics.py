@@ -131,9 +131,15 @@ class AvgMetric(MeanMetric):
             that are not ignored, as `Averaging` finds out
     """
     def __init__(self, func: Callable[..., Any], name: str | None = None, batch_weight: Callable[..., Any] | None = None) -> None:
-        self.func, self.function, self.batch_weight = func, BatchFunction(func), batch_weight
+        self.function, self.batch_weight = BatchFunction(func), batch_weight
         self._name = name or name_of(func)
         super().__init__()
+    @property
+    def func(self) -> Callable[..., Any]:
+        "The function. You may assign another one with the same parameters"
+        return self.function.func
+    @func.setter
+    def func(self, func: Callable[..., Any]) -> None: self.function.func = func
     def reset(self) -> None:
         super().reset()
         self.mean_of_labels, self.has_labels, self.is_first = RunningMean(), False, True      # whether the next batch is the first one of a phase
