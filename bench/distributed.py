@@ -7,7 +7,6 @@ python bench/distributed.py --scaling   steps of torch's DistributedDataParallel
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -78,55 +77,79 @@ def one_rank():
     dist.destroy_process_group()
 
 
-def fit_rank(epochs=60, n_batches=60, width=256):
-    """In each of two processes: a step of bare DDP, and a batch of a learner with `distributed`, by turns; milliseconds."""
+def loader(n_batches, width):
+    """A loader whose batches are read at once, so that reading costs little beside a step."""
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Rows(Dataset):
+        x, y = torch.randn(n_batches * ITEMS, width), torch.randn(n_batches * ITEMS, width)
+
+        def __len__(self):
+            return len(self.x)
+
+        def __getitems__(self, numbers):
+            return self.x[numbers], self.y[numbers]
+
+    return DataLoader(Rows(), ITEMS, collate_fn=lambda batch: batch)
+
+
+def fit_rank(rounds=60, n_batches=60, width=256):
+    """In each of two processes: a loop with bare DDP, and a fit with `distributed`, by turns; wall and CPU milliseconds of a batch."""
     import torch
     import torch.distributed as dist
     from torch import nn
+    from torch.utils.data import DataLoader, DistributedSampler
 
     import cbnb.all as cbnb
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    batches = [(torch.randn(ITEMS, width), torch.randn(ITEMS, width)) for _ in range(n_batches)]
+    torch.manual_seed(0)
+    dl = loader(n_batches * dist.get_world_size(), width)
+    part = DataLoader(dl.dataset, ITEMS, sampler=DistributedSampler(dl.dataset, shuffle=False), collate_fn=dl.collate_fn)
     net, other = network(width), network(width)
     wrapped, opt = nn.parallel.DistributedDataParallel(net), torch.optim.SGD(net.parameters(), lr=1e-3)
 
     def bare():
-        for x, y in batches:
+        for x, y in part:
             opt.zero_grad()
             nn.functional.mse_loss(wrapped(x), y).backward()
             opt.step()
 
-    items = [torch.cat(parts) for parts in zip(*batches * dist.get_world_size())]
-    dls = cbnb.DataLoaders(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*items), ITEMS), device="cpu")
-    learn = cbnb.Learner(dls, other, nn.MSELoss(), opt_func=torch.optim.SGD, lr=1e-3)
+    learn = cbnb.Learner(cbnb.DataLoaders(dl, device="cpu"), other, nn.MSELoss(), opt_func=torch.optim.SGD, lr=1e-3)
 
     def with_learner():
         with learn.no_logging(), learn.no_bar(), learn.distributed():
             learn.fit(1)
 
-    pairs = []
-    for i in range(epochs + 1):
-        pair = []
-        for f in (bare, with_learner)[:: 1 if i % 2 else -1]:
-            dist.barrier()
-            start = time.perf_counter()
-            f()
-            pair.append(1000 * (time.perf_counter() - start) / n_batches)
-        pairs.append(pair[:: 1 if i % 2 else -1])
+    def timed(f):
+        dist.barrier()
+        start, used = time.perf_counter(), time.process_time()
+        f()
+        return [1000 * spent / n_batches for spent in (time.perf_counter() - start, time.process_time() - used)]
+
+    found = []
+    for i in range(rounds + 1):
+        first, second = (bare, with_learner)[:: 1 if i % 2 else -1]
+        found.append([timed(first), timed(second)][:: 1 if i % 2 else -1])
     if dist.get_rank() == 0:
-        print(json.dumps(pairs[1:]))
+        print(json.dumps(found[1:]))
     dist.destroy_process_group()
 
 
 def two_processes():
-    pairs = json.loads(in_processes(2, "--fit"))
-    ratios = [b / a for a, b in pairs]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    print("| two processes | ms a batch | x | half of the rounds |\n|---|---|---|---|")
-    print(f"| bare DDP | {statistics.median(a for a, _ in pairs):.2f} | | |")
-    print(f"| `learn.distributed()` | {statistics.median(b for _, b in pairs):.2f} | {middle:.2f} | {low:.2f} to {high:.2f} |")
+    found = json.loads(in_processes(2, "--fit"))
+    print("| two processes | ms a batch | quietest tenth | x | half of the rounds |\n|---|---|---|---|---|")
+    for what, of in enumerate(("time", "CPU time")):
+        bare, ours = ([row[who][what] for row in found] for who in (0, 1))
+        low, middle, high = statistics.quantiles([b / a for a, b in zip(bare, ours)], n=4)
+        quiet = [statistics.quantiles(each, n=10)[0] for each in (bare, ours)]
+        print(f"| bare DDP, {of} | {statistics.median(bare):.2f} | {quiet[0]:.2f} | | |")
+        print(
+            f"| `learn.distributed()`, {of} | {statistics.median(ours):.2f} | {quiet[1]:.2f} (x {quiet[1] / quiet[0]:.2f}) "
+            f"| {middle:.2f} | {low:.2f} to {high:.2f} |"
+        )
 
 
 def one_process():
@@ -142,10 +165,11 @@ def one_process():
 
 def in_processes(n, *arguments):
     """Start this file in `n` processes, as torchrun would; what the first one printed."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    shared = dict(WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # the operating system chooses a free port
+    shared = dict(WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
+    shared |= dict(TORCHELASTIC_USE_AGENT_STORE="True", OMP_NUM_THREADS="1")
     command = [sys.executable, __file__, *arguments]
     started = [
         subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE, text=True)

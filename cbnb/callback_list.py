@@ -147,7 +147,7 @@ def add(self: CallbackList,
     new = self.as_callback(cb)
     if any(new is c for c in self.all): return new
     if new.learn is not None and hasattr(new.learn, 'remove_cb'):
-        warnings.warn(f'{new} was on another learner, which has lost it now: make a new one for each learner, {new}(...)',
+        warnings.warn(f'{new} was on another learner, and was removed there: make a new one for each learner, as {new}(...)',
                       stacklevel=user_level())
         new.learn.remove_cb(new)
     mine = self.settings(new) if self.settings else object()          # an object equals only itself
@@ -155,7 +155,7 @@ def add(self: CallbackList,
     if twin is None: self.insert(new, len(self.all), self._free_name(new), mine)
     else:
         ((_, at, name, _),) = self.remove(twin)
-        print(f'learn.{name}: replaced, it was added before with the same settings')
+        print(f'learn.{name}: replaced, because it was added before with the same settings')
         self.insert(new, at, name, mine)
     for f in self.on_add: f(self, new)
     return new

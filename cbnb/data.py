@@ -75,7 +75,7 @@ def _named(valid: Any) -> dict[str, Any]:
     if not isinstance(valid, Mapping): return {}
     wrong = [name for name in valid if not isinstance(name, str) or not name or name == 'train']
     if wrong or not valid: raise ValueError(
-        f'the name {wrong[0]!r} of a validation set should be a text, not empty and not "train"' if wrong else 'the dict of validation sets is empty: leave it out, or add sets')
+        f'the name {wrong[0]!r} of a validation set should be a text other than "" and "train"' if wrong else 'the dict of validation sets is empty: leave it out, or add sets')
     return dict(valid)
 
 # %% ../nbs/10_data.ipynb #e9b648de
@@ -139,11 +139,6 @@ class DataLoaders:
             **kwargs: further arguments of torch's `DataLoader`; a `sampler` is for training only
         Returns:
             the loaders, for training first
-        Example:
-            import torch
-            items = [(torch.tensor([float(i)]), i) for i in range(10)]
-            loaders = DataLoaders.from_datasets(items[:8], items[8:], bs=4, device='cpu')
-            assert len(loaders.train) == 2 and len(loaders.valid) == 1
         """
         from cbnb.basics.workers import make_loader
         named = _named(valid_ds)
@@ -231,7 +226,7 @@ class DataLoaders:
             if i in (there := dict(train=self.train) | self.valid_sets): return there[i]
             raise KeyError(f'there is no loader {i!r}: the loaders are {", ".join(there)}')
         if not hasattr(i, '__index__') or getattr(i, 'shape', None) or isinstance(i, Tensor):    # arrays have an `__index__`, too
-            raise TypeError(f'pass 0 for training or 1 for validation, and not a '
+            raise TypeError(f'the index of a loader should be 0 for training or 1 for validation, not a '
                             f'{type(i).__name__}: to use other data, pass dl=DataLoader(...)')
         if -len(self) <= i < len(self): return self.loaders[i]
         raise IndexError(f'there is no loader {i}: ' + (

@@ -175,7 +175,7 @@ def as_step(
     if isinstance(step, type): raise TypeError(
         f'{name} is the class {step.__name__}: pass an instance, {step.__name__}(...)')
     if all(hasattr(step, part) for part in ('predict', 'loss', 'backward', 'step', 'zero_grad')):
-        raise TypeError(f'{name}={step!r} has the parts of a step: make its class a subclass of Step')
+        raise TypeError(f'{name}={step!r} has the methods of a step: derive its class from Step')
     if callable(step): return LossStep(step) if name == 'train_step' else CallStep(step)
     raise TypeError(f'{name}={step!r} is not a step: pass a Step, or a function of the whole batch')
 

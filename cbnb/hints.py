@@ -58,8 +58,8 @@ def keep_modes(
         if model.training is not at_start:
             for m, training in modes: m.training = training
             made, call = ('eval', 'train') if at_start else ('train', 'eval')
-            warn_user(f'a callback, or the model itself, called model.{made}() in the middle of {learn.where(event.before_train)}, and not '
-                  f'model.{call}() after it: the model was switched back before the next batch')
+            warn_user(f'a callback, or the model itself, called model.{made}() in the middle of {learn.where(event.before_train)}, and did not call '
+                  f'model.{call}() afterwards: the learner switched the model back before the next batch')
         yield batch.pop()
 
 # %% ../nbs/hints.ipynb #98ee7fa5
@@ -96,7 +96,7 @@ def _compare_parts(learn: Loop, n: int) -> None:
     if learn.purpose != 'preds': seen.add(n)
     elif n not in seen and n + 1 in seen: warn_user(
         f'the batches of this loader have {n} elements, of which the last counts as the target. Those of the fit have {n + 1}, and {n} of them '
-        f'are inputs. If all of these are inputs, too: DataLoaders(..., n_inp={n})')
+        f'are inputs. If all elements of this loader are inputs, too, pass DataLoaders(..., n_inp={n})')
 
 def _warn_of_length(learn: Loop, said: int, gave: int) -> None:
     named = _miscounted.setdefault(learn, [])
@@ -104,7 +104,7 @@ def _warn_of_length(learn: Loop, said: int, gave: int) -> None:
     named.append(learn.dl)
     why = 'its __len__ is wrong' if gave > said else 'a StopIteration in the dataset ends it early, or its __len__ is wrong'
     warn_user(f'the {"training" if learn.training else "validation"} loader has a length of {said}, and '
-          f'gave {plural(gave, "batch")}: {why}; schedules go by that length')
+          f'gave {plural(gave, "batch")}: {why}; schedules use that length')
 
 # %% ../nbs/hints.ipynb #115b3ec3
 def warn_of_pct_train(
@@ -116,7 +116,7 @@ def warn_of_pct_train(
         events = [] if type(cb).__module__.startswith('cbnb.') else filter(None, map(cb.method, EVENTS))
         if any('pct_train' in getattr(getattr(f, '__code__', None), 'co_names', ()) for f in events): warn_user(
             f'{cb} reads pct_train, and the training loader has no length, so pct_train changes only between epochs: '
-            'wrap the loader in Batches(make, n_iter=...), or count learn.train_iter')
+            'wrap it in Batches(lambda: loader, n_iter=...), or count learn.train_iter')
 
 def warn_of_processes(
     learn: Any,      # the learner
@@ -142,7 +142,7 @@ def warn_of_no_rate(
     "Warn if the learning rate is 0 in all groups and no callback sets it"
     if learn.purpose != 'fit' or any(as_number(g.get('lr', 1)) for g in learn.opt.param_groups): return
     may_set = (sets_lr(cb) or type(cb) is Callback or not type(cb).__module__.startswith('cbnb.') for cb in learn.cbs)
-    if not any(may_set): warn_user('the learning rate is 0, so this fit will train nothing')
+    if not any(may_set): warn_user('the learning rate is 0, so this fit will train nothing: pass a rate, such as learn.fit(1, lr=1e-3)')
 
 # %% ../nbs/hints.ipynb #201dbe1d
 _noted: WeakKeyDictionary[Any, tuple[int, list[Any]]] = WeakKeyDictionary()      # optimizer -> id of its state, rates at the start of fits
@@ -204,7 +204,7 @@ def note_mistake(
         f'the model returned None: end the forward of {type(learn.model).__name__} with `return` and the prediction')
     wrong_number = isinstance(e, TypeError) and re.search(r'forward\(\) (missing|takes)', str(e))
     if wrong_number and type(batch) in (tuple, list) and len(batch) > 1 and getattr(learn.dls, 'n_inp', None) is None:
-        way = f'if all are inputs, DataLoaders(..., n_inp={len(batch)})' if wrong_number[1] == 'missing' else 'to pass only the first to the model, DataLoaders(..., n_inp=1)'
+        way = f'if all are inputs, pass DataLoaders(..., n_inp={len(batch)})' if wrong_number[1] == 'missing' else 'if only the first is an input, pass DataLoaders(..., n_inp=1)'
         e.add_note(f'the batch has {len(batch)} elements, of which the last counts as the target: {way}')
     note_batch(e, batch)
     note_fix(e, batch)
@@ -277,12 +277,12 @@ def __dir__(self: Learner) -> list[str]:
 # %% ../nbs/hints.ipynb #8ad2054c
 def library_of(
     model: Any,    # what was passed as a model
-) -> str:          # such as '. An estimator has its own training, model.fit(X, y)'
+) -> str:          # such as '. Estimators of scikit-learn train themselves, with model.fit(X, y)'
     "Return a remark about an object of another library that looks like a model, or an empty string"
     if any(cls.__name__ == 'LightningModule' for cls in type(model).__mro__): return _IS_LIGHTNING.format(type(model).__name__)
     of = {cls.__module__.partition('.')[0] for cls in type(model).__mro__}
     if of & {'keras', 'tf_keras', 'tensorflow'}: return '. A model of Keras has to be written in torch'
-    if hasattr(model, 'get_params') and hasattr(model, 'fit'): return '. An estimator has its own training, model.fit(X, y)'
+    if hasattr(model, 'get_params') and hasattr(model, 'fit'): return '. Estimators of scikit-learn train themselves, with model.fit(X, y)'
     inner = None if hasattr(model, 'parameters') else getattr(model, 'model', None)
     return f'. The module inside it is its attribute `model`, a {type(inner).__name__}' if isinstance(inner, nn.Module) else ''
 
@@ -301,13 +301,13 @@ def warn_of_update_step(
     if type(learn.eval_step) is PredictStep and learn.chooses_eval_step and getattr(learn.dls, 'valid', None) is not None:
         _with_update_step.add(learn)
         warn_user('train_step updates the weights itself, so validation cannot call it, and there is no valid_loss: '
-                  'pass loss_func=..., or eval_step=... (PredictStep() if you want none)')
+                  'pass loss_func=..., or eval_step=PredictStep() for a fit without it')
     n_updates, n_batches = learn.train_updates, learn.train_iter
     def look_back(failed: Any, *_: Any) -> None:
         if failed or learn.train_iter == n_batches: return
         _with_update_step.add(learn)
         if learn.train_updates == n_updates: warn_user('train_step updates the weights without learn.opt, so the rates of this learner had no effect: '
-                  'pass its optimizer, UpdateStep(f, opt=...)')
+                  'pass its optimizer as UpdateStep(f, opt=...)')
     learn.undo.push(look_back)
 
 # %% ../nbs/hints.ipynb #27b6c529
@@ -324,7 +324,7 @@ def note_outputs(
     library = {'torch.nn.functional': 'F.', 'torch.nn.modules.loss': 'nn.'}.get(getattr(f, '__module__', ''), '')
     call = f'{library}{title_of(f)}{"()"*isinstance(f, nn.Module)}'
     y = 'y' if len(learn.yb) == 1 else '*yb'
-    e.add_note(f'the loss function {title_of(f)} was given a {got}. If it takes one part of it, pass for example '
+    e.add_note(f'the loss function {title_of(f)} was called with a {got}. If it takes only a part of that, pass for example '
                f'loss_func=lambda out, {y}: {call}(out{part}, {y})')
 
 def note_layer(
@@ -339,7 +339,7 @@ def note_layer(
     if (call := next((call for call in reversed(calls) if id(call.get('self')) in names), None)) is None: return
     given, layer = ', '.join(map(kind_of, call.get('args', ()))), type(call['self']).__name__
     with contextlib.suppress(Exception): layer = str(call['self']).splitlines()[0]         # a `__repr__` of yours may fail
-    e.add_note(f"in layer {names[id(call['self'])]!r}, {layer}{' ...)' if layer.endswith('(') else ''}, which was given {given or 'named arguments'}")
+    e.add_note(f"in layer {names[id(call['self'])]!r}, {layer}{' ...)' if layer.endswith('(') else ''}, which was called with {given or 'named arguments'}")
 
 def note_dict(
     learn: Any,      # the learner, whose `xb` the model received
@@ -368,10 +368,10 @@ def check_method(
     if not callable(f) or name.startswith('_'): return
     if re.fullmatch(_FOREIGN, name): raise TypeError(
         f'{what} is not an event of this Callback, and would never be called. '
-        'A class written for fastai v1 or MindSpore needs no base class here; '
-        'or derive it from the Callback of cbnb.dialects.fastai_v1 or .mindspore. '
-        'One for Keras, Lightning or transformers becomes methods such as before_fit, after_batch and after_epoch, which read the state from self. '
-        'A training_step is the argument train_step of Learner, and configure_optimizers is opt_func')
+        'In a class written for fastai v1 or MindSpore, leave out the base class, '
+        'or use the Callback of cbnb.dialects.fastai_v1 or .mindspore. '
+        'In one for Keras, Lightning or transformers, define methods such as before_fit, after_batch and after_epoch, and read the state from self. '
+        'Pass a training_step to Learner as train_step, and what configure_optimizers makes as opt_func')
     if near := nearest(name, EVENTS, cutoff=0.85): raise TypeError(
         f'{what} is not an event and would never be called: did you mean {near!r}? '
         '(A helper method may keep such a name with a leading underscore.)')
@@ -382,7 +382,7 @@ def _check_parameters(f: Any, what: str) -> None:
               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if needed: raise TypeError(
         f'{what}(self, {", ".join(needed)}): an event is called without arguments. '
-        f'Drop {", ".join(needed)}; the learner is self.learn')
+        f'Remove {", ".join(needed)}; the learner is self.learn')
 
 _FOREIGN = (r'on_(fit|train|eval|validation|test|predict|sanity_check|epoch|batch|loss|backward|step|substep|init)'
             r'(_epoch|_batch|_step)?_(begin|start|end)|on_before_(backward|zero_grad|optimizer_step)|on_after_backward|'

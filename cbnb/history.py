@@ -260,11 +260,11 @@ class History:
         Returns:
             the history
         Raises:
-            ValueError: this JSON has no "runs", so History.to_json did not write it
+            ValueError: this JSON has no "runs": pass a text that History.to_json returned
         """
         text = source if isinstance(source, str) and source.lstrip()[:1] == '{' else Path(source).read_text()
         data, history = from_json_text(text), cls()
-        if 'runs' not in data: raise ValueError('this JSON has no "runs", so History.to_json did not write it')
+        if 'runs' not in data: raise ValueError('this JSON has no "runs": pass a text that History.to_json returned')
         history.runs = [Run.from_dict(run) for run in data['runs']]
         return history
 

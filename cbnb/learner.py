@@ -206,7 +206,7 @@ class Learner(Loop):
         self.chooses_eval_step = eval_step is None               # whether it follows from the training step and the loss function
         self.train_step = default_step(self) if train_step is None else train_step      # it may have an optimizer and a loss function
         self.eval_step = eval_step
-        if opt_func not in (torch.optim.AdamW, self.opt_func): warn_user('opt_func is not used, for train_step has an optimizer of its own')
+        if opt_func not in (torch.optim.AdamW, self.opt_func): warn_user('opt_func is not used, because train_step has an optimizer of its own')
         self._lr, self.wd, self.moms = checked_lr(lr, self.opt_func), wd, checked_moms(moms)
         self.final_record: Any = None
         self.own_hypers: list[dict[str, Any]] | None = None      # the hyper-parameters to which the run returns
@@ -322,19 +322,14 @@ def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: 
         resume: True: continue from the newest checkpoint; or the path of a checkpoint
         keep_best: end with the weights of the best epoch. True: the lowest validation loss; 'accuracy'; ('score', 'max')
     Raises:
-        ValueError: start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True continues such a fit
+        ValueError: start_epoch={start_epoch} counts epochs, and this fit has {length}: to continue such a fit, pass
+            resume=True
         ValueError: start_epoch={start_epoch} should not be above n_epoch={length.n}
-    Example:
-        from cbnb.toy import wave_learner
-        learn = wave_learner()
-        learn.fit(3)
-        assert repr(learn) == 'Learner(Sequential, 97 parameters, AdamW, cpu; 3 epochs trained)'
-        learn
     """
     __tracebackhide__ = True
     length, start_epoch = as_duration(n_epoch, 'n_epoch'), as_count(start_epoch, 'start_epoch', 0)
     if length.unit != 'epoch' and start_epoch: raise ValueError(
-        f'start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True continues such a fit')
+        f'start_epoch={start_epoch} counts epochs, and this fit has {length}: to continue such a fit, pass resume=True')
     if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(f'start_epoch={start_epoch} should not be above n_epoch={length.n}')
     every = as_valid_every(valid_every)
     if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]

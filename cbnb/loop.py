@@ -319,8 +319,6 @@ def run_epochs(self: Loop) -> None:
 class TrainEvalCallback(Callback):
     """Switches between training and evaluation mode, and resets the counters at the start of a run
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from cbnb.all import *
         from cbnb.toy import line_learner
@@ -376,11 +374,12 @@ def run_as(self: Loop, purpose: str, cbs: Any = None) -> Iterator[None]:
     Returns:
         nothing
     Raises:
-        RuntimeError: this learner is already running (...): it cannot start another {purpose} from a callback
+        RuntimeError: this learner is already running (...): it cannot start another {purpose} from a callback. Start it
+            when this run has ended
     """
     outer, state = self.undo, {name: getattr(self, name) for name in LOOP_STATE}
     if outer is not None and purpose in ('fit', 'lr_find'): raise RuntimeError(
-        f'this learner is already running ({self.where()}): it cannot start another {purpose} from a callback')
+        f'this learner is already running ({self.where()}): it cannot start another {purpose} from a callback. Start it when this run has ended')
     with interrupts_wait(), releases_batches(), UndoStack() as undo:
         undo.callback(self._end_run, outer, state)
         self.undo = undo

@@ -36,7 +36,7 @@ def param_groups(
     if groups and isinstance(groups[0], Tensor): groups = [groups]
     groups = [list(g.parameters() if isinstance(g, nn.Module) else g) for g in groups]
     if not all(isinstance(p, Tensor) for g in groups for p in g): raise TypeError(
-        'the splitter returns groups as lists of parameters or as modules, not as dicts: the rates and the decays of the groups are those of '
+        'the splitter should return lists of parameters or modules, not dicts: pass the rates and decays of the groups to '
         'fit(lr=[...], wd=[...]), or make the optimizer yourself and pass it as opt_func')
     held, groups = {id(p) for g in groups for p in g}, groups or [[]]
     groups[-1] += [p for p in others if id(p) not in held]

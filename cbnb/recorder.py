@@ -415,12 +415,6 @@ def last(self: Recorder) -> Run:
         the latest run, the one under way included
     Raises:
         AttributeError: nothing has been recorded yet: fit first
-    Example:
-        from cbnb.all import *
-        from cbnb.toy import line_learner
-        learn = line_learner(cbs=Recorder, default_cbs=False)
-        learn.fit(2)
-        assert [row['epoch'] for row in learn.recorder.last().epochs] == [0, 1]
     """
     if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
     return self.history.runs[-1]
@@ -466,7 +460,7 @@ def load_state_dict(self: Recorder, state: dict[str, Any]) -> None:
     if train: self.train.load_state_dict({**train, 'metrics': found})
     if metrics and self.train.metrics and not found: say(
         f'{len(metrics)} processes had computed metrics on training batches, and there are {n_processes()}: '
-        'in this epoch they are those of the batches from here on')
+        'in this epoch, these metrics include only the remaining batches')
 
 # %% ../nbs/08_recorder.ipynb #f8837664
 Learner.recorder: Recorder  # type: ignore[misc]    # declared for editors and type checkers

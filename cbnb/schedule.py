@@ -52,7 +52,7 @@ class ParamScheduler(Callback):
     def before_fit(self) -> None:
         if n_batches(self.learn.dls.train) is None and self.learn.fit_length is None: raise ValueError(
             'a schedule needs to know how many batches an epoch has, and the training loader has no '
-            "length: wrap it in Batches(make, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
+            "length: wrap it in Batches(lambda: loader, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
         self.places = [(*_place(self.learn, name, sched), sched) for name, sched in self.scheds.items()]
 
     def before_batch(self) -> None:
@@ -141,11 +141,6 @@ class SchedCos(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
-    Example:
-        from cbnb.toy import close
-        assert [SchedLin(2, 1)(p) for p in (0, .25, .5, 1)] == [2, 1.75, 1.5, 1]
-        assert close([SchedCos(2, 1)(p) for p in (0, .5, 1)], [2, 1.5, 1])
-        assert close(SchedCos(2, 1)(.25), 1.5 + 0.5**0.5/2)             # the cosine of 45 degrees
     """
     def between(self, start: float, end: float, pos: float) -> float:
         return start + (end - start)*(1 - math.cos(math.pi*pos))/2
@@ -174,11 +169,6 @@ class SchedPoly(Sched):
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
         power: 1: linear; above 1: slower at first
-    Example:
-        from cbnb.toy import close
-        assert close([SchedExp(16, 1)(p) for p in (0, .25, .5, .75, 1)], [16, 8, 4, 2, 1])
-        assert SchedPoly(2, 1, 3)(.5) == 2 - 0.5**3
-        assert repr(SchedPoly(2, 1, 3)) == 'SchedPoly(2, 1, power=3)'
     """
     def __init__(self, start: Any, end: Any, power: float) -> None:
         super().__init__(start, end)
@@ -196,7 +186,7 @@ class SchedCombined:
         scheds: Sequence[Schedule],   # schedules, one per share
     ) -> None:
         pcts, scheds = [float(p) for p in pcts], list(scheds)
-        if len(pcts) != len(scheds): raise ValueError(f'{len(pcts)} shares for {len(scheds)} schedules: pass one share for each schedule')
+        if len(pcts) != len(scheds): raise ValueError(f'there are {len(pcts)} shares for {len(scheds)} schedules: pass one share for each schedule')
         if any(p < 0 for p in pcts) or abs(sum(pcts) - 1) > 1e-6:
             raise ValueError(f'the shares {pcts} should be 0 or more and add up to 1, not {sum(pcts):g}')
         self.parts = [(p, sched) for p, sched in zip(pcts, scheds) if p > 0]
@@ -325,15 +315,9 @@ def fit_one_cycle(self: Learner, n_epoch: int | str, lr_max: Any = None, div: fl
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
         keep_best: end with the weights of the best epoch, as in `fit`
-    Example:
-        from cbnb.toy import wave_learner
-        learn = wave_learner()
-        learn.fit_one_cycle(3, lr_max=0.05)
-        learn.fit(3, cbs=ParamScheduler({'lr': SchedExp(0.05, 0.0005)}))
-        learn.recorder.plot_lr(show_moms=True)
     """
     found = getattr(self, 'lr_finder_result', None)
     if lr_max is None and found is not None and found.lr is None:      # the caller may have passed `found.lr`
-        warnings.warn(f'lr_find made no suggestion, so lr_max is learn.lr={self.lr!r}', stacklevel=user_level())
+        warnings.warn(f'lr_find made no suggestion, so lr_max is learn.lr={self.lr!r}. To choose another rate, pass lr_max', stacklevel=user_level())
     cbs = [OneCycle(lr_max, div, div_final, pct_start, moms), *as_list(cbs)]
     self.fit(n_epoch, lr_max, wd, cbs, reset_opt, start_epoch, resume=resume, keep_best=keep_best)

@@ -7,7 +7,6 @@ __all__ = ['Line', 'line_learner', 'mae', 'wave_learner', 'digits_learner', 'clo
 
 # %% ../nbs/toy.ipynb #01a122ee
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -199,12 +198,12 @@ def in_processes(program: str, n: int = 2, meet: bool = False, timeout: float = 
         from cbnb.toy import in_processes
         assert in_processes('import os; print(os.environ["RANK"])', n=2) == ['0\\n', '1\\n']
     """
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        port = s.getsockname()[1]
+    from torch.distributed import TCPStore        # imported here, because not every torch has it
+    store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)      # the operating system chooses a free port
     if meet: program = ('import torch.distributed\ntorch.distributed.init_process_group("gloo")\n' + program +
                         '\nif torch.distributed.is_initialized(): torch.distributed.destroy_process_group()\n')
-    same = dict(WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), OMP_NUM_THREADS='1')
+    same = dict(WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR='127.0.0.1', MASTER_PORT=str(store.port),
+                TORCHELASTIC_USE_AGENT_STORE='True', OMP_NUM_THREADS='1')
     started = [subprocess.Popen([sys.executable, '-W', 'ignore', '-c', program], env=os.environ | same | dict(RANK=str(r), LOCAL_RANK=str(r)),
                                 text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for r in range(n)]
     try: ended = [p.communicate(timeout=timeout) for p in started]

@@ -44,7 +44,7 @@ class UndoStack(ExitStack):
             with interrupts_wait(): return bool(super().__exit__(exc_type, exc, tb))
         except BaseException as failed:
             if exc is None or failed is exc: raise
-            exc.add_note(f'then, while undoing what the run had changed: {failed!r}')
+            exc.add_note(f'another error was raised while undoing what the run had changed: {failed!r}')
             return False
 
 def _forget(obj: Any, name: str) -> None: vars(obj).pop(name, None)

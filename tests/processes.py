@@ -3,7 +3,6 @@
 import atexit
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from torch.distributed import TCPStore
 
 TESTS = Path(__file__).parent
 
@@ -37,26 +38,23 @@ class Ended:
     seconds: float  # after which it had ended
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def environment(rank: int, n: int, port: int) -> dict[str, str]:
     there = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=n, LOCAL_WORLD_SIZE=n, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    there["TORCHELASTIC_USE_AGENT_STORE"] = True  # as with torchrun, the store is not in one of them
     path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
     return os.environ | {k: str(v) for k, v in there.items()} | dict(OMP_NUM_THREADS="1", PYTHONPATH=path)
 
 
 def start(n: int, *args: str) -> list[subprocess.Popen]:
     """Python with these arguments, n times; alone, without the variables of several processes"""
-    port = free_port()
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # the operating system chooses a free port
     command = [*python(), "-X", "faulthandler", "-W", "ignore", *args]
-    return [
-        subprocess.Popen(command, env=environment(rank, n, port), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    started = [
+        subprocess.Popen(command, env=environment(rank, n, store.port), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for rank in range(n)
     ]
+    started[0].store = store  # as long as they run
+    return started
 
 
 def wait(started: list[subprocess.Popen], timeout: float = 240) -> list[Ended]:

@@ -6,7 +6,9 @@ The group of processes outlives all cases. For each, a process writes how its fi
 import faulthandler
 import json
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -37,6 +39,42 @@ CASES = dict(  # how -> where
     interrupt=[*BETWEEN, *TRAINING, "valid_batch"],
     stop=[*TRAINING, "valid_batch"],
 )
+HOWS = list(CASES)
+ENDS = dict(kill=-signal.SIGKILL, exit=3)  # how -> exit status; such a process is started for each place
+ENDS_AT = "before_epoch before_train before_batch after_pred after_loss before_backward before_step after_batch".split()
+ENDS_AT += ["after_train", "before_validate", "valid_batch", "after_epoch"]
+AFTER_THE_EXCHANGE = ("after_backward", "before_step")  # where a cancel in one process would part the weights
+
+
+def expected(how: str, where: str) -> str:
+    """The beginning of what the last process says."""
+    if how == "error":
+        return "ValueError: mine"
+    if how == "interrupt":
+        return "FitInterrupted: stopped in epoch 0"
+    if how == "alone":
+        return "RuntimeError: the processes have come to different places, where each waits for the others"
+    if how in ("fit", "epoch", "train", "batch", "step") and where in AFTER_THE_EXCHANGE:
+        return "RuntimeError: a callback cancelled an update in one process"
+    return "ended"
+
+
+def wrong(how: str, where: str, found: list[dict], strict: bool = True) -> str:
+    """What is not as it should be in the results of all processes; `strict`: as expected, otherwise alike at least"""
+    *others, last = [each[f"{how} {where}"] for each in found]
+    if strict and not last["said"].startswith(expected(how, where)):
+        return f"the last process says {last['said']}"
+    failed = last["said"].startswith("ValueError: mine")
+    for other in others:
+        if failed != ("mine" in other["said"]) or (last["said"] == "ended") != (other["said"] == "ended"):
+            return f"the last process says {last['said']}, another {other['said']}"
+        if failed and not other["said"].startswith("OtherFailed: process"):
+            return f"another process says {other['said']}"
+        if last["said"] == "ended" and other["weights"] != last["weights"]:
+            return f"the weights are {other['weights']} and {last['weights']}"
+        if last["said"] == "ended" and abs(other["n_steps"] - last["n_steps"]) > 1:
+            return f"{other['n_steps']} and {last['n_steps']} steps"  # a process that leaves in `after_batch` does not record that batch
+    return ""
 
 
 def trouble(how: str, cb) -> None:
@@ -50,6 +88,9 @@ def trouble(how: str, cb) -> None:
         os.kill(os.getpid(), 2)
     if how == "stop":
         cb.learn.steering.stop()
+    if how in ("kill", "exit"):
+        print("now", time.time(), file=sys.__stdout__, flush=True)  # `sys.stdout` is quiet
+        os.kill(os.getpid(), signal.SIGKILL) if how == "kill" else os._exit(3)
 
 
 def fit(how: str, where: str) -> dict:
@@ -88,6 +129,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     folder, *hows = sys.argv[1:]
+    if hows[0] in ENDS:
+        print(json.dumps(fit(*hows[:2])))
+        sys.exit("the process has not ended" if RANK == N - 1 else 1)
     found = {}
     for how in (how for how in hows if how in CASES):
         for where in CASES[how]:

@@ -3,7 +3,8 @@
 `make export` does it after nbdev. In a notebook, a parameter has its comment beside it, an error its message where it is raised, and the
 example is in the cells below. `?`, Shift-Tab and an editor show docstrings only. So the export moves the comments there, and copies the
 messages and the example, for all that users reach: the names that they import, and the methods of these classes. Each parameter is then
-described once in the module; other functions keep their comments. An example is copied if it runs alone after `from cbnb.all import *`.
+described once in the module; other functions keep their comments. An example is copied if it runs alone after `from cbnb.all import *`,
+and to the first of the names that it shows.
 A parameter without a comment has the one of the same method of a base class. The code of the module stays as it is.
 """
 
@@ -231,7 +232,9 @@ def _sections(node: ast.ClassDef | _Function, owner: ast.ClassDef | None, module
         same = list(module.methods(owner, node.name)) if owner else [(module, node)]
         found = dict(Args=_parameters(same), Returns=_returned(node, module.comments), Raises=_raised(node))
     elif made := list(module.methods(node, "__init__")):
-        found = dict(Args=_parameters(made), Raises=_raised(made[0][1]) if made[0][1] in node.body else ())
+        own = made[0][1] in node.body
+        events = not own and [name for name, _ in _named(made[0][1])] == ["**events"]  # what every callback takes
+        found = dict(Args=() if events else _parameters(made), Raises=_raised(made[0][1]) if own else ())
     else:
         found = dict(Args=_fields(node, module.comments))
     for title, entries in found.items():
@@ -339,8 +342,10 @@ def write_docs(root: Path, nbs: Path = NBS) -> None:
     for module in modules:
         dotted = ".".join((LIB.name, *module.path.relative_to(root).with_suffix("").parts))
         names = reached.get(module.path, set())
-        shown = [name for name in names if name.rpartition(".")[2][:1] not in ("_", "")]
-        done = with_docs(module, {name: examples.alone((dotted, name), public, toys) for name in shown}, names)
+        shown = [_qualname(*each) for each in _shown(module.tree)]  # in the order of the module
+        found = {name: examples.alone((dotted, name), public, toys) for name in shown if name in names}
+        first = {example: name for name, example in reversed(found.items())}
+        done = with_docs(module, {name: example for name, example in found.items() if first[example] == name}, names)
         if _code(done) != _code(module.source):
             sys.exit(f"{module.path}: the code would not be the same")
         if done != module.source:

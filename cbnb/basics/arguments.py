@@ -41,7 +41,7 @@ def recommended(value: Any) -> Any:    # the recommended rate, or `value` itself
     "Return the learning rate of a result of `lr_find`: the recommended one, or the one that you chose with `choose`. If the result has none, raise `ValueError`. Return any other value unchanged"
     if not (hasattr(value, 'lr') and hasattr(value, 'reason')): return value
     if value.lr is not None: return value.lr
-    raise ValueError(f'lr_find recommends no rate: {value.reason}')
+    raise ValueError(f'lr_find recommends no rate, so pass a number: {value.reason}')
 
 # %% ../../nbs/basics/arguments.ipynb #f5bd1d85
 def _is_number_text(text: str) -> bool:
@@ -117,7 +117,7 @@ def check_arguments(func: Callable, kwargs: dict[str, Any]) -> None:
         if name in names: continue
         f, near = without_partial(func), nearest(name, names)
         hint = f'did you mean {near!r}?' if near else f'its arguments are {", ".join(names)}'
-        raise TypeError(f'{getattr(f, "__name__", type(f).__name__)} has no argument {name!r}; {hint}')
+        raise TypeError(f'{getattr(f, "__name__", type(f).__name__)} has no argument {name!r}: {hint}')
 
 # %% ../../nbs/basics/arguments.ipynb #d4b4dd78
 _SYNONYMS = dict(                    # name in another library -> names in cbnb
@@ -134,23 +134,23 @@ _SYNONYMS = dict(                    # name in another library -> names in cbnb
 
 # %% ../../nbs/basics/arguments.ipynb #794f017c
 _ELSEWHERE = dict(                   # argument -> where to pass it instead
-    device='the loaders have it, DataLoaders(train, valid, device=...)',
-    bs='the loaders have it, DataLoaders.from_datasets(train, valid, bs=...)',
-    batch_size='the loaders have it, DataLoaders.from_datasets(train, valid, bs=...)',
-    callback_fns='give its classes and partials in cbs=, or use Learner of cbnb.dialects.fastai_v1',
-    layer_groups='give splitter= a function of the model that returns the groups',
-    wd_bn_bias='put norm layers and biases into a group of their own, by splitter=, and set its wd to 0',
+    device='pass it to the loaders, as DataLoaders(train, valid, device=...)',
+    bs='pass it to the loaders, as DataLoaders.from_datasets(train, valid, bs=...)',
+    batch_size='pass it to the loaders, as DataLoaders.from_datasets(train, valid, bs=...)',
+    callback_fns='pass its classes and partials as cbs=[...], or use Learner of cbnb.dialects.fastai_v1',
+    layer_groups='pass splitter=, a function that takes the model and returns the groups',
+    wd_bn_bias='put the norm layers and biases into a group of their own with splitter=, and pass one wd for each group, such as wd=[0.01, 0]',
     train_bn='freeze_to(n, train_bn=...) has it',
-    purge='leave it out, there is nothing to purge',
-    validation_data='the loaders have it, DataLoaders(train, valid)',
-    class_weight='the loss has it, nn.CrossEntropyLoss(weight=...)',
-    verbose='learn.no_bar() and learn.no_logging() are contexts without the bar and the rows',
+    purge='leave it out, because there is nothing to purge',
+    validation_data='pass it to the loaders, as DataLoaders(train, valid)',
+    class_weight='pass it to the loss, as nn.CrossEntropyLoss(weight=...)',
+    verbose='write `with learn.no_bar():` to hide the bar, or `with learn.no_logging():` to hide the rows, too',
     lr_scheduler='add the callback TorchScheduler',
     patience='add the callback EarlyStopping',
     gradient_clip_val='add the callback GradientClip',
     accumulate_grad_batches='add the callback GradientAccumulation',
     precision='add the callback MixedPrecision',
-    weights_only='leave it out, files are read without running code in any case')
+    weights_only='leave it out, because files are always read without running code')
 
 # %% ../../nbs/basics/arguments.ipynb #6026d6c0
 def unknown_argument(func: str, name: str, known: list[str]) -> str:
@@ -207,7 +207,7 @@ def as_duration(value: Any,    # a whole number of epochs, text such as '500 ste
     "Convert a value to a `Duration`. Raise `TypeError` if it is neither a whole number nor text, and `ValueError` if it is below 1 or its unit is unknown"
     if isinstance(value, Duration): return value
     if name == 'n_epoch' and not isinstance(value, str) and hasattr(value, '__getitem__') and getattr(value, 'ndim', 1) != 0: raise TypeError(
-        f'n_epoch is a {type(value).__name__}, and a fit takes a number of epochs, as learn.fit(3). The data are passed to '
+        f'n_epoch should be a number of epochs, as in learn.fit(3), not a {type(value).__name__}. Pass the data to '
         'Learner(dls, model, loss_func), with dls = DataLoaders.from_datasets(TensorDataset(x, y), bs=64)')
     if not isinstance(value, str): return Duration(as_count(value, name, 1), 'epoch')
     found = re.fullmatch(r'([\d_,]*)\s*([a-z]*)', value.strip().lower())
@@ -247,7 +247,7 @@ def checked_model(
 ) -> Any:                                 # `model`
     "Raise `TypeError` if a model is a class, a function without arguments, or cannot be called"
     if inspect.isfunction(model) and not inspect.signature(model).parameters: raise TypeError(
-        f'model={model.__name__} is a function without arguments, so it cannot predict: if it returns the model, call it: model={model.__name__}()')
+        f'model={model.__name__} is a function without arguments, so it cannot predict: if it returns the model, pass model={model.__name__}()')
     if isinstance(model, nn.Module) or not isinstance(model, type) and callable(model) and not remark_on(model): return model
     raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module{remark_on(model)}')
 
@@ -274,6 +274,6 @@ def event_names(
     one = isinstance(given, (str, dict)) or hasattr(given, 'shape') or not isinstance(given, Iterable)
     names: list[Any] = [given] if one else list(given)
     if wrong := [name for name in names if not isinstance(name, str)]: raise TypeError(
-        f'learn(...) dispatches events by their names, and this is a {type(wrong[0]).__name__}. For the output of the model, '
-        'call learn.model(x). For predictions: learn.predict(item), or learn.get_preds(dl=[(x,)])')
+        f'learn(...) takes the names of events, not a {type(wrong[0]).__name__}: for the output of the model, '
+        'call learn.model(x), and for predictions, learn.predict(item) or learn.get_preds(dl=[(x,)])')
     return names

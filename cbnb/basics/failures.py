@@ -88,33 +88,33 @@ def note_batch(e: BaseException, batch: Any) -> None:
     try: n = f'{find_bs(batch)} items'
     except ValueError: n = 'unknown size'
     parts = batch if isinstance(batch, (tuple, list)) else [batch]
-    e.add_note(f'the batch had {n}: {", ".join(map(kind_of, parts))}. Its memory is free again: '
-               'the next fit with a smaller batch works')
+    e.add_note(f'the batch had {n}: {", ".join(map(kind_of, parts))}. Its memory is free again, '
+               'so you can fit with a smaller batch')
 
 # %% ../../nbs/basics/failures.ipynb #87bfa5c5
 _FIXES = (   # a pattern in an error of torch, and what to do
     ('Expected more than 1 value per channel when training',
      'batch norm cannot train on a batch of one item: leave out an incomplete last batch, as DataLoaders.from_datasets(..., drop_last=True), '
      'or use batches of two or more'),
-    (r'must be Tensor, not list', 'the model takes tensors: convert the input, as torch.as_tensor(x, dtype=torch.float32)'),
+    (r'must be Tensor, not list', 'the model takes tensors: convert the input with torch.as_tensor(x, dtype=torch.float32)'),
     ('Double and Float|type .double. and .* type .float.|dtype Double but expected Float',
-     'numbers of NumPy and pandas are float64, and the weights are float32: convert the data, as x.float() and y.float()'),
+     'numbers of NumPy and pandas are float64, and the weights are float32: convert the data with x.float() and y.float()'),
     ('(Byte|Char|Short|Int|Long) and Float|Input type .(unsigned char|signed char|short|int|long|torch.Byte).*and (bias|weight) type',
-     'the input has whole numbers, and the weights are floating-point numbers: convert the input, as x.float(), or x.float()/255 for images'),
+     'the input has whole numbers, and the weights are floating-point numbers: convert the input with x.float(), or with x.float()/255 for images'),
     (r'expected input\[\d+, \d+, \d+, (\d+)\] to have \1 channels',
-     'torch expects the channels of an image before its height: x.permute(0, 3, 1, 2)'),
+     'torch expects the channels of an image before its height: use x.permute(0, 3, 1, 2)'),
     (r'expected input\[1, \d+, \d+, \d+\] to have 1 channels',
-     'images without a dimension of channels need one: x[:, None]'),
+     'the images lack the dimension of channels: add it with x[:, None]'),
     ('expected target dtype to be Long|expected scalar type Long but found|nll_loss.* not implemented for',
-     'this loss takes class numbers as int64: convert the targets, as y.long()'),
+     'this loss takes class numbers as int64: convert the targets with y.long()'),
     ('multi-target not supported',
-     'this loss takes one class number for each item, in a tensor of shape (n,): y.squeeze(1)'),
+     'this loss takes one class number for each item, in a tensor of shape (n,): use y.squeeze(1)'),
     ('[Tt]arget size .* (must be the same as|is different to the) input size',
-     'give predictions and targets one shape, such as y[:, None] or pred.squeeze(1)'),
+     'give predictions and targets the same shape, with y[:, None] or pred.squeeze(1)'),
     ("Float can't be cast to the desired output type (Long|Int|Bool|Byte|Char|Short)|Found dtype (Long|Int|Bool|Byte|Char|Short) but expected Float",
-     'this loss takes the targets as floating-point numbers, like the predictions: y.float()'),
+     'this loss takes floating-point targets, like the predictions: convert them with y.float()'),
     (r'Target -?\d+ is out of bounds',
-     'class numbers begin at 0, and the model needs an output for each class. The loss leaves out a label such as -1 with ignore_index=-1'),
+     'class numbers begin at 0, and the model needs an output for each class. To leave out a label such as -1, pass ignore_index=-1 to the loss'),
 )
 
 def _array_of(batch: Any) -> str | None:
@@ -136,9 +136,9 @@ def note_fix(e: BaseException, batch: Any,    # the batch as the loader returned
         'this optimizer computes the loss itself: pass train_step=ClosureStep() of cbnb.callbacks.steps to the learner')
     if not isinstance(e, (TypeError, ValueError, RuntimeError, IndexError, AttributeError)): return
     if (text := _text_labels(batch)) is not None and isinstance(e, (TypeError, AttributeError)): return e.add_note(
-        f'the targets are texts, such as {text!r}: the dataset should give numbers, as classes.index(label) with a list of all classes')
+        f'the targets are texts, such as {text!r}: let the dataset return numbers, such as classes.index(label), where classes lists all labels')
     if (kind := _array_of(batch)) is not None: return e.add_note(
-        f'the batch holds a {kind}, and most models take tensors: convert it, as torch.as_tensor(x, dtype=torch.float32)')
+        f'the batch holds a {kind}, and most models take tensors: convert it with torch.as_tensor(x, dtype=torch.float32)')
     for pattern, fix in _FIXES:
         if re.search(pattern, str(e)): return e.add_note(fix)
 

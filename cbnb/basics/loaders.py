@@ -78,9 +78,9 @@ def _items_remedy(dl: Any, single: bool = False) -> str | None:
         make = (f'DataLoader({kind}(...), batch_size=64)' if isinstance(dl, IterableDataset)
                 else 'DataLoader(dataset, batch_size=64)' if single
                 else 'DataLoaders.from_datasets(train_ds, valid_ds, bs=64)')
-        return (f'a {kind} is a dataset, which gives one item at a time, and no loader: use {make}; '
-                'or, if its items are whole batches, DataLoader(..., batch_size=None)')
-    if hasattr(dl, 'shape'): return f'a {kind} holds items, and is no loader of batches: use {_ONE_BATCH if single else _OF_TENSORS}'
+        return (f'a {kind} is a dataset, not a loader of batches: use {make}, '
+                'or DataLoader(..., batch_size=None) if its items are whole batches')
+    if hasattr(dl, 'shape'): return f'a {kind} holds items, and is not a loader of batches: use {_ONE_BATCH if single else _OF_TENSORS}'
     if isinstance(dl, (tuple, list)) and _are_columns(dl):
         return (f'a {kind} of tensors with different shapes or types holds inputs and targets, '
                 + (f'not batches: use {_ONE_BATCH}' if single else f'not batches: use {_OF_TENSORS}; or [(x, y)] for a single batch'))
@@ -107,7 +107,7 @@ def as_loader(
     if (remedy := _items_remedy(dl, single)) is not None: raise TypeError(remedy)
     if callable(dl) and not iterable: return Batches(dl)
     if isinstance(dl, Iterator):
-        raise TypeError(f'a {kind} can be iterated only once, and an epoch needs it anew: '
+        raise TypeError(f'a {kind} can be iterated only once, and each epoch iterates again: '
                         'pass a list, a DataLoader, or a function that returns a fresh iterator')
     if not iterable: raise TypeError(
         f'a {kind} is not a data loader: pass a DataLoader, or another iterable of batches')
@@ -289,10 +289,10 @@ def check_datasets(train_ds: Any, others: list[Any],    # datasets for validatio
     _check_arguments(kwargs)
     for ds, what, way in ((train_ds, 'training', ''), *((ds, 'validation', ', or leave it out') for ds in others)):
         if hasattr(ds, '__getitem__') and hasattr(ds, '__len__') and not len(ds): raise ValueError(
-            f'the {what} dataset, a {type(ds).__name__}, has no items: look at how it is split or filtered{way}')
+            f'the {what} dataset, a {type(ds).__name__}, has no items: check how it is split or filtered{way}')
     train, valid = (getattr(ds, 'shape', None) for ds in (train_ds, (others or [None])[0]))
     if train is not None and valid is not None and train[1:] != valid[1:]: raise TypeError(
-        f'from_datasets takes a dataset for training and one for validation, and these arrays have items of shapes '
+        f'from_datasets takes a training and a validation dataset, but the items of these arrays have different shapes, '
         f'{tuple(train[1:])} and {tuple(valid[1:])}. For inputs x and targets y, pass TensorDataset(x, y)')
     for ds in (train_ds, *others): _check_no_columns(ds)
 
@@ -301,7 +301,7 @@ def _check_no_columns(ds: Any) -> None:
     if isinstance(ds, Mapping): parts, kind = list(ds.values()), f'dict with {", ".join(map(str, ds))}'
     elif isinstance(ds, (tuple, list)): parts, kind = list(ds), type(ds).__name__
     elif hasattr(ds, 'iloc') and ds.ndim == 2: raise TypeError(
-        f'a {type(ds).__name__} is a table, and not a dataset of items: pass TensorDataset(x, y), with tensors of its columns, such as '
+        f'a {type(ds).__name__} is a table, not a dataset: pass TensorDataset(x, y), with tensors of its columns, such as '
         'x = torch.tensor(df[columns].to_numpy(), dtype=torch.float32)')
     else: return
     if parts and all(isinstance(part, Dataset) for part in parts): raise TypeError(
@@ -312,7 +312,7 @@ def _check_no_columns(ds: Any) -> None:
     differ = len({(str(part.dtype), len(part.shape)) for part in parts}) > 1
     if not same or isinstance(ds, list) and not differ: return
     shapes = ' and '.join(str(tuple(part.shape)) for part in parts)
-    raise TypeError(f'a {kind} of arrays of shapes {shapes} holds inputs and targets, and is not a dataset of items: '
+    raise TypeError(f'a {kind} of arrays of shapes {shapes} holds inputs and targets, and is not a dataset: '
                     'pass TensorDataset(x, y), with tensors x and y')
 
 # %% ../../nbs/basics/loaders.ipynb #446625ce

@@ -326,7 +326,7 @@ def split_result(
     rest = {k: v for k, v in entries.items() if k not in numbers and v is not None}
     if needs_loss and 'loss' not in entries and len(numbers) > 1: raise TypeError(
         f'a dict with the numbers {", ".join(map(str, numbers))} has no entry "loss": add the number to train, such as '
-        'dict(loss=total, ...). The others become columns. For one optimizer per loss, see MultiLossStep')
+        'dict(loss=total, ...). The other entries become columns. For one optimizer per loss, use MultiLossStep')
     name = 'loss' if 'loss' in entries or not needs_loss else next(iter(numbers), None)
     loss = numbers.pop(name, None)
     if needs_loss and loss is None: loss = rest.pop('loss', None)
@@ -357,11 +357,11 @@ def as_loss(value: Any, training: bool,    # whether the loss will be differenti
 
 # %% ../../nbs/basics/losses.ipynb #9ef0bb8f
 def loss_and_parts(found: Any, training: bool,    # whether the loss will be differentiated
-    source: str = 'loss_func') -> tuple[Tensor, dict[str, Tensor]]:    # the loss; the parts by name
+) -> tuple[Tensor, dict[str, Tensor]]:    # the loss; the parts by name
     "Return the loss and its parts, after the checks of `as_loss`"
-    if isinstance(found, Tensor): return as_loss(found, training, source), {}
+    if isinstance(found, Tensor): return as_loss(found, training), {}
     loss, parts, _ = split_result(found, needs_loss=True)
-    return as_loss(found if loss is None else loss, training, source), parts
+    return as_loss(found if loss is None else loss, training), parts
 
 def loss_of(found: Any) -> Any:    # the loss; None: there is none
     "Return the loss without its parts"

@@ -38,8 +38,8 @@ def name_of(f: Callable[..., Any]) -> str:
     f = without_partial(f)
     name = getattr(f, '__name__', None)
     if isinstance(name, str): return name
-    raise ValueError(f'a {type(f).__name__} has no name that could head its column: '
-                     'wrap it as AvgMetric(f, name="...")')
+    raise ValueError(f'a {type(f).__name__} has no name for its column: '
+                     'pass AvgMetric(f, name="...")')
 
 # %% ../../nbs/basics/metric_functions.ipynb #3a5c8d14
 def one_number(
@@ -86,8 +86,8 @@ def is_of_sklearn(f: Any) -> bool:
     own = getattr(f, '__globals__', {}).get('__name__')      # functools.wraps copies `__module__`, but not this
     if not str(own or getattr(f, '__module__', '')).startswith('sklearn.'): return False
     if inspect.isroutine(f): return True
-    raise TypeError(f'{f!r} of scikit-learn is not a function of targets and predictions, but is called '
-                    'with an estimator: pass the function, such as f1_score, or SklearnMetric(f1_score)')
+    raise TypeError(f'{f!r} of scikit-learn is called with an estimator, not with targets and predictions: '
+                    'pass a function, such as f1_score, or SklearnMetric(f1_score)')
 
 # %% ../../nbs/basics/metric_functions.ipynb #b4f5056c
 _TARGETS = {f'{name}{s}' for name in ('y', 'target', 'targ', 'label', 'actual', 'truth', 'gt', 'y_true', 'ground_truth') for s in ('', 's')}
@@ -263,7 +263,7 @@ def _calls_loss(step: Any) -> bool:
 def checked_outputs(indexes: Any) -> tuple:
     "Return `indexes` as a tuple of numbers, names and paths, or raise `TypeError` if an item is none of these"
     if isinstance(indexes, (str, int, float, dict, set)) or not isinstance(indexes, Iterable):
-        raise TypeError(f'set_indexes({indexes!r}): pass a list, such as [0, 2]')
+        raise TypeError(f'indexes={indexes!r} should be a list, such as [0, 2]')
     return tuple(map(_checked_one, indexes))
 
 def _checked_one(which: Any) -> Any:
@@ -289,9 +289,9 @@ def _by_name(learn: Any, name: str) -> Any:
     found += [parts[name] for parts in map(named_parts, outputs) if name in parts]
     told = getattr(getattr(learn, 'dls', None), 'targets', None) or ()
     if len(told) == len(learn.yb): found += [y for t, y in zip(told, learn.yb) if t == name]
-    if not found: raise KeyError(f'is on {name!r}, but {_there(outputs, _tuple_names(learn.pred))}')
+    if not found: raise KeyError(f'reads {name!r}, but {_there(outputs, _tuple_names(learn.pred))}')
     if len(found) == 1: return found[0]
-    raise KeyError(f'is on {name!r}, but {len(found)} outputs have this name: choose one by a path '
+    raise KeyError(f'reads {name!r}, but {len(found)} outputs have this name: choose one by a path '
                    f'such as (0, {name!r}); {_there(outputs)}')
 
 def _tuple_names(value: Any) -> tuple: return getattr(value, '_fields', ())
@@ -304,12 +304,12 @@ def pick_output(learn: Any, which: int | str | tuple,    # a number, a name, or 
     if isinstance(which, str): return _by_name(learn, which)
     i, *path = which if isinstance(which, tuple) else (which,)
     if not -len(outputs) <= i < len(outputs):
-        raise IndexError(f'is on output {i}, but {_there(outputs)}')
+        raise IndexError(f'reads output {i}, but {_there(outputs)}')
     value = outputs[i]
     for key in path:
         parts = named_parts(value) or dict(enumerate(value) if isinstance(value, (list, tuple)) else ())
         if key not in parts:
-            raise KeyError(f'is on {key!r} of output {i}, but {_there(outputs)}')
+            raise KeyError(f'reads {key!r} of output {i}, but {_there(outputs)}')
         value = parts[key]
     return value
 
@@ -352,7 +352,7 @@ def check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
     if not isinstance(pred, Tensor) or not isinstance(y, Tensor): return
     if pred.shape == y.shape or not pred.numel() == y.numel() > 1: return
     raise ValueError(f'{title_of(loss_func)} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(y.shape)}: it would '
-                     'compare each prediction with every target. Give both the same shape, such as y[:, None] or pred.squeeze(1)')
+                     'compare each prediction with every target. Give both the same shape, with y[:, None] or pred.squeeze(1)')
 
 # %% ../../nbs/basics/metric_functions.ipynb #8a0878f6
 def is_column_and_row(pred: Any, y: Any) -> bool:
@@ -393,8 +393,8 @@ class AllPairs:
             self.said = True
             warnings.warn(
                 f'{what} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(yb[0].shape)}, and '
-                'compares each prediction with every target. Give both the same shape, such as y[:, None] or pred.squeeze(1). '
-                'If you want all pairs: y[None, :]', AllPairsWarning, stacklevel=user_level())
+                'compares each prediction with every target. Give both the same shape, with y[:, None] or pred.squeeze(1). '
+                'To compare all pairs, pass y[None, :]', AllPairsWarning, stacklevel=user_level())
         return found
 
 # %% ../../nbs/basics/metric_functions.ipynb #a7e20002
@@ -440,8 +440,8 @@ class Averaging:
         if no_difference or unknown: return
         self.known, self.over = True, 'items' if fits[0] else 'labels' if any(fits) else 'neither'
         if not any(fits): warnings.warn(
-            f'metric {name!r} is no mean over items: it is {number(whole)} for a batch of {sum(items)}, and {number(means[0])} as the mean of its two halves. '
-            'So the mean over batches is not its value for all items. AccumMetric calls a function once with all items', NoMeanWarning, stacklevel=user_level())
+            f'metric {name!r} is not a mean over items: it is {number(whole)} for a batch of {sum(items)}, and {number(means[0])} as the mean of its two halves. '
+            'So the mean over batches is not its value for all items: use AccumMetric(f), which calls f once with all items', NoMeanWarning, stacklevel=user_level())
 
 class NoMeanWarning(UserWarning): "The mean of a metric over batches is not its value for all items"
 

@@ -86,7 +86,7 @@ def map_rows(f: Callable[[Tensor], Any],    # called with each tensor that has `
         mapped, kind = [map_rows(f, v, n, strict) for v in batch], type(batch)
         return kind(*mapped) if hasattr(batch, '_fields') else kind(mapped)
     if (held := entries(batch)) is not None: return rebuild(batch, {k: map_rows(f, v, n, strict) for k, v in held.items()})
-    if strict: raise ValueError(f'a {type(batch).__name__} does not have one row for each item: give it a tensor, list or dict with one')
+    if strict: raise ValueError(f'a {type(batch).__name__} cannot be cut into items, because it has no row for each item: use a tensor, or a list or dict of tensors')
     return batch
 
 # %% ../../nbs/basics/nested.ipynb #fd27f6f1
@@ -346,8 +346,8 @@ def _encoded_rarely(value: Any, tensors: _Tensors, name: str) -> Any:
             data = torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8) if value.size else torch.empty(0)
             return {'!ndarray': _encoded(data, tensors, name), 'dtype': value.dtype.str, 'shape': list(value.shape)}
     kind = type(value)
-    raise TypeError(f'{name} is {value!r:.80}, a {kind.__module__}.{kind.__qualname__}: a checkpoint stores '
-                    'numbers, texts, tensors, and containers of these')
+    raise TypeError(f'{name} is {value!r:.80}, a {kind.__module__}.{kind.__qualname__}: which a checkpoint cannot '
+                    'store: convert it to a number, a text, a tensor, or a container of these')
 
 def _as_tensor(values: array) -> Tensor:
     kind = _ARRAYS[values.typecode]

@@ -190,10 +190,10 @@ def check_opt_func(opt_func: Any) -> None:
     except (TypeError, ValueError): return       # written in C
     try: signature.bind([], lr=1e-3)
     except TypeError as e: raise TypeError(
-        f'opt_func={getattr(opt_func, "__name__", opt_func)} is called with parameter groups and lr=..., and {e}: pass a class, such as '
+        f'opt_func={getattr(opt_func, "__name__", opt_func)} cannot be called with parameter groups and lr=... ({e}): pass a class, such as '
         f'torch.optim.AdamW, or functools.partial(torch.optim.SGD, momentum=0.9), which may have its own lr=0.1{_NO_METRIC}') from None
 
-_NO_METRIC = '. A metric is passed as metrics=...'
+_NO_METRIC = '. Pass metrics as metrics=...'
 
 def _class_like(name: Any) -> str:
     "Return the class name of the torch optimizer that equals `name` apart from upper and lower case. Without one, return 'AdamW'"
@@ -224,7 +224,7 @@ def own_rates(opt: Optimizer, lr: float,    # the rate that `opt_func` was calle
 
 def warn_of_next_rate() -> None:
     "Warn that `learn.lr`, which was assigned during a fit, does not change the rate of this fit"
-    warn_user('learn.lr is the rate of the next fit, and this one goes on with its own. To change that, use '
+    warn_user('learn.lr was assigned during a fit, and is the rate of the next fit only. To change the rate now, use '
               "set_hyper(learn.opt, 'lr', rate) of cbnb.basics.optimizers, or learn.steering.scale_lr(factor)")
 
 def taken_rates(
@@ -250,7 +250,7 @@ class _States(MutableMapping):
         for opt in self.optimizers:
             if p in opt.state or any(p is q for g in opt.param_groups for q in g['params']):
                 return opt.state
-        raise KeyError(f'none of the {len(self.optimizers)} optimizers holds this parameter of shape {tuple(p.shape)}')
+        raise KeyError(f'none of the {len(self.optimizers)} optimizers holds this parameter of shape {tuple(p.shape)}: add it to a group of one of them')
     def __getitem__(self, p: Tensor) -> Any: return self._of(p)[p]
     def __setitem__(self, p: Tensor, value: Any) -> None: self._of(p)[p] = value
     def __delitem__(self, p: Tensor) -> None: del self._of(p)[p]
@@ -269,7 +269,7 @@ def _part_of(opt: Optimizer, groups: list[dict], state: dict[int, Any], first: i
     needed = [k for k in getattr(opt, 'defaults', {}) if all(k in g for g in opt.param_groups)]
     lacking = [k for k in needed if any(k not in g for g in groups)]
     if lacking: raise ValueError(f'the saved state is not that of {type(opt).__name__}: '
-                                 f'it has no {", ".join(lacking)}. Use the class that wrote it, or load the weights only')
+                                 f'it has no {", ".join(lacking)}. Use the class that wrote it, or load only the weights')
     held = sum(len(g['params']) for g in groups)
     own = {i - first: s for i, s in state.items() if 0 <= i - first < held}
     return dict(state=own, param_groups=[_renumbered(g, -first) for g in groups])
@@ -329,7 +329,7 @@ class MultiOptimizer(Optimizer):
         for opt in self.optimizers: opt.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict) -> None:
-        raise TypeError('a group belongs to one optimizer: call add_param_group of a member of `optimizers`')
+        raise TypeError('each group belongs to one of the optimizers: call opt.optimizers[i].add_param_group(group)')
 
     def state_dict(self) -> dict[str, Any]:
         "Return the states and groups of all members, with the parameters numbered consecutively"

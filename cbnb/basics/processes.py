@@ -10,7 +10,6 @@ __all__ = ['before_exchange', 'n_processes', 'process_number', 'local_parts', 'w
 # %% ../../nbs/basics/processes.ipynb #541fabe6
 import copy
 import math
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from torch import Tensor
 # %% ../../nbs/basics/processes.ipynb #cf41cc79
 from .arguments import as_number
 from .devices import process_device
+from .text import silenced
 
 # %% ../../nbs/basics/processes.ipynb #36a5e7fe
 def n_processes() -> int:
@@ -131,7 +131,7 @@ def write_shards(
         if dist.get_rank(): return
         held = sum(chunk.sizes.numel() for t in _read_shapes(folder).values() for chunk in t.chunks)
         if held < sum(t.numel() for t in parts): raise OSError(
-            f'{folder} has not the parts of all processes: choose a folder that all machines share')
+            f'{folder} does not contain the parts of all processes: choose a folder that all machines share')
     return written
 
 def _read_shapes(folder: str | Path) -> dict[str, Any]:
@@ -142,7 +142,6 @@ def read_shards(folder: str | Path) -> list[Tensor]:    # whole tensors on the C
     "Read the tensors that `write_shards` wrote"
     from torch.distributed import checkpoint as dcp
     whole = {name: torch.empty(t.size, dtype=t.properties.dtype) for name, t in _read_shapes(folder).items()}
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', 'torch.distributed is disabled')      # each process reads by itself
+    with silenced('torch.distributed is disabled'):      # each process reads by itself
         dcp.load(whole, storage_reader=dcp.HuggingFaceStorageReader(str(folder)), no_dist=True)
     return [whole[str(i)] for i in range(len(whole))]

@@ -22,7 +22,7 @@ from torch.nn.parameter import is_lazy
 
 # %% ../../nbs/basics/settings.ipynb #40b818ff
 from .loaders import batch_size, n_batches
-from .optimizers import hyper_key
+from .optimizers import get_hyper, hyper_key
 
 # %% ../../nbs/basics/settings.ipynb #611c0fb6
 class _Made(tuple):
@@ -142,9 +142,8 @@ def comparable(value: Any, depth: int = 4) -> Any:
 # %% ../../nbs/basics/settings.ipynb #6d53fbab
 def _hyper_values(opt: Any, name: str) -> float | list[float] | None:
     "Return a hyper-parameter as one number. If the groups differ, return one number per group. If the optimizer does not have it, return None"
-    if (place := hyper_key(opt, name)) is None: return None
-    key, i = place
-    values = [float(group[key] if i is None else group[key][i]) for group in opt.param_groups]
+    if hyper_key(opt, name) is None: return None
+    values = list(map(float, get_hyper(opt, name)))
     return values[0] if len(set(values)) == 1 else values
 
 def _reprs(cbs: Iterable[Any]) -> list[str]:

@@ -20,7 +20,6 @@ import random
 import signal
 import sys
 import time
-import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -37,7 +36,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from .devices import accelerator, has_streams
 from .loaders import TensorLoader, holds_tensors, n_batches
 from .random_state import save_rng
-from .text import plural
+from .text import plural, silenced
 
 # %% ../../nbs/basics/workers.ipynb #e72aa5ef
 class Workers(NamedTuple):
@@ -207,9 +206,7 @@ def _tried(dl: DataLoader | bytes, seconds: float = 3.,    # seconds to wait
     context: Any = multiprocessing.get_context(how)
     ask, answer = context.Pipe(duplex=False)
     process = context.Process(target=_trial, args=(dl, answer), daemon=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')                  # Python warns about a fork with threads
-        process.start()
+    with silenced(): process.start()                  # Python warns about a fork with threads
     answer.close()
     try: return ask.recv() if ask.poll(seconds) else f'a worker loads no item within {seconds:g} s'
     except EOFError: return 'a worker does not survive its first item'

@@ -157,7 +157,7 @@ class AccumMetric(Metric):
         with noting(self.name, *given):
             try: return one_number(self.name, self.func(*args, **self.kwargs), 'choose an average, or another function')
             except (IndexError, ValueError, RuntimeError) as e:
-                if self.lost_shape: e.add_note('AccumMetric flattens its tensors: AccumMetric(..., flatten=False) keeps their shapes')
+                if self.lost_shape: e.add_note('AccumMetric flattens its tensors: to keep their shapes, pass AccumMetric(..., flatten=False)')
                 raise
 
     def __call__(self, pred: Tensor, targ: Tensor, *others: Tensor) -> Any:

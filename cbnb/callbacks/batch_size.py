@@ -353,14 +353,14 @@ def memory_advice(n: int, now: Memory, asked: int, held: tuple[int, int]) -> str
     "Return how much memory a batch of `n` items needed, of which `asked` bytes failed, and which size would fit beside the bytes of `_held`"
     needed, room = now.used - held[0] + asked, now.used + now.free - held[1]
     said = (f'the batch needed at least {size_words(needed)} beside {size_words(held[1])} for weights, gradients and '
-            f'optimizer, and {size_words(max(room, 0))} were there')
+            f'optimizer, and {size_words(max(room, 0))} were free')
     if needed <= room: return (f'{said}, but not in one piece: start Python with '
                                'PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or take a smaller batch')
     fits = int(0.9*n*room/needed)
     if fits < 1: return f'{said}: not even one item would fit'
     size = _with_headroom(n*room/needed)
     return (f'{said}: at most {size} items would fit, if memory grows in proportion to them. '
-            f'learn.find_batch_size() tries it, and GradientAccumulation({n}) keeps updates of {n} items')
+            f'learn.find_batch_size() measures it, and GradientAccumulation({n}) keeps updates of {n} items')
 
 # %% ../../nbs/callbacks/batch_size.ipynb #8aa45c73
 def note_memory(self: Learner, e: Exception, batch: Any) -> None:
@@ -374,4 +374,4 @@ def note_memory(self: Learner, e: Exception, batch: Any) -> None:
 def _cpu_advice(n: int, asked: int, free: float) -> str:
     said = f'{size_words(asked)} were asked for in one piece, and {size_words(free)} are free'
     fits = int(n*free/asked)
-    return f'{said}: at most {fits} items would fit, if this piece grows with them' if 0 < fits < n else said
+    return f'{said}: at most {fits} items would fit, if this piece grows in proportion to them' if 0 < fits < n else said

@@ -10,9 +10,7 @@ import functools
 import itertools
 import logging
 import re
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -25,7 +23,7 @@ from torch.nn.parallel import DataParallel
 # %% ../../nbs/callbacks/compile.ipynb #37d903de
 from ..basics.arguments import as_choice
 from ..basics.nested import map_tensors
-from ..basics.text import escape, html_table, plural, say, text_table
+from ..basics.text import escape, html_table, plural, say, text_table, warn_user
 from ..basics.random_state import save_rng
 from ..callback import Callback
 from .hooks import HookCallback
@@ -145,7 +143,7 @@ _REMEDIES = {
                           'tools (macOS: xcode-select --install), or the Build Tools of Visual Studio (Windows)',
     'Python.h': 'the headers of Python are missing: install python3-dev',
     'TritonMissing': 'triton is missing, which a GPU needs: pip install triton',
-    'GPUTooOldForTriton': "the GPU is too old for triton: backend='cudagraphs' or 'aot_eager' does without it"}
+    'GPUTooOldForTriton': "the GPU is too old for triton: backend='cudagraphs' or 'aot_eager' works without it"}
 
 def _failure(e: BaseException | None) -> str:
     "Describe a compiler error in one sentence, with the remedy if it is known"
@@ -178,14 +176,6 @@ def _trying() -> Iterator[None]:
     try:
         with config.patch(early) if hasattr(config, 'force_non_lazy_backward_lowering') else nullcontext(): yield
     finally: log.disabled = disabled
-
-# %% ../../nbs/callbacks/compile.ipynb #56866ce7
-def _warn(message: str) -> None:
-    "Warn at the innermost calling line that belongs neither to cbnb nor to torch"
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get('__name__', '').startswith(('cbnb.', 'contextlib', 'torch.')):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level + 1)
 
 # %% ../../nbs/callbacks/compile.ipynb #45efc598
 class _Call:
@@ -243,7 +233,7 @@ class _Call:
     def give_up(self, why: str) -> None:
         "Call the plain function from now on, and warn"
         self.failed = why
-        _warn(f'Compile: the fit continues without compiled code, for {why}')
+        warn_user(f'Compile: the fit continues without compiled code, because {why}')
 
     def note(self, args: tuple, kwargs: dict[str, Any], began: float, n: int, breaks: dict[str, int]) -> None:
         "Record a compilation during a call, given the time and the counts of graphs and graph breaks before the call"
@@ -362,7 +352,7 @@ def _use_step(learn: Learner, call: _Call) -> None:
     "Replace the plain steps of the learner by compiled ones until the fit ends. For a custom step, raise `ValueError`"
     if type(step := learn.train_step) is not Step: raise ValueError(
         f"what='step' compiles the predictions and the loss of the plain step, and this learner has a "
-        f"{type(step).__name__}: what='model' compiles the model that it calls")
+        f"{type(step).__name__}: pass what='model' to compile only the model")
     if learn.loss_func is None: raise ValueError("what='step' compiles the loss function, and the learner has none: pass loss_func to the learner, or what='model'")
     learn.undo.set(learn, 'chooses_eval_step', learn.chooses_eval_step)      # assigning a step changes it
     for name in ('eval_step', 'train_step'):
@@ -436,12 +426,12 @@ class Compile(Callback):
         call = self.kept.call
         if call.off or not (why := _watched(self.learn, self.kept.hooks)): return
         call.off = True
-        _warn(f'Compile: this fit runs without compiled code, which calls no new hooks, and {why}')
+        warn_user(f'Compile: this fit runs without compiled code, which would not call new hooks, and {why}')
 
     def after_epoch(self):
         learn, call = self.learn, self.kept.call
         if learn.purpose == 'lr_find' or learn.epoch != learn.start_epoch: return
-        if not (call.seen or call.off or call.failed): _warn('Compile has no effect: this step does not call learn.model')
+        if not (call.seen or call.off or call.failed): warn_user('Compile has no effect: this step does not call learn.model')
         if self.verbose and len(call.compilations) > self.said:
             say(f'Compile: {call.report().summary()} (learn.compile.report() says where and why)')
 

@@ -81,7 +81,7 @@ class CSVLogger(Callback):
         with open(self.file, newline='') as f: there = next(csv.reader(f))
         if there != self.learn.recorder.metric_names: raise ValueError(
             f'{self.file} has the columns {", ".join(there)}, and this fit '
-            f'{", ".join(self.learn.recorder.metric_names)}: '
+            f'has {", ".join(self.learn.recorder.metric_names)}: '
             'pass another fname, or append=False for a new file')
 
     def after_validate(self):

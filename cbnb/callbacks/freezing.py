@@ -29,7 +29,7 @@ def freeze_to(self: Learner, n: int, train_bn: bool = True) -> None:
     if len(self.opt.param_groups) == 1 and n != 0:
         warn_user('freezing has no effect with one parameter group: pass a `splitter` to the learner')
         return
-    if n == len(self.opt.param_groups): warn_user('all parameter groups are frozen now')
+    if n == len(self.opt.param_groups): warn_user('all parameter groups are frozen now: call learn.freeze_to(-1) to train the last one')
     freeze_groups(self.opt, n, norm_params(self.model) if train_bn else ())
 
 # %% ../../nbs/callbacks/freezing.ipynb #5a684189
@@ -48,13 +48,5 @@ def freeze(self: Learner) -> None:
 
 @patch
 def unfreeze(self: Learner) -> None:
-    """Unfreeze all parameter groups, with the parameters that you froze yourself by `requires_grad=False`. To keep a part frozen, leave it out of the groups: `Learner(..., splitter=lambda model: [model.head])`
-
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner(splitter=lambda line: [[line.a], [line.b]])
-        learn.freeze()
-        learn.unfreeze()
-        assert all(p.requires_grad for p in learn.model.parameters())
-    """
+    "Unfreeze all parameter groups, with the parameters that you froze yourself by `requires_grad=False`. To keep a part frozen, leave it out of the groups: `Learner(..., splitter=lambda model: [model.head])`"
     self.freeze_to(0)

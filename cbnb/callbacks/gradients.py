@@ -38,8 +38,8 @@ def values_of_sparse(p: Tensor) -> Tensor:
 def warn_own_update(cb: Callback) -> None:
     "If the learner's step updates the weights by itself, warn that the callback has little or no effect"
     if cb.learn.train_step.own_update: warn_user(
-        f'{cb} has little or no effect: this train_step finds gradients by itself, where '
-        'callbacks cannot change them')
+        f'{cb} has little or no effect, because this train_step computes the gradients itself: '
+        'change them inside the step')
 
 # %% ../../nbs/callbacks/gradients.ipynb #7852fc69
 class GradientClip(Callback):
@@ -152,7 +152,7 @@ class GradientAccumulation(Callback):
         try: n = held.new = getattr(learn.dl, 'items_in_step', 0) or find_bs(learn.yb) or 1     # of all processes
         except ValueError: n = held.new = find_bs(learn.xb) or 1   # the targets have no size
         if not learn.train_iter and 1 < self.n_acc < n: warn_user(
-            f'GradientAccumulation({self.n_acc}) counts items, and a batch has {n}, so each batch is an update: for {self.n_acc} batches an update, '
+            f'GradientAccumulation({self.n_acc}) counts items, and a batch has {n}, so each batch is an update: to update once in {self.n_acc} batches, '
             f'pass GradientAccumulation({self.n_acc*n})')
         weight = held.weighs = _exactly(learn.loss_weight)
         if not held.items: held.planned = _planned(weight, -(-self.n_acc//n))
@@ -220,8 +220,6 @@ def _keeps_norms(params: list[nn.Parameter], norms: set[int]) -> bool:
 class BnFreeze(Callback):
     """Keeps batch norm layers with frozen parameters in evaluation mode during training
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from torch import nn
         from cbnb.toy import wave_learner
@@ -234,8 +232,8 @@ class BnFreeze(Callback):
     def before_fit(self):
         norms, groups = set(map(id, norm_params(self.learn.model))), getattr(self.learn.opt, 'param_groups', ())
         if not frozen_norms(self.learn.model) and any(_keeps_norms(g['params'], norms) for g in groups): warn_user(
-            f'{self} has no effect, because the batch norm layers in the frozen groups are trained: '
-            'learn.freeze_to(-1, train_bn=False) freezes them, too')
+            f'{self} has no effect, because the batch norm layers in the frozen groups are trained: to '
+            'freeze them, too, call learn.freeze_to(-1, train_bn=False)')
 
     def before_train(self):
         for layer in frozen_norms(self.learn.model):

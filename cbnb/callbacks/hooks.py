@@ -9,9 +9,7 @@ __all__ = ['Hook', 'hook_output', 'Hooks', 'hook_outputs', 'find_layers', 'as_ho
 # %% ../../nbs/callbacks/hooks.ipynb #434b5d4f
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from types import MethodType
 from typing import Any, Self
 
@@ -25,6 +23,7 @@ from ..display.axes import nice_step
 from ..display.chart import described
 from ..basics.nested import map_tensors
 from ..basics.arguments import as_count, as_positive
+from ..basics.text import silenced
 from ..callback_list import as_list
 from ..display.figures import COLORS, envelope, figure, legend, show
 
@@ -170,14 +169,6 @@ def _is_wanted(wanted: Any, name: str, m: nn.Module) -> bool:
     if isinstance(wanted, str): return name == wanted
     return isinstance(m, wanted) if isinstance(wanted, type) else m is wanted
 
-# %% ../../nbs/callbacks/hooks.ipynb #75258c0f
-@contextmanager
-def _no_input_warning() -> Iterator[None]:
-    "Context manager that silences torch's warning that the inputs of a first layer have no gradients"
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', 'Full backward hook is firing')
-        yield
-
 # %% ../../nbs/callbacks/hooks.ipynb #d6f56d83
 def _takes(f: Callable[..., Any], n: int) -> bool:
     "Return whether a function accepts `n` positional arguments. If its signature cannot be inspected, return True"
@@ -225,8 +216,8 @@ class HookCallback(Callback):
         hook: function of [callback,] module, input, output; None: the method `hook`
         **events: functions to use as methods, such as `after_fit=f`
     Raises:
-        TypeError: remove_end=False: the hooks of a callback are removed when the fit ends. To keep hooks after the fit, use
-            Hooks(modules, f), and call its method remove
+        TypeError: remove_end=False is not supported, because the hooks of a callback are always removed when the fit ends:
+            to keep hooks, use Hooks(modules, f), and call its method remove() later
     Example:
         from cbnb.toy import wave_learner
         shapes = []
@@ -239,8 +230,8 @@ class HookCallback(Callback):
     def __init__(self, modules: Any = None, every: int | None = None, is_forward: bool = True, detach: bool = True, cpu: bool = False,
             include_paramless: bool = False, hook: Callable[..., Any] | None = None, **events: Callable[[Callback], Any]):
         if not events.pop('remove_end', True): raise TypeError(
-            'remove_end=False: the hooks of a callback are removed when the fit ends. '
-            'To keep hooks after the fit, use Hooks(modules, f), and call its method remove')
+            'remove_end=False is not supported, because the hooks of a callback are always removed '
+            'when the fit ends: to keep hooks, use Hooks(modules, f), and call its method remove() later')
         super().__init__(**{name: _after_own(getattr(HookCallback, name, None), f)
                             for name, f in events.items() if f is not None})
         if hook is None: _check_own_hook(self)
@@ -254,7 +245,7 @@ class HookCallback(Callback):
     def before_fit(self) -> None:
         self.layers = find_layers(self.learn.model, self.modules, self.include_paramless)
         self.learn.undo.callback(self._unhook)
-        if not self.is_forward: self.learn.undo.enter_context(_no_input_warning())
+        if not self.is_forward: self.learn.undo.enter_context(silenced('Full backward hook is firing'))
         if self.every is None: self._hook()
 
     def before_train(self) -> None: self._choose()
@@ -410,8 +401,8 @@ class ActivationStats(HookCallback):
 
     def _table(self, i: int | str) -> Tensor:
         "Return all rows of the layer with number or name `i`"
-        if not self.layers: raise ValueError('nothing has been recorded yet: fit first, '
-                                             'with this callback among the cbs')
+        if not self.layers: raise ValueError('nothing has been recorded yet: pass '
+                                             'this callback to a fit first')
         if self.waiting: self._stack()
         names = list(self.layers)
         if i in names: return self.rows[i].read()

@@ -482,9 +482,6 @@ def _most(matrix: Tensor, n: int) -> tuple[Tensor, list[int]]:
     kept = most_in_error(matrix, n)
     return matrix[kept][:, kept], kept
 
-# %% ../../nbs/callbacks/interpret.ipynb #4732a6fa
-def _page_style() -> str: return f'<style>{css_variables(".cbnb-results")}{asset("results.css")}</style>'
-
 # %% ../../nbs/callbacks/interpret.ipynb #51f44887
 class Interpretation:
     """Comparison of predictions with targets, the result of `learn.interpret()`
@@ -492,12 +489,12 @@ class Interpretation:
     Args:
         found: the result of `predictions`
     Raises:
-        ValueError: an interpretation compares predictions with targets, and this loader has no targets:
-            learn.show_results() shows predictions alone
+        ValueError: an interpretation compares predictions with targets, and this loader has no targets: to show predictions
+            alone, call learn.show_results()
     """
     def __init__(self, found: Predictions):
         if found.targets is None: raise ValueError(
-            'an interpretation compares predictions with targets, and this loader has no targets: learn.show_results() shows predictions alone')
+            'an interpretation compares predictions with targets, and this loader has no targets: to show predictions alone, call learn.show_results()')
         self.found, self.task = found, found.task               # 'classes', 'labels', 'values', 'maps' or 'other'
         self.preds, self.targets = found.preds, found.targets   # one row per item: probabilities or values
         self.decoded = found.decoded                            # decoded predictions, in the form of `targets`
@@ -811,7 +808,8 @@ class Interpretation:
 
     def _page_data(self, matrix: Tensor | None, kept: list[int], max_items: int) -> dict[str, Any]:
         before, items, after = self._page_items(as_count(max_items, 'max_items', 1))
-        data = dict(items=items, before=before, after=after, style=ITEM_STYLE + MATRIX_STYLE + _page_style(), picture=self._picture(),
+        css = f'<style>{css_variables(".cbnb-results")}{asset("results.css")}</style>'
+        data = dict(items=items, before=before, after=after, style=ITEM_STYLE + MATRIX_STYLE + css, picture=self._picture(),
                     total=len(self), note=self._notes(len(items), len(kept)), summary=self.summary())
         return data if matrix is None else data | dict(classes=self.classes, ids=kept, cells=matrix_cells(matrix), counts=self._counts())
 

@@ -23,8 +23,8 @@ def _check_mix(cb: Callback) -> None:
     "Raise `ValueError` if the step computes no loss from predictions and targets, or if two `Mix` callbacks are active"
     learn, step = cb.learn, cb.learn.train_step
     if learn.loss_func is None or step.own_update or step.own_loss: raise ValueError(
-        f'{type(cb).__name__} also needs the loss for the targets of the other item of each pair, and '
-        f'{type(step).__name__} does not compute a loss from predictions and targets: mix the items inside the step')
+        f'{type(cb).__name__} needs a step that computes the loss from predictions and targets, because it computes it for both items of each pair. '
+        f'{type(step).__name__} does not: mix the items inside the step')
     both = [other for other in learn.cbs if isinstance(other, Mix) and other.run]
     if len(both) > 1: raise ValueError(
         f'{both[0]} and {both[1]} together would mix inputs twice, but targets only once: '

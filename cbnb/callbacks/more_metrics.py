@@ -132,14 +132,14 @@ def metric_on(metric: Any, *which: int | str | tuple[Any, ...], name: str | None
     Returns:
         a copy of the metric, for the chosen outputs
     Raises:
-        TypeError: metric_on(metric, ...): say which outputs, such as metric_on(metric, 0, 2)
+        TypeError: metric_on needs the outputs to compare, such as metric_on(metric, 0, 2)
         TypeError: metric_on() takes one metric: call it for each member of the collection
     Example:
         from cbnb.toy import mae
         assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
         assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
     """
-    if not which: raise TypeError('metric_on(metric, ...): say which outputs, such as metric_on(metric, 0, 2)')
+    if not which: raise TypeError('metric_on needs the outputs to compare, such as metric_on(metric, 0, 2)')
     [one, *more] = as_metrics([metric])
     if more: raise TypeError('metric_on() takes one metric: call it for each member of the collection')
     one = copy.copy(one)

@@ -72,7 +72,7 @@ def check_autocast(device_type: str, dtype: torch.dtype) -> None:
         except (RuntimeError, UserWarning) as e:
             raise ValueError(f'{device_type} has no autocast to {dtype}: pass another amp_mode ({e})') from e
     if device_type == 'cuda' and dtype is torch.bfloat16 and not torch.cuda.is_bf16_supported(False):
-        warn_user('this GPU emulates bf16, slower than float32: it is made for learn.to_fp16()')
+        warn_user('this GPU only emulates bf16, which is slower than float32: use learn.to_fp16()')
 
 # %% ../../nbs/callbacks/precision.ipynb #4d9d05b4
 def device_of(learn: Learner) -> torch.device:
@@ -90,18 +90,15 @@ def gradients(opt: Any) -> list[Tensor]:
 def check_fp16(learn: Learner) -> None:
     "Raise `TypeError` if the step, its optimizers or the type of the weights rule out a loss scale"
     step, opt = learn.train_step, learn.opt
-    if step.own_update: raise _no_scale(step)
+    if step.own_update: raise TypeError(f'{type(step).__name__} computes gradients by itself, so fp16 cannot scale its loss: '
+                                        'use learn.to_bf16(), which needs no scale, or a GradScaler in the step')
     ours = [opt, *getattr(opt, 'optimizers', [])]
     if any(not any(o is mine for mine in ours) for o in owned_by_steps(learn)[2]): raise TypeError(
         f'{type(step).__name__} has an optimizer besides learn.opt, and fp16 would not unscale its gradients: '
         'combine both in MultiOptimizer([...]), or use learn.to_bf16(), which needs no scale')
     if any(p.dtype is torch.float16 for g in opt.param_groups for p in g['params']): raise TypeError(
         'the weights are in float16, where small updates are lost: call model.float(). Mixed precision keeps the weights '
-        'in float32, and casts them for each product')
-
-def _no_scale(step: Step) -> TypeError:
-    return TypeError(f'{type(step).__name__} computes gradients by itself, so fp16 cannot scale its loss: '
-                     'use learn.to_bf16(), which needs no scale, or a GradScaler in the step')
+        'in float32, and casts them in each operation')
 
 # %% ../../nbs/callbacks/precision.ipynb #87fffe19
 AMP_MODES = dict(bf16=torch.bfloat16, fp16=torch.float16)
@@ -229,7 +226,7 @@ class MixedPrecision(Callback):
             if self.checked: scaler.unscale_(learn.opt)
         if not self.honoured: raise TypeError(
             f'{type(learn.train_step).__name__}.backward did not differentiate learn.loss_grad, so fp16 cannot scale '
-            'its loss: use learn.loss_grad there, or learn.to_bf16(), which needs no scale')
+            'its loss: call learn.loss_grad.backward() there, or use learn.to_bf16(), which needs no scale')
 
     def _watch(self, loss: Tensor) -> None:
         "Note whether the backward pass reaches the scaled loss"
@@ -240,9 +237,9 @@ class MixedPrecision(Callback):
         self.behind, self.since = self.behind + self.since, 0
         if self.scale < 1 and not self.told:
             self.told = True
-            warn_user(f'the loss scale fell to {self.scale:g} in {self.learn.where()}: the gradients are infinite or nan '
-                      'without any scale, and the weights do not change. Look at the loss, lower the rate, clip, or '
-                      'use learn.to_bf16()')
+            warn_user(f'the loss scale fell to {self.scale:g} in {self.learn.where()}: even without a scale, '
+                      'the gradients are infinite or nan, so the weights do not change. Check the loss, lower the rate, '
+                      'clip the gradients, or use learn.to_bf16()')
         raise CancelStepException()
 
 # %% ../../nbs/callbacks/precision.ipynb #123612c9
@@ -267,12 +264,6 @@ def to_bf16(self: Learner) -> Learner:
 
     Returns:
         the learner, so that calls can be chained
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner().to_bf16()
-        assert learn.mixed_precision.amp_mode == 'bf16'
-        learn.to_fp16(init_scale=1024)
-        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.to_fp32().add_cb(MixedPrecision('bf16'))
 
@@ -284,12 +275,6 @@ def to_fp16(self: Learner, **options: Any) -> Learner:
         **options: options of `MixedPrecision`: `init_scale`, `growth_interval`, ...
     Returns:
         the learner, so that calls can be chained
-    Example:
-        from cbnb.toy import line_learner
-        learn = line_learner().to_bf16()
-        assert learn.mixed_precision.amp_mode == 'bf16'
-        learn.to_fp16(init_scale=1024)
-        assert learn.mixed_precision.init_scale == 1024 and 'mixed_precision' not in vars(learn.to_fp32())
     """
     return self.to_fp32().add_cb(MixedPrecision('fp16', **options))
 
@@ -324,8 +309,6 @@ def _as_channels_last(t: Tensor) -> Tensor:
 class ChannelsLast(Callback):
     """Convert weights and inputs with four dimensions to the channels-last memory format for the duration of a run
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(cbs=ChannelsLast)
@@ -336,7 +319,7 @@ class ChannelsLast(Callback):
     def before_fit(self):
         learn = self.learn
         if not (laid := [(p, p.stride(), _channels_last(p)) for p in _four_d(learn.model)]): raise ValueError(
-            'ChannelsLast has nothing to do, because the model has no weights with 4 dimensions, as those of nn.Conv2d: leave it out')
+            'ChannelsLast has no effect, because the model has no weights with 4 dimensions, such as those of nn.Conv2d: leave it out')
         learn.undo.set(self, 'laid', laid)
         learn.undo.callback(self._lay_out, laid, 1, learn.opt)
         self._lay_out(laid, 2, learn.opt)

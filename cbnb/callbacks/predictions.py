@@ -34,6 +34,7 @@ from ..files.atomic import sweep_drafts, write_whole
 from ..files.saving import read_file
 from ..basics.loaders import as_loader, check_datasets
 from ..basics.losses import UNKNOWN, given_weight, loss_of, needs_no_target, per_item, torch_loss, weight_of_call, with_call
+from ..basics.metric_functions import title_of
 from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..basics.text import plural, warn_user
@@ -65,10 +66,6 @@ def decodes_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
     return (lambda p: p > 0.5) if kind in (F.binary_cross_entropy_with_logits, F.binary_cross_entropy) else lambda p: p
 
 # %% ../../nbs/callbacks/predictions.ipynb #ae951e44
-def _has_reduction(loss_func: Any) -> bool:
-    "Return whether a loss has the attribute `reduction`, or accepts an argument of this name"
-    return hasattr(loss_func, 'reduction') or _takes_reduction(loss_func)
-
 def _takes_reduction(f: Callable[..., Any]) -> bool:
     "Return whether a function, or the `forward` method of a module, accepts the argument `reduction`"
     try: parameters = inspect.signature(f.forward if isinstance(f, nn.Module) else f).parameters
@@ -87,9 +84,8 @@ def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
         finally: loss_func.reduction = old
     elif _takes_reduction(loss_func): yield partial(loss_func, reduction='none')
     else:
-        name = getattr(loss_func, '__name__', None) or type(loss_func).__name__
-        raise TypeError(f'{name} cannot give a loss for each item: it has no attribute and no argument `reduction`. '
-                        "Give it the argument reduction, which may be 'none', or leave with_loss out")
+        raise TypeError(f'{title_of(loss_func)} cannot give a loss for each item: it has no attribute and no argument `reduction`. '
+                        "Add an argument reduction, where 'none' returns the loss of each item, or leave with_loss out")
 
 # %% ../../nbs/callbacks/predictions.ipynb #a1c0de02
 def _one_item(batch: Any, i: int, n: int) -> Any:
@@ -107,14 +103,14 @@ def _one_item(batch: Any, i: int, n: int) -> Any:
 # %% ../../nbs/callbacks/predictions.ipynb #a1c0de05
 def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None) -> tuple[Tensor, Tensor]:
     "Return the loss of each item, and its weight, from one call of the loss function for each item"
-    name, n, found = getattr(loss_func, '__name__', None) or type(loss_func).__name__, find_bs((pred, *yb)), []
+    name, n, found = title_of(loss_func), find_bs((pred, *yb)), []
     for i in range(n):
         try: item = [_one_item(v, i, n) for v in (pred, *yb)]
         except ValueError as e: raise TypeError(f'{name} cannot give a loss for each item: it has no attribute and no argument `reduction`, '
-            f"and the batch cannot be cut into items, because {e}. Give the loss function the argument reduction, which may be 'none'") from e
+            f"and the batch cannot be cut into items, because {e}. Add an argument reduction to the loss function, where 'none' returns the loss of each item") from e
         try: found.append(_loss_and_weight(loss_func, item, batch_weight))
         except Exception as e: raise TypeError(f'{name} cannot give a loss for each item: for one item alone it raises {e!r}. '
-            "Give it the argument reduction, which may be 'none'") from e
+            "Add an argument reduction, where 'none' returns the loss of each item") from e
     losses, weights = map(torch.stack, zip(*found))
     _compare_with_batch(name, losses, weights, loss_of(loss_func(pred, *yb)).detach().mean())
     return losses, weights
@@ -134,8 +130,8 @@ def _compare_with_batch(name: str, losses: Tensor, weights: Tensor, whole: Tenso
     rounding = max(1e-3, 4*torch.finfo(losses.dtype).eps)*losses.abs().max()
     mean = (losses*weights).sum()/weights.sum()
     if torch.minimum((mean - whole).abs(), (losses.sum() - whole).abs()) > rounding: warn_user(
-        f'the losses of single items are those that {name} returns for an item alone, and their mean is not the loss of the batch: {name} compares '
-        'the items of a batch, or they do not count alike: Learner(..., batch_weight=lambda pred, y: (y != pad).sum())')
+        f'{name} was called with one item at a time, and the mean of these losses is not the loss of the batch: {name} compares items with each other, '
+        'or weights them. If it weights them, pass their weight, such as Learner(..., batch_weight=lambda pred, y: (y != pad).sum())')
 
 
 # %% ../../nbs/callbacks/predictions.ipynb #630ba59b
@@ -146,7 +142,7 @@ def item_losses(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[...
 def losses_and_weights(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
     "Return `item_losses` of a batch, and how much each loss counts in the mean of all"
     if not yb and not needs_no_target(loss_func): raise ValueError('with_loss needs targets, and this loader has none: leave with_loss out, or pass batches (x, y)')
-    if loss_func is not None and not _has_reduction(loss_func): return _of_items_alone(loss_func, pred, yb, batch_weight)
+    if not (loss_func is None or hasattr(loss_func, 'reduction') or _takes_reduction(loss_func)): return _of_items_alone(loss_func, pred, yb, batch_weight)
     with interrupts_wait(), unreduced(loss_func) as f: found, call = with_call(f, pred, *yb, loss_of=loss_of)
     losses = loss_of(found)                     # the loss function may return parts, too
     if not isinstance(losses, Tensor) or losses.ndim == 0: return _of_items_alone(loss_func, pred, yb, batch_weight)
@@ -388,8 +384,8 @@ def _warn_of_scores(learn: Learner, preds: Any, targets: Any) -> None:
     f, y = learn.loss_func, targets[0] if isinstance(targets, (tuple, list)) and len(targets) == 1 else targets
     if not (inspect.isroutine(f) or isinstance(f, (nn.Module, partial))) or _kind(f) is not None or hasattr(f, 'decodes') or hasattr(f, 'activation'): return
     if not (isinstance(preds, Tensor) and isinstance(y, Tensor)) or y.is_floating_point() or preds.ndim != 2 or y.ndim != 1 or preds.shape[1] < 2: return
-    warn_user(f'{getattr(f, "__name__", type(f).__name__)} is a loss of your own, so the decisions are the outputs of the model, and not classes. Give it the two '
-              'methods, as loss_func.activation = lambda p: p.softmax(1) and loss_func.decodes = lambda p: p.argmax(1)')
+    warn_user(f'{getattr(f, "__name__", type(f).__name__)} does not say how to decode outputs, so the decisions are the outputs of the model, not classes. '
+              'Set loss_func.activation = lambda p: p.softmax(1) and loss_func.decodes = lambda p: p.argmax(1)')
 
 def _decoded(loss_func: Any, preds: Any) -> Any:
     "Return the decisions for predictions that the loss can decode, and other predictions unchanged"
@@ -599,8 +595,6 @@ def before_batch_cb(f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]]) 
 class MCDropoutCallback(Callback):
     """Keep dropout active in validation and prediction
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from torch import nn
         from cbnb.toy import wave_learner

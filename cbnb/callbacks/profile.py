@@ -28,6 +28,7 @@ from ..basics.arguments import as_count
 from ..basics.loaders import batch_size
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
+from ..basics.text import silenced
 from ..callback import Callback, wrapped
 from ..callback_list import as_list, class_of
 from ..files.checkpoints import Checkpoint
@@ -415,8 +416,7 @@ def _try_workers(p: Profile, dl: Any, workers: Sequence[int]) -> None:
     lasting = p.wall - p.seconds(group='start') - p.seconds('outside of the fit')
     if not n or p.seconds(group='data') < LIMITS['data']*lasting or wait < p.seconds(group='data', phase='valid')/2: return
     rest = (lasting - wait)/n
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', message='This DataLoader will create')     # more than there are cores
+    with silenced('This DataLoader will create'):     # more than there are cores
         now = dl.num_workers
         try: tried = {k: waiting_with(dl, k, rest) for k in sorted({0, *workers}) if k > now or k == 0 < now and workers}
         except Exception as e:
@@ -514,8 +514,8 @@ def profile(self: Learner, n_epoch: int = 1, n_batch: int | None = None, lr: Any
     Returns:
         the profile of the fit
     Raises:
-        RuntimeError: the profiled fit could not be taken back: {point.why}. To measure one that you keep, put it into a
-            block, with learn.profiling() as p:
+        RuntimeError: the profiled fit could not be taken back: {point.why}. To measure a fit and keep it, put it into a
+            block, `with learn.profiling() as p:`
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(n=100)
@@ -526,8 +526,8 @@ def profile(self: Learner, n_epoch: int = 1, n_batch: int | None = None, lr: Any
     if n_batch is not None: as_count(n_batch, 'n_batch', 1)
     point = RestorePoints(self).take(self, 'profile()')
     if point.restore is None: raise RuntimeError(
-        f'the profiled fit could not be taken back: {point.why}. To measure one that you keep, '
-        'put it into a block, with learn.profiling() as p:')
+        f'the profiled fit could not be taken back: {point.why}. To measure a fit and keep it, '
+        'put it into a block, `with learn.profiling() as p:`')
     torch.optim.SGD([torch.zeros(1)])                    # the first optimizer of a process imports parts of torch
     def first(learn: Any, batches: Iterable[Any]) -> Iterable[Any]:
         return itertools.islice(batches, n_batch if learn.purpose == 'fit' else None)

@@ -18,7 +18,7 @@ from ..callback import Callback
 from .interpret import loader_of, looks_of, only_items, order_of, predictions, spread
 from .predictions import in_order
 from ..display.items import ITEM_CSS, Card, Shown, card_pieces, cards_html, cards_text
-from ..display.page_script import script, scripted
+from ..display.page_script import script, scripted, show_in_place
 from ..events import CancelException
 from ..undo import interrupts_wait
 
@@ -136,10 +136,8 @@ class Samples(Callback):
         if process_number(): return
         text = f'{said(epochs[-1], cards[-1])}\n{cards_text(cards[-1])}'
         if not shell(): return print(text) if ended else None
-        from IPython.display import display
         bundle = {'text/html': samples_html(epochs, cards) if ended else cards_html(cards[-1]), 'text/plain': text}
-        if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
-        else: self.handle.update(bundle, raw=True)
+        self.handle = show_in_place(bundle, self.handle)
 
     def in_notebook(self, epochs: list[int], cards: list[list[Card]], ended: bool) -> None:
         """Store and show the cards of another process, which `fit_distributed` has started

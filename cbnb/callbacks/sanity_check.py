@@ -24,7 +24,7 @@ from ..basics.losses import UNKNOWN, n_items
 from ..basics.nested import find_bs, is_empty, map_rows
 from ..basics.processes import n_processes
 from ..basics.loaders import TensorLoader
-from ..basics.text import plural, warn_user
+from ..basics.text import plural, silenced, warn_user
 from ..events import CancelException
 from ..learner import Learner
 from .more_metrics import ValueMetric
@@ -148,8 +148,7 @@ def _compare_halves(learn: Learner, batch: Any) -> str | None:
     if learn.loss is None or learn.eval_step.derived_weight(learn) is not UNKNOWN: return None
     whole, n, half = learn.loss, n_items(learn), n_items(learn)//2
     if not half or learn.yb and is_column_and_row(learn.pred, learn.yb[0]): return None      # all pairs have a warning of their own
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
+    with silenced():
         try: losses = torch.stack([whole, *_losses(learn, batch, n, lambda t: t.flip(0), lambda t: t[:half], lambda t: t[half:])])
         except Exception: return None       # the batch cannot be divided
     return (said := _what_differs(learn, n, _precision(losses), *losses.tolist())) and (said if _differs_in_double(learn, batch, n) else None)
@@ -159,8 +158,7 @@ def _differs_in_double(learn: Learner, batch: Any, n: int) -> bool:
     if not learn.eval_step.calls_loss_func or learn.eval_step.own_loss: return True
     def exact(part: slice, turn: bool = False) -> Any:
         return lambda t: (t.double() if t.is_floating_point() else t)[part].flip([0]*turn)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
+    with silenced():
         try: losses = torch.stack(_losses(learn, batch, n, exact(slice(n)), exact(slice(n), True), exact(slice(n//2)), exact(slice(n//2, n))))
         except Exception: return True       # the loss has weights of another type, for example
     return _what_differs(learn, n, _precision(losses), *losses.tolist()) is not None
@@ -194,11 +192,11 @@ def _what_differs(learn: Learner, n: int, precision: float, whole: float, revers
     adds_up, between = abs(whole - first - last) <= rounding, min(first, last) - rounding <= whole <= max(first, last) + rounding
     if not (abs(whole - reverse) <= rounding < abs(whole - mean) and (adds_up or between)): return None
     name = type(learn.model).__name__ if learn.loss_func is None else title_of(learn.loss_func)
-    found = (f'the loss that {name} computes is no mean over items: it is {whole:.6g} for a validation batch of {plural(n, "item")}, '
+    found = (f'the loss that {name} computes is not a mean over items: it is {whole:.6g} for a validation batch of {plural(n, "item")}, '
              f'and {first:.6g} and {last:.6g} for its halves, whose mean is {mean:.6g}. ')
     if adds_up: return found + 'The losses add up, so valid_loss depends on the size of the batches: return the mean over the items'
-    return found + ('So valid_loss and accumulated gradients depend on how the data are cut into batches. If the loss is a mean over something '
-                    'else, such as tokens or weighted items, pass a function that returns their number or the sum of the weights, such as '
+    return found + ('So valid_loss and accumulated gradients depend on how the data are cut into batches. If the loss is a mean over tokens or '
+                    'weighted items, pass a function that returns their number or the sum of the weights, such as '
                     'Learner(..., batch_weight=lambda pred, y: (y != pad).sum()). If it compares items with each other, or takes the root of a mean, '
                     'no weight can change this')
 
@@ -245,7 +243,7 @@ def sanity_check(
         except Exception as e:
             learn.note_place(e, 0)
             for note in learn.error_notes: note(learn, e, batch)
-            e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
+            e.add_note('this validation batch was tried before the first epoch: pass Learner(..., sanity_check=False) to skip this check')
             raise
     vars(learn)['compared_loss'] = _computes(learn)
     if said: warn_user(said)

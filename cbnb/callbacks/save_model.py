@@ -112,8 +112,8 @@ class SaveModel(Tracker):
         path, mark = self._best_file or (None, None)
         if path is not None and _mark(path) == mark:
             self.learn.load(path, with_opt=self.with_opt)
-            return f'; learn.load({self.fname!r}) gets them again'
-        if path is not None: warn_user(f'{path} was written or removed by something else since it got the best weights: {kept}')
+            return f'; learn.load({self.fname!r}) loads them again'
+        if path is not None: warn_user(f'{path} was changed or removed after the best weights were saved: {kept}')
         elif self.not_saved: warn_user(f'no weights could be saved in this fit: {kept}')
         elif self.learn.train_iter: warn_user(f'{self.monitor} has not improved in this fit, so nothing was saved: {kept}')
         return None
@@ -124,7 +124,7 @@ class SaveModel(Tracker):
         if not path.exists(): return
         try: note = read_note(path) or {}
         except (ValueError, pickle.UnpicklingError) as e: note, why = {}, str(e)
-        else: why = f'{path} does not say its {self.monitor}'
+        else: why = f'{path} does not contain its {self.monitor}'
         if note.get('monitor') != self.monitor: return warn_user(
             f'{why}: the first epoch of this fit with a {self.monitor} will replace it')
         self.best, self.best_epoch, self.best_step = note['best'], note['epoch'], note.get('step')
@@ -150,8 +150,8 @@ class SaveModel(Tracker):
         told, self.not_saved = self.not_saved, True
         try: self.last_saved_path = self.learn.save(fname, self.with_opt, note)
         except OSError as e:
-            if not told: warn_user(f'the weights could not be saved ({e}): the fit goes on, and {self.learn.model_file(fname)} '
-                               'stays as it is until they can')
+            if not told: warn_user(f'the weights could not be saved ({e}): the fit goes on, and an earlier '
+                               f'{self.learn.model_file(fname)} is unchanged')
             return False
         self.not_saved = told
         return True

@@ -8,9 +8,7 @@ __all__ = ['TorchScheduler']
 # %% ../../nbs/callbacks/schedulers.ipynb #b23c1f91
 import inspect
 import types
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 # %% ../../nbs/callbacks/schedulers.ipynb #6ac4932c
@@ -23,7 +21,7 @@ from ..basics.arguments import as_choice
 from ..basics.loaders import batch_size, first_batch
 from ..basics.nested import find_bs
 from ..basics.processes import n_processes
-from ..basics.text import number, plural, warn_user
+from ..basics.text import number, plural, silenced, warn_user
 from ..learner import Learner
 from ..display.schedules import plot_schedule
 from ..schedule import ParamScheduler
@@ -52,34 +50,29 @@ def _n_steps(learn: Learner, every: str, epochs: int | None = None) -> int:
     if length: n = length.n
     elif in_epoch is None: raise ValueError(
         'the scheduler needs to know how many batches an epoch has, and the training loader has no '
-        "length: wrap it in Batches(make, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
+        "length: wrap it in Batches(lambda: loader, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
     else: n *= in_epoch
     if every == 'batch' or window == 1: return n
     whole, rest = divmod(n, in_epoch or n)
     return whole*-(-(in_epoch or n)//window) + -(-rest//window)      # the last update of an epoch may have fewer batches
 
 # %% ../../nbs/callbacks/schedulers.ipynb #7491283f
-@contextmanager
-def _no_order_warning() -> Iterator[None]:
-    "Suppress torch's warning that the scheduler steps before the optimizer"
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', 'Detected call of `lr_scheduler.step')
-        yield
+_TOO_EARLY = 'Detected call of `lr_scheduler.step'      # how torch's warning begins
 
 # %% ../../nbs/callbacks/schedulers.ipynb #93bbf765
 def _check_alone(learn: Any) -> None:
     "Raise `ValueError` if an active `ParamScheduler` of the learner sets the learning rate"
     for cb in learn.cbs:
         if isinstance(cb, ParamScheduler) and cb.run and 'lr' in getattr(cb, 'scheds', ()):
-            raise ValueError(f'{cb} also sets the learning rate, so it or TorchScheduler would overwrite the rates of '
-                             'the other: use plain fit(cbs=TorchScheduler(...)), or leave TorchScheduler out')
+            raise ValueError(f'{cb} and TorchScheduler would both set the learning rate: use plain '
+                             'learn.fit(n_epoch, cbs=TorchScheduler(...)), or leave TorchScheduler out')
 
 # %% ../../nbs/callbacks/schedulers.ipynb #08223c0a
 def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
     "Raise `TypeError` if `made` is no scheduler, and `ValueError` if it does not match `monitor`"
     plateau = isinstance(made, ReduceLROnPlateau)
     if not hasattr(made, 'step'):
-        raise TypeError(f'make returned {made!r}, which has no step: return the scheduler')
+        raise TypeError(f'make returned {made!r}, which has no method step: return the scheduler')
     if plateau and not monitor:
         raise ValueError("ReduceLROnPlateau needs a column to watch: pass monitor='valid_loss'")
     if not monitor: return
@@ -150,7 +143,7 @@ class TorchScheduler(Callback):
         "Step the scheduler through the epochs before `start_epoch`"
         learn, replay = self.learn, self.learn.start_epoch and not self.monitor
         done = _n_steps(learn, self.every, learn.start_epoch) if replay else 0
-        with _no_order_warning():
+        with silenced(_TOO_EARLY):
             for _ in range(done): self.scheduler.step()
         self.begun, self.n_followed = done > 0, 0         # updates of this fit after which the scheduler has stepped
 
@@ -169,7 +162,7 @@ class TorchScheduler(Callback):
         g, n = self.learn.opt.param_groups[0], self.n_followed
         if float(g['lr']) < 1e-6*float(g.get('initial_lr', 0)): warn_user(
             f'{type(self.scheduler).__name__} steps after each update, {plural(n, "time")} in this epoch, and has reduced the learning rate '
-            f"from {number(float(g['initial_lr']))} to {number(float(g['lr']))}. For a step each epoch: TorchScheduler(..., every='epoch')")
+            f"from {number(float(g['initial_lr']))} to {number(float(g['lr']))}. To step once an epoch, pass TorchScheduler(..., every='epoch')")
 
     def _follow_updates(self) -> None:
         while self.n_followed < self.learn.train_updates:
@@ -186,7 +179,7 @@ class TorchScheduler(Callback):
     def _step(self) -> None:
         if self.begun: return self.scheduler.step()
         self.begun = True
-        with _no_order_warning(): self.scheduler.step()
+        with silenced(_TOO_EARLY): self.scheduler.step()
 
     def _look(self) -> None:
         "Step the scheduler with this epoch's value in the column `monitor`, if there is one"

@@ -66,7 +66,7 @@ def sklearn_function(name: str) -> Callable[..., float]:
     func: Callable[..., float] | None = getattr(metrics, name, None)
     if callable(func): return func
     close = nearest(name, dir(metrics))
-    raise ValueError(f'sklearn.metrics has no function {name!r}' + (f': did you mean {close!r}?' if close else ': pass the name of one, such as f1_score, or a function'))
+    raise ValueError(f'sklearn.metrics has no function {name!r}' + (f': did you mean {close!r}?' if close else ': pass the name of one that it has, such as f1_score, or a function'))
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #12232952
 _THRESH = dict(logits=0., probabilities=0.5)      # kind of loss -> threshold of a single score
@@ -141,7 +141,7 @@ class SklearnMetric(AccumMetric):
                 f'pass all class numbers, such as SklearnMetric({name_of(self.func)!r}, labels=[0, 1])')
             for name, values in dict(predictions=pred, targets=targ).items():
                 if n := int(values.isnan().flatten(1).any(1).sum() if values.ndim > 1 else values.isnan().sum()): e.add_note(
-                    f'the {name} of {n} of {len(values)} items are NaN: has the validation set missing values?')
+                    f'the {name} of {n} of {len(values)} items are NaN: does the validation set have missing values?')
             raise
 
 def adapt_sklearn(m: Any) -> SklearnMetric | None:

@@ -109,7 +109,7 @@ def trainable(opt: Optimizer) -> list[Tensor]:
 def _nonempty(params: list[Any]) -> list[Any]:
     "Return `params`. Raise `ValueError` if the list is empty"
     if params: return params
-    raise ValueError('nothing to train: all parameters of the optimizer are frozen, so call requires_grad_() on some')
+    raise ValueError('there is nothing to train, because all parameters of the optimizer are frozen: call requires_grad_() on those to train')
 
 @contextmanager
 def unscaled(params: list[Tensor], loss_scale: float) -> Iterator[None]:

@@ -221,7 +221,7 @@ class StopAfter(Callback):
         at: time of day, 'HH:MM', or a `datetime`; None: no limit
         validate: validate the last epoch; False: end the fit immediately
     Raises:
-        ValueError: pass a limit: StopAfter(seconds=600), StopAfter(steps=500) or StopAfter(at='18:30')
+        ValueError: StopAfter has no limit: pass StopAfter(seconds=600), StopAfter(steps=500) or StopAfter(at='18:30')
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(n=4, cbs=StopAfter(steps=6))
@@ -233,7 +233,7 @@ class StopAfter(Callback):
 
     def __init__(self, seconds: float | None = None, steps: int | None = None, at: Any = None, validate: bool = True):
         if seconds is None and steps is None and at is None:
-            raise ValueError("pass a limit: StopAfter(seconds=600), StopAfter(steps=500) or StopAfter(at='18:30')")
+            raise ValueError("StopAfter has no limit: pass StopAfter(seconds=600), StopAfter(steps=500) or StopAfter(at='18:30')")
         self.seconds = None if seconds is None else as_positive(seconds, 'seconds')
         self.steps = None if steps is None else as_count(steps, 'steps', 1)
         if at is not None: next_time(at)                     # raises an error if `at` is no time
@@ -277,7 +277,7 @@ class ShortEpoch(Callback):
         pct: share of the batches to use, above 0 and up to 1; at least one batch is used
         short_valid: also shorten validation to this share
     Raises:
-        ValueError: pct={pct} should be above 0 and not above 1: 0.01 trains with a hundredth of an epoch
+        ValueError: pct={pct} should be above 0 and at most 1, such as pct=0.01 for a hundredth of an epoch
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(n=10, cbs=ShortEpoch(.3))
@@ -288,15 +288,15 @@ class ShortEpoch(Callback):
 
     def __init__(self, pct: float = 0.01, short_valid: bool = True):
         if as_positive(pct, 'pct', zero=False) > 1:
-            raise ValueError(f'pct={pct!r} should be above 0 and not above 1: 0.01 trains with a hundredth of an epoch')
+            raise ValueError(f'pct={pct!r} should be above 0 and at most 1, such as pct=0.01 for a hundredth of an epoch')
         self.pct, self.short_valid = pct, short_valid
 
     def before_fit(self):
         loaders, valid = [self.learn.dls.train], getattr(self.learn.dls, 'valid', None)
         if self.short_valid and valid is not None: loaders.append(valid)
         if any(n_batches(dl) is None for dl in loaders):
-            raise ValueError('a share of an epoch needs its length, and the loader has none: '
-                             'use StopAfter(steps=...), or Batches(make, n_iter=...)')
+            raise ValueError('pct is a share of an epoch, and the loader has no length: use StopAfter(steps=...), '
+                             'or wrap the loader in Batches(lambda: loader, n_iter=...)')
 
     def after_batch(self):
         learn = self.learn

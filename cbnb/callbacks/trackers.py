@@ -67,9 +67,9 @@ def column_index(monitor: str, learn: Any, who: str) -> int:
     no_result, why = ('epoch', 'step', 'time'), ''
     there = [name for name in recorder.last().metric_names if name not in no_result]
     if monitor in there: return there.index(monitor)
-    if monitor in no_result: why = ', which is not a result'
+    if monitor in no_result: why = ', which is neither a loss nor a metric'
     elif getattr(learn.dls, 'valid', None) is None and not monitor.startswith('train_'):
-        why = ': the learner has no validation loader, DataLoaders(train, valid)'
+        why = ', because the learner has no validation loader, DataLoaders(train, valid)'
     elif monitor == 'valid_loss' and not recorder.valid_metrics: why = ', because of Recorder(valid_metrics=False)'
     raise ValueError(f'{who} cannot watch {monitor!r}{why}; {columns_hint(monitor, there)}')
 
@@ -84,9 +84,9 @@ class Tracker(Callback):
         reset_on_fit: forget the best value when a fit begins
         restore: end the fit with the weights of the best value
     Raises:
-        TypeError: monitor={monitor} should be the heading of a column as text, such as "valid_loss"
-        ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better: {comp} is neither, so
-            let it judge the difference itself
+        TypeError: monitor={monitor} should be the heading of a column as a string, such as "valid_loss"
+        ValueError: min_delta={min_delta} needs comp="min" or comp="max": comp={comp} is a function, so check the difference
+            there
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(cbs=Tracker())
@@ -100,13 +100,13 @@ class Tracker(Callback):
     def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., reset_on_fit: bool = True,
             restore: bool = False):
         if not isinstance(monitor, str):
-            raise TypeError(f'monitor={monitor!r} should be the heading of a column as text, such as "valid_loss"')
+            raise TypeError(f'monitor={monitor!r} should be the heading of a column as a string, such as "valid_loss"')
         self.monitor, self.comp, self.reset_on_fit, self.restore = monitor, comp, reset_on_fit, restore
         self._better = as_comparison(comp, monitor)
         self.min_delta, self._sign = as_positive(min_delta, 'min_delta'), direction(self._better)
         if min_delta and not self._sign: raise ValueError(
-            f'min_delta={min_delta!r} needs a comp for which lower, or higher, is always better: '
-            f'{comp!r} is neither, so let it judge the difference itself')
+            f'min_delta={min_delta!r} needs comp="min" or comp="max": '
+            f'comp={comp!r} is a function, so check the difference there')
         self._forget()
         self.unit = 'epoch'                           # 'step' in a fit with `valid_every='500 steps'`
         self.idx: int | None = None                   # index of the column in `final_record`, set by a fit
@@ -149,8 +149,8 @@ class Tracker(Callback):
         if self.restore: learn.undo.callback(self._end)
         epochs = range(learn.start_epoch, learn.n_epoch)
         if self._of_validation() and not isinstance(learn.valid_every, Every) and not any(is_validated(learn, epoch) for epoch in epochs):
-            warn_user(f'{who} will see no {self.monitor}: none of the epochs of this fit is '       # with an `Every`, the learner warns
-                      f'validated (valid_every={learn.valid_every!r})')
+            warn_user(f'{who} gets no {self.monitor}, because valid_every={learn.valid_every!r} '       # with an `Every`, the learner warns
+                      'validates no epoch of this fit: pass another valid_every')
 
     def after_validate(self):
         if self.learn.ends_row: self.after_epoch()                      # the row ends in the middle of the epoch
@@ -221,9 +221,9 @@ class Tracker(Callback):
         Returns:
             `ax` if you passed it, the figure with `return_fig=True`, else None
         Raises:
-            ValueError: {monitor} has no values yet: fit first, with this callback among the cbs
+            ValueError: {monitor} has no values yet: pass this callback to a fit first
         """
-        if not self.values: raise ValueError(f'{self.monitor} has no values yet: fit first, with this callback among the cbs')
+        if not self.values: raise ValueError(f'{self.monitor} has no values yet: pass this callback to a fit first')
         by_step = self.unit == 'step'
         best, stop = getattr(self, f'best_{self.unit}'), getattr(self, f'stopped_{self.unit}', None)
         with figure(ax, size=(6.4, 3)) as (fig, [axes]):
@@ -247,8 +247,8 @@ class Tracker(Callback):
         if self.values or self._warned or not (self._of_validation() and is_validated(learn, learn.epoch)): return
         if not rows or rows[-1]['epoch'] != learn.epoch or learn.training: return       # the epoch was cancelled
         self._warned = True
-        warn_user(f'{type(self).__name__} waits for a {self.monitor}: the validation of epoch '
-                  f'{learn.epoch} gave none')
+        warn_user(f'{type(self).__name__} ignores epoch {learn.epoch}, because its validation '
+                  f'gave no {self.monitor}')
 
 # %% ../../nbs/callbacks/trackers.ipynb #b31a0002
 @patch
@@ -262,12 +262,12 @@ def keeping_best(self: Learner, keep_best: Any, cbs: Any = None, reset_on_fit: b
     Returns:
         `cbs`, and a `Tracker` that ends the fit with the best weights
     Raises:
-        ValueError: keep_best={keep_best} should be True, the heading of a column such as 'accuracy', or with a direction,
-            ('score', 'max')
+        ValueError: keep_best={keep_best} should be True, the heading of a column such as 'accuracy', or a pair with a
+            direction, such as ('score', 'max')
     """
     given = ('valid_loss',) if keep_best is True else (keep_best,) if isinstance(keep_best, str) else keep_best
     if not (isinstance(given, (tuple, list)) and len(given) in (1, 2)): raise ValueError(
-        f"keep_best={keep_best!r} should be True, the heading of a column such as 'accuracy', or with a direction, ('score', 'max')")
+        f"keep_best={keep_best!r} should be True, the heading of a column such as 'accuracy', or a pair with a direction, such as ('score', 'max')")
     comp = given[1] if len(given) == 2 else None
     return [*as_list(cbs), Tracker(given[0], comp, reset_on_fit=reset_on_fit, restore=True)]
 
@@ -380,7 +380,8 @@ class ReduceLROnPlateau(Tracker):
         min_lr: lower limit of the reduced rate
         reset_on_fit: forget the best value when a fit begins
     Raises:
-        ValueError: factor={factor}: the rate is divided by it, so it should be above 1; 10 makes a tenth of the rate
+        ValueError: factor={factor} should be above 1, because the rate is divided by it: factor=10 reduces the rate to a
+            tenth
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(n=1, lr=1., cbs=ReduceLROnPlateau(patience=2))     # at this rate the loss stays at 13
@@ -396,8 +397,8 @@ class ReduceLROnPlateau(Tracker):
         self.patience = as_count(patience, 'patience', 1)
         self.factor, self.min_lr = as_positive(factor, 'factor', zero=False), as_positive(min_lr, 'min_lr')
         if self.factor <= 1: raise ValueError(
-            f'factor={factor!r}: the rate is divided by it, so it should be above 1; '
-            '10 makes a tenth of the rate')
+            f'factor={factor!r} should be above 1, because the rate is divided by it: '
+            'factor=10 reduces the rate to a tenth')
         self.reductions: list[int] = []               # epochs or steps of the last fit after which the rate was reduced
         self._rates: Any = None                       # a `RateFactor`, while a fit runs
         self._set: list[float] | None = None          # the reduced rates, until the end of the next epoch
@@ -459,7 +460,7 @@ class ReduceLROnPlateau(Tracker):
         if self._set is None: return
         now = self._now()
         if any(is_now > was for is_now, was in zip(now, self._set)): warn_user(
-            f'the learning rate was reduced to {self._set[-1]:g}, but something else has set it to '
-            f'{now[-1]:g}: ReduceLROnPlateau works together with ParamScheduler, with callbacks that '
-            'hold a torch scheduler, and with nothing else that sets the rate')
+            f'the learning rate was reduced to {self._set[-1]:g}, but other code has set it to '
+            f'{now[-1]:g}: besides ReduceLROnPlateau, only ParamScheduler and callbacks with a '
+            'scheduler of torch may set the rate')
         self._set = None

@@ -23,12 +23,8 @@ def settings(cb: Any) -> Any:
     "Return the class, arguments and switches of a callback in a form that can be compared with `==`"
     if wrapped(cb) is not cb: return comparable(type(cb)), settings(made_by(cb))
     if isinstance(cb, (type, functools.partial)) or not hasattr(cb, '__dict__'): return comparable(cb)
-    return comparable(type(cb)), comparable(_configuration(cb))
-
-def _configuration(cb: Any) -> dict[str, Any]:
-    "Return the arguments and switches of a callback. For a foreign callback, return all attributes except its learner"
-    if not isinstance(cb, Configured): return {k: v for k, v in vars(cb).items() if k not in _LINKS}
-    return configuration(cb)
+    held = configuration(cb) if isinstance(cb, Configured) else {k: v for k, v in vars(cb).items() if k not in _LINKS}
+    return comparable(type(cb)), comparable(held)
 
 _LINKS = ('learn', '_learn', '_shadows')
 
@@ -48,9 +44,9 @@ def warn_shadow(
     if sys._getframe(stacklevel - 1).f_globals.get('__name__', '').startswith('cbnb.'): return
     if name in cb.__dict__.setdefault('_shadows', set()): return
     cb._shadows.add(name)
-    warnings.warn(f'You are shadowing an attribute ({name}) that exists in the learner. '
-                  f'Use `self.learn.{name}` to avoid this. (In {type(cb).__name__}: reading '
-                  f'`self.{name}` now gives its own value.)', stacklevel=stacklevel)
+    warnings.warn(f'You are shadowing an attribute ({name}) that exists in the learner: in '
+                  f'{type(cb).__name__}, `self.{name}` is now the value of the callback. '
+                  f'To change the learner, assign to `self.learn.{name}`', stacklevel=stacklevel)
 
 def warn_of_attribute(cb: Callback, name: str) -> None:
     "Warn if a new attribute of a callback hides an attribute of the learner. The warning shows the line of the assignment"
@@ -74,5 +70,5 @@ def warn_of_rivals(cbs: CallbackList, cb: Callback) -> None:
     if cb.distinct_by is None: return
     for name, old in cbs.names.items():
         if old is cb or type(old) is not type(cb) or any(getattr(old, a) != getattr(cb, a) for a in cb.distinct_by): continue
-        warn_user(f'the learner has {old!r}, and now also {cb!r}: both are active. '
+        warn_user(f'the learner already has {old!r}, and {cb!r} was added: both are active. '
                   f'To keep only the new one, call learn.remove_cb({name!r})')

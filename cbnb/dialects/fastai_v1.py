@@ -32,10 +32,10 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b058d9b6
 from ..files import saving            # gives learners `save` and `load`
-from ..basics.text import plural, shell, warn_user
+from ..basics.text import log_nothing, plural, shell, warn_user
 from ..basics.nested import find_bs
 from ..basics.processes import any_over_processes, process_number
-from ..callback_list import made_by
+from ..callback_list import as_list, made_by
 from ..callbacks.csv_logger import append_rows, check_rows
 from ..files.atomic import check_writable
 from .fastai_v2 import set_bn_eval
@@ -45,11 +45,11 @@ from .fastai_v1_schedules import (
     annealing_linear, annealing_no, annealing_poly, fit_one_cycle, lr_find)
 from .fastai_v1_slots import (
     SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics)
-from ..callback_list import as_list
 from ..learner import Learner as NativeLearner
 from ..basics.arguments import as_choice, as_count, as_positive
 from ..display.chart import chart_figure
 from ..display.figures import WIDE, png_bundle, png_metadata
+from ..display.page_script import show_in_place
 from ..display.run_charts import losses_chart
 from ..recorder import Recorder as NativeRecorder
 
@@ -187,7 +187,7 @@ class TrackerCallback(LearnerCallback):
         rows = self.learn.recorder.last().epochs
         name = {'val_loss': 'valid_loss', 'trn_loss': 'train_loss'}.get(self.monitor, self.monitor)
         if rows and name not in rows[-1]: warn_user(
-            f'{type(self).__name__} monitors {name!r}, which is not in {", ".join(rows[-1])}')
+            f'{type(self).__name__} monitors {name!r}, which is not a column: the columns are {", ".join(rows[-1])}')
         return rows[-1].get(name) if rows else None
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #4b9f3791
@@ -288,8 +288,8 @@ class SaveModelCallback(TrackerCallback):
         "Save the model, and return whether it was saved. Warn once in a fit if the file cannot be written"
         try: self.learn.save(name)
         except OSError as e:
-            if not self.told: warn_user(f'the weights could not be saved ({e}): the fit goes on, and '
-                                        f'{self.learn.model_file(name)} stays as it is until they can')
+            if not self.told: warn_user(f'the weights could not be saved ({e}): the fit goes on, and an earlier '
+                                        f'{self.learn.model_file(name)} is unchanged')
             self.told = True
             return False
         return True
@@ -353,13 +353,9 @@ class ShowGraph(LearnerCallback):
         if last_metrics[0] is None: return
         run = self.learn.recorder.last()
         self.fig = chart_figure([losses_chart([run])], size=WIDE)
-        if shell(): self._display(f'losses of {plural(len(run.epochs), "epoch")}')
-
-    def _display(self, text: str) -> None:
-        from IPython.display import display
-        data, meta = png_bundle(self.fig, text), png_metadata(self.fig, text)
-        if self.shown: self.shown.update(data, raw=True, metadata=meta)
-        else: self.shown = display(data, raw=True, metadata=meta, display_id=True)
+        if not shell(): return
+        text = f'losses of {plural(len(run.epochs), "epoch")}'
+        self.shown = show_in_place(png_bundle(self.fig, text), self.shown, metadata=png_metadata(self.fig, text))
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #6413792c
 class Recorder(LearnerCallback):
@@ -435,23 +431,23 @@ class Learner(NativeLearner):
         **others: more arguments for cbnb's learner
     Raises:
         ValueError: true_wd=False adds the decay to the gradient: pass opt_func=torch.optim.Adam. AdamW has true decay
-        ValueError: bn_wd=False: give batch norm layers a group of their own, by layer_groups, and wd=0 for it in the
-            optimizer
+        ValueError: bn_wd=False is not supported: put the batch norm layers into a group of their own with layer_groups, and
+            set its wd to 0 in the optimizer
     """
     def __init__(self, data: Any, model: nn.Module, opt_func: Any = torch.optim.AdamW, loss_func: Any = None, metrics: Any = None,
             true_wd: bool = True, bn_wd: bool = True, wd: float | None = None, train_bn: bool = True, path: Any = None,
             model_dir: str = 'models', callback_fns: Any = None, callbacks: Any = None, layer_groups: Any = None, add_time: bool = True,
             silent: bool | None = None, **others: Any):
         if not true_wd: raise ValueError('true_wd=False adds the decay to the gradient: pass opt_func=torch.optim.Adam. AdamW has true decay')
-        if not bn_wd: raise ValueError('bn_wd=False: give batch norm layers a group of their own, '
-                                       'by layer_groups, and wd=0 for it in the optimizer')
+        if not bn_wd: raise ValueError('bn_wd=False is not supported: put the batch norm layers into a group of '
+                                       'their own with layer_groups, and set its wd to 0 in the optimizer')
         self.train_bn = train_bn
         if layer_groups is not None: others['splitter'] = functools.partial(_as_given, list(layer_groups))
         cbs = [*as_list(callbacks), *as_list(callback_fns), *as_list(others.pop('cbs', None))]
         if not add_time: cbs.append(NativeRecorder(add_time=False))
         super().__init__(data, model, loss_func, opt_func, metrics=metrics, wd=wd, path=path,
                          model_dir=model_dir, cbs=cbs, **others)
-        if silent: self.logger = _no_row
+        if silent: self.logger = log_nothing
 
     @property
     def data(self) -> Data:
@@ -533,7 +529,6 @@ class Learner(NativeLearner):
         return self
 
 def _as_given(groups: list, model: nn.Module) -> list: return groups
-def _no_row(row: list) -> None: "Ignore a row of the table of epochs"
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b8b570af
 Rank0Tensor = Tensor                                        # a tensor without dimensions
@@ -596,13 +591,13 @@ def listify(p: Any = None, q: Any = None) -> list[Any]:
         p: one item or several; None: no item
         q: the length of the list, as a number or as another list; None: any length
     Raises:
-        ValueError: listify: p={p} has ... items, and q={q} asks for {n}: give 1 or {n}
+        ValueError: listify: p={p} has ... items, and q={q} asks for {n}: pass 1 or {n}
     """
     if p is None: found = []
     else: found = list(p) if hasattr(p, '__iter__') and not isinstance(p, str) and getattr(p, 'ndim', 1) != 0 else [p]
     n = len(found) if q is None else q if isinstance(q, int) else len(q)
     if len(found) == 1: return found*n
-    if len(found) != n: raise ValueError(f'listify: p={p!r} has {len(found)} items, and q={q!r} asks for {n}: give 1 or {n}')
+    if len(found) != n: raise ValueError(f'listify: p={p!r} has {len(found)} items, and q={q!r} asks for {n}: pass 1 or {n}')
     return found
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #224f54f1

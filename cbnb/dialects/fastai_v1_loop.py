@@ -23,13 +23,12 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #e8cbf8a5
 from ..callback import PURPOSES, Callback
-from ..callback_list import class_of
+from ..callback_list import as_list, class_of
 from ..events import (
     CancelBackwardException, CancelBatchException, CancelFitException, CancelStepException,
     CancelTrainException, CancelValidException)
 from .detect import Adapter
 from .fastai_v1_slots import CallbackHandler, LearnerCallback, v1_name
-from ..callback_list import as_list
 from ..learner import Learner
 from ..basics.losses import as_loss
 from ..metrics import Metric
@@ -239,12 +238,10 @@ class V1Slots(Callback):
             learn.pct_train = epoch/n_epoch
 
     def before_train(self) -> None:
-        "Call `on_epoch_begin`"
         self.now.in_epoch, self.now.values = True, None
         self.handler.on_epoch_begin()
 
     def before_batch(self) -> None:
-        "Call `on_batch_begin`"
         learn, now = self.learn, self.now
         x, y = learn.x, learn.y if learn.yb else None
         now.last_loss, now.in_batch, now.step_due, now.stop_batches = None, True, False, False
@@ -253,12 +250,10 @@ class V1Slots(Callback):
         if new_y is not y: learn.yb = () if new_y is None else _as_tuple(new_y)
 
     def after_pred(self) -> None:
-        "Call `on_loss_begin`"
         out = self.handler.on_loss_begin(self.learn.pred)
         if out is not self.learn.pred: self.learn.pred = out
 
     def after_loss(self) -> None:
-        "Store the loss. In training, call `on_backward_begin`"
         learn, now = self.learn, self.now
         now.last_loss = learn.loss
         if not learn.training or learn.loss_grad is None: return
@@ -267,18 +262,15 @@ class V1Slots(Callback):
         now.last_loss = learn.loss_grad
 
     def before_step(self) -> None:
-        "Call `on_backward_end`"
         now = self.now
         now.step_due = True
         now.handler.on_backward_end()
 
     def after_step(self) -> None:
-        "Call `on_step_end`"
         now = self.now
         if now.step_due: now.handler.on_step_end()        # else cancelled before `before_step`
 
     def after_batch(self) -> None:
-        "Call `on_batch_end`"
         learn, now = self.learn, self.now
         if not now.in_batch: return                       # cancelled before its slots began
         now.in_batch = False
@@ -286,7 +278,6 @@ class V1Slots(Callback):
         now.stop_batches = now.handler.on_batch_end(now.last_loss)
 
     def after_train(self) -> None:
-        "Turn off validation if a callback has set `skip_validate`"
         if self.handler.skip_validate: self.learn.valid_every = []
 
     def before_validate(self) -> None:
@@ -301,7 +292,6 @@ class V1Slots(Callback):
             now.phase = PhaseMetrics([copy.copy(m) for m in learn.metrics])
 
     def after_validate(self) -> None:
-        "Store the validation loss and the metrics"
         learn, now, recorder = self.learn, self.now, _measuring(self.learn)
         if learn.undo is not self.own_undo or learn.mid_epoch or learn.valid_set and learn.purpose == 'fit': return
         if now.phase: now.values = now.phase.values()            # waits for the device, once an epoch
@@ -313,7 +303,6 @@ class V1Slots(Callback):
         now.phase = None
 
     def after_epoch(self) -> None:
-        "Call `on_epoch_end`"
         now = self.now
         if not now.in_epoch: return                       # cancelled before its slots began
         now.in_epoch, (loss, *metrics) = False, now.values or [None]
@@ -325,17 +314,15 @@ class V1Slots(Callback):
         if self.nested: self.handler.on_train_end(exc or False)
 
     def state_dict(self) -> dict[str, Any]:
-        "Return the counters, the flags and the smoothed loss for a checkpoint"
-        handler = self.handler
+        handler, smoother = self.handler, self.handler.smoother
         counts = {k: v for k, v in handler.state_dict.items() if type(v) in (int, bool) and k != 'n_epochs'}
-        return dict(counts=counts, smooth=handler.smooth, past=handler.past)
+        return dict(counts=counts, smooth=smoother.v, past=1 - smoother.weight)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Restore the counters, the flags and the smoothed loss from a checkpoint"
         handler, smooth = self.handler, state['smooth']
         handler.state_dict.update(state['counts'])
         device = next((p.device for p in self.learn.parameters()), 'cpu')
-        handler.smooth, handler.past = smooth if smooth is None else smooth.to(device), state['past']
+        handler.smoother.v, handler.smoother.weight = smooth.to(device) if isinstance(smooth, Tensor) else 0., 1 - state['past']
 
     def _look_again(self) -> None:
         new, old = listeners(self.learn), self.listening
@@ -353,8 +340,8 @@ def _added(recorder: Recorder) -> Sequence[str]:
 
 def _warn_of_late_values(recorder: Recorder) -> None:
     if not (late := getattr(recorder, 'added_values', None)): return
-    warn_user(f'recorder.add_metrics: {late} came after the row of the epoch, and is left out. '
-              'Give the callback _order = -20, so that it is called before the recorder')
+    warn_user(f'recorder.add_metrics({late}) was called after the row of the epoch was written, which therefore lacks these values: '
+              'set _order = -20 in the callback, so that it is called before the recorder')
     late.clear()
 
 def _as_tuple(values: Any) -> tuple[Any, ...]: return tuple(values) if isinstance(values, (tuple, list)) else (values,)

@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from typing import Any
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #e006936d
-import torch
 from torch import Tensor
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #f6ff131a
+from ..basics.buffers import Smoother
 from ..basics.text import snake_name, warn_user
 from ..callbacks.twins import warn_shadow
 from ..basics.nested import find_bs
@@ -117,8 +117,8 @@ class LearnerCallback(Callback):
         learn = self.__dict__.get('_learn')
         if learn is not None and name[:2] != '__': return getattr(learn, name)
         why = f'{type(self).__name__} has no attribute {name!r}'
-        if learn is None: why += (', and it is on no learner: call super().__init__(learn) '
-                                  'in its constructor, or give it to a learner first')
+        if learn is None: why += (', and it is not attached to a learner: call super().__init__(learn) '
+                                  'in its constructor, or pass it to a learner first')
         raise AttributeError(why, name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -133,7 +133,7 @@ class LearnerCallback(Callback):
         old = type(callbacks.shown[name] if callbacks.is_shown(name) else self)
         callbacks.show(name, self)
         if (old.__module__, old.__qualname__) != (cls.__module__, cls.__qualname__): warn_user(
-            f'learn.{name} was a {old.__qualname__}, and is now a {cls.__qualname__}: to read both there, rename one of the classes')
+            f'learn.{name} was a {old.__qualname__}, and is now a {cls.__qualname__}: to keep both, rename one of the classes')
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #7bb330f2
 def accepted(method: Callable[..., Any]) -> tuple[str, ...] | None:
@@ -212,8 +212,7 @@ class CallbackHandler:
     def new_state(self) -> None:
         "Create a new state for a fit"
         self.state_dict: dict[str, Any] = dict(epoch=0, iteration=0, num_batch=0, skip_validate=False)
-        self.smooth: Any = None                                # the weighted sum of the losses, a tensor; None: no loss yet
-        self.past = 1.                                         # the weight of the losses before the first
+        self.smoother = Smoother(self.beta)                    # of the losses
         self.said_by: dict[str, tuple[Any, Callable]] = {}     # entry -> the callback and the method that changed it
         self.warned = False                                    # `_validation_is_meant` warns once
         self.asked: list[tuple[Any, ...]] | None = None                  # those whose `on_epoch_end` was called early
@@ -286,10 +285,8 @@ class CallbackHandler:
         Returns:
             the loss to use, and whether to skip the backward pass
         """
-        state, new = self.state_dict, loss.detach().float()       # stays on its device, without waiting
-        if self.smooth is None: self.smooth = torch.zeros_like(new)
-        self.smooth, self.past = self.smooth.lerp(new, 1 - self.beta), self.past*self.beta
-        state['last_loss'], state['smooth_loss'] = loss, self.smooth/(1 - self.past)
+        state = self.state_dict
+        state['last_loss'], state['smooth_loss'] = loss, self.smoother.add(loss.detach().float())       # stays on its device, without waiting
         self('on_backward_begin', False)
         return state['last_loss'], state['skip_bwd']
 
@@ -388,16 +385,16 @@ class CallbackHandler:
         for key, value in new.items():
             key = _DOCUMENTED.get(key, key)
             if key not in state and key != 'stop_training': raise ValueError(
-                f'{where} returned an entry {key!r} that the state does not have now; '
-                f'it has {", ".join(state)}')
+                f'{where} returned the entry {key!r}, which the state does not have now: '
+                f'its entries are {", ".join(state)}')
             state[key], self.said_by[key] = value, (cb, method)
 
     def _validation_is_meant(self) -> bool:
         cb, method = self.said_by['stop_epoch']
         if asks_for(method, 'train'): return True
         if not self.warned: warn_user(
-            f'{type(cb).__name__} returned stop_epoch for a validation batch; validation goes on. '
-            f'If it should end there, {method.__name__} must ask for `train`.')
+            f'{type(cb).__name__} returned stop_epoch for a validation batch, and validation goes on. '
+            f'To end it there, add a parameter `train` to {method.__name__}.')
         self.warned = True
         return False
 

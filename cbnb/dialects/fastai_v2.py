@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #64fb7af0
 from ..callback import Callback
+from ..callbacks.gradients import frozen_norms
 from ..basics.nested import map_tensors
 from ..lr.rules import minimum, slide, steep, valley
 from ..metrics import as_metric
@@ -78,9 +79,7 @@ def set_bn_eval(m: nn.Module, use_eval: bool = True) -> None:
         m
         use_eval: False: switch to training mode
     """
-    for layer in m.modules():
-        frozen = not any(p.requires_grad for p in layer.parameters())
-        if isinstance(layer, bn_types) and has_params(layer) and frozen: layer.train(not use_eval)
+    for layer in frozen_norms(m): layer.train(not use_eval)
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #fff4e3e8
 def reduce_loss(loss: Tensor, reduction: str = 'mean') -> Tensor:
@@ -110,11 +109,7 @@ def replacing_yield(o: Any, attr: str, val: Any) -> Iterator[None]:
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #7228ff64
 class CastToTensor(Callback):
-    """Replaces tensor subclasses by plain tensors in each batch
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Replaces tensor subclasses by plain tensors in each batch"
     order = 9       # as in fastai
 
     def before_batch(self):
@@ -125,11 +120,7 @@ def _plain(t: Tensor) -> Tensor: return t if type(t) is Tensor else t.as_subclas
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #96b2c51e
 class ModelResetter(Callback):
-    """Calls the model's `reset` before each phase and after the fit
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Calls the model's `reset` before each phase and after the fit"
     def before_train(self): self._reset()
     def before_validate(self): self._reset()
     def after_fit(self): self._reset()
@@ -138,11 +129,7 @@ class ModelResetter(Callback):
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #046885a0
 class RNNCallback(Callback):
-    """Stores the activations of the last layer, and passes only the output of the model to the loss
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Stores the activations of the last layer, and passes only the output of the model to the loss"
     def after_pred(self):
         output, raw, dropped = self.learn.pred
         self.learn.pred = _last(output)

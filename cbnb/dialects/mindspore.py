@@ -209,8 +209,8 @@ def _groups_of(opt: Optimizer, model: nn.Module) -> list[list[Tensor]]:
 def _check_sink(wanted: bool, sink_size: int) -> None:
     "Check `sink_size`, and issue a warning if sink mode was requested"
     if sink_size != -1: as_count(sink_size, 'sink_size', 1)
-    if wanted: warn_user('there is no sink mode here: each batch is a step, and callbacks see '
-                         'each of them')
+    if wanted: warn_user('dataset_sink_mode=True has no effect here: each batch is a step, and callbacks are '
+                         'called for each')
 
 def _as_valid_every(frequency: Any) -> int | list[int]:
     "Convert `valid_frequency`, a number of epochs or a list of epochs from 1, for a learner, which counts epochs from 0"
@@ -232,11 +232,10 @@ class Model:
         boost_level: only 'O0' is supported
     Raises:
         ValueError: {name}={level}: the only level here is 'O0', in float32. For bfloat16, pass train(...,
-            callbacks=[MixedPrecision('bf16')]) of cbnb.all, call learn.to_bf16() of this Model after its first training, or
-            decorate the network's forward with torch.autocast(device_type, torch.bfloat16)
+            callbacks=[MixedPrecision('bf16')]), with MixedPrecision of cbnb.all
         TypeError: optimizer={optimizer} is not an optimizer of torch: pass one, such as
             torch.optim.Adam(network.parameters())
-        ValueError: metrics need a loss_fn or an eval_network: without them there is no evaluation
+        ValueError: metrics need an evaluation: pass loss_fn or eval_network, too
         ValueError: eval_indexes={eval_indexes} should be a list of three whole numbers, the positions of loss, prediction
             and label in the outputs of eval_network, such as [0, 1, 2]
     """
@@ -245,14 +244,13 @@ class Model:
         for name, level in dict(amp_level=amp_level, boost_level=boost_level).items():
             if level != 'O0': raise ValueError(
                 f"{name}={level!r}: the only level here is 'O0', in float32. For bfloat16, pass "
-                "train(..., callbacks=[MixedPrecision('bf16')]) of cbnb.all, call learn.to_bf16() of this Model after its "
-                "first training, or decorate the network's forward with torch.autocast(device_type, torch.bfloat16)")
+                "train(..., callbacks=[MixedPrecision('bf16')]), with MixedPrecision of cbnb.all")
         if optimizer is not None and not hasattr(optimizer, 'param_groups'):
             raise TypeError(f'optimizer={optimizer!r} is not an optimizer of torch: pass one, such as torch.optim.Adam(network.parameters())')
         self.metrics = get_metrics(metrics)
         if metrics is not None and loss_fn is None and eval_network is None:
-            raise ValueError('metrics need a loss_fn or an eval_network: without them '
-                             'there is no evaluation')
+            raise ValueError('metrics need an evaluation: pass loss_fn or '
+                             'eval_network, too')
         if eval_indexes is not None and (not isinstance(eval_indexes, list) or [type(i) for i in eval_indexes] != [int]*3): raise ValueError(
             f'eval_indexes={eval_indexes!r} should be a list of three whole numbers, the positions of loss, prediction and label in the outputs of eval_network, such as [0, 1, 2]')
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer

@@ -197,10 +197,10 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
     Returns:
         values by name, with the tensors on the CPU
     Raises:
-        ValueError: there is no checkpoint file ...
+        ValueError: there is no checkpoint file ...: pass the path of a file that save_checkpoint wrote
     """
     path = Path(ckpt_file_name)
-    if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}')
+    if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}: pass the path of a file that save_checkpoint wrote')
     try: state = read_file(path, writer='save_checkpoint')
     except Exception as e: raise ValueError(f'{str(path)!r} is not a checkpoint file: {e}') from e
     if not isinstance(state, dict):
@@ -243,7 +243,7 @@ class CheckpointConfig:
         ValueError: enc_key is not supported, because cbnb does not encrypt checkpoint files: leave it out
         ValueError: format={format} should be 'ckpt', the only format here
         TypeError: append_info={append_info} should be a list
-        ValueError: append_info has {entry}; it may have 'epoch_num', 'step_num', dicts
+        ValueError: append_info has the entry {entry}: it may have 'epoch_num', 'step_num' and dicts
     """
     def __init__(self, save_checkpoint_steps: int | None = None, save_checkpoint_seconds: int | None = None,
             keep_checkpoint_max: int | None = None, keep_checkpoint_per_n_minutes: int | None = None, integrated_save: bool = True,
@@ -264,7 +264,7 @@ class CheckpointConfig:
         self.append_info = append_info or []
         for entry in self.append_info:
             if entry not in ('epoch_num', 'step_num') and not isinstance(entry, dict): raise ValueError(
-                f"append_info has {entry!r}; it may have 'epoch_num', 'step_num', dicts")
+                f"append_info has the entry {entry!r}: it may have 'epoch_num', 'step_num' and dicts")
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
         "Return a dict with the settings for saving and keeping files. A setting that does not apply is None"
@@ -394,12 +394,13 @@ class LearningRateScheduler(Callback):
     Args:
         learning_rate_function: a function of (rate, step), called after each step
     Raises:
-        TypeError: {learning_rate_function} is not a function of (learning rate, step)
+        TypeError: learning_rate_function={learning_rate_function} should be a function of the rate and the step, such as
+            lambda lr, step: lr*0.9
     """
     eval_in_fit = False
     def __init__(self, learning_rate_function: Function[[float, int], float]):
         if not callable(learning_rate_function):
-            raise TypeError(f'{learning_rate_function!r} is not a function of (learning rate, step)')
+            raise TypeError(f'learning_rate_function={learning_rate_function!r} should be a function of the rate and the step, such as lambda lr, step: lr*0.9')
         self.learning_rate_function = learning_rate_function
 
     def on_train_step_end(self, run_context):

@@ -234,7 +234,7 @@ def warn_old_names(cbs: list[Any]) -> None:
                   if (method := listener(cb, name)) is not None and method == getattr(cb, place, None) != getattr(cb, name, None)})
     if old: warnings.warn(
         f'{", ".join(f"{type(cbs[i]).__name__}.{place}" for i, place in old)}: old names, which are called in training and in '
-        'evaluation; prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
+        'evaluation. Add the prefix on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c
 def length(dl: Any, n: int = 1) -> dict[str, int]:
@@ -364,8 +364,8 @@ class Session:
         if hasattr(type(cb), '__exit__'): self.entered.append(cb)
         if entered is cb or isinstance(entered, Callback): return entered
         if entered is not None: warn_user(
-            f'{type(cb).__name__}.__enter__ returned {entered!r}, which is no callback: '
-            'the callback itself is used')
+            f'{type(cb).__name__}.__enter__ returned {entered!r}, which is not a callback, so the '
+            'callback itself is used: return self')
         return cb
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #50d8d010
@@ -400,13 +400,11 @@ class MindSporeAdapter(Adapter):
         s.fire('on_train_begin', s.context)
 
     def before_train(self) -> None:
-        "Call `on_train_epoch_begin`"
         if (s := self.session) is None: return
         s.params.cur_epoch_num, s.in_epoch = self.learn.epoch + 1, True
         s.fire('on_train_epoch_begin', s.context)
 
     def before_batch(self) -> None:
-        "Call `on_train_step_begin` or `on_eval_step_begin` with the new batch"
         s, learn = self.session, self.learn
         if s is None or not (s.evaluation or learn.training): return
         now, phase = (s.evaluation, 'eval') if s.evaluation else (s, 'train')
@@ -483,7 +481,6 @@ class MindSporeAdapter(Adapter):
         return dict(step=s.step, params={k: v for k, v in found.items() if not isinstance(v, Held)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Restore the step and the context in the session of the running fit"
         if not (state and (s := self.session)): return
         s.step = state['step']
         s.params.update(state['params'])

@@ -260,10 +260,9 @@ def _finite(value: float | None) -> float | None: return value if value is not N
 
 # %% ../../nbs/display/chart.ipynb #b36c2a69
 def steps_between(lines: Sequence[Line], first: float, last: float,
-    most: int = 2000,             # approximate number of points to return for each line
     beta: float | None = None,    # weight of the past for lines with `smooths`; None: as recorded
 ) -> list[tuple[Sequence[float], Sequence[float]] | None]:    # x and y values of each line; None for lines with dots
-    "Return the points of lines in a range of x. If there are too many, return the envelope, with the same steps for lines over the same steps"
+    "Return the points of lines in a range of x. If there are more than 2000, return the envelope, with the same steps for lines over the same steps"
     found: list[tuple[Sequence[float], Sequence[float]] | None] = []
     shared: dict[Any, list[int]] = {}
     for line in lines:
@@ -273,7 +272,7 @@ def steps_between(lines: Sequence[Line], first: float, last: float,
         a, b, ys = bisect_left(line.xs, first), bisect_right(line.xs, last), line.ys
         if beta is not None and line.smooths is not None: ys = _smoothed(line.smooths, beta)
         key = a, b, line.xs if isinstance(line.xs, range) else id(line)
-        if key not in shared: shared[key] = [a + i for i in envelope_places(ys[a:b], most)]
+        if key not in shared: shared[key] = [a + i for i in envelope_places(ys[a:b], 2000)]
         found.append(([line.xs[i] for i in shared[key]], [float(ys[i]) for i in shared[key]]))
     return found
 
@@ -538,7 +537,7 @@ def chart_figure(charts: Sequence[Chart], ax: Any = None,
 ) -> Any:
     "Draw each chart in a panel of a matplotlib figure. If `ax` is passed and there are several charts, raise `ValueError`"
     if ax is not None and len(charts) > 1:
-        raise ValueError(f'{" and ".join(chart.title for chart in charts)} do not fit into one `ax`: leave it out')
+        raise ValueError(f'{" and ".join(chart.title for chart in charts)} do not fit into one `ax`: leave ax out')
     cols, own = min(len(charts), cols), ax is None
     rows = math.ceil(len(charts)/cols)
     with figure(ax, size or (WIDE[0], 2.8*rows), cols, rows) as (fig, axes):

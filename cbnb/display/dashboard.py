@@ -20,10 +20,10 @@ from uuid import uuid4
 from ..basics.text import clock, escape
 from .chart import Chart, Line, kept_points, page_spec
 from .look import lr_text, value_text
-from .live_chart import LiveChart, close_widget, has_live_charts, small
+from .live_chart import LiveChart, close_widget, has_live_charts, small, widget_bundle
 from .progress import (FIT_STYLE, KEPT_STEPS, NotebookDisplay, Progress, brief, finding_line, live_table, loss_lines,
                                    loss_looks, losses_layout, page_so_far, picture_so_far, row_text, run_events)
-from .page_script import EMPTY, asset
+from .page_script import EMPTY, asset, show_in_place
 from .pump import Pump
 from .run_charts import small_charts
 from .steering import Steering
@@ -301,16 +301,12 @@ _offered: list[tuple[Any, Any]] = []       # (button of the last fit, its output
 
 def _offer(button: Any, output: Any) -> None:
     "Show the button of a fit in `output`, or in a new output if `output` is None. Remove the button of the previous fit"
-    from IPython.display import display
     _withdraw()
     if button is None:
         if output: output.update(EMPTY, raw=True)
         return
     atexit.register(_withdraw)           # otherwise a page keeps a button without a kernel
-    view = dict(version_major=2, version_minor=0, model_id=button.model_id)
-    bundle = {'application/vnd.jupyter.widget-view+json': view, 'text/plain': ''}
-    if output: output.update(bundle, raw=True)
-    _offered.append((button, output or display(bundle, raw=True, display_id=True)))
+    _offered.append((button, show_in_place(widget_bundle(button), output)))
 
 def _withdraw() -> None:
     "Remove the button of the previous fit"
@@ -349,7 +345,7 @@ class Dashboard(NotebookDisplay):
         self._connect()
         self._fill()
         if place: place(self.panel.box)
-        else: self._show()
+        else: self.send(widget_bundle(self.panel.box, _RUNNING))
 
     def progress(self, at: Progress) -> None:
         self.at = at
@@ -419,10 +415,6 @@ class Dashboard(NotebookDisplay):
         panel.pause.observe(self._on_pause, 'value')
         panel.scale.observe(self._on_scale, 'value')
         panel.planned.on_click(lambda button: setattr(panel.scale, 'value', 1.))
-
-    def _show(self) -> None:
-        view = dict(version_major=2, version_minor=0, model_id=self.panel.box.model_id)
-        self.send({'application/vnd.jupyter.widget-view+json': view, 'text/plain': _RUNNING})
 
     def _without_panel(self) -> None:
         "Close the panel, and act as a plain display from now on"
@@ -510,14 +502,12 @@ class Dashboard(NotebookDisplay):
 
     def _keep(self, at: Progress) -> None:
         "Store the rows and the picture so far in an output of their own, which pages hide while they show the panel. To update the output of the panel would draw the panel anew"
-        from IPython.display import display
         now = time.perf_counter()
         if now < self.keep_at or not self.seen or not (self.handle or self.callback.keep): return
         self.keep_at = now + self.keep_every
         page = page_so_far(self.panel.name, *self.table(), self.run, at.words())
         if self.handle is None: self.callback.keep(page)
-        elif self.so_far is None: self.so_far = display(page, raw=True, display_id=True)
-        else: self.so_far.update(page, raw=True)
+        else: self.so_far = show_in_place(page, self.so_far)
 
 def _end(panel: Panel, live: LiveLosses | None) -> None:
     panel.close()

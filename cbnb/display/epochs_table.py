@@ -14,9 +14,9 @@ from ..basics.text import clock, escape, number
 from ..history import Run
 
 # %% ../../nbs/display/epochs_table.ipynb #2f81fb27
-def epochs_html(runs: list[Run],
-    most: int = 20,    # if there are more rows, those in the middle are left out
-) -> str:
+_MOST = 20      # rows; of more, those in the middle are left out
+
+def epochs_html(runs: list[Run]) -> str:
     "Return an HTML table of the epochs of runs"
     names, rows = list(dict.fromkeys(name for run in runs for name in run.metric_names)), []
     for run in runs:
@@ -24,7 +24,7 @@ def epochs_html(runs: list[Run],
         rows += [[str(run.number), *(_cell(name, row.get(name)) for name in names), 'best'*(row is best)] for row in run.epochs or [{}]]
         rows[-1][-1] = ', '.join(filter(None, [rows[-1][-1], run.status]))
     body = [_html_row('td', row) for row in rows]
-    if (left_out := len(rows) - most) > 0: body[most//2:-most//2] = [
+    if (left_out := len(rows) - _MOST) > 0: body[_MOST//2:-_MOST//2] = [
         f'<tr><td colspan="{len(names) + 2}" style="text-align:center">... {left_out} more ...</td></tr>']
     look = 'color:inherit;text-align:right;font-variant-numeric:tabular-nums'
     return f'<table style="{look}"><thead>{_html_row("th", ["run", *names, "status"])}</thead><tbody>{"".join(body)}</tbody></table>'

@@ -33,14 +33,11 @@ def front_end() -> str | None:
 MODES = ('widgets', 'plain', 'terminal', 'lines')
 _chosen: str | None = None
 
-def _checked(mode: str) -> str:
-    return as_choice(mode, 'mode', *MODES)
-
 # %% ../../nbs/display/front_end.ipynb #8fd12b8f
 def display_mode() -> str:
     "Return the display mode: the one set with `set_display` or CBNB_DISPLAY, otherwise the one that suits the front end"
     wanted = _chosen or os.environ.get('CBNB_DISPLAY')
-    if wanted: return _checked(wanted)
+    if wanted: return as_choice(wanted, 'mode', *MODES)
     if shell(): return 'widgets' if front_end() == 'jupyter' and _has_widgets() else 'plain'
     return 'terminal' if sys.stdout.isatty() else 'lines'
 
@@ -62,7 +59,7 @@ def set_display(mode: str | None) -> None:
         set_display(None)                             # what suits this place
     """
     global _chosen
-    _chosen = _checked(mode) if mode is not None else None
+    _chosen = as_choice(mode, 'mode', *MODES) if mode is not None else None
 
 # %% ../../nbs/display/front_end.ipynb #4aecf356
 @contextmanager

@@ -11,10 +11,9 @@ from contextlib import AbstractContextManager
 # %% ../../nbs/display/learner.ipynb #a6233e12
 from ..basics.settings import brief
 from ..basics.patch import patch
-from ..basics.text import html_row, number, plural
+from ..basics.text import html_row, log_nothing, number, plural
 from ..basics.trained_modules import modules_of
 from ..learner import Learner
-from ..basics.text import log_nothing
 
 # %% ../../nbs/display/learner.ipynb #99822f81
 def _words(learn: Learner) -> list[str]:

@@ -27,9 +27,9 @@ from ..basics.text import escape, plural, shell
 from .chart import Chart, Line, Mark, charts_html, still_svg
 from .figures import loss_range, png_bundle, png_metadata, rule_colors, rule_title
 from .front_end import display_mode, front_end
-from .live_chart import LiveChart, has_live_charts
+from .live_chart import LiveChart, has_live_charts, widget_bundle
 from .look import COLORS, WIDEST, css_variables, in_page, lr_text, value_text
-from .page_script import still_image
+from .page_script import show_in_place, still_image
 from ..callback import Callback
 from ..learner import Learner
 
@@ -436,9 +436,8 @@ class LRPicker:
         if display_mode() == 'widgets' or front_end() != 'headless':
             _hide_later(self.view)
             _keep(self.view)
-            view = dict(version_major=2, version_minor=0, model_id=self.view.model_id)
-            display({'application/vnd.jupyter.widget-view+json': view, 'text/plain': ''}, raw=True)
-            self.later = display(_later_page(self), raw=True, display_id=True)
+            display(widget_bundle(self.view), raw=True)
+            self.later = show_in_place(_later_page(self))
         else:
             fig, text = self.found.fig, f'{self.found!r}\n{picker_text(self.found)}'
             display(png_bundle(fig, text), raw=True, metadata=png_metadata(fig, text))

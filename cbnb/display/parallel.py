@@ -39,7 +39,11 @@ def scale_of(name: str, values: Sequence[Any]) -> Scale:
     ticks, few = axis.ticks(6), sorted({v for v in finite if axis.has(v)})
     if len(few) <= 6 and all(axis.place(b) - axis.place(a) >= 0.06 for a, b in zip(few, few[1:])):
         ticks = [(axis.place(v), cell_text(name, v)) for v in few]
-    return Scale(name, [axis.place(v) if v is not None and axis.has(v) else None for v in values], [(p, t) for p, t in ticks if t and 0 <= p <= 1])
+    shown = [(place, text) for place, text in ticks if text and 0 <= place <= 1]
+    if len(shown) < 3 and few:                # such as a logarithmic axis over one decade and a half
+        ends = [(axis.place(v), cell_text(name, v)) for v in dict.fromkeys((few[0], few[-1]))]
+        shown = sorted([*shown, *(end for end in ends if all(abs(end[0] - place) >= 0.06 for place, _ in shown))])
+    return Scale(name, [axis.place(v) if v is not None and axis.has(v) else None for v in values], shown)
 
 # %% ../../nbs/display/parallel.ipynb #8a8fbd70
 _WIDTH, _TOP, _HEIGHT, _SIDE = 860, 48, 236, 64

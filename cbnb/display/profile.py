@@ -159,7 +159,7 @@ class Profile:
     def __sub__(self, before: 'Profile') -> 'Comparison': return Comparison(before, self)
 
     def __enter__(self) -> Any: raise TypeError(
-        'learn.profile() returns the times of a fit that it has already made and undone. To measure a fit of yours, write: with learn.profiling() as p:')
+        'learn.profile() returns the times of a fit that it has already made and undone. To measure a fit that you keep, put it into a block, `with learn.profiling() as p:`')
 
     def __exit__(self, *exc: Any) -> None: pass
 
@@ -176,7 +176,7 @@ class Profile:
     def __repr__(self) -> str:
         if not self.rows: return 'Profile(nothing was measured yet)'
         rows = [_headings(self), *(_cells(self, row) for row in _shown(self))]
-        return '\n'.join([self._heading(), *_aligned(rows, _SIDES), *(f'- {text}' for text in self._advice())])
+        return '\n'.join([self._heading(), *text_table(rows, _SIDES), *(f'- {text}' for text in self._advice())])
 
     def _repr_html_(self) -> str:
         if not self.rows: return escape(repr(self))
@@ -218,12 +218,6 @@ def _cells(profile: Profile, row: Row) -> tuple[str, ...]:
     return cells[:len(_headings(profile))]
 
 # %% ../../nbs/display/profile.ipynb #d7b0a916
-def _aligned(rows: list[tuple[str, ...]], sides: tuple[str, ...]) -> list[str]:
-    "Return the lines of a text table, with the columns aligned to the given sides"
-    columns = [[cell.rjust(max(map(len, column))) for cell in column] if side == 'right' else list(column)
-               for column, side in zip(zip(*rows), sides)]
-    return text_table(list(zip(*columns)))
-
 def _html_cells(tag: str, cells: tuple[str, ...], bar: str = '') -> str:
     "Return a row of the HTML table, with a bar after the last cell"
     row = html_row(tag, cells, _SIDES)
@@ -379,9 +373,7 @@ def _stack(ax: Any, profile: Profile) -> None:
         left += share
 
 # %% ../../nbs/display/profile.ipynb #c96ed906
-def profile_figure(profile: Profile, most: int = 12, ax: Any = None,
-    title: str = '',    # title of the figure; '': the total time
-) -> Any:
+def profile_figure(profile: Profile, most: int = 12, ax: Any = None) -> Any:
     "Draw the groups as one stacked bar, and the longest rows below it"
     rows = _shown(profile)[:most]
     with figure(ax, size=(7.2, 1.3 + 0.27*(len(rows) + 1))) as (fig, [ax]):
@@ -393,7 +385,7 @@ def profile_figure(profile: Profile, most: int = 12, ax: Any = None,
             ax.annotate(words, (100*share, i), (4, 0), textcoords='offset points', va='center', fontsize=9)
         names = ['all', *(f'{row.name}{f" ({row.phase})"*bool(row.phase)}' for row in rows)]
         ax.set_yticks(range(len(names)), names)
-        ax.set(xlabel='% of the time', xlim=(0, 108), title=title or f'{time_words(profile.wall)} in all')
+        ax.set(xlabel='% of the time', xlim=(0, 108), title=f'{time_words(profile.wall)} in all')
         ax.invert_yaxis()
         ax.grid(axis='y', visible=False)
         return fig
@@ -411,7 +403,7 @@ class Comparison(NamedTuple):
         found = [(*key, before.get(key, 0.), after.get(key, 0.)) for key in dict.fromkeys([*before, *after])]
         return sorted(found, key=lambda row: (not row[1], -abs(row[3] - row[2])))
 
-    def __repr__(self) -> str: return '\n'.join(_aligned(_compared(self), _SIDES))
+    def __repr__(self) -> str: return '\n'.join(text_table(_compared(self), _SIDES))
 
     def _repr_html_(self) -> str:
         headings, *rows = _compared(self)

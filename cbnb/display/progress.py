@@ -32,7 +32,7 @@ from .chart import Chart, Event, Line, chart, page_spec, still_svg
 from .figures import NAMED_COLORS, loss_range
 from .front_end import by_name, display_mode
 from .look import COLORS, WIDEST, css_variables, lr_text, sparkline, value_text
-from .page_script import EMPTY, asset, runs_scripts, still_image
+from .page_script import EMPTY, asset, runs_scripts, show_in_place, still_image
 from .run_charts import small_charts
 from ..learner import Learner
 from ..history import Run
@@ -609,9 +609,7 @@ class NotebookDisplay(LogDisplay):
 
     def send(self, bundle: dict[str, Any]) -> None:
         "Display a bundle in place of the previous output"
-        from IPython.display import display
-        if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
-        else: self.handle.update(bundle, raw=True)
+        self.handle = show_in_place(bundle, self.handle)
 
 _STARTING = 'waiting for the first batch'
 
@@ -655,8 +653,6 @@ def _sweep_progress(learn: Any) -> Progress:
 class ProgressCallback(Callback):
     """Show the progress of a run, with a table of epochs and a chart of the losses
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner(quiet=False, cbs=ProgressCallback)
@@ -666,8 +662,8 @@ class ProgressCallback(Callback):
     every = 0.25                         # smallest number of seconds between updates
     next = math.inf                      # time of the next action; infinite before a run
     drawn = 0                            # number of updates in this run
-    place: Callable[[Any], None] | None = None
-    keep: Callable[[dict[str, str]], None] | None = None
+    place: Callable[[Any], None] | None = None    # function that displays the panel; None: below the cell
+    keep: Callable[[dict[str, str]], None] | None = None    # function that stores the page of a fit with a `place`, for a saved notebook
 
     def before_fit(self):
         learn, self.begun = self.learn, time.perf_counter()

@@ -126,9 +126,6 @@ def planned(self: OneCycle) -> dict[str, Any]:
 
     Returns:
         schedules of the rate and of the momentum, by their names
-    Example:
-        assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
-        assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
     """
     return one_cycle_scheds([self.top()], self.mom or (0.95, 0.85, 0.95), self.div, self.div_final, self.pct_start)
 
@@ -164,23 +161,20 @@ def is_scheduler(cb: Any) -> bool:
     return bool(schedules) and not vars(cb).get('monitor')
 
 # %% ../../nbs/display/schedules.ipynb #a08a0995
-class _Notes:
+def _notes(opt: Any, names: Iterable[str],
+) -> tuple[dict[str, list[list[float]]], Callable[[], None]]:    # name -> values of each group; a function that adds the current values
     "Record the hyper-parameters of an optimizer at each step"
-    def __init__(self, opt: Any, names: Iterable[str]):
-        self.groups = opt.param_groups
-        self.places = {name: place for name in names if (place := hyper_key(opt, name))}
-        self.values: dict[str, list[list[float]]] = {name: [[] for _ in self.groups] for name in self.places}
-
-    def note(self) -> None:
-        "Record the current hyper-parameters"
-        for name, (key, i) in self.places.items():
-            for values, group in zip(self.values[name], self.groups):
-                values.append(float(group[key] if i is None else group[key][i]))
+    places = {name: place for name in names if (place := hyper_key(opt, name))}
+    found: dict[str, list[list[float]]] = {name: [[] for _ in opt.param_groups] for name in places}
+    def note() -> None:
+        for name in places:
+            for values, value in zip(found[name], get_hyper(opt, name)): values.append(float(value))
+    return found, note
 
 # %% ../../nbs/display/schedules.ipynb #49504681
 def _rehearse(
     learn: Any,    # object with `opt`, `cbs`, `n_epoch` and `start_epoch`
-    n: int) -> _Notes:
+    n: int) -> dict[str, list[list[float]]]:    # name -> values of each group
     "Dispatch the events of epochs and batches to the callbacks, and record the hyper-parameters they set"
     cbs = sorted(learn.cbs, key=lambda cb: cb.order)
     names = dict.fromkeys(['lr', 'mom', *(name for cb in cbs for name in getattr(cb, 'scheds', ()))])
@@ -189,10 +183,10 @@ def _rehearse(
     with UndoStack() as learn.undo:
         learn.train_iter, learn.train_updates, learn.pct_train, learn.n_iter = 0, 0, learn.start_epoch/learn.n_epoch, n
         fire('before_fit')
-        notes = _Notes(learn.opt, names)
+        values, note = _notes(learn.opt, names)
         for learn.epoch in range(learn.start_epoch, learn.n_epoch):
-            _one_epoch(learn, n, fire, notes.note)
-    return notes
+            _one_epoch(learn, n, fire, note)
+    return values
 
 # %% ../../nbs/display/schedules.ipynb #9f6dc1d1
 def _one_epoch(learn: Any, n: int, fire: Callable[[str], None], note: Callable[[], None]) -> None:
@@ -238,8 +232,7 @@ def schedule_plan(
     "Compute the values of a schedule over `n` steps. If `what` is no schedule, raise `TypeError`. If it depends on a metric, raise `ValueError`"
     n = as_count(n, 'n', 1)
     if isinstance(what, Callback) and not isinstance(what, ParamScheduler) and is_scheduler(what):
-        notes = _rehearse(alone := _Alone(what, n, as_positive(lr, 'lr')), alone.n_iter)
-        return SchedulePlan('', notes.values)
+        return SchedulePlan('', _rehearse(alone := _Alone(what, n, as_positive(lr, 'lr')), alone.n_iter))
     if isinstance(what, Callback) and vars(what).get('monitor'):
         raise ValueError(f'the rates of {what} depend on {what.monitor}, so they are not known before the fit: plot them afterwards with learn.recorder.plot_lr()')
     return SchedulePlan('', {name: group for name, sched in _scheds_of(what).items() if (group := _called(sched, n))})
@@ -261,7 +254,7 @@ class _StandsIn:
     def _batches(self: Any) -> int:
         if n := self.batches_in(self.dls.train): return n
         raise ValueError('a plan needs to know how many batches an epoch has, and the training loader has '
-                         'no length or is empty: wrap it in Batches(make, n_iter=...)')
+                         'no length or is empty: wrap it in Batches(lambda: loader, n_iter=...)')
 
     @contextmanager
     def _lent_opt(self: Any, lr: Any, wd: float | None, reset_opt: bool) -> Iterator[None]:
@@ -300,14 +293,14 @@ def _stand_in(learn: Learner) -> Any:
 
 # %% ../../nbs/display/schedules.ipynb #c72ec9f7
 def _joined(
-    noted: Sequence[tuple[_Notes, range]],    # (record, epochs) of each fit
+    noted: Sequence[tuple[dict[str, list[list[float]]], range]],    # (record, epochs) of each fit
     title: str) -> SchedulePlan:
     "Join the records of several fits into one plan"
     values: dict[str, list[list[float]]] = {}
-    for name in noted[0][0].values:
-        groups = [notes.values[name] for notes, _ in noted if name in notes.values]
+    for name in noted[0][0]:
+        groups = [record[name] for record, _ in noted if name in record]
         if len(groups) == len(noted): values[name] = [list(itertools.chain(*parts)) for parts in zip(*groups)]
-    sizes = [len(notes.values['lr'][0]) for notes, _ in noted]
+    sizes = [len(record['lr'][0]) for record, _ in noted]
     starts = list(itertools.accumulate(sizes, initial=0))
     ends = [(start + (k + 1)*size//max(len(epochs), 1) - 1, epoch) for start, size, (_, epochs)
             in zip(starts, sizes, noted) for k, epoch in enumerate(epochs)]

@@ -21,6 +21,7 @@ from .chart import chart_figure, described
 from .look import sparkline
 from .figures import WIDE, png_bundle, png_metadata, show
 from .front_end import display_mode
+from .page_script import show_in_place
 from .run_charts import losses_chart
 from ..history import Run
 
@@ -64,15 +65,13 @@ def _described(run: Run) -> str:
 class ShowGraph(Callback):
     """In a notebook, redraw the losses after an epoch, unless the previous figure is too recent. Elsewhere, print the losses as one line at the end
 
-    Args:
-        **events: functions to use as methods: `before_fit=f`
     Example:
         from cbnb.all import *
         from cbnb.toy import wave_learner
         wave_learner(quiet=False).fit(3, cbs=ShowGraph())
     """
     order, run_in = 65, ('fit',)
-    graph: Run
+    graph: Run         # record of the fit
 
     def before_fit(self):
         learn = self.learn
@@ -98,14 +97,11 @@ class ShowGraph(Callback):
 
     def _draw(self) -> None:
         import matplotlib.pyplot            # noqa: F401 imported first, as it takes longer than a figure
-        from IPython.display import display
         begun = time.perf_counter()
         fig, self.bounds = run_figure(self.graph, self.total, self.bounds)
         text = _described(self.graph)
         show(fig, text, return_fig=True)                 # removes the figure from pyplot
-        shown = dict(raw=True, metadata=png_metadata(fig, text))
-        if self.handle is None: self.handle = display(png_bundle(fig, text), display_id=True, **shown)
-        else: self.handle.update(png_bundle(fig, text), **shown)
+        self.handle = show_in_place(png_bundle(fig, text), self.handle, metadata=png_metadata(fig, text))
         done = time.perf_counter()
         self.drawn, self.draw_at = self._state(), done + 20*(done - begun)
 

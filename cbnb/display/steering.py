@@ -50,7 +50,7 @@ class Steering(Callback):
         by: float,    # factor on the planned rate: 1 for the planned rate, 0.5 for half the planned rate
     ) -> None:
         "Multiply the learning rate of the next batches. If `by` is not above 0, raise `ValueError`"
-        if by == 0: raise ValueError('by=0 would stop the training without an end: call pause() instead')
+        if by == 0: raise ValueError('by=0 would set the learning rate to 0: to pause the fit, call pause()')
         as_positive(by, 'by', zero=False)
         self.lr_scale = float(by)
 
@@ -97,7 +97,7 @@ class Steering(Callback):
 
     def _check_running(self, what: str) -> None:
         if self.learn is None or not self.learn.running:
-            raise RuntimeError(f'there is nothing to {what}: this learner is not training')
+            raise RuntimeError(f'there is nothing to {what}, because this learner is not training: call {what}() during a fit')
 
     def _scale(self) -> None:
         opt = self.learn.opt

@@ -90,10 +90,9 @@ def _notes(learn: Learner) -> list[str]:
 def _opt_words(learn: Learner) -> str:
     "Return the name of the optimizer, and whether it is fused. If the learner has no optimizer yet, and `opt_func` is a class, make an optimizer for this check"
     opt = learn.opt
-    if opt is None and isinstance(learn.opt_func, type) and _trains(learn): opt = learn.new_opt()
+    trains = any(p.requires_grad for m in trained_modules(learn).values() for p in m.parameters())
+    if opt is None and isinstance(learn.opt_func, type) and trains: opt = learn.new_opt()
     return _name(learn.opt_func) + (' (fused)' if opt is not None and is_fused(opt) else '')
-
-def _trains(learn: Learner) -> bool: return any(p.requires_grad for m in trained_modules(learn).values() for p in m.parameters())
 
 def _other_rows(learn: Learner) -> list[tuple[str, str, str, str]]:
     "Return a row for each module outside the model that has parameters, such as a loss function"

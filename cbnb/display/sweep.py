@@ -9,9 +9,9 @@ __all__ = ['StopDisplay']
 from typing import Any
 
 # %% ../../nbs/display/sweep.ipynb #b5a908c5
-from .live_chart import close_widget, small
+from .live_chart import close_widget, small, widget_bundle
 from .progress import NotebookDisplay, Progress
-from .page_script import EMPTY
+from .page_script import EMPTY, show_in_place
 from .pump import Pump
 
 # %% ../../nbs/display/sweep.ipynb #3b15109b
@@ -40,14 +40,12 @@ class StopDisplay(NotebookDisplay):
 
     def _show_button(self) -> None:
         import ipywidgets
-        from IPython.display import display
         button = small(ipywidgets.Button)(description='Stop', icon='stop', tooltip='End after this batch. A sweep uses the curve so far')
         self.pump = Pump(button)
         if not self.pump: return close_widget(button)
         self.button = button
         button.on_click(lambda button: self._press())
-        view = dict(version_major=2, version_minor=0, model_id=button.model_id)
-        self.below = display({'application/vnd.jupyter.widget-view+json': view, 'text/plain': 'Stop'}, raw=True, display_id=True)
+        self.below = show_in_place(widget_bundle(button, 'Stop'))
 
     def _press(self) -> None: self.stopped = self.button.disabled = True
 

@@ -14,7 +14,7 @@ import gc
 import itertools
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 # %% ../../nbs/distributed/agreement.ipynb #67cf5640
@@ -109,6 +109,7 @@ class Group:
     n_exchanges = 0           # number of calls of `rows`, in the same order in all processes
     apart = False             # whether the processes had made different numbers of updates at the last exchange
     patience = 1800.          # seconds to wait for the other processes outside of batches
+    notes: Sequence[list[float]] = ()     # the notes of all processes at the last exchange
     where: Callable[[], str] = staticmethod(lambda: '')      # describes the position in the loop
 
     def __init__(self, run: int = 0):
@@ -119,10 +120,12 @@ class Group:
         request: Request = Request.GO_ON,    # the part of the fit that this process asks all to leave
         items: int = 0,                      # items in the next batch of this process
         place: str = 'a batch',              # the place in the program, the same in all processes
+        note: tuple[float, float] = (0., 0.),    # two more numbers, which `notes` then has for each process
     ) -> int:                                # total number of items in the next batches of all processes
         "Exchange requests and item counts. If the highest request is higher than `request`, raise the exception of the highest request"
         wish = max(request, Request.INTERRUPT if self.interrupted else Request.GO_ON)
-        rows = self.rows(wish, items, self.lr_scale, self.flag, zlib.crc32(place.encode()), self.batch, self.updates, place=place)
+        rows = self.rows(wish, items, self.lr_scale, self.flag, zlib.crc32(place.encode()), self.batch, self.updates, *note, place=place)
+        self.notes = [row[7:] for row in rows]
         self.apart = len({row[6] for row in rows}) > 1
         self.flagged = any(row[3] for row in rows)
         found, self.lr_scale = Request(int(max(row[0] for row in rows))), rows[0][2]
@@ -138,8 +141,8 @@ class Group:
         each: list[Any] = [None]*self.n
         dist.all_gather_object(each, f'{place} ({self.where()})', group=self.control)
         self.fail('the processes have come to different places, where each waits for the others: ' + '; '.join(
-            f'process {i} at {at}' for i, at in enumerate(each)) + '. What processes do together, such as validate() and '
-            'get_preds(), has to be called in all of them')
+            f'process {i} at {at}' for i, at in enumerate(each)) + '. Call methods such as validate() and '
+            'get_preds() in all processes')
 
     def left(self, request: Request) -> None:
         "Tell the other processes that this process has left a part of the fit, unless one of them requested it"

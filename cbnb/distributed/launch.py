@@ -172,11 +172,11 @@ def _death(crew: Crew, rank: int) -> RuntimeError:
     "Return the error for a process that died without reporting an error"
     code, n = crew.processes[rank].wait(), len(crew.processes)
     how = f'was ended by {signal.Signals(-code).name}' if code < 0 else f'ended with exit code {code}'
-    hint = ': perhaps the machine has not enough memory' if code == -signal.SIGKILL else ''
+    hint = ': perhaps the machine ran out of memory' if code == -signal.SIGKILL else ''
     e = RuntimeError(f'process {rank} of {n} {how}{hint}')
     errors = crew.folder/f'{rank}.err'
     last = errors.read_text(errors='replace').strip().splitlines()[-20:] if errors.exists() else []
-    if last: e.add_note('\n'.join(['its last words:', *last]))
+    if last: e.add_note('\n'.join(['its last output:', *last]))
     return e
 
 # %% ../../nbs/distributed/launch.ipynb #2aa1e4e1

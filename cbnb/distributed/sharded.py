@@ -344,8 +344,8 @@ class ShardedModels:
         if e is None or self.meeting.all_come(self.seconds):
             share_tensors(self.models, params=False)
             return self._put_back(full_state)
-        e.add_note('the weights are lost, and are now nan: each process has a part of them, and after '
-                   'this error not all processes came to put them together. Resume from a checkpoint')
+        e.add_note('the weights are lost, and are now nan, because each process had a part of them, and not all '
+                   'processes were left to put them together. Resume from a checkpoint')
         self._put_back(lambda t: torch.full(t.shape, torch.nan, dtype=t.dtype, device=t.device))
 
     def _put_back(self, value: Callable[[Tensor], Tensor]) -> None:

@@ -54,8 +54,8 @@ from ..undo import interrupts_wait
 def _cloudpickle() -> Any:
     try: import cloudpickle
     except ImportError as e: raise ImportError(
-        'a learner reaches other processes by cloudpickle, which is not installed: '
-        'pip install "cbnb[distributed]"') from e
+        'sending a learner to other processes needs cloudpickle: pip '
+        'install "cbnb[distributed]"') from e
     return cloudpickle
 
 # %% ../../nbs/distributed/worker.ipynb #7ace2f0d

@@ -97,7 +97,7 @@ def explains_refusal(path: str | Path, draft: Path) -> Iterator[None]:
     "Context manager for writing a draft. If writing fails, add a note that the old file is unchanged. If the disk accepts no more data, raise the error of the operating system"
     try: yield
     except (RuntimeError, OSError) as e:
-        e.add_note(f'{path} was not written; a file of that name is as it was')
+        e.add_note(f'{path} was not written, and an earlier file of that name is unchanged')
         if why := _refusal(draft): raise OSError(why.errno, why.strerror, str(path)) from e
         raise
 

@@ -218,8 +218,8 @@ class _Writer:
         thread, self.thread = self.thread, None
         if thread is not None: thread.join()
         while self.failed: warn_user(
-            f'a checkpoint could not be written ({self.failed.pop()}): the fit goes on, the checkpoints '
-            'before it are as they were, and the next is tried when it is due')
+            f'a checkpoint could not be written ({self.failed.pop()}): the fit goes on, earlier checkpoints '
+            'are unchanged, and the next one is written as planned')
 
     def _memory(self, i: int, t: Tensor) -> Tensor:
         "Return CPU memory for a copy of a tensor, reused from the last checkpoint if it fits"
@@ -346,15 +346,15 @@ def _warn_of_losses(learn: Learner) -> None:
         if type(cb).__module__.startswith('cbnb.') or type(cb).state_dict is not Callback.state_dict: continue
         owned = [learn, *vars(learn).values(), *learn.cbs]
         if names := left_out(cb, owned, ('_made_with', '_shadows', *cb.no_state)): warn_user(
-            f'{type(cb).__name__}: checkpoints do not store {", ".join(names)}. If the rest of the fit depends on it, '
-            'write state_dict and load_state_dict; if not, name it in no_state')
+            f'{type(cb).__name__}: checkpoints do not store {", ".join(names)}. If a resumed fit needs it, '
+            'define state_dict and load_state_dict; if not, name it in no_state')
 
 # %% ../../nbs/files/checkpoints.ipynb #1f3fd7c6
 def _warn_of_workers(dl: Any) -> None:
     "Warn if persistent workers draw random numbers, because checkpoints do not include their random state"
     if getattr(dl, 'persistent_workers', False) and draws(dl): warn_user(
-        'the items of the training loader draw random numbers in workers that stay from epoch to epoch: a fit '
-        'resumed after its first epoch will draw others. With persistent_workers=False it will be exact')
+        'the items of the training loader draw random numbers in persistent workers, so a fit '
+        'resumed after its first epoch will draw others: to resume exactly, pass persistent_workers=False')
 
 def _is_sharded(t: Tensor) -> bool: return hasattr(t, 'full_tensor')
 
@@ -508,7 +508,7 @@ class Checkpoint(Callback):
         try: to_json(position := position_of(self.learn.dls.train))
         except TypeError as e:
             if not self.told_of_loader: warn_user(
-                f'the position of the training loader cannot be stored ({e}): a fit resumed in an epoch will load the first batches and skip them')
+                f'the position of the training loader cannot be stored ({e}): a fit resumed within an epoch will load its first batches again, and skip them')
             self.told_of_loader = True
             position = None
         return gather_over_processes(position) if self._has_own_loaders() else position
@@ -571,22 +571,22 @@ class Checkpoint(Callback):
             try: return found, _state_in(found)
             except (ValueError, OSError) as e:
                 if candidates == [path]: raise
-                warn_user(f'passed over: {e}')
+                warn_user(f'skipped: {e}')
         return None
 
     def _go_on(self, resume: Resume) -> None:
         found = self._newest_whole(resume.path)
         if found is None:
             n = len(self._candidates(resume.path))
-            print(f'no {"whole " if n else ""}checkpoint in {self.folder} yet: the fit begins at its start')
+            print(f'no {"whole " if n else ""}checkpoint in {self.folder} yet: the fit begins with its first epoch')
             return self._save(self.learn.start_epoch, 0)
         path, state = found
         differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state))
         if state['batch'] and 'data' in differs: raise ValueError(
             f'{path} was saved in the middle of an epoch over other data, which cannot be continued: pass a checkpoint from the end of an epoch, as Resume(path, allow=...)')
         if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
-            f"{path} is in the middle of an epoch of {state.get('n_process')} processes with loaders of their own: "
-            'continue with as many, or from one that ends an epoch')
+            f"{path} was saved in the middle of an epoch by {state.get('n_process')} processes with loaders of their own: "
+            'resume in as many processes, or from a checkpoint at the end of an epoch')
         self._say_where(path, state)
         self.learn.epoch = state['epoch']
         if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)
@@ -597,7 +597,7 @@ class Checkpoint(Callback):
     def _say_where(self, path: Path, state: dict[str, Any]) -> None:
         length, place = self.learn.fit_length, state['place']
         done = place[COUNTERS[length.unit]] >= length.n if length else state['epoch'] >= self.learn.n_epoch
-        what = 'this fit is finished, loaded its end' if done else f'continuing at {_place(state)}'
+        what = 'this fit is finished, so its last state was loaded' if done else f'continuing at {_place(state)}'
         saved = datetime.fromisoformat(read_manifest(path)['saved'])
         today = saved.date() == datetime.now().astimezone().date()
         print(f'{what}, from {path} of {saved:%H:%M:%S}' + (f' on {saved:%Y-%m-%d}' if done or not today else '')
@@ -618,7 +618,7 @@ class Checkpoint(Callback):
             for row in recorder.log_rows(): learn.logger(row)
         if state['batch'] and any(s['cb'] == 'Recorder' and 'train' not in s['state'] for s in state['callbacks']): warn_user(
             f'an earlier version of cbnb wrote this checkpoint: in epoch {state["epoch"]}, the mean of the training loss and the metrics of '
-            f'training are those of the batches from {state["batch"]} on')
+            f'training include only the batches from {state["batch"]} on')
 
     def _plan(self, state: dict[str, Any]) -> None:
         "Adjust the progress of the fit to a new number of epochs"

@@ -188,8 +188,8 @@ class RestorePoints:
             f'this learner is running ({learn.where()}): rewind it when the run has ended')
         if not points: raise RuntimeError(self.nothing())
         if n > len(points): raise ValueError(
-            f'rewind({n}): only {plural(len(points), "fit")} can be taken back, see learn.runs. Before a fit, '
-            f'learn.keep_restore_points = {max(n, self.keep + 1)} would keep more than {self.keep}')
+            f'rewind({n}): only {plural(len(points), "fit")} can be taken back, see learn.runs. To take back more '
+            f'than {self.keep}, set learn.keep_restore_points = {max(n, self.keep + 1)} before the fits')
         if (point := points[-n]).restore is None: raise RuntimeError(
             f'{point.called} left no restore point: {point.why}')
         return point

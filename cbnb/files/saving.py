@@ -60,8 +60,8 @@ def _check_loadable(value: Any, name: str) -> None:
         torch.load(file, weights_only=True)
     except Exception as e: raise TypeError(
         f'{name} is {value!r:.80}, a {kind.__module__}.{kind.__qualname__}. Learner.load reads '
-        'only tensors, numbers, texts and containers of these, so nothing was written: turn it '
-        'into one of them (a module does so in its get_extra_state)') from e
+        'only tensors, numbers, texts and containers of these, so nothing was written: convert '
+        'it to one of them (in a module, in get_extra_state)') from e
 
 # %% ../../nbs/files/saving.ipynb #b8e66e52
 def _wrong_entry(path: str | Path) -> str | None:
@@ -186,7 +186,7 @@ def read_note(path: str | Path) -> dict[str, Any] | None:    # the note; None: t
 def _missing(path: Path, file: str | Path) -> str:
     "Say that there is no file at `path`, which `model_file` has made of `file`, and what there is instead"
     other, here = path.with_suffix('.pt' if path.suffix == '.pth' else '.pth'), Path(file)
-    if other.exists(): return f'there is no file {path}. There is {other}, which load({str(here.with_name(other.name))!r}) reads'
+    if other.exists(): return f'there is no file {path}. To read {other}, call load({str(here.with_name(other.name))!r})'
     if found := next((f for f in (here, here.with_name(path.name), here.with_name(other.name)) if f.is_file()), None): return (
         f'there is no file {path}. {found} is outside of this folder: pass its whole path, as load(Path({str(found)!r}).absolute())')
     there = ', '.join(sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}'))) or 'no model'
@@ -240,7 +240,7 @@ def _one_sided(theirs: dict, mine: dict) -> str:
     "Return which modules besides the model are only in the file or only in the learner, or an empty text"
     more, missing = (', '.join(sorted(a.keys() - b.keys())) for a, b in ((theirs, mine), (mine, theirs)))
     return '; '.join([f'has also the state of {more}, which this learner does not have']*bool(more)
-                     + [f'has no state of {missing}, which is as it was']*bool(missing))
+                     + [f'has no state of {missing}, which stays as it was']*bool(missing))
 
 # %% ../../nbs/files/saving.ipynb #db7b193f
 def groups_differ(theirs: list[dict], mine: list[dict], their_names: list[list], my_names: list[list]) -> str | None:
@@ -299,15 +299,9 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
     Returns:
         this learner
     Raises:
-        TypeError: load() reads a file, and got a dict: for a state dict, learn.model.load_state_dict(...)
-    Example:
-        from cbnb.toy import wave_learner
-        wave = wave_learner()
-        wave.save('untrained')
-        wave.fit(1)
-        assert wave.load('untrained', with_opt=False).validate() == wave_learner().validate()
+        TypeError: load() takes the name of a file, not a dict: for a state dict, call learn.model.load_state_dict(...)
     """
-    if isinstance(file, Mapping): raise TypeError('load() reads a file, and got a dict: for a state dict, learn.model.load_state_dict(...)')
+    if isinstance(file, Mapping): raise TypeError('load() takes the name of a file, not a dict: for a state dict, call learn.model.load_state_dict(...)')
     path, had, why_not = self.model_file(file), self.opt, None
     states, opt_state = _parts(path, 'cpu' if device is None else as_device(device), with_opt, not weights_only, file)
     states |= {name: renamed(states[name], name_in(m)) for name, m in trained_modules(self).items() if name in states}
@@ -326,7 +320,7 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
     if one_sided := _one_sided(states, before): warn_user(f'{path} {one_sided}')
     if why_not: warn_user(f'the optimizer was not loaded: {why_not}')
     elif with_opt and had is not None and opt_state is None:
-        warn_user(f'{file} has no optimizer state: the optimizer is as it was')
+        warn_user(f'{file} has no optimizer state, so the optimizer stays as it was')
     return self
 
 # %% ../../nbs/files/saving.ipynb #5d02917a
@@ -334,5 +328,5 @@ def note_loaded(learn: Learner, lr: Any, start_epoch: int) -> None:
     "Say that a fit with `start_epoch` continues from the file of `load`, and what is not in the file"
     file = vars(learn).pop('loaded_from', None)
     if file and start_epoch: print(
-        f'going on from epoch {start_epoch} with {file}: random state and data order are not in the file, so '
-        'the numbers will differ slightly from those of a fit without a break. resume=True continues exactly')
+        f'continuing at epoch {start_epoch} with {file}: random state and data order are not in the file, so '
+        'the numbers will differ slightly from those of a fit without a break. To continue exactly, pass resume=True')

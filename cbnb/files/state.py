@@ -146,7 +146,7 @@ def load_opt_state(opt: Any, state: Mapping[str, Any]) -> None:
 def opt_differs(opt: Any, model: Any, state: Mapping[str, Any]) -> str | None:    # the reason as text; None: the state fits
     "Return why a state does not fit an optimizer, or None if it fits"
     mine = opt_state(opt, model)
-    if mine['kind'] != state['kind']: return f"it is that of {state['kind']}, and this one is {mine['kind']}"
+    if mine['kind'] != state['kind']: return f"it is that of {state['kind']}, and this learner has {mine['kind']}"
     return groups_differ(state['groups'], mine['groups'], state['names'], mine['names'])
 
 # %% ../../nbs/files/state.ipynb #2635858a
@@ -239,12 +239,6 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
         state: state from `Learner.state_dict`
     Raises:
         ValueError: {why}; nothing was changed
-    Example:
-        from cbnb.toy import line_learner
-        trained, line = line_learner(), line_learner()
-        trained.fit(1)
-        line.load_state_dict(trained.state_dict())
-        assert line.model.a.item() == trained.model.a.item()
     """
     made = self.opt is None and bool(state['opts'])
     if made: self.create_opt()

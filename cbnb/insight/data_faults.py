@@ -153,7 +153,7 @@ def column_scales(e: Evidence) -> Iterator[Finding]:
 
 def integer_input(e: Evidence) -> Iterator[Finding]:
     "D5: whole numbers for a layer with float weights"
-    if e.failed is None or not any(word in str(e.failed) for word in ('dtype', 'scalar type', 'Long', 'Byte', 'Int', 'Char')): return
+    if e.failed is None or not any(word in str(e.failed) for word in ('dtype', 'scalar type', 'Input type', 'Long', 'Byte', 'Int', 'Char')): return
     for name, t in _inputs(e):
         if not t.is_floating_point() and not t.is_complex(): yield finding('D5',
             name, str(t.dtype), 'a float type', scale='/255'*(t.dtype == torch.uint8))
@@ -275,13 +275,14 @@ def _rows_of(items: Any) -> Tensor | None:
 def _hashes(t: Tensor) -> list[int]: return [hash(row.numpy().tobytes()) for row in t.cpu().reshape(len(t), -1)]
 
 def leak(e: Evidence) -> Iterator[Finding]:
-    "D12: items of the validation set are in the training set. Rows with few values, which are equal by chance, do not count"
+    "D12: items of the validation set are in the training set. Rows with few values, which are equal by chance, count if they are much rarer within the training set"
     x, v = _rows_of(e.items), _rows_of(e.valid)
-    if x is None or v is None or e.numbers is None or x.shape[1:] != v.shape[1:] or x[0].numel() < (2 if x.is_floating_point() else 9): return
+    if x is None or v is None or e.numbers is None or x.shape[1:] != v.shape[1:] or x[0].numel() < 2: return
     if len(x[:200].unique()) < 30 and x[0].numel() < 30 or len(known := set(_hashes(x))) < 0.5*len(x): return
     both = sum(row in known for row in _hashes(v))
     share = both/len(v)*len(e.learn.dls.train.dataset)/len(x)
-    if both >= 2 and share > 0.01: yield finding('D12',
+    by_chance = 0. if x.is_floating_point() or x[0].numel() >= 9 else 0.05 + 3*(1 - len(known)/len(x))
+    if both >= 2 and share > 0.01 and both/len(v) > by_chance: yield finding('D12',
         'the validation set', f'{both} of {len(v)} items are among {len(x)} of the training set', 'none')
 
 def near_leak(e: Evidence) -> Iterator[Finding]:

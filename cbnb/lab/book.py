@@ -59,7 +59,7 @@ class Entry:
 
     def begin(self) -> None:
         "Start the record of the run that has begun"
-        if not (runs := self.new_runs()): return self.book._warn('it keeps what the Recorder records, and this learner has no Recorder: pass cbs=Recorder()')
+        if not (runs := self.new_runs()): return self.book._warn('a record has the values of the Recorder, and this learner has no Recorder: pass cbs=Recorder()')
         with self.book._warned():
             self.git = GitStatus()
             run, now = runs[-1], time.time()
@@ -134,7 +134,7 @@ def _words(tags: str | Iterable[str] | None) -> str:
     if tags is None or isinstance(tags, str): return tags or ''
     words = list(tags) if isinstance(tags, Iterable) else [tags]
     for word in words:
-        if not isinstance(word, str) or len(word.split()) != 1: raise ValueError(f"tags: {word!r} is not a word: pass 'baseline small' or ['baseline', 'small']")
+        if not isinstance(word, str) or len(word.split()) != 1: raise ValueError(f"tags={tags!r} should be words: pass 'baseline small' or ['baseline', 'small']")
     return ' '.join(words)
 
 _ENDS = threading.RLock()       # fits in several threads end one after another: a connection is for one thread at a time
@@ -149,7 +149,7 @@ class LabBook(Callback):
         weights: 'best', 'last' or 'best last': also keep these weights of each fit; the best by the validation loss of an
             epoch
     Raises:
-        ValueError: weights={weights}: pass 'best', 'last' or 'best last'
+        ValueError: weights={weights} should be 'best', 'last' or 'best last'
     Example:
         from cbnb.toy import line_learner
         own = LabBook('own')
@@ -172,7 +172,7 @@ class LabBook(Callback):
 
     @hinted
     def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str | Iterable[str] = '', weights: str = ''):
-        if set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={weights!r}: pass 'best', 'last' or 'best last'")
+        if set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={weights!r} should be 'best', 'last' or 'best last'")
         self.weights = weights
         self.folder, self.every, self.tags = Path(folder), float(every), _words(tags)
         self.file = self.folder.expanduser().resolve()/'runs.sqlite'
@@ -299,7 +299,7 @@ class LabBook(Callback):
     def _warned(self) -> Iterator[None]:
         "Context manager that turns an error into a warning, because a record is no reason for a fit to fail"
         try: yield
-        except Exception as e: self._warn(f'it could not write {self.folder} ({type(e).__name__}: {e}). The fit goes on, and the next write includes these rows')
+        except Exception as e: self._warn(f'{self.folder} could not be written ({type(e).__name__}: {e}). The fit goes on, and the next write includes these rows')
 
     def _warn(self, text: str) -> None:
         "Warn once"
@@ -506,7 +506,7 @@ def learner(self: LabRun, model: Any = None, dls: Any = None, **parts: Any) -> L
     with opened(self.file) as db: recipe = from_json(read_run(db, self.id).recipe or '{}', [])
     missing = {part: f'a record has no {words}' for part, value, words in (('model', model, 'weights, only source'), ('dls', dls, 'data')) if value is None}
     found = {part: value for part, value in recipe.get('parts', {}).items() if part not in parts}
-    if not recipe and 'loss_func' not in parts: missing['loss_func'] = 'this record has no recipe of its learner'
+    if not recipe and 'loss_func' not in parts: missing['loss_func'] = 'this record does not say how its learner was made'
     missing |= {part: why.removesuffix(' (trust=True allows it)') for part, value in found.items() if (why := lacks(value, part)) is not None}
     if missing:
         own = ', '.join(name for name in self.sources if name.split()[0] in ('model', 'loss', 'step', 'callback'))
@@ -530,15 +530,18 @@ def best(self: LabBook, metric: str = 'valid_loss') -> LabRun:
     found = [(value, run) for run in runs if metric in run.summary['values'] and (value := run.best(metric)) is not None]
     if found: return (min if lower_is_better(metric) else max)(found, key=lambda pair: pair[0])[1]
     there = list(dict.fromkeys(name for run in runs for name in run.summary['values']))
-    raise ValueError(f'no run of the lab book has a value of {metric!r}: {columns_hint(metric, there) if there else "it has no values yet"}')
+    raise ValueError(f'no run of the lab book has a value of {metric!r}: {columns_hint(metric, there) if there else "the runs have no values yet"}')
 
 def _rows(runs: Iterable[LabRun]) -> list[dict[str, Any]]:
     "Return the lines of some runs with the same keys in all of them"
     direction = functools.cache(named_direction)
     found = [run._parts(direction) for run in runs]
-    names = dict.fromkeys(name for group in zip(*found) for part in group for name in part)
-    rows = [{name: value for part in reversed(parts) for name, value in part.items()} for parts in found]
-    return [{name: row.get(name) for name in names} for row in rows]
+    blank: dict[str, Any] = dict.fromkeys(name for group in zip(*found) for names in dict.fromkeys(map(tuple, group)) for name in names)
+    rows = []
+    for parts in found:                    # most runs have the same names, and thousands of rows take a while
+        rows.append(row := blank.copy())
+        for part in reversed(parts): row.update(part)
+    return rows
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
@@ -586,12 +589,12 @@ def delete(self: LabBook, *numbers: int, confirm: bool = False) -> None:
         *numbers: numbers of runs
         confirm: True: delete them
     Raises:
-        ValueError: delete would remove {labels} from {folder} for good: pass confirm=True
+        ValueError: delete would permanently remove {labels} from {folder}: pass confirm=True
     """
     runs = [self[number] for number in numbers]
     labels = ', '.join(run.label for run in runs)
     if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(f'{", ".join(busy)} is still running: stop it first')
-    if not confirm: raise ValueError(f'delete would remove {labels} from {self.folder} for good: pass confirm=True')
+    if not confirm: raise ValueError(f'delete would permanently remove {labels} from {self.folder}: pass confirm=True')
     with opened(self.file) as db, transaction(db): db.executemany('DELETE FROM runs WHERE id=?', [(run.id,) for run in runs])
     for run in runs:
         with contextlib.suppress(ValueError):                  # damaged weights stay

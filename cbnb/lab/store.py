@@ -101,14 +101,14 @@ def connect(file: Path, seconds: float) -> Any:
         except sqlite3.OperationalError as e:
             if e.sqlite_errorcode & 255 not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN): raise
             log = Path(f'{file}-wal')
-            if log.exists() and log.stat().st_size: raise PermissionError(f'{file} has rows in {log.name} that can only be read if the folder can be written: copy the folder') from e
+            if log.exists() and log.stat().st_size: raise PermissionError(f'{file} has rows in {log.name}, which cannot be read in a read-only folder: copy the folder, and open the copy') from e
             db, version, tables = _connected(file, seconds, 'mode=ro&immutable=1')
-    except sqlite3.OperationalError as e: raise type(e)(f'{file} could not be opened as a lab book ({e}): check the rights and the space of its folder') from e
-    except sqlite3.DatabaseError as e: raise ValueError(f'{file} is no lab book, or it is damaged ({e}): {fix}') from e
+    except sqlite3.OperationalError as e: raise type(e)(f'{file} could not be opened as a lab book ({e}): check the permissions and the free space of its folder') from e
+    except sqlite3.DatabaseError as e: raise ValueError(f'{file} is not a lab book, or is damaged ({e}): {fix}') from e
     if 'runs' in tables and 0 < version <= VERSION: return db
     db.close()
     if 'runs' in tables and version: raise ValueError(f'{file} was written by a newer cbnb (its tables have version {version}, and this cbnb knows {VERSION}): update cbnb')
-    raise ValueError(f'{file} is no lab book, because {"it has other tables" if tables else "it is empty"}: {fix}')
+    raise ValueError(f'{file} is not a lab book, because {"it has other tables" if tables else "it is empty"}: {fix}')
 
 @contextmanager
 def transaction(db: Any) -> Iterator[None]:

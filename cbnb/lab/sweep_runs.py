@@ -65,10 +65,10 @@ class Space:
     def _check(self, name: str, values: Any) -> None:
         if isinstance(values, tuple):
             low, high = values[:2]
-            if not low < high or values[2:] and low <= 0: raise ValueError(f"{name}={values!r}: a range is (low, high) with low < high, and with 'log' above 0")
+            if not low < high or values[2:] and low <= 0: raise ValueError(f"{name}={values!r}: a range should be (low, high) or (low, high, 'log'), with low < high, and for 'log' with low above 0")
         elif not values: raise ValueError(f'{name}=[] has no values: list at least one')
         elif len({str(word_of(v)) for v in values}) < len(values): raise ValueError(
-            f'{name} has several values that are written as {str(word_of(values[0]))!r}: give names to them, such as strings, and choose by name in the function for make')
+            f'{name} has several values that the table would show as {str(word_of(values[0]))!r}: pass strings as values, and choose by string in the function for make')
 
     def grid(self) -> list[dict[str, Any]] | None:
         "Return all combinations. None: there is a range"
@@ -192,6 +192,7 @@ class Sweep:
         self.why = ''                             # why the sweep has ended early
         self.n_batches = 0                        # training batches of all runs together
         self.states: dict[str, Any] | None = None    # weights of the best run
+        self.n_repeated = 0                       # settings that the engine chose again, which are not fitted again
         self.said_in: int | None = None           # number of the notebook's cell whose output has the sentence already
         self.make = make
 
@@ -277,8 +278,9 @@ class Sweep:
         counts = ', '.join(f'{sum(row["status"] == status for row in self.rows)} {status}' for status in dict.fromkeys(row['status'] for row in self.rows))
         best = '' if self.best_number is None else f'; best {self.monitor} {number(self.best_value)} with ' + ', '.join(
             f'{name}={cell_text(name, value)}' for name, value in words_of(self.best).items())
+        again = f', {plural(self.n_repeated, "repetition")} of settings left out' if self.n_repeated else ''
         errors = [f'; the first error: {run.settings["error"]}' for run in self.runs if 'error' in run.settings][:1]
-        return f'{plural(len(self.rows), "run")}{counts and f" ({counts})"}, {plural(self.n_batches, "batch")}{best}{self.why and f"; ended early: {self.why}"}{"".join(errors)}'
+        return f'{plural(len(self.rows), "run")}{counts and f" ({counts})"}{again}, {plural(self.n_batches, "batch")}{best}{self.why and f"; ended early: {self.why}"}{"".join(errors)}'
 
     def _sorted(self) -> list[dict[str, Any]]:
         "Return the rows, the best first, finished ones before pruned ones"
@@ -433,7 +435,9 @@ class Plan:
                 self.found.why = f'budget={self.budget}'
                 return
             point = self.rule.point(i)
-            if (key := key_of(point)) in self.done: self.rule.end(i, *self.done[key])
+            if (key := key_of(point)) in self.done:
+                self.found.n_repeated += 1
+                self.rule.end(i, *self.done[key])
             elif (run := self.past.get(key)) is None: yield i, point
             else:
                 self.runner.replay(run, point, partial(self.rule.falls_behind, i))

@@ -386,11 +386,11 @@ def planned_run(n_epoch: float | None,    # planned epochs; None: as many as the
     hint = ''
     if n_epoch is None:
         n_epoch, why = (last, 'as in the last fit') if last else (TYPICAL_EPOCHS, 'a typical fit')
-        hint = f', {why}; say n_epoch=... for another length'
+        hint = f', {why}; pass n_epoch=... for another length'
     if epoch_batches is None:
         epoch_batches = UNKNOWN_EPOCH
-        hint += (f'; the loader has no length: an epoch of {UNKNOWN_EPOCH} batches is supposed, '
-                 'Batches(make, n_iter=...) tells')
+        hint += (f'; the loader has no length, so an epoch of {UNKNOWN_EPOCH} batches is assumed: to set it, '
+                 'use Batches(lambda: loader, n_iter=...)')
     steps = max(n_epoch*epoch_batches/per_update, 1.)
     length = f'{in_words(n_epoch, "epoch")} ({plural(round(steps), "update")})'
     return Planned(steps, n_epoch, length, hint)
@@ -906,8 +906,8 @@ def _remark(learn: Learner, finder: LRFinder) -> str:
                 f'{finder.own_mom:.2g} and needs a {"higher" if finder.own_mom < finder.mom else "lower"} '
                 'rate, which a learner with these moms=... finds')
     if isinstance(learn.train_step, CallStep) or finder.several:
-        said += ('; an unusual loss: the step is your own, and if several losses alternate in it or '
-                 'are added up, a fall need not mean that it learns')
+        said += ('; the step is your own: if it adds up several losses, or alternates between '
+                 'them, a falling loss need not mean that the model learns')
     return said
 
 # %% ../../nbs/lr/finder.ipynb #b1fa19ee

@@ -338,7 +338,7 @@ def test_bytes_that_were_asked_for(text, n):
 def test_advice_by_hand():
     # 64 items took 8 GB and wanted 2 more: 10 GB; there are 10 in all, 2 of them for weights and gradients
     said = memory_advice(64, Memory(9 * GB, 9 * GB, GB), 2 * GB, (GB, 2 * GB))
-    assert "needed at least 10 GB beside 2 GB" in said and "8 GB were there" in said
+    assert "needed at least 10 GB beside 2 GB" in said and "8 GB were free" in said
     assert "at most 40 items" in said and "in proportion" in said and "GradientAccumulation(64)" in said
 
 

@@ -227,7 +227,7 @@ def test_the_loss_too_falls_back():
 
 @pytest.mark.parametrize("step", [lambda: Squared(), lambda: lambda x, y: None], ids=["own", "function"])
 def test_the_loss_too_is_refused_for_own_steps(step):
-    with pytest.raises(ValueError, match="what='model' compiles the model"):
+    with pytest.raises(ValueError, match="pass what='model' to compile only the model"):
         fitted(cbs=[quick(what="step")], train_step=step())
     with pytest.raises(ValueError, match="should be 'model' or 'step'"):
         Compile("loss")

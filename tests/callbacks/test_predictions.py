@@ -1087,7 +1087,7 @@ def test_an_error_says_what_was_called(name, call):
 
 @pytest.mark.parametrize("data, words", [
     (torch.rand(4, 3).numpy(), "the batch holds a ndarray"),
-    (torch.rand(4, 3).double(), "convert the data, as x.float()"),
+    (torch.rand(4, 3).double(), "convert the data with x.float()"),
 ])  # fmt: skip
 def test_the_error_for_unconverted_inputs_says_how_to_convert_them(data, words):
     batches = [(torch.rand(4, 3), torch.rand(4, 1))]

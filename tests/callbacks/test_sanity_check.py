@@ -63,7 +63,7 @@ MISTAKES = {
     "a vector of compute": (Broken(), TypeError, "it should return one number"),
     "a vector of all items": (cbnb.AccumMetric(lambda pred, y: y, name="all"), TypeError, "it should return one number"),
     "an average of scikit-learn": (cbnb.SklearnMetric("f1_score"), ValueError, "average='binary'"),
-    "an output that is not there": (cbnb.metric_on(mae, 0, 7), IndexError, "is on output 7"),
+    "an output that is not there": (cbnb.metric_on(mae, 0, 7), IndexError, "reads output 7"),
     "an average of torchmetrics": (MulticlassF1Score(3, average=None), TypeError, "average='macro'"),
 }
 
@@ -424,7 +424,7 @@ def differences(learn, n: int = 2) -> list[str]:
         warnings.simplefilter("always")
         for _ in range(n):
             learn.fit(1)
-    return [str(w.message) for w in said if "is no mean over items" in str(w.message)]
+    return [str(w.message) for w in said if "is not a mean over items" in str(w.message)]
 
 
 WARNED = {

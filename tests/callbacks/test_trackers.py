@@ -185,7 +185,7 @@ def test_epochs_without_a_value_do_not_count():
     learn = forced_learner([5, 9, 6, 9, 7, 9, 1])
     fit(learn, cbs=stop, valid_every=[0, 2, 4])
     assert stop.values == [(0, 5), (2, 6), (4, 7)] and stop.stopped_epoch == 4
-    with pytest.warns(UserWarning, match="will see no valid_loss") as seen:
+    with pytest.warns(UserWarning, match="gets no valid_loss") as seen:
         fit(learn, 2, cbs=cbnb.EarlyStopping(), valid_every=5)
     assert seen[0].filename == __file__ and len(learn.recorder.history[-1].epochs) == 2
 
@@ -435,7 +435,7 @@ def _cancel_train(cb):
 
 def test_an_overwritten_rate_is_noticed():
     stubborn = cbnb.Callback(before_batch=lambda self: self.opt.param_groups[0].update(lr=0.1))
-    with pytest.warns(UserWarning, match="something else has set it to 0.1"):
+    with pytest.warns(UserWarning, match="other code has set it to 0.1"):
         fit(forced_learner(PLATEAU), cbs=[cbnb.ReduceLROnPlateau(), stubborn])
     for wrong in (dict(factor=1), dict(factor=0.1), dict(factor=-2), dict(min_lr=-1), dict(patience=0)):
         with pytest.raises(ValueError, match="|".join(wrong)):
@@ -592,7 +592,7 @@ def test_the_best_over_several_fits(tmp_path, capsys):
 def test_two_with_the_same_name(tmp_path):
     """Each would have loaded what the other has saved."""
     learn, weights = forced_learner([3, 4, 5], path=tmp_path), Weights()
-    with pytest.warns(UserWarning, match="written or removed by something else") as seen:
+    with pytest.warns(UserWarning, match="changed or removed after") as seen:
         fit(learn, cbs=[cbnb.SaveModel(), cbnb.SaveModel(comp="max"), weights])
     assert len(seen) == 1 and ab(learn) == weights.seen[2]
 
@@ -683,7 +683,7 @@ def test_a_validation_without_the_value_is_told_once(monitor, eval_step):
     dls = cbnb.DataLoaders(line_batches(), [b[:1] for b in line_batches()] if eval_step is None else line_batches(), device="cpu")
     learn = line_learner(dls=dls, eval_step=eval_step, metrics=score)
     for cls in (cbnb.EarlyStopping, cbnb.ReduceLROnPlateau):
-        with pytest.warns(UserWarning, match=f"{cls.__name__} waits for a {monitor}: the validation of epoch 0 gave none") as seen:
+        with pytest.warns(UserWarning, match=f"{cls.__name__} ignores epoch 0, because its validation gave no {monitor}") as seen:
             learn.fit(3, cbs=cls(monitor))
         assert len(seen) == 1 and seen[0].filename == __file__ and len(learn.recorder.history[-1].epochs) == 3
 
@@ -781,7 +781,7 @@ def test_going_on_after_a_restart_knows_the_best_so_far(tmp_path, capsys):
 def test_going_on_with_a_file_of_unknown_value_says_so(what, tmp_path):
     learn, file = forced_learner([5, 4], path=tmp_path), tmp_path / "models/model.pth"
     fit(learn, cbs=cbnb.SaveModel("train_loss"))
-    why = f"{file} does not say its valid_loss"
+    why = f"{file} does not contain its valid_loss"
     if what == "without a value":
         learn.save("model")
     elif what == "damaged":
@@ -814,7 +814,7 @@ def test_going_on_after_load_says_what_is_not_in_the_file(tmp_path, capsys):
     learn = forced_learner([5, 4], path=tmp_path)
     fit(learn)
     file = learn.save("r")
-    said = f"going on from epoch 1 with {file}: random state and data order are not in the file"
+    said = f"continuing at epoch 1 with {file}: random state and data order are not in the file"
 
     def lines():
         return capsys.readouterr().out.count(said)
@@ -892,7 +892,7 @@ def test_a_value_that_never_comes_is_told_in_each_fit():
     learn = line_learner(dls=cbnb.DataLoaders(line_batches(), line_batches(), device="cpu"), eval_step=lambda x, y: (x, y))
     tracker = cbnb.Tracker()
     for _ in range(2):
-        with pytest.warns(UserWarning, match="Tracker waits for a valid_loss: the validation of epoch 0 gave none") as seen:
+        with pytest.warns(UserWarning, match="Tracker ignores epoch 0, because its validation gave no valid_loss") as seen:
             learn.fit(2, cbs=tracker)
         assert len(seen) == 1
 
@@ -914,7 +914,7 @@ def test_a_fit_in_which_no_epoch_is_validated_is_told_before(start_epoch, n_epoc
         fit(forced_learner([5] * 4), n_epoch, start_epoch=start_epoch, valid_every=[2], cbs=cbnb.Tracker())
         fit(forced_learner([5] * 4), n_epoch, start_epoch=start_epoch, valid_every=[2], cbs=cbnb.Tracker("train_loss"))
     assert [str(w.message) for w in seen] == [
-        "Tracker will see no valid_loss: none of the epochs of this fit is validated (valid_every=[2])"
+        "Tracker gets no valid_loss, because valid_every=[2] validates no epoch of this fit: pass another valid_every"
     ] * warns
 
 

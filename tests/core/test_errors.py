@@ -645,15 +645,19 @@ HELP = {
         ValueError,
         "did you mean 'valid_loss'",
     ),
-    "a sweep without a result as rate": (lambda: line_learner().fit(1, refused()), ValueError, "lr_find recommends no rate: .*"),
+    "a sweep without a result as rate": (
+        lambda: line_learner().fit(1, refused()),
+        ValueError,
+        "lr_find recommends no rate, so pass a number: .*",
+    ),
     "the same for a learner": (lambda: line_learner(lr=refused()), ValueError, "lr_find recommends no rate"),
     "the same for one-cycle": (lambda: line_learner().fit_one_cycle(1, refused()), ValueError, "lr_find recommends no rate"),
     "the data of a fit": (
         lambda: line_learner().fit(torch.ones(4, 1), torch.ones(4, 1)),
         TypeError,
-        "takes a number of epochs.*from_datasets",
+        "should be a number of epochs.*from_datasets",
     ),
-    "a loader as n_epoch": (lambda: line_learner().fit([(1, 2)]), TypeError, "n_epoch is a list, and a fit takes a number of epochs"),
+    "a loader as n_epoch": (lambda: line_learner().fit([(1, 2)]), TypeError, "n_epoch should be a number of epochs"),
 }
 
 
@@ -1108,7 +1112,7 @@ def test_a_loss_that_gets_a_prediction_of_several_parts_is_told_how_to_take_one(
     with pytest.raises((TypeError, AttributeError)) as e:
         net_learner(X, y, Parts(kind), loss_func).fit(1)
     [note] = [note for note in e.value.__notes__ if "loss_func=" in note]
-    assert fix in note and "was given a" in note
+    assert fix in note and "was called with a" in note
     fixed = eval(fix, dict(F=nn.functional, nn=nn, own_loss=own_loss))
     net_learner(X, y, Parts(kind), fixed).fit(1)
 
@@ -1276,7 +1280,7 @@ def test_the_layer_that_fails_is_named_with_what_it_received():
     with pytest.raises(RuntimeError, match="cannot be multiplied") as caught:
         learn.fit(1)
     [note] = [note for note in caught.value.__notes__ if "layer" in note]
-    assert note == "in layer '0.head', Linear(in_features=5, out_features=2, bias=True), which was given tensor 8x4"
+    assert note == "in layer '0.head', Linear(in_features=5, out_features=2, bias=True), which was called with tensor 8x4"
 
 
 def test_an_error_outside_of_the_model_names_no_layer():
@@ -1332,7 +1336,7 @@ def test_a_lambda_in_a_pickle_says_what_to_write(tmp_path):
         (
             lambda learn: cbnb.DataLoaders.from_datasets(TensorDataset(X), TensorDataset(X[:0])),
             ValueError,
-            "the validation dataset, a TensorDataset, has no items: look at how it is split or filtered, or leave it out",
+            "the validation dataset, a TensorDataset, has no items: check how it is split or filtered, or leave it out",
         ),
     ],
 )

@@ -313,7 +313,7 @@ def test_what_is_a_step():
     parts = dict.fromkeys(("predict", "loss", "backward", "step", "zero_grad"), print)
     for wrong, words in [
         (ModelLossStep, "is the class ModelLossStep: pass an instance"),
-        (types.SimpleNamespace(**parts), "has the parts of a step"),
+        (types.SimpleNamespace(**parts), "has the methods of a step"),
         (3, "train_step=3 is not a step"),
     ]:
         with pytest.raises(TypeError, match=words):
@@ -409,7 +409,7 @@ def test_a_function_may_train_outside_of_a_run():
 
 @pytest.mark.parametrize(
     "model, words",
-    [(Line, "is not a model: pass an instance"), (3, "model=3 is not a model"), (lambda: Line(), r"call it: model=<lambda>\(\)")],
+    [(Line, "is not a model: pass an instance"), (3, "model=3 is not a model"), (lambda: Line(), r"pass model=<lambda>\(\)")],
 )
 def test_what_is_no_model_is_refused(model, words):
     with pytest.raises(TypeError, match=words):
@@ -442,7 +442,7 @@ def test_a_default_callback_that_is_given_is_not_doubled():
 def test_an_opt_func_that_a_step_leaves_no_use_for_is_told():
     model = Line()
     step = cbnb.TrainStep(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.warns(UserWarning, match="opt_func is not used, for train_step has an optimizer of its own"):
+    with pytest.warns(UserWarning, match="opt_func is not used, because train_step has an optimizer of its own"):
         line_learner(model=model, train_step=step, lr=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -908,7 +908,7 @@ def test_a_reset_that_changes_parameters_does_not_undo_the_training(model):
     plain.fit(2)
     with pytest.warns(UserWarning, match="reset\\(\\) changed the parameter a"):
         learn.fit(2)
-    with pytest.warns(UserWarning, match="were put back"):
+    with pytest.warns(UserWarning, match="were restored"):
         valid = learn.validate()
     assert torch.equal(learn.model.a, plain.model.a) and valid == plain.validate()
 

@@ -1022,13 +1022,13 @@ class Pairs(Dataset):
 # --- resuming ---
 
 
-@pytest.mark.parametrize("name", ["tensors by index", "a Subset", "own generator", "workers that stay"])
+@pytest.mark.parametrize("name", ["tensors by index", "a Subset", "own generator", "persistent workers"])
 def test_a_fit_that_was_interrupted_ends_as_one_that_was_not(name, tmp_path):
     def loader():
         data = TensorDataset(*resumed.items())
         if name == "a Subset":
             return TensorLoader(Subset(data, list(range(0, len(data), 2))), 2, shuffle=True)
-        if name == "workers that stay":
+        if name == "persistent workers":
             kwargs = dict(num_workers=2, persistent_workers=True, worker_init_fn=workers._ignore_interrupts)
             return WorkerLoader(data, resumed.BATCH, shuffle=True, **kwargs)
         return TensorLoader(data, resumed.BATCH, shuffle=True, generator=gen(7) if name == "own generator" else None)

@@ -223,7 +223,7 @@ def test_indexes_over_a_learner_with_two_outputs():
     learn.remove_cb(cbnb.ProgressCallback)
     assert learn.validate()[1:] == pytest.approx([2, (2 + 1 + 0 + 1 + 2) / 5, (0 + 1 + 2 + 3 + 4) / 5])
     learn.metrics = cbnb.metric_on(mae, 0, 4)
-    with pytest.raises(IndexError, match="'mae' is on output 4, but learn.outputs has 0 .tensor 3x1., 1 .tensor 3x1., 2"):
+    with pytest.raises(IndexError, match="'mae' reads output 4, but learn.outputs has 0 .tensor 3x1., 1 .tensor 3x1., 2"):
         learn.validate()
     learn.metrics = cbnb.MAE()
     with pytest.raises(TypeError, match="compares one prediction and one target.*on\\(metric, 0, -1\\)"):
@@ -231,14 +231,14 @@ def test_indexes_over_a_learner_with_two_outputs():
 
 
 WRONG = {
-    "a name that is not there": (("third", 1), KeyError, "'mae' is on 'third', but learn.outputs has 0 .dict with 'first', 'second'., 1"),
-    "a part that is not there": (((0, "third"), 1), KeyError, "on 'third' of output 0, but learn.outputs has 0 .dict with 'first'"),
-    "a part of a tensor": (((1, "first"), 1), KeyError, "on 'first' of output 1"),
+    "a name that is not there": (("third", 1), KeyError, "'mae' reads 'third', but learn.outputs has 0 .dict with 'first', 'second'., 1"),
+    "a part that is not there": (((0, "third"), 1), KeyError, "reads 'third' of output 0, but learn.outputs has 0 .dict with 'first'"),
+    "a part of a tensor": (((1, "first"), 1), KeyError, "reads 'first' of output 1"),
     "a name that is there twice": (("first", "first"), KeyError, r"2 outputs have this name.*\(0, 'first'\)"),
     "a fraction": ((0.5, 1), TypeError, "chosen by 0.5"),
     "a truth value": ((True, 1), TypeError, "chosen by True"),
     "a path without a number": ((("first", 0), 1), TypeError, "chosen by"),
-    "nothing": ((), TypeError, "say which outputs"),
+    "nothing": ((), TypeError, "needs the outputs to compare"),
 }
 
 
@@ -249,7 +249,7 @@ def test_wrong_choices_say_what_there_is(case):
     with pytest.raises(error, match=message):
         value(cbnb.metric_on(mae, *which), outputs_of(dict(first=ONE, second=TWO), target))
     for bad in ("01", 0, None):
-        with pytest.raises(TypeError, match="pass a list"):
+        with pytest.raises(TypeError, match="should be a list"):
             cbnb.MAE().set_indexes(bad)
 
 
@@ -377,7 +377,7 @@ def test_a_partial_of_scikit_learn_is_computed_over_all_items():
 
 def test_what_scikit_learn_makes_of_its_functions_is_refused():
     """A scorer is called with an estimator; `AvgMetric` would give the targets second."""
-    with pytest.raises(TypeError, match="is called with an estimator: pass the function"):
+    with pytest.raises(TypeError, match="is called with an estimator, not with targets"):
         classifier(sklearn.metrics.make_scorer(f1_score, average="macro"))
     with pytest.raises(TypeError, match=r"use SklearnMetric\(f1_score\)"):
         cbnb.AvgMetric(functools.partial(f1_score, average="macro"))
@@ -407,7 +407,7 @@ def test_the_mean_of_nothing_counts_for_nothing():
 
 @pytest.mark.parametrize("make", [cbnb.SklearnMetric, cbnb.AccumMetric])
 def test_a_misspelt_argument_is_found_at_once(make):
-    with pytest.raises(TypeError, match="f1_score has no argument 'averag'; did you mean 'average'"):
+    with pytest.raises(TypeError, match="f1_score has no argument 'averag': did you mean 'average'"):
         make(f1_score, averag="macro")
 
 
@@ -723,7 +723,7 @@ def test_an_object_without_a_name_has_that_of_its_class():
     learn.fit(1)
     assert learn.recorder.history[0].epochs[0]["batch_count"] == len(SIZES)
     learn.metrics = cbnb.metric_on(BatchCount(), 7)
-    with pytest.raises(IndexError, match="metric 'batch_count' is on output 7"):
+    with pytest.raises(IndexError, match="metric 'batch_count' reads output 7"):
         learn.validate()
 
 
@@ -977,8 +977,8 @@ def two_named(pred, targ, alpha=1, *, beta=2):
     "func, kwargs, error",
     [
         (two_named, dict(alpha=1, beta=2), None),
-        (two_named, dict(beta=2, alhpa=1), "two_named has no argument 'alhpa'; did you mean 'alpha'?"),
-        (two_named, dict(x=1), "two_named has no argument 'x'; its arguments are pred, targ, alpha, beta"),
+        (two_named, dict(beta=2, alhpa=1), "two_named has no argument 'alhpa': did you mean 'alpha'?"),
+        (two_named, dict(x=1), "two_named has no argument 'x': its arguments are pred, targ, alpha, beta"),
         (lambda *args: 0, dict(args=1), "<lambda> has no argument 'args'"),
         (lambda p, **kwargs: 0, dict(x=1), None),
         (dict.update, dict(x=1), None),  # a builtin without a signature
@@ -1290,7 +1290,7 @@ def test_outputs_are_counted_from_both_ends(which, found):
 @pytest.mark.parametrize("which", [-4, 3])
 def test_an_output_that_is_not_there(which):
     with pytest.raises(
-        IndexError, match=rf"metric 'mae' is on output {which}, but learn.outputs has 0 \(tensor 4x1\), 1 \(tensor 4x1\), 2 \(tensor 4x1\)$"
+        IndexError, match=rf"metric 'mae' reads output {which}, but learn.outputs has 0 \(tensor 4x1\), 1 \(tensor 4x1\), 2 \(tensor 4x1\)$"
     ):
         view_for_metric(cbnb.metric_on(mae, which, 0), outputs_of((ONE, TWO), Y))
 
@@ -1312,7 +1312,7 @@ def test_indexes_that_choose_nothing_are_refused(which):
     if which == ():
         assert cbnb.MAE().set_indexes(which).chosen_outputs == ()
     else:
-        with pytest.raises(TypeError, match="pass a list|cannot be chosen by"):
+        with pytest.raises(TypeError, match="should be a list|cannot be chosen by"):
             cbnb.MAE().set_indexes(which)
 
 
@@ -1661,7 +1661,7 @@ def test_missing_values_are_named_when_scikit_learn_refuses_them():
     pred = torch.tensor([[1.0], [math.nan], [2.0]])
     with pytest.raises(ValueError) as error:
         metric(pred, torch.ones(3, 1))
-    assert "the predictions of 1 of 3 items are NaN: has the validation set missing values?" in error.value.__notes__
+    assert "the predictions of 1 of 3 items are NaN: does the validation set have missing values?" in error.value.__notes__
 
 
 def test_a_function_that_needs_the_shapes_is_told_of_flatten():

@@ -333,7 +333,7 @@ def test_what_is_a_number(value):
         (True, TypeError, "rate=True is not a number"),
         (torch.ones(2), TypeError, "is not a number"),
         (np.ones(1), TypeError, "is not a number"),
-        (SimpleNamespace(lr=None, reason="too few points"), ValueError, "lr_find recommends no rate: too few points"),
+        (SimpleNamespace(lr=None, reason="too few points"), ValueError, "lr_find recommends no rate, so pass a number: too few points"),
         (SimpleNamespace(lr=0.5), TypeError, "is not a number"),
     ],
 )
@@ -414,7 +414,7 @@ def test_a_model_without_anything_to_train_is_refused():
 
 @pytest.mark.parametrize("splitter", [lambda m: [dict(params=m.parameters(), lr=0.1)], lambda m: [m[0], dict(params=m[2].parameters())]])
 def test_groups_as_dicts_are_refused_with_the_way_out(splitter):
-    with pytest.raises(TypeError, match=r"not as dicts: .* fit\(lr=\[...\], wd=\[...\]\)"):
+    with pytest.raises(TypeError, match=r"not dicts: .* fit\(lr=\[...\], wd=\[...\]\)"):
         param_groups(net(), splitter)
 
 
@@ -504,7 +504,7 @@ def test_what_several_optimizers_refuse():
             MultiOptimizer(wrong)
     with pytest.raises(TypeError, match="cannot share a closure"):
         both.step(lambda: 0.0)
-    with pytest.raises(TypeError, match="a group belongs to one optimizer"):
+    with pytest.raises(TypeError, match="each group belongs to one of the optimizers"):
         both.add_param_group(dict(params=[]))
 
 

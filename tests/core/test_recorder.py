@@ -1264,7 +1264,7 @@ def test_a_fit_goes_on_with_a_history_from_a_file():
 
 @pytest.mark.parametrize("source", ["{}", '{"epochs": []}'])
 def test_a_file_of_something_else_is_no_history(source, tmp_path):
-    with pytest.raises(ValueError, match="History.to_json did not write it"):
+    with pytest.raises(ValueError, match="pass a text that History.to_json returned"):
         cbnb.History.from_json(source)
     with pytest.raises(FileNotFoundError):
         cbnb.History.from_json(tmp_path / "none.json")

@@ -322,7 +322,9 @@ def test_a_cycle_without_a_rate_after_a_sweep_without_a_suggestion_says_what_it_
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         learn.fit_one_cycle(1, lr_max)
-    assert [str(w.message) for w in seen] == ["lr_find made no suggestion, so lr_max is learn.lr=0.1"] * warns
+    assert [str(w.message) for w in seen] == [
+        "lr_find made no suggestion, so lr_max is learn.lr=0.1. To choose another rate, pass lr_max"
+    ] * warns
 
 
 def test_a_power_may_be_a_fraction():

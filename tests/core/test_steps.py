@@ -814,7 +814,7 @@ def test_state_and_groups_are_live():
     opt.param_groups[2]["lr"] = 7.0
     assert opt.optimizers[1].param_groups[0]["lr"] == 7.0 and get_hyper(opt, "lr") == [0.1, 0.5, 7.0]
     assert hyper_key(opt, "mom") is None and known_hypers(opt)[0] == "wd" and "lr" in opt.defaults
-    with pytest.raises(TypeError, match="belongs to one optimizer"):
+    with pytest.raises(TypeError, match="belongs to one of the optimizers"):
         opt.add_param_group(dict(params=[torch.ones(1)]))
 
 
@@ -1307,7 +1307,7 @@ def test_mixing_is_refused_where_the_step_has_its_own_loss(kind):
         net.forward = lambda x, y: ((net.wide * x - y).square().mean(), net.wide * x)
     learn = line_learner(model=net, train_step=step, valid=False)  # it has a loss_func, too
     learn.fit(1)
-    with pytest.raises(ValueError, match="does not compute a loss from predictions and targets: mix the items inside the step"):
+    with pytest.raises(ValueError, match="does not: mix the items inside the step"):
         learn.fit(1, cbs=cbnb.MixUp())
 
 

@@ -244,7 +244,7 @@ def test_a_file_without_the_loss_is_read_and_said(tmp_path):
     learn = learner(model, loss, data, path=tmp_path)
     (tmp_path / "models").mkdir()
     torch.save(model.state_dict(), tmp_path / "models" / "old.pth")
-    with pytest.warns(UserWarning, match="no state of loss_func, which is as it was"):
+    with pytest.warns(UserWarning, match="no state of loss_func, which stays as it was"):
         learn.load("old")
     learn.save("new")
     assert list(torch.load(tmp_path / "models" / "new.pth")) == ["model", "loss_func"]

@@ -1390,7 +1390,7 @@ def test_groups_and_several_optimizers_have_mindspores_names():
 
 def test_amp_level_says_what_there_is():
     """The message names the only level and a recipe; the recipe works."""
-    with pytest.raises(ValueError, match="amp_level='O2': the only level here is 'O0'.*torch.autocast"):
+    with pytest.raises(ValueError, match="amp_level='O2': the only level here is 'O0'.*MixedPrecision"):
         model_of(amp_level="O2")
 
     class Half(nn.Linear):
@@ -1636,7 +1636,7 @@ def test_there_is_one_level(name):
 
 
 def test_metrics_need_an_evaluation():
-    with pytest.raises(ValueError, match="metrics need a loss_fn or an eval_network"):
+    with pytest.raises(ValueError, match="metrics need an evaluation: pass loss_fn"):
         ms.Model(zero_line(), metrics={"mse"})
     assert ms.Model(zero_line(), metrics={"mse"}, eval_network=zero_line()).metrics and ms.Model(zero_line()).metrics == {}
 
@@ -1729,11 +1729,11 @@ def test_the_parameters_of_an_optimizer_in_its_groups():
 
 @pytest.mark.parametrize("kwargs", [dict(dataset_sink_mode=True), dict(valid_dataset_sink_mode=True)])
 def test_sink_mode_is_answered_with_a_warning(kwargs):
-    with pytest.warns(UserWarning, match="there is no sink mode here"):
+    with pytest.warns(UserWarning, match="dataset_sink_mode=True has no effect here"):
         model_of(metrics={"mae"}).fit(1, batches(1), batches(1), **kwargs)
-    with pytest.warns(UserWarning, match="there is no sink mode"):
+    with pytest.warns(UserWarning, match="has no effect here"):
         model_of(metrics={"mae"}).eval(batches(1), dataset_sink_mode=True)
-    with pytest.warns(UserWarning, match="there is no sink mode"):
+    with pytest.warns(UserWarning, match="has no effect here"):
         model_of().train(1, batches(1), dataset_sink_mode=True)
 
 

@@ -132,7 +132,7 @@ def test_schedulers_of_torch():
     learn.logger = lambda row: None
     learn.fit(2, cbs=steps)
     assert plan.values["lr"] == [list(learn.recorder.lrs)]
-    with pytest.raises(ValueError, match="would overwrite the rates of the other"):
+    with pytest.raises(ValueError, match="would both set the learning rate"):
         learn.planned_schedule(2, cbs=steps)
 
 

@@ -1,4 +1,4 @@
-"""The agreement of 8 and 24 processes, as threads that exchange their messages in memory.
+"""The agreement of 8, 24 and 64 processes, as threads that exchange their messages in memory.
 
 Real learners train with the real `Distributed`. Only what torch sends is replaced: an exchange takes place when all have come to one, and
 if they have come to different ones, or one has ended, this is the deadlock that processes would wait in forever. Nothing depends on time.
@@ -146,7 +146,7 @@ def in_threads(monkeypatch):
         monkeypatch.setattr(agreement, "control_group", lambda: None)
         monkeypatch.setattr(agreement, "shared_store", lambda: hub)
         monkeypatch.setattr(data_parallel, "_runs", hub)
-        monkeypatch.setattr(data_parallel, "own_random_state", lambda group: None)  # threads share it
+        monkeypatch.setattr(data_parallel, "own_random_state", lambda seed, number: None)  # threads share it
         here = SimpleNamespace(device=torch.device("cpu"), prepare_model=lambda m: Averages(m, hub))
         monkeypatch.setattr(data_parallel, "make_accelerator", lambda device, options: here)
         found = [None] * n
@@ -240,8 +240,9 @@ def test_no_schedule_of_failures_and_cancels_parts_eight_processes(in_threads, s
     check(in_threads, 8, seed)
 
 
-def test_nor_twenty_four(in_threads):
-    check(in_threads, 24, 1001)
+@pytest.mark.parametrize("n, seed", [(24, 1001), (64, 1002), (64, 1003)])
+def test_nor_twenty_four_and_sixty_four(in_threads, n, seed):
+    check(in_threads, n, seed)
 
 
 def test_a_deadlock_is_found(in_threads):

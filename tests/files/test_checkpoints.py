@@ -127,7 +127,7 @@ def test_killed_again_and_again_and_nothing_is_lost(whole, tmp_path):
         assert status == -signal.SIGKILL, (what, out)
     status, out = train(tmp_path)
     assert status == 0, out
-    assert "continuing at epoch" in out and "passed over" not in out
+    assert "continuing at epoch" in out and "skipped: " not in out
     check_same(tmp_path, whole[0], out)
     assert drafts_in(tmp_path) == [] and len(files.checkpoints(tmp_path / "models/checkpoints/fit_0")) == 3
 
@@ -137,7 +137,7 @@ def test_a_finished_fit_is_not_run_again(whole, tmp_path):
     check_same(tmp_path, whole[0])
     (tmp_path / "outcome.json").unlink()
     status, out = in_fork(training.main, tmp_path, 2)
-    assert status == 0 and "this fit is finished, loaded its end" in out
+    assert status == 0 and "this fit is finished, so its last state was loaded" in out
     check_same(tmp_path, whole[0], out)
 
 
@@ -166,7 +166,7 @@ def test_the_order_of_the_data(tmp_path, name):
 def test_workers_whose_random_numbers_cannot_be_stored(tmp_path):
     """You are told before it matters; of data without random numbers nothing is said."""
     make = resumed.DATA["augmented in persistent workers"]
-    with pytest.warns(UserWarning, match="With persistent_workers=False it will be exact") as seen:
+    with pytest.warns(UserWarning, match="to resume exactly, pass persistent_workers=False") as seen:
         learn = resumed.make(tmp_path, make())
         learn.fit(1, cbs=cbnb.Checkpoint())
     assert [w.filename for w in seen] == [__file__]
@@ -432,15 +432,15 @@ def test_resume_falls_back_to_the_one_before(saved, tmp_path):
     paths = copied(saved, tmp_path)
     (paths[-1] / "tensors.pt").write_bytes(b"")
     (paths[-2] / "state.json").unlink()
-    with pytest.warns(UserWarning, match="passed over") as seen:
+    with pytest.warns(UserWarning, match="skipped: ") as seen:
         learn = resume(tmp_path / "copy")
-    passed = [str(w.message) for w in seen if "passed over" in str(w.message)]
+    passed = [str(w.message) for w in seen if "skipped: " in str(w.message)]
     assert len(passed) == 2 and str(paths[-1]) in passed[0] and str(paths[-2]) in passed[1]
     assert learn.epoch == 2 and learn.recorder.history[-1].n_steps == 18
     paths = copied(saved, tmp_path)
     for path in paths:
         (path / "tensors.pt").write_bytes(b"")
-    with pytest.warns(UserWarning, match="passed over"):
+    with pytest.warns(UserWarning, match="skipped: "):
         learn = resume(tmp_path / "copy")
     assert learn.recorder.history[-1].n_steps == 18
     with pytest.raises(ValueError, match="is not a complete checkpoint"):  # asked for by its path
@@ -828,7 +828,7 @@ def test_a_kernel_is_killed_and_the_notebook_is_run_again(tmp_path):
                 first.run(CELLS[2].format(dies="Dies(11)"))
         with new_kernel() as again:
             again.run(CELLS[0])
-            assert "this fit is finished, loaded its end" in str(again.run(CELLS[1].format(folder=folder)))
+            assert "this fit is finished, so its last state was loaded" in str(again.run(CELLS[1].format(folder=folder)))
             outputs = again.run(CELLS[2].format(dies="None"))
             assert "continuing at epoch 1, batch 2" in str(outputs)
             table = next(o.data["text/plain"] for o in outputs if o.output_type == "display_data")
@@ -882,7 +882,7 @@ def test_resume_passes_over_a_bad_manifest(tmp_path, damage):
     manifest = last / "manifest.json"
     manifest.write_bytes(damage(json.loads(manifest.read_bytes())["content"]))
     learn = cbnb_line(tmp_path)
-    with pytest.warns(UserWarning, match="passed over"):
+    with pytest.warns(UserWarning, match="skipped: "):
         learn.fit(3, resume=cbnb.Resume(allow="n_epoch"))
     assert ab(learn) == ab(whole)
     assert learn.checkpoint.best() is not None
@@ -982,7 +982,7 @@ def test_a_checkpoint_in_an_epoch_without_the_means_of_the_epoch_says_what_is_lo
     files.write_checkpoint(path.parent, "epoch_0_batch_3", state, **info)
     learn = line_learner(n=6, cbs=cbnb.Checkpoint(every_steps=3, path=tmp_path))
     with pytest.warns(
-        UserWarning, match="in epoch 0, the mean of the training loss and the metrics of training are those of the batches from 3 on"
+        UserWarning, match="in epoch 0, the mean of the training loss and the metrics of training include only the batches from 3 on"
     ):
         learn.fit(1, resume=True)
     assert len(learn.recorder.history) == 1

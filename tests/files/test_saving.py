@@ -897,7 +897,7 @@ def test_a_full_disk_says_so(tmp_path):
     done = in_a_process(code, tmp_path)
     file = tmp_path / "models/a.pth"
     assert done.stdout.splitlines() == [
-        f"[Errno {errno.EFBIG}] {os.strerror(errno.EFBIG)}: '{file}' | RuntimeError | {file} was not written; a file of that name is as it was",
+        f"[Errno {errno.EFBIG}] {os.strerror(errno.EFBIG)}: '{file}' | RuntimeError | {file} was not written, and an earlier file of that name is unchanged",
         "True",
     ], done.stderr
     assert files(tmp_path) == ["models/a.pth"]
@@ -909,7 +909,7 @@ def test_an_error_that_is_not_the_disks_stays_as_it_is(tmp_path):
 
     with pytest.raises(RuntimeError, match="^a bug") as e:
         write_whole(tmp_path / "a", fails)
-    assert e.value.__notes__ == [f"{tmp_path / 'a'} was not written; a file of that name is as it was"]
+    assert e.value.__notes__ == [f"{tmp_path / 'a'} was not written, and an earlier file of that name is unchanged"]
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -1017,10 +1017,10 @@ def test_epochs_are_saved_as_often_as_asked(tmp_path):
 def test_the_best_is_not_loaded_from_a_file_that_something_else_wrote(tmp_path):
     learn = line_learner(path=tmp_path, cbs=cbnb.SaveModel())
     touch = cbnb.Callback(after_fit=lambda cb: cb.learn.save("model"))
-    with pytest.warns(UserWarning, match="was written or removed by something else since it got the best weights"):
+    with pytest.warns(UserWarning, match="was changed or removed after the best weights were saved"):
         learn.fit(1, cbs=touch)
     gone = cbnb.Callback(after_fit=lambda cb: cb.learn.model_file("model").unlink())
-    with pytest.warns(UserWarning, match="was written or removed by something else"):
+    with pytest.warns(UserWarning, match="was changed or removed after"):
         learn.fit(1, cbs=gone)
 
 
@@ -1035,7 +1035,7 @@ def test_a_fit_that_goes_on_takes_the_best_from_the_file(tmp_path, capsys):
     assert f"the best so far is valid_loss {learn.save_model.best:.6g}, of epoch 1, in {tmp_path / 'models/model.pth'}" in out
     assert other.save_model.best < learn.save_model.best and other.save_model.best_epoch == 2
     learn.save("model", with_opt=False)
-    with pytest.warns(UserWarning, match="does not say its valid_loss: the first epoch of this fit with a valid_loss will replace it"):
+    with pytest.warns(UserWarning, match="does not contain its valid_loss: the first epoch of this fit with a valid_loss will replace it"):
         line_learner(path=tmp_path, cbs=cbnb.SaveModel()).fit(3, start_epoch=2)
 
 
@@ -1161,7 +1161,7 @@ def test_a_file_with_another_ending_or_in_another_folder_is_named(tmp_path, monk
     learn.load(Path("plain.pt").absolute())
     Path("models").mkdir()
     Path("plain.pt").rename("models/plain.pt")
-    with pytest.raises(FileNotFoundError, match=r"There is models.plain.pt, which load\('plain.pt'\) reads"):
+    with pytest.raises(FileNotFoundError, match=r"To read models.plain.pt, call load\('plain.pt'\)"):
         learn.load("plain")
     learn.load("plain.pt")
 

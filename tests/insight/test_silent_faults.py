@@ -121,6 +121,42 @@ def groups(factor):
     return learner(opt_func=make)
 
 
+PAIRS = torch.randint(0, 40, (1000, 2), generator=torch.Generator().manual_seed(4))
+
+
+class Ratings(nn.Module):
+    """The product of two embeddings."""
+
+    def __init__(self):
+        super().__init__()
+        self.of = nn.Embedding(40, 8)
+
+    def forward(self, pairs):
+        return self.of(pairs).prod(1).sum(1, keepdim=True)
+
+
+def rated(valid):
+    y = PAIRS.sum(1, keepdim=True).sin()
+    return learner(PAIRS[:400], y[:400], Ratings(), nn.MSELoss(), valid=(PAIRS[valid], y[valid]))
+
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(1, 4, 3), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.out(self.conv(x).flatten(1))
+
+
+def images(dtype):
+    return learner((MANY[:, :4].repeat(1, 4).reshape(-1, 1, 4, 4) * 40 + 128).to(dtype), KINDS, Images())
+
+
+def decayed(opt):
+    return learner(opt_func=partial(opt, weight_decay=0.1))
+
+
 def averaged(decay):
     learn = learner()
     learn.add_cb(cbnb.EMA(decay, warmup=False))
@@ -145,6 +181,9 @@ FAST = [
     ("D7", lambda: outliers(1000.0), lambda: outliers(3.0)),
     ("D7", lambda: regression(NUMBERS / 1e6), lambda: regression(NUMBERS / 10)),
     ("D12", lambda: split(lambda x, y: (MANY[:1000] + 0.01 * NOISE[:1000], KINDS[:1000])), lambda: split(lambda x, y: (x + 0.01 * NOISE[:1000], y))),
+    ("D12", lambda: rated(slice(100, 400)), lambda: rated(slice(400, 700))),
+    ("D5", lambda: images(torch.uint8), lambda: images(torch.float32)),
+    ("O5", lambda: decayed(torch.optim.Adam), lambda: decayed(torch.optim.AdamW)),
     ("D14", lambda: learner(MANY[KINDS.argsort(stable=True)].index_put((torch.arange(2000), torch.tensor(2)), torch.arange(2000) / 2000), KINDS.sort().values), lambda: column(torch.arange(2000)[:, None] / 2000)),
     ("D14", lambda: shifted_words(WORDS), lambda: shifted_words(NEXT)),
     ("D15", lambda: split(lambda x, y: (x, (y + 1) % 3)), lambda: split()),

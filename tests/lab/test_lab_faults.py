@@ -111,7 +111,7 @@ def test_a_rewind_changes_no_record_of_a_book_that_was_made_again(lab):
     learn = line_learner()
     learn.fit(1)
     lab.file.rename(lab.folder / "away")
-    with pytest.warns(UserWarning, match="could not write"):
+    with pytest.warns(UserWarning, match="could not be written"):
         learn.rewind()
     (lab.folder / "away").rename(lab.file)
     assert learn.n_trained() == 0
@@ -445,7 +445,7 @@ def test_a_record_runs_no_code(lab, tmp_path, monkeypatch):
     with sqlite3.connect(lab.file) as db:
         db.execute("UPDATE runs SET fit=?", (json.dumps({k: v for k, v in fit.items() if k != "recipe"}),))
     db.close()
-    with pytest.raises(ValueError, match="needs loss_func=...: this record has no recipe"):
+    with pytest.raises(ValueError, match="needs loss_func=...: this record does not say"):
         lab[1].learner(net, wave_learner().dls)
     assert lab[1].learner(net, wave_learner().dls, loss_func=F.mse_loss).loss_func is F.mse_loss
 
@@ -504,5 +504,5 @@ def test_weights_of_a_fit_that_failed_and_of_another_book(tmp_path):
         wave_learner().fit(1)
     book.close()
     assert book[2].status == "done"
-    with pytest.raises(ValueError, match="pass 'best', 'last' or 'best last'"):
+    with pytest.raises(ValueError, match="should be 'best', 'last' or 'best last'"):
         LabBook(tmp_path / "other", weights="all")

@@ -193,7 +193,7 @@ def test_what_cannot_be_swept_is_said_before_the_first_run():
         learn.sweep(dict(lr=[0.1]))
     with pytest.raises(ValueError, match="pass n, the number of runs"):
         learn.sweep(dict(lr=(0.1, 1.0)), 2)
-    with pytest.raises(ValueError, match="several values that are written as"):
+    with pytest.raises(ValueError, match="several values that the table would show as"):
         Space(dict(loss=[nn.MSELoss(), nn.MSELoss()]))
     with pytest.raises(ValueError, match="has no values"):
         Space(dict(lr=[]))
@@ -224,6 +224,8 @@ def test_optuna_chooses_prunes_and_goes_on(lab):
     assert len(lab) == n + len(whole) - 5
     found = wave_learner().sweep(space, 3, n=3, engine="optuna", prune=optuna.pruners.MedianPruner(n_startup_trials=1))
     assert len(found) == 3
+    few = wave_learner().sweep(dict(wd=[0.0, 0.1]), 1, n=5, engine="optuna")  # of two settings
+    assert len(few) + few.n_repeated == 5 and "of settings left out" in repr(few)
 
 
 @pytest.mark.parametrize("recorder", [cbnb.Recorder, lambda: cbnb.Recorder()])

@@ -69,4 +69,4 @@ def test_batches_in_place_of_items_are_heard(n_acc, said):
         learn.fit(2, valid_every=[])
     heard = [str(w.message) for w in seen if "counts items" in str(w.message)]
     assert len(heard) == said
-    assert not said or heard[0].endswith("for 4 batches an update, pass GradientAccumulation(32)")
+    assert not said or heard[0].endswith("to update once in 4 batches, pass GradientAccumulation(32)")

@@ -141,7 +141,10 @@ def test_a_loss_that_is_no_mean_over_items_says_so(loss_func):
     x, model = torch.randn(26, 5, 3), nn.Linear(3, 4)
     data = loader(x, VALUES.round())
     learn = Learner(DataLoaders(data, data, device="cpu"), model, loss_func)
-    with pytest.warns(UserWarning, match=f"{loss_func.__name__} returns for an item alone, and their mean is not the loss of the batch"):
+    with pytest.warns(
+        UserWarning,
+        match=f"{loss_func.__name__} was called with one item at a time, and the mean of these losses is not the loss of the batch",
+    ):
         *_, found = learn.get_preds(with_loss=True)
     with torch.no_grad():
         items = torch.stack([loss_func(model(x[i : i + 1]), VALUES[i : i + 1].round()) for i in range(len(x))])

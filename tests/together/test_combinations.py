@@ -243,7 +243,7 @@ COMPANIONS = [
 
 OWN_STEPS = "several_losses", "function_step", "closure_step"
 REFUSED = {
-    (feature, name): (ValueError, "what='model' compiles the model that it calls")
+    (feature, name): (ValueError, "pass what='model' to compile only the model")
     for feature in FEATURES
     if "'step'" in feature
     for name in OWN_STEPS
