@@ -206,7 +206,7 @@ class Learner(Loop):
         self.chooses_eval_step = eval_step is None               # whether it follows from the training step and the loss function
         self.train_step = default_step(self) if train_step is None else train_step      # it may have an optimizer and a loss function
         self.eval_step = eval_step
-        if opt_func not in (torch.optim.AdamW, self.opt_func): warn_user('opt_func is not used, because train_step has an optimizer of its own')
+        if opt_func not in (torch.optim.AdamW, self.opt_func): warn_user('opt_func is not used, because train_step has an optimizer of its own: leave it out')
         self._lr, self.wd, self.moms = checked_lr(lr, self.opt_func), wd, checked_moms(moms)
         self.final_record: Any = None
         self.own_hypers: list[dict[str, Any]] | None = None      # the hyper-parameters to which the run returns

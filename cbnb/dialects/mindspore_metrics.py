@@ -145,7 +145,7 @@ class MeanMetric(Metric):
 
     def eval(self) -> float:
         if self.count: return float(self.total)/self.count
-        raise RuntimeError(f"For '{type(self).__name__}.eval', there is nothing to average: update was not called.")
+        raise RuntimeError(f"For '{type(self).__name__}.eval', there is nothing to average: call update first.")
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #39c367a5
 class ErrorMetric(MeanMetric):
