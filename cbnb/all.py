@@ -22,6 +22,7 @@ from .basics.nested import to_device
 from .basics.random_state import set_seed
 from .data import DataLoaders, default_device
 from .learner import Learner
+from . import fit_opt                       # adds `learn.create_opt` and others
 from .loop import FitInterrupted
 
 # %% ../nbs/all.ipynb #17f38a13
@@ -41,9 +42,9 @@ _all_ = ['Callback', 'event', 'TrainEvalCallback', 'CancelBackwardException', 'C
 
 # %% ../nbs/all.ipynb #c312dda5
 from .callbacks.accum_metric import AccumMetric
-from .callbacks.more_metrics import MAE, ValueMetric
+from .callbacks.more_metrics import MAE, ValueMetric, metric_on
 from .callbacks.sklearn_metrics import SklearnMetric, adapt_sklearn
-from .metrics import AvgMetric, Metric, accuracy, error_rate, metric_on
+from .metrics import AvgMetric, Metric, accuracy, error_rate
 
 # %% ../nbs/all.ipynb #b835c89a
 _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', 'MAE', 'accuracy',

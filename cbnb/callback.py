@@ -9,13 +9,12 @@ __all__ = ['PURPOSES', 'Callback', 'CallbackList', 'wrapped']
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 # %% ../nbs/02_callback.ipynb #ebd17c7c
-from .basics.settings import Configured, unchanged
+from .basics.settings import Configured
 from .basics.text import snake_name
-from .basics.nested import put_state, state_of
 from .basics.patch import patch
 from .events import (  # noqa: F401 (those that are not used here may be imported from here)
     Action, BACKWARD, BATCH, BATCH_EVENTS, CancelBackwardException, CancelBatchException,
@@ -48,10 +47,10 @@ class Callback(Configured, Events):
             def before_epoch(self): pass
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def __call__(self, event_name: str) -> Any: ...
-        def __dir__(self) -> Iterable[str]: ...
-        def state_dict(self) -> dict[str, Any]: ...
-        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+        __call__ = _in_callback_list.__call__
+        __dir__ = _in_callback_list.__dir__
+        state_dict = _in_callback_list.state_dict
+        load_state_dict = _in_callback_list.load_state_dict
     learn: Any = None                  # the learner
     order: float = 0
     run: bool = True
@@ -232,38 +231,6 @@ class CallbackList:
             except Exception as e:
                 e.add_note(f'in {type(cb).__name__}.{event_name}, {self.learn.where(event_name)}')
                 raise
-
-# %% ../nbs/02_callback.ipynb #331113fd
-@patch
-def __call__(self: Callback, event_name: str) -> Any:
-    "Call the method `event_name`, if this callback defines it and is switched on"
-    on = self.wants(event_name, getattr(self.learn, 'training', True), getattr(self.learn, 'purpose', 'fit'))
-    return getattr(self, event_name)() if on else None
-
-@patch
-def __dir__(self: Callback) -> Iterable[str]:
-    return sorted({*object.__dir__(self), *(() if self.learn is None else dir(self.learn))})
-
-# %% ../nbs/02_callback.ipynb #8662853b
-@patch
-def state_dict(self: Callback) -> dict[str, Any]:
-    """Return the attributes with plain data or a state of their own, without unchanged constructor arguments. Tensors are not copied
-
-    Returns:
-        name of an attribute -> value
-    """
-    other = 'learn', '_made_with', '_shadows', 'wraps', *unchanged(self), *self.no_state
-    held = vars(self.learn).values() if hasattr(self.learn, '__dict__') else ()
-    return state_of(self, [self.learn, *held, *getattr(self.learn, 'cbs', ())], other)      # what belongs to the learner is not its state
-
-@patch
-def load_state_dict(self: Callback, state: dict[str, Any]) -> None:
-    """Set the attributes that `state_dict` returned
-
-    Args:
-        state: from `state_dict` of a callback of this class, perhaps in another process
-    """
-    put_state(self, state)
 
 # %% ../nbs/02_callback.ipynb #e517ea23
 _glosses = ''.join(f'\n- `{name}`: {getattr(Events, name).__doc__}' for name in EVENTS)

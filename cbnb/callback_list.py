@@ -13,7 +13,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 # %% ../nbs/12_callback_list.ipynb #265ac268
+from .basics.nested import put_state, state_of
 from .basics.patch import patch
+from .basics.settings import unchanged
 from .basics.text import user_level
 from .callback import Callback, CallbackList, wrapped
 from .undo import interrupts_wait
@@ -249,3 +251,35 @@ class CbList(list[Any]):
         "Return a new list, sorted by `key`"
         by = (lambda cb: getattr(cb, key)) if isinstance(key, str) else key
         return CbList(sorted(self, key=by, reverse=reverse))
+
+# %% ../nbs/12_callback_list.ipynb #331113fd
+@patch
+def __call__(self: Callback, event_name: str) -> Any:
+    "Call the method `event_name`, if this callback defines it and is switched on"
+    on = self.wants(event_name, getattr(self.learn, 'training', True), getattr(self.learn, 'purpose', 'fit'))
+    return getattr(self, event_name)() if on else None
+
+@patch
+def __dir__(self: Callback) -> Iterable[str]:
+    return sorted({*object.__dir__(self), *(() if self.learn is None else dir(self.learn))})
+
+# %% ../nbs/12_callback_list.ipynb #8662853b
+@patch
+def state_dict(self: Callback) -> dict[str, Any]:
+    """Return the attributes with plain data or a state of their own, without unchanged constructor arguments. Tensors are not copied
+
+    Returns:
+        name of an attribute -> value
+    """
+    other = 'learn', '_made_with', '_shadows', 'wraps', *unchanged(self), *self.no_state
+    held = vars(self.learn).values() if hasattr(self.learn, '__dict__') else ()
+    return state_of(self, [self.learn, *held, *getattr(self.learn, 'cbs', ())], other)      # what belongs to the learner is not its state
+
+@patch
+def load_state_dict(self: Callback, state: dict[str, Any]) -> None:
+    """Set the attributes that `state_dict` returned
+
+    Args:
+        state: from `state_dict` of a callback of this class, perhaps in another process
+    """
+    put_state(self, state)

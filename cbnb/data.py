@@ -28,6 +28,11 @@ from .basics.trained_modules import trained_modules
 from .loop import Loop
 
 # %% ../nbs/10_data.ipynb #8a89099b
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .callbacks import predictions as _in_predictions
+
 def split_batch(
     batch: Any,                      # one batch from a loader
     n_inp: int | None = None,        # number of inputs; None: all elements but the last, or the only element
@@ -98,6 +103,8 @@ class DataLoaders:
         loaders = DataLoaders.from_datasets(items[:8], items[8:], bs=4, device='cpu')
         assert len(loaders.train) == 2 and len(loaders.valid) == 1
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        test_dl = _in_predictions.test_dl
     valid_names: tuple[str, ...] = ()      # names of the validation sets; empty: only the second loader is validated in a fit
     _shapes = ''                           # description of the first batch that was split
 
@@ -169,24 +176,6 @@ class DataLoaders:
         batch = first_batch(self.train)
         with contextlib.suppress(KeyError): self.split(batch)
         return to_device(batch, self.device)
-
-    def test_dl(self, items: Any, bs: int | None = None, **kwargs: Any) -> DataLoader[Any]:
-        """Make a loader for other items with the settings of the validation loader. Without a validation loader, use those of the training loader
-
-        Args:
-            items: a dataset, a tensor or a list of items
-            bs: batch size; None: that of the validation loader, or 64
-            **kwargs: further arguments of torch's `DataLoader`
-        Returns:
-            a loader that does not shuffle
-        """
-        like = self.train if self.valid is None else self.valid
-        same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
-        settings = {name: getattr(like, name) for name in same} | kwargs
-        from cbnb.basics.workers import make_loader
-        check_datasets(items, [], {})
-        if getattr(like, 'chosen', None) and 'num_workers' not in kwargs: settings['num_workers'] = None
-        return make_loader(items, batch_size=bs or getattr(like, 'batch_size', None) or 64, **settings)
 
     def to(self, device: torch.device | str) -> Self:
         """Change the device of the batches

@@ -18,11 +18,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 # %% ../nbs/16_fit_opt.ipynb #ac6b6454
+from .basics.fused import zero_grad
 from .basics.loaders import n_batches
 from .basics.text import warn_user
-from .basics.optimizers import held_params
-from .basics.trained_modules import params_outside
-from .optim import belongs_to
+from .basics.optimizers import held_params, spread_lrs, taken_rates
+from .basics.patch import patch
+from .basics.trained_modules import params_outside, trained_modules
+from .learner import Learner
+from .optim import belongs_to, hold_hypers, make_opt
 from .step import Step
 
 # %% ../nbs/16_fit_opt.ipynb #0ff4d483
@@ -114,3 +117,60 @@ def count_own_updates(
     step = learn.train_step
     usual = type(step).step is Step.step and 'step' not in vars(step)
     if not usual and count_updates(learn, getattr(learn.opt, 'optimizers', [learn.opt]), learn.undo): learn.updates_per_step = 0
+
+# %% ../nbs/16_fit_opt.ipynb #48b7ebea
+@patch
+def new_opt(self: Learner) -> Any:
+    """Make an optimizer with `opt_func`, and return it
+
+    Returns:
+        the optimizer
+    """
+    last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets the rate of every group
+    others = [p for p in params_outside(self).values() if p.requires_grad]
+    return make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter, getattr(self.dls, 'device', None), others)
+
+@patch
+def put_opt(self: Learner, opt: Any) -> None:
+    """Set `learn.opt` without taking its rate, such as to put an optimizer back
+
+    Args:
+        opt: an optimizer, or None
+    """
+    self._opt = opt
+
+@patch
+def create_opt(self: Learner) -> None:
+    "Make a new optimizer with `opt_func`, and assign it to `learn.opt`"
+    opt = self.new_opt()
+    self._opt, self._opt_is_old = opt, False
+    if opt is not self._opt_func: self._lr = taken_rates(opt, self._lr)
+
+# %% ../nbs/16_fit_opt.ipynb #bc21149e
+@patch
+def prepare_opt(self: Learner, lr: Any = None, wd: Any = None, reset_opt: bool = False) -> None:
+    """Prepare the optimizer for a run that trains: it holds the parameters of the model, and the hyper-parameters of the run
+
+    Args:
+        lr: learning rate of this run; None: `learn.lr`
+        wd: weight decay of this run; None: `learn.wd`
+        reset_opt: whether to start with a new optimizer
+    """
+    check_can_train(self)
+    self.undo.callback(self.forget_grads)
+    if self._opt_is_old:
+        print('learn.opt_func was assigned: made a new optimizer')
+        self.create_opt()
+    fit_opt(self, reset_opt)
+    self.forget_grads()                      # left by a `backward` before the fit
+    self.undo.set(self, 'own_hypers', hold_hypers(self.opt, self.undo, self.lr if lr is None else lr,
+                                                  self.wd if wd is None else wd, has_lr=lr is not None))
+    count_own_updates(self)
+
+@patch
+def forget_grads(self: Learner) -> None:
+    "Set the gradients of all parameters of `trained_modules` and the optimizer to None"
+    if self.iter is not None: self.train_step.zero_grad(self)      # a step may override it
+    if self.opt is not None: zero_grad(self.opt)
+    for m in trained_modules(self).values():
+        for p in m.parameters(): p.grad = None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .display import compare as _in_compare
     from .display import epochs_table as _in_epochs_table
     from .files import history_files as _in_history_files
+    from .display import run_charts as _in_run_charts
 
 class Run:
     """The record of one fit: losses, hyper-parameters, epochs, settings and events
@@ -37,12 +38,12 @@ class Run:
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         _repr_html_ = _in_epochs_table._repr_html_
+        points = _in_run_charts.points
+        ends = _in_run_charts.ends
         to_dict = _in_history_files.to_dict
         state_dict = _in_history_files.state_dict
         load_state_dict = _in_history_files.load_state_dict
         fill_from_dict = _in_history_files.fill_from_dict
-        def points(self, name: str) -> list[tuple[int, Any]]: ...
-        def ends(self) -> list[tuple[int, int]]: ...
         def extent(self) -> str: ...
         def note(self, kind: str, text: str, step: int | None=..., **more: Any) -> None: ...
     def __init__(self, number: int, metric_names: list[str], n_epoch: int, beta: float = 0.98) -> None:
@@ -186,26 +187,6 @@ def column_of(
     raise _unknown(name, 'epochs', there, f'run.steps[{name!r}] has a value for each batch' if any(name in run.steps for run in runs) else '')
 
 # %% ../nbs/07_history.ipynb #7859085a
-@patch
-def points(self: Run, name: str) -> list[tuple[int, Any]]:
-    """Return `(last step, value)` for each epoch that has a value. Steps are counted from 0
-
-    Args:
-        name: name of a column of the table of epochs
-    Returns:
-        (step, value) of each epoch
-    """
-    return [(max(row['step'] - 1, 0), row[name]) for row in self.epochs if row.get(name) is not None]
-
-@patch
-def ends(self: Run) -> list[tuple[int, int]]:
-    """Return `(last step, epoch number)` for each complete epoch with training batches
-
-    Returns:
-        (last step, number) of each epoch
-    """
-    return [(row['step'] - 1, row['epoch']) for row in self.epochs if row['complete'] and row['step']]
-
 @patch
 def extent(self: Run) -> str:
     """Describe the length of the run: complete epochs and steps

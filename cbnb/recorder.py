@@ -164,7 +164,7 @@ def before_step(self: Recorder) -> None:
     now.clear()
     for _, key, i in self.places:
         value = group[key] if i is None else group[key][i]
-        now.append(value.detach().clone() if isinstance(value, Tensor) else value)      # the optimizer may change a tensor in place
+        now.append(value if isinstance(value, (float, int)) or not isinstance(value, Tensor) else value.detach().clone())     # an optimizer may change a tensor in place
 
 @patch
 def after_cancel_step(self: Recorder) -> None:

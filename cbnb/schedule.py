@@ -22,7 +22,8 @@ from .basics.optimizers import hyper_key, no_such_hyper, spread_lrs, write_hyper
 from .basics.patch import patch
 from .callback import Callback
 from .callback_list import as_list
-from .learner import Learner, as_one_fit
+from .learner import Learner
+from .runs import as_one_fit
 
 # %% ../nbs/09_schedule.ipynb #2948ec89
 from typing import TYPE_CHECKING, Any

@@ -45,6 +45,7 @@ class Step:
     # what the learner and metrics ask of a step
     own_update = False       # whether it computes gradients itself, where callbacks cannot change them
     own_loss = False         # whether its loss is not computed from `learn.pred` and `learn.yb`
+    calls_loss_func = True   # whether its loss is that of the loss function. False if a subclass overrides `loss`
     shares_opt = True        # whether `learn.opt` also trains the modules in its attributes
     observes = False         # whether it observes the calls of the loss function, see `batch_weight`
     ignores: int | None = None    # label of the targets that the observed loss function ignores; None: unknown
@@ -116,10 +117,9 @@ class Step:
         pred = learn.pred
         return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
 
-    @property
-    def calls_loss_func(self) -> bool:
-        "Whether the loss is that of the loss function. False if you have overridden `loss`"
-        return not self.own_loss and type(self).loss.__module__.startswith('cbnb.')
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.calls_loss_func = not cls.own_loss and cls.loss.__module__.startswith('cbnb.')
 
 class PredictStep(Step):
     "Evaluates a batch without computing a loss. Pass it as `eval_step` if validation needs none"

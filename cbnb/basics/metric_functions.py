@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['IGNORED', 'name_of', 'one_number', 'noting', 'which_part', 'is_of_sklearn', 'takes_targets_first', 'check_averaged',
-           'class_axis', 'why_no_accuracy', 'loss_axis', 'ignored_label', 'Layout', 'checked_outputs', 'pick_output',
-           'Chosen', 'view_for_metric', 'title_of', 'check_shapes', 'is_column_and_row', 'AllPairsWarning', 'AllPairs',
-           'Averaging', 'NoMeanWarning']
+           'class_axis', 'why_no_accuracy', 'accuracy', 'error_rate', 'hits_of', 'loss_axis', 'ignored_label', 'Layout',
+           'checked_outputs', 'pick_output', 'Chosen', 'view_for_metric', 'title_of', 'check_shapes',
+           'is_column_and_row', 'AllPairsWarning', 'AllPairs', 'Averaging', 'NoMeanWarning', 'BatchFunction']
 
 # %% ../../nbs/basics/metric_functions.ipynb #d51500c6
 import functools
@@ -147,6 +147,50 @@ def why_no_accuracy(pred: Tensor, y: Tensor, axis: int | None) -> str:
     where = '' if axis is None else f' have classes in dimension {axis}, so'
     return f'scores of shape {tuple(pred.shape)}{where or ":"} targets should be {fitting}, not {tuple(y.shape)}{one_hot}'
 
+# %% ../../nbs/basics/metric_functions.ipynb #4a38f5dc
+IGNORED = -100      # torch's default
+
+def accuracy(pred: Tensor, y: Tensor, axis: int | None = None, ignore_index: int = IGNORED) -> Tensor:
+    """Return the share of targets whose correct class has the highest score
+
+    Args:
+        pred: scores, for example of shape (items, classes)
+        y: class indices, in the shape of `pred` without the dimension of the classes
+        axis: dimension of the classes; None: the one that the targets lack
+        ignore_index: label of targets that are left out
+    Returns:
+        a scalar between 0 and 1; nan if no target is left
+    """
+    hits, n = hits_of(pred, y, axis, ignore_index)
+    return hits.sum()/n
+
+def error_rate(pred: Tensor, y: Tensor, axis: int | None = None, ignore_index: int = IGNORED) -> Tensor:
+    """Return the share of wrong predictions, which is one minus `accuracy`
+
+    Args:
+        pred: scores, as in `accuracy`
+        y: class indices, as in `accuracy`
+        axis: dimension of the classes; None: the one that the targets lack
+        ignore_index: label of targets that are left out
+    Returns:
+        a scalar between 0 and 1; nan if no target is left
+    """
+    return 1 - accuracy(pred, y, axis, ignore_index)
+
+def hits_of(
+    pred: Tensor,                  # scores, as in `accuracy`
+    y: Tensor,                     # class indices, as in `accuracy`
+    axis: int | None,              # dimension of the classes; None: the one that the targets lack
+    ignore_index: int | None,      # label of targets that are left out; None: all count
+) -> tuple[Tensor, Tensor]:        # bools, one for each target, and their number
+    "Return which targets have the highest score, and the number of targets that are not ignored"
+    found = class_axis(pred.shape, y.shape, axis, name='accuracy')
+    if found is None or pred.shape[found] == 1: raise ValueError(why_no_accuracy(pred, y, axis))
+    hits = pred.argmax(found) == y
+    if ignore_index is None: return hits, torch.tensor(y.numel())
+    kept = y != ignore_index
+    return hits & kept, kept.sum()
+
 # %% ../../nbs/basics/metric_functions.ipynb #cf7de2f9
 _CLASS_LOSSES = F.cross_entropy, F.nll_loss
 
@@ -163,8 +207,6 @@ def ignored_label(loss_func: Any) -> int | None:    # None if the loss function 
     if f in _CLASS_LOSSES: return IGNORED
     label = getattr(f, 'ignore_index', None)
     return label if isinstance(label, int) else None
-
-IGNORED = -100      # torch's default
 
 # %% ../../nbs/basics/metric_functions.ipynb #f0c77e94
 class Layout:
@@ -402,3 +444,41 @@ class Averaging:
             'So the mean over batches is not its value for all items: use AccumMetric(f), which calls f once with all items', NoMeanWarning, stacklevel=user_level())
 
 class NoMeanWarning(UserWarning): "The mean of a metric over batches is not its value for all items"
+
+# %% ../../nbs/basics/metric_functions.ipynb #fd1fb253
+class BatchFunction:
+    "A metric function with the arguments that it takes from the layout of a batch"
+    def __init__(self,
+        func: Callable[..., Any],    # called with the prediction and the targets of a batch
+    ) -> None:
+        check_averaged(func)
+        given = getattr(func, 'keywords', {})
+        self.func, self.targets_first, self.layout = func, takes_targets_first(func), Layout(ignore_index=given.get('ignore_index'))
+        try: names = {'ignore_index'} & set(inspect.signature(without_partial(func)).parameters)
+        except (TypeError, ValueError): names = set()
+        if without_partial(func) in (accuracy, error_rate): names.add('axis')
+        self.takes = names - set(given)
+        self.ignores = 'ignore_index' in self.takes or self.layout.ignore_index is not None
+        self.pairs, self.averaging = AllPairs(), Averaging()
+        self.pairs.said = hasattr(func, '_torchdynamo_orig_callable')        # compiled code is not observed
+
+    def on(self,
+        name: str,     # name of the metric, for errors
+        pred: Any,     # prediction of a batch
+        *yb: Any,      # targets of the batch
+    ) -> Callable[..., Any]:
+        "Return a function of a prediction and targets that have the layout of this batch"
+        found: dict[str, Any] = {}
+        if len(yb) == 1 and isinstance(pred, Tensor) and isinstance(yb[0], Tensor):
+            if 'axis' in self.takes: found['axis'] = self.layout.axis_of(name, pred, *yb)
+            if 'ignore_index' in self.takes: found['ignore_index'] = self.layout.label(pred, *yb)
+        given = {k: v for k, v in found.items() if v is not None}
+        def call(pred: Any, *yb: Any) -> Any:
+            return self.func(yb[0], pred, *yb[1:], **given) if self.targets_first and yb else self.func(pred, *yb, **given)
+        return call
+
+    def kept(self, pred: Any, *yb: Any) -> Tensor | None:      # a bool for each label; None: the targets are no class numbers
+        "Return which labels of a batch are not ignored"
+        if len(yb) != 1 or not isinstance(yb[0], Tensor) or not yb[0].ndim: return None
+        label = self.layout.label(pred, *yb)
+        return None if label is None else yb[0] != label

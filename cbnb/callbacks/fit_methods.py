@@ -13,8 +13,9 @@ from ..basics.arguments import Duration, as_count, as_duration, hinted
 from ..basics.optimizers import spread_lrs
 from ..basics.patch import patch
 from ..callback_list import as_list
-from ..learner import Learner, as_one_fit
-from ..schedule import ParamScheduler, SchedCos, combine_scheds, combined_cos
+from ..learner import Learner
+from ..runs import as_one_fit
+from ..schedule import ParamScheduler, SchedCos, SchedCombined, combined_cos
 
 # %% ../../nbs/callbacks/fit_methods.ipynb #629f9cb8
 @patch
@@ -81,7 +82,7 @@ def fit_sgdr(self: Learner, n_cycles: int, cycle_len: int | str, lr_max: Any = N
     lengths = [first.n*mult**i for i in range(n_cycles)]
     lrs = _lrs(self, lr_max)
     cycles = [SchedCos(lrs, [0.]*len(lrs))]*n_cycles
-    sched = combine_scheds([n/sum(lengths) for n in lengths], cycles)
+    sched = SchedCombined([n/sum(lengths) for n in lengths], cycles)
     cbs = [ParamScheduler({'lr': sched}), *as_list(cbs)]
     n_epoch: Any = Duration(sum(lengths), first.unit)
     self.fit(n_epoch, lr_max, wd, cbs, reset_opt, start_epoch, resume=resume, keep_best=keep_best)

@@ -32,13 +32,14 @@ from ..basics.arguments import as_count, hinted
 from ..basics.patch import patch
 from ..files.atomic import sweep_drafts, write_whole
 from ..files.saving import read_file
-from ..basics.loaders import as_loader
+from ..basics.loaders import as_loader, check_datasets
 from ..basics.losses import UNKNOWN, given_weight, loss_of, needs_no_target, per_item, torch_loss, weight_of_call, with_call
 from ..basics.metric_functions import title_of
 from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..basics.text import plural, warn_user
 from ..callback_list import as_list
+from ..data import DataLoaders
 from ..learner import Learner
 from ..undo import interrupts_wait
 
@@ -688,3 +689,28 @@ def to_detach(self: Learner, batch: Any, cpu: bool = True) -> Any:
         the batch with the same nesting
     """
     return detached(batch, cpu)
+
+# %% ../../nbs/callbacks/predictions.ipynb #08c7bd35
+@patch
+def test_dl(self: DataLoaders, items: Any, bs: int | None = None, **kwargs: Any) -> DataLoader[Any]:
+    """Make a loader for other items with the settings of the validation loader. Without a validation loader, use those of the training loader
+
+    Args:
+        items: a dataset, a tensor or a list of items
+        bs: batch size; None: that of the validation loader, or 64
+        **kwargs: further arguments of torch's `DataLoader`
+    Returns:
+        a loader that does not shuffle
+    Example:
+        from cbnb.toy import digits_learner
+        learn = digits_learner()
+        other = [learn.dls.valid.dataset[i][0] for i in range(3)]
+        assert learn.get_preds(dl=learn.dls.test_dl(other))[0].shape == (3, 10)
+    """
+    from cbnb.basics.workers import make_loader
+    like = self.train if self.valid is None else self.valid
+    same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
+    settings = {name: getattr(like, name) for name in same} | kwargs
+    check_datasets(items, [], {})
+    if getattr(like, 'chosen', None) and 'num_workers' not in kwargs: settings['num_workers'] = None
+    return make_loader(items, batch_size=bs or getattr(like, 'batch_size', None) or 64, **settings)

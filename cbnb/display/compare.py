@@ -228,7 +228,7 @@ def cell_text(column: str, value: Any) -> str:
 def _best_cells(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     "Return the best value of each column whose name begins with 'best '"
     columns = [name for name in (rows[0] if len(rows) > 1 else ()) if name.startswith('best ')]
-    found = {name: _best([row[name] for row in rows], name) for name in columns}
+    found = {name: _best([row[name] for row in rows], name.removeprefix('best ')) for name in columns}
     return {name: value for name, value in found.items() if value is not None}
 
 def _is_number(rows: Sequence[Mapping[str, Any]], column: str) -> bool:

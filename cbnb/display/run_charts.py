@@ -19,12 +19,35 @@ from torch import Tensor
 
 # %% ../../nbs/display/run_charts.ipynb #26907c1e
 from ..basics.buffers import ScalarBuffer
+from ..basics.patch import patch
 from ..basics.text import distinct, plural
 from .chart import Chart, Event, Line, described
 from .compare import details_of, leaves_range
 from .figures import NAMED_COLORS, as_doubles, envelope, kept_span
 from .look import COLORS, RUN_COLORS, WIDEST, count_text
 from ..history import Run
+
+# %% ../../nbs/display/run_charts.ipynb #32548d59
+@patch
+def points(self: Run, name: str) -> list[tuple[int, Any]]:
+    """Return `(last step, value)` for each epoch that has a value. Steps are counted from 0
+
+    Args:
+        name: name of a column of the table of epochs
+    Returns:
+        (step, value) of each epoch
+    """
+    return [(max(row['step'] - 1, 0), row[name]) for row in self.epochs if row.get(name) is not None]
+
+@patch
+def ends(self: Run) -> list[tuple[int, int]]:
+    """Return `(last step, epoch number)` for each complete epoch with training batches
+
+    Returns:
+        (last step, number) of each epoch
+    """
+    return [(row['step'] - 1, row['epoch']) for row in self.epochs if row['complete'] and row['step']]
+
 
 # %% ../../nbs/display/run_charts.ipynb #71ce118b
 def starts_of(runs: Sequence[Run]) -> list[int]:

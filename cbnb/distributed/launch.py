@@ -33,7 +33,8 @@ from ..basics.patch import patch
 from ..basics.random_state import rng_state
 from ..basics.text import plural
 from ..files.state import loaders_of
-from ..learner import Learner, as_one_fit
+from ..learner import Learner
+from ..runs import as_one_fit
 from ..loop import FitInterrupted
 from ..undo import interrupts_act, interrupts_wait
 

@@ -1224,6 +1224,7 @@ def odd_fits():
     yield line_learner()
 
 
+@pytest.mark.filterwarnings("ignore:the name .* does not say whether lower values are better")
 @pytest.mark.parametrize("which", range(4), ids=["several losses", "partial", "not finite", "empty"])
 def test_a_history_is_read_back_exactly(which, tmp_path, capsys):
     history = list(odd_fits())[which].recorder.history
@@ -1327,6 +1328,7 @@ def test_the_steps_of_a_run_are_a_mapping():
     assert run._ipython_key_completions_() == run.columns == learn.recorder.history._ipython_key_completions_()
 
 
+@pytest.mark.filterwarnings("ignore:the name .* does not say whether lower values are better")
 def test_a_history_in_a_notebook_is_a_table():
     """Escaped, without colours of its own, and with the middle of a long one left out."""
 

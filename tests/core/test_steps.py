@@ -185,6 +185,7 @@ def test_several_inputs_and_several_targets():
     assert both(X, Y, Y).item() == 16
 
 
+@pytest.mark.filterwarnings("ignore:the learning rate is 0")
 def test_a_model_that_returns_the_loss(tmp_path):
     net = zero_line()
 
@@ -442,6 +443,7 @@ def test_a_sweep_before_the_first_fit_leaves_a_given_optimizer_as_it_was():
     assert not opt.state and opt.param_groups[0]["lr"] == 0.1
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights itself")
 def test_a_sweep_restores_what_a_function_refers_to():
     one, other = Line(), Line()
     opts = sgd(one, momentum=0.9), sgd(other, momentum=0.9)
@@ -661,6 +663,7 @@ def test_a_training_function_without_a_loss_is_told(out):
         line_learner(train_step=lambda x, y: out).fit(1)
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without learn.opt")
 def test_dict_batches_are_passed_by_name():
     seen = []
 
@@ -756,6 +759,7 @@ def test_evaluation_with_another_model():
     assert learn.recorder.history[0].epochs[0]["valid_loss"] == 4 and average.training
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without learn.opt")
 def test_a_function_may_need_no_loss_anywhere():
     def step(x, y):
         return dict(loss=torch.tensor(3.0), fake=2.0)
@@ -1089,6 +1093,7 @@ def trains_without_an_optimizer(learn, detached):
     return step
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without learn.opt")
 @pytest.mark.parametrize("kind", [trains_by_itself, trains_without_an_optimizer])
 @pytest.mark.parametrize("detached", [True, False])
 def test_a_train_step_that_has_trained_is_not_trained_twice(kind, detached):
@@ -1100,6 +1105,7 @@ def test_a_train_step_that_has_trained_is_not_trained_twice(kind, detached):
     assert ab(learn) == (pytest.approx(0.72), pytest.approx(1.08))
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without learn.opt")
 def test_a_train_step_on_another_model_is_left_alone():
     """Its loss has a graph, which does not lead to the learner's model."""
     other = Line()

@@ -175,6 +175,7 @@ class Projects(Step):
         learn.loss = learn.loss_grad.detach()
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
 def test_modules_of_a_step_are_trained():
     data, (model, _), (net, _) = batches("tasks"), parts("tasks"), parts("tasks")
     step, mine = Projects(), Projects().proj
@@ -183,6 +184,7 @@ def test_modules_of_a_step_are_trained():
     assert equal(model, net) and equal(step.proj, mine)
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
 def test_modules_with_an_optimizer_in_the_step_are_left_to_it():
     data, (model, _) = batches("tasks"), parts("tasks")
     step = Projects()
@@ -431,7 +433,8 @@ def test_summary_counts_the_parameters_of_the_loss():
 def test_parameters_of_the_loss_are_counted_and_frozen_with_the_last_group():
     data, (model, loss) = batches("tasks"), parts("tasks")
     learn = learner(model, loss, data, splitter=lambda m: [m[:2], m[2:]])
-    learn.freeze_to(2)
+    with pytest.warns(UserWarning, match="all parameter groups are frozen"):
+        learn.freeze_to(2)
     assert not loss.s.requires_grad
     learn.freeze()
     assert loss.s.requires_grad and not model[0].weight.requires_grad

@@ -270,6 +270,7 @@ class Meddles(cbnb.Callback):
             learn.model.body.append(nn.Identity())
 
 
+@pytest.mark.filterwarnings("ignore:learn.lr is the rate of the next fit")
 @pytest.mark.filterwarnings("ignore:You are shadowing")
 def test_lr_find_puts_back_what_callbacks_did_to_the_learner():
     learn = experienced()
