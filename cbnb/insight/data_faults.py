@@ -100,7 +100,7 @@ def input_scale(e: Evidence) -> Iterator[Finding]:
         if 0.05 <= top <= 100 and mean.abs() <= 10*std or std < 1e-8: continue
         yield finding('D2',
             name, f'mean {digits(mean)}, standard deviation {digits(std)}, largest {digits(top)}',
-            'values up to 100 and not below 0.05, and a mean up to 10 standard deviations',
+            'a largest value between 0.05 and 100, and a mean within 10 standard deviations of 0',
             level='warning' if t.reshape(len(t), -1).std(0).median() > 100 else None)
 
 def _on_scale(t: Tensor) -> Iterator[tuple[int, Tensor]]:

@@ -15,7 +15,7 @@ from ..basics.patch import patch
 from ..basics.text import plural
 from ..callbacks.interpret import Predictions, predictions
 from ..history import Run
-from .check import skipped_codes
+from .check import last_checks, skipped_codes
 from .findings import Finding, Findings
 from ..files.snapshot import without_trace
 from ..learner import Learner
@@ -94,9 +94,12 @@ def in_predictions(learn: Learner, slices: Mapping[str, Sequence[Any]] | None = 
     seen = [f for check in checks for f in check(found)] + list(weak_slices(found, slices))
     return [replace(f, figure=figure_of_predictions(f, found, slices)) for f in seen], share_learned(found), ''
 
-def _check_first(f: Finding, learned: float | None) -> Finding:
-    "Point to `learn.check()` if the model has learned little: a longer fit, a temperature or other labels may not be what it needs"
-    if learned is None or learned >= 0.3 or f.code not in ('A3', 'A6', 'A7'): return f
+def _check_first(f: Finding, learned: float | None, checked: Findings | None) -> Finding:
+    "Point to what `learn.check()` has found, or to `learn.check()` if the model has learned little: a longer fit, a temperature or other labels may not be what it needs"
+    cause = next((g for g in checked or () if g.level != 'note'), None)
+    if f.code not in ('A2', 'A3', 'A6', 'A7'): return f
+    if cause: return replace(f, fix=f'first {cause.code} {cause.name}, which learn.check() found, if it is not mended yet: {cause.fix}')
+    if learned is None or learned >= 0.3 or f.code == 'A2': return f
     return replace(f, fix=f'learn.check()   # first, as the model is hardly better than a guess ({max(learned, 0.):.0%} of the way to perfect); then: {f.fix}')
 
 # %% ../../nbs/insight/diagnose.ipynb #ee58205a
@@ -128,5 +131,5 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
     with without_trace(self, training=False), interrupts_act(): found, learned, why = in_predictions(self, slices)      # callbacks act, too
     from cbnb.insight.fit_faults import rate_out_of_band
     found += rate_out_of_band(runs[:run % len(runs) + 1], getattr(self, 'lr_finder_result', None))
-    found = [_check_first(f, learned) for f in (*in_curves(runs[run], self), *found)]
+    found = [_check_first(f, learned, last_checks.get(self)) for f in (*in_curves(runs[run], self), *found)]
     return Findings([f for f in found if f.code not in left_out], runs[run].extent(), [why] if why else [])

@@ -328,7 +328,7 @@ def saturated(e: Evidence) -> Iterator[Finding]:
     "M10: inputs of sigmoid or tanh where they are flat"
     for layer in e.layers:
         if not isinstance(layer.module, (nn.Sigmoid, nn.Tanh)) or layer.x is None or (share := (layer.x.detach().abs() > 5).float().mean()) <= 0.5: continue
-        yield finding('M10', layer.name, f'{percent(share)} of its inputs are beyond -5 and 5', 'at most 50%')
+        yield finding('M10', layer.name, f'{percent(share)} of the inputs of this layer are beyond -5 and 5', 'at most 50%')
         return
 
 def init_scale(e: Evidence) -> Iterator[Finding]:

@@ -372,8 +372,8 @@ def _untold(e: Evidence) -> Iterator[Finding]:
     "T3, if the model learns nothing about other items either"
     n, cut, drawn = len(e.numbers or ()), 3*len(e.numbers or ())//4, to_device(e.drawn, e.learn.dls.device)
     own, chance = _told(e, rows(drawn, slice(0, cut), n), rows(drawn, slice(cut, n), n), 64)
-    if math.isfinite(own) and own > fmean(chance) - 1.5*pstdev(chance): yield finding('T3.inputs',
-        'the targets', f'loss {digits(own)} of other items, and {digits(fmean(chance))} with permuted targets', 'a smaller loss than with permuted targets')
+    if math.isfinite(own) and own > (most := fmean(chance) - 1.5*pstdev(chance)): yield finding('T3.inputs',
+        'the targets', f'loss {digits(own)} of items that were not trained on, and {digits(fmean(chance))} after a training with permuted targets', f'a loss below {digits(most)}')
 
 # %% ../../nbs/insight/small_trainings.ipynb #d30a59a2
 class _Trial(NamedTuple):
@@ -442,7 +442,7 @@ def _judge_rate(own: _Trial, where: str, trained: bool = False, new: bool = Fals
     if not math.isfinite(end) or first > 0 and end > 2.5*first: yield finding('O3.diverges',
         where, f'loss {digits(first)} to {digits(end)} in {len(own.losses)} updates', 'a loss that falls')
     elif moved > 1 and end > 0.5*first: yield finding('O3.large',
-        where, f'the first update changes weights by {digits(moved)} times their size', 'a small part of it')
+        where, f'the first update changes weights by {digits(moved)} times their size', 'at most 0.1 times')
     elif moved < 1e-6 or moved < least and fall < 0.2*abs(own.begin): yield finding('O3',
         where, f'the first update changes weights by {digits(moved)} times their size', f'{least:g} or more')
     elif unchanged: yield finding('O3',
