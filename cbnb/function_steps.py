@@ -58,7 +58,7 @@ class CallStep(Step):
         loss, learn.loss_parts, rest = split_result(out, self.needs_loss)
         if loss is None and (self.needs_loss or out is None or isinstance(out, (tuple, list, Mapping)) and not out): raise TypeError(
             f'train_step returned {out!r}: it should return the loss, a tuple that begins with it, or a dict with the entry "loss"'
-            if self.needs_loss else 'eval_step returned nothing: it should return (loss, pred, *targets), or without a loss')
+            if self.needs_loss else f'eval_step returned {out!r}: it should return (loss, pred, *targets), or (pred, *targets) without a loss')
         if loss is not None: learn.loss_grad = as_loss(torch.as_tensor(loss), learn.training, 'train_step')
         made = rest if isinstance(rest, list) else [pred_of(rest)]
         if made: learn.pred = made[0]

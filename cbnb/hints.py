@@ -116,7 +116,7 @@ def warn_of_pct_train(
         events = [] if type(cb).__module__.startswith('cbnb.') else filter(None, map(cb.method, EVENTS))
         if any('pct_train' in getattr(getattr(f, '__code__', None), 'co_names', ()) for f in events): warn_user(
             f'{cb} reads pct_train, and the training loader has no length, so pct_train changes only between epochs: '
-            'wrap it in Batches(lambda: loader, n_iter=...), or count learn.train_iter')
+            'wrap the loader, as Batches(lambda: loader, n_iter=...), or read learn.train_iter')
 
 def warn_of_processes(
     learn: Any,      # the learner

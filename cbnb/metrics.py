@@ -129,6 +129,11 @@ class AvgMetric(MeanMetric):
         name: heading of its column; None: the function's name
         batch_weight: `batch_weight(pred, *yb)`: how much the value of a batch counts; None: its items, or its class numbers
             that are not ignored, as `Averaging` finds out
+    Example:
+        import torch
+        half = AvgMetric(lambda pred, y: pred.mean())
+        half.func = lambda pred, y: pred.mean()/2
+        assert half.func(torch.tensor([1., 3.]), None) == 1
     """
     def __init__(self, func: Callable[..., Any], name: str | None = None, batch_weight: Callable[..., Any] | None = None) -> None:
         self.function, self.batch_weight = BatchFunction(func), batch_weight

@@ -346,8 +346,8 @@ def _encoded_rarely(value: Any, tensors: _Tensors, name: str) -> Any:
             data = torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8) if value.size else torch.empty(0)
             return {'!ndarray': _encoded(data, tensors, name), 'dtype': value.dtype.str, 'shape': list(value.shape)}
     kind = type(value)
-    raise TypeError(f'{name} is {value!r:.80}, a {kind.__module__}.{kind.__qualname__}: which a checkpoint cannot '
-                    'store: convert it to a number, a text, a tensor, or a container of these')
+    raise TypeError(f'{name} is {value!r:.80}, and a checkpoint cannot store objects of type {kind.__module__}.{kind.__qualname__}: '
+                    'convert it to a number, a string, a tensor, or a container of these')
 
 def _as_tensor(values: array) -> Tensor:
     kind = _ARRAYS[values.typecode]

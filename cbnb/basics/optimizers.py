@@ -282,7 +282,7 @@ class MultiOptimizer(Optimizer):
     Raises:
         ValueError: MultiOptimizer got no optimizers: pass a list of them
         TypeError: {opt} is not an optimizer: pass torch optimizers
-        ValueError: two of the optimizers hold the same parameter: pass it to only one of them
+        ValueError: opts[{first}] and opts[{i}] hold the same parameter: pass it to only one of them
     Example:
         import torch
         first, second = (torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=lr) for lr in (0.2, 0.02))
@@ -294,9 +294,10 @@ class MultiOptimizer(Optimizer):
         if not self.optimizers: raise ValueError('MultiOptimizer got no optimizers: pass a list of them')
         for opt in self.optimizers:
             if not hasattr(opt, 'param_groups'): raise TypeError(f'{opt!r} is not an optimizer: pass torch optimizers')
-        held = [id(p) for group in self.param_groups for p in group['params']]
-        if len(set(held)) < len(held):
-            raise ValueError('two of the optimizers hold the same parameter: pass it to only one of them')
+        owner: dict[int, int] = {}
+        for i, p in ((i, p) for i, opt in enumerate(self.optimizers) for group in opt.param_groups for p in group['params']):
+            if (first := owner.setdefault(id(p), i)) != i:
+                raise ValueError(f'opts[{first}] and opts[{i}] hold the same parameter: pass it to only one of them')
 
     @property
     def param_groups(self) -> list[dict]:

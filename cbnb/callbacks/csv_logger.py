@@ -98,8 +98,8 @@ class CSVLogger(Callback):
             append_rows(self.file, head + self.waiting, new=not self.begun)
             self.begun, self.size, self.waiting = True, self.file.stat().st_size, []
         except OSError as e:
-            if not self.told: warn_user(f'{self.file} could not be written ({e.strerror}): the fit goes on, and the rows are written '
-                                        'with the next ones')
+            if not self.told: warn_user(f'{self.file} could not be written ({e.strerror}): the fit goes on, and each new row tries again. '
+                                        'If rows are missing after the fit, take them from learn.recorder.history')
             self.told = True
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

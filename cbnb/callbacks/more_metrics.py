@@ -133,7 +133,8 @@ def metric_on(metric: Any, *which: int | str | tuple[Any, ...], name: str | None
         a copy of the metric, for the chosen outputs
     Raises:
         TypeError: metric_on needs the outputs to compare, such as metric_on(metric, 0, 2)
-        TypeError: metric_on() takes one metric: call it for each member of the collection
+        TypeError: metric_on takes one metric, and this {type(metric)} has ...: pass each of them, as [metric_on(m, ...) for
+            m in collection.values()]
     Example:
         from cbnb.toy import mae
         assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
@@ -141,7 +142,8 @@ def metric_on(metric: Any, *which: int | str | tuple[Any, ...], name: str | None
     """
     if not which: raise TypeError('metric_on needs the outputs to compare, such as metric_on(metric, 0, 2)')
     [one, *more] = as_metrics([metric])
-    if more: raise TypeError('metric_on() takes one metric: call it for each member of the collection')
+    if more: raise TypeError(f'metric_on takes one metric, and this {type(metric).__name__} has {1 + len(more)}: pass each of them, as '
+                             f'[metric_on(m, {", ".join(map(repr, which))}) for m in collection.values()]')
     one = copy.copy(one)
     one.chosen_outputs = checked_outputs(which)
     if name: one.name = name

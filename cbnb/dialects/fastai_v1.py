@@ -329,8 +329,8 @@ class CSVLogger(LearnerCallback):
             if self.rows: append_rows(self.path, self.rows, new=not self.begun)
             self.begun, self.rows = True, []
         except OSError as e:
-            if not self.told: warn_user(f'{self.path} could not be written ({e.strerror}): the fit goes on, and the rows are written '
-                                        'with the next ones')
+            if not self.told: warn_user(f'{self.path} could not be written ({e.strerror}): the fit goes on, and each new row tries again. '
+                                        'If rows are missing after the fit, take them from learn.recorder.history')
             self.told = True
 
     def read_logged_file(self) -> Any:

@@ -200,10 +200,12 @@ def _check_callbacks(cbs: Iterable[Any]) -> None:
 # %% ../../nbs/distributed/sharded.ipynb #280f877c
 def _check_params(models: list[nn.Module], held: set[Tensor]) -> None:
     "Raise `ValueError` if models share parameters, or if an optimizer has a parameter that is in no model"
-    each = [set(m.parameters()) for m in models]
-    if sum(map(len, each)) > len(set().union(*each)): raise ValueError(
-        f'{" and ".join(type(m).__name__ for m in models)} share parameters, and each can only be sharded in one model: do not share them, or train with learn.distributed()')
-    if held - set().union(*each): raise ValueError(
+    owner: dict[Tensor, nn.Module] = {}
+    for m, name, p in ((m, name, p) for m in models for name, p in m.named_parameters()):
+        if (first := owner.setdefault(p, m)) is not m: raise ValueError(
+            f'{type(first).__name__} and {type(m).__name__} share the parameter {name}, which can only be sharded in one of them: '
+            'give each model its own parameter, or train with learn.distributed()')
+    if held - set(owner): raise ValueError(
         'an optimizer holds a parameter that is in no model: make it an attribute of a module')
 
 # %% ../../nbs/distributed/sharded.ipynb #55ece1fd

@@ -571,7 +571,7 @@ class Checkpoint(Callback):
             try: return found, _state_in(found)
             except (ValueError, OSError) as e:
                 if candidates == [path]: raise
-                warn_user(f'skipped: {e}')
+                warn_user(f'resume skipped a checkpoint: {e}')
         return None
 
     def _go_on(self, resume: Resume) -> None:

@@ -86,12 +86,15 @@ def _is_plain(value: Any) -> bool:
     return True
 
 # %% ../../nbs/files/export.ipynb #c283f71e
-_OWN = dict(loss_func=('torch.nn.functional', 'torch.nn.modules.loss'), opt_func=('torch.optim',), metrics=('cbnb.metrics', 'cbnb.callbacks.accum_metric'))
+_OWN = dict(loss_func=('torch.nn.functional', 'torch.nn.modules.loss'), opt_func=('torch.optim',),
+            metrics=('cbnb.metrics', 'cbnb.basics.metric_functions', 'cbnb.callbacks.accum_metric'))
+
+def _is_in_known_module(path: str | None, part: str) -> bool:
+    module = (path or '').partition(':')[0]
+    return any(module == own or module.startswith(f'{own}.') for own in _OWN.get(part, ()))
 
 def _is_known(path: str, part: str) -> bool:
-    module = path.partition(':')[0]
-    if not any(module == own or module.startswith(f'{own}.') for own in _OWN.get(part, ())): return False
-    try: return import_path(at_path(path)) == path
+    try: return _is_in_known_module(path, part) and _is_in_known_module(import_path(at_path(path)), part)
     except ValueError: return False
 
 def lacks(recipe: Any, part: str, trust: bool = False) -> str | None:
@@ -212,8 +215,8 @@ def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) 
     "Return the model with the weights of the file. If the model is unknown or does not fit the weights, raise `ValueError`"
     factory, call = state['factory'], f'load_learner({str(path)!r}, '
     if model is None and factory is None: raise ValueError(
-        f"{path} has the weights of a {state['kind']}, and not the code that makes it: pass a model, or a function "
-        f'that makes one, {call}model=make_net)')
+        f"{path} has the weights of a {state['kind']}, but not the code that makes this model: pass a model or a function "
+        f'that makes one, as {call}model=make_net)')
     if model is None and not trust: raise ValueError(
         f'{path} says that {factory} makes its model, and importing that runs code: {call}trust=True) if you trust '
         f'the file, or {call}model=...)')
@@ -285,7 +288,8 @@ def _not_trusted(fname: str | Path) -> str:
 def _load_pickle(fname: str | Path, cpu: bool, trust: bool, model: Any, parts: dict[str, Any]) -> Learner:
     if not trust: raise ValueError(_not_trusted(fname))
     if model is not None or parts: raise TypeError(
-        f"{fname} is a pickle of the whole learner: {', '.join(['model']*(model is not None) + [*parts])} is only for a '.cbnb' file: leave it out")
+        f"{fname} is a pickle, which contains the whole learner, and {' and '.join(f'{name}=' for name in (['model']*(model is not None) + [*parts]))} "
+        f"only work with a '.cbnb' file: call load_learner({str(fname)!r}, trust=True)")
     try: learn = read_file(fname, 'cpu' if cpu else None, trust=True, writer='Learner.export')
     except (ImportError, AttributeError) as e:
         if "'cbnb." not in str(e): raise                  # a module of yours is missing

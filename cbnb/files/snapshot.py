@@ -95,9 +95,9 @@ def save_model(
     on_cpu: bool = False,        # whether to keep the copies in main memory; False: on the device
 ) -> Callable[[], None]:         # a function that restores the state in place
     "Copy the state of a model, and return a function that restores it"
-    if any(nn.parameter.is_lazy(t) for t in (*model.parameters(), *model.buffers())):
-        raise ValueError('the model has lazy layers whose shapes are not known yet: '
-                         'pass one batch through it first')
+    lazy = [name for name, t in (*model.named_parameters(), *model.named_buffers()) if nn.parameter.is_lazy(t)]
+    if lazy: raise ValueError(f'the model has lazy layers, and the shape of {lazy[0]!r} is not known yet: '
+                              'call model(x) with the inputs x of a batch first')
     parts = [_save_modules(model), _save_tensors(model, on_cpu)]
     def restore() -> None:
         for part in parts: part()

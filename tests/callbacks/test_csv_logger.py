@@ -153,7 +153,7 @@ def test_a_full_disk_does_not_end_the_fit(tmp_path):
         learn.fit(3)
     assert learn.train_iter == 6
     assert [str(w.message) for w in seen] == [
-        "/dev/full could not be written (No space left on device): the fit goes on, and the rows are written with the next ones"
+        "/dev/full could not be written (No space left on device): the fit goes on, and each new row tries again. If rows are missing after the fit, take them from learn.recorder.history"
     ]
 
 

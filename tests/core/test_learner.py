@@ -246,7 +246,7 @@ def test_several_numbers_without_a_loss_are_refused_with_the_fix():
         ("no", True, "'no'"),
         ({}, True, "train_step"),
         ((), True, "train_step"),
-        (None, False, "eval_step returned nothing"),
+        (None, False, "eval_step returned None"),
         ((), False, "eval_step"),
     ],
 )

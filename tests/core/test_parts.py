@@ -294,7 +294,9 @@ def test_pct_train_without_a_length_is_said(reads):
 
     if not reads:
         return line_learner(dls=stream(), cbs=Other).fit(1)
-    with pytest.warns(UserWarning, match=r"Reads.* reads pct_train, and the training loader has no length.*Batches\(make, n_iter=...\)"):
+    with pytest.warns(
+        UserWarning, match=r"Reads.* reads pct_train, and the training loader has no length.*Batches\(lambda: loader, n_iter=...\)"
+    ):
         line_learner(dls=stream(), cbs=Reads).fit(1)
     line_learner(cbs=Reads).fit(1)
 

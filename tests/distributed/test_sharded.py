@@ -196,7 +196,7 @@ def test_a_step_that_computes_gradients_is_refused():
 def test_models_that_share_parameters_are_refused():
     one, two = nn.Linear(1, 1), nn.Linear(1, 1)
     two.weight = one.weight
-    with pytest.raises(ValueError, match="Linear and Linear share parameters"):
+    with pytest.raises(ValueError, match="Linear and Linear share the parameter weight"):
         sharded._check_params([one, two], set())
 
 

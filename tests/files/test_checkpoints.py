@@ -127,7 +127,7 @@ def test_killed_again_and_again_and_nothing_is_lost(whole, tmp_path):
         assert status == -signal.SIGKILL, (what, out)
     status, out = train(tmp_path)
     assert status == 0, out
-    assert "continuing at epoch" in out and "skipped: " not in out
+    assert "continuing at epoch" in out and "skipped a checkpoint: " not in out
     check_same(tmp_path, whole[0], out)
     assert drafts_in(tmp_path) == [] and len(files.checkpoints(tmp_path / "models/checkpoints/fit_0")) == 3
 
@@ -432,15 +432,15 @@ def test_resume_falls_back_to_the_one_before(saved, tmp_path):
     paths = copied(saved, tmp_path)
     (paths[-1] / "tensors.pt").write_bytes(b"")
     (paths[-2] / "state.json").unlink()
-    with pytest.warns(UserWarning, match="skipped: ") as seen:
+    with pytest.warns(UserWarning, match="resume skipped a checkpoint: ") as seen:
         learn = resume(tmp_path / "copy")
-    passed = [str(w.message) for w in seen if "skipped: " in str(w.message)]
+    passed = [str(w.message) for w in seen if "resume skipped a checkpoint: " in str(w.message)]
     assert len(passed) == 2 and str(paths[-1]) in passed[0] and str(paths[-2]) in passed[1]
     assert learn.epoch == 2 and learn.recorder.history[-1].n_steps == 18
     paths = copied(saved, tmp_path)
     for path in paths:
         (path / "tensors.pt").write_bytes(b"")
-    with pytest.warns(UserWarning, match="skipped: "):
+    with pytest.warns(UserWarning, match="resume skipped a checkpoint: "):
         learn = resume(tmp_path / "copy")
     assert learn.recorder.history[-1].n_steps == 18
     with pytest.raises(ValueError, match="is not a complete checkpoint"):  # asked for by its path
@@ -882,7 +882,7 @@ def test_resume_passes_over_a_bad_manifest(tmp_path, damage):
     manifest = last / "manifest.json"
     manifest.write_bytes(damage(json.loads(manifest.read_bytes())["content"]))
     learn = cbnb_line(tmp_path)
-    with pytest.warns(UserWarning, match="skipped: "):
+    with pytest.warns(UserWarning, match="resume skipped a checkpoint: "):
         learn.fit(3, resume=cbnb.Resume(allow="n_epoch"))
     assert ab(learn) == ab(whole)
     assert learn.checkpoint.best() is not None

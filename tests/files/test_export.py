@@ -146,7 +146,7 @@ def test_from_a_program_to_another_process(tmp_path):
         def forward(self, x):
             return self.layer(x)
 
-    with pytest.raises(ValueError, match=r"has the weights of a Net, and not the code that makes it: pass a model.*model=make_net"):
+    with pytest.raises(ValueError, match=r"has the weights of a Net, but not the code that makes this model: pass a model.*model=make_net"):
         cbnb.load_learner(tmp_path / "a.cbnb")
     loaded = cbnb.load_learner(tmp_path / "a.cbnb", model=Net)
     loaded.remove_cb(cbnb.ProgressCallback)
@@ -384,7 +384,9 @@ def test_a_factory_that_nobody_can_import_is_refused_at_export(factory, words, t
 def test_a_pickle_has_no_other_parts(tmp_path):
     learn = line_learner(path=tmp_path)
     file = learn.export()
-    with pytest.raises(TypeError, match="is a pickle of the whole learner: model, metrics is only for a '.cbnb' file: leave it out"):
+    with pytest.raises(
+        TypeError, match="contains the whole learner, and model= and metrics= only work with a '.cbnb' file: call load_learner"
+    ):
         cbnb.load_learner(file, trust=True, model=Line, metrics=distance)
     loaded = cbnb.load_learner(file, trust=True, dls=cbnb.DataLoaders(line_batches(2), device="cpu"))
     loaded.fit(1)
