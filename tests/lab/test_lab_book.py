@@ -274,7 +274,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         with pytest.raises(OSError, match="lab book could not be written"):
             LabBook(folder)
     (tmp_path / "runs.sqlite").write_text("no lab book")
-    with pytest.raises(ValueError, match="no lab book"):
+    with pytest.raises(ValueError, match="is not a lab book"):
         LabBook(tmp_path)
     assert hooks() == before
 
