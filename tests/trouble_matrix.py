@@ -1,6 +1,6 @@
 """Every trouble of one process in every place of a fit, with DistributedDataParallel and with `fully_shard`, in 2 and in 4 processes.
 
-python tests/trouble_matrix.py            some 600 fits, and 96 starts of processes that are killed or exit: half an hour
+python tests/trouble_matrix.py            some 600 fits, and 96 starts of processes that are killed or exit: a quarter of an hour
 python tests/trouble_matrix.py kill 4     only the kills, only 4 processes
 
 `make test` runs the cases without kills and exits for DistributedDataParallel, and some of the others. This script prints a row for each
