@@ -139,12 +139,12 @@ def second_programs(only: str, later: bool) -> Iterable[Row]:
             yield judge("fault", task, name, [*codes, *numbers(codes)], lambda task=task, name=name: faulty(task, name, SECOND), later)
 
 
-LATER_SETS = {"third": THIRD, "fourth": FOURTH}
+MORE_SETS = {"third": THIRD, "fourth": FOURTH}
 
 
-def later_programs(name: str, args: argparse.Namespace) -> Iterable[Row]:
+def programs_of_set(name: str, args: argparse.Namespace) -> Iterable[Row]:
     """The pairs of the third or fourth set; with a `--share` below 1, one of each fault, drawn at random."""
-    mutators = LATER_SETS[name]
+    mutators = MORE_SETS[name]
     tasks = defaultdict(list)
     for task, fault in harm.harmful(mutators, FOLDER / f"{name}_verified.json"):
         tasks[fault].append(task)
@@ -445,7 +445,9 @@ def print_times(rows: Sequence[Row]) -> None:
             print(f"    check() itself failed on {row['task']} {row['fault']}: {row['check']['crashed']}")
 
 
-def show(rows: Sequence[Row], stored: dict[str, Any]) -> None:  # stored: {} for the second set
+def show(
+    rows: Sequence[Row], stored: dict[str, Any], halves: bool
+) -> None:  # stored: {} for other sets than the first; halves: of the second
     refused = [row for row in rows if "refused" in row["check"]]
     rows = [row for row in rows if "refused" not in row["check"]]
     of = {kind: [row for row in rows if row["kind"] == kind] for kind in ("healthy", "fixed", "fault", "port")}
@@ -463,7 +465,7 @@ def show(rows: Sequence[Row], stored: dict[str, Any]) -> None:  # stored: {} for
     print_alarms("Small programs after the fix", of["fixed"])
     print_sums("Faults in tasks", of["fault"])
     print_sums("Small programs", of["port"], by="fault")
-    if not stored:
+    if halves:
         print_sums("Faults in tasks, of the half that judges", [row for row in of["fault"] if is_judge(row["fault"])])
         print_sums("Small programs, of the half that judges", [row for row in of["port"] if is_judge(row["fault"])], by="fault")
     print_by_code(of["fault"])
@@ -482,7 +484,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--share", type=float, default=0.1, help="of the faults of each task")
     parser.add_argument("--unseen", action="store_true", help="leave out the pairs for which the checks were mended")
     parser.add_argument("--second", action="store_true", help="the faults and programs of another author")
-    parser.add_argument("--set", choices=LATER_SETS, help="the faults of a later set: with a share below 1, one task for each")
+    parser.add_argument("--set", choices=MORE_SETS, help="the faults of a later set: with a share below 1, one task for each")
     parser.add_argument("--later", action="store_true", help="with --second or --set: also fit and diagnose")
     parser.add_argument("--only", default="", choices=["", "healthy", "ports", "tasks"])
     parser.add_argument("--json", metavar="FILE", type=Path, help="write what was found")
@@ -508,7 +510,7 @@ def main() -> None:
         asked_about = (
             second_programs(args.only, args.later)
             if args.second
-            else later_programs(args.set, args)
+            else programs_of_set(args.set, args)
             if args.set
             else programs(args, stored)
         )
@@ -516,7 +518,7 @@ def main() -> None:
             rows.append(row)
             if args.json:
                 args.json.write_text(json.dumps(rows) + "\n")
-    show(rows, {} if args.second or args.set else stored)
+    show(rows, {} if args.second or args.set else stored, args.second)
 
 
 if __name__ == "__main__":

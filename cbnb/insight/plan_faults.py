@@ -25,14 +25,13 @@ from ..callbacks.averaging import EMA
 from ..callbacks.schedulers import TorchScheduler
 from ..callbacks.trackers import Tracker, as_comparison, direction
 from ..basics.losses import LossCalls, torch_loss
-from ..basics.metric_functions import AllPairs, is_column_and_row
+from ..basics.metric_functions import AllPairs, is_column_and_row, view_for_metric
 from ..basics.text import named_direction, plural
 from .data_faults import digits, listed, percent
 from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import last_operation
 from .texts import finding
-from ..basics.metric_functions import view_for_metric
 from ..phase import fresh
 from ..files.snapshot import owned_by_steps
 
