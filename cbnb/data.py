@@ -171,8 +171,9 @@ class DataLoaders:
     def __len__(self) -> int: return len(self.loaders)
 
     def __getitem__(self, i: int | str) -> Iterable[Any]:
-        if isinstance(i, str) and i in (there := dict(train=self.train) | self.valid_sets): return there[i]
-        if _is_number(i) and -len(self) <= i < len(self): return self.loaders[i]
+        if isinstance(i, str):
+            if i in (there := dict(train=self.train) | self.valid_sets): return there[i]
+        elif _is_number(i) and -len(self) <= i < len(self): return self.loaders[i]
         raise _no_loader(self, i)
 
     @property
