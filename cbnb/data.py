@@ -203,12 +203,14 @@ class DataLoaders:
         """The class names: the attribute `vocab` or `classes` of the training dataset
 
         Raises:
-            AttributeError: the training dataset, a ..., has neither an attribute vocab nor classes: set one to the list of
-                class names
+            AttributeError: the training dataset, a ..., has neither an attribute vocab nor classes: assign the list of class
+                names, such as dls.train_ds.classes = ['cat', 'dog']
         """
         for name in ('vocab', 'classes'):
             if (names := getattr(self.train_ds, name, None)) is not None: return names
-        raise AttributeError(f'the training dataset, a {type(self.train_ds).__name__}, has neither an attribute vocab nor classes: set one to the list of class names')
+        raise AttributeError(
+            f"the training dataset, a {type(self.train_ds).__name__}, has neither an attribute vocab nor classes: assign "
+            "the list of class names, such as dls.train_ds.classes = ['cat', 'dog']")
 
     @property
     def c(self) -> int:
@@ -297,7 +299,8 @@ def _repr_html_(self: DataLoaders) -> str: return table_of(self.loaders, self._b
 # %% ../nbs/10_data.ipynb #2c74950c
 def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
     if missing := [k for k in targets if not hasattr(batch, k)]: raise KeyError(
-        f'the batch has no target {missing[0]!r}: a {type(batch).__name__} has no such attribute. Pass the name of one that it has as targets=')
+        f"the batch has no target {missing[0]!r}: a {type(batch).__name__} has no attribute of this name. Pass a name "
+        "that it has, as DataLoaders(..., targets='y')")
     return tuple(getattr(batch, k) for k in targets)
 
 # %% ../nbs/10_data.ipynb #ca58dc12

@@ -203,7 +203,7 @@ def run_batches(self: Loop) -> None:
     """Run the batches of the loader `dl`
 
     Raises:
-        ValueError: the training loader gave no batches: it should yield at least one in each epoch
+        ValueError: the training loader gave no batches: it should yield at least one in each epoch. Check its dataset
     """
     __tracebackhide__ = True
     n = self.n_iter = batches_in_phase(self)
@@ -217,7 +217,8 @@ def run_batches(self: Loop) -> None:
             self.one_batch(i, batch)
             batch = None                       # free it before the next one is loaded
             if self.fit_length and self.training and is_over(self): break
-        if i < 0 and self.training: raise ValueError('the training loader gave no batches: it should yield at least one in each epoch')
+        if i < 0 and self.training: raise ValueError(
+            'the training loader gave no batches: it should yield at least one in each epoch. Check its dataset')
         self.in_batch = False
     except Exception as e:
         self.note_place(e, i if batch is not None else i + 1)       # the batch, or the loading of the next one

@@ -430,9 +430,9 @@ def last(self: Recorder) -> Run:
     Returns:
         the latest run, the one under way included
     Raises:
-        AttributeError: nothing has been recorded yet: fit first
+        AttributeError: nothing has been recorded yet: call learn.fit(1) first
     """
-    if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
+    if not self.history.runs: raise AttributeError('nothing has been recorded yet: call learn.fit(1) first')
     return self.history.runs[-1]
 
 @patch

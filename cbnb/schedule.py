@@ -51,8 +51,8 @@ class ParamScheduler(Callback):
 
     def before_fit(self) -> None:
         if n_batches(self.learn.dls.train) is None and self.learn.fit_length is None: raise ValueError(
-            'a schedule needs to know how many batches an epoch has, and the training loader has no '
-            "length: wrap it in Batches(lambda: loader, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
+            "a schedule needs to know how many batches an epoch has, but the training loader has no length: wrap the "
+            "loader in Batches(lambda: loader, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
         self.places = [(*_place(self.learn, name, sched), sched) for name, sched in self.scheds.items()]
 
     def before_batch(self) -> None:
