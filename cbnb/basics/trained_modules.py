@@ -138,6 +138,7 @@ def reset_state(
         p.copy_(old)
         m._parameters[name] = p
     if changed: warn_user(
-        f'{type(model).__name__}.reset() changed the parameter{"s"*(len(changed) > 1)} {", ".join(dict.fromkeys(name for _, name, *_ in changed))}, which '
-        'would undo the training: the learner calls reset() before each run, for the state of recurrent models. The parameters were restored. '
-        'If your method is for something else, give it another name')
+        f"{type(model).__name__}.reset() changed the parameter{'s'*(len(changed) > 1)} "
+        f"{', '.join(dict.fromkeys(name for _, name, *_ in changed))}, which would undo the training, so they were "
+        "restored. The learner calls reset() before each run, for the state of recurrent models: if your method does "
+        "something else, give it another name")

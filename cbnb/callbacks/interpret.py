@@ -259,7 +259,8 @@ def class_names(learn: Learner, dl: Any, n: int, classes: Any) -> list[str]:
         return next(filter(None, found), None) or [str(i) for i in range(n)]
     if not hasattr(classes, '__len__'): raise TypeError(f'classes={classes!r} should be a list of names, one for each of the {n} outputs')
     names = _as_names(classes, n)
-    if names is None: raise ValueError(f'classes has {len(classes)} names, and the model has {n} outputs: pass one name for each output, in their order')
+    if names is None: raise ValueError(
+        f'classes has {len(classes)} names, but the model has {n} outputs: pass one name for each output, in their order')
     return names
 
 # %% ../../nbs/callbacks/interpret.ipynb #42b906c4
@@ -371,8 +372,9 @@ def predictions(learn: Learner, dl: Any = None, classes: Any = None, act: Callab
     preds, targets, losses = map(gather.gathered, (gather.preds, gather.targets, gather.losses))
     n = preds.shape[1] if isinstance(preds, Tensor) else 0 if gather.counts is None else len(gather.counts)
     if gather.task == 'classes' and targets is not None and len(targets) and (most := int(targets.max())) >= n: raise ValueError(
-        f"the targets go up to {most}, and the model has {n} outputs, so the outputs are not scores of classes 0 to {n - 1}: pass task='other', "
-        'or act=f, a function that returns a probability for each class')
+        f"the targets go up to {most}, but the model has {n} outputs, for the classes 0 to {n - 1}: check the targets. If "
+        "the outputs are not scores of classes, pass task='other', or act=f with a function that returns a probability "
+        "for each class")
     has_names = gather.task in ('classes', 'labels') or gather.counts is not None
     names = class_names(learn, source, n, classes) if has_names else list(map(str, classes or ()))
     found = Predictions(gather.task, preds, targets, None if gather.note else losses, gather.note, items, names, numbers)
@@ -489,12 +491,13 @@ class Interpretation:
     Args:
         found: the result of `predictions`
     Raises:
-        ValueError: an interpretation compares predictions with targets, and this loader has no targets: to show predictions
+        ValueError: an interpretation compares predictions with targets, but this loader has no targets: to show predictions
             alone, call learn.show_results()
     """
     def __init__(self, found: Predictions):
         if found.targets is None: raise ValueError(
-            'an interpretation compares predictions with targets, and this loader has no targets: to show predictions alone, call learn.show_results()')
+            'an interpretation compares predictions with targets, but this loader has no targets: to show predictions '
+            'alone, call learn.show_results()')
         self.found, self.task = found, found.task               # 'classes', 'labels', 'values', 'maps' or 'other'
         self.preds, self.targets = found.preds, found.targets   # one row per item: probabilities or values
         self.decoded = found.decoded                            # decoded predictions, in the form of `targets`
@@ -634,12 +637,13 @@ class Interpretation:
         Returns:
             for each bin: mean probability, share that is right, number of items
         Raises:
-            ValueError: the predictions are not probabilities, because the loss function does not determine an activation: pass
-                act=..., such as learn.interpret(act=lambda x: x.softmax(1))
+            ValueError: the predictions are not probabilities, because the loss function has no known activation: pass one, as
+                learn.interpret(act=lambda x: x.softmax(1))
         """
         self._need('calibration', 'classes')
         if not _are_probabilities(self.preds): raise ValueError(
-            'the predictions are not probabilities, because the loss function does not determine an activation: pass act=..., such as learn.interpret(act=lambda x: x.softmax(1))')
+            'the predictions are not probabilities, because the loss function has no known activation: pass one, as '
+            'learn.interpret(act=lambda x: x.softmax(1))')
         known = self.targets >= 0
         true, prob = self._true_and_prob(of)
         return calibration(true[known], prob[known], as_count(n_bins, 'n_bins', 1))
@@ -727,7 +731,7 @@ class Interpretation:
     def _need(self, what: str, *tasks: str) -> None:
         "Raise `ValueError` if the task of the model is not one of `tasks`"
         if self.task not in tasks or self.task == 'maps' and self.found.counts is None: raise ValueError(
-            f'{what} is for models that predict {" or ".join(t for t in tasks if t != "maps")}, and this one {_DOES[self.task]}')
+            f'{what} is for models that predict {" or ".join(t for t in tasks if t != "maps")}, but this model {_DOES[self.task]}')
 
     def _cells(self) -> tuple[Tensor, Tensor]:
         "Return the matrix cell of each item, and whether its prediction is wrong. Without a matrix, the cell is 1 for wrong labels and otherwise 0"

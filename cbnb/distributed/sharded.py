@@ -206,7 +206,7 @@ def _check_params(models: list[nn.Module], held: set[Tensor]) -> None:
             f'{type(first).__name__} and {type(m).__name__} share the parameter {name}, which can only be sharded in one of them: '
             'give each model its own parameter, or train with learn.distributed()')
     if held - set(owner): raise ValueError(
-        'an optimizer holds a parameter that is in no model: make it an attribute of a module')
+        'an optimizer holds a parameter that is in no model: assign the parameter to an attribute of a module')
 
 # %% ../../nbs/distributed/sharded.ipynb #55ece1fd
 def check_sharding(

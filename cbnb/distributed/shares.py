@@ -190,7 +190,7 @@ class Share:
 
     def __len__(self) -> int:
         n = self.length if self.divided else n_batches(self.dl)
-        if n is None: raise TypeError('this loader has no length: wrap it in Batches(lambda: loader, n_iter=...)')
+        if n is None: raise TypeError('this loader has no length: wrap the loader in Batches(lambda: loader, n_iter=...)')
         if self.divided: return n
         return n_steps(n, self.group.n, self.drop_last)
 

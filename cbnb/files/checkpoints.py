@@ -81,7 +81,7 @@ def read_manifest(
     if format == FORMAT and (missing := [k for k in ('files', 'saved', 'number', *needs) if k not in content]):
         raise _damaged(path, f'manifest.json has no {", ".join(missing)}')
     if format != FORMAT: raise ValueError(
-        f"{path} has format {format}, and this cbnb reads format {FORMAT}: install the version that wrote it")
+        f'{path} has format {format}, but this cbnb reads format {FORMAT}: install the version of cbnb that wrote it')
     return content
 
 def _damaged(path: str | Path, why: str) -> ValueError:
@@ -218,8 +218,8 @@ class _Writer:
         thread, self.thread = self.thread, None
         if thread is not None: thread.join()
         while self.failed: warn_user(
-            f'a checkpoint could not be written ({self.failed.pop()}): the fit goes on, earlier checkpoints '
-            'are unchanged, and the next one is written as planned')
+            f'a checkpoint could not be written ({self.failed.pop()}): the fit continues, earlier checkpoints are '
+            'unchanged, and the next one is written as planned')
 
     def _memory(self, i: int, t: Tensor) -> Tensor:
         "Return CPU memory for a copy of a tensor, reused from the last checkpoint if it fits"
@@ -284,7 +284,7 @@ class Resume:
         path: a checkpoint, or a folder of checkpoints; None: the folder of this fit
         allow: settings that may differ: model, loss, optimizer, data, n_epoch, schedule
     Raises:
-        ValueError: allow={allow}: ... should be among ...
+        ValueError: allow={allow} should only contain ..., not ...
     Example:
         from cbnb.toy import line_learner
         line_learner().fit(1, resume=True)                       # writes checkpoints
@@ -296,7 +296,7 @@ class Resume:
         self.path = None if path is None else Path(path)
         self.allow = {allow} if isinstance(allow, str) else set(allow)
         if unknown := self.allow - set(_MAY_DIFFER): raise ValueError(
-            f'allow={allow!r}: {", ".join(sorted(unknown))} should be among {", ".join(_MAY_DIFFER)}')
+            f'allow={allow!r} should only contain {", ".join(_MAY_DIFFER)}, not {", ".join(sorted(unknown))}')
 
 _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 
@@ -346,8 +346,9 @@ def _warn_of_losses(learn: Learner) -> None:
         if type(cb).__module__.startswith('cbnb.') or type(cb).state_dict is not Callback.state_dict: continue
         owned = [learn, *vars(learn).values(), *learn.cbs]
         if names := left_out(cb, owned, ('_made_with', '_shadows', *cb.no_state)): warn_user(
-            f'{type(cb).__name__}: checkpoints do not store {", ".join(names)}. If a resumed fit needs it, '
-            'define state_dict and load_state_dict; if not, name it in no_state')
+            f"{type(cb).__name__}: checkpoints do not store {', '.join(names)}. If a resumed fit needs "
+            f"{'them' if len(names) > 1 else 'it'}, define state_dict and load_state_dict in the class. Otherwise add the "
+            "name to its no_state")
 
 # %% ../../nbs/files/checkpoints.ipynb #1f3fd7c6
 def _warn_of_workers(dl: Any) -> None:
@@ -583,7 +584,8 @@ class Checkpoint(Callback):
         path, state = found
         differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state))
         if state['batch'] and 'data' in differs: raise ValueError(
-            f'{path} was saved in the middle of an epoch over other data, which cannot be continued: pass a checkpoint from the end of an epoch, as Resume(path, allow=...)')
+            f"{path} was saved in the middle of an epoch over other data, which cannot be continued: pass a checkpoint "
+            "from the end of an epoch, as Resume(path, allow='data')")
         if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
             f"{path} was saved in the middle of an epoch by {state.get('n_process')} processes with loaders of their own: "
             'resume in as many processes, or from a checkpoint at the end of an epoch')

@@ -504,7 +504,7 @@ def test_names_are_found_where_libraries_keep_them():
 def test_a_wrong_number_of_names_is_an_error():
     learn = classifier()
     for names in (["a", "b"], {0: "a", 1: "b"}, list("abcd")):
-        with pytest.raises(ValueError, match=f"classes has {len(names)} names, and the model has 3 outputs"):
+        with pytest.raises(ValueError, match=f"classes has {len(names)} names, but the model has 3 outputs"):
             learn.interpret(classes=names)
         with pytest.raises(ValueError, match="one name for each"):
             class_names(learn, learn.dls.valid, 3, names)

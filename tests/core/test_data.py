@@ -338,7 +338,7 @@ def test_a_dataset_that_ends_early_is_told_once():
         learn.fit(2)
         learn.fit(1)
     [said] = miscounts(caught)
-    assert "the training loader has a length of 16, and gave 2 batches" in said and "StopIteration" in said
+    assert "the training loader has a length of 16, but gave 2 batches" in said and "StopIteration" in said
     assert all(w.filename == __file__ for w in caught)
 
 
@@ -798,7 +798,7 @@ def test_inputs_and_targets():
     assert split_batch(Couple(1, 2), targets=("b",)) == (dict(a=1), (2,)) and split_batch(T, targets=("data",)) == ((T,), ())
     moves = Moves(y=1)
     assert split_batch(moves, targets=("y",)) == ((moves,), (1,))
-    with pytest.raises(KeyError, match="no target 'z': a Moves has no such attribute"):
+    with pytest.raises(KeyError, match="no target 'z': a Moves has no attribute of this name"):
         split_batch(moves, targets=("y", "z"))
     with pytest.raises(KeyError, match="no target 'z'. It has a, b"):
         split_batch(dict(a=1, b=2), targets=("a", "z"))

@@ -269,7 +269,7 @@ def test_nan_losses():
 def test_nothing_recorded_yet():
     learn = line_learner()
     for name in ("losses", "lrs", "values", "hps", "iters", "metric_names"):
-        with pytest.raises(AttributeError, match="nothing has been recorded yet"):
+        with pytest.raises(AttributeError, match="recorded yet"):
             getattr(learn.recorder, name)
     learn.validate()
     assert len(learn.recorder.history) == 0 and learn.recorder.history.to_dict() == {"runs": []}
