@@ -32,7 +32,8 @@ def held_by(owner: Any) -> dict[str, Any]:    # attribute -> value; 'name.0' or 
     found: dict[str, Any] = {}
     for name, v in getattr(owner, '__dict__', {}).items():
         several = v.items() if isinstance(v, dict) else enumerate(v) if isinstance(v, (list, tuple)) else None
-        found |= {name: v} if several is None else {f'{name}.{k}': value for k, value in several}
+        if several is None: found[name] = v
+        else: found |= {f'{name}.{k}': value for k, value in several}
     return found
 
 def _modules_in(owner: Any, name: str) -> Iterator[tuple[str, nn.Module]]:

@@ -33,8 +33,8 @@ class Averaged:
     def __init__(self, models: list[nn.Module]):
         params = _each_once([p for m in models for p in m.parameters()])
         if any(map(nn.parameter.is_lazy, params)): raise ValueError(
-            'EMA copies the weights, but the model has lazy layers, which have no weights yet: call model(x) with the '
-            'inputs x of a batch first')
+            'EMA copies the weights, but the model has lazy layers, which have no weights yet: call learn.to_dls_device() '
+            'and learn.model(learn.dls.one_batch()[0]) before the fit')
         self.params = [p for p in params if _is_real(p)]
         modules = _each_once([module for m in models for module in m.modules()])
         self.places = [(m._buffers, name) for m in modules for name, b in m._buffers.items() if _is_real(b)]
