@@ -232,14 +232,8 @@ class LabBook(Callback):
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
         RestorePoints.on_take_back = (*RestorePoints.on_take_back, self._taken_back)
 
-    @property
-    def run(self) -> Any:
-        """No attribute of a lab book, which handles no events and cannot be switched off
-
-        Returns:
-            type: ignore[override]
-        """
-        raise AttributeError
+    def _no_run(self) -> Any: raise AttributeError
+    run: Any = property(_no_run)      # it handles no events, so there is nothing to switch off
 
     def __getattr__(self, name: str) -> Any:
         with contextlib.suppress(AttributeError): return super().__getattr__(name)
