@@ -41,10 +41,9 @@ class Callback(Configured, Events):
     Raises:
         TypeError: {type(self)}({name}=...): no event is called {name}...
     Example:
-        class Clip(Callback):
-            run_valid, run_in = False, ('fit',)
-            def before_batch(self): pass
-            def before_epoch(self): pass
+        class PerItem(Callback):
+            @property
+            def per_item(self): return self.loss / self.bs
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         __call__ = _in_callback_list.__call__
@@ -131,21 +130,6 @@ class Callback(Configured, Events):
 
     def __str__(self) -> str: return type(self).__name__
 
-# %% ../nbs/02_callback.ipynb #b5847c36
-def _missing(obj: Callback, name: str) -> AttributeError:
-    rest = 'and it is not attached to a learner' if obj.learn is None else 'nor has its learner'
-    if name[:2] != '__' and hasattr(getattr(obj.learn, 'model', None), name):
-        rest += f'; the model has it: self.learn.model.{name}'
-    text = f'{type(obj).__name__} has no attribute {name!r}, {rest}'
-    return AttributeError(text, name=name, obj=obj)
-
-def _take_events(cls: type) -> None:
-    "In `class Mine(Callback, Mixin)`, let the mixin's methods replace the empty ones of `Events`"
-    for base in cls.__mro__[cls.__mro__.index(Events) + 1:]:
-        for name in vars(base).keys() & EVENTS:
-            if getattr(cls, name) is getattr(Events, name):
-                setattr(cls, name, vars(base)[name])
-
 # %% ../nbs/02_callback.ipynb #d9644f1e
 class _Table(dict[str, list[tuple[Any, Callable[[], Any]]]]):
     "Maps an event name to a list of `(callback, method)`, which it builds at the first lookup"
@@ -231,6 +215,21 @@ class CallbackList:
             except Exception as e:
                 e.add_note(f'in {type(cb).__name__}.{event_name}, {self.learn.where(event_name)}')
                 raise
+
+# %% ../nbs/02_callback.ipynb #b5847c36
+def _missing(obj: Callback, name: str) -> AttributeError:
+    rest = 'and it is not attached to a learner' if obj.learn is None else 'nor has its learner'
+    if name[:2] != '__' and hasattr(getattr(obj.learn, 'model', None), name):
+        rest += f'; the model has it: self.learn.model.{name}'
+    text = f'{type(obj).__name__} has no attribute {name!r}, {rest}'
+    return AttributeError(text, name=name, obj=obj)
+
+def _take_events(cls: type) -> None:
+    "In `class Mine(Callback, Mixin)`, let the mixin's methods replace the empty ones of `Events`"
+    for base in cls.__mro__[cls.__mro__.index(Events) + 1:]:
+        for name in vars(base).keys() & EVENTS:
+            if getattr(cls, name) is getattr(Events, name):
+                setattr(cls, name, vars(base)[name])
 
 # %% ../nbs/02_callback.ipynb #e517ea23
 _glosses = ''.join(f'\n- `{name}`: {getattr(Events, name).__doc__}' for name in EVENTS)

@@ -73,18 +73,18 @@ class Metric:
     _name: str | None = None
     def reset(self) -> None:
         "Discard all accumulated batches"
-        raise NotImplementedError(f'{type(self).__name__} needs a method reset')
+        raise NotImplementedError(f'{type(self).__name__} has no method reset: define reset(self)')
     def accumulate(self, learn: Any) -> None:
         """Add the current batch, whose predictions are `learn.pred` and whose targets are `learn.yb`
 
         Args:
             learn: the learner
         """
-        raise NotImplementedError(f'{type(self).__name__} needs a method accumulate')
+        raise NotImplementedError(f'{type(self).__name__} has no method accumulate: define accumulate(self, learn)')
     @property
     def value(self) -> Any:
         "The result as a number or a scalar tensor, or None without batches"
-        raise NotImplementedError(f'{type(self).__name__} needs a property value')
+        raise NotImplementedError(f'{type(self).__name__} has no property value: define it with @property')
     def set_indexes(self, indexes: Iterable[int | str | tuple[Any, ...]]) -> Self:
         """Choose the outputs that the metric compares, by number, name or path, as in `metric_on`
 
@@ -178,7 +178,7 @@ class AvgLoss(Metric):
     def accumulate(self, learn: Any) -> None:
         loss = learn.pred if self.chosen_outputs else learn.loss
         if loss is None: raise ValueError(
-            'the step computes no loss, so AvgLoss has nothing to average: choose an output with AvgLoss().set_indexes([...])')
+            'the step computes no loss, so AvgLoss has nothing to average: choose the output to average, as AvgLoss().set_indexes([0])')
         if not (n := find_bs((learn.yb, learn.xb))): return
         loss = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(one_number(self.name, loss)))
         self.mean.add(loss, n if self.chosen_outputs else getattr(learn, 'loss_weight', n))

@@ -59,7 +59,8 @@ class Entry:
 
     def begin(self) -> None:
         "Start the record of the run that has begun"
-        if not (runs := self.new_runs()): return self.book._warn('a record has the values of the Recorder, and this learner has no Recorder: pass cbs=Recorder()')
+        if not (runs := self.new_runs()): return self.book._warn(
+            'nothing is recorded, because this learner has no Recorder: call learn.add_cb(Recorder)')
         with self.book._warned():
             self.git = GitStatus()
             run, now = runs[-1], time.time()
@@ -134,7 +135,8 @@ def _words(tags: str | Iterable[str] | None) -> str:
     if tags is None or isinstance(tags, str): return tags or ''
     words = list(tags) if isinstance(tags, Iterable) else [tags]
     for word in words:
-        if not isinstance(word, str) or len(word.split()) != 1: raise ValueError(f"tags={tags!r} should be words: pass 'baseline small' or ['baseline', 'small']")
+        if not isinstance(word, str) or len(word.split()) != 1: raise ValueError(
+            f"tags={tags!r}: each tag should be one word, as in 'baseline small' or ['baseline', 'small']")
     return ' '.join(words)
 
 _ENDS = threading.RLock()       # fits in several threads end one after another: a connection is for one thread at a time
@@ -300,7 +302,8 @@ class LabBook(Callback):
     def _warned(self) -> Iterator[None]:
         "Context manager that turns an error into a warning, because a record is no reason for a fit to fail"
         try: yield
-        except Exception as e: self._warn(f'{self.folder} could not be written ({type(e).__name__}: {e}). The fit goes on, and the next write includes these rows')
+        except Exception as e: self._warn(
+            f'{self.folder} could not be written ({type(e).__name__}: {e}). The fit continues, and the next write includes these rows')
 
     def _warn(self, text: str) -> None:
         "Warn once"
@@ -597,7 +600,8 @@ def delete(self: LabBook, *numbers: int, confirm: bool = False) -> None:
     """
     runs = [self[number] for number in numbers]
     labels = ', '.join(run.label for run in runs)
-    if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(f'{", ".join(busy)} is still running: stop it first')
+    if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(
+        f'{", ".join(busy)} {"is" if len(busy) == 1 else "are"} still running: stop the fit, and then delete the run')
     if not confirm: raise ValueError(f'delete would permanently remove {labels} from {self.folder}: pass confirm=True')
     with opened(self.file) as db, transaction(db): db.executemany('DELETE FROM runs WHERE id=?', [(run.id,) for run in runs])
     for run in runs:

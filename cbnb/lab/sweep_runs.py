@@ -68,7 +68,8 @@ class Space:
             if not low < high or values[2:] and low <= 0: raise ValueError(f"{name}={values!r}: a range should be (low, high) or (low, high, 'log'), with low < high, and for 'log' with low above 0")
         elif not values: raise ValueError(f'{name}=[] has no values: list at least one')
         elif len({str(word_of(v)) for v in values}) < len(values): raise ValueError(
-            f'{name} has several values that the table would show as {str(word_of(values[0]))!r}: pass strings as values, and choose by string in the function for make')
+            f'{name} has several values that the table would show as {str(word_of(values[0]))!r}: pass different strings '
+            'instead, and choose the value by its string in the function for make')
 
     def grid(self) -> list[dict[str, Any]] | None:
         "Return all combinations. None: there is a range"
@@ -117,7 +118,8 @@ class Grid:
     "Gives the combinations of a sweep in random order, or random values of its ranges"
     def __init__(self, space: Space, n: int | None, seed: int, prune: bool) -> None:
         rng, grid = random.Random(seed), space.grid()
-        if grid is None and n is None: raise ValueError('a range has infinitely many values: pass n, the number of runs')
+        if grid is None and n is None: raise ValueError(
+            'a range has infinitely many values: pass the number of runs, such as n=20')
         if grid is not None: rng.shuffle(grid)
         self.points = grid[:n] if grid is not None else [space.draw(rng) for _ in range(n or 0)]
         self.halving = Halving(len(self)) if prune else None
@@ -396,7 +398,9 @@ class Runner:
             undo.callback(save_rng(getattr(self.learn.dls, 'loaders', [])))
             return
         point = RestorePoints(self.learn).take(self.learn, 'sweep()')
-        if point.restore is None: raise RuntimeError(f'sweep restores the learner after each run, and its state could not be kept: {point.why}. Pass make=, a function that returns a new learner')
+        if point.restore is None: raise RuntimeError(
+            f'sweep could not keep the state of the learner that it restores after each run: {point.why}. Pass make=, a '
+            'function that returns a new learner')
         self.restore = point.restore
         undo.set(self.learn.runs, 'is_open', True)         # the fits need no restore points of their own
 
@@ -423,7 +427,7 @@ class Runner:
         fitted = {name: value for name, value in point.items() if name not in self.made}
         with learn.added_cbs(self.cbs):
             if not hasattr(learn, 'recorder'): raise ValueError(
-                'a sweep compares the values of the Recorder, and this learner has no Recorder: pass cbs=Recorder() to sweep')
+                'a sweep compares the values of the Recorder, but this learner has no Recorder: pass cbs=Recorder() to sweep')
             before = len(learn.recorded_runs())
             try: _quiet_fit(learn, self.method, self.n_epoch, fitted, [trial])
             finally: runs += learn.recorded_runs()[before:]

@@ -503,7 +503,7 @@ def test_weights_of_a_fit_that_failed_and_of_another_book(tmp_path):
     assert book[1].weights == {}
     (book.folder / "weights" / "2").write_text("in the way")
     book.weights = "last"
-    with pytest.warns(UserWarning, match="The fit goes on"):
+    with pytest.warns(UserWarning, match="The fit continues"):
         wave_learner().fit(1)
     book.close()
     assert book[2].status == "done"

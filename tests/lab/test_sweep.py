@@ -191,7 +191,7 @@ def test_what_cannot_be_swept_is_said_before_the_first_run():
         learn.sweep(dict(lrr=[0.1]), 2)
     with pytest.raises(ValueError, match="pass n_epoch"):
         learn.sweep(dict(lr=[0.1]))
-    with pytest.raises(ValueError, match="pass n, the number of runs"):
+    with pytest.raises(ValueError, match="pass the number of runs, such as n=20"):
         learn.sweep(dict(lr=(0.1, 1.0)), 2)
     with pytest.raises(ValueError, match="several values that the table would show as"):
         Space(dict(loss=[nn.MSELoss(), nn.MSELoss()]))
