@@ -48,7 +48,7 @@ def split_batch(
 
 def _split_by_name(held: dict[str, Any], targets: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Any, ...]]:
     if missing := [k for k in targets if k not in held]: raise KeyError(
-        f'the batch has no target {missing[0]!r}. It has {", ".join(map(str, held))}: pass one of these as targets=')
+        f"the batch has no target {missing[0]!r}. It has {', '.join(map(str, held))}: pass one of these, as DataLoaders(..., targets='y')")
     return {k: v for k, v in held.items() if k not in targets}, tuple(held[k] for k in targets)
 
 # %% ../nbs/10_data.ipynb #286e22cb

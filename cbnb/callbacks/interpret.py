@@ -656,10 +656,11 @@ def show_items(self: Interpretation, indices: Sequence[int], return_fig: bool | 
     Returns:
         the figure with `return_fig=True`, otherwise None
     Raises:
-        IndexError: show_items({indices}): there are ..., numbered from 0, and none has the number ...
+        IndexError: show_items({indices}): there is no item ..., because there are ..., numbered from 0
     """
     n, indices = len(self.found.preds), [indices] if isinstance(indices, int) else list(indices)
-    if bad := [i for i in indices if not -n <= i < n]: raise IndexError(f'show_items({indices}): there are {plural(n, "item")}, numbered from 0, and none has the number {bad[0]}')
+    if bad := [i for i in indices if not -n <= i < n]: raise IndexError(
+        f'show_items({indices}): there is no item {bad[0]}, because there are {plural(n, "item")}, numbered from 0')
     return show_cards([self.found.card(int(i)) for i in indices], plural(len(indices), 'item'), return_fig)
 
 # %% ../../nbs/callbacks/interpret.ipynb #71daf5e7

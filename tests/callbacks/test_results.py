@@ -972,6 +972,6 @@ def test_what_interpret_is_given_by_mistake():
         learn.interpret(classes=7)
     found = learn.interpret(classes=["a\nb", "c"])
     assert found.classes == ["a b", "c"]
-    with pytest.raises(IndexError, match="there are 12 items, numbered from 0, and none has the number 9999"):
+    with pytest.raises(IndexError, match="there is no item 9999, because there are 12 items"):
         found.show_items([3, 9999])
     found.show_items(3, return_fig=True)
