@@ -382,7 +382,7 @@ def losses_chart(run: Run, more: Mapping[str, Any] = {}, asks: str = '') -> str:
     return chart(loss_lines(run), **losses_layout(run), points=KEPT_STEPS, digits=4, smoothing=run.beta, tools=('smooth', 'log_y'),
                  still_points=20 if runs_scripts() else 50, more=more, asks=asks)
 
-KEPT_STEPS = 200      # steps of a finished fit that its output keeps
+KEPT_STEPS = 175      # steps of a finished fit that its output keeps
 
 # %% ../../nbs/display/progress.ipynb #425816a6
 def picture_so_far(run: Run) -> str:    # HTML, or ''
