@@ -7079,4 +7079,5 @@ d = { 'settings': { 'branch': 'main',
                            'cbnb.undo.UndoStack.enter_context': ('undo.html#undostack.enter_context', 'cbnb/undo.py'),
                            'cbnb.undo.UndoStack.push': ('undo.html#undostack.push', 'cbnb/undo.py'),
                            'cbnb.undo.UndoStack.set': ('undo.html#undostack.set', 'cbnb/undo.py'),
-                           'cbnb.undo._forget': ('undo.html#_forget', 'cbnb/undo.py')}}}
+                           'cbnb.undo._homes': ('undo.html#_homes', 'cbnb/undo.py'),
+                           'cbnb.undo._put_back': ('undo.html#_put_back', 'cbnb/undo.py')}}}

@@ -22,10 +22,10 @@ class UndoStack(ExitStack):
     def set(self, obj: Any, name: str, value: Any) -> None:
         "Set `obj.name` to `value` until the end of the block, and then restore it"
         # a value that only the class has is not kept: it counts again when that of `obj` is deleted
-        is_kept = name in vars(obj) or isinstance(getattr(type(obj), name, None), property)
+        home = next((held for held in _homes(obj) if name in held), None)
         with interrupts_wait():
-            if is_kept: self.callback(setattr, obj, name, getattr(obj, name))
-            else: self.callback(_forget, obj, name)
+            if isinstance(getattr(type(obj), name, None), property): self.callback(setattr, obj, name, getattr(obj, name))
+            else: self.callback(_put_back, obj, name, home, None if home is None else home[name])
             setattr(obj, name, value)
 
     def callback(self, f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[..., Any]:
@@ -48,4 +48,13 @@ class UndoStack(ExitStack):
             exc.add_note(f'another error was raised while undoing what the run had changed: {failed!r}')
             return False
 
-def _forget(obj: Any, name: str) -> None: vars(obj).pop(name, None)
+def _homes(obj: Any) -> list[dict[str, Any]]:
+    "Return the dicts with the attributes of an object: its own, and for a module of torch those of parameters, buffers and children"
+    own = vars(obj)
+    return [own, *(own[name] for name in ('_parameters', '_buffers', '_modules') if isinstance(own.get(name), dict))]
+
+def _put_back(obj: Any, name: str, home: dict[str, Any] | None, value: Any) -> None:
+    for held in _homes(obj):
+        if held is not home: held.pop(name, None)
+    if home is vars(obj): setattr(obj, name, value)
+    elif home is not None: home[name] = value

@@ -1,5 +1,6 @@
 """What a run must put back, however it ends: learning rate sweeps, errors, interrupts, nested runs."""
 
+import contextlib
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb
 from cbnb.dialects import mindspore
+from cbnb.undo import UndoStack
 from helpers import IN_BATCH, RUN_EVENTS, RaiseIn, ab, exact, line_batches, line_learner, listener, noting, same_bits, seed
 
 SILENT = types.MappingProxyType(dict(show_plot=False))
@@ -834,3 +836,22 @@ def test_a_mindspore_callback_that_leaves_the_model_in_eval_mode():
     with pytest.warns(UserWarning, match="switched the modes back"):
         learn.fit(1)
     assert modes == [True] * 4
+
+
+@pytest.mark.parametrize("name", ["weight", "running_mean", "layer", "plain", "missing"])
+@pytest.mark.parametrize("kind", ["parameter", "module", "number"])
+def test_an_attribute_of_a_module_goes_back_to_where_it_was(name, kind):
+    model = nn.BatchNorm1d(2)
+    model.layer, model.plain = nn.ReLU(), torch.relu
+    before = {held: dict(vars(model)[held]) for held in ("_parameters", "_buffers", "_modules")}
+    plain = {k for k in vars(model) if k[0] != "_"}
+    state = model.state_dict().keys()
+    value = dict(parameter=nn.Parameter(torch.ones(2)), module=nn.Tanh(), number=3)[kind]
+    with contextlib.suppress(TypeError), UndoStack() as undo:  # torch refuses a number in place of a parameter
+        undo.set(model, name, value)
+        assert getattr(model, name) is value
+    for held, was in before.items():
+        now = vars(model)[held]
+        assert now.keys() == was.keys() and all(now[k] is was[k] for k in was)
+    assert {k for k in vars(model) if k[0] != "_"} == plain and (name != "plain" or model.plain is torch.relu)
+    assert model.state_dict().keys() == state
