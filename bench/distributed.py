@@ -1,6 +1,6 @@
 """What training in several processes costs.
 
-python bench/distributed.py             one process, and two with gloo: two minutes
+python bench/distributed.py             two processes with gloo, a step of about 6 ms: two minutes
 python bench/distributed.py --scaling   steps of torch's DistributedDataParallel on 1, 2 and 4 processes: the numbers in nbs/guides/scaling.ipynb
 """
 
@@ -94,8 +94,8 @@ def loader(n_batches, width):
     return DataLoader(Rows(), ITEMS, collate_fn=lambda batch: batch)
 
 
-def fit_rank(rounds=60, n_batches=60, width=256):
-    """In each of two processes: a loop with bare DDP, and a fit with `distributed`, by turns; wall and CPU milliseconds of a batch."""
+def fit_rank(width, rounds, n_batches=60, few=10):
+    """In each of two processes, by turns: a loop with bare DDP, a fit with `distributed`, and one with few batches; wall and CPU milliseconds."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -117,9 +117,11 @@ def fit_rank(rounds=60, n_batches=60, width=256):
             nn.functional.mse_loss(wrapped(x), y).backward()
             opt.step()
 
-    learn = cbnb.Learner(cbnb.DataLoaders(dl, device="cpu"), other, nn.MSELoss(), opt_func=torch.optim.SGD, lr=1e-3)
+    long, short = (cbnb.DataLoaders(each, device="cpu") for each in (dl, loader(few * dist.get_world_size(), width)))
+    learn = cbnb.Learner(long, other, nn.MSELoss(), opt_func=torch.optim.SGD, lr=1e-3)
 
-    def with_learner():
+    def with_learner(dls):
+        learn.dls = dls
         with learn.no_logging(), learn.no_bar(), learn.distributed():
             learn.fit(1)
 
@@ -127,28 +129,33 @@ def fit_rank(rounds=60, n_batches=60, width=256):
         dist.barrier()
         start, used = time.perf_counter(), time.process_time()
         f()
-        return [1000 * spent / n_batches for spent in (time.perf_counter() - start, time.process_time() - used)]
+        return [1000 * spent for spent in (time.perf_counter() - start, time.process_time() - used)]
 
-    found = []
+    found, contestants = [], (bare, lambda: with_learner(long), lambda: with_learner(short))
     for i in range(rounds + 1):
-        first, second = (bare, with_learner)[:: 1 if i % 2 else -1]
-        found.append([timed(first), timed(second)][:: 1 if i % 2 else -1])
+        order = (0, 1, 2) if i % 2 else (2, 1, 0)
+        times = {k: timed(contestants[k]) for k in order}
+        found.append([times[k] for k in range(3)])
     if dist.get_rank() == 0:
-        print(json.dumps(found[1:]))
+        print(json.dumps(dict(n_batches=n_batches, few=few, rounds=found[1:])))
     dist.destroy_process_group()
 
 
-def two_processes():
-    found = json.loads(in_processes(2, "--fit"))
-    print("| two processes | ms a batch | quietest tenth | x | half of the rounds |\n|---|---|---|---|---|")
+def two_processes(width, rounds):
+    found = json.loads(in_processes(2, "--fit", "--width", str(width), "--rounds", str(rounds)))
+    n, few = found["n_batches"], found["few"]
+    print(f"width {width}, {rounds} rounds; ms a batch in a fit of {n} batches; the beginning and the end of a fit, and a further batch")
+    print("| two processes | median | quietest tenth | x | half of the rounds | a fit, ms | a batch, ms |\n|---|---|---|---|---|---|---|")
     for what, of in enumerate(("time", "CPU time")):
-        bare, ours = ([row[who][what] for row in found] for who in (0, 1))
+        bare, ours, short = ([row[who][what] for row in found["rounds"]] for who in (0, 1, 2))
         low, middle, high = statistics.quantiles([b / a for a, b in zip(bare, ours)], n=4)
         quiet = [statistics.quantiles(each, n=10)[0] for each in (bare, ours)]
-        print(f"| bare DDP, {of} | {statistics.median(bare):.2f} | {quiet[0]:.2f} | | |")
+        batch = statistics.median((all_of - some) / (n - few) for all_of, some in zip(ours, short))
+        fit = statistics.median(some - few * (all_of - some) / (n - few) for all_of, some in zip(ours, short))
+        print(f"| bare DDP, {of} | {statistics.median(bare) / n:.2f} | {quiet[0] / n:.2f} | | | | |")
         print(
-            f"| `learn.distributed()`, {of} | {statistics.median(ours):.2f} | {quiet[1]:.2f} (x {quiet[1] / quiet[0]:.2f}) "
-            f"| {middle:.2f} | {low:.2f} to {high:.2f} |"
+            f"| `learn.distributed()`, {of} | {statistics.median(ours) / n:.2f} | {quiet[1] / n:.2f} (x {quiet[1] / quiet[0]:.2f}) "
+            f"| {middle:.2f} | {low:.2f} to {high:.2f} | {fit:.1f} | {batch:.2f} |"
         )
 
 
@@ -207,18 +214,19 @@ def scaling(rounds):
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("--scaling", action="store_true", help="steps of torch alone")
-    args.add_argument("--rounds", type=int, default=3)
+    args.add_argument("--rounds", type=int, help="default: 60, and 3 with --scaling")
+    args.add_argument("--width", type=int, default=448, help="of the layers; 448: a step of about 6 ms")
     args.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     args.add_argument("--fit", action="store_true", help=argparse.SUPPRESS)
     found = args.parse_args()
     if found.rank:
         one_rank()
     elif found.fit:
-        fit_rank()
+        fit_rank(found.width, found.rounds)
     elif found.scaling:
-        scaling(found.rounds)
+        scaling(found.rounds or 3)
     else:
-        two_processes()
+        two_processes(found.width, found.rounds or 60)
         one_process()
 
 

@@ -25,7 +25,7 @@ from .events import (  # noqa: F401 (those that are not used here may be importe
 # %% ../nbs/02_callback.ipynb #b6416a57
 PURPOSES = ('fit', 'validate', 'preds', 'lr_find')         # the purposes of a run of the loop
 _SWITCHES = ('order', 'run', 'run_train', 'run_valid', 'run_in')
-_LISTS = frozenset(['learn', 'name', *_SWITCHES, *EVENTS])       # assigning one of these changes which callbacks are called
+_CHANGES_CALLS = frozenset(['learn', 'name', *_SWITCHES, *EVENTS])       # assigning one of these changes which callbacks are called
 
 # %% ../nbs/02_callback.ipynb #12840ef3
 from typing import TYPE_CHECKING, Any
@@ -41,10 +41,9 @@ class Callback(Configured, Events):
     Raises:
         TypeError: {type(self)}({name}=...): no event is called {name}...
     Example:
-        class Clip(Callback):
-            run_valid, run_in = False, ('fit',)
-            def before_batch(self): pass
-            def before_epoch(self): pass
+        class PerItem(Callback):
+            @property
+            def per_item(self): return self.loss / self.bs
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         __call__ = _in_callback_list.__call__
@@ -63,7 +62,7 @@ class Callback(Configured, Events):
     method_checks: ClassVar[tuple[Callable[[str, Any, str], None], ...]] = ()     # called with the name of each method, the method, and a name for messages
     attribute_checks: ClassVar[tuple[Callable[[Any, str], None], ...]] = ()       # called with the callback and the name of a new attribute
     _switches = _SWITCHES
-    _special = _LISTS                  # assigning to one of these does more than store a value
+    _special = _CHANGES_CALLS          # assigning to one of these does more than store a value
 
     def __init__(self, **events: Callable[[Any], Any]):
         for name, f in events.items():
@@ -76,9 +75,9 @@ class Callback(Configured, Events):
         if not cls.__module__.startswith('cbnb.'):                  # a test checks the callbacks of cbnb
             for name, f in vars(cls).items():
                 for check in cls.method_checks: check(name, f, f'{cls.__name__}.{name}')
-        _take_events(cls)
+        _take_events(cls)                                           # of a mixin, see below
         setters = {name for base in cls.__mro__ for name, v in vars(base).items() if hasattr(type(v), '__set__')}
-        cls._special = _LISTS | setters            # a property handles the assignment in its own setter
+        cls._special = _CHANGES_CALLS | setters    # a property handles the assignment in its own setter
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(type(self), name):                   # a property failed: raise its own error
@@ -96,7 +95,7 @@ class Callback(Configured, Events):
             return
         object.__setattr__(self, name, value)
         if self.learn is None: return
-        if name in _LISTS: getattr(self.learn, 'cbs_changed', lambda: None)()
+        if name in _CHANGES_CALLS: getattr(self.learn, 'cbs_changed', lambda: None)()
         else:
             for check in self.attribute_checks: check(self, name)
 
@@ -130,21 +129,6 @@ class Callback(Configured, Events):
         return snake_name(type(self))
 
     def __str__(self) -> str: return type(self).__name__
-
-# %% ../nbs/02_callback.ipynb #b5847c36
-def _missing(obj: Callback, name: str) -> AttributeError:
-    rest = 'and it is not attached to a learner' if obj.learn is None else 'nor has its learner'
-    if name[:2] != '__' and hasattr(getattr(obj.learn, 'model', None), name):
-        rest += f'; the model has it: self.learn.model.{name}'
-    text = f'{type(obj).__name__} has no attribute {name!r}, {rest}'
-    return AttributeError(text, name=name, obj=obj)
-
-def _take_events(cls: type) -> None:
-    "In `class Mine(Callback, Mixin)`, let the mixin's methods replace the empty ones of `Events`"
-    for base in cls.__mro__[cls.__mro__.index(Events) + 1:]:
-        for name in vars(base).keys() & EVENTS:
-            if getattr(cls, name) is getattr(Events, name):
-                setattr(cls, name, vars(base)[name])
 
 # %% ../nbs/02_callback.ipynb #d9644f1e
 class _Table(dict[str, list[tuple[Any, Callable[[], Any]]]]):
@@ -187,6 +171,7 @@ class CallbackList:
         self.learn, self.version = learn, 0
         self.all: list[Callback] = []
         self.names: dict[str, Callback] = {}
+        # of other pages
         self.shown: dict[str, Any] = {}        # name -> object, see `show` in 12_callback_list
         self.blocks: list[Any] = []            # (begin, end) of `with` blocks that are open, see 12_callback_list
         self.wrappers: list[Callable[..., Callable[[], Any]]] = []     # (callback, method, event, training) -> the method to call instead
@@ -231,6 +216,21 @@ class CallbackList:
             except Exception as e:
                 e.add_note(f'in {type(cb).__name__}.{event_name}, {self.learn.where(event_name)}')
                 raise
+
+# %% ../nbs/02_callback.ipynb #b5847c36
+def _missing(obj: Callback, name: str) -> AttributeError:
+    rest = 'and it is not attached to a learner' if obj.learn is None else 'nor has its learner'
+    if name[:2] != '__' and hasattr(getattr(obj.learn, 'model', None), name):
+        rest += f'; the model has it: self.learn.model.{name}'
+    text = f'{type(obj).__name__} has no attribute {name!r}, {rest}'
+    return AttributeError(text, name=name, obj=obj)
+
+def _take_events(cls: type) -> None:
+    "In `class Mine(Callback, Mixin)`, let the mixin's methods replace the empty ones of `Events`"
+    for base in cls.__mro__[cls.__mro__.index(Events) + 1:]:
+        for name in vars(base).keys() & EVENTS:
+            if getattr(cls, name) is getattr(Events, name):
+                setattr(cls, name, vars(base)[name])
 
 # %% ../nbs/02_callback.ipynb #e517ea23
 _glosses = ''.join(f'\n- `{name}`: {getattr(Events, name).__doc__}' for name in EVENTS)

@@ -80,7 +80,8 @@ def fit_opt(
     if yours and of_model and not shares_params(opt, learn.model, outside.values()):
         raise ValueError('the optimizer holds no parameter of learn.model: make it from learn.model.parameters()')
     if needs_closure(opt) and type(step).step is Step.step: raise TypeError(
-        f'{type(opt).__name__} evaluates the loss several times in a step: pass train_step=ClosureStep() to the learner')
+        f'{type(opt).__name__} evaluates the loss several times in a step: pass Learner(..., train_step=ClosureStep()), '
+        'of cbnb.callbacks.steps')
 
 # %% ../nbs/16_fit_opt.ipynb #8767ab87
 def add_params(

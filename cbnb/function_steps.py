@@ -175,7 +175,9 @@ def as_step(
     if isinstance(step, type): raise TypeError(
         f'{name} is the class {step.__name__}: pass an instance, {step.__name__}(...)')
     if all(hasattr(step, part) for part in ('predict', 'loss', 'backward', 'step', 'zero_grad')):
-        raise TypeError(f'{name}={step!r} has the methods of a step: derive its class from Step')
+        raise TypeError(
+            f'{name}={step!r} has the methods of a step, but its class does not inherit from Step: write class '
+            f'{type(step).__name__}(Step)')
     if callable(step): return LossStep(step) if name == 'train_step' else CallStep(step)
     raise TypeError(f'{name}={step!r} is not a step: pass a Step, or a function of the whole batch')
 

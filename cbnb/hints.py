@@ -58,8 +58,10 @@ def keep_modes(
         if model.training is not at_start:
             for m, training in modes: m.training = training
             made, call = ('eval', 'train') if at_start else ('train', 'eval')
-            warn_user(f'a callback, or the model itself, called model.{made}() in the middle of {learn.where(event.before_train)}, and did not call '
-                  f'model.{call}() afterwards: the learner switched the model back before the next batch')
+            warn_user(
+                f'a callback, or the model itself, called model.{made}() in the middle of '
+                f'{learn.where(event.before_train)}, but did not call model.{call}() afterwards: the learner switched the '
+                f'modes back before the next batch. Call model.{call}() at the end of that code')
         yield batch.pop()
 
 # %% ../nbs/hints.ipynb #98ee7fa5
@@ -103,8 +105,9 @@ def _warn_of_length(learn: Loop, said: int, gave: int) -> None:
     if any(dl is learn.dl for dl in named): return
     named.append(learn.dl)
     why = 'its __len__ is wrong' if gave > said else 'a StopIteration in the dataset ends it early, or its __len__ is wrong'
-    warn_user(f'the {"training" if learn.training else "validation"} loader has a length of {said}, and '
-          f'gave {plural(gave, "batch")}: {why}; schedules use that length')
+    warn_user(
+        f'the {"training" if learn.training else "validation"} loader has a length of {said}, but gave '
+        f'{plural(gave, "batch")}: {why}. Schedules use the length')
 
 # %% ../nbs/hints.ipynb #115b3ec3
 def warn_of_pct_train(
@@ -115,8 +118,8 @@ def warn_of_pct_train(
     for cb in learn.cbs:
         events = [] if type(cb).__module__.startswith('cbnb.') else filter(None, map(cb.method, EVENTS))
         if any('pct_train' in getattr(getattr(f, '__code__', None), 'co_names', ()) for f in events): warn_user(
-            f'{cb} reads pct_train, and the training loader has no length, so pct_train changes only between epochs: '
-            'wrap the loader, as Batches(lambda: loader, n_iter=...), or read learn.train_iter')
+            f'{cb} reads pct_train, but the training loader has no length, so pct_train changes only between epochs: wrap '
+            'the loader, as Batches(lambda: loader, n_iter=...), or read learn.train_iter')
 
 def warn_of_processes(
     learn: Any,      # the learner
@@ -133,8 +136,8 @@ def warn_of_empty_validation(
     "Warn if a validation loader is empty, because its columns of the table stay blank. An empty list of batches is left out: it can only be meant"
     sets = getattr(learn.dls, 'valid_sets', {}) if learn.purpose == 'fit' else {}
     if empty := [name for name, dl in sets.items() if n_batches(dl) == 0 and not isinstance(dl, list)]: warn_user(
-        f'the validation loader {empty[0]!r} is empty, so it gives no loss and no metrics: look at how its items are chosen, and leave out '
-        'drop_last=True, which drops a set that is smaller than one batch')
+        f'the validation loader {empty[0]!r} is empty, so it gives no loss and no metrics: check its dataset, and whether '
+        'drop_last=True drops the only batch')
 
 def warn_of_no_rate(
     learn: Any,      # the learner
@@ -367,11 +370,11 @@ def check_method(
     if name in EVENTS: return _check_parameters(f, what)
     if not callable(f) or name.startswith('_'): return
     if re.fullmatch(_FOREIGN, name): raise TypeError(
-        f'{what} is not an event of this Callback, and would never be called. '
-        'In a class written for fastai v1 or MindSpore, leave out the base class, '
-        'or use the Callback of cbnb.dialects.fastai_v1 or .mindspore. '
-        'In one for Keras, Lightning or transformers, define methods such as before_fit, after_batch and after_epoch, and read the state from self. '
-        'Pass a training_step to Learner as train_step, and what configure_optimizers makes as opt_func')
+        f'{what} is not an event of this Callback, so it would never be called: ' + (
+        'pass a training_step as Learner(..., train_step=f), and an optimizer as opt_func'
+        if name in ('training_step', 'validation_step', 'test_step', 'configure_optimizers') else
+        'define methods such as before_fit, after_batch and after_epoch, which read the state from self. '
+        'For a callback of fastai v1 or MindSpore, use the Callback of cbnb.dialects.fastai_v1 or cbnb.dialects.mindspore'))
     if near := nearest(name, EVENTS, cutoff=0.85): raise TypeError(
         f'{what} is not an event and would never be called: did you mean {near!r}? '
         '(A helper method may keep such a name with a leading underscore.)')

@@ -88,7 +88,8 @@ class MidEpochValidation(Callback):
     def before_fit(self) -> None:
         every, total = self.learn.valid_every, self._planned()
         if total is not None and total < every.duration.n and getattr(self.learn.dls, 'valid', None) is not None: warn_user(
-            f'valid_every={str(every)!r} is longer than this fit of {plural(total, every.duration.unit)}: nothing is validated. Pass a shorter interval')
+            f'valid_every={str(every)!r} is longer than this fit of {plural(total, every.duration.unit)}, so nothing is '
+            'validated: pass a shorter interval')
 
     def _planned(self) -> int | None:
         "Return the number of steps or updates of the fit, or None if it is not known"

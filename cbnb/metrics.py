@@ -73,18 +73,18 @@ class Metric:
     _name: str | None = None
     def reset(self) -> None:
         "Discard all accumulated batches"
-        raise NotImplementedError(f'{type(self).__name__} needs a method reset')
+        raise NotImplementedError(f'{type(self).__name__} has no method reset: define reset(self)')
     def accumulate(self, learn: Any) -> None:
         """Add the current batch, whose predictions are `learn.pred` and whose targets are `learn.yb`
 
         Args:
             learn: the learner
         """
-        raise NotImplementedError(f'{type(self).__name__} needs a method accumulate')
+        raise NotImplementedError(f'{type(self).__name__} has no method accumulate: define accumulate(self, learn)')
     @property
     def value(self) -> Any:
         "The result as a number or a scalar tensor, or None without batches"
-        raise NotImplementedError(f'{type(self).__name__} needs a property value')
+        raise NotImplementedError(f'{type(self).__name__} has no property value: define it with @property')
     def set_indexes(self, indexes: Iterable[int | str | tuple[Any, ...]]) -> Self:
         """Choose the outputs that the metric compares, by number, name or path, as in `metric_on`
 
@@ -102,7 +102,7 @@ class Metric:
     @name.setter
     def name(self, name: str) -> None: self._name = name
     def __repr__(self) -> str: return f'{type(self).__name__}({self.name})'
-    def __copy__(self) -> Self:
+    def __copy__(self) -> Self:                  # each phase in progress needs a metric of its own
         new = object.__new__(type(self))
         vars(new).update({k: _own(v) for k, v in vars(self).items()})
         return new
@@ -160,11 +160,11 @@ class AvgMetric(MeanMetric):
         self.is_first = False
         with noting(self.name, pred, *yb), torch.no_grad(): value = one_number(self.name, watched(pred, *yb))
         if self.batch_weight is not None: return self.mean.add(value, self.batch_weight(pred, *yb))
-        kept, n = function.kept(pred, *yb), find_bs((yb, learn.xb))
+        kept, n = function.kept(pred, *yb), find_bs((yb, learn.xb))      # which targets are not ignored, and the number of items
         if function.ignores: return self.mean.add(value, n if kept is None else kept.sum())
         self.mean.add(value, n)
         if kept is not None and function.averaging.labels_may_count:
-            self.mean_of_labels.add(value, kept.sum())
+            self.mean_of_labels.add(value, kept.sum())      # `value` chooses, when `averaging` has compared
             self.has_labels = True
         with torch.no_grad():      # one process alone might call a function that exchanges numbers
             if not function.pairs.said and n_processes() == 1: function.averaging.compare(self.name, f, value, kept, pred, *yb)
@@ -178,7 +178,7 @@ class AvgLoss(Metric):
     def accumulate(self, learn: Any) -> None:
         loss = learn.pred if self.chosen_outputs else learn.loss
         if loss is None: raise ValueError(
-            'the step computes no loss, so AvgLoss has nothing to average: choose an output with AvgLoss().set_indexes([...])')
+            'the step computes no loss, so AvgLoss has nothing to average: choose the output to average, as AvgLoss().set_indexes([0])')
         if not (n := find_bs((learn.yb, learn.xb))): return
         loss = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(one_number(self.name, loss)))
         self.mean.add(loss, n if self.chosen_outputs else getattr(learn, 'loss_weight', n))

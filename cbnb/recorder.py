@@ -53,7 +53,7 @@ class Recorder(Callback):
         valid_metrics: whether to record the validation loss and the metrics of validation
         beta: weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
     Example:
-        from cbnb.all import *
+        from cbnb.all import *                    # the recorder of the package, with the methods below
         from cbnb.toy import line_learner
         learn = line_learner(cbs=Recorder, default_cbs=False)
         learn.fit(2)
@@ -70,9 +70,12 @@ class Recorder(Callback):
         def _add_to_phase(self) -> None: ...
         def _open_row(self, mid_epoch: bool=...) -> Any: ...
         def _fill_train(self, whole: bool=...) -> None: ...
-        def _fill_valid(self, values: list[float | None], parts: dict[str, float | None], mean: MeanLoss) -> None: ...
         def _write_row(self, complete: bool, shown: bool=...) -> None: ...
+        def _fill_valid(self, phase: PhaseMetrics, values: list[float | None], parts: dict[str, float | None]) -> None: ...
+        def _look_at_valid_loss(self, value: float | None, mean: MeanLoss) -> None: ...
+        def _end_row_early(self) -> None: ...
         def _is_written(self) -> bool: ...
+        def _complete_row(self) -> None: ...
         def _note_parts(self) -> None: ...
         def look_for_nan(self, wait: bool=...) -> None: ...
         def track(self, name: str) -> None: ...
@@ -153,11 +156,6 @@ class Recorder(Callback):
 
 # %% ../nbs/08_recorder.ipynb #5cd3c1f2
 @patch
-def before_train(self: Recorder) -> None:
-    "Count the training batches from here"
-    self.train.batch, self.train.recorded = self.learn.train_iter, None
-
-@patch
 def before_step(self: Recorder) -> None:
     "Read the hyper-parameters that the update is going to use"
     group, now = self.learn.opt.param_groups[-1], self.values_now      # the list stays: an assignment to a callback costs more
@@ -167,24 +165,13 @@ def before_step(self: Recorder) -> None:
         now.append(value if isinstance(value, (float, int)) or not isinstance(value, Tensor) else value.detach().clone())     # an optimizer may change a tensor in place
 
 @patch
-def after_cancel_step(self: Recorder) -> None:
-    "Read the hyper-parameters if an earlier callback cancelled the update"
-    if not self.values_now: self.before_step()
-
-@patch
-def after_cancel_batch(self: Recorder) -> None:
-    "Read the hyper-parameters, or note that a validation batch has no loss"
-    if self.row is not None and self.learn.training: self.after_cancel_step()
-    if self.phases and not self.learn.training and self.learn.loss is None: self.phases[-1].cancelled = True
-
-@patch
 def after_batch(self: Recorder) -> None:
     "Append the loss and the hyper-parameters of a training batch. Add a validation batch to its phase"
     learn = self.learn
     if not learn.training: return self._add_to_phase()
     if self.row is None: return                 # a single batch, outside a fit
     train, loss = self.train, learn.loss
-    train.batch, train.recorded = learn.train_iter, learn.iter
+    train.batch, train.recorded = learn.train_iter, learn.iter      # the batch that was recorded last
     if not self.values_now: self.before_step()     # a batch without an update
     if loss is not None:
         for (column, _, _), value in zip(self.places, self.values_now): column.append(value)
@@ -213,44 +200,22 @@ def _add_to_phase(self: Recorder) -> None:
     "Add a validation batch, unless it was cancelled before its loss, or has no targets"
     if not self.phases: return
     learn, phase = self.learn, self.phases[-1]
-    cancelled, phase.cancelled = phase.cancelled, False
+    cancelled, phase.cancelled = phase.cancelled, False             # set by `after_cancel_batch`
     if learn.loss is not None or not cancelled and (learn.yb or learn.step_result is not None): phase.add(learn)
 
 @patch
 def after_validate(self: Recorder) -> None:
-    "End the phase: write its values into the row, or set them as the result of `validate`. In the middle of an epoch, also write the row"
+    "End the phase: write its values into the row, or set them as the result of `validate`"
     learn = self.learn
     if not self.phases or self.phases[-1].run is not learn.undo: return      # cancelled before `before_validate` of the recorder
     phase = self.phases.pop()
     if self.train_is_late: self.train.send()
-    phase.send()                                      # the last copy: the others are complete when it is
-    values, parts, logged = phase.values(), phase.part_values(), phase.part_values(logged=True)
+    phase.send()                                      # copies end in order: to wait for this one is enough
+    values, parts = phase.values(), phase.part_values()
     if self.train_is_late: self._fill_train()
-    if learn.purpose != 'fit':
-        learn.final_record = [*values, *parts.values()]
-        return
-    if self.columns.valid: self._fill_valid(values, parts, phase.loss)
-    for name, value in logged.items(): self.row[self.columns.heading((learn.valid_set, name), self.history[-1], self.row, logged=True)] = value
-    if not learn.ends_row: return
-    self._fill_train()
-    self._write_row(complete=False)
-    self._open_row(mid_epoch=True)
-
-# %% ../nbs/08_recorder.ipynb #ebbe3cb3
-@patch
-def after_epoch(self: Recorder) -> None:
-    "Write the row of the epoch"
-    if self.learn.purpose != 'fit': return
-    self._fill_train()
-    if not self._is_written(): return self._write_row(complete=True)
-    last = self.history[-1].epochs[-1]                 # its last batch was validated
-    for name, mean in self.train.logged.items(): last[self.columns.heading(name, self.history[-1], last, logged=True)] = mean.value(everywhere=False)
-    self.row, self.new_row, last['complete'] = None, False, True
-
-@patch
-def after_fit(self: Recorder) -> None:
-    "Look for nan among the losses that have reached the CPU"
-    if self.learn.purpose == 'fit' and self.history.runs: self.look_for_nan(wait=False)
+    if learn.purpose == 'fit': self._fill_valid(phase, values, parts)
+    else: learn.final_record = [*values, *parts.values()]
+    if learn.ends_row: self._end_row_early()
 
 # %% ../nbs/08_recorder.ipynb #0866ef9a
 @patch
@@ -266,7 +231,6 @@ def _open_row(self: Recorder,
     self.row = dict.fromkeys(['epoch', 'step', *self.columns.names])
     return self.row
 
-# %% ../nbs/08_recorder.ipynb #41f09794
 @patch
 def _fill_train(self: Recorder,
     whole: bool = True,     # whether all processes have come here
@@ -284,19 +248,6 @@ def _fill_train(self: Recorder,
     self.look_for_nan()
     if whole or n_processes() == 1: row.update(zip(self.columns.train[1:], train.metric_values()))
     train.metrics = ()                           # they were read, which other processes did at the same time
-
-# %% ../nbs/08_recorder.ipynb #df52046a
-@patch
-def _fill_valid(self: Recorder, values: list[float | None], parts: dict[str, float | None], mean: MeanLoss) -> None:
-    "Write the loss, the metrics and the parts of a validation phase into the row"
-    number = self.learn.valid_set
-    self.row.update(zip(self.columns.valid[number*len(values):], values))
-    for name, value in parts.items(): self.row[self.columns.heading((number, name), self.history[-1], self.row)] = value
-    if self.told_of_nan or values[0] is None or abs(values[0]) < float('inf'): return
-    self.told_of_nan = True
-    why = ('look for nan and inf in the inputs and targets of the validation set' if any(mean.weights.read()) else
-           'no target of the validation set counts in it, because all are ignored (ignore_index) or have the weight 0')
-    say(f'the validation loss of epoch {self.learn.epoch} is {values[0]}, and the training losses of this fit are finite: {why}')
 
 # %% ../nbs/08_recorder.ipynb #c0f2c059
 @patch
@@ -317,12 +268,72 @@ def _write_row(self: Recorder, complete: bool, shown: bool = True) -> None:
     learn.logger(self.last_log)
 
 @patch
+def after_epoch(self: Recorder) -> None:
+    "Write the row of the epoch"
+    if self.learn.purpose != 'fit': return
+    self._fill_train()
+    if self._is_written(): self._complete_row()
+    else: self._write_row(complete=True)
+
+# %% ../nbs/08_recorder.ipynb #df52046a
+@patch
+def _fill_valid(self: Recorder, phase: PhaseMetrics, values: list[float | None], parts: dict[str, float | None]) -> None:
+    "Write the loss, the metrics and the parts of a validation phase into the row"
+    number, run, heading = self.learn.valid_set, self.history[-1], self.columns.heading
+    logged = phase.part_values(logged=True)
+    if self.columns.valid:
+        self.row.update(zip(self.columns.valid[number*len(values):], values))
+        for name, value in parts.items(): self.row[heading((number, name), run, self.row)] = value
+        self._look_at_valid_loss(values[0], phase.loss)
+    for name, value in logged.items(): self.row[heading((number, name), run, self.row, logged=True)] = value
+
+@patch
+def _look_at_valid_loss(self: Recorder, value: float | None, mean: MeanLoss) -> None:
+    if self.told_of_nan or value is None or abs(value) < float('inf'): return
+    self.told_of_nan = True
+    why = ('look for nan and inf in the inputs and targets of the validation set' if any(mean.weights.read()) else
+           'no target of the validation set counts in it, because all are ignored (ignore_index) or have the weight 0')
+    say(f'the validation loss of epoch {self.learn.epoch} is {value}, and the training losses of this fit are finite: {why}')
+
+# %% ../nbs/08_recorder.ipynb #47e5cf4b
+@patch
+def _end_row_early(self: Recorder) -> None:
+    "Write a row in the middle of an epoch, and open the next one"
+    self._fill_train()
+    self._write_row(complete=False)
+    self._open_row(mid_epoch=True)
+
+@patch
 def _is_written(self: Recorder) -> bool:
     "Return whether the row in the middle of an epoch, which was written last, has all batches of this epoch"
     run, row = self.history[-1], self.row
     last = run.epochs[-1] if run.epochs else {}
     no_values = row is None or all(row[name] is None for name in self.columns.valid)
     return bool(last.get('mid_epoch')) and no_values and (last['epoch'], last['step']) == (self.learn.epoch, run.n_steps)
+
+@patch
+def _complete_row(self: Recorder) -> None:
+    "Make the last row, whose validation came after the last batch of the epoch, that of the whole epoch"
+    last = self.history[-1].epochs[-1]
+    for name, mean in self.train.logged.items(): last[self.columns.heading(name, self.history[-1], last, logged=True)] = mean.value(everywhere=False)
+    self.row, self.new_row, last['complete'] = None, False, True
+
+# %% ../nbs/08_recorder.ipynb #250436df
+@patch
+def before_train(self: Recorder) -> None:
+    "Count the training batches from here"
+    self.train.batch, self.train.recorded = self.learn.train_iter, None
+
+@patch
+def after_cancel_step(self: Recorder) -> None:
+    "Read the hyper-parameters if an earlier callback cancelled the update"
+    if not self.values_now: self.before_step()
+
+@patch
+def after_cancel_batch(self: Recorder) -> None:
+    "Read the hyper-parameters, or note that a validation batch has no loss"
+    if self.row is not None and self.learn.training: self.after_cancel_step()
+    if self.phases and not self.learn.training and self.learn.loss is None: self.phases[-1].cancelled = True
 
 # %% ../nbs/08_recorder.ipynb #65f01cc5
 @patch
@@ -351,6 +362,11 @@ def look_for_nan(self: Recorder, wait: bool = True) -> None:
            'no update came before it, so it is the data, the weights or the loss function')
     say(f'the loss is {raw[step]} since step {step} of this fit (epoch {self.learn.epoch}, training batch {step - self.first_step}): '
         f'{why}. cbs=TerminateOnNaN() stops such a fit before the weights are changed, and finds the layer or the item')
+
+@patch
+def after_fit(self: Recorder) -> None:
+    "Look for nan among the losses that have reached the CPU"
+    if self.learn.purpose == 'fit' and self.history.runs: self.look_for_nan(wait=False)
 
 # %% ../nbs/08_recorder.ipynb #f2991248
 @patch
@@ -414,9 +430,9 @@ def last(self: Recorder) -> Run:
     Returns:
         the latest run, the one under way included
     Raises:
-        AttributeError: nothing has been recorded yet: fit first
+        AttributeError: nothing has been recorded yet: call learn.fit(1) first
     """
-    if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
+    if not self.history.runs: raise AttributeError('nothing has been recorded yet: call learn.fit(1) first')
     return self.history.runs[-1]
 
 @patch

@@ -1,6 +1,7 @@
 """How a notebook reads, in figures: for orientation, no quotas.
 
-    python tools/reading.py                     a line for each notebook, and sums: the core, each room, all; then the package
+    python tools/reading.py                     a line for each notebook, and sums: the core, each room, all; then the package, and
+                                                what a first reading of the numbered pages takes: each up to "In detail"
     python tools/reading.py nbs/0*.ipynb        of these
 
 Words are those of Markdown cells. Lines are those of code that are not empty. A cell is exported if it has `#| export`; an example
@@ -9,6 +10,7 @@ is a code cell that readers see, and an exported cell with a definition is follo
 
 import argparse
 import ast
+import itertools
 import re
 import statistics
 from collections import Counter
@@ -19,6 +21,7 @@ from pathlib import Path
 from notebooks import LIB, NBS, default_module, directives, is_exported, is_hidden, notebook_paths, read, show, without_directives
 
 _WORD = re.compile(r"[^\W\d_][\w'-]*")
+LAST_OF_THE_HOUR = 11  # the number of the last page of the core that a newcomer reads: later ones are looked up
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _HEAD = f"{'':44} {'words':>6} {'exported':>8} {'median':>6} {'p95':>4} {'> 25':>5} {'asserts':>7} {'followed':>8}"
 
@@ -50,9 +53,11 @@ class Figures:
         )
 
 
-def figures(path: Path) -> Figures:
-    """The figures of one notebook."""
+def figures(path: Path, to_detail: bool = False) -> Figures:
+    """The figures of one notebook; with `to_detail`, of what comes before its heading "In detail"."""
     found, cells = Figures(), read(path).cells
+    if to_detail:
+        cells = list(itertools.takewhile(lambda cell: not cell.source.startswith("## In detail"), cells))
     found.words = sum(
         len(_WORD.findall(re.sub(r"```.*?```", "", cell.source, flags=re.DOTALL))) for cell in cells if cell.cell_type == "markdown"
     )
@@ -123,6 +128,12 @@ def package(modules: Iterable[Path], core: set[str]) -> str:
     return f"lines of code: core {code['core']:,}, package {code['package']:,}; docstrings {docs:,}; {classes} classes, {rungs} rungs"
 
 
+def first_reading(paths: Iterable[Path]) -> str:
+    """How much a first reading of pages is, in words and lines of exported code."""
+    each = [figures(path, to_detail=True) for path in paths]
+    return f"first reading of {len(each)} pages: {sum(f.words for f in each):,} words, {sum(sum(f.exported) for f in each):,} lines of code"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks (all of them if none is named)")
@@ -131,3 +142,5 @@ if __name__ == "__main__":
     if not chosen:
         numbered = {f"{default_module(read(path))}".rpartition(".")[2] for path in notebook_paths() if group(path) == "core"}
         print(package([path for path in sorted(LIB.rglob("*.py")) if is_exported(path) and path.name[0] != "_"], numbered))
+        hour = [path for path in notebook_paths() if group(path) == "core" and int(path.name[:2]) <= LAST_OF_THE_HOUR]
+        print(first_reading(hour))

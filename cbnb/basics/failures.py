@@ -136,9 +136,11 @@ def note_fix(e: BaseException, batch: Any,    # the batch as the loader returned
         'this optimizer computes the loss itself: pass train_step=ClosureStep() of cbnb.callbacks.steps to the learner')
     if not isinstance(e, (TypeError, ValueError, RuntimeError, IndexError, AttributeError)): return
     if (text := _text_labels(batch)) is not None and isinstance(e, (TypeError, AttributeError)): return e.add_note(
-        f'the targets are texts, such as {text!r}: let the dataset return numbers, such as classes.index(label), where classes lists all labels')
+        f'the targets are strings, such as {text!r}: let the dataset return numbers, such as classes.index(label), where '
+        'classes lists all labels')
     if (kind := _array_of(batch)) is not None: return e.add_note(
-        f'the batch holds a {kind}, and most models take tensors: convert it with torch.as_tensor(x, dtype=torch.float32)')
+        f'the batch contains values of type {kind}, but most models take tensors: convert them with torch.as_tensor(x, '
+        'dtype=torch.float32)')
     for pattern, fix in _FIXES:
         if re.search(pattern, str(e)): return e.add_note(fix)
 

@@ -46,7 +46,7 @@ class Batches:
     def __iter__(self) -> Iterator: return iter(self.make())
     def __len__(self) -> int:
         if self.n_iter is not None: return self.n_iter
-        raise TypeError('this loader has no length: pass Batches(make, n_iter=...)')
+        raise TypeError('this loader has no length: pass the number of batches of an epoch, as Batches(make, n_iter=100)')
 
 # %% ../../nbs/basics/loaders.ipynb #325ac23e
 def n_batches(dl: Any) -> int | None:    # None if the loader has no length
@@ -107,8 +107,9 @@ def as_loader(
     if (remedy := _items_remedy(dl, single)) is not None: raise TypeError(remedy)
     if callable(dl) and not iterable: return Batches(dl)
     if isinstance(dl, Iterator):
-        raise TypeError(f'a {kind} can be iterated only once, and each epoch iterates again: '
-                        'pass a list, a DataLoader, or a function that returns a fresh iterator')
+        raise TypeError(
+            f'a {kind} can be iterated only once, but each epoch iterates again: pass a list, a DataLoader, or a function '
+            'that returns a fresh iterator')
     if not iterable: raise TypeError(
         f'a {kind} is not a data loader: pass a DataLoader, or another iterable of batches')
     return dl
@@ -312,8 +313,9 @@ def _check_no_columns(ds: Any) -> None:
     differ = len({(str(part.dtype), len(part.shape)) for part in parts}) > 1
     if not same or isinstance(ds, list) and not differ: return
     shapes = ' and '.join(str(tuple(part.shape)) for part in parts)
-    raise TypeError(f'a {kind} of arrays of shapes {shapes} holds inputs and targets, and is not a dataset: '
-                    'pass TensorDataset(x, y), with tensors x and y')
+    raise TypeError(
+        f'a {kind} of arrays of shapes {shapes} holds inputs and targets, but is not a dataset: pass TensorDataset(x, y), '
+        'with tensors x and y')
 
 # %% ../../nbs/basics/loaders.ipynb #446625ce
 _SIZES = dict(batch_size='bs', batchsize='bs', train_bs='bs', workers='num_workers', n_workers='num_workers') | dict.fromkeys(

@@ -325,8 +325,8 @@ def split_result(
     numbers: dict[Any, Any] = {k: v for k, v in entries.items() if is_number(v)}
     rest = {k: v for k, v in entries.items() if k not in numbers and v is not None}
     if needs_loss and 'loss' not in entries and len(numbers) > 1: raise TypeError(
-        f'a dict with the numbers {", ".join(map(str, numbers))} has no entry "loss": add the number to train, such as '
-        'dict(loss=total, ...). The other entries become columns. For one optimizer per loss, use MultiLossStep')
+        f'the returned dict has the numbers {", ".join(map(str, numbers))}, but no entry "loss": add the number to train, '
+        'such as dict(loss=total, ...). The other entries become columns. For one optimizer per loss, use MultiLossStep')
     name = 'loss' if 'loss' in entries or not needs_loss else next(iter(numbers), None)
     loss = numbers.pop(name, None)
     if needs_loss and loss is None: loss = rest.pop('loss', None)
@@ -352,8 +352,9 @@ def as_loss(value: Any, training: bool,    # whether the loss will be differenti
         raise TypeError(f'{source} returned a {type(value).__name__} ({value!r}), not a tensor: compute it from the predictions without item() or float()')
     if value.ndim == 0 or not training: return value
     if value.numel() == 1: return value.reshape(())
-    raise ValueError(f'{source} returned a tensor of shape {tuple(value.shape)}; '
-                     'training needs one number: take the mean over the batch, as loss.mean() or reduction="mean"')
+    raise ValueError(
+        f'{source} returned a tensor of shape {tuple(value.shape)}, but training needs one number: take the mean over the '
+        'batch, as loss.mean() or reduction="mean"')
 
 # %% ../../nbs/basics/losses.ipynb #9ef0bb8f
 def loss_and_parts(found: Any, training: bool,    # whether the loss will be differentiated

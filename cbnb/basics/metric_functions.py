@@ -52,7 +52,7 @@ def one_number(
     if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value.item()    # numpy numbers and arrays
     if isinstance(value, Tensor) and value.numel() == 1: return value.reshape(())
     hint = 'does it lack a `return`?' if value is None else hint
-    raise TypeError(f'metric {name!r} returned {_described(value)}; it should return one number: {hint}')
+    raise TypeError(f'metric {name!r} returned {_described(value)}, but it should return one number: {hint}')
 
 def _described(value: Any) -> str:
     "Describe a value that is not a number, for an error message"

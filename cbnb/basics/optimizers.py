@@ -281,7 +281,8 @@ class MultiOptimizer(Optimizer):
         opts: optimizers over different parameters
     Raises:
         ValueError: MultiOptimizer got no optimizers: pass a list of them
-        TypeError: {opt} is not an optimizer: pass torch optimizers
+        TypeError: {opt} is not an optimizer: pass a list of optimizers, such as
+            MultiOptimizer([torch.optim.AdamW(model.parameters())])
         ValueError: opts[{first}] and opts[{i}] hold the same parameter: pass it to only one of them
     Example:
         import torch
@@ -293,7 +294,8 @@ class MultiOptimizer(Optimizer):
         self.optimizers = list(opts) if isinstance(opts, Iterable) else [opts]
         if not self.optimizers: raise ValueError('MultiOptimizer got no optimizers: pass a list of them')
         for opt in self.optimizers:
-            if not hasattr(opt, 'param_groups'): raise TypeError(f'{opt!r} is not an optimizer: pass torch optimizers')
+            if not hasattr(opt, 'param_groups'): raise TypeError(
+                f'{opt!r} is not an optimizer: pass a list of optimizers, such as MultiOptimizer([torch.optim.AdamW(model.parameters())])')
         owner: dict[int, int] = {}
         for i, p in ((i, p) for i, opt in enumerate(self.optimizers) for group in opt.param_groups for p in group['params']):
             if (first := owner.setdefault(id(p), i)) != i:
@@ -346,13 +348,14 @@ class MultiOptimizer(Optimizer):
         Args:
             state_dict: a state that `state_dict` returned
         Raises:
-            ValueError: the saved optimizer has groups of ... parameters, and this one has groups of ...: make the optimizers
-                with the same groups
+            ValueError: the saved optimizer has groups of ... parameters, but this one has groups of ...: make the optimizers
+                with the groups that they had
         """
         mine, groups = self.param_groups, list(state_dict['param_groups'])
         sizes = [[len(g['params']) for g in some] for some in (groups, mine)]
         if sizes[0] != sizes[1]: raise ValueError(
-            f'the saved optimizer has groups of {sizes[0]} parameters, and this one has groups of {sizes[1]}: make the optimizers with the same groups')
+            f'the saved optimizer has groups of {sizes[0]} parameters, but this one has groups of {sizes[1]}: make the '
+            'optimizers with the groups that they had')
         parts, first = [], 0
         for opt in self.optimizers:
             own = [groups.pop(0) for _ in opt.param_groups]

@@ -15,6 +15,7 @@ import reprlib
 import types
 from collections.abc import Iterable
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 # %% ../../nbs/basics/settings.ipynb #a8984e5a
 import torch
@@ -43,9 +44,17 @@ class Configured:
     def __repr__(self) -> str: return f'{type(self).__name__}({_shown_arguments(self)})'
 
 # %% ../../nbs/basics/settings.ipynb #18575018
+_signatures: WeakKeyDictionary[Any, inspect.Signature] = WeakKeyDictionary()
+
+def _signature(f: Any) -> inspect.Signature:
+    "Return the signature of a function. It is kept as long as the function, because a fit asks for those of its callbacks"
+    if not inspect.isfunction(f): return inspect.signature(f)
+    if (found := _signatures.get(f)) is None: found = _signatures[f] = inspect.signature(f)
+    return found
+
 def _passed(obj: Any) -> inspect.BoundArguments:
     args, kwargs = obj._made_with
-    bound = inspect.signature(type(obj).__init__).bind_partial(obj, *args, **kwargs)
+    bound = _signature(type(obj).__init__).bind_partial(obj, *args, **kwargs)
     bound.apply_defaults()
     return bound
 

@@ -32,7 +32,8 @@ def held_by(owner: Any) -> dict[str, Any]:    # attribute -> value; 'name.0' or 
     found: dict[str, Any] = {}
     for name, v in getattr(owner, '__dict__', {}).items():
         several = v.items() if isinstance(v, dict) else enumerate(v) if isinstance(v, (list, tuple)) else None
-        found |= {name: v} if several is None else {f'{name}.{k}': value for k, value in several}
+        if several is None: found[name] = v
+        else: found |= {f'{name}.{k}': value for k, value in several}
     return found
 
 def _modules_in(owner: Any, name: str) -> Iterator[tuple[str, nn.Module]]:
@@ -137,6 +138,7 @@ def reset_state(
         p.copy_(old)
         m._parameters[name] = p
     if changed: warn_user(
-        f'{type(model).__name__}.reset() changed the parameter{"s"*(len(changed) > 1)} {", ".join(dict.fromkeys(name for _, name, *_ in changed))}, which '
-        'would undo the training: the learner calls reset() before each run, for the state of recurrent models. The parameters were restored. '
-        'If your method is for something else, give it another name')
+        f"{type(model).__name__}.reset() changed the parameter{'s'*(len(changed) > 1)} "
+        f"{', '.join(dict.fromkeys(name for _, name, *_ in changed))}, which would undo the training, so they were "
+        "restored. The learner calls reset() before each run, for the state of recurrent models: if your method does "
+        "something else, give it another name")

@@ -48,7 +48,8 @@ def a_pair(
     got = (*(learn.pred if isinstance(learn.pred, (tuple, list)) else (learn.pred,)), *learn.yb)
     if len(got) == 2 and all(isinstance(t, Tensor) for t in got): return got[0], got[1]
     advice = which_part(learn.pred) or 'choose two, such as metric_on(metric, 0, 1), or give AccumMetric a function of all of them'
-    raise TypeError(f'metric {name!r} compares one prediction and one target, and got {", ".join(map(kind_of, got))}: {advice}')
+    raise TypeError(
+        f'metric {name!r} compares one prediction and one target, but got {", ".join(map(kind_of, got))}: {advice}')
 
 # %% ../../nbs/callbacks/accum_metric.ipynb #7cb6a7db
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = dict(

@@ -33,7 +33,8 @@ class Averaged:
     def __init__(self, models: list[nn.Module]):
         params = _each_once([p for m in models for p in m.parameters()])
         if any(map(nn.parameter.is_lazy, params)): raise ValueError(
-            'EMA needs the shapes of all weights, and the model has lazy layers: pass one batch through it first')
+            'EMA copies the weights, but the model has lazy layers, which have no weights yet: call learn.to_dls_device() '
+            'and learn.model(learn.dls.one_batch()[0]) before the fit')
         self.params = [p for p in params if _is_real(p)]
         modules = _each_once([module for m in models for module in m.modules()])
         self.places = [(m._buffers, name) for m in modules for name, b in m._buffers.items() if _is_real(b)]
@@ -60,7 +61,7 @@ class EMA(Callback):
         warmup: use a lower decay in the first updates, which helps in short fits
         apply: leave the average in the model after the fit; False: leave the current weights
     Raises:
-        ValueError: decay={decay} should be at least 0 and below 1
+        ValueError: decay={decay} should be at least 0 and below 1, such as 0.999
     Example:
         from cbnb.toy import close, line_learner
         learn, valid = line_learner(cbs=EMA(0.5, warmup=False)), []
@@ -77,7 +78,7 @@ class EMA(Callback):
 
     @hinted
     def __init__(self, decay: float = 0.999, warmup: bool = True, apply: bool = True):
-        if not 0 <= decay < 1: raise ValueError(f'decay={decay!r} should be at least 0 and below 1')
+        if not 0 <= decay < 1: raise ValueError(f'decay={decay!r} should be at least 0 and below 1, such as 0.999')
         self.decay, self.warmup, self.apply = float(decay), warmup, apply
 
     @contextmanager
@@ -119,7 +120,8 @@ class EMA(Callback):
         learn = self.learn
         if learn.purpose != 'fit': return
         if sum(isinstance(cb, EMA) and cb.run for cb in learn.cbs) > 1: raise ValueError(
-            'two EMA callbacks would both swap the weights: keep one (learn.remove_cb), or set run = False on the other')
+            'this fit has two EMA callbacks, which would both swap the weights: remove one with learn.remove_cb(cb), or '
+            'switch it off with cb.run = False')
         averaged = Averaged(owned_by_steps(learn)[1])
         self.means = [t.detach().clone() for t in averaged.tensors()]
         self.n_updates, self.weights, self.cancelled = 0, None, False

@@ -87,8 +87,8 @@ def _dataset_of(dl: Any) -> Any:
     "Return the dataset of a loader. If it is not a map-style dataset (with `__len__` and `__getitem__`), raise `ValueError`"
     dataset = getattr(dl, 'dataset', None)
     if dataset is None or not hasattr(dataset, '__len__') or not hasattr(dataset, '__getitem__'): raise ValueError(
-        f'the training loader is a {type(dl).__name__} without a dataset that can be indexed, so cbnb cannot '
-        'make batches of other sizes: use DataLoaders.from_datasets, or a DataLoader over such a dataset')
+        f'the training loader is a {type(dl).__name__} without a dataset that can be indexed, so cbnb cannot make batches '
+        'of other sizes: pass DataLoaders.from_datasets(train, valid) with datasets that have __len__ and __getitem__')
     return dataset
 
 def _batch_of(dl: Any, n: int, each: Callable[[int], Any] = lambda i: None) -> Any:

@@ -299,7 +299,7 @@ def _check_model(model: Any) -> None:
     "Raise `TypeError` or `ValueError` for a model that cannot be compiled in place"
     kind = type(model).__name__
     if not isinstance(model, nn.Module): raise TypeError(
-        f'Compile needs an nn.Module, and the model is a {kind}: pass torch.compile(f) to the learner, without Compile')
+        f'Compile needs an nn.Module, but the model is a {kind}: pass torch.compile(f) to the learner, without Compile')
     if hasattr(model, '_orig_mod') or model._compiled_call_impl is not None: raise ValueError(
         f'the model is compiled already: pass the learner the plain {type(getattr(model, "_orig_mod", model)).__name__}, '
         'or leave Compile out')
@@ -351,9 +351,10 @@ def _pred_and_loss(model: nn.Module, loss_func: Callable[..., Tensor]) -> Callab
 def _use_step(learn: Learner, call: _Call) -> None:
     "Replace the plain steps of the learner by compiled ones until the fit ends. For a custom step, raise `ValueError`"
     if type(step := learn.train_step) is not Step: raise ValueError(
-        f"what='step' compiles the predictions and the loss of the plain step, and this learner has a "
+        "what='step' compiles the predictions and the loss of the plain step, but this learner has a "
         f"{type(step).__name__}: pass what='model' to compile only the model")
-    if learn.loss_func is None: raise ValueError("what='step' compiles the loss function, and the learner has none: pass loss_func to the learner, or what='model'")
+    if learn.loss_func is None: raise ValueError(
+        "what='step' compiles the loss function, but the learner has none: pass loss_func to the learner, or what='model'")
     learn.undo.set(learn, 'chooses_eval_step', learn.chooses_eval_step)      # assigning a step changes it
     for name in ('eval_step', 'train_step'):
         if type(getattr(learn, name)) is Step: learn.undo.set(learn, name, CompiledStep(call))
@@ -362,8 +363,8 @@ def _use_step(learn: Learner, call: _Call) -> None:
 def _with_graphs(settings: dict[str, Any]) -> dict[str, Any]:
     "Return the settings with which torch.compile records CUDA graphs. If another backend or mode is set, raise `ValueError`"
     if settings['backend'] != 'inductor' or settings['mode'] is not None: raise ValueError(
-        f"graphs=True means backend='inductor' with mode='reduce-overhead', and not "
-        f"backend={settings['backend']!r} with mode={settings['mode']!r}: leave out backend and mode")
+        f"graphs=True sets backend='inductor' and mode='reduce-overhead' itself, but you passed backend={settings['backend']!r} and "
+        f"mode={settings['mode']!r}: leave out backend and mode, or graphs")
     return settings | dict(mode='reduce-overhead')
 
 # %% ../../nbs/callbacks/compile.ipynb #cbc287cb
@@ -405,7 +406,7 @@ class Compile(Callback):
         _check_model(model)
         device = torch.device(getattr(learn.dls, 'device', None) or 'cpu').type
         if self.graphs and device != 'cuda': raise ValueError(
-            f'graphs=True records CUDA graphs, and the batches are on the {device}: leave graphs out, or train on a GPU')
+            f'graphs=True records CUDA graphs, but the batches are on the {device}: leave graphs out, or train on a GPU')
         call = self.kept.of(model, *self._parts(model))
         call.where, call.copies, call.off, self.said = learn.where, self.graphs, False, len(call.compilations)
         call.seen.clear()
@@ -426,12 +427,13 @@ class Compile(Callback):
         call = self.kept.call
         if call.off or not (why := _watched(self.learn, self.kept.hooks)): return
         call.off = True
-        warn_user(f'Compile: this fit runs without compiled code, which would not call new hooks, and {why}')
+        warn_user(f'Compile: {why}, which compiled code would not call, so this fit runs without compiled code')
 
     def after_epoch(self):
         learn, call = self.learn, self.kept.call
         if learn.purpose == 'lr_find' or learn.epoch != learn.start_epoch: return
-        if not (call.seen or call.off or call.failed): warn_user('Compile has no effect: this step does not call learn.model')
+        if not (call.seen or call.off or call.failed): warn_user(
+            'Compile has no effect, because this step does not call learn.model: leave Compile out, or call learn.model in the step')
         if self.verbose and len(call.compilations) > self.said:
             say(f'Compile: {call.report().summary()} (learn.compile.report() says where and why)')
 

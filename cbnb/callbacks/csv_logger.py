@@ -70,7 +70,7 @@ class CSVLogger(Callback):
 
     def before_fit(self):
         if getattr(self.learn, 'recorder', None) is None: raise ValueError(
-            'CSVLogger writes the rows of the Recorder, and this learner has no Recorder: pass cbs=Recorder()')
+            'CSVLogger writes the rows of the Recorder, but this learner has no Recorder: call learn.add_cb(Recorder)')
         goes_on = self.append or self.learn.start_epoch > 0
         self.begun = goes_on and self.file.exists() and self.file.stat().st_size > 0
         self.size = self.file.stat().st_size if self.begun else 0       # bytes already in the file
@@ -80,9 +80,8 @@ class CSVLogger(Callback):
         if not self.begun: return
         with open(self.file, newline='') as f: there = next(csv.reader(f))
         if there != self.learn.recorder.metric_names: raise ValueError(
-            f'{self.file} has the columns {", ".join(there)}, and this fit '
-            f'has {", ".join(self.learn.recorder.metric_names)}: '
-            'pass another fname, or append=False for a new file')
+            f"{self.file} has the columns {', '.join(there)}, but this fit has "
+            f"{', '.join(self.learn.recorder.metric_names)}: pass another fname, or append=False to replace the file")
 
     def after_validate(self):
         if self.learn.ends_row: self._write()
@@ -98,8 +97,10 @@ class CSVLogger(Callback):
             append_rows(self.file, head + self.waiting, new=not self.begun)
             self.begun, self.size, self.waiting = True, self.file.stat().st_size, []
         except OSError as e:
-            if not self.told: warn_user(f'{self.file} could not be written ({e.strerror}): the fit goes on, and each new row tries again. '
-                                        'If rows are missing after the fit, take them from learn.recorder.history')
+            if not self.told: warn_user(
+                f'{self.file} could not be written ({e.strerror}): the fit continues, and the next row is written '
+                'together with the missing ones. If rows are missing after the fit, take them from '
+                'learn.recorder.history')
             self.told = True
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

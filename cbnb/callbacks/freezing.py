@@ -27,7 +27,9 @@ def freeze_to(self: Learner, n: int, train_bn: bool = True) -> None:
     """
     if self.opt is None: self.create_opt()
     if len(self.opt.param_groups) == 1 and n != 0:
-        warn_user('freezing has no effect with one parameter group: pass a `splitter` to the learner')
+        warn_user(
+            'freezing has no effect, because the optimizer has only one parameter group: pass Learner(..., '
+            'splitter=lambda model: [model.body, model.head])')
         return
     if n == len(self.opt.param_groups): warn_user('all parameter groups are frozen now: call learn.freeze_to(-1) to train the last one')
     freeze_groups(self.opt, n, norm_params(self.model) if train_bn else ())

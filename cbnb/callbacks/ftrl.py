@@ -30,7 +30,7 @@ class FTRL(Optimizer):
     ):
         lr, l1, l2 = as_positive(lr), as_positive(l1, 'l1'), as_positive(l2, 'l2')
         initial_accum = as_positive(initial_accum, 'initial_accum', zero=False)
-        if not lr_power <= 0: raise ValueError(f'lr_power={lr_power!r} should be 0 or less')
+        if not lr_power <= 0: raise ValueError(f'lr_power={lr_power!r} should be 0 or less, such as -0.5')
         super().__init__(params, dict(lr=lr, l1=l1, l2=l2, initial_accum=initial_accum,
                                       lr_power=lr_power))
 

@@ -38,8 +38,7 @@ def values_of_sparse(p: Tensor) -> Tensor:
 def warn_own_update(cb: Callback) -> None:
     "If the learner's step updates the weights by itself, warn that the callback has little or no effect"
     if cb.learn.train_step.own_update: warn_user(
-        f'{cb} has little or no effect, because this train_step computes the gradients itself: '
-        'change them inside the step')
+        f'{cb} has little or no effect, because this train_step computes the gradients itself: change the gradients inside the step')
 
 # %% ../../nbs/callbacks/gradients.ipynb #7852fc69
 class GradientClip(Callback):
@@ -51,7 +50,7 @@ class GradientClip(Callback):
         kind: 'global': one norm over all parameters; 'tensor': one norm each; 'value': each element
         log: also record the norm over all parameters before clipping, as `grad_norm`, with `learn.log`
     Raises:
-        ValueError: log=True needs the norm, which kind='value' does not compute: pass kind='global'
+        ValueError: log=True needs the norm, which kind='value' does not compute: pass kind='global', or leave log out
     Example:
         from cbnb.toy import close, line_learner
         learn = line_learner(n=1, cbs=GradientClip(1.))
@@ -66,7 +65,8 @@ class GradientClip(Callback):
         for name, value in (('max_norm', max_norm), ('norm_type', norm_type)):
             if value != math.inf: as_positive(value, name, zero=False)
         self.max_norm, self.norm_type, self.kind = float(max_norm), float(norm_type), as_choice(kind, 'kind', 'global', 'tensor', 'value')
-        if log and kind == 'value': raise ValueError("log=True needs the norm, which kind='value' does not compute: pass kind='global'")
+        if log and kind == 'value': raise ValueError(
+            "log=True needs the norm, which kind='value' does not compute: pass kind='global', or leave log out")
         self.log_norm = log
 
     def before_step(self):
@@ -144,8 +144,9 @@ class GradientAccumulation(Callback):
     def before_fit(self):
         self.sum = _Sum()
         if sum(isinstance(cb, GradientAccumulation) and cb.run for cb in self.learn.cbs) > 1:
-            raise ValueError('two GradientAccumulation callbacks would both scale the loss: keep one '
-                             '(learn.remove_cb), or set run = False on the other')
+            raise ValueError(
+                'this fit has two GradientAccumulation callbacks, which would both scale the loss: remove one with '
+                'learn.remove_cb(cb), or switch it off with cb.run = False')
 
     def before_backward(self):
         learn, held = self.learn, self.sum

@@ -161,8 +161,8 @@ def find_layers(model: nn.Module, which: Any = None, include_paramless: bool = F
     found = [{name for name, m in named.items() if _is_wanted(w, name, m)} for w in wanted]
     for w, names in zip(wanted, found):
         if not names: raise ValueError(
-            f'modules: the model has no {getattr(w, "__name__", w)!r}; '
-            f'its layers are {", ".join(find_layers(model, include_paramless=True))}')
+            f'the model has no layer {getattr(w, "__name__", w)!r}, which you passed in modules: its layers are '
+            f'{", ".join(find_layers(model, include_paramless=True))}')
     return {name: m for name, m in named.items() if any(name in names for names in found)}
 
 def _is_wanted(wanted: Any, name: str, m: nn.Module) -> bool:
@@ -183,14 +183,16 @@ def as_hook(f: Callable[..., Any], cb: Callback) -> Callable[..., Any]:
     "Adapt a hook function of (module, input, output), or of four arguments with `cb` first. For other signatures, raise `TypeError`"
     if _takes(f, 3) and not _takes(f, 9): return f          # a function with `*args` gets the callback, too
     if _takes(f, 4): return MethodType(f, cb)
-    raise TypeError(f'hook={getattr(f, "__name__", f)!r} should take (module, input, output), '
-                    f'or (callback, module, input, output), and not {inspect.signature(f)}')
+    raise TypeError(
+        f'hook={getattr(f, "__name__", f)!r} has the parameters {inspect.signature(f)}: it should take (module, input, '
+        'output), or (callback, module, input, output)')
 
 # %% ../../nbs/callbacks/hooks.ipynb #c7a779c5
 def _check_own_hook(cb: Callback) -> None:
     "Raise `TypeError` if a callback class has no method `hook`, or one with a wrong signature"
     name = type(cb).__name__
-    if not hasattr(type(cb), 'hook'): raise TypeError(f'{name} needs a hook: pass hook=f, or define a method hook')
+    if not hasattr(type(cb), 'hook'): raise TypeError(
+        f'{name} has no hook: pass a function as hook=f, or define a method hook(self, module, input, output)')
     if not _takes(cb.hook, 3): raise TypeError(f'{name}.hook{inspect.signature(cb.hook)} should take (self, module, input, output)')
 
 # %% ../../nbs/callbacks/hooks.ipynb #508568d1
@@ -401,8 +403,8 @@ class ActivationStats(HookCallback):
 
     def _table(self, i: int | str) -> Tensor:
         "Return all rows of the layer with number or name `i`"
-        if not self.layers: raise ValueError('nothing has been recorded yet: pass '
-                                             'this callback to a fit first')
+        if not self.layers: raise ValueError(
+            'no layer has been recorded yet: pass this callback to a fit first, as learn.fit(1, cbs=stats)')
         if self.waiting: self._stack()
         names = list(self.layers)
         if i in names: return self.rows[i].read()
@@ -450,10 +452,10 @@ class ActivationStats(HookCallback):
         Returns:
             log(1 + count), of shape (bins, batches)
         Raises:
-            ValueError: no histograms were recorded: pass with_hist=True
+            ValueError: no histograms were recorded: pass ActivationStats(with_hist=True) to a fit
             ValueError: limits={limits} should be (low, high), with low below high
         """
-        if not self.with_hist: raise ValueError('no histograms were recorded: pass with_hist=True')
+        if not self.with_hist: raise ValueError('no histograms were recorded: pass ActivationStats(with_hist=True) to a fit')
         table, limits = self._table(i), limits or self.limits(i)
         if not limits[0] < limits[1]:
             raise ValueError(f'limits={limits} should be (low, high), with low below high')

@@ -59,10 +59,10 @@ def log(self: Learner, *values: Mapping[str, Any], **named: Any) -> None:
         *values: names and numbers as a dict, for names that Python does not allow as keywords
         **named: names and numbers. A number may be a tensor with one element, on any device
     Raises:
-        RuntimeError: learn.log records values of a running fit, and no fit is running: call it from a callback, a loss
-            function, a model or a step. To store a value for the whole run, write learn.recorder.last().settings[name] =
+        RuntimeError: learn.log records values of a running fit, but no fit is running: call it from a callback, a loss
+            function, a model or a step. To store a value for a whole run, assign learn.recorder.last().settings[name] =
             value
-        RuntimeError: learn.log writes into the history, and this learner has no Recorder: pass cbs=Recorder()
+        RuntimeError: learn.log writes into the history, but this learner has no Recorder: call learn.add_cb(Recorder)
         RuntimeError: learn.log was called before the recorder began this fit: call it in before_epoch or later
     Example:
         from cbnb.toy import line_learner
@@ -70,11 +70,13 @@ def log(self: Learner, *values: Mapping[str, Any], **named: Any) -> None:
         learn.fit(1)
         assert learn.recorder.history[-1].steps['share'] == [0.5, 1]
     """
-    if not self.running: raise RuntimeError('learn.log records values of a running fit, and no fit is running: call it from a callback, '
-                                            'a loss function, a model or a step. To store a value for the whole run, write learn.recorder.last().settings[name] = value')
+    if not self.running: raise RuntimeError(
+        'learn.log records values of a running fit, but no fit is running: call it from a callback, a loss function, a '
+        'model or a step. To store a value for a whole run, assign learn.recorder.last().settings[name] = value')
     if self.purpose != 'fit': return                       # lr_find, validate and get_preds leave no trace in the history
     recorder = getattr(self, 'recorder', None)
-    if recorder is None: raise RuntimeError('learn.log writes into the history, and this learner has no Recorder: pass cbs=Recorder()')
+    if recorder is None: raise RuntimeError(
+        'learn.log writes into the history, but this learner has no Recorder: call learn.add_cb(Recorder)')
     if not recorder.history.runs or recorder.history[-1].status != 'running': raise RuntimeError(
         'learn.log was called before the recorder began this fit: call it in before_epoch or later')
     if recorder.row is None and not recorder.history[-1].epochs and self.iter is not None: return     # the batch that `sanity_check` tries

@@ -81,7 +81,7 @@ class Logger(Callback):
         Args:
             settings: settings of the run: learning rate, callbacks, ...
         """
-        raise NotImplementedError(f'{type(self).__name__} needs a method start(self, settings)')
+        raise NotImplementedError(f'{type(self).__name__} has no method start: define start(self, settings)')
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Send one row to the service
@@ -90,7 +90,7 @@ class Logger(Callback):
             values: row of the table of epochs, or loss and learning rate of a batch
             step: number of training batches so far
         """
-        raise NotImplementedError(f'{type(self).__name__} needs a method log(self, values, step)')
+        raise NotImplementedError(f'{type(self).__name__} has no method log: define log(self, values, step)')
 
     def finish(self, status: str) -> None:
         """End the run of the service
@@ -98,7 +98,7 @@ class Logger(Callback):
         Args:
             status: status of the fit: 'done', 'cancelled', 'interrupted' or 'failed'
         """
-        raise NotImplementedError(f'{type(self).__name__} needs a method finish(self, status)')
+        raise NotImplementedError(f'{type(self).__name__} has no method finish: define finish(self, status)')
 
     def note(self, text: str, step: int) -> None:
         """Send a note about an event of the run. `self.notes` has all notes so far
@@ -139,7 +139,7 @@ class Logger(Callback):
 
     def before_fit(self):
         if getattr(self.learn, 'recorder', None) is None: raise ValueError(
-            f'{type(self).__name__} sends the values of the Recorder, and this learner has no Recorder: pass cbs=Recorder()')
+            f'{type(self).__name__} sends the values of the Recorder, but this learner has no Recorder: call learn.add_cb(Recorder)')
         self.off, self.opened, self.told = process_number() > 0, False, False
         self.run_id, self.notes, self.sent = None, [], dict(batches=0, epochs=0, events=0, step=0)
         self.due = math.inf if self.off else time.monotonic() + self.seconds
@@ -185,8 +185,8 @@ class Logger(Callback):
         try: yield
         except Exception as e:
             if not self.told: warn_user(
-                f'{type(self).__name__} failed ({type(e).__name__}: {e}): the fit goes on, and the rows are sent again '
-                'with the next ones')
+                f'{type(self).__name__} failed ({type(e).__name__}: {e}): the fit continues, and the next rows are sent '
+                'together with these')
             self.told = True
 
     def _close(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
@@ -544,6 +544,7 @@ class WandbLogger(Logger):
         return wandb.init(project=self.project, config=settings, **given)
 
     def _open_run(self, wandb: Any, settings: dict[str, Any]) -> Any:
-        if wandb.run is None: raise ValueError('WandbLogger(reuse=True) needs a run that is open: call wandb.init first')
+        if wandb.run is None: raise ValueError(
+            'WandbLogger(reuse=True) needs an open run: call wandb.init() first, or leave reuse out')
         wandb.run.config.update(settings, allow_val_change=True)
         return wandb.run

@@ -23,12 +23,12 @@ def _check_mix(cb: Callback) -> None:
     "Raise `ValueError` if the step computes no loss from predictions and targets, or if two `Mix` callbacks are active"
     learn, step = cb.learn, cb.learn.train_step
     if learn.loss_func is None or step.own_update or step.own_loss: raise ValueError(
-        f'{type(cb).__name__} needs a step that computes the loss from predictions and targets, because it computes it for both items of each pair. '
-        f'{type(step).__name__} does not: mix the items inside the step')
+        f'{type(cb).__name__} calls loss_func with the targets of both items of a pair, but {type(step).__name__} '
+        f'computes the loss itself: leave {type(cb).__name__} out, and mix the items inside the step')
     both = [other for other in learn.cbs if isinstance(other, Mix) and other.run]
     if len(both) > 1: raise ValueError(
-        f'{both[0]} and {both[1]} together would mix inputs twice, but targets only once: '
-        'keep one (learn.remove_cb), or set run = False on the other')
+        f'{both[0]} and {both[1]} together would mix inputs twice, but targets only once: remove one with '
+        'learn.remove_cb(cb), or switch it off with cb.run = False')
 
 # %% ../../nbs/callbacks/mixup.ipynb #e399e2a0
 class Mix(Callback):
@@ -102,8 +102,8 @@ class MixUp(Mix):
 
     def mix(self, x, order):
         if x.is_floating_point(): return x.lerp(x[order], 1 - self.lam)
-        raise TypeError(f'MixUp cannot mix inputs of type {x.dtype}: make them floats, '
-                        'or mix their embeddings inside the model')
+        raise TypeError(
+            f'MixUp cannot mix inputs of type {x.dtype}: convert them with x.float(), or mix their embeddings inside the model')
 
 # %% ../../nbs/callbacks/mixup.ipynb #30b680ba
 def window(height: int, width: int, share: float, at: tuple[float, float]) -> tuple[slice, slice, float]:

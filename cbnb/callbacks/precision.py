@@ -114,7 +114,8 @@ class MixedPrecision(Callback):
         backoff_factor: factor of the loss scale after infinite or NaN gradients; ignored for bf16
         growth_interval: updates in a row with finite gradients before the scale grows; ignored for bf16
     Raises:
-        ValueError: growth_factor={growth_factor} should be above 1, and backoff_factor={backoff_factor} between 0 and 1
+        ValueError: growth_factor={growth_factor} should be above 1, and backoff_factor={backoff_factor} between 0 and 1:
+            the defaults are 2 and 0.5
     Example:
         from cbnb.toy import line_learner
         seen = Callback(after_backward=lambda cb: grads.append((cb.model.a.grad.item(), cb.loss_grad.item())))
@@ -140,7 +141,8 @@ class MixedPrecision(Callback):
             growth_interval: int = 2000):
         amp_mode = getattr(amp_mode, 'value', amp_mode)      # `AMPMode.BF16` of fastai is an enum
         if not growth_factor > 1 > backoff_factor > 0: raise ValueError(
-            f'growth_factor={growth_factor!r} should be above 1, and backoff_factor={backoff_factor!r} between 0 and 1')
+            f'growth_factor={growth_factor!r} should be above 1, and backoff_factor={backoff_factor!r} between 0 and 1: '
+            'the defaults are 2 and 0.5')
         self.amp_mode, self.init_scale = as_choice(amp_mode, 'amp_mode', *AMP_MODES), as_positive(init_scale, 'init_scale', zero=False)
         self.growth = growth_factor, backoff_factor, as_count(growth_interval, 'growth_interval', 1)
 
@@ -151,7 +153,8 @@ class MixedPrecision(Callback):
 
     def before_fit(self) -> None:
         if sum(isinstance(cb, MixedPrecision) and cb.run for cb in self.learn.cbs) > 1: raise ValueError(
-            'two MixedPrecision callbacks would both scale the loss: keep one (learn.remove_cb), or set run = False on the other')
+            'this fit has two MixedPrecision callbacks, which would both scale the loss: remove one with '
+            'learn.remove_cb(cb), or switch it off with cb.run = False')
         self._prepare_steps()
 
     def before_train(self) -> None: self._prepare_steps()

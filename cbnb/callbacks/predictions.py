@@ -23,8 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import (
-    BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler,
-    WeightedRandomSampler, default_collate, default_convert)
+    BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, WeightedRandomSampler, default_collate, default_convert)
 
 # %% ../../nbs/callbacks/predictions.ipynb #1e433ade
 from ..callback import Callback
@@ -76,16 +75,18 @@ def _takes_reduction(f: Callable[..., Any]) -> bool:
 @contextmanager
 def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
     "Turn off the averaging of a loss with the attribute or the argument `reduction`, for the duration of a `with` block"
-    if loss_func is None: raise TypeError('the learner has no loss_func, so there is no loss for each item: '
-                                          'a model or a step computes only one number for a batch. Pass loss_func to the learner')
+    if loss_func is None: raise TypeError(
+        "the learner has no loss_func, and a model or a step computes only one loss for a batch, not one for each item: "
+        "pass loss_func to the learner")
     if hasattr(loss_func, 'reduction'):
         old, loss_func.reduction = loss_func.reduction, 'none'
         try: yield loss_func
         finally: loss_func.reduction = old
     elif _takes_reduction(loss_func): yield partial(loss_func, reduction='none')
     else:
-        raise TypeError(f'{title_of(loss_func)} cannot give a loss for each item: it has no attribute and no argument `reduction`. '
-                        "Add an argument reduction, where 'none' returns the loss of each item, or leave with_loss out")
+        raise TypeError(
+            f"{title_of(loss_func)} cannot give a loss for each item, because it has no argument `reduction`: add one, "
+            "where reduction='none' returns the loss of each item, or leave with_loss out")
 
 # %% ../../nbs/callbacks/predictions.ipynb #a1c0de02
 def _one_item(batch: Any, i: int, n: int) -> Any:
@@ -106,11 +107,13 @@ def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable
     name, n, found = title_of(loss_func), find_bs((pred, *yb)), []
     for i in range(n):
         try: item = [_one_item(v, i, n) for v in (pred, *yb)]
-        except ValueError as e: raise TypeError(f'{name} cannot give a loss for each item: it has no attribute and no argument `reduction`, '
-            f"and the batch cannot be cut into items, because {e}. Add an argument reduction to the loss function, where 'none' returns the loss of each item") from e
+        except ValueError as e: raise TypeError(
+            f"{name} cannot give a loss for each item, because it has no argument `reduction`, and {e}. Add the argument, "
+            "where reduction='none' returns the loss of each item") from e
         try: found.append(_loss_and_weight(loss_func, item, batch_weight))
-        except Exception as e: raise TypeError(f'{name} cannot give a loss for each item: for one item alone it raises {e!r}. '
-            "Add an argument reduction, where 'none' returns the loss of each item") from e
+        except Exception as e: raise TypeError(
+            f"{name} cannot give a loss for each item, because it raises {e!r} for a single item: add an argument "
+            "`reduction`, where reduction='none' returns the loss of each item") from e
     losses, weights = map(torch.stack, zip(*found))
     _compare_with_batch(name, losses, weights, loss_of(loss_func(pred, *yb)).detach().mean())
     return losses, weights
@@ -130,8 +133,9 @@ def _compare_with_batch(name: str, losses: Tensor, weights: Tensor, whole: Tenso
     rounding = max(1e-3, 4*torch.finfo(losses.dtype).eps)*losses.abs().max()
     mean = (losses*weights).sum()/weights.sum()
     if torch.minimum((mean - whole).abs(), (losses.sum() - whole).abs()) > rounding: warn_user(
-        f'{name} was called with one item at a time, and the mean of these losses is not the loss of the batch: {name} compares items with each other, '
-        'or weights them. If it weights them, pass their weight, such as Learner(..., batch_weight=lambda pred, y: (y != pad).sum())')
+        f'{name} was called with one item at a time, but the mean of these losses is not the loss of the batch. If it '
+        'weights items, pass their weight, such as Learner(..., batch_weight=lambda pred, y: (y != pad).sum()). If it '
+        'compares items with each other, an item has no loss of its own')
 
 
 # %% ../../nbs/callbacks/predictions.ipynb #630ba59b
@@ -141,7 +145,8 @@ def item_losses(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[...
 
 def losses_and_weights(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
     "Return `item_losses` of a batch, and how much each loss counts in the mean of all"
-    if not yb and not needs_no_target(loss_func): raise ValueError('with_loss needs targets, and this loader has none: leave with_loss out, or pass batches (x, y)')
+    if not yb and not needs_no_target(loss_func): raise ValueError(
+        'with_loss needs targets, but this loader has none: leave with_loss out, or pass batches (x, y)')
     if not (loss_func is None or hasattr(loss_func, 'reduction') or _takes_reduction(loss_func)): return _of_items_alone(loss_func, pred, yb, batch_weight)
     with interrupts_wait(), unreduced(loss_func) as f: found, call = with_call(f, pred, *yb, loss_of=loss_of)
     losses = loss_of(found)                     # the loss function may return parts, too
@@ -287,8 +292,8 @@ class GatherPredsCallback(OfOneRun):
         pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
         act: function applied to the model output of each batch; None: no change
     Raises:
-        ValueError: save_preds and save_targs are the same folder, {save_preds}, and would overwrite each other: pass two
-            folders
+        ValueError: save_preds and save_targs are the same folder, {save_preds}, where the files would overwrite each other:
+            pass two folders
     """
     share: Any = None             # the loader, if each process loads only a share; see `distributed/shares`
 
@@ -296,7 +301,7 @@ class GatherPredsCallback(OfOneRun):
             save_targs: str | Path | None = None, with_preds: bool = True, with_targs: bool = True, concat_dim: int = 0,
             pickle_protocol: int = 2, act: Callable[[Any], Any] | None = None):
         if save_preds is not None and save_targs is not None and Path(save_preds).absolute() == Path(save_targs).absolute(): raise ValueError(
-            f'save_preds and save_targs are the same folder, {save_preds}, and would overwrite each other: pass two folders')
+            f'save_preds and save_targs are the same folder, {save_preds}, where the files would overwrite each other: pass two folders')
         self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
         self.save_preds, self.save_targs, self.act = save_preds, save_targs, act
         self.with_preds, self.with_targs = with_preds, with_targs
@@ -384,8 +389,10 @@ def _warn_of_scores(learn: Learner, preds: Any, targets: Any) -> None:
     f, y = learn.loss_func, targets[0] if isinstance(targets, (tuple, list)) and len(targets) == 1 else targets
     if not (inspect.isroutine(f) or isinstance(f, (nn.Module, partial))) or _kind(f) is not None or hasattr(f, 'decodes') or hasattr(f, 'activation'): return
     if not (isinstance(preds, Tensor) and isinstance(y, Tensor)) or y.is_floating_point() or preds.ndim != 2 or y.ndim != 1 or preds.shape[1] < 2: return
-    warn_user(f'{getattr(f, "__name__", type(f).__name__)} does not say how to decode outputs, so the decisions are the outputs of the model, not classes. '
-              'Set loss_func.activation = lambda p: p.softmax(1) and loss_func.decodes = lambda p: p.argmax(1)')
+    warn_user(
+        f'{getattr(f, "__name__", type(f).__name__)} does not say how to decode outputs, so the decoded predictions are '
+        'the outputs of the model. For class numbers, set loss_func.activation = lambda p: p.softmax(1) and '
+        'loss_func.decodes = lambda p: p.argmax(1)')
 
 def _decoded(loss_func: Any, preds: Any) -> Any:
     "Return the decisions for predictions that the loss can decode, and other predictions unchanged"
@@ -476,8 +483,8 @@ def _check_item(usual: Any, inputs: Any) -> None:
             continue
         what = f'input {name!r}' if len(names) > 1 else 'the input'
         raise ValueError(
-            f'predict takes one item, in which {what} has shape {tuple(many.shape[1:])}, as in the '
-            f'training set, and got shape {tuple(one.shape[1:])}. To predict several items, call learn.get_preds(dl=[(x,)])')
+            f'predict takes one item, in which {what} has shape {tuple(many.shape[1:])}, as in the training set, but got '
+            f'shape {tuple(one.shape[1:])}. To predict several items, call learn.get_preds(dl=[(x,)])')
 
 # %% ../../nbs/callbacks/predictions.ipynb #ccb33fbc
 def _without_targets(item: Any, inputs: tuple | dict, targets: tuple) -> Any:
@@ -532,6 +539,9 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
         with_input: also return the item, without its target
     Returns:
         the decision, and the prediction after activation; with `with_input`, the item comes first
+    Raises:
+        TypeError: predict takes one item, but got a {type(item)}: for all items of a loader, call
+            learn.get_preds(dl=loader)
     Example:
         import torch
         from cbnb.toy import close, line_learner
@@ -539,6 +549,7 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
         line.fit(1)
         assert close(line.predict(torch.tensor(2.))[1], 0.72*2 + 1.08)
     """
+    if isinstance(item, (DataLoader, Dataset)): raise TypeError(f'predict takes one item, but got a {type(item).__name__}: for all items of a loader, call learn.get_preds(dl=loader)')
     by_name = isinstance(item, Mapping) and bool(getattr(self.dls, 'targets', ()))
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     usual, targets = _usual_batch(self) or (None, ())

@@ -110,7 +110,8 @@ class Samples(Callback):
         except CancelException: raise               # a callback ends the fit
         except Exception as e:
             self.failed = True
-            warn_user(f'Samples could not predict the items, and will not try again in this fit: {type(e).__name__}: {e}')
+            warn_user(
+                f'Samples could not predict the items ({type(e).__name__}: {e}), and shows none in the rest of this fit')
         else: self.show(False)
 
     def _add(self, epoch: int) -> None:

@@ -126,7 +126,7 @@ class SaveModel(Tracker):
         except (ValueError, pickle.UnpicklingError) as e: note, why = {}, str(e)
         else: why = f'{path} does not contain its {self.monitor}'
         if note.get('monitor') != self.monitor: return warn_user(
-            f'{why}: the first epoch of this fit with a {self.monitor} will replace it')
+            f'{why}: the first epoch of this fit that has a {self.monitor} will replace the file')
         self.best, self.best_epoch, self.best_step = note['best'], note['epoch'], note.get('step')
         self._best_file = path.absolute(), _mark(path)
         print(f'the best so far is {self.monitor} {self.best:.6g}, of epoch {self.best_epoch}, '
@@ -150,8 +150,8 @@ class SaveModel(Tracker):
         told, self.not_saved = self.not_saved, True
         try: self.last_saved_path = self.learn.save(fname, self.with_opt, note)
         except OSError as e:
-            if not told: warn_user(f'the weights could not be saved ({e}): the fit goes on, and an earlier '
-                               f'{self.learn.model_file(fname)} is unchanged')
+            if not told: warn_user(
+                f'the weights could not be saved ({e}): the fit continues, and an earlier {self.learn.model_file(fname)} is unchanged')
             return False
         self.not_saved = told
         return True

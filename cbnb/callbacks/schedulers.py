@@ -36,7 +36,7 @@ def _takes_steps(make: Callable[..., Any]) -> bool:
 
 def _batches_per_update(learn: Learner) -> int:
     "Return the number of batches over which `GradientAccumulation` accumulates gradients, or 1 without it"
-    items = max([cb.n_acc for cb in learn.cbs if cb.run and 'n_acc' in vars(cb)], default=1)
+    items = max([cb.n_acc for cb in learn.cbs if 'n_acc' in vars(cb) and cb.run], default=1)
     if items == 1: return 1
     size = batch_size(learn.dls.train) or find_bs(first_batch(learn.dls.train))
     return -(-items//(size*n_processes()))
@@ -49,8 +49,8 @@ def _n_steps(learn: Learner, every: str, epochs: int | None = None) -> int:
     if length and length.unit == 'update': return length.n*(1 if every == 'update' else window)
     if length: n = length.n
     elif in_epoch is None: raise ValueError(
-        'the scheduler needs to know how many batches an epoch has, and the training loader has no '
-        "length: wrap it in Batches(lambda: loader, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
+        "the scheduler needs to know how many batches an epoch has, but the training loader has no length: wrap the "
+        "loader in Batches(lambda: loader, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
     else: n *= in_epoch
     if every == 'batch' or window == 1: return n
     whole, rest = divmod(n, in_epoch or n)
@@ -72,12 +72,12 @@ def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
     "Raise `TypeError` if `made` is no scheduler, and `ValueError` if it does not match `monitor`"
     plateau = isinstance(made, ReduceLROnPlateau)
     if not hasattr(made, 'step'):
-        raise TypeError(f'make returned {made!r}, which has no method step: return the scheduler')
+        raise TypeError(f'make returned {made!r}, which has no method step: return a scheduler, such as StepLR(opt, 10)')
     if plateau and not monitor:
         raise ValueError("ReduceLROnPlateau needs a column to watch: pass monitor='valid_loss'")
     if not monitor: return
     if not plateau and 'metrics' not in inspect.signature(made.step).parameters:
-        raise ValueError(f'{type(made).__name__}.step takes no value, so leave out monitor={monitor!r}')
+        raise ValueError(f'{type(made).__name__} does not watch a column: leave out monitor={monitor!r}')
     column_index(monitor, learn, 'TorchScheduler')
 
 # %% ../../nbs/callbacks/schedulers.ipynb #9476a2f7
@@ -94,8 +94,8 @@ class TorchScheduler(Callback):
         every: when the scheduler steps: after each 'update' of the weights, training 'batch' or 'epoch'
         monitor: column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no value
     Raises:
-        TypeError: {type(make)} belongs to one optimizer: pass a function that makes the scheduler, such as lambda opt:
-            StepLR(opt, 10)
+        TypeError: TorchScheduler takes a function that makes the scheduler, not a {type(make)}: pass one, such as lambda
+            opt: StepLR(opt, 10)
     Example:
         import torch
         from cbnb.toy import line_learner
@@ -108,8 +108,9 @@ class TorchScheduler(Callback):
 
     def __init__(self, make: Callable[..., Any], every: str = 'update', monitor: str | None = None):
         if not callable(make) or hasattr(make, 'optimizer'):
-            raise TypeError(f'{type(make).__name__} belongs to one optimizer: pass a function that '
-                            'makes the scheduler, such as lambda opt: StepLR(opt, 10)')
+            raise TypeError(
+                f'TorchScheduler takes a function that makes the scheduler, not a {type(make).__name__}: pass one, such '
+                'as lambda opt: StepLR(opt, 10)')
         as_choice(every, 'every', 'update', 'batch', 'epoch')
         self.make, self.every, self.monitor = make, 'epoch' if monitor else every, monitor
         self.scheduler: Any = None     # set while a fit runs

@@ -41,8 +41,9 @@ def as_labels(pred: Tensor, has_classes: bool, thresh: float | None, name: str) 
     if thresh is not None: return (pred >= thresh).long()
     if not pred.is_floating_point(): return pred
     if has_classes: return pred.argmax(1)
-    raise ValueError(f'{name} needs labels, and there is one score for each target: pass '
-                     "thresh=0. for logits or thresh=0.5 for probabilities, or takes='values'")
+    raise ValueError(
+        f"{name} needs labels, but there is one score for each target: pass thresh=0. for logits or thresh=0.5 for "
+        "probabilities, or takes='values'")
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #f20fe770
 def as_probabilities(pred: Tensor, has_classes: bool) -> Tensor:
@@ -84,7 +85,7 @@ class SklearnMetric(AccumMetric):
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function, such as average='macro'
     Raises:
-        ValueError: thresh={thresh} is only for takes='labels', and this is takes={takes}: leave thresh out
+        ValueError: thresh={thresh} only works with takes='labels', not with takes={takes}: leave thresh out
     Example:
         import torch
         score, is_one = torch.tensor([[-1.], [2.], [.5], [-3.]]), torch.tensor([0., 1., 1., 1.])
@@ -98,7 +99,7 @@ class SklearnMetric(AccumMetric):
         takes = takes_of(func) if takes is None else takes
         as_choice(takes, 'takes', *TAKES)
         if thresh is not None and takes != 'labels':
-            raise ValueError(f"thresh={thresh} is only for takes='labels', and this is takes={takes!r}: leave thresh out")
+            raise ValueError(f"thresh={thresh} only works with takes='labels', not with takes={takes!r}: leave thresh out")
         super().__init__(func, thresh=thresh, to_np=True, invert_arg=True, flatten=False, name=name, axis=axis, ignore_index=ignore_index, **kwargs)
         self.takes, self.loss = takes, ''
 
@@ -124,7 +125,8 @@ class SklearnMetric(AccumMetric):
         "Convert one-hot targets to class numbers. If the targets are other probabilities of classes, raise `ValueError`"
         axis = 1 if self.layout.axis is None else self.layout.axis
         if ((targ == 0) | (targ == 1)).all() and (targ.sum(axis) == 1).all(): return targ.argmax(axis)
-        raise ValueError(f'{self.name} compares with class numbers, and the targets are probabilities of the classes: pass y.argmax({axis}) as the targets')
+        raise ValueError(
+            f'{self.name} compares class numbers, but the targets are probabilities of the classes: pass y.argmax({axis}) as the targets')
 
     def _class_axis(self, pred: Tensor, targ: Tensor) -> int:
         "Return the dimension of the classes, or raise `ValueError` if none fits the targets"

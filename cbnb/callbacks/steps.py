@@ -99,7 +99,8 @@ def check_parts(**given: Any) -> None:
             f'{name} is the class {value.__name__}: pass an instance, {value.__name__}(...)')
     opt = given.get('opt')
     if opt is not None and not hasattr(opt, 'param_groups'): raise TypeError(
-        f'opt={opt!r} is not an optimizer: pass one, or combine several in MultiOptimizer([...])')
+        f'opt={opt!r} is not an optimizer: pass one, such as torch.optim.AdamW(model.parameters()), or combine several in '
+        'MultiOptimizer([...])')
 
 # %% ../../nbs/callbacks/steps.ipynb #8088c4a6
 def trainable(opt: Optimizer) -> list[Tensor]:
@@ -109,7 +110,9 @@ def trainable(opt: Optimizer) -> list[Tensor]:
 def _nonempty(params: list[Any]) -> list[Any]:
     "Return `params`. Raise `ValueError` if the list is empty"
     if params: return params
-    raise ValueError('there is nothing to train, because all parameters of the optimizer are frozen: call requires_grad_() on those to train')
+    raise ValueError(
+        'all parameters of the optimizer are frozen, so there is nothing to train: call requires_grad_() of the model, '
+        'or of the layers to train')
 
 @contextmanager
 def unscaled(params: list[Tensor], loss_scale: float) -> Iterator[None]:
@@ -154,7 +157,9 @@ class TrainStep(ModelStep):
         with torch.enable_grad():
             self.predict(state)
             self.loss(state)
-            if state.loss_grad is None: raise ValueError('the batch has no targets: pass n_inp to DataLoaders, the number of elements of a batch that are inputs')
+            if state.loss_grad is None: raise ValueError(
+                'the batch has no targets: let the loader yield (inputs, targets), or pass DataLoaders(..., n_inp=...), '
+                'the number of elements of a batch that are inputs')
             self.backward(state)
             self.step(state)
         self.zero_grad(state)
@@ -212,7 +217,8 @@ def with_params(losses: list[Tensor], optimizers: list[Optimizer]) -> list[tuple
     pairs = [(loss, trainable(opt)) for loss, opt in zip(losses, optimizers)]
     for i, (loss, params) in enumerate(pairs):
         if params and not loss.requires_grad: raise ValueError(
-            f'loss {i} depends on no trained parameter, and its optimizer has some: check detach() and requires_grad in its part of the model')
+            f'loss {i} depends on no trained parameter, so its optimizer has nothing to do: compute the loss without '
+            'detach() or item(), and outside of torch.no_grad()')
     return [(loss, params) for loss, params in pairs if params]
 
 # %% ../../nbs/callbacks/steps.ipynb #7712af2c
@@ -230,7 +236,7 @@ def n_losses(found: Any, n: int) -> tuple[Any, ...]:
         found, several = first, True
     elif several and len(found) >= n: return tuple(found)
     what = f'{len(found)} in a {type(found).__name__}' if several else type(found).__name__
-    raise ValueError(f'{n} optimizers need {n} losses in a tuple or a dict, not {what}')
+    raise ValueError(f'{n} optimizers need {n} losses, not {what}: return a tuple or a dict with one loss for each optimizer')
 
 # %% ../../nbs/callbacks/steps.ipynb #bcfe0433
 class MultiLossStep(TrainStep):
@@ -273,7 +279,9 @@ class MultiLossStep(TrainStep):
         learn.loss_parts = dict(zip(self.names, (v.mean() for v in values)))
         learn.step_result = learn.loss_parts or values
         if not learn.training: return
-        if self.graph: raise ValueError('the step computes its losses once in a batch, so MixUp and CutMix cannot compute them again for other targets: remove them (learn.remove_cb)')
+        if self.graph: raise ValueError(
+            f'MixUp and CutMix compute a second loss for the same batch, which {type(self).__name__} cannot: call '
+            'learn.remove_cb(MixUp) or learn.remove_cb(CutMix)')
         self.graph = [v.sum() for v in found]         # one tensor for each loss that no other code uses
         learn.loss_grad = sum(self.graph)*self.loss_scale
 

@@ -295,8 +295,9 @@ class ShortEpoch(Callback):
         loaders, valid = [self.learn.dls.train], getattr(self.learn.dls, 'valid', None)
         if self.short_valid and valid is not None: loaders.append(valid)
         if any(n_batches(dl) is None for dl in loaders):
-            raise ValueError('pct is a share of an epoch, and the loader has no length: use StopAfter(steps=...), '
-                             'or wrap the loader in Batches(lambda: loader, n_iter=...)')
+            raise ValueError(
+                'ShortEpoch(pct) takes a share of an epoch, but the loader has no length: use StopAfter(steps=...), or '
+                'wrap the loader in Batches(lambda: loader, n_iter=...)')
 
     def after_batch(self):
         learn = self.learn

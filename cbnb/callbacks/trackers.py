@@ -63,7 +63,7 @@ def column_index(monitor: str, learn: Any, who: str) -> int:
     "Return the index of a column in the table of epochs, after `epoch`. If `who` cannot watch the column, raise `ValueError`"
     recorder = getattr(learn, 'recorder', None)
     if recorder is None: raise ValueError(
-        f'{who} reads the table of the Recorder, and this learner has no Recorder: pass cbs=Recorder()')
+        f'{who} reads the table of the Recorder, but this learner has no Recorder: call learn.add_cb(Recorder)')
     no_result, why = ('epoch', 'step', 'time'), ''
     there = [name for name in recorder.last().metric_names if name not in no_result]
     if monitor in there: return there.index(monitor)
@@ -85,8 +85,8 @@ class Tracker(Callback):
         restore: end the fit with the weights of the best value
     Raises:
         TypeError: monitor={monitor} should be the heading of a column as a string, such as "valid_loss"
-        ValueError: min_delta={min_delta} needs comp="min" or comp="max": comp={comp} is a function, so check the difference
-            there
+        ValueError: min_delta={min_delta} only works with comp="min" or comp="max", but comp={comp} is a function: leave
+            min_delta out, and require the difference in this function
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(cbs=Tracker())
@@ -105,8 +105,8 @@ class Tracker(Callback):
         self._better = as_comparison(comp, monitor)
         self.min_delta, self._sign = as_positive(min_delta, 'min_delta'), direction(self._better)
         if min_delta and not self._sign: raise ValueError(
-            f'min_delta={min_delta!r} needs comp="min" or comp="max": '
-            f'comp={comp!r} is a function, so check the difference there')
+            f'min_delta={min_delta!r} only works with comp="min" or comp="max", but comp={comp!r} is a function: leave '
+            'min_delta out, and require the difference in this function')
         self._forget()
         self.unit = 'epoch'                           # 'step' in a fit with `valid_every='500 steps'`
         self.idx: int | None = None                   # index of the column in `final_record`, set by a fit
@@ -149,8 +149,9 @@ class Tracker(Callback):
         if self.restore: learn.undo.callback(self._end)
         epochs = range(learn.start_epoch, learn.n_epoch)
         if self._of_validation() and not isinstance(learn.valid_every, Every) and not any(is_validated(learn, epoch) for epoch in epochs):
-            warn_user(f'{who} gets no {self.monitor}, because valid_every={learn.valid_every!r} '       # with an `Every`, the learner warns
-                      'validates no epoch of this fit: pass another valid_every')
+            warn_user(
+                f'{who} gets no {self.monitor}, because valid_every={learn.valid_every!r} validates no epoch of this fit: '
+                'pass another value, such as valid_every=1')
 
     def after_validate(self):
         if self.learn.ends_row: self.after_epoch()                      # the row ends in the middle of the epoch
@@ -460,7 +461,7 @@ class ReduceLROnPlateau(Tracker):
         if self._set is None: return
         now = self._now()
         if any(is_now > was for is_now, was in zip(now, self._set)): warn_user(
-            f'the learning rate was reduced to {self._set[-1]:g}, but other code has set it to '
-            f'{now[-1]:g}: besides ReduceLROnPlateau, only ParamScheduler and callbacks with a '
-            'scheduler of torch may set the rate')
+            f'ReduceLROnPlateau reduced the learning rate to {self._set[-1]:g}, but other code has raised it to '
+            f'{now[-1]:g}: leave out one of the two. Only ParamScheduler and TorchScheduler work together with '
+            'ReduceLROnPlateau')
         self._set = None

@@ -288,8 +288,8 @@ class SaveModelCallback(TrackerCallback):
         "Save the model, and return whether it was saved. Warn once in a fit if the file cannot be written"
         try: self.learn.save(name)
         except OSError as e:
-            if not self.told: warn_user(f'the weights could not be saved ({e}): the fit goes on, and an earlier '
-                                        f'{self.learn.model_file(name)} is unchanged')
+            if not self.told: warn_user(
+                f'the weights could not be saved ({e}): the fit continues, and an earlier {self.learn.model_file(name)} is unchanged')
             self.told = True
             return False
         return True
@@ -329,8 +329,10 @@ class CSVLogger(LearnerCallback):
             if self.rows: append_rows(self.path, self.rows, new=not self.begun)
             self.begun, self.rows = True, []
         except OSError as e:
-            if not self.told: warn_user(f'{self.path} could not be written ({e.strerror}): the fit goes on, and each new row tries again. '
-                                        'If rows are missing after the fit, take them from learn.recorder.history')
+            if not self.told: warn_user(
+                f'{self.path} could not be written ({e.strerror}): the fit continues, and the next row is written '
+                'together with the missing ones. If rows are missing after the fit, take them from '
+                'learn.recorder.history')
             self.told = True
 
     def read_logged_file(self) -> Any:
@@ -430,7 +432,7 @@ class Learner(NativeLearner):
         silent: True: print no table of epochs
         **others: more arguments for cbnb's learner
     Raises:
-        ValueError: true_wd=False adds the decay to the gradient: pass opt_func=torch.optim.Adam. AdamW has true decay
+        ValueError: true_wd=False adds the decay to the gradient, which AdamW does not do: pass opt_func=torch.optim.Adam
         ValueError: bn_wd=False is not supported: put the batch norm layers into a group of their own with layer_groups, and
             set its wd to 0 in the optimizer
     """
@@ -438,7 +440,8 @@ class Learner(NativeLearner):
             true_wd: bool = True, bn_wd: bool = True, wd: float | None = None, train_bn: bool = True, path: Any = None,
             model_dir: str = 'models', callback_fns: Any = None, callbacks: Any = None, layer_groups: Any = None, add_time: bool = True,
             silent: bool | None = None, **others: Any):
-        if not true_wd: raise ValueError('true_wd=False adds the decay to the gradient: pass opt_func=torch.optim.Adam. AdamW has true decay')
+        if not true_wd: raise ValueError(
+            'true_wd=False adds the decay to the gradient, which AdamW does not do: pass opt_func=torch.optim.Adam')
         if not bn_wd: raise ValueError('bn_wd=False is not supported: put the batch norm layers into a group of '
                                        'their own with layer_groups, and set its wd to 0 in the optimizer')
         self.train_bn = train_bn

@@ -368,8 +368,9 @@ def _added(recorder: Recorder) -> Sequence[str]:
 
 def _warn_of_late_values(recorder: Recorder) -> None:
     if not (late := getattr(recorder, 'added_values', None)): return
-    warn_user(f'recorder.add_metrics({late}) was called after the row of the epoch was written, which therefore lacks these values: '
-              'set _order = -20 in the callback, so that it is called before the recorder')
+    warn_user(
+        f'recorder.add_metrics({late}) was called after the row of the epoch was written, so the row lacks these values: '
+        'set _order = -20 in the callback, which is then called before the recorder')
     late.clear()
 
 def _as_tuple(values: Any) -> tuple[Any, ...]: return tuple(values) if isinstance(values, (tuple, list)) else (values,)
@@ -424,8 +425,9 @@ def _value_of(cb: Any, last_metrics: list[Any]) -> Any:
     values = last_metrics[1:]
     if not values and getattr(cb, 'metric', None) is not None: values = [cb.metric]    # early v1
     if len(values) == 1: return values[0]
-    raise TypeError(f'{type(cb).__name__}.on_epoch_end added {len(values)} values to last_metrics; '
-                    'a metric has one: return add_metrics(last_metrics, value)')
+    raise TypeError(
+        f'{type(cb).__name__}.on_epoch_end added {len(values)} values to last_metrics, but a metric has one: return '
+        'add_metrics(last_metrics, value)')
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b6330c3f
 class V1Metric(Metric):

@@ -84,7 +84,7 @@ class GeneralScheduler(LearnerCallback):
 
     def jump_to_epoch(self, epoch):
         if self.per_epoch is None: raise ValueError(
-            'to continue from an epoch, the loader needs a length: wrap it in Batches(lambda: loader, n_iter=...)')
+            'to continue from an epoch, the training loader needs a length: wrap the loader in Batches(lambda: loader, n_iter=...)')
         for self.at in range(self.per_epoch*epoch + 1): self._set_now()
 
     def on_batch_end(self, train, num_batch, **kwargs):
@@ -137,7 +137,8 @@ class OneCycleScheduler(GeneralScheduler):
     def on_train_begin(self, n_epochs, **kwargs):
         per_epoch = n_batches(self.learn.dls.train)
         if per_epoch is None: raise ValueError(
-            'one cycle needs the number of batches of an epoch: wrap it in Batches(lambda: loader, n_iter=...)')
+            'one cycle needs to know how many batches an epoch has, but the training loader has no length: wrap the '
+            'loader in Batches(lambda: loader, n_iter=...)')
         n = per_epoch*(self.tot_epochs or n_epochs)
         n_up = int(n*self.pct_start)
         top, (mom, low) = spread_lrs(self.lr_max, len(self.opt.param_groups), 'max_lr'), self.moms

@@ -293,7 +293,7 @@ class Model:
             the history of all runs of this model's learner
         Raises:
             ValueError: initial_epoch={initial_epoch} should be less than epoch={epoch}
-            ValueError: valid_dataset is given, and there are no metrics to evaluate: pass some, as Model(..., metrics={"loss"})
+            ValueError: valid_dataset is given, but there are no metrics to evaluate: pass some, as Model(..., metrics={"loss"})
             ValueError: optimizer is missing, so training would change nothing: pass one, as Model(..., optimizer=...)
             ValueError: train_dataset is empty: pass a loader with at least one batch
         """
@@ -302,7 +302,7 @@ class Model:
         every = _as_valid_every(valid_frequency)
         if initial_epoch >= epoch: raise ValueError(f'initial_epoch={initial_epoch} should be less than epoch={epoch}')
         if valid_dataset is not None and not self.metrics: raise ValueError(
-            'valid_dataset is given, and there are no metrics to evaluate: pass some, as Model(..., metrics={"loss"})')
+            'valid_dataset is given, but there are no metrics to evaluate: pass some, as Model(..., metrics={"loss"})')
         if self.loss_fn is not None and self.optimizer is None: raise ValueError(
             'optimizer is missing, so training would change nothing: pass one, as Model(..., optimizer=...)')
         if n_batches(train_dataset) == 0: raise ValueError('train_dataset is empty: pass a loader with at least one batch')

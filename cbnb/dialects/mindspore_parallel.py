@@ -68,11 +68,12 @@ def set_auto_parallel_context(*, parallel_mode: str | None = None, gradients_mea
         global_rank: must be the rank of this process, which torchrun decides
         parameter_broadcast: ignored: training always begins with the weights of process 0
     Raises:
-        ValueError: {name}={given} should be {is_so}, because torchrun decides: leave it out
+        ValueError: {name}={given} should be {is_so}, the value that torchrun sets: leave {name} out
     """
     if parallel_mode is not None: as_choice(parallel_mode, 'parallel_mode', *_MODES)
     for name, given, is_so in (('device_num', device_num, n_processes()), ('global_rank', global_rank, process_number())):
-        if given is not None and given != is_so: raise ValueError(f'{name}={given} should be {is_so}, because torchrun decides: leave it out')
+        if given is not None and given != is_so: raise ValueError(
+            f'{name}={given} should be {is_so}, the value that torchrun sets: leave {name} out')
     new = dict(parallel_mode=parallel_mode, gradients_mean=gradients_mean)
     _settings.update({name: value for name, value in new.items() if value is not None})
 
@@ -82,10 +83,10 @@ def get_auto_parallel_context(name: str) -> Any:
     Args:
         name: 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank' or 'parameter_broadcast'
     Raises:
-        ValueError: {name} is not a setting here: the settings are ...
+        ValueError: {name} is not a setting that cbnb has: the settings are ...
     """
     found = dict(_settings, device_num=n_processes(), global_rank=process_number(), parameter_broadcast=True)
-    if name not in found: raise ValueError(f'{name!r} is not a setting here: the settings are {", ".join(found)}')
+    if name not in found: raise ValueError(f'{name!r} is not a setting that cbnb has: the settings are {", ".join(found)}')
     return found[name]
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #026e7b00

@@ -253,8 +253,9 @@ class _StandsIn:
 
     def _batches(self: Any) -> int:
         if n := self.batches_in(self.dls.train): return n
-        raise ValueError('a plan needs to know how many batches an epoch has, and the training loader has '
-                         'no length or is empty: wrap it in Batches(lambda: loader, n_iter=...)')
+        raise ValueError(
+            'a plan needs to know how many batches an epoch has, but the training loader has no length or is empty: wrap '
+            'the loader in Batches(lambda: loader, n_iter=...)')
 
     @contextmanager
     def _lent_opt(self: Any, lr: Any, wd: float | None, reset_opt: bool) -> Iterator[None]:

@@ -76,8 +76,8 @@ class ShowGraph(Callback):
     def before_fit(self):
         learn = self.learn
         if not hasattr(learn, 'recorder'):
-            raise ValueError(f'{type(self).__name__} draws the values of the Recorder, and the '
-                             'learner has no Recorder: call learn.add_cb(Recorder)')
+            raise ValueError(
+                f'{type(self).__name__} draws the values of the Recorder, but the learner has no Recorder: call learn.add_cb(Recorder)')
         per_epoch, n = learn.batches_in(learn.dls.train), learn.n_epoch - learn.start_epoch
         self.total = learn.fit_length.n if learn.fit_length and learn.fit_length.unit == 'step' else per_epoch*n if per_epoch else None
         self.graph, self.bounds, self.handle = learn.recorder.last(), None, None
@@ -118,5 +118,5 @@ class ShowGraph(Callback):
         try: do()
         except Exception as e:                       # a failed drawing must not end the fit
             self.failed = True
-            warnings.warn(f'{type(self).__name__} could not show the losses, and will not try '
-                          f'again in this fit: {type(e).__name__}: {e}', stacklevel=user_level())
+            warnings.warn(
+                f'{type(self).__name__} could not show the losses ({type(e).__name__}: {e}), and shows none in the rest of this fit', stacklevel=user_level())

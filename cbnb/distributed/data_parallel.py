@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['average_gradients', 'Wrapped', 'wrap_step', 'clear_gradients', 'average_after', 'new_seed', 'own_random_state',
-           'Agrees', 'is_one_of_several', 'make_accelerator', 'Connection', 'traits', 'mean_losses', 'Distributed']
+           'Agrees', 'is_one_of_several', 'make_accelerator', 'Connection', 'traits', 'mean_losses', 'likely_weight',
+           'Distributed']
 
 # %% ../../nbs/distributed/data_parallel.ipynb #ba333ec7
 import atexit
@@ -14,6 +15,7 @@ import os
 import random
 import sys
 import zlib
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -69,10 +71,14 @@ class Wrapped(nn.Module):
         super().__init__()
         self.models = nn.ModuleList(models)
         self.slot = nn.Parameter(torch.zeros(size)) if size else None
-        self.is_open = False      # whether torch's wrapper waits for a backward pass
+        self.is_open = False
+
+    def open(self, on: bool = True) -> None:
+        "Note whether torch's wrapper waits for a backward pass"
+        vars(self)['is_open'] = on      # an assignment to a module takes longer
 
     def forward(self, call: Callable[[], Any]) -> Any:
-        self.is_open = True
+        self.open()
         return call()
 
 # %% ../../nbs/distributed/data_parallel.ipynb #704ed777
@@ -81,15 +87,16 @@ def wrap_step(step: Step, wrapped: Any, undo: UndoStack,
 ) -> None:
     "Send the training predictions of a step through a wrapper module"
     predict, backward, inner = step.predict, step.backward, getattr(wrapped, 'module', wrapped)
+    looks = getattr(wrapped, 'find_unused_parameters', False)      # whether torch looks for the graph of the tensors in the result
+    slot = inner.slot if looks else None
     def call(learn: Learner) -> None:
         __tracebackhide__ = True
         if not learn.training: return predict(learn)
-        slot = inner.slot
-        with nullcontext() if exchanges() else wrapped.no_sync():              # torch looks for tensors in the result
+        with nullcontext() if exchanges() else wrapped.no_sync():
             wrapped(lambda: (predict(learn), learn.pred, learn.loss_grad, None if slot is None else slot.view_as(slot)))
     def done(learn: Learner) -> None:
         backward(learn)
-        inner.is_open = False
+        inner.open(False)
     undo.set(step, 'predict', call)
     undo.set(step, 'backward', done)
 
@@ -103,6 +110,12 @@ class _Carry(torch.autograd.Function):
         return loss.view_as(loss)
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any: return grad, ctx.message, None
+
+def _with_message(learn: Learner, slot: Tensor, message: Tensor, backward: Callable[[Learner], None]) -> None:
+    "Call a backward pass of a step that some other code has changed, with a message"
+    loss, learn.loss_grad = learn.loss_grad, _Carry.apply(learn.loss_grad, slot, message)
+    try: backward(learn)
+    finally: learn.loss_grad = loss
 
 # %% ../../nbs/distributed/data_parallel.ipynb #zeros-code
 class _Zeros(torch.autograd.Function):
@@ -234,6 +247,13 @@ def mean_losses(learn: Learner,    # learner with a loss, which may have parts
     if parts: learn.loss_parts = dict(zip(parts, found[1:]))
     return (None, None) if weight is None else (total, mine/some)
 
+# %% ../../nbs/distributed/data_parallel.ipynb #28f2fd2c
+def likely_weight(per_item: float,    # weight of a batch divided by its number of items
+) -> float:
+    "Return the weight to plan with for an item of the next batch: a whole number stays as it is, other numbers become a power of 2"
+    whole = round(per_item)
+    return float(whole) if whole and abs(per_item/whole - 1) < 5e-7 else 2.**round(math.log2(per_item))
+
 # %% ../../nbs/distributed/data_parallel.ipynb #db02aadf
 _runs = itertools.count()       # run numbers, which advance in the same order in all processes
 _PARTS = 32                     # of a loss, at most
@@ -256,15 +276,18 @@ class Distributed(Callback):
         learn.fit(2)
         assert not learn.data_parallel.together
     """
-    order, no_state = -20, ('group', 'accelerator', 'models', 'seeded', 'unsent', 'wrapped', 'train_share', 'lengths', 'reuses')      # runs before every callback that wraps the steps
+    order, no_state = -20, ('group', 'accelerator', 'models', 'seeded', 'unsent', 'wrapped', 'train_share', 'lengths', 'reuses', 'sums', 'networks')      # runs before every callback that wraps the steps
     group: Any = None                    # the `Group`, while a run is under way in several processes
     accelerator: Any = None              # also set only while a run is under way in several processes
+    networks: Any = None                 # the modules that have the same weights in all processes, at the beginning of the run
     models: Any = None                   # the `ShardedModels` of a sharded run
     unsent = False                       # whether there are gradients that no other process has seen
     wrapped: Any = None                  # torch's wrapper, if messages travel with the gradients
     reuses = False                       # whether this run trains with the wrapper of the last fit
+    sums: Any = None                     # version of the list of callbacks, and those in it that sum gradients
     train_share: Any = None              # the `Share` of the last training phase
     weight: Any = None                   # how much the batch of this process counts
+    per_item = 1.                        # weight of an item in the loss, as far as it is known; a checkpoint stores it, so that a resumed fit rounds alike
     sent = aside = apart = False         # the gradients of this batch are exchanged; a validation is under way; weights differ
     seconds = 5.                         # to wait for the other processes after an error of this one
     name = 'data_parallel'               # not `distributed`, which is the method of the learner
@@ -349,14 +372,13 @@ class Distributed(Callback):
         learn = self.learn
         if not self.seeded: own_random_state(int(self.group.notes[0][0]), self.group.number)
         self.seeded, self.unsent = True, False
-        share_tensors(owned_by_steps(learn)[1])
+        share_tensors(self.networks)
         if learn.purpose in ('fit', 'lr_find'): self._wrap()
 
     def before_train(self):
         self.aside = False
         self._deal(True)
-        before, self.train_share = self.train_share, self.share
-        if before is not None and self.train_share is not None: self.train_share.per_item = before.per_item
+        self.train_share = self.share
 
     def after_train(self):
         if self.train_share is not None: self.train_share.ahead = 0
@@ -379,13 +401,14 @@ class Distributed(Callback):
         self._meet_in_batch('loss')
         weight = learn.loss_weight if not share.borrowed or learn.loss_weight is None else 0
         if self.wrapped is not None:
-            self.weight = weight = weight.double() if isinstance(weight, Tensor) else weight
-            total = share.items_in_step*share.per_item         # as planned; `_hear` corrects it
+            self.weight = weight = weight.item() if isinstance(weight, Tensor) else weight      # on the CPU, where messages travel
+            total = share.items_in_step*self.per_item         # as planned; `_hear` corrects it
             part = None if weight is None else weight/total
         else: total, part = mean_losses(learn, weight, share.borrowed)
         if learn.loss_grad is None: return
         by = self.group.n*(not share.borrowed if part is None else part)       # torch averages gradients over processes
-        learn.loss_grad = map_tensors(lambda t: t*(by.to(t.dtype) if isinstance(by, Tensor) else by), learn.loss_grad)
+        if isinstance(by, Tensor) or by != 1:
+            learn.loss_grad = map_tensors(lambda t: t*(by.to(t.dtype) if isinstance(by, Tensor) else by), learn.loss_grad)
         learn.loss_weight = None if weight is None else total
 
     def after_cancel_backward(self):
@@ -471,7 +494,7 @@ class Distributed(Callback):
         held = [p.grad for p in params]
         for p in params: p.grad = None
         with torch.enable_grad(), self.group.naming_failures(): self.wrapped(lambda: _Zeros.apply(self._message(left, empty=True), *params)).backward()
-        self.wrapped.module.is_open = False
+        self.wrapped.module.open(False)
         self._hear(self._slot.grad, away=left)
         for p, grad in zip(params, held):
             if left: p.grad = grad
@@ -494,7 +517,7 @@ class Distributed(Callback):
             parts = [w, *(float(v)*w if w else 0. for v in (learn.loss, *(learn.loss_parts or {}).values()))]
         changed = group.number == 0 and group.lr_scale != self.agreed_lr
         numbers = [left, changed, group.flag, updates, updates**2, *parts]
-        return torch.tensor(numbers + [0.]*(len(self._slot) - len(numbers)), dtype=torch.float32)
+        return torch.frombuffer(array('f', numbers + [0.]*(_HEAD + 1 + _PARTS - len(numbers))), dtype=torch.float32)    # faster than `torch.tensor`
 
     def _hear(self, mean: Tensor, away: bool = False) -> None:
         "Take in the numbers of all processes, whose mean has come with the gradients"
@@ -516,27 +539,27 @@ class Distributed(Callback):
                 learn.iter = group.told_batch          # this batch does not count
                 if group.told < Request.FAIL: self._check_updates()
                 raise
-        self._correct(weight*n, loss*n, [v*n for v in parts])
+        self._correct(weight*n, loss*n, [v*n for v in parts[:len(learn.loss_parts or ())]])
 
     def _correct(self, weight: float, loss: float, parts: list[float]) -> None:
         "Set the loss of all processes. If the weights of their batches were not as planned, rescale the gradients"
         learn, share = self.learn, self.train_share
         dtype = torch.promote_types(learn.loss.dtype, torch.float32)
         by = 1. if self.weight is None or not weight else weight
-        learn.loss = torch.tensor(loss/by, dtype=dtype)
-        if learn.loss_parts: learn.loss_parts = {name: torch.tensor(v/by, dtype=dtype) for name, v in zip(learn.loss_parts, parts)}
+        learn.loss = torch.full((), loss/by, dtype=dtype)
+        if learn.loss_parts: learn.loss_parts = {name: torch.full((), v/by, dtype=dtype) for name, v in zip(learn.loss_parts, parts)}
         if self.weight is None: return
-        planned = share.items_in_step*share.per_item
+        planned = share.items_in_step*self.per_item
         if abs(weight/planned - 1) < 5e-7: return
         learn.loss_weight = weight
         if not weight: return clear_gradients(self.wrapped)
         torch._foreach_mul_([p.grad for p in self.wrapped.parameters() if p.grad is not None], planned/weight)
-        share.per_item = 2.**round(math.log2(weight/share.items_in_step))
+        self.per_item = likely_weight(weight/share.items_in_step)
 
     def _set_up(self) -> None:
         learn, undo = self.learn, self.learn.undo
         if not is_one_of_several(): return
-        self.aside, self.apart, self.train_share = False, False, None
+        self.aside, self.apart, self.train_share, self.sums = False, False, None, None
         device, options = getattr(learn.dls, 'device', None), {} if self.sharded else self.options
         kept = _connections.get(learn)
         if kept is None or not kept.fits(device, options): kept = _connections[learn] = Connection(device, options)
@@ -551,6 +574,7 @@ class Distributed(Callback):
         interrupts_call(group.note_interrupt, undo)
         if hasattr(learn.dls, 'device') and accelerator.device.type != 'cpu': undo.set(learn.dls, 'device', accelerator.device)
         learn.to_dls_device()
+        self.networks = owned_by_steps(learn)[1]
         again = kept.wrapped is not None and self._is_wrapped() and kept.traits == self._traits()
         group.agree(place=f'the beginning of {learn.run_name}', note=(new_seed(), again))
         self.reuses = all(again for _, again in group.notes)
@@ -559,6 +583,7 @@ class Distributed(Callback):
         undo.set(learn, 'batches_in', lambda dl: n_batches(self._share_of(dl)))
         undo.enter_context(learn.added_cbs(Agrees(self)))
         self.agreed_lr = 1.
+        undo.set(self, 'per_item', 1.)
         if group.number == 0: return
         if self.quiet: undo.set(sys, 'stdout', undo.enter_context(open(os.devnull, 'w')))
         if not learn.callbacks.find(Steering): undo.enter_context(learn.added_cbs(Steering()))
@@ -568,7 +593,7 @@ class Distributed(Callback):
         if kept and kept.wrapped is not None and (exc is not None or kept.wrapped.module.is_open): kept.wrapped = None
         if exc is None: share_tensors(owned_by_steps(self.learn)[1], params=False)
         elif not isinstance(exc, KeyboardInterrupt): self._fail(exc)
-        self.wrapped = None
+        self.wrapped = self.networks = None
 
     def _fail(self, exc: BaseException) -> None:
         group = self.group
@@ -617,7 +642,7 @@ class Distributed(Callback):
         return learn.purpose in ('fit', 'lr_find') and not (self.sharded or type(step).backward is not Step.backward or isinstance(step, CallStep))
 
     def _trained(self) -> list[nn.Module]:
-        return [m for m in owned_by_steps(self.learn)[1] if any(p.requires_grad for p in m.parameters())]
+        return [m for m in self.networks if any(p.requires_grad for p in m.parameters())]
 
     def _carries(self) -> bool:
         "Return whether messages travel with the gradients"
@@ -627,21 +652,24 @@ class Distributed(Callback):
 
     def _carry(self, step: Step, undo: UndoStack) -> None:
         "Send a message with the gradients of each backward pass"
-        backward = step.backward
+        backward, slot, wrapped = step.backward, self._slot, self.wrapped.module
+        plain = getattr(backward, '__func__', None) is Step.backward
         def call(learn: Learner) -> None:
-            self._slot.grad, loss = None, learn.loss_grad
-            learn.loss_grad = _Carry.apply(loss, self._slot, self._message())
-            try:
-                with self.group.naming_failures(): backward(learn)
-            finally: learn.loss_grad = loss
-            self.wrapped.module.is_open = False
+            slot.grad, loss = None, learn.loss_grad
+            with self.group.naming_failures():
+                if plain: torch.autograd.backward((loss, slot), (None, self._message()))
+                else: _with_message(learn, slot, self._message(), backward)
+            wrapped.open(False)
             self.train_share.ahead -= 1
-            self._hear(self._slot.grad)
+            self._hear(slot.grad)
         undo.set(step, 'backward', call)
 
     def _updates(self, n: int = 0) -> bool:
         "Return whether the weights are updated after `n` more items"
-        return all(cb.is_full(n) for cb in self.learn.callbacks.find(GradientAccumulation) if cb.run)
+        callbacks = self.learn.callbacks
+        if self.sums is None or self.sums[0] != callbacks.version:      # a search takes as long as ten look-ups
+            self.sums = callbacks.version, callbacks.find(GradientAccumulation)
+        return all(cb.is_full(n) for cb in self.sums[1] if cb.run)
 
     def _exchanges(self) -> bool:
         "Return whether the gradients of this batch are averaged. A sum of gradients is averaged once, with its last batch"

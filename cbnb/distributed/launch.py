@@ -50,10 +50,12 @@ def process_count(learn: Learner, n: int | None,    # number of processes; None:
     n_gpu = torch.cuda.device_count() if on_gpus(learn) else 0
     n = n_gpu or 2 if n is None else as_count(n, 'n_process', 1)
     if n_gpu and n > n_gpu: raise ValueError(
-        f'n_process={n}: each process needs a GPU of its own, and this machine has {plural(n_gpu, "GPU")}. Pass n_process={n_gpu}')
+        f'n_process={n} is too many: each process needs a GPU of its own, and this machine has {plural(n_gpu, "GPU")}. '
+        f'Pass n_process={n_gpu}')
     batches = n_batches(learn.dls.train)
     if batches is not None and n > batches: raise ValueError(
-        f'n_process={n}: an epoch has {plural(batches, "batch")}, and each process needs one: use smaller batches')
+        f'n_process={n} is too many: an epoch has {plural(batches, "batch")}, and each process needs one. Pass '
+        f'n_process={batches}, or use smaller batches')
     return n
 
 # %% ../../nbs/distributed/launch.ipynb #30fc65ff

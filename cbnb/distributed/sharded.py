@@ -175,7 +175,7 @@ def _check_model(model: nn.Module) -> None:
     if isinstance(model, (DataParallel, DistributedDataParallel)): why = 'it is wrapped already: pass the learner the plain model'
     elif hasattr(model, '_orig_mod'): why = 'it is compiled: pass the learner the plain model'
     elif any(nn.parameter.is_lazy(p) for _, p in named): why = (
-        'it has lazy layers whose shapes are not known yet: pass one batch through it first')
+        'it has lazy layers whose shapes are not known yet: call learn.to_dls_device() and learn.model(learn.dls.one_batch()[0]) before the fit')
     elif names := [name for name, p in named if not p.ndim]: why = (
         f'{names[0]} is a single number, which cannot be divided: give it the shape (1,)')
     elif names := [name for name, p in named if not p.is_contiguous()]: why = (
@@ -206,7 +206,7 @@ def _check_params(models: list[nn.Module], held: set[Tensor]) -> None:
             f'{type(first).__name__} and {type(m).__name__} share the parameter {name}, which can only be sharded in one of them: '
             'give each model its own parameter, or train with learn.distributed()')
     if held - set(owner): raise ValueError(
-        'an optimizer holds a parameter that is in no model: make it an attribute of a module')
+        'an optimizer holds a parameter that is in no model: assign the parameter to an attribute of a module')
 
 # %% ../../nbs/distributed/sharded.ipynb #55ece1fd
 def check_sharding(

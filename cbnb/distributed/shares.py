@@ -73,8 +73,8 @@ class Dealt:
     def start(self) -> None:
         "Fetch the next steps from process 0, unless this process has some"
         if self.chunk or self.is_last: return
-        self.group.agree(place='a batch of a new epoch')      # a process that has left the epoch would not join the next exchange
-        self.chunk, self.is_last = self.group.from_main(_chunk(self.steps, self.at_once) if self.steps else None)
+        steps = _chunk(self.steps, self.at_once) if self.steps else None
+        self.chunk, self.is_last = self.group.agree_on(steps, 'a batch of a new epoch')      # unless a process has left the epoch
         self.sizes.extend(sum(map(len, step)) for step in self.chunk)
 
     def _batches(self) -> Iterator[list[Any]]:
@@ -169,7 +169,6 @@ class Share:
     weight = 1.        # items of the current batch, divided by the mean over the processes
     items_in_step = 0  # items of all processes in the current step
     borrowed = False   # the current batch belongs to another process
-    per_item = 1.      # weight of an item in the loss, as far as it is known
     planned = False    # the steps of an epoch are known at its start, so that no message is needed before a batch
     carries = False    # messages travel with the gradients
     ahead = 0          # steps, as far as they are known, whose gradients have not been exchanged yet
@@ -191,7 +190,7 @@ class Share:
 
     def __len__(self) -> int:
         n = self.length if self.divided else n_batches(self.dl)
-        if n is None: raise TypeError('this loader has no length: wrap it in Batches(lambda: loader, n_iter=...)')
+        if n is None: raise TypeError('this loader has no length: wrap the loader in Batches(lambda: loader, n_iter=...)')
         if self.divided: return n
         return n_steps(n, self.group.n, self.drop_last)
 

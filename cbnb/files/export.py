@@ -206,7 +206,7 @@ def _read(path: str | Path) -> dict[str, Any]:
     content, bad = read_file(path, writer='Learner.export'), f'{path} is damaged, or was not written by Learner.export'
     if not isinstance(content, dict) or 'cbnb' not in content: raise ValueError(f'{bad}: it contains no learner. Pass a file that learn.export wrote')
     if content['cbnb'] != FORMAT: raise ValueError(
-        f"{path} has format {content['cbnb']}, and this cbnb reads format {FORMAT}: install the version that wrote it")
+        f"{path} has format {content['cbnb']}, but this cbnb reads format {FORMAT}: install the version of cbnb that wrote it")
     try: return from_json(content['state'], content['tensors'])
     except Exception as e: raise ValueError(f'{bad}: {e}') from e
 
@@ -218,11 +218,12 @@ def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) 
         f"{path} has the weights of a {state['kind']}, but not the code that makes this model: pass a model or a function "
         f'that makes one, as {call}model=make_net)')
     if model is None and not trust: raise ValueError(
-        f'{path} says that {factory} makes its model, and importing that runs code: {call}trust=True) if you trust '
-        f'the file, or {call}model=...)')
+        f'{path} makes its model with {factory}, and importing that runs code: call {call}trust=True) if you trust the '
+        f'file, or {call}model=...)')
     model = at_path(factory) if model is None else model
     made = model if isinstance(model, nn.Module) else model()
-    if not isinstance(made, nn.Module): raise TypeError(f'{brief(model)} returned a {type(made).__name__}, and not a model: return an nn.Module')
+    if not isinstance(made, nn.Module): raise TypeError(
+        f'{brief(model)} returned a {type(made).__name__}, not a model: return an nn.Module')
     if why := model_differs(made, state['model']): raise ValueError(f'the model does not fit the weights in {path}: {why}. Pass a model with the layers of the exported one')
     load_model_state(made, state['model'])
     return made
@@ -288,8 +289,9 @@ def _not_trusted(fname: str | Path) -> str:
 def _load_pickle(fname: str | Path, cpu: bool, trust: bool, model: Any, parts: dict[str, Any]) -> Learner:
     if not trust: raise ValueError(_not_trusted(fname))
     if model is not None or parts: raise TypeError(
-        f"{fname} is a pickle, which contains the whole learner, and {' and '.join(f'{name}=' for name in (['model']*(model is not None) + [*parts]))} "
-        f"only work with a '.cbnb' file: call load_learner({str(fname)!r}, trust=True)")
+        f"{fname} is a pickle of the whole learner, so "
+        f"{' and '.join(f'{name}=' for name in ['model']*(model is not None) + [*parts])} cannot replace a part of it: "
+        f"call load_learner({str(fname)!r}, trust=True)")
     try: learn = read_file(fname, 'cpu' if cpu else None, trust=True, writer='Learner.export')
     except (ImportError, AttributeError) as e:
         if "'cbnb." not in str(e): raise                  # a module of yours is missing

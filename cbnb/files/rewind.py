@@ -219,7 +219,8 @@ class RestorePoints:
         learn = self.learn()
         if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): redo the fit when the run has ended')
         if self.undone is None: raise RuntimeError(
-            'there is no fit to redo: after take_back(n, redo=True), or a click on Take back, a fit can be redone until the next fit begins')
+            'there is no fit to redo: a fit can be redone after take_back(n, redo=True), or a click on Take back, until '
+            'the next fit begins')
         (restore, points), self.undone, had = self.undone, None, (learn.model, *learn.cbs)
         with interrupts_wait():
             restore()

@@ -59,9 +59,9 @@ def _check_loadable(value: Any, name: str) -> None:
         file.seek(0)
         torch.load(file, weights_only=True)
     except Exception as e: raise TypeError(
-        f'{name} is {value!r:.80}, a {kind.__module__}.{kind.__qualname__}. Learner.load reads '
-        'only tensors, numbers, texts and containers of these, so nothing was written: convert '
-        'it to one of them (in a module, in get_extra_state)') from e
+        f'{name} is {value!r:.80}, of type {kind.__module__}.{kind.__qualname__}, which learn.load could not read, so '
+        'nothing was written: convert it to a tensor, a number, a string, or a container of these, in a module in '
+        'get_extra_state') from e
 
 # %% ../../nbs/files/saving.ipynb #b8e66e52
 def _wrong_entry(path: str | Path) -> str | None:
@@ -198,7 +198,7 @@ def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False, file: s
     states = _split_file(read_file(path, device, trust))
     opt_state = states.pop('opt', None)
     if not isinstance(weights := states['model'], dict): raise ValueError(
-        f"{path} holds a {type(weights).__name__}, not a model's state: pass a file that Learner.save wrote")
+        f"{path} holds a {type(weights).__name__}, not a model's state: pass a file that learn.save wrote")
     if not with_opt or opt_state is None: return states, None
     if not _is_opt_state(opt_state): raise ValueError(_malformed(f' in {path}'))
     return states, opt_state
@@ -320,7 +320,8 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
     if one_sided := _one_sided(states, before): warn_user(f'{path} {one_sided}')
     if why_not: warn_user(f'the optimizer was not loaded: {why_not}')
     elif with_opt and had is not None and opt_state is None:
-        warn_user(f'{file} has no optimizer state, so the optimizer stays as it was')
+        warn_user(
+            f'{file} has no optimizer state, so the optimizer stays as it was: pass with_opt=False to load the weights alone')
     return self
 
 # %% ../../nbs/files/saving.ipynb #5d02917a

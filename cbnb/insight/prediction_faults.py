@@ -135,7 +135,8 @@ def slices_of(
     "Return parts of the items"
     groups: dict[str, Tensor] = {}
     for name, values in (named or {}).items():
-        if len(values) != len(found): raise ValueError(f'slices[{name!r}] has {len(values)} values, and there are {len(found)} items: pass one for each, in their order')
+        if len(values) != len(found): raise ValueError(
+            f'slices[{name!r}] has {len(values)} values, but there are {len(found)} items: pass one for each, in their order')
         for value in dict.fromkeys(values): groups[f'{name} = {value}'] = torch.tensor([v == value for v in values])
     if found.task == 'classes':
         for k, name in enumerate(found.names): groups[f'class {name}'] = found.targets == k

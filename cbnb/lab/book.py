@@ -24,7 +24,7 @@ from typing import Any
 from torch import nn
 
 # %% ../../nbs/lab/book.ipynb #f36fff86
-from ..basics.arguments import columns_hint, hinted
+from ..basics.arguments import columns_hint, hinted, nearest
 from ..basics.nested import from_json
 from ..basics.patch import patch
 from ..basics.processes import process_number
@@ -59,7 +59,8 @@ class Entry:
 
     def begin(self) -> None:
         "Start the record of the run that has begun"
-        if not (runs := self.new_runs()): return self.book._warn('a record has the values of the Recorder, and this learner has no Recorder: pass cbs=Recorder()')
+        if not (runs := self.new_runs()): return self.book._warn(
+            'nothing is recorded, because this learner has no Recorder: call learn.add_cb(Recorder)')
         with self.book._warned():
             self.git = GitStatus()
             run, now = runs[-1], time.time()
@@ -134,7 +135,8 @@ def _words(tags: str | Iterable[str] | None) -> str:
     if tags is None or isinstance(tags, str): return tags or ''
     words = list(tags) if isinstance(tags, Iterable) else [tags]
     for word in words:
-        if not isinstance(word, str) or len(word.split()) != 1: raise ValueError(f"tags={tags!r} should be words: pass 'baseline small' or ['baseline', 'small']")
+        if not isinstance(word, str) or len(word.split()) != 1: raise ValueError(
+            f"tags={tags!r}: each tag should be one word, as in 'baseline small' or ['baseline', 'small']")
     return ' '.join(words)
 
 _ENDS = threading.RLock()       # fits in several threads end one after another: a connection is for one thread at a time
@@ -232,11 +234,12 @@ class LabBook(Callback):
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
         RestorePoints.on_take_back = (*RestorePoints.on_take_back, self._taken_back)
 
+    def _no_run(self) -> Any: raise AttributeError
+    run: Any = property(_no_run)      # it handles no events, so there is nothing to switch off
+
     def __getattr__(self, name: str) -> Any:
-        try: return super().__getattr__(name)
-        except AttributeError:
-            if name in _INSTEAD: raise _no_attribute(self, name, 'a lab book') from None
-            raise
+        with contextlib.suppress(AttributeError): return super().__getattr__(name)
+        raise _no_attribute(self, name, 'a lab book')
 
     def _write_ends(self, *new: Entry) -> None:
         "Write the ends of fits. If one cannot be written, the next fit or `close` tries again"
@@ -299,7 +302,8 @@ class LabBook(Callback):
     def _warned(self) -> Iterator[None]:
         "Context manager that turns an error into a warning, because a record is no reason for a fit to fail"
         try: yield
-        except Exception as e: self._warn(f'{self.folder} could not be written ({type(e).__name__}: {e}). The fit goes on, and the next write includes these rows')
+        except Exception as e: self._warn(
+            f'{self.folder} could not be written ({type(e).__name__}: {e}). The fit continues, and the next write includes these rows')
 
     def _warn(self, text: str) -> None:
         "Warn once"
@@ -310,14 +314,17 @@ class LabBook(Callback):
 _COLUMNS = 'id, name, tags, note, status, started, ended, heartbeat, process, epochs, steps, settings, summary, git_commit, clean'
 
 _INSTEAD = dict(
+    run='lab.runs is the list of all runs, and lab[17] is run 17',
     log='learn.log(name=value) records a value of the running fit', init="LabBook('runs') is all there is to do", finish='lab.close() ends the recording',
     compare='compare(lab[1], lab[2])', df='lab.to_dataframe()', filter='[run for run in lab.runs if run.settings["lr"] > 0.01]', config='settings',
     hparams='settings', params='settings', metrics="history['valid_loss'] has each epoch, and best('valid_loss') the best one", loss="history['train_loss']",
     delete='lab.delete(number, confirm=True)')         # what users of other trackers look for
 
 def _no_attribute(obj: Any, name: str, what: str) -> AttributeError:
-    hint = f': {_INSTEAD[name]}' if name in _INSTEAD else ''
-    return AttributeError(f'{what} has no attribute {name!r}{hint}', name=name, obj=obj)
+    known = {known for known in [*vars(type(obj)), *vars(obj)] if known[0] != '_'}
+    near = nearest(name, sorted(known - {name}))
+    hint = _INSTEAD[name] if name in _INSTEAD else near and f'did you mean {near!r}?'
+    return AttributeError(f'{what} has no attribute {name!r}{f": {hint}" if hint else ""}', name=name, obj=obj)
 
 class LabRun:
     """A fit in a lab book. `history` is as the learner had it
@@ -593,7 +600,8 @@ def delete(self: LabBook, *numbers: int, confirm: bool = False) -> None:
     """
     runs = [self[number] for number in numbers]
     labels = ', '.join(run.label for run in runs)
-    if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(f'{", ".join(busy)} is still running: stop it first')
+    if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(
+        f'{", ".join(busy)} {"is" if len(busy) == 1 else "are"} still running: stop the fit, and then delete the run')
     if not confirm: raise ValueError(f'delete would permanently remove {labels} from {self.folder}: pass confirm=True')
     with opened(self.file) as db, transaction(db): db.executemany('DELETE FROM runs WHERE id=?', [(run.id,) for run in runs])
     for run in runs:

@@ -107,7 +107,8 @@ def connect(file: Path, seconds: float) -> Any:
     except sqlite3.DatabaseError as e: raise ValueError(f'{file} is not a lab book, or is damaged ({e}): {fix}') from e
     if 'runs' in tables and 0 < version <= VERSION: return db
     db.close()
-    if 'runs' in tables and version: raise ValueError(f'{file} was written by a newer cbnb (its tables have version {version}, and this cbnb knows {VERSION}): update cbnb')
+    if 'runs' in tables and version: raise ValueError(
+        f'{file} was written by a newer cbnb (its tables have version {version}, but this cbnb knows {VERSION}): update cbnb')
     raise ValueError(f'{file} is not a lab book, because {"it has other tables" if tables else "it is empty"}: {fix}')
 
 @contextmanager

@@ -419,7 +419,7 @@ def test_short_epochs_are_recorded_whole():
     learn.fit(1)
     assert not [name for name in seen if "cancel" in name]
     unknown = line_learner(dls=cbnb.DataLoaders(cbnb.Batches(lambda: iter(line_batches())), device="cpu"))
-    with pytest.raises(ValueError, match="pct is a share of an epoch"):
+    with pytest.raises(ValueError, match="takes a share of an epoch"):
         unknown.fit(1, cbs=cbnb.ShortEpoch())
 
 
@@ -909,9 +909,9 @@ class NoScheduler:
         (
             lambda: cbnb.TorchScheduler(torch_schedulers.StepLR(torch.optim.SGD(Line().parameters()), 1)),
             TypeError,
-            "StepLR belongs to one optimizer",
+            "makes the scheduler, not a StepLR",
         ),
-        (lambda: cbnb.TorchScheduler("StepLR"), TypeError, "str belongs to one optimizer"),
+        (lambda: cbnb.TorchScheduler("StepLR"), TypeError, "makes the scheduler, not a str"),
         (lambda: cbnb.TorchScheduler(torch_schedulers.StepLR, "step"), ValueError, "every='step' should be"),
     ],
 )
@@ -942,7 +942,7 @@ def test_the_least_and_the_greatest_settings_are_allowed():
         (
             lambda: cbnb.TorchScheduler(lambda opt: torch_schedulers.StepLR(opt, 1), monitor="valid_loss"),
             ValueError,
-            "StepLR.step takes no value",
+            "StepLR does not watch a column",
         ),
         (
             lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau, monitor="valid_los"),
@@ -1252,7 +1252,7 @@ def test_whole_validations_may_have_no_length():
     learn = line_learner(dls=cbnb.DataLoaders(batches, cbnb.Batches(lambda: iter(batches)), device="cpu"))
     learn.fit(1, cbs=cbnb.ShortEpoch(0.5, short_valid=False))
     assert learn.recorder.last().n_steps == 1
-    with pytest.raises(ValueError, match="pct is a share of an epoch"):
+    with pytest.raises(ValueError, match="takes a share of an epoch"):
         learn.fit(1, cbs=cbnb.ShortEpoch(0.5))
 
 

@@ -89,7 +89,7 @@ def test_a_file_with_other_columns_is_refused_before_the_first_batch(tmp_path):
     learn.fit(1)
     text, weights = learn.csv_logger.file.read_text(), [p.clone() for p in learn.model.parameters()]
     learn.metrics = cbnb.AvgMetric(lambda out, y: (out - y).abs().mean(), name="mae")
-    with pytest.raises(ValueError, match="history.csv has the columns .*valid_loss, time, and this fit .*mae, time"):
+    with pytest.raises(ValueError, match="history.csv has the columns .*valid_loss, time, but this fit .*mae, time"):
         learn.fit(1)
     assert learn.csv_logger.file.read_text() == text and all((p == w).all() for p, w in zip(learn.model.parameters(), weights))
 
@@ -110,7 +110,7 @@ def test_only_fits_are_logged_and_a_recorder_is_needed(tmp_path):
     learn.validate()
     learn.lr_find(num_it=5, show_plot=False)
     assert not learn.csv_logger.file.exists()
-    with pytest.raises(ValueError, match="this learner has no Recorder: pass cbs=Recorder"):
+    with pytest.raises(ValueError, match="this learner has no Recorder: call learn.add_cb"):
         line_learner(cbs=cbnb.CSVLogger, default_cbs=False, path=tmp_path).fit(1)
 
 
@@ -153,7 +153,7 @@ def test_a_full_disk_does_not_end_the_fit(tmp_path):
         learn.fit(3)
     assert learn.train_iter == 6
     assert [str(w.message) for w in seen] == [
-        "/dev/full could not be written (No space left on device): the fit goes on, and each new row tries again. If rows are missing after the fit, take them from learn.recorder.history"
+        "/dev/full could not be written (No space left on device): the fit continues, and the next row is written together with the missing ones. If rows are missing after the fit, take them from learn.recorder.history"
     ]
 
 
@@ -170,7 +170,7 @@ def test_rows_of_a_full_disk_are_written_later_and_once(tmp_path, monkeypatch):
         return opened
 
     monkeypatch.setattr(csv_logger, "open", half_full, raising=False)
-    with pytest.warns(UserWarning, match="the fit goes on"):
+    with pytest.warns(UserWarning, match="the fit continues"):
         learn.fit(4)
     assert [row["epoch"] for row in logged(learn)] == ["0", "1", "2", "3"]
     assert [float(row["valid_loss"]) for row in logged(learn)] == learn.recorder.history["valid_loss"]

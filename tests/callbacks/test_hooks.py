@@ -169,7 +169,7 @@ def test_a_second_fit_begins_anew_with_the_model_at_hand():
     other.fit(1, cbs=stats)
     assert stats.steps == [0, 1, 2] and stats.layers["0"] is other.model[0]
     named = cbnb.ActivationStats(modules=learn.model[0])
-    with pytest.raises(ValueError, match="the model has no Linear"):
+    with pytest.raises(ValueError, match="the model has no layer Linear"):
         other.fit(1, cbs=named)
 
 
@@ -247,7 +247,7 @@ def test_layers_of_any_kind():
 def test_figures_before_anything_ran_and_after_one_batch():
     stats = cbnb.ActivationStats()
     for ask in (stats.color_dim, stats.plot_layer_stats, lambda: stats.hist(0)):
-        with pytest.raises(ValueError, match="nothing has been recorded yet"):
+        with pytest.raises(ValueError, match="recorded yet"):
             ask()
     learn = net_learner(n=1)
     learn.fit(1, cbs=stats)
@@ -307,12 +307,12 @@ def test_a_callback_is_removed_in_the_middle_of_a_fit():
 
 def test_wrong_arguments_are_refused_with_a_sentence():
     for make, words in (
-        (lambda: cbnb.HookCallback(), "needs a hook"),
+        (lambda: cbnb.HookCallback(), "has no hook"),
         (lambda: cbnb.ActivationStats(every=0), "every=0 should be 1 or more"),
         (lambda: cbnb.ActivationStats(bins=1.5), "bins=1.5 should be a whole number"),
         (lambda: cbnb.ActivationStats(near_zero=-1), "near_zero=-1 should be"),
         (lambda: cbnb.HookCallback(hook=print, after_bacth=print), "did you mean 'after_batch'"),
-        (lambda: find_layers(nn.ReLU(), "head"), "the model has no 'head'"),
+        (lambda: find_layers(nn.ReLU(), "head"), "the model has no layer 'head'"),
         (lambda: cbnb.MixUp(-1), "alpha=-1 should be"),
         (lambda: cbnb.CutMix("1"), "leave out the quotes"),
     ):
@@ -621,7 +621,7 @@ def test_a_hook_function_may_have_fastais_three_arguments_or_the_callback_first(
 
 def test_a_hook_of_other_arguments_is_refused_when_it_is_made():
     """Two parameters, also of a method, are a TypeError at construction that shows the signature; not one in the first batch."""
-    with pytest.raises(TypeError, match=r"\(module, input, output\).*not \(m, i\)"):
+    with pytest.raises(TypeError, match=r"parameters \(m, i\): .*\(module, input, output\)"):
         cbnb.HookCallback(hook=lambda m, i: None)
 
     class Short(cbnb.HookCallback):
@@ -728,9 +728,9 @@ def test_which_layers_are_meant(which, paramless, names):
     assert find_layers(model, model[2]) == {"2": model[2]} and find_layers(model, [model[1], model[2]]) == {"1": model[1], "2": model[2]}
 
 
-@pytest.mark.parametrize("which, said", [(nn.Tanh, "the model has no 'Tanh'"), ("x", "no 'x'"), (["0", "x"], "no 'x'")])
+@pytest.mark.parametrize("which, said", [(nn.Tanh, "the model has no layer 'Tanh'"), ("x", "no layer 'x'"), (["0", "x"], "no layer 'x'")])
 def test_layers_that_are_not_there_are_named_with_those_that_are(which, said):
-    with pytest.raises(ValueError, match=said + "; its layers are 0, 1, 2$"):
+    with pytest.raises(ValueError, match=said + ", which .*its layers are 0, 1, 2$"):
         find_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), which)
 
 
@@ -850,7 +850,7 @@ def test_histograms_of_a_layer():
     for limits in ((1, 0), (1, 1)):
         with pytest.raises(ValueError, match=rf"limits=\({limits[0]}, {limits[1]}\) should be \(low, high\)"):
             stats.hist(0, limits)
-    with pytest.raises(ValueError, match="no histograms were recorded: pass with_hist=True"):
+    with pytest.raises(ValueError, match="no histograms were recorded: pass ActivationStats"):
         told([[1.0]], with_hist=False).hist(0)
 
 

@@ -134,7 +134,7 @@ def test_only_fits_are_logged_and_a_recorder_is_needed(tmp_path):
     assert len(learn.listed.rows) == n == 9 and learn.listed.starts == [None] and learn.listed.ends == ["done"]
     learn.fit(1)
     assert len(learn.listed.rows) == n and learn.listed.starts == [None, None] and learn.listed.rows[0][0] == 1
-    with pytest.raises(ValueError, match="Listed sends the values of the Recorder, and this learner has no Recorder"):
+    with pytest.raises(ValueError, match="Listed sends the values of the Recorder, but this learner has no Recorder"):
         line_learner(cbs=Listed, default_cbs=False, path=tmp_path).fit(1)
 
 
@@ -194,7 +194,7 @@ def test_a_service_that_fails_gives_one_warning_and_the_fit_goes_on(tmp_path, wh
         warnings.simplefilter("always")
         learn.fit(3)
     assert [str(w.message) for w in said] == [
-        f"Listed failed (OSError: no connection in {where}): the fit goes on, and the rows are sent again with the next ones"
+        f"Listed failed (OSError: no connection in {where}): the fit continues, and the next rows are sent together with these"
     ]
     assert learn.recorder.last().status == "done" and learn.listed.ends == ["done"]
     assert said[0].filename == __file__
@@ -254,9 +254,9 @@ def test_a_logger_can_be_pickled_and_leaves_nothing_behind(tmp_path):
 
 
 def test_a_method_that_is_missing_is_named():
-    with pytest.raises(NotImplementedError, match="Logger needs a method log"):
+    with pytest.raises(NotImplementedError, match="Logger has no method log"):
         Logger().log({}, 1)
-    with pytest.raises(NotImplementedError, match="Logger needs a method finish"):
+    with pytest.raises(NotImplementedError, match="Logger has no method finish"):
         Logger().finish("done")
 
 
@@ -585,7 +585,7 @@ def test_wandb_logs_into_a_run_that_is_open(tmp_path):
     [file] = wandb_files(tmp_path)
     rows = wandb_run(file)["rows"]
     assert [row.get("epoch") for row in rows] == [0, 0, None] and rows[-1]["mine"] == 1
-    with pytest.raises(ValueError, match="needs a run that is open: call wandb.init first"):
+    with pytest.raises(ValueError, match="needs an open run: call wandb.init"):
         learn.fit(1)
 
 

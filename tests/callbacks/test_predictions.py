@@ -801,7 +801,7 @@ def test_there_is_no_loss_for_each_item_without_a_loss_func():
 
     batches = [dict(x=torch.ones(2, 1), labels=torch.ones(2, 1))]
     learn = cbnb.Learner(cbnb.DataLoaders(batches, batches, device="cpu"), Tagger(1, 1))
-    with pytest.raises(TypeError, match="the learner has no loss_func, so there is no loss for each item"):
+    with pytest.raises(TypeError, match="the learner has no loss_func, and a model or a step computes only one loss for a batch"):
         learn.get_preds(with_loss=True)
 
 
@@ -854,7 +854,7 @@ def test_the_losses_of_an_item_are_averaged():
         (torch.tensor([[[1.0, 1.0], [1.0, 3.0]], [[0.0, 0.0], [0.0, 2.0]]]),),
     )
     assert losses.tolist() == [3, 1] and not losses.requires_grad
-    with pytest.raises(ValueError, match="with_loss needs targets, and this loader has none"):
+    with pytest.raises(ValueError, match="with_loss needs targets, but this loader has none"):
         item_losses(nn.MSELoss(), torch.zeros(2), ())
 
 
@@ -1086,7 +1086,7 @@ def test_an_error_says_what_was_called(name, call):
 
 
 @pytest.mark.parametrize("data, words", [
-    (torch.rand(4, 3).numpy(), "the batch holds a ndarray"),
+    (torch.rand(4, 3).numpy(), "the batch contains values of type ndarray"),
     (torch.rand(4, 3).double(), "convert the data with x.float()"),
 ])  # fmt: skip
 def test_the_error_for_unconverted_inputs_says_how_to_convert_them(data, words):

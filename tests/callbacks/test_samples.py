@@ -124,7 +124,7 @@ def test_a_failed_prediction_warns_and_the_fit_goes_on():
         raise ZeroDivisionError("in act")
 
     learn = learner()
-    with pytest.warns(UserWarning, match="Samples could not predict the items, .*ZeroDivisionError: in act") as said:
+    with pytest.warns(UserWarning, match="Samples could not predict the items .ZeroDivisionError: in act") as said:
         learn.fit(3, cbs=(samples := Samples(2, act=act)))
     assert len(said) == 1 and learn.recorder.last().status == "done" and samples.cards == []
 

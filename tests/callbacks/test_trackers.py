@@ -153,7 +153,7 @@ def test_names_are_checked_before_the_first_batch(cls):
     assert "no validation loader" in refused(line_learner(valid=False), "valid_loss")
     alone = line_learner(cbs=cbnb.Recorder(valid_metrics=False))
     assert "valid_metrics=False" in refused(alone, "valid_loss")
-    with pytest.raises(ValueError, match="pass cbs=Recorder"):
+    with pytest.raises(ValueError, match="call learn.add_cb.Recorder"):
         line_learner(default_cbs=False, progress=True).fit(1, cbs=cls())
     both = line_learner(metrics=mae, cbs=cbnb.Recorder(train_metrics=True))
     for monitor in ("train_mae", "valid_mae", "train_loss", "valid_loss"):
@@ -432,7 +432,7 @@ def _cancel_train(cb):
 
 def test_an_overwritten_rate_is_noticed():
     stubborn = cbnb.Callback(before_batch=lambda self: self.opt.param_groups[0].update(lr=0.1))
-    with pytest.warns(UserWarning, match="other code has set it to 0.1"):
+    with pytest.warns(UserWarning, match="other code has raised it to 0.1"):
         fit(forced_learner(PLATEAU), cbs=[cbnb.ReduceLROnPlateau(), stubborn])
     for wrong in (dict(factor=1), dict(factor=0.1), dict(factor=-2), dict(min_lr=-1), dict(patience=0)):
         with pytest.raises(ValueError, match="|".join(wrong)):
@@ -704,7 +704,7 @@ def test_the_best_weights_stay_if_they_cannot_be_saved(tmp_path, monkeypatch):
         return save(*args, **kwargs)
 
     monkeypatch.setattr(cbnb.Learner, "save", full)
-    with pytest.warns(UserWarning, match="the weights could not be saved .the disk is full.: the fit goes on"):
+    with pytest.warns(UserWarning, match="the weights could not be saved .the disk is full.: the fit continues"):
         fit(learn, cbs=[weights, cbnb.SaveModel()])
     assert len(n) == len(weights.seen) == 3
     learn.load("model", with_opt=False)
@@ -784,7 +784,7 @@ def test_going_on_with_a_file_of_unknown_value_says_so(what, tmp_path):
     elif what == "damaged":
         file.write_bytes(b"hello")
         why = f"{file} is damaged"
-    with pytest.warns(UserWarning, match=f"{why}.*: the first epoch of this fit with a valid_loss will replace it") as seen:
+    with pytest.warns(UserWarning, match=f"{why}.*: the first epoch of this fit that has a valid_loss will replace the file") as seen:
         fit(learn, start_epoch=1, cbs=cbnb.SaveModel())
     assert len(seen) == 1 and seen[0].filename == __file__
     with warnings.catch_warnings():
@@ -911,7 +911,7 @@ def test_a_fit_in_which_no_epoch_is_validated_is_told_before(start_epoch, n_epoc
         fit(forced_learner([5] * 4), n_epoch, start_epoch=start_epoch, valid_every=[2], cbs=cbnb.Tracker())
         fit(forced_learner([5] * 4), n_epoch, start_epoch=start_epoch, valid_every=[2], cbs=cbnb.Tracker("train_loss"))
     assert [str(w.message) for w in seen] == [
-        "Tracker gets no valid_loss, because valid_every=[2] validates no epoch of this fit: pass another valid_every"
+        "Tracker gets no valid_loss, because valid_every=[2] validates no epoch of this fit: pass another value, such as valid_every=1"
     ] * warns
 
 

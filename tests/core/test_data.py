@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import cbnb
+from cbnb.basics import processes
 from cbnb.basics.loaders import as_loader, first_batch, independent_loader, n_batches
 from cbnb.basics.nested import find_bs, first_tensor, is_empty, rebuild, to_detach
 from cbnb.basics.random_state import rng_state, save_rng, set_seed
@@ -337,7 +338,7 @@ def test_a_dataset_that_ends_early_is_told_once():
         learn.fit(2)
         learn.fit(1)
     [said] = miscounts(caught)
-    assert "the training loader has a length of 16, and gave 2 batches" in said and "StopIteration" in said
+    assert "the training loader has a length of 16, but gave 2 batches" in said and "StopIteration" in said
     assert all(w.filename == __file__ for w in caught)
 
 
@@ -797,7 +798,7 @@ def test_inputs_and_targets():
     assert split_batch(Couple(1, 2), targets=("b",)) == (dict(a=1), (2,)) and split_batch(T, targets=("data",)) == ((T,), ())
     moves = Moves(y=1)
     assert split_batch(moves, targets=("y",)) == ((moves,), (1,))
-    with pytest.raises(KeyError, match="no target 'z': a Moves has no such attribute"):
+    with pytest.raises(KeyError, match="no target 'z': a Moves has no attribute of this name"):
         split_batch(moves, targets=("y", "z"))
     with pytest.raises(KeyError, match="no target 'z'. It has a, b"):
         split_batch(dict(a=1, b=2), targets=("a", "z"))
@@ -984,6 +985,17 @@ def test_the_machine_has_an_accelerator_or_none(monkeypatch, new):
     assert dls.cuda() is dls and dls.device == torch.device("cuda", 3) and dls.cpu().device == torch.device("cpu")
 
 
+@pytest.mark.parametrize(
+    "backend, kind",
+    [("gloo", "cpu"), ("mpi", "cpu"), ("cpu:gloo,cuda:nccl", "cpu"), ("nccl", "cuda"), ("xccl", "xpu"), ("hccl", "npu")],
+)
+def test_processes_exchange_sums_on_the_device_of_their_backend(monkeypatch, backend, kind):
+    there = types.SimpleNamespace(type=kind)  # not each torch knows each name
+    monkeypatch.setattr(processes.dist, "get_backend", lambda: backend)
+    monkeypatch.setattr(processes, "process_device", lambda: there)
+    assert processes._shared_device().type == kind
+
+
 def test_random_states_are_put_back_as_often_as_asked():
     sampler_own, own = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
     data = TensorDataset(torch.arange(4.0))
@@ -1081,7 +1093,7 @@ def test_what_is_a_loader_and_how_many_batches_it_has():
     loader = as_loader(make)
     assert isinstance(loader, cbnb.Batches) and [list(loader) for _ in range(2)] == [[1, 2]] * 2 and n_batches(loader) is None
     assert n_batches(cbnb.Batches(make, 2)) == 2 and n_batches(cbnb.Batches(make, 0)) == 0 and n_batches([1]) == 1
-    with pytest.raises(TypeError, match="this loader has no length: pass Batches"):
+    with pytest.raises(TypeError, match="this loader has no length: pass the number"):
         len(loader)
     both = type("Both", (), {"__call__": lambda self: None, "__getitem__": lambda self, i: [1][i]})()
     assert as_loader(both) is both and as_loader([1]) == [1]

@@ -251,7 +251,7 @@ BAD = {
     "missing target": (
         learner(dls=cbnb.DataLoaders([dict(x=torch.ones(2))], targets="label", device="cpu")),
         KeyError,
-        "no target 'label'.*It has x: pass one of these as targets=",
+        "no target 'label'.*It has x: pass one of these, as DataLoaders",
     ),
 }
 
@@ -600,7 +600,11 @@ def refused():
 HELP = {
     "gradients off": (switched_off, RuntimeError, "gradients are switched off around this fit.*outside"),
     "gradients off in lr_find": (switched_off_for_a_sweep, RuntimeError, "gradients are switched off around this lr_find"),
-    "loss taken away": (without_a_loss(lambda learn: learn.fit(1)), ValueError, "loss_func is missing: assign learn.loss_func"),
+    "loss taken away": (
+        without_a_loss(lambda learn: learn.fit(1)),
+        ValueError,
+        "loss_func is missing: assign one, such as learn.loss_func",
+    ),
     "loss taken away from validate": (without_a_loss(lambda learn: learn.validate()), ValueError, "loss_func is missing"),
     "LBFGS": (learner(opt_func=torch.optim.LBFGS), TypeError, r"LBFGS evaluates the loss several times.*train_step=ClosureStep\(\)"),
     "epochs": (fit(epochs=3), TypeError, r"^fit has no argument 'epochs': did you mean n_epoch=\?$"),
@@ -1328,9 +1332,9 @@ def test_a_lambda_in_a_pickle_says_what_to_write(tmp_path):
         (lambda learn: learn.load(learn.model.state_dict()), TypeError, "learn.model.load_state_dict"),
         (lambda learn: cbnb.Learner(learn.dls, learn.model), ValueError, "Learner(dls, model, nn.CrossEntropyLoss())"),
         (lambda learn: learn.fit(1, lr="auto"), TypeError, "pass one, such as lr=0.001"),
-        (lambda learn: cbnb.Metric().value, NotImplementedError, "Metric needs a property value"),
-        (lambda learn: cbnb.DataLoaders([1], device="gpu"), ValueError, "device='gpu' is no device of torch: leave it out"),
-        (lambda learn: learn.dls.to("gpu:0"), ValueError, "device='gpu:0' is no device of torch: leave it out"),
+        (lambda learn: cbnb.Metric().value, NotImplementedError, "Metric has no property value"),
+        (lambda learn: cbnb.DataLoaders([1], device="gpu"), ValueError, "device='gpu' is not a device of PyTorch: leave it out"),
+        (lambda learn: learn.dls.to("gpu:0"), ValueError, "device='gpu:0' is not a device of PyTorch: leave it out"),
         (lambda learn: setattr(learn, "metric", cbnb.accuracy), AttributeError, "it is learn.metrics"),
         (lambda learn: setattr(learn, "optimizer", torch.optim.SGD), AttributeError, "it is learn.opt_func"),
         (
@@ -1355,7 +1359,7 @@ def test_an_empty_validation_loader_is_named():
     data = TensorDataset(X, X[:, 0])
     valid = DataLoader(data, 64, drop_last=True)
     learn = cbnb.Learner(cbnb.DataLoaders(DataLoader(data, 4), dict(small=valid), device="cpu"), nn.Linear(3, 1), flat_loss)
-    with pytest.warns(UserWarning, match="the validation loader 'small' is empty, .* leave out drop_last=True"):
+    with pytest.warns(UserWarning, match="the validation loader 'small' is empty, .* whether drop_last=True"):
         learn.fit(1)
 
 

@@ -235,7 +235,7 @@ def test_loss_parts_and_predictions_are_told_apart(out, needs_loss, loss, parts,
 
 def test_several_numbers_without_a_loss_are_refused_with_the_fix():
     for out in (dict(policy=N, value=N), dict(a=1, b=2, pred=P)):
-        with pytest.raises(TypeError, match='has no entry "loss": add the number to train, such as dict.loss=total'):
+        with pytest.raises(TypeError, match='but no entry "loss": add the number to train, such as dict.loss=total'):
             split_result(out, needs_loss=True)
 
 
@@ -257,7 +257,7 @@ def test_a_result_without_a_loss_or_a_prediction_is_refused(out, training, words
 
 
 def test_a_training_function_that_returns_a_loss_for_each_item_is_told_to_average():
-    with pytest.raises(ValueError, match=r"train_step returned a tensor of shape \(8,\); training needs one number: take the mean"):
+    with pytest.raises(ValueError, match=r"train_step returned a tensor of shape \(8,\), but training needs one number: take the mean"):
         line_learner(train_step=lambda x, y: y - 1).fit(1)
 
 
@@ -279,7 +279,7 @@ def test_a_loss_in_training_is_one_number():
 
     one = as_loss(torch.ones(1, 1), True)
     assert one.shape == () and as_loss(P, False) is P and as_loss(N, True) is N
-    with pytest.raises(ValueError, match=r"shape \(2,\); training needs one number"):
+    with pytest.raises(ValueError, match=r"shape \(2,\), but training needs one number"):
         as_loss(P, True)
     for training in (True, False):
         with pytest.raises(TypeError, match=r"a float \(3.0\), not a tensor"):
@@ -518,7 +518,7 @@ def test_a_fit_that_begins_later_counts_as_if_it_had_begun_before():
     assert seen == [(3, 0, 0.75), (3, 0, 0.75), (3, 1, 0.875), (3, 2, 1.0)]
     learn.fit(4, start_epoch=4)
     assert learn.recorder.history[-1].n_steps == 0
-    with pytest.raises(ValueError, match="start_epoch=5 should not be above n_epoch=4"):
+    with pytest.raises(ValueError, match="start_epoch=5 should be at most n_epoch=4"):
         learn.fit(4, start_epoch=5)
 
 
@@ -775,7 +775,7 @@ def test_a_row_of_a_summary_has_shape_count_and_whether_it_trains():
 
 def test_freezing_with_one_group_or_of_all_is_told():
     learn = line_learner()
-    with pytest.warns(UserWarning, match="freezing has no effect with one parameter group"):
+    with pytest.warns(UserWarning, match="freezing has no effect, because the optimizer has only one parameter group"):
         learn.freeze()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -350,7 +350,7 @@ def test_scikit_learn_gets_what_it_takes():
     words, tags = torch.randn(5, 7, 3, generator=g), torch.randint(0, 3, (5, 7), generator=g)
     want = (words.argmax(-1) == tags).float().mean().item()
     assert cbnb.SklearnMetric("accuracy_score", axis=-1)(words, tags) == pytest.approx(want)
-    with pytest.raises(ValueError, match="only for takes='labels'"):
+    with pytest.raises(ValueError, match="only works with takes='labels'"):
         cbnb.SklearnMetric("roc_auc_score", thresh=0.5)
 
 
@@ -742,7 +742,7 @@ def test_whichever_metric_fails_is_named(metric, note):
 
 
 def test_what_is_no_number_is_described_in_a_line():
-    with pytest.raises(TypeError, match="returned a tuple of tensor 37x3, tensor 37; it should"):
+    with pytest.raises(TypeError, match="returned a tuple of tensor 37x3, tensor 37, but it should"):
         classifier(cbnb.AccumMetric(lambda pred, y: (pred, y), name="both")).validate()
 
 
@@ -903,14 +903,14 @@ def test_alone_numbers_are_passed_on_as_they_are():
 @pytest.mark.parametrize(
     "value, words",
     [
-        (None, "returned None; it should return one number: does it lack a `return`?"),
-        (torch.zeros(2, 3), "returned a tensor of shape (2, 3); it should return one number: take a mean, or use AccumMetric"),
-        (np.zeros(2), "returned a ndarray of shape (2,);"),
-        ("words", "returned 'words';"),
-        ({"a": 1, "b": 2}, "returned a dict with 'a', 'b';"),
-        ([1, 2.5], "returned [1, 2.5];"),
-        ([torch.zeros(2), {}], "returned a list of tensor 2, dict;"),
-        ((torch.tensor(1.0), Pair(1, 2)), "returned a tuple of tensor scalar, Pair with 'first', 'second';"),
+        (None, "returned None, but it should return one number: does it lack a `return`?"),
+        (torch.zeros(2, 3), "returned a tensor of shape (2, 3), but it should return one number: take a mean, or use AccumMetric"),
+        (np.zeros(2), "returned a ndarray of shape (2,),"),
+        ("words", "returned 'words',"),
+        ({"a": 1, "b": 2}, "returned a dict with 'a', 'b',"),
+        ([1, 2.5], "returned [1, 2.5],"),
+        ([torch.zeros(2), {}], "returned a list of tensor 2, dict,"),
+        ((torch.tensor(1.0), Pair(1, 2)), "returned a tuple of tensor scalar, Pair with 'first', 'second',"),
     ],
 )
 def test_what_is_no_number_is_refused(value, words):
@@ -1074,7 +1074,7 @@ def test_an_accumulated_metric_over_processes(monkeypatch):
 @pytest.mark.parametrize("pred, yb", [((ONE, TWO), (Y,)), (ONE, ()), (ONE, (Y, Y)), ({"a": ONE}, (Y,)), (ONE, ("words",))])
 def test_a_metric_of_a_pair_refuses_others(pred, yb):
     for metric in (cbnb.MAE(), Accuracy(), cbnb.AccumMetric(mae)):
-        with pytest.raises(TypeError, match=f"metric '{metric.name}' compares one prediction and one target, and got"):
+        with pytest.raises(TypeError, match=f"metric '{metric.name}' compares one prediction and one target, but got"):
             metric.accumulate(SimpleNamespace(pred=pred, yb=yb))
     assert accum_metric.a_pair("m", SimpleNamespace(pred=(ONE, TWO), yb=())) == (ONE, TWO)
 
@@ -1115,7 +1115,7 @@ def test_labels_for_scikit_learn():
     words = torch.zeros(1, 2, 3)  # an item, two words, three classes
     words[0, 1, 2] = 1.0
     assert arrays_of(words, torch.tensor([[0, 2]]), axis=-1) == [[0, 2]] * 2
-    with pytest.raises(ValueError, match="func needs labels, and there is one score for each target"):
+    with pytest.raises(ValueError, match="func needs labels, but there is one score for each target"):
         arrays_of(torch.tensor([0.5, 0.4]), y)
     with pytest.raises(ValueError, match="takes='scores' should be 'labels', 'probabilities' or 'values'"):
         cbnb.SklearnMetric(f1_score, "scores")

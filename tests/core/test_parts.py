@@ -106,7 +106,7 @@ def test_several_numbers_and_no_loss_name_the_fix(out):
         return dict(policy=torch.tensor(1.0), reward=torch.tensor(2.0))
 
     learn = line_learner(**{"train_step" if out == "dict" else "loss_func": both})
-    with pytest.raises(TypeError, match="policy, reward has no entry .loss.: add the number to train"):
+    with pytest.raises(TypeError, match="policy, reward, but no entry .loss.: add the number to train"):
         learn.fit(1)
 
 
@@ -295,7 +295,7 @@ def test_pct_train_without_a_length_is_said(reads):
     if not reads:
         return line_learner(dls=stream(), cbs=Other).fit(1)
     with pytest.warns(
-        UserWarning, match=r"Reads.* reads pct_train, and the training loader has no length.*Batches\(lambda: loader, n_iter=...\)"
+        UserWarning, match=r"Reads.* reads pct_train, but the training loader has no length.*Batches\(lambda: loader, n_iter=...\)"
     ):
         line_learner(dls=stream(), cbs=Reads).fit(1)
     line_learner(cbs=Reads).fit(1)

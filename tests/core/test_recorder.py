@@ -269,7 +269,7 @@ def test_nan_losses():
 def test_nothing_recorded_yet():
     learn = line_learner()
     for name in ("losses", "lrs", "values", "hps", "iters", "metric_names"):
-        with pytest.raises(AttributeError, match="nothing has been recorded yet"):
+        with pytest.raises(AttributeError, match="recorded yet"):
             getattr(learn.recorder, name)
     learn.validate()
     assert len(learn.recorder.history) == 0 and learn.recorder.history.to_dict() == {"runs": []}
@@ -1145,7 +1145,7 @@ def test_the_table_for_pandas(monkeypatch):
     assert [(row["epoch"], row["step"]) for row in learn.recorder.history.to_df()] == [(0, 2), (1, 4)]
     assert [row["step"] for row in learn.recorder.history.to_df("steps")] == [0, 1, 2, 3]
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"to_df needs pandas: pip install .cbnb\[data\]"):
+    with pytest.raises(ImportError, match=r"a DataFrame needs pandas: pip install .cbnb\[data\]"):
         learn.recorder.history.to_df()
 
 

@@ -772,7 +772,7 @@ def test_a_callback_that_forgets_train_spoils_no_further_batch(where):
             self.learn.model.eval()
 
     learn = line_learner(4, cbs=noted, valid=False)
-    with pytest.warns(UserWarning, match=r"model.eval\(\) in the middle of epoch 0.*switched the model back") as warned:
+    with pytest.warns(UserWarning, match=r"model.eval\(\) in the middle of epoch 0.*switched the modes back") as warned:
         learn.fit(2, cbs=cbnb.Callback(**{where: look}))
     assert len(warned) == 1 and warned[0].filename == __file__
     assert modes == [True, where != "before_batch"] + [True] * 6  # before a batch, it may be meant for that one
@@ -819,7 +819,7 @@ def test_parts_in_evaluation_mode_stay_so_when_the_model_is_switched_back():
                 self.learn.model.eval()
 
     seen = []
-    with pytest.warns(UserWarning, match="switched the model back"):
+    with pytest.warns(UserWarning, match="switched the modes back"):
         net_learner(cbs=Part()).fit(1)
     assert seen == [(True, False)] * 2
 
@@ -831,6 +831,6 @@ def test_a_mindspore_callback_that_leaves_the_model_in_eval_mode():
 
     modes = []
     learn = line_learner(4, valid=False, cbs=[cbnb.Callback(after_pred=lambda self: modes.append(self.learn.model.training)), Looks()])
-    with pytest.warns(UserWarning, match="switched the model back"):
+    with pytest.warns(UserWarning, match="switched the modes back"):
         learn.fit(1)
     assert modes == [True] * 4

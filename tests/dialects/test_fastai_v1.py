@@ -857,7 +857,7 @@ def test_V06_a_sweep_prints_one_line_and_counts_training_alone(capsys):
 @pytest.mark.parametrize("make", [lambda learn: v1.OneCycleScheduler(learn, 0.1), lambda learn: phases(learn, 2, 2, start_epoch=1)])
 def test_a_schedule_needs_to_know_how_long_an_epoch_is(make):
     learn = line_learner(dls=cbnb.DataLoaders(lambda: iter(line_batches(2)), device="cpu"), opt_func=momentum_sgd)
-    with pytest.raises(ValueError, match=r"wrap it in Batches\(lambda: loader, n_iter=...\)"):
+    with pytest.raises(ValueError, match=r"wrap the loader in Batches\(lambda: loader, n_iter=...\)"):
         learn.fit(2, cbs=make(learn))
 
 
@@ -1898,7 +1898,7 @@ def test_weights_that_cannot_be_saved_do_not_end_a_fit_of_v1(tmp_path, monkeypat
         return save(self, *args, **kwargs)
 
     monkeypatch.setattr(cbnb.Learner, "save", fails)
-    with pytest.warns(UserWarning, match="the weights could not be saved .*No space left.*the fit goes on") as seen:
+    with pytest.warns(UserWarning, match="the weights could not be saved .*No space left.*the fit continues") as seen:
         learn.fit(4, cbs=functools.partial(v1.SaveModelCallback))
     assert len(seen) == 1 and len(weights) == 4
     assert ab(learn) == weights[1], "epoch 1 is the last that could be saved"

@@ -68,6 +68,33 @@ found["settled"] = second == third
 for p in learn.model.layers[0].parameters(): p.requires_grad_(False)
 found["frozen"] = sum(messages(lambda: fit(learn)).values()) > sum(second.values())
 """,
+    corrections="""
+# the mean over 3 outputs: an item has the weight 3, which the first batch finds out
+import tempfile
+from cbnb.files.checkpoints import Checkpoint, Resume
+folder = [tempfile.mkdtemp()]
+torch.distributed.broadcast_object_list(folder)
+
+def outputs(n_epoch, resume):
+    torch.manual_seed(0)
+    x = torch.randn(72, 4)
+    dl = DataLoader(TensorDataset(x, x[:, :3]), 8, shuffle=True)
+    learn = cbnb.Learner(cbnb.DataLoaders(dl, device="cpu"), nn.Linear(4, 3), nn.MSELoss(), opt_func=torch.optim.SGD, lr=1e-1)
+    learn.remove_cb(cbnb.ProgressCallback).add_cb(Checkpoint(path=folder[0] + "/" + resume))
+    calls, planned, change = [], [], torch._foreach_mul_
+    torch._foreach_mul_ = lambda *args: calls.append(1) or change(*args)
+    look = cbnb.Callback(after_batch=lambda cb: planned.append(cb.learn.data_parallel.per_item))
+    try:
+        with learn.no_logging(), learn.distributed():
+            learn.fit(n_epoch, cbs=look, resume=Resume(allow="n_epoch") if resume == "parts" and n_epoch > 1 else False)
+    finally: torch._foreach_mul_ = change
+    return len(calls), planned[-1], [p.tolist() for p in learn.model.parameters()]
+
+found["corrected"], found["per_item"], whole = outputs(3, "whole")
+outputs(1, "parts")
+found["corrected_again"], _, parts = outputs(3, "parts")
+found["resumed"] = whole == parts
+""",
 )
 
 
@@ -96,6 +123,12 @@ def test_buffers_travel_together(found):
 def test_the_next_fit_uses_the_same_wrapper(found):
     """To make torch's wrapper takes five messages. Frozen parameters need a new one."""
     assert found["fewer"] >= 4 and found["settled"] and found["frozen"]
+
+
+def test_gradients_are_corrected_only_until_the_weight_of_an_item_is_known(found):
+    """A mean over 3 outputs corrects the gradients of the first batch. A resumed fit knows the weight from its checkpoint."""
+    assert found["corrected"] == 1 and found["per_item"] == 3
+    assert found["corrected_again"] == 0 and found["resumed"]
 
 
 ALONE = """

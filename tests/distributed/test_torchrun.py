@@ -85,7 +85,7 @@ def assert_same_rows(done: Done, alone: Done) -> None:
     """The tables agree; two processes add in another order, so the last digit may differ."""
     assert [row[0] for row in done.rows] == [row[0] for row in alone.rows]
     for row, other in zip(done.rows, alone.rows, strict=True):
-        assert list(map(float, row)) == pytest.approx(list(map(float, other)), abs=2e-6)
+        assert list(map(float, row)) == pytest.approx(list(map(float, other)), abs=1e-6)
 
 
 @pytest.mark.parametrize("launcher", [TORCHRUN, ACCELERATE], ids=["torchrun", "accelerate"])

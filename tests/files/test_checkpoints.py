@@ -509,7 +509,7 @@ def test_a_newer_format_is_said(saved, tmp_path):
     path = copied(saved, tmp_path)[-1]
     content = json.loads((path / "manifest.json").read_text())["content"] | dict(format=files.FORMAT + 1)
     (path / "manifest.json").write_bytes(files._canonical(content))
-    with pytest.raises(ValueError, match="install the version that wrote it"):
+    with pytest.raises(ValueError, match="install the version of cbnb that wrote it"):
         files.read_checkpoint(path)
 
 
@@ -616,7 +616,7 @@ def fit_with_little_space(folder):
         warnings.simplefilter("always")
         learn.fit(3, cbs=cbnb.Callback(after_step=fill))
     words = [str(w.message) for w in seen]
-    assert words and all("could not be written" in text and "the fit goes on" in text for text in words), words
+    assert words and all("could not be written" in text and "the fit continues" in text for text in words), words
     run = learn.recorder.history[-1]
     assert run.status == "done" and run.n_steps == 18
     paths = learn.checkpoint.saved()
@@ -647,7 +647,7 @@ def test_a_folder_that_turns_bad_does_not_end_the_fit(tmp_path, monkeypatch, nam
             monkeypatch.setattr(os, name, fails if self.learn.train_iter == 6 else old)
 
     learn = resumed.make(tmp_path, cbs=[cbnb.Checkpoint(every_steps=4, background=background)])
-    with pytest.warns(UserWarning, match="Read-only file system.*the fit goes on") as seen:
+    with pytest.warns(UserWarning, match="Read-only file system.*the fit continues") as seen:
         learn.fit(3, cbs=cbnb.Callback(after_step=turn))
     assert calls and learn.recorder.history[-1].status == "done"
     assert seen[0].filename == __file__

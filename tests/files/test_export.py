@@ -181,9 +181,7 @@ def test_what_is_imported_needs_trust(tmp_path):
         """
     done = in_a_process(code, tmp_path)
     lines = done.stdout.splitlines()
-    assert "says that my_module:make_net makes its model, and importing that runs code" in lines[0] and "trust=True" in lines[0], (
-        done.stderr
-    )
+    assert "makes its model with my_module:make_net, and importing that runs code" in lines[0] and "trust=True" in lines[0], done.stderr
     assert lines[1:] == ["False Missing(loss_func)", "True my_loss Linear", "True my_loss Linear"]
 
 
@@ -248,7 +246,7 @@ def test_no_damage_goes_unnoticed(tmp_path):
     [
         (torch.ones(2), "is damaged, or was not written by Learner.export: it contains no learner"),
         (dict(model={}), "it contains no learner"),
-        (dict(cbnb=2, state="", tensors=[]), "has format 2, and this cbnb reads format 1: install"),
+        (dict(cbnb=2, state="", tensors=[]), "has format 2, but this cbnb reads format 1: install"),
         (dict(cbnb=1, state="{", tensors=[]), "is damaged, or was not written by Learner.export"),
         (dict(cbnb=1, state='{"a": {"!tensor": 3}}', tensors=[]), "is damaged, or was not written by Learner.export"),
     ],
@@ -269,7 +267,7 @@ def test_a_model_that_does_not_fit_is_refused_as_it_was(tmp_path):
     with pytest.raises(ValueError, match="the model does not fit the weights in .*a.cbnb: it lacks"):
         cbnb.load_learner(file, model=wrong)
     assert torch.equal(wrong.weight, before)
-    with pytest.raises(TypeError, match="returned a int, and not a model"):
+    with pytest.raises(TypeError, match="returned a int, not a model"):
         cbnb.load_learner(file, model=lambda: 3)
 
 
@@ -385,7 +383,7 @@ def test_a_pickle_has_no_other_parts(tmp_path):
     learn = line_learner(path=tmp_path)
     file = learn.export()
     with pytest.raises(
-        TypeError, match="contains the whole learner, and model= and metrics= only work with a '.cbnb' file: call load_learner"
+        TypeError, match="a pickle of the whole learner, so model= and metrics= cannot replace a part of it: call load_learner"
     ):
         cbnb.load_learner(file, trust=True, model=Line, metrics=distance)
     loaded = cbnb.load_learner(file, trust=True, dls=cbnb.DataLoaders(line_batches(2), device="cpu"))

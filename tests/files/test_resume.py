@@ -225,7 +225,7 @@ def test_what_a_checkpoint_cannot_store_is_said_when_the_fit_begins(tmp_path):
         def state_dict(self):
             return {"words": self.words}
 
-    with pytest.warns(UserWarning, match="Watches: checkpoints do not store window, out. If a resumed fit needs it"):
+    with pytest.warns(UserWarning, match="Watches: checkpoints do not store window, out. If a resumed fit needs them"):
         line_learner(path=tmp_path / "a", cbs=Watches).fit(1, resume=True)
     for cb in (Silent, Knows):
         with warnings.catch_warnings(action="error"):

@@ -167,7 +167,7 @@ def test_parts_that_you_name():
     learn.fit(10)
     found = {f.code: f for f in learn.diagnose(slices={"place": place[200:]})}
     assert found["A11"].where == "place = north"
-    with pytest.raises(ValueError, match=r"slices\['place'\] has 3 values, and there are 200 items"):
+    with pytest.raises(ValueError, match=r"slices\['place'\] has 3 values, but there are 200 items"):
         learn.diagnose(slices={"place": [1, 2, 3]})
 
 
@@ -289,6 +289,6 @@ def test_fewer_outputs_than_classes():
     assert not learn.diagnose().skipped and learn.interpret().found.task == "other"
     late = y[200:].sort().indices + 200
     learn.dls = DataLoaders(learn.dls.train, DataLoader(TensorDataset(x[late], y[late]), 20), device="cpu")
-    with pytest.raises(ValueError, match="go up to 3, and the model has 3 outputs.*task='other'"):
+    with pytest.raises(ValueError, match="go up to 3, but the model has 3 outputs.*task='other'"):
         learn.interpret()
     assert learn.diagnose().skipped and len(learn.interpret(task="other")) == 100

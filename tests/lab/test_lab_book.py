@@ -282,7 +282,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 def test_without_a_recorder(lab):
     learn = cbnb.Learner(line_learner().dls, torch.nn.Linear(1, 1), torch.nn.MSELoss(), default_cbs=False)
     learn.dls = [(torch.zeros(2, 1), torch.zeros(2, 1))]
-    with pytest.warns(UserWarning, match="has no Recorder: pass cbs=Recorder"):
+    with pytest.warns(UserWarning, match="has no Recorder: call learn.add_cb"):
         learn.fit(1)
     assert len(lab) == 0
 

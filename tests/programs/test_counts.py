@@ -143,7 +143,7 @@ def test_a_loss_that_is_no_mean_over_items_says_so(loss_func):
     learn = Learner(DataLoaders(data, data, device="cpu"), model, loss_func)
     with pytest.warns(
         UserWarning,
-        match=f"{loss_func.__name__} was called with one item at a time, and the mean of these losses is not the loss of the batch",
+        match=f"{loss_func.__name__} was called with one item at a time, but the mean of these losses is not the loss of the batch",
     ):
         *_, found = learn.get_preds(with_loss=True)
     with torch.no_grad():

@@ -190,7 +190,7 @@ def test_a_loss_of_ones_own_says_that_decisions_are_outputs():
     data = torch.utils.data.TensorDataset(X, CLASS)
     learn = cbnb.Learner(cbnb.DataLoaders.from_dsets(data, data, bs=16), nn.Linear(4, 3), own)
     for ask in (lambda: learn.predict(X[0]), lambda: learn.get_preds(with_decoded=True)):
-        with pytest.warns(UserWarning, match="own does not say how to decode outputs, so the decisions are the outputs"):
+        with pytest.warns(UserWarning, match="own does not say how to decode outputs, so the decoded predictions are the outputs"):
             ask()
     own.activation, own.decodes = lambda p: p.softmax(1), lambda p: p.argmax(1)
     with warnings.catch_warnings():
