@@ -2,14 +2,20 @@
 
     python bench/lab_book_killed.py                 three minutes
     python bench/lab_book_killed.py --seed 3        other moments
+    python bench/lab_book_killed.py --sweeps        sweeps of 24 runs, killed ten times and continued: two minutes
 
 Each fit runs in a process of its own, which the program that started it kills with SIGKILL at a random moment after a random batch. The fit
 counts its batches, with the time of each, in memory that survives it. So it is known which batches had ended when it was killed. Another
 process then reads the lab book. It compares each record, number by number, with the same fit made again without a lab book, and opens and
 compares the runs.
+
+A sweep is killed at random moments, too, once in one process and once with two processes. The same call then continues it. Each combination of settings
+must have exactly one finished run at the end, and the table must be that of a sweep that was left alone.
 """
 
 import argparse
+import contextlib
+import io
 import mmap
 import os
 import random
@@ -23,6 +29,7 @@ import time
 from pathlib import Path
 
 import cbnb.all as cbnb
+from cbnb.lab.sweep_runs import Sweep
 from cbnb.toy import wave_learner
 
 EVERY, N_EPOCH, PER_EPOCH, PAUSE = 0.2, 8, 32, 0.002  # seconds between two writes; epochs; batches in each; seconds that a batch waits
@@ -110,11 +117,61 @@ def check(folder: str, n: int, deaths: dict[int, list[float]]) -> None:
         sys.exit("a record is damaged")
 
 
+def swept(n_process: int, pause: float) -> Sweep:
+    """A sweep of 24 runs. In several processes, the order in which rows arrive decides which runs are pruned, so no run is."""
+    space = dict(lr=[0.0003, 0.001, 0.003, 0.01, 0.03, 0.1], wd=[0.0, 0.01, 0.1, 1.0])
+    wait = cbnb.Callback(after_batch=lambda cb: time.sleep(pause))
+    return wave_learner(n=PER_EPOCH).sweep(space, 5, name="killed", prune=n_process == 1, n_process=n_process, cbs=wait)
+
+
+def rows_of(found: Sweep) -> list[tuple]:
+    """The settings, the status and the value of each run."""
+    return sorted((row["lr"], row["wd"], row["status"], row["epochs"], row["valid_loss"]) for row in found.rows)
+
+
+def sweep_killed(folder: str, n_process: int, kills: int, seed: int) -> None:
+    """Kill a sweep again and again, let it end, and compare."""
+    moment, deaths, seconds = random.Random(f"{seed} {n_process}"), 0, (0.3, 2.0) if n_process == 1 else (4.0, 9.0)
+    with contextlib.redirect_stdout(io.StringIO()):
+        alone = swept(n_process, 0.0)  # this also imports what a fit needs
+    ended = False
+    while not ended:
+        if (process := os.fork()) == 0:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            cbnb.LabBook(folder, every=EVERY)
+            swept(n_process, PAUSE if deaths < kills else 0.0)
+            os._exit(0)
+        until = time.monotonic() + (moment.uniform(*seconds) if deaths < kills else 1000)
+        while not (ended := os.waitpid(process, os.WNOHANG)[0] > 0) and time.monotonic() < until:
+            time.sleep(0.01)
+        if not ended:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            deaths += 1
+    book = cbnb.LabBook(folder)
+    book.close()
+    finished = [(run.settings["lr"], run.settings["wd"]) for run in book.runs if run.status in ("done", "pruned")]
+    n = len(book)
+    with contextlib.redirect_stdout(io.StringIO()):
+        book.open()
+        found = swept(n_process, 0.0)  # all its runs are in the lab book
+        book.close()
+    repeated, lost = len(finished) - len(set(finished)), len(found) - len(set(finished))
+    same = rows_of(found) == rows_of(alone) and found.best == alone.best and found.best_value == alone.best_value
+    print(
+        f"a sweep in {n_process} process{'es' * (n_process > 1)}, killed {deaths} times: {len(finished)} of {len(found)} runs have ended, {n - len(finished)} were killed;"
+        f" {repeated} repeated, {lost} lost, {len(book) - n} more when called again; {'the same as' if same else 'NOT THE SAME AS'} a sweep left alone"
+    )
+    if repeated or lost or len(book) > n or not same:
+        sys.exit("the sweep is not as it should be")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fits", type=int, default=200)
     parser.add_argument("--killed", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sweeps", action="store_true")
     parser.add_argument("--program", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     killed = set(random.Random(args.seed).sample(range(args.fits), args.killed))
@@ -125,6 +182,10 @@ def main() -> None:
         sys.exit("this needs fork, which Windows does not have")
     with tempfile.TemporaryDirectory() as path:
         folder = str(Path(path) / "runs")
+        if args.sweeps:
+            for n_process in (1, 2):
+                sweep_killed(f"{folder}{n_process}", n_process, 10, args.seed)
+            return
         command = [sys.executable, __file__, f"--fits={args.fits}", f"--killed={args.killed}", f"--seed={args.seed}", "--program", folder]
         began = time.perf_counter()
         programs = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True) for i in range(3)]

@@ -25,7 +25,7 @@ from .events import (  # noqa: F401 (those that are not used here may be importe
 # %% ../nbs/02_callback.ipynb #b6416a57
 PURPOSES = ('fit', 'validate', 'preds', 'lr_find')         # the purposes of a run of the loop
 _SWITCHES = ('order', 'run', 'run_train', 'run_valid', 'run_in')
-_LISTS = frozenset(['learn', 'name', *_SWITCHES, *EVENTS])       # assigning one of these changes which callbacks are called
+_CHANGES_CALLS = frozenset(['learn', 'name', *_SWITCHES, *EVENTS])       # assigning one of these changes which callbacks are called
 
 # %% ../nbs/02_callback.ipynb #12840ef3
 from typing import TYPE_CHECKING, Any
@@ -62,7 +62,7 @@ class Callback(Configured, Events):
     method_checks: ClassVar[tuple[Callable[[str, Any, str], None], ...]] = ()     # called with the name of each method, the method, and a name for messages
     attribute_checks: ClassVar[tuple[Callable[[Any, str], None], ...]] = ()       # called with the callback and the name of a new attribute
     _switches = _SWITCHES
-    _special = _LISTS                  # assigning to one of these does more than store a value
+    _special = _CHANGES_CALLS          # assigning to one of these does more than store a value
 
     def __init__(self, **events: Callable[[Any], Any]):
         for name, f in events.items():
@@ -75,9 +75,9 @@ class Callback(Configured, Events):
         if not cls.__module__.startswith('cbnb.'):                  # a test checks the callbacks of cbnb
             for name, f in vars(cls).items():
                 for check in cls.method_checks: check(name, f, f'{cls.__name__}.{name}')
-        _take_events(cls)
+        _take_events(cls)                                           # of a mixin, see below
         setters = {name for base in cls.__mro__ for name, v in vars(base).items() if hasattr(type(v), '__set__')}
-        cls._special = _LISTS | setters            # a property handles the assignment in its own setter
+        cls._special = _CHANGES_CALLS | setters    # a property handles the assignment in its own setter
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(type(self), name):                   # a property failed: raise its own error
@@ -95,7 +95,7 @@ class Callback(Configured, Events):
             return
         object.__setattr__(self, name, value)
         if self.learn is None: return
-        if name in _LISTS: getattr(self.learn, 'cbs_changed', lambda: None)()
+        if name in _CHANGES_CALLS: getattr(self.learn, 'cbs_changed', lambda: None)()
         else:
             for check in self.attribute_checks: check(self, name)
 
@@ -171,6 +171,7 @@ class CallbackList:
         self.learn, self.version = learn, 0
         self.all: list[Callback] = []
         self.names: dict[str, Callback] = {}
+        # of other pages
         self.shown: dict[str, Any] = {}        # name -> object, see `show` in 12_callback_list
         self.blocks: list[Any] = []            # (begin, end) of `with` blocks that are open, see 12_callback_list
         self.wrappers: list[Callable[..., Callable[[], Any]]] = []     # (callback, method, event, training) -> the method to call instead

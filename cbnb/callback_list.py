@@ -235,7 +235,7 @@ def _block(cbs: CallbackList, begin: Callable[[], Any], end: Callable[[], Any]) 
 def switch_on(self: CallbackList) -> None:
     "Set `run` of callbacks that were switched off"
     for cb in self.all:
-        if not cb.run: cb.run = True
+        if not getattr(cb, 'run', True): cb.run = True
 
 # %% ../nbs/12_callback_list.ipynb #d4e6d342
 class CbList(list[Any]):

@@ -43,12 +43,12 @@ def split_batch(
         n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
         return tuple(batch[:n]), tuple(batch[n:])
     if not targets or isinstance(batch, Tensor): return (batch,), ()
-    if (held := entries(batch)) is not None: return _split_by_name(held, targets)
-    return (batch,), _attributes(batch, targets) if can_move(batch) else ()
+    if (held := entries(batch)) is not None: return _split_by_name(held, targets)      # a dict or a dataclass
+    return (batch,), _attributes(batch, targets) if can_move(batch) else ()            # an object with a method `to`
 
 def _split_by_name(held: dict[str, Any], targets: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Any, ...]]:
     if missing := [k for k in targets if k not in held]: raise KeyError(
-        f'the batch has no target {missing[0]!r}. It has {", ".join(map(str, held))}: pass one of these as targets=')
+        f"the batch has no target {missing[0]!r}. It has {', '.join(map(str, held))}: pass one of these, as DataLoaders(..., targets='y')")
     return {k: v for k, v in held.items() if k not in targets}, tuple(held[k] for k in targets)
 
 # %% ../nbs/10_data.ipynb #286e22cb
@@ -241,7 +241,7 @@ def to_dls_device(self: Loop) -> None:
     if (device := getattr(self.dls, 'device', None)) is None: return
     self.split_batch = splitter_of(self.dls)
     for part in trained_modules(self).values(): part.to(device)
-    follow_params(getattr(self, 'opt', None))
+    follow_params(getattr(self, 'opt', None))           # moves its state
 
 # %% ../nbs/10_data.ipynb #27a20542
 @patch

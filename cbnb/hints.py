@@ -370,11 +370,11 @@ def check_method(
     if name in EVENTS: return _check_parameters(f, what)
     if not callable(f) or name.startswith('_'): return
     if re.fullmatch(_FOREIGN, name): raise TypeError(
-        f'{what} is not an event of this Callback, and would never be called. '
-        'In a class written for fastai v1 or MindSpore, leave out the base class, '
-        'or use the Callback of cbnb.dialects.fastai_v1 or .mindspore. '
-        'In one for Keras, Lightning or transformers, define methods such as before_fit, after_batch and after_epoch, and read the state from self. '
-        'Pass a training_step to Learner as train_step, and what configure_optimizers makes as opt_func')
+        f'{what} is not an event of this Callback, so it would never be called: ' + (
+        'pass a training_step as Learner(..., train_step=f), and an optimizer as opt_func'
+        if name in ('training_step', 'validation_step', 'test_step', 'configure_optimizers') else
+        'define methods such as before_fit, after_batch and after_epoch, which read the state from self. '
+        'For a callback of fastai v1 or MindSpore, use the Callback of cbnb.dialects.fastai_v1 or cbnb.dialects.mindspore'))
     if near := nearest(name, EVENTS, cutoff=0.85): raise TypeError(
         f'{what} is not an event and would never be called: did you mean {near!r}? '
         '(A helper method may keep such a name with a leading underscore.)')

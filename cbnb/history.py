@@ -57,13 +57,15 @@ class Run:
         self.values: list[list[Any]] = []        # losses and metrics of each epoch; a callback may change them
         self.settings: dict[str, Any] = {}       # arguments of the fit, and a description of what was trained
         self.events: list[dict[str, Any]] = []   # see `note`
-        self.sources: dict[str, str] = {}        # of the model and others, if a lab book keeps the fit
-        self.recipe = ''                         # JSON: how to make the learner again, if a lab book keeps the fit
-        self.kept: dict[Any, Any] = {}           # the file of a lab book -> the record of this run in it
+        # of a lab book, a file that keeps fits
+        self.sources: dict[str, str] = {}        # source code of the model and others
+        self.recipe = ''                         # JSON: how to make the learner again
+        self.kept: dict[Any, Any] = {}           # the file -> the record of this run in it
+        # of each batch
         self.hypers: dict[str, Any] = {}         # name -> values of the last group, one per batch: an array or a `ScalarBuffer`
         self.named: dict[str, NamedLoss] = {}    # heading -> one of several losses of a step
         self.logged: dict[str, NamedLoss] = {}   # heading -> the values of `learn.log`
-        self.series = SmoothedBuffer(beta)         # the losses
+        self.series = SmoothedBuffer(beta)       # the losses
 
     @property
     def name(self) -> str:

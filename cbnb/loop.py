@@ -47,7 +47,7 @@ class State:
     loss_grad: Any = None                   # the loss on which `backward` is called
     loss_parts: Any = None                  # name of a part -> its value; None: the loss has no parts
     step_result: Any = None                 # what a function returned as a step
-    divisor: Any = UNKNOWN                  # what the loss was divided by; `UNKNOWN`: not known yet. None would mean that losses add up
+    divisor: Any = UNKNOWN                  # what the loss was divided by; `UNKNOWN`: not known yet; None: the losses of batches add up
     _weight: Any = UNKNOWN                  # `loss_weight`, once it is computed
     # of a phase
     dl: Any = None                          # its loader
@@ -110,7 +110,7 @@ class Loop(State):
     called: str | None = None               # the method you called, if it calls another method that runs the loop
     dls: Any
     model: Any
-    phase_steps: list[Step]                                # [evaluation, training]: `learn.eval_step` and `learn.train_step`
+    phase_steps: list[Step]                             # `learn.eval_step` and `learn.train_step`, indexed by `training`
     split_batch: Callable[[Any], tuple[Any, Any]]       # batch -> `xb`, `yb` on the device
     load_batches: Callable[[Any], Iterable[Any]] = staticmethod(batches_of)
     batches_in: Callable[[Any], int | None] = staticmethod(n_batches)     # batches that this process takes from a loader
@@ -280,7 +280,7 @@ def run_validation(self: Loop, dl: Iterable[Any]) -> None:
     Example:
         from cbnb.toy import close, line_learner
         learn = line_learner()
-        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)      # in a run, see below
+        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)      # opens a run, see below
         assert close(learn.final_record, [2**2 + 3**2])       # the result: the loss of the line a = b = 0
     """
     __tracebackhide__ = True
@@ -311,7 +311,7 @@ class TrainEvalCallback(Callback):
     """Switches between training and evaluation mode, and resets the counters at the start of a run
 
     Example:
-        from cbnb.all import *
+        from cbnb.all import *                  # from here on, the classes of the package
         from cbnb.toy import line_learner
         learn = line_learner(cbs=TrainEvalCallback, default_cbs=False)      # the only callback that each fit needs
         learn.fit(1)

@@ -102,7 +102,7 @@ class Metric:
     @name.setter
     def name(self, name: str) -> None: self._name = name
     def __repr__(self) -> str: return f'{type(self).__name__}({self.name})'
-    def __copy__(self) -> Self:
+    def __copy__(self) -> Self:                  # each phase in progress needs a metric of its own
         new = object.__new__(type(self))
         vars(new).update({k: _own(v) for k, v in vars(self).items()})
         return new
@@ -160,11 +160,11 @@ class AvgMetric(MeanMetric):
         self.is_first = False
         with noting(self.name, pred, *yb), torch.no_grad(): value = one_number(self.name, watched(pred, *yb))
         if self.batch_weight is not None: return self.mean.add(value, self.batch_weight(pred, *yb))
-        kept, n = function.kept(pred, *yb), find_bs((yb, learn.xb))
+        kept, n = function.kept(pred, *yb), find_bs((yb, learn.xb))      # which targets are not ignored, and the number of items
         if function.ignores: return self.mean.add(value, n if kept is None else kept.sum())
         self.mean.add(value, n)
         if kept is not None and function.averaging.labels_may_count:
-            self.mean_of_labels.add(value, kept.sum())
+            self.mean_of_labels.add(value, kept.sum())      # `value` chooses, when `averaging` has compared
             self.has_labels = True
         with torch.no_grad():      # one process alone might call a function that exchanges numbers
             if not function.pairs.said and n_processes() == 1: function.averaging.compare(self.name, f, value, kept, pred, *yb)

@@ -28,7 +28,7 @@ def one_group(
 
 def param_groups(
     model: nn.Module,                                   # any model
-    splitter: Callable[[nn.Module], Any] = one_group,   # returns a list of parameters, or a list of groups
+    splitter: Callable[[nn.Module], Any] = one_group,   # returns a list of parameters, or of groups, which are lists of parameters or modules
     others: Iterable[nn.Parameter] = (),                # parameters outside the model, for the last group unless they are in a group
 ) -> list[list[nn.Parameter]]:                          # groups of parameters, without empty ones
     "Return the parameters of a model in groups. Raise `ValueError` if no parameter is trainable"

@@ -53,7 +53,7 @@ class Recorder(Callback):
         valid_metrics: whether to record the validation loss and the metrics of validation
         beta: weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
     Example:
-        from cbnb.all import *
+        from cbnb.all import *                    # the recorder of the package, with the methods below
         from cbnb.toy import line_learner
         learn = line_learner(cbs=Recorder, default_cbs=False)
         learn.fit(2)
@@ -171,7 +171,7 @@ def after_batch(self: Recorder) -> None:
     if not learn.training: return self._add_to_phase()
     if self.row is None: return                 # a single batch, outside a fit
     train, loss = self.train, learn.loss
-    train.batch, train.recorded = learn.train_iter, learn.iter
+    train.batch, train.recorded = learn.train_iter, learn.iter      # the batch that was recorded last
     if not self.values_now: self.before_step()     # a batch without an update
     if loss is not None:
         for (column, _, _), value in zip(self.places, self.values_now): column.append(value)
@@ -200,7 +200,7 @@ def _add_to_phase(self: Recorder) -> None:
     "Add a validation batch, unless it was cancelled before its loss, or has no targets"
     if not self.phases: return
     learn, phase = self.learn, self.phases[-1]
-    cancelled, phase.cancelled = phase.cancelled, False
+    cancelled, phase.cancelled = phase.cancelled, False             # set by `after_cancel_batch`
     if learn.loss is not None or not cancelled and (learn.yb or learn.step_result is not None): phase.add(learn)
 
 @patch
@@ -210,7 +210,7 @@ def after_validate(self: Recorder) -> None:
     if not self.phases or self.phases[-1].run is not learn.undo: return      # cancelled before `before_validate` of the recorder
     phase = self.phases.pop()
     if self.train_is_late: self.train.send()
-    phase.send()                                      # the last copy: the others are complete when it is
+    phase.send()                                      # copies end in order: to wait for this one is enough
     values, parts = phase.values(), phase.part_values()
     if self.train_is_late: self._fill_train()
     if learn.purpose == 'fit': self._fill_valid(phase, values, parts)

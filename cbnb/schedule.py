@@ -214,7 +214,7 @@ def fit_one_cycle(self: Learner, n_epoch: int | str, lr_max: Any = None, div: fl
         keep_best: end with the weights of the best epoch, as in `fit`
     """
     found = getattr(self, 'lr_finder_result', None)
-    if lr_max is None and found is not None and found.lr is None:      # the caller may have passed `found.lr`
+    if lr_max is None and found is not None and found.lr is None:      # you may have passed `found.lr`, which is None
         warnings.warn(f'lr_find made no suggestion, so lr_max is learn.lr={self.lr!r}. To choose another rate, pass lr_max', stacklevel=user_level())
     cbs = [OneCycle(lr_max, div, div_final, pct_start, moms), *as_list(cbs)]
     self.fit(n_epoch, lr_max, wd, cbs, reset_opt, start_epoch, resume=resume, keep_best=keep_best)

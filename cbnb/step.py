@@ -47,8 +47,8 @@ class Step:
     own_loss = False         # whether its loss is not computed from `learn.pred` and `learn.yb`
     calls_loss_func = True   # whether its loss is that of the loss function. False if a subclass overrides `loss`
     shares_opt = True        # whether `learn.opt` also trains the modules in its attributes
-    observes = False         # whether it observes the calls of the loss function, see `batch_weight`
-    ignores: int | None = None    # label of the targets that the observed loss function ignores; None: unknown
+    observes = False         # whether it observes which loss of torch the loss function calls, to weight the batch
+    ignores: int | None = None    # label of the targets that this loss ignores, such as padding; None: unknown
     loss_checks: ClassVar[tuple[Callable[[Any, Any], Any], ...]] = ()    # (learner, loss function) -> loss function, in the first batch of a phase
 
     def predict(self, learn: Any) -> None:
@@ -83,10 +83,10 @@ class Step:
             found: a loss, or a loss with parts
         """
         if type(found) is not Tensor or found.ndim: found, learn.loss_parts = loss_and_parts(found, learn.training)
-        if learn.training and learn.divisor is UNKNOWN: learn.divisor = divisor(found)      # see `batch_weight`
+        if learn.training and learn.divisor is UNKNOWN: learn.divisor = divisor(found)      # to weight the batch
         learn.loss_grad, learn.loss = found, found.detach()
         on = learn.callbacks.table
-        if on['after_loss'] or on['before_backward']: learn.loss = learn.loss.clone()  # a callback may scale `loss_grad`
+        if on['after_loss'] or on['before_backward']: learn.loss = learn.loss.clone()  # a callback may scale `loss_grad` in place
 
     def backward(self, learn: Any) -> None: learn.loss_grad.backward()
     def step(self, learn: Any) -> None: update(learn.opt)

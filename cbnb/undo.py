@@ -13,6 +13,7 @@ from typing import Any
 
 # %% ../nbs/03_undo.ipynb #4525f563
 from .basics.interrupts import interrupts_act, interrupts_wait
+# names that this module exports, too
 _all_ = ['interrupts_act', 'interrupts_wait']
 
 # %% ../nbs/03_undo.ipynb #ea2d68d2
@@ -20,7 +21,7 @@ class UndoStack(ExitStack):
     "A stack of functions that undo changes at the end of a block, even after an error"
     def set(self, obj: Any, name: str, value: Any) -> None:
         "Set `obj.name` to `value` until the end of the block, and then restore it"
-        # at the end, a value of the class shows again when that of `obj` is deleted
+        # a value that only the class has is not kept: it counts again when that of `obj` is deleted
         is_kept = name in vars(obj) or isinstance(getattr(type(obj), name, None), property)
         with interrupts_wait():
             if is_kept: self.callback(setattr, obj, name, getattr(obj, name))

@@ -46,7 +46,7 @@ class Batches:
     def __iter__(self) -> Iterator: return iter(self.make())
     def __len__(self) -> int:
         if self.n_iter is not None: return self.n_iter
-        raise TypeError('this loader has no length: pass Batches(make, n_iter=...)')
+        raise TypeError('this loader has no length: pass the number of batches of an epoch, as Batches(make, n_iter=100)')
 
 # %% ../../nbs/basics/loaders.ipynb #325ac23e
 def n_batches(dl: Any) -> int | None:    # None if the loader has no length

@@ -196,7 +196,7 @@ def csv_text(rows: Iterable[dict[str, Any]],    # one dict per row; a missing va
 def as_dataframe(rows: list[dict[str, Any]]) -> Any:    # a pandas `DataFrame`
     "Convert rows to a pandas `DataFrame`. Raise `ImportError` if pandas is missing"
     try: import pandas  # type: ignore[import-untyped, unused-ignore]
-    except ImportError as e: raise ImportError('to_df needs pandas: pip install "cbnb[data]"') from e
+    except ImportError as e: raise ImportError('a DataFrame needs pandas: pip install "cbnb[data]"') from e
     return pandas.DataFrame(rows)
 
 # %% ../../nbs/basics/text.ipynb #426b333e

@@ -427,7 +427,7 @@ class Compile(Callback):
         call = self.kept.call
         if call.off or not (why := _watched(self.learn, self.kept.hooks)): return
         call.off = True
-        warn_user(f'Compile: this fit runs without compiled code, which would not call new hooks, and {why}')
+        warn_user(f'Compile: {why}, which compiled code would not call, so this fit runs without compiled code')
 
     def after_epoch(self):
         learn, call = self.learn, self.kept.call

@@ -23,8 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import (
-    BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler,
-    WeightedRandomSampler, default_collate, default_convert)
+    BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, WeightedRandomSampler, default_collate, default_convert)
 
 # %% ../../nbs/callbacks/predictions.ipynb #1e433ade
 from ..callback import Callback
@@ -540,6 +539,9 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
         with_input: also return the item, without its target
     Returns:
         the decision, and the prediction after activation; with `with_input`, the item comes first
+    Raises:
+        TypeError: predict takes one item, but got a {type(item)}: for all items of a loader, call
+            learn.get_preds(dl=loader)
     Example:
         import torch
         from cbnb.toy import close, line_learner
@@ -547,6 +549,7 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
         line.fit(1)
         assert close(line.predict(torch.tensor(2.))[1], 0.72*2 + 1.08)
     """
+    if isinstance(item, (DataLoader, Dataset)): raise TypeError(f'predict takes one item, but got a {type(item).__name__}: for all items of a loader, call learn.get_preds(dl=loader)')
     by_name = isinstance(item, Mapping) and bool(getattr(self.dls, 'targets', ()))
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     usual, targets = _usual_batch(self) or (None, ())

@@ -36,7 +36,7 @@ def _takes_steps(make: Callable[..., Any]) -> bool:
 
 def _batches_per_update(learn: Learner) -> int:
     "Return the number of batches over which `GradientAccumulation` accumulates gradients, or 1 without it"
-    items = max([cb.n_acc for cb in learn.cbs if cb.run and 'n_acc' in vars(cb)], default=1)
+    items = max([cb.n_acc for cb in learn.cbs if 'n_acc' in vars(cb) and cb.run], default=1)
     if items == 1: return 1
     size = batch_size(learn.dls.train) or find_bs(first_batch(learn.dls.train))
     return -(-items//(size*n_processes()))

@@ -212,8 +212,8 @@ def kept_points(chart: 'Chart') -> list[tuple[Sequence[float], Sequence[float]]]
 def _line_spec(line: Line, xs: Sequence[float], ys: Sequence[float], digits: int | None = None) -> dict[str, Any]:
     "Convert a line to JSON data for `chart.js`, with these points"
     if len(xs) == len(line.xs) and isinstance(line.xs, range): xs = line.xs
-    found = dict(name=line.of or line.name, color=in_page(line.color), x=_places(xs), y=_values(ys, digits),
-                 kind='faint' if line.faint else 'dots' if line.dots else 'line')
+    found = dict(name=line.of or line.name, color=in_page(line.color), x=_places(xs), y=_values(ys, digits))
+    if line.faint or line.dots: found['kind'] = 'faint' if line.faint else 'dots'
     if line.dash: found['dash'] = 'dot' if line.dash == 'dot' else 'dash'
     if len(xs) < len(line.xs): found['some'] = True
     for name in ('held', 'beyond'):
@@ -238,7 +238,6 @@ def chart_spec(chart: Chart) -> dict[str, Any]:
     lines = [_line_spec(line, *points, chart.digits) for line, points in zip(chart.lines, kept_points(chart))]
     for line, found in zip(chart.lines, lines):
         if line.smooths is not None and len(line.smooths): found['source'] = _source(chart, line, lines)
-    names = sorted((len(line.name) for line in chart.lines), reverse=True)
     whole = all(len(line.xs) == 0 or isinstance(line.xs[0], int) for line in chart.lines)
     return dict(
         title=chart.title, x_label=chart.xlabel, y_label=chart.ylabel, log_x=chart.log_x, log_y=chart.log_y,
@@ -248,13 +247,12 @@ def chart_spec(chart: Chart) -> dict[str, Any]:
         events=[event._asdict() for event in chart.events if math.isfinite(event.x)],
         borders=[x for x in chart.borders if math.isfinite(x)], epochs=[end for end in chart.epochs if math.isfinite(end[0])],
         band=chart.band if chart.band and math.isfinite(sum(chart.band)) else None, x_format=chart.x_format, width=chart.size[0], height=chart.size[1] - 60,
-        names_width=max(130, 7*(names or [0])[0] + 90), details=chart.details or None,
-        overlay=False, runs=[dict(name=name, start=start, color=in_page(color)) for name, start, color in chart.runs],
+        details=chart.details or None, overlay=False, runs=[dict(name=name, start=start, color=in_page(color)) for name, start, color in chart.runs],
         asks=chart.asks)
 
 def without_blanks(spec: Mapping[str, Any]) -> dict[str, Any]:
-    "Leave out what is None or False, because a missing name means the same to `chart.js`"
-    return {name: value for name, value in spec.items() if value is not None and value is not False}
+    "Leave out what is None, False or empty, because a missing name means the same to `chart.js`"
+    return {name: value for name, value in spec.items() if value is not None and value is not False and value not in ('', [])}
 
 def _finite(value: float | None) -> float | None: return value if value is not None and math.isfinite(value) else None
 

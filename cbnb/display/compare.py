@@ -438,7 +438,7 @@ class Comparison:
     def __init__(self, runs: Mapping[str, Run], metric: str | None = None, by: str = 'step',
         sort: str | None = None,    # column of the table to sort by; None: the best value of `metric`
     ):
-        if not runs: raise ValueError('there are no runs to compare: fit first')
+        if not runs: raise ValueError('there are no runs to compare: call learn.fit(1) first')
         as_choice(by, 'by', *AXES)
         points = 200 if len(runs) < 9 else 100
         names = dict.fromkeys([*_metrics(runs.values()), *(name for run in runs.values() for name in (*run.named, *run.hypers))])

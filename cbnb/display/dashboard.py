@@ -125,7 +125,7 @@ def page_numbers(at: Progress, lr_scale: float = 1., word: str = '') -> list[Any
     "Return the values that `status_html` shows, for `live_chart.js`. The factor and the word are left out if there is nothing to say"
     scale = f'{lr_scale:.2g}'
     words = ['' if scale == '1' else scale, word]
-    return [at.epochs, at.n_epoch, at.batches, at.n_batches, int(at.training), _rounded(at.share), _rounded(at.left),
+    return [at.epochs, at.n_epoch, at.batches, at.n_batches, int(at.training), at.share if at.share is None else round(at.share, 4), _rounded(at.left),
             at.rate and round(at.rate), *map(_rounded, (at.loss, at.lr, at.mom)), *(words if any(words) else [])]
 
 def _rounded(value: float | None) -> float | str | None:
@@ -338,7 +338,7 @@ class Dashboard(NotebookDisplay):
         self.begun = self.shown_at = time.perf_counter()
         self.curve_at = self.shown_at + self.wait_for_chart*has_live_charts()
         self.seen, self.word, self.at, self.growing, self.table_of = False, '', None, None, (0, 0)
-        self.small_at, self.small_of = -math.inf, (0, 0)
+        self.small_at, self.small_of = self.shown_at, (0, 0)
         self.so_far, self.keep_at = None, self.shown_at + self.keep_first
         self.news = _TableNews(self)
         self.poll_every = 0.05
@@ -498,7 +498,7 @@ class Dashboard(NotebookDisplay):
         long_ago = now - self.small_at > (0.5 if state[0] > self.small_of[0] else 1)*self.curve_every
         if not whole and (state == self.small_of or not long_ago): return None
         self.small_of, self.small_at = state, now
-        return list(map(page_spec, small_charts(self.run, wait=False)))
+        return [dict(title=chart.title, lines=page_spec(chart)['lines']) for chart in small_charts(self.run, wait=False)]      # the page has the rest
 
     def _keep(self, at: Progress) -> None:
         "Store the rows and the picture so far in an output of their own, which pages hide while they show the panel. To update the output of the panel would draw the panel anew"

@@ -65,12 +65,13 @@ def _as_bytes(lines: Iterable[tuple[array, array]]) -> tuple[list[int], bytes]:
 
 # %% ../../nbs/display/live_chart.ipynb #676ac6ba
 _LOADER = '''const text=async zip=>await new Response(new Blob([zip]).stream().pipeThrough(new DecompressionStream('gzip'))).text();
+const hash='__HASH__';
 export default()=>{let begun,ready=new Promise(done=>begun=done);return{
 initialize({model}){const all=globalThis.cbnbModules??={};let end,gone=false;
-const begin=async()=>{const code=await all['__HASH__'],inner=code.default(code.css);if(!gone){end=inner.initialize({model});begun(inner)}};
+const begin=async()=>{const code=await all[hash],inner=code.default(code.css);if(!gone){end=inner.initialize({model});begun(inner)}};
 const hear=(m,[zip])=>{if(!m.code)return;model.off('msg:custom',hear);
-all['__HASH__']??=text(zip).then(code=>import(URL.createObjectURL(new Blob([code],{type:'text/javascript'}))));begin()};
-if(all['__HASH__'])begin();else{model.on('msg:custom',hear);model.send({type:'code'})}
+all[hash]??=text(zip).then(code=>import(URL.createObjectURL(new Blob([code],{type:'text/javascript'}))));begin()};
+if(all[hash])begin();else{model.on('msg:custom',hear);model.send({type:'code'})}
 return()=>{gone=true;model.off('msg:custom',hear);end?.()}},
 async render(it){(await ready).render(it)}}}'''
 

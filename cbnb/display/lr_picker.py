@@ -479,7 +479,7 @@ class LRPicker:
     ) -> None:
         "Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate"
         if name not in self.rates:
-            raise ValueError(f'the rule {name!r} suggested no rate; the rules with a rate are {", ".join(self.rates)}')
+            raise ValueError(f"the rule {name!r} suggested no rate: the rules with a rate are {', '.join(self.rates)}")
         self._take(self.rates[name])
 
     def _ipython_display_(self) -> None: self.show()

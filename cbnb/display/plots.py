@@ -131,10 +131,11 @@ def plot_sched(self: Recorder, keys: list[str] | None = None, figsize: tuple[flo
     Returns:
         the figure with `return_fig=True`, otherwise None
     Raises:
-        ValueError: {key} was not recorded; the recorded hyper-parameters are ...
+        ValueError: {key} was not recorded: pass one of the recorded hyper-parameters, ...
     """
     hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
     for key in keys or ():
-        if key not in hps: raise ValueError(f'{key!r} was not recorded; the recorded hyper-parameters are {", ".join(hps)}')
+        if key not in hps: raise ValueError(
+            f"{key!r} was not recorded: pass one of the recorded hyper-parameters, {', '.join(hps)}")
     charts = [Chart([Line(key, range(len(hps[key])), hps[key], COLORS['lr'])], xlabel='step') for key in keys or hps]
     return show_charts(charts, True, return_fig, cols=2, size=figsize or (4.2*min(len(charts), 2), 2.8*math.ceil(len(charts)/2)))

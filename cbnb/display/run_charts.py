@@ -199,23 +199,22 @@ def _logged_lines(runs: Sequence[Run], name: str, kept: _Kept) -> list[Line]:
     return found
 
 # %% ../../nbs/display/run_charts.ipynb #smch0002
-_SMALL_POINTS = 120
-
-def _few(run: Run, column: str) -> tuple[list[int], list[float]]:
+def _few(run: Run, column: str, most: int) -> tuple[list[int], list[float]]:
     "Return some steps of a run, with the last one, and the values of a hyper-parameter there. The cost does not depend on the length of the run"
     values = run.hypers[column]
     if isinstance(values, ScalarBuffer): values = values.read()
     n = min(len(values), run.n_steps)
-    steps = sorted({*range(0, n, max(n//_SMALL_POINTS, 1)), n - 1}) if n else []
+    steps = sorted({*range(0, n, max(n//most, 1)), n - 1}) if n else []
     return steps, [values[i] for i in steps]
 
 def small_charts(run: Run, wait: bool = True) -> list[Chart]:
     "Make charts of the rate, the momentum, the metrics and the logged values of a run. If `wait` is false, never wait for a device"
-    layout: dict[str, Any] = dict(xlabel='step', say=count_text, epochs=run.ends(), tools=['log_y'], size=(WIDEST, 220), points=_SMALL_POINTS)
+    most = 120 if wait else 48         # while a fit runs, each message has all points
+    layout: dict[str, Any] = dict(xlabel='step', say=count_text, epochs=run.ends(), tools=['log_y'], size=(WIDEST, 220), points=most)
     found = []
     for column, name in ('lr', 'learning rate'), ('mom', 'momentum'):
         if column not in run.hypers or not wait and isinstance(run.hypers[column], ScalarBuffer): continue
-        steps, values = _few(run, column)
+        steps, values = _few(run, column, most)
         constant = len(set(values)) == 1
         if not values or column == 'mom' and constant: continue
         if constant: steps, values = [steps[0], steps[-1]], [values[0], values[-1]]         # two points are enough

@@ -320,7 +320,8 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
     if one_sided := _one_sided(states, before): warn_user(f'{path} {one_sided}')
     if why_not: warn_user(f'the optimizer was not loaded: {why_not}')
     elif with_opt and had is not None and opt_state is None:
-        warn_user(f'{file} has no optimizer state, so the optimizer stays as it was')
+        warn_user(
+            f'{file} has no optimizer state, so the optimizer stays as it was: pass with_opt=False to load the weights alone')
     return self
 
 # %% ../../nbs/files/saving.ipynb #5d02917a

@@ -238,8 +238,13 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
     Args:
         state: state from `Learner.state_dict`
     Raises:
+        ValueError: this is not the state of a learner, because it has no models and opts: pass the result of
+            learn.state_dict(). For the weights of a model alone, call learn.model.load_state_dict(state)
         ValueError: {why}; nothing was changed
     """
+    if not state.keys() >= {'models', 'opts'}: raise ValueError(
+        'this is not the state of a learner, because it has no models and opts: pass the result of learn.state_dict(). '
+        'For the weights of a model alone, call learn.model.load_state_dict(state)')
     made = self.opt is None and bool(state['opts'])
     if made: self.create_opt()
     if together := getattr(self, 'data_parallel', None): state = together.parted(state)

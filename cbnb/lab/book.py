@@ -24,7 +24,7 @@ from typing import Any
 from torch import nn
 
 # %% ../../nbs/lab/book.ipynb #f36fff86
-from ..basics.arguments import columns_hint, hinted
+from ..basics.arguments import columns_hint, hinted, nearest
 from ..basics.nested import from_json
 from ..basics.patch import patch
 from ..basics.processes import process_number
@@ -234,11 +234,12 @@ class LabBook(Callback):
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
         RestorePoints.on_take_back = (*RestorePoints.on_take_back, self._taken_back)
 
+    def _no_run(self) -> Any: raise AttributeError
+    run: Any = property(_no_run)      # it handles no events, so there is nothing to switch off
+
     def __getattr__(self, name: str) -> Any:
-        try: return super().__getattr__(name)
-        except AttributeError:
-            if name in _INSTEAD: raise _no_attribute(self, name, 'a lab book') from None
-            raise
+        with contextlib.suppress(AttributeError): return super().__getattr__(name)
+        raise _no_attribute(self, name, 'a lab book')
 
     def _write_ends(self, *new: Entry) -> None:
         "Write the ends of fits. If one cannot be written, the next fit or `close` tries again"
@@ -313,14 +314,17 @@ class LabBook(Callback):
 _COLUMNS = 'id, name, tags, note, status, started, ended, heartbeat, process, epochs, steps, settings, summary, git_commit, clean'
 
 _INSTEAD = dict(
+    run='lab.runs is the list of all runs, and lab[17] is run 17',
     log='learn.log(name=value) records a value of the running fit', init="LabBook('runs') is all there is to do", finish='lab.close() ends the recording',
     compare='compare(lab[1], lab[2])', df='lab.to_dataframe()', filter='[run for run in lab.runs if run.settings["lr"] > 0.01]', config='settings',
     hparams='settings', params='settings', metrics="history['valid_loss'] has each epoch, and best('valid_loss') the best one", loss="history['train_loss']",
     delete='lab.delete(number, confirm=True)')         # what users of other trackers look for
 
 def _no_attribute(obj: Any, name: str, what: str) -> AttributeError:
-    hint = f': {_INSTEAD[name]}' if name in _INSTEAD else ''
-    return AttributeError(f'{what} has no attribute {name!r}{hint}', name=name, obj=obj)
+    known = {known for known in [*vars(type(obj)), *vars(obj)] if known[0] != '_'}
+    near = nearest(name, sorted(known - {name}))
+    hint = _INSTEAD[name] if name in _INSTEAD else near and f'did you mean {near!r}?'
+    return AttributeError(f'{what} has no attribute {name!r}{f": {hint}" if hint else ""}', name=name, obj=obj)
 
 class LabRun:
     """A fit in a lab book. `history` is as the learner had it

@@ -15,7 +15,7 @@ from ..basics.arguments import as_count, as_duration, columns_hint, hinted
 from ..basics.patch import patch
 from ..callback_list import as_list
 from .sweep_processes import run_in_processes
-from .sweep_runs import Halving, OptunaStudy, Plan, Runner, Space, Sweep, book_of, earlier_runs
+from .sweep_runs import Grid, OptunaStudy, Plan, Runner, Space, Sweep, book_of, earlier_runs
 from ..learner import Learner
 from ..undo import interrupts_wait
 
@@ -67,7 +67,7 @@ def sweep(self: Learner, space: Mapping[str, Any], n_epoch: Any = None, n: int |
     if n_epoch is None and 'n_epoch' not in fitted: raise ValueError('sweep needs a number of epochs: pass n_epoch, as learn.sweep(dict(lr=[...]), 5), or list values of it')
     if engine not in (None, 'optuna'): raise ValueError(f"engine={engine!r} should be 'optuna', or None for combinations in random order")
     n = None if n is None else as_count(n, 'n', 1)
-    rule: Any = OptunaStudy(chosen, n, seed, prune) if engine else Halving(chosen, n, seed, bool(prune))
+    rule: Any = OptunaStudy(chosen, n, seed, prune) if engine else Grid(chosen, n, seed, bool(prune))
     of_fit: dict[str, Any] = dict(method=method, seed=seed)      # as the recorder notes them
     same = dict(sweep=name, **of_fit) | ({} if 'n_epoch' in fitted else dict(sweep_length=str(as_duration(n_epoch))))
     book = book_of(None if make else self)

@@ -652,10 +652,10 @@ class LRFind:
         Args:
             lr: rate of the last group: a number, or the name of a rule with a suggestion
         Raises:
-            ValueError: the rule {lr} suggested no rate; the rules with a rate are ...
+            ValueError: the rule {lr} suggested no rate: the rules with a rate are ...
         """
         if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
-            f'the rule {lr!r} suggested no rate; the rules with a rate are {", ".join(self.suggestions) or "none"}')
+            f"the rule {lr!r} suggested no rate: the rules with a rate are {', '.join(self.suggestions) or 'none'}")
         self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
 
     @property
@@ -688,7 +688,7 @@ class LRFind:
     def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
 
     def _given(self) -> list[float]:
-        if self.lr is None: raise ValueError(f'lr_find made no suggestion: {self.reason}')
+        if self.lr is None: raise ValueError(f'lr_find made no suggestion, so pass a rate as a number: {self.reason}')
         return list(self.suggestions.values())
 
     def __iter__(self) -> Iterator[float]: return iter(self._given())

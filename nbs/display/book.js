@@ -44,8 +44,8 @@ class Book {
   select() {
     const tests = this.input.value.toLowerCase().split(/\s+/).filter(word => word).map(word => this.test(word))
     this.found = Array.from({ length: this.n }, (_, i) => i).filter(i => tests.every(is => is(i)))
-    const { column, down } = this.sort, { values } = this.data.columns[column], sign = down ? -1 : 1
-    const order = (a, b) => typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b), 'en', { numeric: true })
+    const { column, down } = this.sort, { values } = this.data.columns[column], sign = down ? -1 : 1, texts = new Intl.Collator('en', { numeric: true })
+    const order = (a, b) => typeof a === 'number' && typeof b === 'number' ? a - b : texts.compare(a, b)
     // runs without a value come last, in both directions; among numbers, a text is 'nan'
     const lacks = i => values[i] == null || this.data.columns[column].format !== 'text' && typeof values[i] === 'string'
     this.found.sort((a, b) => lacks(a) - lacks(b) || (lacks(a) ? 0 : sign * order(values[a], values[b])) || a - b)

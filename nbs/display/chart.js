@@ -219,7 +219,7 @@ class Chart {
   draw() {
     const W = this.W = this.plot.clientWidth, { spec } = this
     if (W < 80) return
-    const narrow = W <= NARROW, h = (narrow ? 200 : spec.height) + TOP - 8, gap = this.gap = narrow || !this.groups().length ? 14 : Math.min(spec.names_width, Math.max(260, 0.4 * W))
+    const narrow = W <= NARROW, h = (narrow ? 200 : spec.height) + TOP - 8, gap = this.gap = narrow || !this.groups().length ? 14 : Math.min(Math.max(130, 7 * Math.max(...spec.lines.map(line => line.name.length)) + 90), Math.max(260, 0.4 * W))
     const right = W - gap, [x0, x1] = this.range ?? this.extent(), [y0, y1] = this.heights(x0, x1)
     const px = v => this.left + (this.fx(v) - x0) / (x1 - x0) * (right - this.left), py = v => TOP + (y1 - this.fy(v)) / (y1 - y0) * (h - TOP)
     const ys = shortLabels(spec.log_y ? logTicks(y0, y1, 5) : linearTicks(y0, y1, Math.max(3, h / 40)))
@@ -492,8 +492,13 @@ class Chart {
 
 // ---- charts with all their data
 
-function withPoints(spec) {
+// Python leaves out what is empty
+const BLANK = { title: '', x_label: '', y_label: '', tools: [], lines: [], marks: [], events: [], borders: [], epochs: [], runs: [] }
+
+function withPoints(data) {
+  const spec = { ...BLANK, ...data }
   for (const line of spec.lines) {
+    line.kind ??= 'line'
     line.points = line.recorded = new Points(xsOf(line.x), floatsOf(line.y))
     if (line.source) { const { x, y, k = 1, of } = line.source; line.source = Object.assign(x ? new Points(xsOf(x), floatsOf(y)) : new Points(), { k, of }) }
   }

@@ -25,8 +25,8 @@ class Store {
     const before = this.spec
     const { lines = [] } = before ?? {}
     for (const name in before) delete before[name]    // charts hold the object; what it says no more is not set any more
-    this.spec = Object.assign(before ?? {}, spec)
-    this.spec.lines = spec.lines.map((line, i) => ({ ...line, points: lines[i]?.points ?? new Points() }))
+    this.spec = Object.assign(before ?? {}, BLANK, spec)
+    this.spec.lines = spec.lines.map((line, i) => ({ kind: 'line', ...line, points: lines[i]?.points ?? new Points() }))
     this.before = this.spec.lines
     for (const view of this.views) { view.names(); view.redraw() }
   }
@@ -140,6 +140,7 @@ function statusOf([epochs, nEpoch, batches, n, training, share, left, perSecond,
 
 class Beside {
   rows = new Map(); names = []; n = 0; best = null; at = null; small = null
+  constructor(store) { this.store = store }
   take({ at, table, small } = {}) {
     this.at = at ?? this.at; this.small = small ?? this.small
     if (!table) return
@@ -158,7 +159,8 @@ class Beside {
     if (at) to('status')?.replaceChildren(statusOf(at))
     if (table) to('table')?.replaceChildren(epochTable(this.names, this.places().map(place => [place, this.rows.get(place)]), this.best, place => this.rows.get(place)))
     const home = small && slot.querySelector(':scope > .cbnb-home')
-    if (home) (home.smalls ??= new SmallCharts(home)).set(structuredClone(small).map(withPoints))
+    const { epochs, x_label, x_format, whole, width } = this.store.spec, same = { epochs, x_label, x_format, whole, width, height: 160, tools: ['log_y'] }
+    if (home) (home.smalls ??= new SmallCharts(home)).set(structuredClone(small).map(spec => withPoints({ ...same, ...spec })))
   }
 }
 
@@ -166,7 +168,7 @@ class Beside {
 function moveIn(store, model, name) {
   const found = document.getElementsByClassName(name), homes = new Map()       // `found` is live: to look at it costs nothing
   const leave = (el, { home, gone }) => { gone.abort(); home.remove(); el.classList.remove('cbnb-moved-in'); homes.delete(el) }
-  const beside = new Beside(), say = news => { beside.take(news); for (const el of found) beside.show(el, news) }
+  const beside = new Beside(store), say = news => { beside.take(news); for (const el of found) beside.show(el, news) }
   let frame = 0
   const look = () => {
     frame = 0

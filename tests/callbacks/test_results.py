@@ -638,11 +638,11 @@ def test_errors_say_what_to_do():
     wave = wave_learner()
     interp = wave.interpret()
     for call in (interp.confusion_matrix, interp.most_confused, interp.calibration, interp.plot_confusion_matrix, interp.plot_calibration):
-        with pytest.raises(ValueError, match="this one predicts values: see plot_predictions"):
+        with pytest.raises(ValueError, match="but this model predicts values: see plot_predictions"):
             call()
     interp = classifier().interpret()
     for call in (interp.residuals, interp.plot_residuals, interp.plot_predictions):
-        with pytest.raises(ValueError, match="this one predicts classes: see plot_confusion_matrix"):
+        with pytest.raises(ValueError, match="but this model predicts classes: see plot_confusion_matrix"):
             call()
     with pytest.raises(ValueError, match="there is no output 1"):
         wave.interpret().plot_residuals(output=1)
@@ -769,7 +769,7 @@ def test_a_page_of_values_and_of_labels():
     interp = learner(x, (x > 0.5).float(), nn.BCEWithLogitsLoss(), nn.Linear(2, 2)).interpret(classes=["wide", "tall"])
     data = page_data(interp.page(live=True))
     assert {item["w"] for item in data["items"]} <= {True, False} and "cells" not in data
-    with pytest.raises(ValueError, match="this one predicts several labels: see report"):
+    with pytest.raises(ValueError, match="but this model predicts several labels: see report"):
         interp.confusion_matrix()
 
 
@@ -902,7 +902,7 @@ def test_labels_that_are_no_class_are_not_counted():
 def test_maps_of_values_have_no_confusion_matrix():
     x = torch.rand(4, 1, 6, 6)
     learn = Learner(DataLoaders([(x, x)], [(x, x)], device="cpu"), nn.Identity(), nn.MSELoss(), default_cbs=False)
-    with pytest.raises(ValueError, match="this one predicts maps without classes"):
+    with pytest.raises(ValueError, match="but this model predicts maps without classes"):
         learn.interpret().confusion_matrix()
     assert repr(learn.interpret())
 
@@ -972,6 +972,6 @@ def test_what_interpret_is_given_by_mistake():
         learn.interpret(classes=7)
     found = learn.interpret(classes=["a\nb", "c"])
     assert found.classes == ["a b", "c"]
-    with pytest.raises(IndexError, match="there are 12 items, numbered from 0, and none has the number 9999"):
+    with pytest.raises(IndexError, match="there is no item 9999, because there are 12 items"):
         found.show_items([3, 9999])
     found.show_items(3, return_fig=True)

@@ -1093,7 +1093,7 @@ def test_what_is_a_loader_and_how_many_batches_it_has():
     loader = as_loader(make)
     assert isinstance(loader, cbnb.Batches) and [list(loader) for _ in range(2)] == [[1, 2]] * 2 and n_batches(loader) is None
     assert n_batches(cbnb.Batches(make, 2)) == 2 and n_batches(cbnb.Batches(make, 0)) == 0 and n_batches([1]) == 1
-    with pytest.raises(TypeError, match="this loader has no length: pass Batches"):
+    with pytest.raises(TypeError, match="this loader has no length: pass the number"):
         len(loader)
     both = type("Both", (), {"__call__": lambda self: None, "__getitem__": lambda self, i: [1][i]})()
     assert as_loader(both) is both and as_loader([1]) == [1]

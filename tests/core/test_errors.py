@@ -251,7 +251,7 @@ BAD = {
     "missing target": (
         learner(dls=cbnb.DataLoaders([dict(x=torch.ones(2))], targets="label", device="cpu")),
         KeyError,
-        "no target 'label'.*It has x: pass one of these as targets=",
+        "no target 'label'.*It has x: pass one of these, as DataLoaders",
     ),
 }
 

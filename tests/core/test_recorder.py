@@ -1145,7 +1145,7 @@ def test_the_table_for_pandas(monkeypatch):
     assert [(row["epoch"], row["step"]) for row in learn.recorder.history.to_df()] == [(0, 2), (1, 4)]
     assert [row["step"] for row in learn.recorder.history.to_df("steps")] == [0, 1, 2, 3]
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"to_df needs pandas: pip install .cbnb\[data\]"):
+    with pytest.raises(ImportError, match=r"a DataFrame needs pandas: pip install .cbnb\[data\]"):
         learn.recorder.history.to_df()
 
 

@@ -544,10 +544,10 @@ def test_the_look_of_a_line_reaches_the_page():
     ]
     found = [{name: value for name, value in line.items() if name not in "xy"} for line in chart_spec(Chart(lines))["lines"]]
     assert found == [
-        dict(name="a", color="var(--cbnb-train)", kind="line"),
+        dict(name="a", color="var(--cbnb-train)"),
         dict(name="b", color="var(--cbnb-raw)", kind="faint"),
         dict(name="c", color="var(--cbnb-run3)", kind="dots", dash="dash", run=1, beyond=True),
-        dict(name="a", color="red", kind="line", dash="dot", held=True),
+        dict(name="a", color="red", dash="dot", held=True),
     ]
 
 
@@ -621,7 +621,7 @@ def test_a_page_of_several_charts():
     page = charts_html([one, two], columns=2, live=True)
     assert page.count("<img") == 2 and 'alt="first"' in page and page.count("<script>") == 1
     data = data_of(page)
-    assert data["columns"] == 2 and [spec["title"] for spec in data["charts"]] == ["", "second"] and ".cbnb-lc" in data["css"]
+    assert data["columns"] == 2 and [spec.get("title", "") for spec in data["charts"]] == ["", "second"] and ".cbnb-lc" in data["css"]
     assert "<script" not in charts_html([one, two], live=False) and chart([TWO], live=False) == charts_html([Chart([TWO])], live=False)
     assert "<script" not in chart([TWO])  # there is no page
 

@@ -168,7 +168,7 @@ def test_other_things_have_no_runs(source):
 
 
 def test_without_runs_there_is_nothing_to_compare():
-    with pytest.raises(ValueError, match="there are no runs to compare: fit first"):
+    with pytest.raises(ValueError, match="there are no runs to compare: call learn.fit"):
         compare(line_learner())
     assert len(runs_table(line_learner())) == 0 and "no runs yet" in runs_table(line_learner())._repr_html_()
 

@@ -444,8 +444,7 @@ class Wire:
 @pytest.mark.parametrize("draws", [True, False])
 @pytest.mark.parametrize("noisy", [False, True])
 def test_how_many_bytes_a_long_fit_sends(page, monkeypatch, no_button, draws, noisy):
-    """A fit of 4,050 steps in 90 epochs has five updates. If the page draws the live chart, it sends at most 40 kB, and 1 kB an update,
-    and half a kilobyte more each time that the small charts are new."""
+    """A fit of 4,050 steps in 90 epochs has five updates. If the page draws the live chart, it sends at most 40 kB, and 1 kB an update."""
     monkeypatch.setattr("cbnb.display.progress.runs_scripts", lambda: True)
     monkeypatch.setattr("cbnb.display.chart.runs_scripts", lambda: True)
     monkeypatch.setattr(Page, "tick", lambda self, cb: setattr(self, "now", self.now + 1.4 / (90 * 46)))
@@ -461,9 +460,9 @@ def test_how_many_bytes_a_long_fit_sends(page, monkeypatch, no_button, draws, no
     between = [(now, n) for now, n in wire.updates if min(times) < now < max(times)]
     n = len({now for now, _ in between})
     assert n == 5
-    assert total <= (40_000 if draws else 46_000) + 1000 * n + 1000
+    assert total <= (40_000 if draws else 46_000) + 1000 * n
     if draws:
-        assert len(between) == n and max(n for _, n in between) <= 1500  # an update is one message
+        assert len(between) == n and max(n for _, n in between) <= 1000  # an update is one message
 
 
 def say_here(page):

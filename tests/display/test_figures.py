@@ -635,7 +635,7 @@ def test_the_hyper_parameters_of_the_last_fit(in_notebook):
         learn.recorder.plot_sched() is None
         and in_notebook[-1][0]["text/plain"] == "lr from 0.05 to 0.05, lowest 0.05; mom from 0.9 to 0.9, lowest 0.9"
     )
-    with pytest.raises(ValueError, match="'wd' was not recorded; the recorded hyper-parameters are lr, mom"):
+    with pytest.raises(ValueError, match="'wd' was not recorded: pass one of the recorded hyper-parameters, lr, mom"):
         learn.recorder.plot_sched("wd")
 
 

@@ -329,7 +329,10 @@ def test_what_users_of_other_trackers_look_for(lab):
         (lambda: lab.finish(), "a lab book has no attribute 'finish': lab.close"),
         (lambda: lab[1].config, "a run of the lab book has no attribute 'config': settings"),
         (lambda: lab[1].metrics, "best\\('valid_loss'\\)"),
-        (lambda: lab.nothing, "LabBook has no attribute 'nothing'"),
+        (lambda: lab.nothing, "a lab book has no attribute 'nothing'$"),
+        (lambda: lab.run, "a lab book has no attribute 'run': lab.runs is the list of all runs, and lab\\[17\\] is run 17"),
+        (lambda: lab.foldr, "did you mean 'folder'"),
+        (lambda: lab[1].wieghts, "did you mean 'weights'"),
     ):
         with pytest.raises(AttributeError, match=said):
             found()

@@ -12,7 +12,7 @@ from torch import nn
 import cbnb.all as cbnb
 from cbnb.lab import sweep_runs
 from cbnb.lab.book import LabBook
-from cbnb.lab.sweep import Halving, Space
+from cbnb.lab.sweep_runs import Grid, Space
 from cbnb.toy import line_learner, wave_learner
 from helpers import packed_texts
 
@@ -206,8 +206,8 @@ def test_what_cannot_be_swept_is_said_before_the_first_run():
 
 def test_whole_ranges_and_the_order_of_a_grid():
     space = Space(dict(width=(8, 64), lr=(1e-4, 1e-1, "log"), p=(0.0, 0.5)))
-    points = Halving(space, 50, 3, True).points
-    assert points == Halving(space, 50, 3, True).points
+    points = Grid(space, 50, 3, True).points
+    assert points == Grid(space, 50, 3, True).points
     assert all(isinstance(p["width"], int) and 8 <= p["width"] <= 64 and 1e-4 <= p["lr"] <= 1e-1 and 0 <= p["p"] <= 0.5 for p in points)
     assert sum(p["lr"] < 10**-2.5 for p in points) in range(15, 36)  # half of a range of rates is below its geometric mean
 

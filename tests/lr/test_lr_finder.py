@@ -238,7 +238,7 @@ def test_refusals_say_why(case):
     run, words = REFUSALS[case]
     found = run()
     assert found.lr is None and found.band is None and found.rule is None and found.suggestions == {} and found.trials == []
-    with pytest.raises(ValueError, match="made no suggestion: "):
+    with pytest.raises(ValueError, match="made no suggestion, so pass a rate as a number: "):
         valley, steep = found
     assert re.search(words, found.reason), found.reason
     assert found.reason in repr(found) and repr(found).startswith("LRFind(no suggestion")
@@ -992,7 +992,7 @@ def test_choose_takes_a_rate_or_the_name_of_a_rule():
     assert found.lr == 0.5
     found.choose("fixed")
     assert found.lr == 0.02
-    with pytest.raises(ValueError, match="the rule 'valley' suggested no rate; the rules with a rate are fixed"):
+    with pytest.raises(ValueError, match="the rule 'valley' suggested no rate: the rules with a rate are fixed"):
         found.choose("valley")
     with pytest.raises(TypeError, match="lr=None is not a number"):
         found.choose(None)
