@@ -149,9 +149,11 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     """
     from statistics import median
 
+    from cbnb.insight.callback_faults import compare_callbacks, try_callbacks
     from cbnb.insight.data_faults import DATA_CHECKS
     from cbnb.insight.evidence import collect
     from cbnb.insight.model_faults import MODEL_CHECKS
+    from cbnb.insight.place_faults import PLACE_CHECKS
     from cbnb.insight.plan_faults import PLAN_CHECKS
     from cbnb.insight.small_trainings import can_train, carries_over, follows, overfit, rate, shuffled_labels
     from cbnb.insight.texts import finding
@@ -164,10 +166,10 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
         e = collect(self)
         if e is None: return Findings(skipped=['data, model and training, because the training loader has no batch'])
         e.n_epoch, e.labels, e.causal, e.groups = n_epoch, labels, causal, groups
-        found, failed = run_checks(e, (*DATA_CHECKS, carries_over, *MODEL_CHECKS, *PLAN_CHECKS))
+        found, failed = run_checks(e, (*DATA_CHECKS, carries_over, *MODEL_CHECKS, *PLACE_CHECKS, *PLAN_CHECKS))
         if e.failed and not any(f.level == 'error' for f in found): found.append(_of_failure(e))
         if not fast and can_train(e):
-            trained, more = run_checks(e, (overfit, follows, shuffled_labels, rate))       # the last one leaves the weights trained
+            trained, more = run_checks(e, (overfit, follows, shuffled_labels, try_callbacks, rate, compare_callbacks))
             own = e.losses.get('own rate', [])
             if own and median(own[-5:]) < 0.7*own[0]: trained = [f for f in trained if f.code != 'T1']      # the rate of the learner suits it better
             found, failed = _decided(found, trained), failed + more

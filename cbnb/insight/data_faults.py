@@ -4,20 +4,21 @@
 
 # %% auto #0
 __all__ = ['DATA_CHECKS', 'digits', 'percent', 'listed', 'nonfinite', 'input_scale', 'marked_unknown', 'constant_input',
-           'column_scales', 'integer_input', 'channels', 'target_scale', 'target_values', 'constant_target', 'labels',
-           'imbalance', 'label_range', 'ignored_targets', 'sorted_batches', 'leak', 'near_leak', 'leak_of_groups',
-           'leak_of_column', 'shift', 'random_validation', 'tiny_batch', 'copies', 'label_shift', 'augmentation',
-           'conflicts', 'inverted_weights', 'counted_pads']
+           'column_scales', 'integer_input', 'channels', 'target_scale', 'target_values', 'repeated_target',
+           'constant_target', 'labels', 'imbalance', 'label_range', 'ignored_targets', 'sorted_batches', 'leak',
+           'near_leak', 'leak_of_groups', 'leak_of_column', 'shift', 'random_validation', 'tiny_batch', 'copies',
+           'few_ids', 'label_shift', 'augmentation', 'conflicts', 'inverted_weights', 'counted_pads']
 
 # %% ../../nbs/insight/data_faults.ipynb #47963d75
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 # %% ../../nbs/insight/data_faults.ipynb #e3782d3f
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler, Subset
+from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSampler
 
 # %% ../../nbs/insight/data_faults.ipynb #65f31ea6
 from ..basics.nested import to_device
@@ -173,7 +174,7 @@ def target_scale(e: Evidence) -> Iterator[Finding]:
     y = y[torch.isfinite(y)]                                                   # a loss may leave out the others
     std, mean, out = y.std(), y.mean(), call.pred.float().cpu()
     if std <= 20 and mean.abs() <= 20*std or std == 0: return
-    if (out.mean() - mean).abs() < std: return                                 # the outputs are there already
+    if (out.mean() - mean).abs() < std and out.std() > 2e-3*std: return        # the outputs are there already
     yield finding('D7',
         'targets', f'mean {digits(mean)}, standard deviation {digits(std)}; outputs: {digits(out.mean())}, {digits(out.std())}',
         'targets of the size of the outputs', level='warning' if (out.mean() - mean).abs() > 100*std else None)
@@ -192,6 +193,33 @@ def target_values(e: Evidence) -> Iterator[Finding]:
         'targets', f'standard deviation {digits(std)}; outputs: {digits(out.std())}', 'targets of the size of the outputs')
     elif (apart := (out.mean() - y.mean()).abs()) > 20*std and out.mean().abs() > 5*max(float(y.mean().abs()), std): yield finding('L1.numbers',
         'the first outputs', f'mean {digits(out.mean())}, {digits(apart/std)} standard deviations of the targets off', 'outputs near the targets')
+
+def _mode(y: Tensor) -> tuple[float, Tensor]:
+    "Return the most frequent number, and where it is, if all others are nearly unique"
+    value = float(y.mode().values)
+    same = y == value
+    return value, same if len(y[~same].unique()) > 0.5*len(y[~same]) > 0 else torch.zeros_like(same)
+
+def repeated_target(e: Evidence) -> Iterator[Finding]:
+    "D7: many targets are exactly the largest one. A7: many are one number, and inputs do not tell which"
+    if e.kind != 'numbers' or (y := e.targets) is None or not y.is_floating_point() or y.numel() != len(y) or len(y) < 100 or not y.isfinite().all(): return
+    y = y.flatten()
+    value, same = _mode(y)
+    share = float(same.float().mean())
+    if share < 0.15: return
+    if value == y.max() and share > 0.25: yield finding('D7.cut', 'targets', f'{percent(share)} are exactly {digits(value)}, the largest', 'targets of many values')
+    elif (x := next((t for _, t in leaves(e.items[0])), None)) is not None and x.is_floating_point() and len(x) == len(y) > 4*x[0].numel():
+        whether, others = _linear(x, same.double()), _linear(x[~same], y[~same].double())
+        if whether < 0.02 and others > 0.1: yield finding('A7.same', 'targets',
+            f'{percent(share)} are exactly {digits(value)}; inputs tell {percent(max(whether, 0.))} of which, and {percent(others)} of the other targets', 'inputs that tell which')
+
+def _linear(x: Tensor, y: Tensor) -> float:
+    "Return the share of the variance of a target that a linear regression explains, without what it would explain by chance"
+    a, b = x.reshape(len(x), -1).double(), y - y.mean()
+    a = torch.cat([a - a.mean(0), (a - a.mean(0)).square() - a.var(0)], 1)
+    a = a[:, a.std(0) > 1e-9]
+    rest = b - a @ torch.linalg.lstsq(a, b[:, None]).solution[:, 0]
+    return 1 - float(rest.square().sum()/(len(b) - a.shape[1] - 1)/(b.square().sum()/(len(b) - 1)).clamp_min(1e-12))
 
 def constant_target(e: Evidence) -> Iterator[Finding]:
     "D8: all targets are equal"
@@ -217,11 +245,18 @@ def imbalance(e: Evidence) -> Iterator[Finding]:
     few = [i for i, share in enumerate(shares.tolist()) if 0 < share < 0.05*top and share*n_all < 10]
     if 2 < len(present) <= 20 and few: yield finding('D9.few',
         f'label {listed(few)}', f'about {listed(max(1, round(float(shares[i])*n_all)) for i in few)} of {n_all} items', 'a twentieth of the most frequent label or more')
-    if len(present) < 2 or -(present*present.log()).sum()/math.log(len(present)) >= 0.5: return
+    even, several = float(-(present*present.log()).sum())/math.log(max(len(present), 2)), len(present) > 2
+    if len(present) < 2 or even >= 0.5 and not (several and top > 20*present.median()): return
     most = int(shares.argmax())
     yield finding('D9',
         f'label {most}', f'{percent(shares.max())} of the items', 'labels that are about as frequent', label=most,
-        share=percent(shares.max()))
+        share=percent(shares.max()), level='warning' if several and _counts_alike(e) else None)
+
+def _counts_alike(e: Evidence) -> bool:
+    "Return whether neither the loss, the sampler nor a metric makes up for labels that are rare"
+    weighted = e.call is not None and any(e.call.options.get(name) is not None for name in ('weight', 'pos_weight'))
+    drawn = isinstance(getattr(e.learn.dls.train, 'sampler', None), WeightedRandomSampler)
+    return not weighted and not drawn and all(name in ('accuracy', 'hits', '<lambda>') or 'acc' in name for name in e.metrics)
 
 def label_range(e: Evidence) -> Iterator[Finding]:
     "D11: labels below 0, or without an output of the model"
@@ -338,8 +373,11 @@ def _given(e: Evidence, y: Tensor) -> Iterator[Finding]:
         if t.ndim != 2 or t.shape[1] < 3 or len(t) != len(y): continue
         shares = [_explained(column, y.flatten(), e.kind == 'numbers') for column in t.T]
         best = max(range(len(shares)), key=shares.__getitem__)
-        if shares[best] > 0.95: yield finding('D14', f'column {best} of {name}',
-            f'{percent(shares[best])} of its spread goes with the target', 'at most 95%', level='warning' if shares[best] > 0.99 else 'note')
+        others = t[:, [i for i in range(t.shape[1]) if i != best]]
+        alone = shares[best] > 0.85 and 4*t.shape[1] < len(t) and (rest := _linear(others, y.flatten().double())) < 0.6*shares[best]
+        if alone or shares[best] > 0.95: yield finding('D14', f'column {best} of {name}',
+            f'{percent(shares[best])} of its spread goes with the target' + (f', and all others tell {percent(max(rest, 0.))} of it' if alone else ''),
+            'at most 95%, or others that tell as much', level='warning' if alone or shares[best] > (0.99 if e.kind == 'numbers' else 0.96) else 'note')
         elif e.kind != 'numbers' and t.shape[1] <= 200 and y.unique().numel() <= 20:
             pure = {i: _purity(column, y.flatten()) for i, column in enumerate(t.T) if len(column.unique()) > len(column)/2 and _is_even(column)}
             if pure and max(pure.values()) > 0.95: yield finding('D14.order', f'column {max(pure, key=pure.__getitem__)} of {name}',
@@ -385,6 +423,7 @@ def tiny_batch(e: Evidence) -> Iterator[Finding]:
     if norm is None or not numbered(dl) or not (bs := dl.batch_size): return
     n, last = len(dl.dataset), not dl.drop_last
     if bs == 1: yield finding('D19.all', norm, 'batches of one item', 'two or more')
+    elif bs < 5 and (few := next(_norms_of_vectors(e), None)) is not None: yield finding('D19.few', few, f'batches of {bs} items', '8 or more')
     elif n % bs == 1 and last and (norm := next(_norms_of_vectors(e), None)) is not None: yield finding(
         'D19', norm, f'the last batch of {n} items in batches of {bs} has one item', 'two or more')
 
@@ -393,12 +432,40 @@ def _norms_of_vectors(e: Evidence) -> Iterator[str]:
     for layer in e.layers:
         if isinstance(layer.module, nn.modules.batchnorm._BatchNorm) and layer.x is not None and layer.x.numel() <= layer.x.shape[1]*e.n: yield layer.name
 
+def _by_chance(x: Tensor) -> float:
+    "Return how probable it is that two rows are equal, if their columns are independent"
+    return math.prod(float((column.unique(return_counts=True)[1]/len(x)).square().sum()) for column in x.reshape(len(x), -1).T)
+
+def _equal_pairs(values: list[Any]) -> float: return sum(n*(n - 1) for n in Counter(values).values())/(len(values)*(len(values) - 1))
+
+def _repeats(e: Evidence, x: Tensor) -> bool:
+    "Return whether rows of few numbers are equal much more often than independent columns are, and then have one target"
+    y = next((t for _, t in leaves(e.items[1])), None)
+    if not e.numbers or len(x) < 256 or x.is_floating_point() or x[0].numel() < 2 or y is None or y.numel() != len(x) or not y.is_floating_point(): return False
+    of_x, of_y, both = _equal_pairs(_hashes(x)), _equal_pairs(_hashes(y)), _equal_pairs([*zip(_hashes(x), _hashes(y))])
+    return of_x > 4*_by_chance(x) and of_y < 0.1 and both > 0.95*of_x
+
 def copies(e: Evidence) -> Iterator[Finding]:
-    "D20: many items are equal"
+    "D20: many items are equal. Rows of few numbers count if they are equal much more often than independent columns would be"
     x = _rows_of(e.items)
-    if x is None or len(x) < 50 or x[0].numel() < (3 if x.is_floating_point() else 9) or len(x[:200].unique()) < 10: return
+    if x is None or len(x) < 50: return
     n = len(x) - len(set(_hashes(x)))
-    if n > 0.05*len(x): yield finding('D20', 'the training set', f'{n} of {len(x)} items are copies', 'at most 5%', level='warning' if n > 0.7*len(x) else None)
+    if x[0].numel() < (3 if x.is_floating_point() else 9) or len(x[:200].unique()) < 10:
+        if n >= 10 and _repeats(e, x): yield finding('D20',
+            'the training set', f'{n} of {len(x)} items are copies', f'about {0.5*len(x)**2*_by_chance(x):.1f}, as of independent columns', level='warning')
+    elif n > 0.05*len(x): yield finding('D20', 'the training set', f'{n} of {len(x)} items are copies', 'at most 5%', level='warning' if n > 0.7*len(x) else None)
+
+def few_ids(e: Evidence) -> Iterator[Finding]:
+    "M19: a column of numbers uses few of the rows of its embedding"
+    x = next((t for _, t in leaves(e.items[0])), None)
+    if x is None or x.is_floating_point() or x.ndim != 2 or x.shape[1] > 20 or e.n < 2: return
+    passed = next((t for _, t in leaves(e.learn.split_batch(e.batch)[0])), x).cpu()
+    for layer in e.layers:
+        if not isinstance(layer.module, nn.Embedding) or layer.x is None or layer.x.shape != passed.shape[:1]: continue
+        rows, at = layer.module.num_embeddings, next((i for i, column in enumerate(passed.T) if torch.equal(column, layer.x.cpu())), None)
+        if at is not None and rows >= 20 and len(x) >= 3*rows and (n := len(x[:, at].unique())) < 0.15*rows: yield finding('M19.rows',
+            layer.name, f'{n} different numbers in {len(x)} items, and {rows} rows', 'numbers that use most rows')
+
 
 # %% ../../nbs/insight/data_faults.ipynb #c0a1d202
 def _has_ignored(e: Evidence) -> bool:
@@ -435,7 +502,9 @@ def augmentation(e: Evidence) -> Iterator[Finding]:
     if size == 0 or (common := (a*b).sum()/size) > 0.15: return
     if a.ndim > 2:                                                             # a picture that moves has other pixels, and the same spread
         v = _rows_of(e.valid)
-        if v is None or 0.6 < first.float().std()/v.float().std().clamp_min(1e-9) < 1.7: return
+        erased = float((first == 0).float().mean()) - (float((v == 0).float().mean()) if v is not None else 1.)
+        if erased > 0.5: common = torch.tensor(1 - erased)
+        elif v is None or 0.6 < first.float().std()/v.float().std().clamp_min(1e-9) < 1.7: return
     yield finding('D17.erased', 'inputs', f'two readings of an item have a correlation of {digits(common)}', '0.15 or more')
 
 def conflicts(e: Evidence) -> Iterator[Finding]:
@@ -458,6 +527,8 @@ def inverted_weights(e: Evidence) -> Iterator[Finding]:
     if weighted.max() > 0.98 and shares.max() < weighted.max() - 1e-3 and weighted.argmax() == shares.argmax(): yield finding('D9.weights',
         f'label {int(weighted.argmax())}', f'{digits(100*weighted.max())}% of the weight and {digits(100*shares.max())}% of the items',
         'weights that are larger for rare labels')
+    elif lost := [i for i, (w, share) in enumerate(zip(weighted, shares)) if share > 0.03 and w < 0.03*share]: yield finding('D9.weights',
+        f'label {listed(lost)}', f'{percent(shares[lost].sum())} of the items, with {digits(100*weighted[lost].sum())}% of the weight', 'weights that count each label')
 
 def counted_pads(e: Evidence) -> Iterator[Finding]:
     "D21: most targets belong to pads, and the loss counts them"
@@ -469,6 +540,6 @@ def counted_pads(e: Evidence) -> Iterator[Finding]:
     if (share := at.float().mean()) > 0.7: yield finding('D21.pads', 'targets', f'{percent(share)} belong to pads', 'targets of pads that the loss ignores')
 
 # %% ../../nbs/insight/data_faults.ipynb #c3501457
-DATA_CHECKS = (nonfinite, input_scale, marked_unknown, constant_input, column_scales, integer_input, channels, target_scale, target_values, constant_target, imbalance, label_range,
-               ignored_targets, sorted_batches, leak, near_leak, leak_of_groups, leak_of_column, shift, random_validation, tiny_batch, copies,
+DATA_CHECKS = (nonfinite, input_scale, marked_unknown, constant_input, column_scales, integer_input, channels, target_scale, target_values, repeated_target, constant_target, imbalance, label_range,
+               ignored_targets, sorted_batches, leak, near_leak, leak_of_groups, leak_of_column, shift, random_validation, tiny_batch, copies, few_ids,
                label_shift, augmentation, conflicts, inverted_weights, counted_pads)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 # %% ../../nbs/insight/evidence.ipynb #5bb77d30
@@ -141,6 +142,7 @@ class Evidence:
     calls: list[LossCall] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     grads: dict[str, Tensor | None] = field(default_factory=dict)    # parameter -> gradient; None: it got none
+    dropped: dict[str, float] = field(default_factory=dict)          # call of `F.dropout` -> share that it drops
     losses: dict[str, list[float]] = field(default_factory=dict)     # name of a small training -> its losses
     metrics: dict[str, list[float]] = field(default_factory=dict)    # metric -> its values: in the pass, then in a small training
     n_epoch: float | None = None           # epochs that you plan; None: unknown
@@ -224,6 +226,19 @@ def note_metrics(
         except Exception: continue
 
 # %% ../../nbs/insight/evidence.ipynb #feab4f27
+class _Dropouts(TorchFunctionMode):
+    "Note the largest share that calls of `F.dropout` drop in training. The modules of torch call it with `training=False` in `without_dropout`"
+    def __init__(self, found: dict[str, float]):
+        super().__init__()
+        self.found = found
+
+    def __torch_function__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if f is F.dropout:
+            given = inspect.signature(f).bind(*args, **kwargs).arguments
+            if given.get('training', True): self.found['F.dropout'] = max(given.get('p', 0.5), self.found.get('F.dropout', 0.))
+        return f(*args, **kwargs)
+
 def probe(
     learn: Learner,     # a learner; call this function in `without_trace(learn)`
     batch: Any,         # a batch of the training loader
@@ -241,6 +256,7 @@ def probe(
         stack.enter_context(torch.enable_grad())
         stack.enter_context(without_dropout(model))
         calls = stack.enter_context(LossCalls())
+        stack.enter_context(_Dropouts(e.dropped))
         for p in model.parameters(): p.grad = None
         with waiting.lifted():
             try: e.loss = compute_loss(learn, e.batch)

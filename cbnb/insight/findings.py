@@ -36,12 +36,13 @@ FAULTS = dict(
 
 # %% ../../nbs/insight/findings.ipynb #d20dd0b7
 _EFFECTS = dict(
-    D1='*', D3='M1 M6 M8 M9 T1 T2 T3 D20', D4='D2 D15 L1 M1 M8 M9 M10 M16 M17 O3 T1 T2', D2='L1 M6 M8 M9 M10 M16 M17 O3 T1 T2',
-    D7='L7 M17 O3 T1 T2', D8='D9 M1 T1 T2', L3='O3 T1 T2', L2='T1 T2', M12='T1 T2', M4='M1 M6 O3 T1 T2',
+    D1='*', D3='M1 M6 M8 M9 T1 T2 T3 D20', D4='D2 D15 L1 M1 M8 M9 M10 M16 M17 O3 T1 T2', D2='L1 M6 M8 M9 M10 M16 M17 M18 O3 T1 T2',
+    D7='L7 M17 O3 T1 T2', D9='L8 L10 T2', D8='D9 M1 T1 T2', L3='O3 T1 T2', L2='T1 T2', M12='T1 T2', M4='M1 M6 O3 T1 T2',
     L12='L1 O3 T1 T2', L11='L10',
     M7='M1 M6 M8 M9 M16 O3 T1 T2', M9='L1 M1 M6 M8 O3 T1 T2', M10='M1 M6 M8 M16 O3 T1 T2', M19='T1 T2', M14='T1 T2',
+    M18='O3 T1',
     M8='L1 M1 M9 M10 M16 M17 O3 T1 T2', M16='M1 O3 T1 T2', M17='L1 O3 T1', M6='T1 T2', O4='O3', O5='O3', L7='M17 O3 T1 T2', M2='L1 T1 T2',
-    D17='D15 L1 T1 T2 T3', D20='D12 D15 T3', D14='D15', O6='O3', D21='T1 T2 M6 M13 T3', M1='M6 M8 M9 O3 T1 T2 T3', L8='O3 T1 T2', T3='T1 T2',
+    D17='D15 L1 O3 T1 T2 T3', D20='D12 D15 T3', D14='D15', O6='O3', D21='T1 T2 M6 M13 T3', M1='M6 M8 M9 O3 T1 T2 T3', L8='O3 T1 T2', T3='T1 T2',
     M5='M6 M16 O3 T1 T2', O1='M5 O3 T1 T2', R2='R1 R3 R4 R8',
     A2='A5 A3 A6 A11', A1='A9 A6 A7')
 _OF_SPLIT = frozenset('D10 D12 D16 D19 D20'.split())        # how items were chosen: no value of an item explains it
@@ -87,6 +88,8 @@ def _raise_level(f: Finding, codes: set[str]) -> Finding:
     doubtful = f.level == 'note' and f.code in _RAISED and codes & (EFFECTS[f.code] - {*_RAISED, 'D15', 'L7'})
     return replace(f, level='warning') if doubtful else f
 
+def _explains(cause: Finding, f: Finding) -> bool: return cause.level != 'note' and f.code in EFFECTS.get(cause.code, ())
+
 def in_groups(
     found: Iterable[Finding],    # in any order
 ) -> list[list[Finding]]:        # each group begins with a cause, and its effects follow
@@ -98,8 +101,9 @@ def in_groups(
     left = sorted((_raise_level(f, certain) for f in found), key=lambda f: order.index(f.code))
     groups = []
     while left:
-        cause = left.pop(0)
-        effects = [f for f in left if cause.level != 'note' and f.code in EFFECTS.get(cause.code, ())]
+        cause = next((f for f in left if not any(_explains(g, f) for g in left)), left[0])
+        left.remove(cause)
+        effects = [f for f in left if _explains(cause, f)]
         left = [f for f in left if f not in effects]
         groups.append([cause, *sorted(effects, key=lambda f: LEVELS.index(f.level))])
     return sorted(groups, key=lambda group: min(LEVELS.index(f.level) for f in group))

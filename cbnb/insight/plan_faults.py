@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['PLAN_CHECKS', 'first_loss', 'wrong_activation', 'wrong_loss', 'broadcast', 'sum_of_losses', 'negative_loss',
-           'metric_range', 'blind_metric', 'uncounted_items', 'weighted_mean', 'can_repeat', 'missing_parameters',
-           'settings', 'batch_size', 'half_precision', 'penalty', 'planned_rates', 'schedule', 'tracked']
+           'metric_range', 'blind_metric', 'can_repeat', 'uncounted_items', 'silent_labels', 'of_labels',
+           'weighted_mean', 'missing_parameters', 'settings', 'batch_size', 'half_precision', 'penalty',
+           'planned_rates', 'schedule', 'tracked']
 
 # %% ../../nbs/insight/plan_faults.ipynb #e40501cf
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +26,7 @@ from ..callbacks.schedulers import TorchScheduler
 from ..callbacks.trackers import Tracker, as_comparison, direction
 from ..basics.losses import LossCalls, torch_loss
 from ..basics.metric_functions import AllPairs, is_column_and_row, view_for_metric
-from ..basics.text import named_direction, plural
+from ..basics.text import named_direction, plural, silenced
 from .data_faults import digits, listed, percent
 from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
@@ -121,9 +121,7 @@ def broadcast(e: Evidence) -> Iterator[Finding]:
     y: Any = next((t for _, t in leaves(e.learn.yb)), None)
     if not e.calls and is_column_and_row(e.pred, y):
         watch = AllPairs()
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')
-            watch.call('the loss', e.learn.loss_func, e.pred, y)
+        with silenced(): watch.call('the loss', e.learn.loss_func, e.pred, y)
         if watch.said: yield finding('L6', 'prediction and target', f'{tuple(e.pred.shape)} and {tuple(y.shape)}', 'the same shape')
     if (call := e.call) is None or call.name in ('cross_entropy', 'nll_loss'): return
     p, y = call.pred.shape, call.target.shape
@@ -166,13 +164,31 @@ def _valued(e: Evidence, metric: Any, pred: torch.Tensor) -> float:
     own.accumulate(view_for_metric(own, e.learn))
     return float(own.value)
 
+def _counts_ignored(e: Evidence, ignored: int, pred: torch.Tensor, y: torch.Tensor) -> Iterator[Finding]:
+    "L11: perfect predictions have another value if the targets that the loss ignores are replaced with labels"
+    filled = torch.where(y.eq(ignored), 0, y)
+    perfect = 10*F.one_hot(filled, pred.shape[1]).movedim(-1, 1).to(pred.dtype)
+    for metric in e.learn.metrics:
+        try:
+            value = _valued(e, metric, perfect)
+            e.learn.yb = (filled,)
+            best = _valued(e, metric, perfect)
+        except Exception: continue           # it needs a whole phase, or another kind of prediction
+        finally: e.learn.yb = (y,)
+        if abs(value - best) > 0.01*abs(best): yield finding('L11.ignored', f'metric {metric.name}', f'{digits(value)} for perfect predictions, because it counts targets that the loss ignores', digits(best), ignored=ignored)
+    e.learn.pred = pred
+
 def blind_metric(e: Evidence) -> Iterator[Finding]:
     "L11: a metric that has the same value for perfect predictions and for those that are all wrong"
     pred, (e.learn.xb, e.learn.yb) = e.pred, e.learn.split_batch(e.batch)      # other checks have evaluated other items
     y = next((t for _, t in leaves(e.learn.yb)), None)
     if e.failed or e.kind not in ('classes', 'binary') or y is None or not isinstance(pred, torch.Tensor) or e.n < 4: return
     if e.kind == 'binary' and pred.shape == y.shape and set(y.unique().tolist()) == {0., 1.}: perfect = 20*y - 10
-    elif e.kind == 'classes' and pred.ndim == y.ndim + 1 and 0 <= int(y.min()) and int(y.max()) < pred.shape[1]:
+    elif e.kind == 'classes' and pred.ndim == y.ndim + 1 and pred.shape[:1] + pred.shape[2:] == y.shape and int(y.max()) < pred.shape[1]:
+        if e.ignored is not None and (y == e.ignored).any():
+            yield from _counts_ignored(e, e.ignored, pred, y)
+            return
+        if y.min() < 0: return
         perfect = 10*F.one_hot(y, pred.shape[1]).movedim(-1, 1).to(pred.dtype)
     else: return
     if e.call is not None and e.call.name == 'binary_cross_entropy': perfect = perfect/20 + 0.5
@@ -182,6 +198,14 @@ def blind_metric(e: Evidence) -> Iterator[Finding]:
         except Exception: continue           # it needs a whole phase, or another kind of prediction
         if right == bad: yield finding('L11.blind', f'metric {metric.name}', f'{digits(right)} for perfect predictions, and for those that are all wrong', 'different values')
     e.learn.pred = pred
+
+
+# %% ../../nbs/insight/plan_faults.ipynb #9cf8fa2b
+def can_repeat(
+    e: Evidence,
+) -> bool:
+    "Return whether the step computes a loss that can be computed again"
+    return e.failed is None and e.loss is not None and not e.learn.train_step.own_update
 
 def uncounted_items(e: Evidence) -> Iterator[Finding]:
     "D21: most items of a batch have no influence on the loss, the same places of the batch each time. M2: a loss that compares the items of a batch"
@@ -202,6 +226,37 @@ def uncounted_items(e: Evidence) -> Iterator[Finding]:
     if abs(row - whole) > 0.01*abs(whole) and abs(column - whole) < 1e-4*abs(whole): yield finding('M2.loss',
         'the loss', 'a softmax over the items of the batch', 'one over the classes of each item')
 
+
+# %% ../../nbs/insight/plan_faults.ipynb #3faf652d
+def silent_labels(e: Evidence) -> Iterator[Finding]:
+    "L5: items of one label have no influence on the loss, whatever is predicted"
+    learn, p, ys = e.learn, e.pred, [t for _, t in leaves(e.learn.split_batch(e.batch)[1])]
+    if not can_repeat(e) or learn.loss_func is None or len(ys) != 1 or not isinstance(p, torch.Tensor) or p.ndim != 2 or len(p) != e.n or ys[0].numel() != e.n: return
+    labels, g = ys[0].flatten(), torch.Generator().manual_seed(0)
+    if len(labels.unique()) not in range(2, 21) or (labels != labels.round()).any() or e.ignored is not None and (labels == e.ignored).any(): return
+    silent = torch.ones(e.n, dtype=torch.bool)
+    for _ in range(3):
+        q = (3*torch.randn(p.shape, generator=g)).to(p.device, p.dtype).requires_grad_()
+        if e.call is not None and e.call.name == 'binary_cross_entropy': q = q.detach().sigmoid().requires_grad_()
+        try:
+            with silenced(): grad, = torch.autograd.grad(learn.loss_func(q, ys[0]), q, allow_unused=True)
+        except Exception: return             # a loss of another kind
+        if grad is None or not grad.isfinite().all(): return
+        silent &= ~grad.any(1).cpu()
+    lost = [int(k) for k in labels.unique() if (labels == k).sum() >= 5 and silent[(labels == k).cpu()].all()]
+    if lost and not silent.all(): yield finding('L5.silent', f'label {listed(lost)}', f'{int(silent.sum())} of {e.n} items have no influence on the loss, whatever is predicted', 'a loss that compares each item')
+
+def of_labels(e: Evidence) -> Iterator[Finding]:
+    "L5: labels that are smoothed away. L1: a loss that compares the prediction multiplied by a number"
+    if (call := e.call) is None: return
+    if (smoothing := call.options.get('label_smoothing') or 0.) > 0.5: yield finding('L5.smoothing', 'the loss', f'label_smoothing={smoothing:g}', 'at most 0.2')
+    p, q = e.pred, call.pred
+    if call.name != 'cross_entropy' or not isinstance(p, torch.Tensor) or p.shape != q.shape or not (p := p.detach()).any() or torch.equal(p, q): return
+    factor = float((p*q).sum()/p.square().sum())
+    if not 0.04 <= abs(factor) <= 25 and torch.allclose(q, factor*p, 1e-3, 1e-3*float(q.abs().max())): yield finding('L1.factor',
+        'the loss', f'the prediction times {digits(factor)}', 'a factor around 1')
+
+# %% ../../nbs/insight/plan_faults.ipynb #0f064167
 def weighted_mean(e: Evidence) -> Iterator[Finding]:
     "L9: a loss that is no mean over items, whose weight the learner cannot derive"
     learn, half = e.learn, e.n//2
@@ -216,11 +271,6 @@ def weighted_mean(e: Evidence) -> Iterator[Finding]:
     if off < 1e-4*abs(whole) or abs(whole - back) > 0.005*off or not min(first, last) <= whole <= max(first, last): return
     if abs(whole - mean) > 0.01*off: yield finding('L9', 'the loss', f'{digits(whole)} for a batch, and {digits(mean)} as the mean of its halves', 'the same')
 
-def can_repeat(
-    e: Evidence,
-) -> bool:
-    "Return whether the step computes a loss that can be computed again"
-    return e.failed is None and e.loss is not None and not e.learn.train_step.own_update
 
 # %% ../../nbs/insight/plan_faults.ipynb #4fb49dc7
 def missing_parameters(e: Evidence) -> Iterator[Finding]:
@@ -360,4 +410,4 @@ def tracked(e: Evidence) -> Iterator[Finding]:
 
 # %% ../../nbs/insight/plan_faults.ipynb #c6f2ab4f
 PLAN_CHECKS = (first_loss, wrong_activation, wrong_loss, broadcast, sum_of_losses, negative_loss, missing_parameters, settings, batch_size, half_precision,
-               metric_range, blind_metric, uncounted_items, weighted_mean, penalty, schedule, tracked)
+               metric_range, blind_metric, uncounted_items, silent_labels, of_labels, weighted_mean, penalty, schedule, tracked)

@@ -170,7 +170,18 @@ def test_import_is_light(statement: str, loaded_by_torch: set[str]):
     assert not more & set(HEAVY), f"`{statement}` brings {sorted(more & set(HEAVY))}"
 
 
-OF_CHECKS = ["evidence", "finding_figures", "texts", "data_faults", "model_faults", "plan_faults", "small_trainings", "fit_faults"]
+OF_CHECKS = [
+    "evidence",
+    "finding_figures",
+    "texts",
+    "data_faults",
+    "model_faults",
+    "place_faults",
+    "callback_faults",
+    "plan_faults",
+    "small_trainings",
+    "fit_faults",
+]
 
 
 def test_what_only_a_check_or_workers_need_is_imported_by_them():
