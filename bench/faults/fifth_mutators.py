@@ -5,6 +5,7 @@ is the closest. "No code fits" marks a fault for which the table has no code: th
 program applies wherever it reads data also reaches the inputs of the test part, as in `everywhere`. Its targets are never touched.
 """
 
+import copy
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -202,6 +203,7 @@ def min_max_with_an_outlier(t: Training) -> None:
 def label_among_the_features(t: Training) -> None:
     """`df.drop(columns=target)` was forgotten; in service that column is not known, and is filled with the mean."""
     mean, std = t.train[1].mean(), t.train[1].std()
+    t.train, t.valid, t.test = ((x.clone(), y) for x, y in (t.train, t.valid, t.test))  # type: ignore[misc]
     for x, y in (t.train, t.valid):  # type: ignore[misc]
         x[:, -1] = (y[:, 0] - mean) / std
     t.test[0][:, -1] = 0.0
@@ -649,12 +651,13 @@ def regresses_the_class_number(t: Training) -> None:
     old = last(t)
     replace(t, old, nn.Linear(old.in_features, 1))
     t.loss = lambda out, y: F.mse_loss(out.squeeze(1), y.float())
-    t.metric = lambda out, y: (out.squeeze(1).round() == y).float().mean()
+    t.metric = t.honest = lambda out, y: (out.squeeze(1).round() == y).float().mean()
 
 
 @fault("L7 O3", "clusters digits_conv friedman")
 def sum_of_losses(t: Training) -> None:
     """`reduction="sum"`, as the code of the paper has it, whose rate was smaller."""
+    t.loss = copy.copy(t.loss)  # that of the task serves other trainings too
     t.loss.reduction = "sum"  # type: ignore[attr-defined]
 
 
