@@ -195,7 +195,7 @@ class Group:
         if self.n == 1: return value
         sent = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(int(self.notes[0][0]), dtype=torch.uint8)
         with self.naming_failures(): dist.broadcast(sent, 0, group=self.control)
-        return value if data else pickle.loads(sent.numpy())
+        return value if data else pickle.loads(sent.numpy().tobytes())
 
     def dealt(self, values: list[Any],    # values of process 0, at most one for each process
     ) -> tuple[tuple | None, tuple | None]:
