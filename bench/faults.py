@@ -303,7 +303,8 @@ def umlaut(s: Signals) -> Said:
         say((x.abs() > 1).any(), "input-scale")
     say(x.dim() == 4 and x.dtype == torch.uint8, "integer-input")
     say(x.dim() == 4 and x.shape[2] != x.shape[3], "channels")
-    say(s.t.lr > 0.01 or s.t.lr < 1e-7, "rate-range")
+    rates = s.t.lr if isinstance(s.t.lr, list) else [s.t.lr]
+    say(max(rates) > 0.01 or min(rates) < 1e-7, "rate-range")
     say(s.losses and s.bad(), "nan")
     plain = [
         m for m in s.layers if not isinstance(m, nn.Dropout | nn.Flatten | nn.Identity | nn.BatchNorm1d | nn.BatchNorm2d | nn.LayerNorm)
