@@ -386,7 +386,7 @@ class CallbackHandler:
             key = _DOCUMENTED.get(key, key)
             if key not in state and key != 'stop_training': raise ValueError(
                 f'{where} returned the entry {key!r}, which the state of the loop does not have in this slot: '
-                f'{columns_hint(key, list(dict.fromkeys([*state, "stop_training"])))}')
+                f'{columns_hint(str(key), list(dict.fromkeys([*state, "stop_training"])))}')
             state[key], self.said_by[key] = value, (cb, method)
 
     def _validation_is_meant(self) -> bool:
