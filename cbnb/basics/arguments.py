@@ -56,7 +56,8 @@ def as_positive(value: Any, name: str = 'lr', zero: bool = True,    # whether 0 
     scalar = isinstance(value, Tensor) and value.numel() == 1
     if scalar or (hasattr(value, 'item') and getattr(value, 'ndim', 1) == 0): value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
-        hint = ': leave out the quotes' if isinstance(value, str) and _is_number_text(value) else f': pass one, such as {name}=0.001'
+        example = '' if name in ('moms', 'mom', 'n_epoch') else f', such as {name}=0.001'
+        hint = ': leave out the quotes' if isinstance(value, str) and _is_number_text(value) else f': pass one{example}'
         raise TypeError(f'{name}={value!r} is not a number{hint}')
     if not math.isfinite(value) or value < 0 or value == 0 and not zero:
         raise ValueError(f'{name}={value!r} should be a finite number{", 0 or more" if zero else " above 0"}')

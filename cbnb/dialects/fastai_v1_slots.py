@@ -24,7 +24,7 @@ from ..basics.nested import find_bs
 from ..callback_list import as_list
 from ..basics.metric_functions import name_of
 from ..metrics import RunningMean
-from ..basics.arguments import as_number
+from ..basics.arguments import as_number, columns_hint
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #6018ba7c
 SLOTS = ('on_train_begin', 'on_epoch_begin', 'on_batch_begin', 'on_loss_begin',
@@ -385,8 +385,8 @@ class CallbackHandler:
         for key, value in new.items():
             key = _DOCUMENTED.get(key, key)
             if key not in state and key != 'stop_training': raise ValueError(
-                f'{where} returned the entry {key!r}, which the state does not have now: '
-                f'its entries are {", ".join(state)}')
+                f'{where} returned the entry {key!r}, which the state of the loop does not have in this slot: '
+                f'{columns_hint(str(key), list(dict.fromkeys([*state, "stop_training"])))}')
             state[key], self.said_by[key] = value, (cb, method)
 
     def _validation_is_meant(self) -> bool:

@@ -179,7 +179,7 @@ def _check_model(model: nn.Module) -> None:
     elif names := [name for name, p in named if not p.ndim]: why = (
         f'{names[0]} is a single number, which cannot be divided: give it the shape (1,)')
     elif names := [name for name, p in named if not p.is_contiguous()]: why = (
-        f'{names[0]} is not contiguous in memory: assign its .contiguous()')
+        f'{names[0]} is not contiguous in memory: run for p in learn.model.parameters(): p.data = p.data.contiguous()')
     elif names := [name for name, m in model.named_modules() if getattr(m, 'sparse', False) is True]: why = (
         f'{names[0]} has sparse gradients, which cannot be summed over processes: use sparse=False')
     if why: raise ValueError(f'{type(model).__name__} cannot be sharded: {why}')
@@ -205,8 +205,9 @@ def _check_params(models: list[nn.Module], held: set[Tensor]) -> None:
         if (first := owner.setdefault(p, m)) is not m: raise ValueError(
             f'{type(first).__name__} and {type(m).__name__} share the parameter {name}, which can only be sharded in one of them: '
             'give each model its own parameter, or train with learn.distributed()')
-    if held - set(owner): raise ValueError(
-        'an optimizer holds a parameter that is in no model: assign the parameter to an attribute of a module')
+    for lost in held - set(owner): raise ValueError(
+        f'an optimizer has a parameter of shape {tuple(lost.shape)} that is in no model: assign the parameter to an attribute of the model, '
+        'or leave it out of the optimizer')
 
 # %% ../../nbs/distributed/sharded.ipynb #55ece1fd
 def check_sharding(

@@ -74,7 +74,7 @@ def read_manifest(
 ) -> dict[str, Any]:       # `files`, `saved`, `number`, `format`, and the keyword arguments of `write_checkpoint`
     "Return the manifest of a checkpoint. If the manifest is missing, damaged, or of another format, raise `ValueError`"
     file = Path(path)/'manifest.json'
-    if not file.is_file(): raise _damaged(path, 'it has no manifest.json')
+    if not file.is_file(): raise ValueError(f'{path} is not a complete checkpoint: it has no manifest.json. Pass a folder that Checkpoint has written')
     try:
         content = json.loads(data := file.read_bytes())['content']
         intact, format = _canonical(content) == data, content['format']
@@ -87,7 +87,7 @@ def read_manifest(
     return content
 
 def _damaged(path: str | Path, why: str) -> ValueError:
-    return ValueError(f'{path} is not a complete checkpoint: {why}. Use another one, or delete the folder')
+    return ValueError(f'{path} is not a complete checkpoint: {why}. Use another checkpoint, or delete this folder')
 
 # %% ../../nbs/files/checkpoints.ipynb #1479347d
 def write_checkpoint(folder: str | Path,    # folder for all checkpoints; created if it is missing

@@ -51,14 +51,18 @@ def import_path(obj: Any,    # a function or class; other objects have no path
     return f'{module}:{name}' if found is obj else None
 
 # %% ../../nbs/files/export.ipynb #877a4dfa
-def at_path(path: str,    # path from `import_path`, such as 'torch.optim.adam:Adam'
-) -> Any:    # the function or class
+def at_path(
+    path: str,         # path from `import_path`, such as 'torch.optim.adam:Adam'
+    part: str = '',    # argument of `load_learner` for another object, for the error message; '': there is none
+) -> Any:              # the function or class
     "Import the function or class at an import path. If the import fails, raise `ValueError`"
     module, _, name = path.partition(':')
     try:
         found = importlib.import_module(module)
-        for part in name.split('.'): found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as e: raise ValueError(f'{path} cannot be imported: {e}. Install its module, or pass the object to load_learner') from e
+        for attribute in name.split('.'): found = getattr(found, attribute)
+    except (ImportError, AttributeError, ValueError) as e:
+        way = f'Install the module, or call load_learner(fname, {part}=...) with another object' if part else 'Correct the path, or install the module'
+        raise ValueError(f'{path} cannot be imported: {e}. {way}') from e
     return found
 
 # %% ../../nbs/files/export.ipynb #2c8b6154
@@ -108,13 +112,13 @@ def lacks(recipe: Any, part: str, trust: bool = False) -> str | None:
     return lacks(inner, part, trust)
 
 # %% ../../nbs/files/export.ipynb #2bc065f9
-def make_part(recipe: Any) -> Any:
+def make_part(recipe: Any, part: str = '') -> Any:    # `part`: see `at_path`
     "Make a part of a learner from its recipe"
-    if isinstance(recipe, list): return [make_part(r) for r in recipe]
+    if isinstance(recipe, list): return [make_part(r, part) for r in recipe]
     if not isinstance(recipe, Held): return recipe
-    found = at_path(recipe['path'])
+    found = at_path(recipe['path'], part)
     if 'args' not in recipe: return found
-    args, kwargs = make_part(recipe['args']), {k: make_part(v) for k, v in recipe['kwargs'].items()}
+    args, kwargs = make_part(recipe['args'], part), {k: make_part(v, part) for k, v in recipe['kwargs'].items()}
     return partial(found, *args, **kwargs) if recipe['partial'] else found(*args, **kwargs)
 
 # %% ../../nbs/files/export.ipynb #b39b0a2b
@@ -220,7 +224,7 @@ def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) 
     if model is None and not trust: raise ValueError(
         f'{path} makes its model with {factory}, and importing that runs code: call {call}trust=True) if you trust the '
         f'file, or {call}model=...)')
-    model = at_path(factory) if model is None else model
+    model = at_path(factory, 'model') if model is None else model
     made = model if isinstance(model, nn.Module) else model()
     if not isinstance(made, nn.Module): raise TypeError(
         f'{brief(model)} returned a {type(made).__name__}, not a model: return an nn.Module')
@@ -242,7 +246,7 @@ def _parts_of(path: str | Path, state: dict[str, Any], passed: dict[str, Any], t
     for name, recipe in state['parts'].items():
         if name in passed: continue
         why = lacks(recipe, name, trust)
-        if why is None: parts[name] = make_part(recipe)
+        if why is None: parts[name] = make_part(recipe, name)
         elif name in ('loss_func', 'opt_func'): parts[name] = Missing(name, why, str(path))
         else: warnings.warn(f'{name} is not loaded, because {why}: pass it, as load_learner({str(path)!r}, {name}=...)', stacklevel=user_level())
     return parts

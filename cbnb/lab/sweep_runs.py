@@ -264,10 +264,11 @@ class Sweep:
         """Settings of the best run, for `learn.fit(n_epoch, **found.best)`. Raises `ValueError` if no run has finished with a finite value
 
         Raises:
-            ValueError: no run of the sweep has finished with a finite {monitor}, so there is no best run: try lower rates
+            ValueError: no run of the sweep has finished with a finite {monitor}, so there is no best run: ...
         """
-        if (i := self.best_number) is None: raise ValueError(f'no run of the sweep has finished with a finite {self.monitor}, so there is no best run: try lower rates')
-        return dict(self.points[i])
+        if (i := self.best_number) is not None: return dict(self.points[i])
+        lower = '. Try lower rates' if any(row['status'] in ('done', 'pruned') for row in self.rows) else ''
+        raise ValueError(f'no run of the sweep has finished with a finite {self.monitor}, so there is no best run: {self._words() + lower}')
 
     @property
     def best_value(self) -> float:

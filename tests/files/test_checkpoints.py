@@ -386,7 +386,8 @@ def check_refused(path, why=""):
     with pytest.raises(ValueError, match=re.escape(str(path))) as e:
         files.read_checkpoint(path)
     assert "is not a complete checkpoint" in str(e.value) and why in str(e.value)
-    assert "Use another one, or delete the folder" in str(e.value)
+    advice = "Use another checkpoint, or delete this folder" if (path / "manifest.json").is_file() else "Pass a folder"
+    assert advice in str(e.value)
 
 
 def resume(folder, **kwargs):

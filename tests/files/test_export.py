@@ -365,11 +365,16 @@ def test_within_a_fit_it_is_refused(tmp_path):
     assert not (tmp_path / "a.cbnb").exists()
 
 
+def test_a_part_that_cannot_be_imported_is_named():
+    with pytest.raises(ValueError, match=r"has no attribute 'Eve'. Install the module, or call load_learner\(fname, opt_func=...\)"):
+        export.at_path("torch.optim.adam:Eve", "opt_func")
+
+
 @pytest.mark.parametrize(
     "factory, words",
     [
         ("make_net", "should be of the form 'module:name'"),
-        ("no_such_module:make", "cannot be imported"),
+        ("no_such_module:make", "cannot be imported.*Correct the path, or install the module$"),
         (lambda: 1, "cannot be imported by another"),
     ],
 )

@@ -153,7 +153,7 @@ def test_ctrl_c_returns_what_was_found():
     found = learn.sweep(dict(lr=[0.1]), 3, cbs=cbnb.Callback(before_epoch=stop))
     assert found.why == "by hand" and found.rows[0]["status"] == "interrupted" and not learn.running
     assert learn.model.a == 0 and "ended early: by hand" in repr(found)
-    with pytest.raises(ValueError, match="no run of the sweep has finished"):
+    with pytest.raises(ValueError, match="so there is no best run: 1 run .1 interrupted.*by hand$"):
         found.best
 
 
