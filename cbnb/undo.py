@@ -54,6 +54,7 @@ def _homes(obj: Any) -> list[dict[str, Any]]:
     return [own, *(own[name] for name in ('_parameters', '_buffers', '_modules') if isinstance(own.get(name), dict))]
 
 def _put_back(obj: Any, name: str, home: dict[str, Any] | None, value: Any) -> None:
+    if isinstance(obj, type): return setattr(obj, name, value) if home is not None else delattr(obj, name)
     for held in _homes(obj):
         if held is not home: held.pop(name, None)
     if home is vars(obj): setattr(obj, name, value)

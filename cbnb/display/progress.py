@@ -734,7 +734,8 @@ class ProgressCallback(Callback):
 
 def start_display(learn: Learner) -> None:
     "Start the display of a fit before the checks of its first batches, which may take a while"
-    for progress in learn.callbacks.find(ProgressCallback): progress.start()
+    for progress in learn.callbacks.find(ProgressCallback):
+        if progress.run: progress.start()
 
 # %% ../../nbs/display/progress.ipynb #2cdf44a7
 @patch

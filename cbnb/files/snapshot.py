@@ -186,21 +186,31 @@ def _save_parts(learn: Learner, exclude: Iterable[Any], purpose: str | None = 'l
     "Copy models, optimizers, steps, callbacks and the random state, and return functions that restore them"
     owners, models, opts = owned_by_steps(learn)
     loaders = getattr(learn.dls, 'loaders', [])
-    inside = [t for m in models for t in (*m.modules(), *m.parameters())]
     taking_part = [cb for cb in learn.cbs if (purpose is None or purpose in cb.run_in)
                    and not any(cb is other for other in exclude)]
+    models, opts, loose = _with_those_of(taking_part, models, opts)
+    inside = [t for m in models for t in (*m.modules(), *m.parameters())]
     shared = [learn, learn.callbacks, learn.opt, learn.dls, *learn.cbs, *map(wrapped, learn.cbs),
-              *loaders, *opts, *owners, *inside, *_not_state(taking_part)]
+              *loaders, *opts, *owners, *inside, *loose, *_not_state(taking_part)]
     plain = [o for o in _each_once(owners) if not isinstance(o, nn.Module)]
     theirs = [wrapped(cb) for cb in taking_part if not isinstance(wrapped(cb), (type, Callback))]
     kept = [o for o in (*plain, *taking_part, *theirs) if hasattr(o, '__dict__')]
-    return [*(save_model(m, on_cpu) for m in models), *(save_opt(o, on_cpu) for o in opts),
+    return [*(save_model(m, on_cpu) for m in models), *(save_opt(o, on_cpu) for o in opts), _save_tensors(nn.ParameterList(loose), on_cpu),
             *(save_attributes(o, shared) for o in kept), save_rng(loaders)]
 
 # %% ../../nbs/files/snapshot.ipynb #b0161516
 def _not_state(cbs: Iterable[Callback]) -> list[Any]:
     "Return the values of the attributes that callbacks list in `no_state`"
     return [vars(cb)[name] for cb in cbs for name in cb.no_state if name in vars(cb)]
+
+def _with_those_of(cbs: Iterable[Callback], models: list[nn.Module], opts: list[Any]) -> tuple[list[nn.Module], list[Any], list[Tensor]]:
+    "Add the networks and optimizers in the attributes of callbacks, which are restored in place: the optimizer of a callback trains the parameters that it was made with. The third list has its parameters that are in no network"
+    known = {m for model in models for m in model.modules()}
+    held = [v for cb in cbs for o in _each_once([cb, wrapped(cb)]) for name, v in held_by(o).items() if name.partition('.')[0] not in cb.no_state]
+    models = [*models, *_each_once(v for v in held if isinstance(v, nn.Module) and v not in known and not any(map(nn.parameter.is_lazy, (*v.parameters(), *v.buffers()))))]
+    more = _each_once(v for v in held if isinstance(v, torch.optim.Optimizer) and not any(v is opt for opt in opts))
+    of_models = {p for m in models for p in m.parameters()}
+    return models, [*opts, *more], _each_once(p for opt in more for group in opt.param_groups for p in group['params'] if p not in of_models)
 
 # %% ../../nbs/files/snapshot.ipynb #0d432703
 def snapshot(learn: Learner, exclude: Iterable[Any] = (), purpose: str | None = 'lr_find', on_cpu: bool = False) -> Callable[[], None]:

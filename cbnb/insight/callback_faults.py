@@ -8,6 +8,7 @@ __all__ = ['own_callbacks', 'CallbackTrial', 'train_with_callbacks', 'mixed_item
 # %% ../../nbs/insight/callback_faults.ipynb #22fc4ff4
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -20,6 +21,7 @@ from torch import Tensor
 from ..basics.nested import map_tensors, to_device
 from ..basics.text import silenced
 from ..callback import Callback, wrapped
+from ..callbacks.gradients import GradientClip
 from ..files.snapshot import snapshot
 from .data_faults import digits, listed, percent
 from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
@@ -27,6 +29,7 @@ from .findings import Finding
 from .small_trainings import UPDATES, can_train, n_updates
 from .texts import finding
 from ..learner import Learner
+from ..loop import TrainEvalCallback
 from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/insight/callback_faults.ipynb #55004c55
@@ -40,11 +43,17 @@ def own_callbacks(
     "Return your own callbacks that may change a training, and that run in `lr_find`"
     return [cb for cb in learn.callbacks.all if _is_own(cb) and any(cb.wants(event, True, 'lr_find') for event in _CHANGING)]
 
+def _switched_off(learn: Learner) -> list[Any]:
+    "Return the callbacks that a trial leaves out: those of yours that change nothing, and those of cbnb that the training without callbacks has not either, such as MixUp, a progress bar, or the exchange with other processes"
+    own, kept = own_callbacks(learn), (TrainEvalCallback, GradientClip)
+    return [cb for cb in learn.callbacks.all if cb not in own and not isinstance(cb, kept) and 'lr_find' in cb.run_in and getattr(cb, 'run', False)]
+
 # %% ../../nbs/insight/callback_faults.ipynb #84919ce9
 @dataclass
 class CallbackTrial:
     "What a short training with callbacks has done"
     loss: float = math.nan              # the loss of the batches after it, computed without callbacks
+    prepared: float = math.nan          # the same, with what callbacks do to inputs and predictions in validation, such as a normalization
     n_updates: int = 0
     modes: set[bool] = field(default_factory=set)     # whether the model was in training mode, in each batch
     xb: Any = None                      # inputs and targets of the first batch, as the model and the loss got them
@@ -58,21 +67,39 @@ class _Watch(Callback):
         self.trial.modes.add(self.learn.model.training)
         if self.trial.xb is None: self.trial.xb, self.trial.yb = (map_tensors(Tensor.clone, part) for part in (self.learn.xb, self.learn.yb))
 
+def _prepared_loss(learn: Learner, batch: Any) -> float:
+    "Compute the loss of a batch as `compute_loss` does, with what callbacks do to the inputs and predictions of a validation batch"
+    def fire(event: str) -> None:
+        learn.training = False
+        learn.callbacks.fire(event)
+        learn.training = True
+    learn.iter, learn.pred, learn.loss, learn.loss_grad, learn.step_result = 1, None, None, None, None
+    learn.xb, learn.yb = learn.split_batch(map_tensors(Tensor.clone, batch))
+    fire('before_batch')
+    learn.train_step.predict(learn)
+    fire('after_pred')
+    learn.train_step.loss(learn)
+    return float(learn.loss_grad.detach())
+
 def train_with_callbacks(
     learn: Learner,
     batches: list[Any],   # on the device, used in turn
     n: int,               # number of batches; the last round is left out if it is not complete
 ) -> CallbackTrial:
     "Train with callbacks, and put everything back"
-    trial, others = CallbackTrial(), [cb for cb in learn.callbacks.all if _is_own(cb) and cb not in own_callbacks(learn)]
+    trial, left_out, off = CallbackTrial(), _switched_off(learn), [cb for cb in learn.callbacks.all if not getattr(cb, 'run', True)]
     with interrupts_wait(), UndoStack() as undo:
         undo.callback(snapshot(learn))
+        for cb in off: undo.callback(setattr, cb, 'run', False)          # the end of a run switches all on
+        undo.set(learn, 'called', 'check')
         with learn.no_logging(), learn.run_as('lr_find', _Watch(trial)), torch.enable_grad():
             learn.n_epoch, learn.start_epoch, learn.valid_every = n//len(batches), 0, []
-            learn.load_batches, learn.batches_in = lambda dl: batches, lambda dl: len(batches)
-            for cb in others: cb.run = False             # until the end of this run
+            learn.load_batches, learn.batches_in = lambda dl: (map_tensors(Tensor.clone, batch) for batch in batches), lambda dl: len(batches)     # a callback may change them in place
+            for cb in left_out: cb.run = False             # until the end of this run
             with silenced(): learn.run_epochs()
             trial.n_updates = learn.train_updates
+            learn.model.train()
+            with silenced(), without_dropout(learn.model), suppress(Exception): trial.prepared = fmean(_prepared_loss(learn, batch) for batch in batches)
         learn.model.train()
         with without_dropout(learn.model): trial.loss = fmean(float(compute_loss(learn, batch).detach()) for batch in batches)
     return trial
@@ -109,7 +136,7 @@ def try_callbacks(e: Evidence) -> Iterator[Finding]:
     drawn = to_device(e.drawn, learn.dls.device)
     batches = [rows(drawn, slice(i, i + e.n), n_items) for i in range(0, n_items - e.n + 1, e.n)][:min(8, n//2)] or [e.batch]
     trial = train_with_callbacks(learn, batches, n)
-    if trial.n_updates == n//len(batches)*len(batches): e.losses['with callbacks'] = [trial.loss]
+    if trial.n_updates == n//len(batches)*len(batches): e.losses['with callbacks'] = [min((v for v in (trial.loss, trial.prepared) if math.isfinite(v)), default=math.nan)]
     yield from _of_trial(e, trial, batches[0], listed(type(wrapped(cb)).__name__ for cb in cbs))
 
 def compare_callbacks(e: Evidence) -> Iterator[Finding]:

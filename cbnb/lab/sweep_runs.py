@@ -110,7 +110,7 @@ class Halving:
 
     def _affords(self, cost: float, first: int, n_epoch: int) -> bool:
         "Return whether there is a budget for it. Half of what remains beyond the first rung of each run is for later runs, in proportion to their number"
-        budget, begun = (self.most - first/n_epoch)*self.n, len(self.seen[first])
+        budget, begun = (self.most - first/n_epoch)*self.n, len(self.seen.get(first, ()))      # a fit of n steps may correct its number of epochs
         return self.spent + cost <= budget*(1 + begun/self.n)/2
 
 # %% ../../nbs/lab/sweep_runs.ipynb #e197698f

@@ -855,3 +855,17 @@ def test_an_attribute_of_a_module_goes_back_to_where_it_was(name, kind):
         assert now.keys() == was.keys() and all(now[k] is was[k] for k in was)
     assert {k for k in vars(model) if k[0] != "_"} == plain and (name != "plain" or model.plain is torch.relu)
     assert model.state_dict().keys() == state
+
+
+def test_an_attribute_of_a_class_goes_back():
+    class Old:
+        x = 1
+
+    class New(Old):
+        pass
+
+    with UndoStack() as undo:
+        undo.set(Old, "x", 2)
+        undo.set(New, "x", 3)
+        assert (Old.x, New.x) == (2, 3)
+    assert Old.x == New.x == 1 and "x" not in vars(New)

@@ -1033,3 +1033,12 @@ def test_a_bar_in_a_terminal(monkeypatch, capsys):
     assert capsys.readouterr().out == "" and len(bars) == 1
     shown.finish("stopped", False)
     assert capsys.readouterr().out == "stopped\n"
+
+
+@pytest.mark.parametrize("run", [lambda learn: learn.fit(1), lambda learn: learn.lr_find()])
+def test_a_progress_callback_that_is_switched_off_shows_nothing(run):
+    learn = line_learner()
+    learn.add_cb(progress := cbnb.ProgressCallback())
+    progress.run = False
+    run(learn)
+    assert progress.learn is learn and not hasattr(progress, "started")

@@ -262,3 +262,29 @@ def test_a_part_that_cannot_be_put_back_does_not_keep_the_others_from_it():
         restore()
     assert learn.counts.n == 3 and learn.opt.param_groups[0]["lr"] == 0.1 and ab(learn) == weights
     assert not hasattr(learn, "gradient_clip") and all(cb.learn is learn for cb in learn.cbs)
+
+
+class Critic(cbnb.Callback):
+    """Has a network, a parameter, and an optimizer of both."""
+
+    def __init__(self):
+        self.net, self.scale = nn.Linear(1, 1), nn.Parameter(torch.ones(1))
+        self.opts = [torch.optim.Adam([*self.net.parameters(), self.scale], 0.1)]
+
+    def after_pred(self):
+        if self.learn.training:
+            (self.net(torch.ones(1, 1)) * self.scale).sum().backward()
+            self.opts[0].step()
+
+
+@pytest.mark.parametrize(
+    "run", [lambda learn: learn.check(), lambda learn: learn.lr_find(), lambda learn: (learn.fit(1), learn.runs.take_back(1))]
+)
+def test_the_optimizer_of_a_callback_still_trains_its_network_after_a_run_that_is_undone(run):
+    learn = line_learner(cbs=Critic())
+    critic = learn.critic
+    net, scale, weight = critic.net, critic.scale, critic.net.weight.detach().clone()
+    run(learn)
+    assert critic.net is net and critic.scale is scale and torch.equal(net.weight, weight) and scale == 1 and not critic.opts[0].state
+    learn.fit(1)
+    assert not torch.equal(critic.net.weight, weight) and critic.scale != 1

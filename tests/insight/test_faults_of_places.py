@@ -269,3 +269,41 @@ def test_a_recurrent_layer_is_new_until_it_is_trained():
     with torch.no_grad():
         rnn.weight_ih_l0.add_(1)
     assert not is_new(rnn)
+
+
+def test_a_callback_that_prepares_inputs_is_no_fault_and_may_change_them_in_place():
+    raw = [(5 + 3 * X[i : i + 32], CLASSES[i : i + 32]) for i in range(0, 256, 32)]
+    before = [x.clone() for x, _ in raw]
+    in_place = cbnb.Callback(before_batch=lambda cb: cb.xb[0].sub_(5).div_(3))
+    another = cbnb.Callback(before_batch=lambda cb: setattr(cb.learn, "xb", ((cb.xb[0] - 5) / 3,)))
+    for cb in (in_place, another):
+        torch.manual_seed(0)
+        learn = cbnb.Learner(cbnb.DataLoaders(raw), mlp(), nn.CrossEntropyLoss(), lr=0.01, cbs=cb)
+        found = learn.check()
+        assert not found.skipped and not any("Callback" in str(f) for f in found)
+        assert all(torch.equal(x, old) for (x, _), old in zip(raw, before))
+
+
+def test_a_callback_of_yours_is_not_blamed_for_mixup():
+    from cbnb.callbacks.mixup import MixUp
+
+    learn = called(before_batch=lambda cb: None)
+    learn.add_cb(MixUp(1.0))
+    assert "D17" not in loud(learn.check())
+
+
+def test_callbacks_that_are_switched_off_stay_so_in_a_check():
+    class OfFits(cbnb.Callback):
+        run_in = ("fit",)
+
+    learn = called(before_batch=lambda cb: None)
+    learn.add_cb(off := OfFits())
+    off.run = False
+    assert learn.check().ok and not off.run
+    learn.fit(1)
+    assert off.run
+
+
+def test_a_check_prints_nothing(capsys):
+    assert called(before_batch=lambda cb: 1 / 0).check().skipped
+    assert not capsys.readouterr().out

@@ -237,3 +237,8 @@ def test_a_recorder_may_come_with_the_call(recorder):
         learn.sweep(dict(lr=[0.1]), 1)
     found = learn.sweep(dict(lr=[0.1, 0.2]), 1, cbs=recorder if isinstance(recorder, type) else recorder())
     assert found.best == dict(lr=0.2) and len(found.rows) == 2 and not hasattr(learn, "recorder")
+
+
+def test_the_number_of_epochs_of_a_run_may_change_after_its_first_rung():
+    halving = sweep_runs.Halving(10)
+    assert [halving.falls_behind(3, 9, value) for value in (3.0, 2.0, 1.0, 1.5)] == [False, False, False, True]
