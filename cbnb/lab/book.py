@@ -235,7 +235,7 @@ class LabBook(Callback):
         RestorePoints.on_take_back = (*RestorePoints.on_take_back, self._taken_back)
 
     def _no_run(self) -> Any: raise AttributeError
-    run: Any = property(_no_run)      # it handles no events, so there is nothing to switch off
+    run: Any = property(_no_run, lambda self, on: None)      # it handles no events, so there is nothing to switch off
 
     def __getattr__(self, name: str) -> Any:
         with contextlib.suppress(AttributeError): return super().__getattr__(name)

@@ -98,3 +98,13 @@ def test_the_source_of_a_partial_loss_is_that_of_its_function():
     learn = line_learner()
     learn.loss_func = partial(scaled, factor=2.0)
     assert "factor * (pred - y)" in sources_of(learn)["loss scaled"]
+
+
+def test_callbacks_can_be_switched_off_in_a_loop_beside_a_lab_book(tmp_path):
+    lab = LabBook(tmp_path)
+    learn = line_learner(cbs=lab)
+    for cb in learn.cbs:
+        cb.run = cb.run if hasattr(cb, "run") else False
+    learn.fit(1)
+    assert len(lab.runs) == 1
+    lab.close()
