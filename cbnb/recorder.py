@@ -213,9 +213,10 @@ def after_validate(self: Recorder) -> None:
     phase.send()                                      # copies end in order: to wait for this one is enough
     values, parts = phase.values(), phase.part_values()
     if self.train_is_late: self._fill_train()
-    if learn.purpose == 'fit': self._fill_valid(phase, values, parts)
-    else: learn.final_record = [*values, *parts.values()]
-    if learn.ends_row: self._end_row_early()
+    if learn.purpose != 'fit': learn.final_record = [*values, *parts.values()]
+    else:
+        self._fill_valid(phase, values, parts)
+        if learn.ends_row: self._end_row_early()
 
 # %% ../nbs/08_recorder.ipynb #0866ef9a
 @patch
