@@ -98,7 +98,7 @@ def test_skips_reach_the_chart():
         ]
     )
     assert (
-        [line["x"] for line in losses["lines"] if line["kind"] == "faint"]
+        [line["x"] for line in losses["lines"] if line.get("kind") == "faint"]
         == [[3, 1, 9], [12, 1, 6]]
         == [line["x"] for line in rates["lines"]]
     )

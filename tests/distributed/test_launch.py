@@ -428,7 +428,7 @@ def test_wrong_calls_fail_at_once(nothing_starts):
         (TypeError, "cycle_len", 1, dict(method="fit_sgdr")),
         (ValueError, "n_epoch='many' should be a number of epochs", "many", {}),
         (ValueError, "n_process=0 should be 1 or more", 1, dict(n_process=0)),
-        (ValueError, "n_process=9: an epoch has 8 batches, and each process needs one", 1, dict(n_process=9)),
+        (ValueError, "n_process=9 is too many: an epoch has 8 batches, and each process needs one", 1, dict(n_process=9)),
     ]:
         with pytest.raises(error, match=words):
             learn.fit_distributed(n_epoch, **kwargs)
@@ -442,7 +442,7 @@ def test_each_process_needs_a_gpu_of_its_own(nothing_starts, monkeypatch):
     learn.dls.device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert launch.process_count(learn, None) == 3
-    with pytest.raises(ValueError, match="n_process=4: each process needs a GPU of its own, and this machine has 3 GPUs"):
+    with pytest.raises(ValueError, match="n_process=4 is too many: each process needs a GPU of its own, and this machine has 3 GPUs"):
         learn.fit_distributed(1, n_process=4)
 
 
