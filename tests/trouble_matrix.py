@@ -8,6 +8,7 @@ kind of trouble, with the number of places, what went wrong, and the longest tim
 """
 
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -68,4 +69,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts programs in the background without it
     main()
