@@ -13,6 +13,7 @@ from typing import Any
 import mutators
 import torch
 from fault_tasks import Training, similarity
+from fourth_mutators import Apply, Then
 from lr_tasks import mlp
 from mutators import Change, Mutator
 from torch import Tensor, nn
@@ -105,26 +106,6 @@ def n_classes(t: Training) -> int:
 def made(t: Training, params: Iterable[Any]) -> None:
     """The program makes its optimizer itself."""
     t.opt = t.opt(list(params), lr=t.lr)  # type: ignore[assignment]
-
-
-class Then(nn.Module):
-    """A module, and a function of its output."""
-
-    def __init__(self, body: nn.Module, change: Callable[[Tensor], Tensor]):
-        super().__init__()
-        self.body, self.change = body, change
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.change(self.body(x))
-
-
-class Apply(nn.Module):
-    def __init__(self, change: Callable[[Tensor], Tensor]):
-        super().__init__()
-        self.change = change
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.change(x)
 
 
 class Trained(Callback):
