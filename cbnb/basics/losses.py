@@ -299,7 +299,7 @@ def needs_no_target(
 def n_items(learn: Any) -> int:
     "Return the number of items of the current batch, or 1 if its values have no length"
     xb, yb = learn.xb, learn.yb
-    if xb and yb and type(xb) is type(yb) is tuple and type(yb[0]) is type(xb[0]) is Tensor and yb[0].ndim: return yb[0].size(0)    # the usual case, faster
+    if xb and yb and type(xb) is type(yb) is tuple and type(yb[0]) is type(xb[0]) is Tensor and (shape := yb[0].shape): return shape[0]    # the usual case, faster
     try: return find_bs((yb, xb))
     except ValueError: return 1
 
