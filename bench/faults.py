@@ -7,7 +7,7 @@
     python bench/faults.py --tasks houses,lstm  only these tasks; --only tasks, healthy or ports for a part
     python bench/faults.py --json FILE          also write what was found
     python bench/faults.py --show FILE...       read such files instead
-    python bench/faults.py --watch 1,2          fit the healthy programs with these seeds: what is found in a running fit
+    python bench/faults.py --watch 1,2          fit the healthy programs with these seeds: what is found in a running fit, and after it
     python bench/faults.py --verify             train all healthy and all faulty programs again, half an hour; with --second, those of that author
     python bench/faults.py --verify --set sixth the same for a later set: in each task that its author named
     python bench/faults.py --set fourth         the faults of a later author, each in one task, ten minutes; --share 1: in all its tasks
@@ -183,10 +183,10 @@ def programs(args: argparse.Namespace, stored: dict[str, Any]) -> Iterable[Row]:
 
 
 def watch(seeds: Iterable[int], tasks: Sequence[str]) -> None:
-    """Findings of `learn.findings`, with `LayerWatch` at as many batches as it takes, in healthy fits."""
+    """Findings of `learn.findings`, with `LayerWatch` at as many batches as it takes, and of `learn.diagnose()`, in healthy fits."""
     ports = {} if tasks else {name: lambda seed, port=port: port.make(seed, True) for name, port in PORTS.items()}
     makes = {name: partial(make_task, name) for name in tasks or dict.fromkeys((*TASKS, *lr_tasks.TASKS))} | ports
-    n = alarms = 0
+    n, alarms = 0, {"learn.findings": 0, "learn.diagnose()": 0}
     for seed in seeds:
         for name, make in makes.items():
             training = make(seed)
@@ -194,11 +194,14 @@ def watch(seeds: Iterable[int], tasks: Sequence[str]) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 training.fit(learn)
-            found = [(f.code, f.where, f.measured) for f in learn.findings if f.level != "note"]
-            n, alarms = n + 1, alarms + bool(found)
-            if found:
-                print(f"    {name}, seed {seed}: {found}")
-    print(f"Healthy fits, {n}; with an error or a warning: {alarms} ({alarms / n:.1%})")
+                stages = {"learn.findings": learn.findings, "learn.diagnose()": learn.diagnose()}
+            n += 1
+            for stage, found in stages.items():
+                said = [(f.code, f.where, f.measured) for f in found if f.level != "note"]
+                alarms[stage] += bool(said)
+                if said:
+                    print(f"    {stage} {name}, seed {seed}: {said}", flush=True)
+    print(f"Healthy fits, {n}; with an error or a warning: " + ", ".join(f"{stage} {k} ({k / n:.1%})" for stage, k in alarms.items()))
 
 
 # --- the rules of the literature ---
@@ -493,7 +496,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", choices=["", "healthy", "ports", "tasks"])
     parser.add_argument("--json", metavar="FILE", type=Path, help="write what was found")
     parser.add_argument("--show", metavar="FILE", type=Path, nargs="+", help="show what was found earlier")
-    parser.add_argument("--watch", metavar="SEEDS", help="with commas: count false alarms in running fits")
+    parser.add_argument("--watch", metavar="SEEDS", help="with commas: count false alarms in running fits, and after them")
     parser.add_argument("--verify", action="store_true", help="train everything, and store what harms")
     return parser.parse_args()
 
