@@ -2,6 +2,7 @@
 
     python bench/sweeps.py              ten minutes: 7 tasks, 3 seeds, constant rate and one cycle, 30 runs each
     python bench/sweeps.py wave digits  only these tasks
+    python bench/sweeps.py --noise      also each sweep with two orders of the batches: what the best settings are worth in the other order
     python bench/sweeps.py --optuna     also 30 runs that Optuna chooses, with its own pruners beside ours
 
 Each sweep is made without pruning. The rule is then asked about its rows, in 20 random orders of the runs: a run that is ended is the beginning
@@ -82,6 +83,31 @@ def line(name: str, results: list[tuple[float, float]]) -> None:
     )
 
 
+def with_noise(names: list[str], epochs: int, seeds: int) -> None:
+    """The settings that were best with one order of the batches, trained with another: those of the whole grid, and those that the rule finds."""
+    grid, rule = [], []
+    for name in names:
+        for method in METHODS:
+            for seed in range(seeds):
+                key = (METHODS[method], "wd")
+                runs = []
+                for order_of_batches in (seed, seed + 100):
+                    found = swept(lambda _, seed=seed: MAKERS[name](seed), method, epochs, order_of_batches, prune=False)
+                    runs.append(
+                        {tuple(p[k] for k in key): [found.score(row) for row in run.epochs] for p, run in zip(found.points, found.runs)}
+                    )
+                for here, there in (runs, runs[::-1]):
+                    lowest = min(curve[-1] for curve in there.values())
+                    grid.append((1.0, there[min(here, key=lambda point: here[point][-1])][-1] / lowest))
+                    for order in range(ORDERS):
+                        points = random.Random(order).sample(list(here), len(here))
+                        share, best = pruned([here[point] for point in points], epochs)
+                        [chosen, *_] = [point for point in points if here[point][-1] == best]
+                        rule.append((share, there[chosen][-1] / lowest))
+    line("other order, whole grid", grid)
+    line("other order, our rule", rule)
+
+
 def with_optuna(names: list[str], seeds: int) -> None:
     """30 runs that Optuna chooses from a range, ended by our rule and by two of its pruners, beside the same number of whole runs."""
     import optuna
@@ -111,6 +137,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", help="; ".join(MAKERS))
     parser.add_argument("--epochs", type=int, default=9)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--noise", action="store_true")
     parser.add_argument("--optuna", action="store_true")
     args = parser.parse_args()
     names = args.tasks or list(MAKERS)
@@ -129,6 +156,8 @@ def main() -> None:
             line(f"{name}, {method}", results)
             total += results
     line("all", total)
+    if args.noise:
+        with_noise(names, args.epochs, args.seeds)
     if args.optuna:
         with_optuna(names, args.seeds)
 
