@@ -254,7 +254,7 @@ class Learner(Loop):
             self._opt, self._opt_func, self._lr = step.opt, step.opt, checked_lr(1e-3, step.opt)
         if step.loss_func is not None: self.loss_func = step.loss_func
         self.phase_steps[True] = step
-        step.join(self)
+        step.assigned_to(self)
         if self.chooses_eval_step: self.eval_step = None
 
     @property
@@ -265,7 +265,7 @@ class Learner(Loop):
     def eval_step(self, given: Any) -> None:
         self.chooses_eval_step = given is None
         self.phase_steps[False] = step = default_eval_step(self) if given is None else as_step(given, 'eval_step')
-        step.join(self)
+        step.assigned_to(self)
 
     @property
     def cbs(self) -> CbList:

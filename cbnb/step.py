@@ -92,7 +92,7 @@ class Step:
     def step(self, learn: Any) -> None: update(learn.opt)
     def zero_grad(self, learn: Any) -> None: zero_grad(learn.opt)
 
-    def join(self, learn: Any) -> None:
+    def assigned_to(self, learn: Any) -> None:
         """Prepare this step for a learner, which calls this method when you assign the step
 
         Args:
