@@ -73,7 +73,7 @@ class Metric:
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         def set_indexes(self, indexes: Iterable[int | str | tuple[Any, ...]]) -> Metric: ...
-        def __copy__(self) -> Metric: ...
+        def __copy__(self) -> Any: ...
     adapters: ClassVar[tuple[Callable[[Any], Any], ...]] = ()     # make a metric of an object of another library, or return None
     chosen_outputs: tuple[Any, ...] = ()         # see `set_indexes`; empty: prediction and targets
     _name: str | None = None
@@ -170,7 +170,7 @@ def set_indexes(self: Metric, indexes: Iterable[int | str | tuple[Any, ...]]) ->
     return self
 
 @patch
-def __copy__(self: Metric) -> Metric:
+def __copy__(self: Metric) -> Any:
     new = object.__new__(type(self))
     vars(new).update({k: _own(v) for k, v in vars(self).items()})
     return new
@@ -206,7 +206,7 @@ class UpdateMetric(Metric):
         self._name = name or getattr(metric, 'name', None) or snake_name(type(metric))
         self.metric, self.seen = metric, False         # `seen`: whether the phase had a batch
     def __copy__(self) -> Self:
-        new = super().__copy__()
+        new: Self = super().__copy__()
         new.metric = copy.deepcopy(self.metric)
         return new
     def reset(self) -> None:
