@@ -9,13 +9,13 @@
     python bench/faults.py --show FILE...       read such files instead
     python bench/faults.py --watch 1,2          fit the healthy programs with these seeds: what is found in a running fit, and after it
     python bench/faults.py --verify             train all healthy and all faulty programs again, half an hour; with --second, those of that author
-    python bench/faults.py --verify --set fifth the same for a later set: in each task that its author named
+    python bench/faults.py --verify --set sixth the same for a later set: in each task that its author named
     python bench/faults.py --set fourth         the faults of a later author, each in one task, ten minutes; --share 1: in all its tasks
     python bench/faults.py --second --later     also fit and diagnose each faulty program: what is found in all three
 
 faults/fault_tasks.py has the healthy trainings, faults/mutators.py the faults, and faults/ports.py small programs with documented faults.
 faults/second_mutators.py and faults/second_ports.py are those of another author: one half was seen, and the other half judges: keep it unseen.
-faults/third_mutators.py, faults/fourth_mutators.py and faults/fifth_mutators.py are later sets: bench/README.md says what their authors knew.
+faults/third_mutators.py to faults/sixth_mutators.py are later sets: bench/README.md says what their authors knew.
 A pair of task and fault counts only if the fault harms (faults/harm.py, faults/verified.json). The set was written by somebody who had not
 seen the checks, only the table of codes in their specification, and it was stored before the first time that `learn.check()` saw it.
 
@@ -56,6 +56,7 @@ from second_mutators import MUTATORS as SECOND
 from second_mutators import STORED as SECOND_STORED
 from second_mutators import numbers
 from second_ports import PORTS as SECOND_PORTS
+from sixth_mutators import MUTATORS as SIXTH
 from third_mutators import MUTATORS as THIRD
 from torch import Tensor, nn
 
@@ -141,11 +142,11 @@ def second_programs(only: str, later: bool) -> Iterable[Row]:
             yield judge("fault", task, name, [*codes, *numbers(codes)], lambda task=task, name=name: faulty(task, name, SECOND), later)
 
 
-MORE_SETS = {"third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+MORE_SETS = {"third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
 
 
 def programs_of_set(name: str, args: argparse.Namespace) -> Iterable[Row]:
-    """The pairs of the third, fourth or fifth set; with a `--share` below 1, one of each fault, drawn at random."""
+    """The pairs of a later set; with a `--share` below 1, one of each fault, drawn at random."""
     mutators = MORE_SETS[name]
     tasks = defaultdict(list)
     for task, fault in harm.harmful(mutators, FOLDER / f"{name}_verified.json"):

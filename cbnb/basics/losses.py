@@ -275,7 +275,7 @@ class MeanLoss:
 # %% ../../nbs/basics/losses.ipynb #6919af65
 def given_weight(f: Any, pred: Any, *yb: Any, look: bool = True,    # whether to check the value of a tensor, which waits for the device
 ) -> Any:    # a number or a scalar tensor
-    "Return what a function of yours gives as the weight of a batch. Raise `TypeError` or `ValueError` unless it can be a weight"
+    "Return the weight of a batch from your function `batch_weight`. Raise `TypeError` or `ValueError` unless it can be a weight"
     if not callable(f): raise TypeError(f'batch_weight={f!r} should be a function, such as lambda pred, y: (y != pad).sum()')
     weight = f(pred, *yb)
     if isinstance(weight, Tensor) and weight.numel() == 1:
