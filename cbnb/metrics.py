@@ -72,7 +72,7 @@ class Metric:
         assert Batches().name == 'batches'
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def set_indexes(self, indexes: Iterable[int | str | tuple[Any, ...]]) -> Metric: ...
+        def set_indexes(self, indexes: Iterable[int | str | tuple[Any, ...]]) -> 'Metric': ...
         def __copy__(self) -> Any: ...
     adapters: ClassVar[tuple[Callable[[Any], Any], ...]] = ()     # make a metric of an object of another library, or return None
     chosen_outputs: tuple[Any, ...] = ()         # see `set_indexes`; empty: prediction and targets
@@ -158,7 +158,7 @@ class AvgMetric(MeanMetric):
 
 # %% ../nbs/11_metrics.ipynb #79605362
 @patch
-def set_indexes(self: Metric, indexes: Iterable[int | str | tuple[Any, ...]]) -> Metric:
+def set_indexes(self: Metric, indexes: Iterable[int | str | tuple[Any, ...]]) -> 'Metric':
     """Choose the outputs that the metric compares, by number, name or path, as in `metric_on`
 
     Args:

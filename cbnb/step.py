@@ -39,7 +39,7 @@ class Step:
         batch_weight = _in_phase.batch_weight
         derived_weight = _in_phase.derived_weight
         def assigned_to(self, learn: Any) -> None: ...
-        def evaluator(self) -> Step: ...
+        def evaluator(self) -> 'Step': ...
         def outputs(self, learn: Any) -> tuple[Any, ...]: ...
         def _call_loss_func(self, learn: Any) -> Any: ...
     model: Any = None        # its own model; None: the learner's
@@ -114,7 +114,7 @@ def assigned_to(self: Step, learn: Any) -> None:
     self.observes, self.ignores = False, None
 
 @patch
-def evaluator(self: Step) -> Step:
+def evaluator(self: Step) -> 'Step':
     """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
 
     Returns:
