@@ -19,8 +19,8 @@ from .basics.patch import patch
 from .events import (  # noqa: F401 (those that are not used here may be imported from here)
     Action, BACKWARD, BATCH, BATCH_EVENTS, CancelBackwardException, CancelBatchException,
     CancelEpochException, CancelException, CancelFitException, CancelStepException,
-    CancelTrainException, CancelValidException, EPOCH, EVALUATED, EVENTS, EventNames, Events,
-    FIT, Level, STEP, TRAIN, VALIDATE, did_you_mean, event, not_honoured)
+    CancelTrainException, CancelValidException, EPOCH, EVENTS, EventNames, Events,
+    FIT, Level, STEP, TRAIN, VALIDATE, VALID_BATCH, did_you_mean, event, not_honoured)
 
 # %% ../nbs/02_callback.ipynb #b6416a57
 PURPOSES = ('fit', 'validate', 'preds', 'lr_find')         # the purposes of a run of the loop

@@ -146,6 +146,7 @@ class History:
         to_csv = _in_history_files.to_csv
         to_df = _in_history_files.to_df
         to_json = _in_history_files.to_json
+        def to_dict(self) -> dict[str, Any]: ...
         def state_dict(self) -> dict[str, Any]: ...
         def load_state_dict(self, state: Mapping[str, Any], current: Run | None=...) -> None: ...
         def rows(self, what: str=...) -> Iterator[dict[str, Any]]: ...
@@ -162,14 +163,6 @@ class History:
 
     def _ipython_key_completions_(self) -> list[str]: return list(dict.fromkeys(name for run in self.runs for name in run.columns))
     def __repr__(self) -> str: return '\n'.join(map(repr, self.runs)) or 'History(no runs yet)'
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the history as plain data: dicts, lists, strings and numbers
-
-        Returns:
-            the data, for `json.dumps`
-        """
-        return dict(runs=[run.to_dict() for run in self.runs])
 
     @classmethod
     def from_json(cls, source: str | Path) -> Self:
@@ -278,6 +271,15 @@ def extent(self: Run) -> str:
     return f'{len(whole)} of {plural(self.n_epoch, "epoch")}{more}, {plural(self.n_steps, "step")}{all_of_it}'
 
 # %% ../nbs/07_history.ipynb #cfc8c621
+@patch
+def to_dict(self: History) -> dict[str, Any]:
+    """Return the history as plain data: dicts, lists, strings and numbers
+
+    Returns:
+        the data, for `json.dumps`
+    """
+    return dict(runs=[run.to_dict() for run in self.runs])
+
 @patch
 def state_dict(self: History) -> dict[str, Any]:
     """Return all runs as arrays and plain data. The call waits for the device

@@ -195,25 +195,25 @@ class Learner(Loop):
             path: str | Path | None = None, model_dir: str = 'models', wd: Any = None, moms: tuple[float, ...] = (0.95, 0.85, 0.95),
             default_cbs: bool = True, train_step: Any = None, eval_step: Any = None, batch_weight: Callable[..., Any] | None = None,
             sanity_check: bool = True):
-        self.callbacks, self.undo, self.logger, self.create_mbar = CallbackList(self), None, print, True
-        self.restore_points: Any = None                          # of `rewind`, made by the first fit
-        self.phase_steps = [Step(), Step()]                      # for evaluation and for training, see `train_step`
-        self.model, self.dls, self.splitter, self.batch_weight = checked_model(model, self.remark_on), dls, splitter, batch_weight
+        self.callbacks, self.logger, self.create_mbar = CallbackList(self), print, True
+        self.model, self.dls, self.metrics = checked_model(model, self.remark_on), dls, metrics
+        self.splitter, self.batch_weight, self.wd, self.moms, self.sanity_check = splitter, batch_weight, wd, checked_moms(moms), sanity_check
         self.path, self.model_dir = Path(path if path is not None else getattr(self.dls, 'path', '.')), model_dir
+        self.final_record: Any = None
+        self.restore_points: Any = None                          # of `rewind`, made by the first fit
+        self.own_hypers: list[dict[str, Any]] | None = None      # the hyper-parameters to which the run returns
+        # A step may have a loss function and an optimizer, which then become those of the learner. So this order matters
         check_opt_func(opt_func)
         self._opt, self._opt_is_old, self._opt_func, self._lr = None, False, opt_func, lr     # old: made before `opt_func` was assigned
         self.loss_func = loss_func or getattr(getattr(self.dls.train, 'dataset', None), 'loss_func', None)
-        self.chooses_eval_step = eval_step is None               # whether it follows from the training step and the loss function
-        self.train_step = default_step(self) if train_step is None else train_step      # it may have an optimizer and a loss function
+        self.phase_steps, self.chooses_eval_step = [Step(), Step()], False      # for evaluation and for training, see the properties
+        self.train_step = default_step(self) if train_step is None else train_step
         self.eval_step = eval_step
         if opt_func not in (torch.optim.AdamW, self.opt_func): warn_user('opt_func is not used, because train_step has an optimizer of its own: leave it out')
-        self._lr, self.wd, self.moms = checked_lr(lr, self.opt_func), wd, checked_moms(moms)
-        self.final_record: Any = None
-        self.own_hypers: list[dict[str, Any]] | None = None      # the hyper-parameters to which the run returns
-        self.metrics, self.sanity_check, given = metrics, sanity_check, as_list(cbs)
-        for cls in self.default_callbacks if default_cbs else (TrainEvalCallback,):
-            if not any(is_a(cb, cls) for cb in given): self.callbacks.add_all([cls])
-        self.callbacks.add_all(given)
+        self._lr = checked_lr(lr, self.opt_func)
+        # A callback that you pass takes the place of a default one
+        given, defaults = as_list(cbs), self.default_callbacks if default_cbs else (TrainEvalCallback,)
+        self.callbacks.add_all([*(cls for cls in defaults if not any(is_a(cb, cls) for cb in given)), *given])
         try: self.callbacks.fire(event.after_create)
         except CancelException as e: raise RuntimeError(not_honoured(e)) from e
 
@@ -254,7 +254,7 @@ class Learner(Loop):
             self._opt, self._opt_func, self._lr = step.opt, step.opt, checked_lr(1e-3, step.opt)
         if step.loss_func is not None: self.loss_func = step.loss_func
         self.phase_steps[True] = step
-        step.join(self)
+        step.assigned_to(self)
         if self.chooses_eval_step: self.eval_step = None
 
     @property
@@ -265,7 +265,7 @@ class Learner(Loop):
     def eval_step(self, given: Any) -> None:
         self.chooses_eval_step = given is None
         self.phase_steps[False] = step = default_eval_step(self) if given is None else as_step(given, 'eval_step')
-        step.join(self)
+        step.assigned_to(self)
 
     @property
     def cbs(self) -> CbList:

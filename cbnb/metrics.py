@@ -22,10 +22,13 @@ from .basics.metric_functions import (  # noqa: F401 (accuracy and error_rate ma
 from .basics.devices import exact_dtype
 from .basics.losses import MeanLoss
 from .basics.nested import find_bs, map_tensors, to_detach
+from .basics.patch import patch
 from .basics.processes import agreed_value, merged_metric, n_processes, sum_over_processes
 from .basics.text import snake_name
 
 # %% ../nbs/11_metrics.ipynb #85bb6456
+from typing import TYPE_CHECKING, Any
+
 class RunningMean:
     "A weighted mean of numbers or scalar tensors, updated without waiting for the device"
     def __init__(self) -> None: self.reset()
@@ -68,6 +71,9 @@ class Metric:
             value = property(lambda self: self.n)
         assert Batches().name == 'batches'
     """
+    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        def set_indexes(self, indexes: Iterable[int | str | tuple[Any, ...]]) -> 'Metric': ...
+        def __copy__(self) -> Any: ...
     adapters: ClassVar[tuple[Callable[[Any], Any], ...]] = ()     # make a metric of an object of another library, or return None
     chosen_outputs: tuple[Any, ...] = ()         # see `set_indexes`; empty: prediction and targets
     _name: str | None = None
@@ -85,16 +91,6 @@ class Metric:
     def value(self) -> Any:
         "The result as a number or a scalar tensor, or None without batches"
         raise NotImplementedError(f'{type(self).__name__} has no property value: define it with @property')
-    def set_indexes(self, indexes: Iterable[int | str | tuple[Any, ...]]) -> Self:
-        """Choose the outputs that the metric compares, by number, name or path, as in `metric_on`
-
-        Args:
-            indexes: entries of `learn.outputs`; empty: prediction and targets
-        Returns:
-            the metric itself
-        """
-        self.chosen_outputs = checked_outputs(indexes)
-        return self
     @property
     def name(self) -> str:
         "Heading of the metric's column. The default is the class name in snake case, without 'Metric' at the end"
@@ -102,15 +98,6 @@ class Metric:
     @name.setter
     def name(self, name: str) -> None: self._name = name
     def __repr__(self) -> str: return f'{type(self).__name__}({self.name})'
-    def __copy__(self) -> Self:                  # each phase in progress needs a metric of its own
-        new = object.__new__(type(self))
-        vars(new).update({k: _own(v) for k, v in vars(self).items()})
-        return new
-
-def _own(value: Any) -> Any:
-    "Copy an accumulator of a metric. Return any other object as it is"
-    if isinstance(value, Tensor): return value.detach().clone()
-    return copy.copy(value) if isinstance(value, (list, dict, set, RunningMean, MeanLoss)) else value
 
 # %% ../nbs/11_metrics.ipynb #31d7a0dd
 class MeanMetric(Metric):
@@ -169,6 +156,30 @@ class AvgMetric(MeanMetric):
         with torch.no_grad():      # one process alone might call a function that exchanges numbers
             if not function.pairs.said and n_processes() == 1: function.averaging.compare(self.name, f, value, kept, pred, *yb)
 
+# %% ../nbs/11_metrics.ipynb #79605362
+@patch
+def set_indexes(self: Metric, indexes: Iterable[int | str | tuple[Any, ...]]) -> 'Metric':
+    """Choose the outputs that the metric compares, by number, name or path, as in `metric_on`
+
+    Args:
+        indexes: entries of `learn.outputs`; empty: prediction and targets
+    Returns:
+        the metric itself
+    """
+    self.chosen_outputs = checked_outputs(indexes)
+    return self
+
+@patch
+def __copy__(self: Metric) -> Any:
+    new = object.__new__(type(self))
+    vars(new).update({k: _own(v) for k, v in vars(self).items()})
+    return new
+
+def _own(value: Any) -> Any:
+    "Copy an accumulator of a metric. Return any other object as it is"
+    if isinstance(value, Tensor): return value.detach().clone()
+    return copy.copy(value) if isinstance(value, (list, dict, set, RunningMean, MeanLoss)) else value
+
 # %% ../nbs/11_metrics.ipynb #5f4d93c1
 class AvgLoss(Metric):
     "The loss over the items of a phase, like `valid_loss`"
@@ -195,7 +206,7 @@ class UpdateMetric(Metric):
         self._name = name or getattr(metric, 'name', None) or snake_name(type(metric))
         self.metric, self.seen = metric, False         # `seen`: whether the phase had a batch
     def __copy__(self) -> Self:
-        new = super().__copy__()
+        new: Self = super().__copy__()
         new.metric = copy.deepcopy(self.metric)
         return new
     def reset(self) -> None:

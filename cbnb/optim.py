@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 # %% ../nbs/05_optim.ipynb #294b52b0
 from .basics.fused import fuse, has_sparse
 from .basics.optimizers import (
-    check_opt_func, held_params, hyper_key, is_opt, lend_hypers, noted_hypers, save_hypers, set_hyper, set_wd, spread_lrs)
+    check_opt_func, held_params, hyper_key, is_opt, add_fastai_names, copied_hypers, save_hypers, set_hyper, set_wd, spread_lrs)
 from .undo import UndoStack
 
 # %% ../nbs/05_optim.ipynb #9de6902f
@@ -74,9 +74,9 @@ def hold_hypers(
     has_lr: bool = False,     # whether you passed `lr` for this run: an optimizer without rates is then an error
 ) -> list[dict[str, Any]]:    # the hyper-parameters of each group before
     "Set the learning rate and the weight decay of an optimizer until the end of a run"
-    before = noted_hypers(opt)               # becomes `learn.own_hypers`, which `learn.save` stores
-    undo.callback(save_hypers(opt))          # puts them back
-    lend_hypers(opt, undo)                   # fastai's names
+    before = copied_hypers(opt)              # becomes `learn.own_hypers`, which `learn.save` stores
+    undo.callback(save_hypers(opt))          # restores them
+    add_fastai_names(opt, undo)              # such as `opt.set_hyper`
     lrs = spread_lrs(lr, len(opt.param_groups))
     if has_lr or hyper_key(opt, 'lr'): set_hyper(opt, 'lr', lrs)
     if wd is not None: set_wd(opt, wd)

@@ -55,10 +55,10 @@ class PhaseMetrics:
     "Accumulates the loss, its parts, and the metrics of one pass over a loader"
     def __init__(self,
         metrics: Sequence[Any] = (),   # objects with `reset`, `accumulate(learn)` and `value`
-        run: Any = None,               # the undo stack of the run, which identifies the run
+        undo: Any = None,              # the undo stack of its run. Only a run with the same stack may end the phase
         losses: ScalarBuffer | None = None,      # the buffer for its losses, see `MeanLoss`
     ) -> None:
-        self.metrics, self.run = metrics, run
+        self.metrics, self.undo = metrics, undo
         self.loss = MeanLoss(losses)
         self.parts: dict[str, MeanLoss] = {}     # name of a part of the loss -> its mean
         self.logged: dict[str, MeanLoss] = {}    # name of a value of `learn.log` -> its mean

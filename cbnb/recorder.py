@@ -196,7 +196,7 @@ def _add_to_phase(self: Recorder) -> None:
 def after_validate(self: Recorder) -> None:
     "End the phase: write its values into the row, or set them as the result of `validate`"
     learn = self.learn
-    if not self.phases or self.phases[-1].run is not learn.undo: return      # cancelled before `before_validate` of the recorder
+    if not self.phases or self.phases[-1].undo is not learn.undo: return     # cancelled before `before_validate` of the recorder
     phase = self.phases.pop()
     if self.train_is_late: self.train.send()
     phase.send()                                      # copies end in order: to wait for this one is enough

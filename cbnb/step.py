@@ -38,6 +38,9 @@ class Step:
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         batch_weight = _in_phase.batch_weight
         derived_weight = _in_phase.derived_weight
+        def assigned_to(self, learn: Any) -> None: ...
+        def evaluator(self) -> 'Step': ...
+        def outputs(self, learn: Any) -> tuple[Any, ...]: ...
         def _call_loss_func(self, learn: Any) -> Any: ...
     model: Any = None        # its own model; None: the learner's
     loss_func: Any = None    # its own loss function, which becomes the learner's; None: the learner's
@@ -92,33 +95,6 @@ class Step:
     def step(self, learn: Any) -> None: update(learn.opt)
     def zero_grad(self, learn: Any) -> None: zero_grad(learn.opt)
 
-    def join(self, learn: Any) -> None:
-        """Prepare this step for a learner, which calls this method when you assign the step
-
-        Args:
-            learn: the learner
-        """
-        self.observes, self.ignores = False, None
-
-    def evaluator(self) -> 'Step':
-        """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
-
-        Returns:
-            the step for evaluation
-        """
-        return self
-
-    def outputs(self, learn: Any) -> tuple[Any, ...]:
-        """Return the outputs for metrics: the predictions, then the targets
-
-        Args:
-            learn: the learner
-        Returns:
-            predictions and targets, each nested as the model and the loader make them
-        """
-        pred = learn.pred
-        return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.calls_loss_func = not cls.own_loss and cls.loss.__module__.startswith('cbnb.')
@@ -126,6 +102,37 @@ class Step:
 class PredictStep(Step):
     "Evaluates a batch without computing a loss. Pass it as `eval_step` if validation needs none"
     def loss(self, learn: Any) -> None: "Do nothing"
+
+# %% ../nbs/06_step.ipynb #11944545
+@patch
+def assigned_to(self: Step, learn: Any) -> None:
+    """Prepare this step for a learner, which calls this method when you assign the step
+
+    Args:
+        learn: the learner
+    """
+    self.observes, self.ignores = False, None
+
+@patch
+def evaluator(self: Step) -> 'Step':
+    """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
+
+    Returns:
+        the step for evaluation
+    """
+    return self
+
+@patch
+def outputs(self: Step, learn: Any) -> tuple[Any, ...]:
+    """Return the outputs for metrics: the predictions, then the targets
+
+    Args:
+        learn: the learner
+    Returns:
+        predictions and targets, each nested as the model and the loader make them
+    """
+    pred = learn.pred
+    return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
 
 # %% ../nbs/06_step.ipynb #fe3b4f5e
 @patch

@@ -51,13 +51,13 @@ class ModelStep(Step):
     loss_func: Any = None          # None: the learner's loss function, or none
     opt: Any = None                # None: the learner's optimizer
     n_inp: int | None = None       # number of inputs in a batch when called by hand; None: all elements but the last
-    def join(self, learn: Learner) -> None:
+    def assigned_to(self, learn: Learner) -> None:
         """Connect the step to a learner, and store in `follows` whether the step uses the learner's model
 
         Args:
             learn: the learner
         """
-        super().join(learn)
+        super().assigned_to(learn)
         self.follows, theirs = self.model is None or self.model is learn.model, set(modules_of(learn.model))
         self.own = [m for m in modules_of(self.model) if m not in theirs]
 

@@ -279,7 +279,7 @@ def recorded_phase(learn: Learner) -> PhaseMetrics | None:
     "Return the loss and metrics that the learner's `Recorder` computes for the evaluation, or None if no recorder does"
     recorder = next((cb for cb in learn.cbs if isinstance(cb, Recorder)), None)
     phases = recorder.phases if recorder else []
-    return phases[-1] if phases and phases[-1].run is learn.undo else None
+    return phases[-1] if phases and phases[-1].undo is learn.undo else None
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #4ba792fc
 @dataclass

@@ -21,13 +21,13 @@ from cbnb.basics.fused import fuse, is_fused, update
 from cbnb.basics.optimizers import (
     Hypers,
     MultiOptimizer,
+    add_fastai_names,
+    copied_hypers,
     freeze_groups,
     get_hyper,
     hyper_key,
     known_hypers,
-    lend_hypers,
     norm_params,
-    noted_hypers,
     save_hypers,
     set_hyper,
     spread_lrs,
@@ -265,7 +265,7 @@ def test_hypers_are_put_back_with_those_that_came_and_went():
     rate, noted = torch.tensor(0.1), torch.tensor(7.0)
     opt = groups(dict(lr=rate, eps=1.0, wd=noted), dict(lr=2.0))
     parameters = opt.param_groups[0]["params"]
-    copies, restore = noted_hypers(opt), save_hypers(opt)
+    copies, restore = copied_hypers(opt), save_hypers(opt)
     first, second = opt.param_groups
     rate.fill_(5.0)
     first.update(added=1, wd=3.0)
@@ -577,9 +577,9 @@ def test_properties_are_lent_once_and_for_a_while():
 def test_names_are_lent_for_a_while():
     opt = torch.optim.SGD([nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1), requires_grad=False)], lr=0.1)
     with ExitStack() as outer:
-        lend_hypers(opt, outer)
+        add_fastai_names(opt, outer)
         with ExitStack() as inner:
-            lend_hypers(opt, inner)
+            add_fastai_names(opt, inner)
         assert type(opt) is torch.optim.SGD and opt.hypers[0]["lr"] == 0.1
         opt.param_groups[0]["params"][0].grad = torch.ones(1)
         assert [len(opt.all_params(with_grad=grad)) for grad in (False, True)] == [2, 1]
@@ -599,7 +599,7 @@ def test_names_are_lent_for_a_while():
 def test_all_but_the_last_group_are_frozen():
     opt = torch.optim.SGD([dict(params=[nn.Parameter(torch.zeros(1))]) for _ in range(3)], lr=0.1)
     with ExitStack() as undo:
-        lend_hypers(opt, undo)
+        add_fastai_names(opt, undo)
         opt.freeze()
     assert [g["params"][0].requires_grad for g in opt.param_groups] == [False, False, True]
 
