@@ -7,15 +7,15 @@
     python bench/faults.py --tasks houses,lstm  only these tasks; --only tasks, healthy or ports for a part
     python bench/faults.py --json FILE          also write what was found
     python bench/faults.py --show FILE...       read such files instead
-    python bench/faults.py --watch 1,2          fit the healthy programs with these seeds: what is found in a running fit
+    python bench/faults.py --watch 1,2          fit the healthy programs with these seeds: what is found in a running fit, and after it
     python bench/faults.py --verify             train all healthy and all faulty programs again, half an hour; with --second, those of that author
-    python bench/faults.py --verify --set fifth the same for a later set: in each task that its author named
+    python bench/faults.py --verify --set sixth the same for a later set: in each task that its author named
     python bench/faults.py --set fourth         the faults of a later author, each in one task, ten minutes; --share 1: in all its tasks
     python bench/faults.py --second --later     also fit and diagnose each faulty program: what is found in all three
 
 faults/fault_tasks.py has the healthy trainings, faults/mutators.py the faults, and faults/ports.py small programs with documented faults.
 faults/second_mutators.py and faults/second_ports.py are those of another author: one half was seen, and the other half judges: keep it unseen.
-faults/third_mutators.py, faults/fourth_mutators.py and faults/fifth_mutators.py are later sets: bench/README.md says what their authors knew.
+faults/third_mutators.py to faults/sixth_mutators.py are later sets: bench/README.md says what their authors knew.
 A pair of task and fault counts only if the fault harms (faults/harm.py, faults/verified.json). The set was written by somebody who had not
 seen the checks, only the table of codes in their specification, and it was stored before the first time that `learn.check()` saw it.
 
@@ -56,6 +56,7 @@ from second_mutators import MUTATORS as SECOND
 from second_mutators import STORED as SECOND_STORED
 from second_mutators import numbers
 from second_ports import PORTS as SECOND_PORTS
+from sixth_mutators import MUTATORS as SIXTH
 from third_mutators import MUTATORS as THIRD
 from torch import Tensor, nn
 
@@ -141,11 +142,11 @@ def second_programs(only: str, later: bool) -> Iterable[Row]:
             yield judge("fault", task, name, [*codes, *numbers(codes)], lambda task=task, name=name: faulty(task, name, SECOND), later)
 
 
-MORE_SETS = {"third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+MORE_SETS = {"third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
 
 
 def programs_of_set(name: str, args: argparse.Namespace) -> Iterable[Row]:
-    """The pairs of the third, fourth or fifth set; with a `--share` below 1, one of each fault, drawn at random."""
+    """The pairs of a later set; with a `--share` below 1, one of each fault, drawn at random."""
     mutators = MORE_SETS[name]
     tasks = defaultdict(list)
     for task, fault in harm.harmful(mutators, FOLDER / f"{name}_verified.json"):
@@ -182,10 +183,10 @@ def programs(args: argparse.Namespace, stored: dict[str, Any]) -> Iterable[Row]:
 
 
 def watch(seeds: Iterable[int], tasks: Sequence[str]) -> None:
-    """Findings of `learn.findings`, with `LayerWatch` at as many batches as it takes, in healthy fits."""
+    """Findings of `learn.findings`, with `LayerWatch` at as many batches as it takes, and of `learn.diagnose()`, in healthy fits."""
     ports = {} if tasks else {name: lambda seed, port=port: port.make(seed, True) for name, port in PORTS.items()}
     makes = {name: partial(make_task, name) for name in tasks or dict.fromkeys((*TASKS, *lr_tasks.TASKS))} | ports
-    n = alarms = 0
+    n, alarms = 0, {"learn.findings": 0, "learn.diagnose()": 0}
     for seed in seeds:
         for name, make in makes.items():
             training = make(seed)
@@ -193,11 +194,14 @@ def watch(seeds: Iterable[int], tasks: Sequence[str]) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 training.fit(learn)
-            found = [(f.code, f.where, f.measured) for f in learn.findings if f.level != "note"]
-            n, alarms = n + 1, alarms + bool(found)
-            if found:
-                print(f"    {name}, seed {seed}: {found}")
-    print(f"Healthy fits, {n}; with an error or a warning: {alarms} ({alarms / n:.1%})")
+                stages = {"learn.findings": learn.findings, "learn.diagnose()": learn.diagnose()}
+            n += 1
+            for stage, found in stages.items():
+                said = [(f.code, f.where, f.measured) for f in found if f.level != "note"]
+                alarms[stage] += bool(said)
+                if said:
+                    print(f"    {stage} {name}, seed {seed}: {said}", flush=True)
+    print(f"Healthy fits, {n}; with an error or a warning: " + ", ".join(f"{stage} {k} ({k / n:.1%})" for stage, k in alarms.items()))
 
 
 # --- the rules of the literature ---
@@ -492,7 +496,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", choices=["", "healthy", "ports", "tasks"])
     parser.add_argument("--json", metavar="FILE", type=Path, help="write what was found")
     parser.add_argument("--show", metavar="FILE", type=Path, nargs="+", help="show what was found earlier")
-    parser.add_argument("--watch", metavar="SEEDS", help="with commas: count false alarms in running fits")
+    parser.add_argument("--watch", metavar="SEEDS", help="with commas: count false alarms in running fits, and after them")
     parser.add_argument("--verify", action="store_true", help="train everything, and store what harms")
     return parser.parse_args()
 

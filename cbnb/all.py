@@ -83,7 +83,7 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
 # %% ../nbs/all.ipynb #70755059
 from .callbacks import batch_size, fit_methods, freezing, interpret, log_values, of_a_learner, profile, recorder_names, twins       # add `learn.profile` and others
 from .files import history_files, rewind, saving      # add `history.to_csv`, `learn.rewind`, `learn.save` and others
-from .insight import check, diagnose, loss_faults                   # add `learn.check`, `learn.diagnose` and `learn.findings`
+from .insight import check, diagnose, loop_faults, loss_faults                   # add `learn.check`, `learn.diagnose` and `learn.findings`
 from .callbacks.averaging import EMA
 from .files.checkpoints import Checkpoint, Resume
 from .callbacks.compile import Compile
@@ -133,7 +133,7 @@ from .dialects.detect import adapt, adapt_metric
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
 Learner.before_fits = (hints.warn_of_written, saving.note_loaded)
 Learner.before_epochs = (start_display, hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_empty_validation, hints.warn_of_no_rate, hints.warn_of_update_step, sanity_check)
-Learner.batch_filters = (hints.check_length, hints.keep_modes)
+Learner.batch_filters = (hints.check_length, hints.keep_modes, loop_faults.watch_loop)
 Learner.error_notes = (hints.note_layer, hints.note_outputs, hints.note_dict, hints.note_mistake, batch_size.note_memory)
 Learner.default_steps = (model_loss_step,)
 Step.loss_checks = (check_broadcast, warn_of_activation)

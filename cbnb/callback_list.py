@@ -51,7 +51,7 @@ def is_a(
 # %% ../nbs/12_callback_list.ipynb #c0ae9ce2
 @patch
 def is_shown(self: CallbackList, name: str) -> bool:
-    "Return whether `learn.<name>` is an object that `show` has set, and that nobody has replaced since then"
+    "Return whether `learn.<name>` is an object that `show` has set, and that has not been replaced since then"
     return name in self.shown and vars(self.learn).get(name) is self.shown[name]
 
 @patch
@@ -211,7 +211,7 @@ def added(self: CallbackList,
 def removed(self: CallbackList,
     cbs: Any,                         # one callback, name or class, or several
 ) -> AbstractContextManager[None]:
-    "Return a context manager that removes callbacks for the duration of a `with` block, and then puts them back at their places"
+    "Return a context manager that removes callbacks for the duration of a `with` block, and then inserts them again at their places"
     leaving = [cb for which in as_list(cbs) for cb in self.find(which)]
     gone: list[tuple[Callback, int, str, Any]] = []
     def begin() -> None:

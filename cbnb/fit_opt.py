@@ -133,7 +133,7 @@ def new_opt(self: Learner) -> Any:
 
 @patch
 def put_opt(self: Learner, opt: Any) -> None:
-    """Set `learn.opt` without taking its rate, such as to put an optimizer back
+    """Set `learn.opt` without changing `learn.lr`, for example to restore an earlier optimizer
 
     Args:
         opt: an optimizer, or None

@@ -113,7 +113,7 @@ def _warn_of_length(learn: Loop, said: int, gave: int) -> None:
 def warn_of_pct_train(
     learn: Any,      # the learner
 ) -> None:
-    "Warn if a callback of yours reads `pct_train`, which changes only between epochs if the training loader has no length"
+    "Warn if one of your callbacks reads `pct_train`, which changes only between epochs if the training loader has no length"
     if learn.purpose != 'fit' or learn.fit_length is not None or n_batches(learn.dls.train) is not None: return
     for cb in learn.cbs:
         events = [] if type(cb).__module__.startswith('cbnb.') else filter(None, map(cb.method, EVENTS))
@@ -124,7 +124,7 @@ def warn_of_pct_train(
 def warn_of_processes(
     learn: Any,      # the learner
 ) -> None:
-    "Warn if several processes were started, and this learner trains a model of its own in each"
+    "Warn if several processes were started, and each of them trains a separate model"
     n = os.environ.get('WORLD_SIZE')
     if n_processes() == 1 and int(n or 1) > 1: warn_user(
         f'{n} processes were started, and each trains a model of its own: '
@@ -224,7 +224,7 @@ class Elsewhere:
         raise AttributeError(f'a {cls.__name__} has no attribute {self.name!r}: {self.instead}')
 
 class Renamed(Elsewhere):
-    "The name of another library for an attribute that you may assign. Assigning raises `AttributeError`, too, because nothing would read the value. A subclass of yours can assign and read it"
+    "The name of another library for an attribute that you may assign. Assigning raises `AttributeError`, too, because nothing would read the value. If you define the name in a subclass, you can assign and read it"
     def __get__(self, obj: Any, cls: type) -> Any:
         return vars(obj)[self.name] if obj is not None and self.name in vars(obj) else super().__get__(obj, cls)
 

@@ -164,19 +164,19 @@ def one_batch(self: Loop, i: int, batch: Any) -> None:
         batch: the batch, as the loader yields it
     """
     __tracebackhide__ = True
-    on, fire = self.callbacks.table, self.callbacks.fire      # `on`: event -> callbacks. A call costs more than a look-up
+    on, fire, training = self.callbacks.table, self.callbacks.fire, self.training      # `on`: event -> callbacks. A call costs more than a look-up
     self.in_batch = True
     self.iter, self.pred, self.loss, self.loss_grad, self.loss_parts, self.step_result = i, None, None, None, None, None
     self.divisor = self._weight = UNKNOWN
     self.xb, self.yb = self.split_batch(batch)
     try:
         if on['before_batch']: fire('before_batch')
-        step = self.phase_steps[self.training]
+        step = self.phase_steps[training]
         step.predict(self)
         if on['after_pred']: fire('after_pred')
         step.loss(self)
         if on['after_loss']: fire('after_loss')
-        if self.training and self.loss_grad is not None:
+        if training and self.loss_grad is not None:
             try:
                 if on['before_backward']: fire('before_backward')
                 step.backward(self)
@@ -191,7 +191,7 @@ def one_batch(self: Loop, i: int, batch: Any) -> None:
             step.zero_grad(self)
     except CancelBatchException:
         if on['after_cancel_batch']: fire('after_cancel_batch')
-    if self.training:
+    if training:
         self.train_iter += 1
         if self.fit_length: self.pct_train = self.fit_length.share(self)
         elif self.n_iter: self.pct_train = (self.epoch + (i + 1)/self.n_iter)/self.n_epoch

@@ -9,25 +9,20 @@ __all__ = ['Recorder', 'History', 'Run']
 import sys
 import time
 import warnings
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# %% ../nbs/08_recorder.ipynb #b411bab9
-from torch import Tensor
-
 # %% ../nbs/08_recorder.ipynb #e476aab1
-from .basics.buffers import NamedLoss, ScalarBuffer, nan_since
+from .basics.buffers import NamedLoss, nan_since
 from .basics.arguments import Every
 from .basics.losses import MeanLoss
 from .basics.settings import how_it_ends, settings_of, why_stopped
 from .basics.text import say, user_level
-from .basics.optimizers import hyper_key
 from .basics.patch import patch
 from .basics.processes import gather_over_processes, n_processes, process_number
 from .basics.text import clock
 from .callback import Callback
-from .columns import Columns, columns_of
+from .columns import Columns, HyperColumns, columns_of
 from .events import CancelFitException
 from .history import History, Run
 from .learner import Learner
@@ -86,7 +81,7 @@ class Recorder(Callback):
         def state_dict(self) -> dict[str, Any]: ...
         def load_state_dict(self, state: dict[str, Any]) -> None: ...
     order, run_in = 50, ('fit', 'validate')
-    no_state = ('places', 'values_now', 'phases', 'start', 'history', 'train')
+    no_state = ('hypers', 'phases', 'start', 'history', 'train')
     watchers: tuple[Callable[[Learner, Run, Sequence[float], bool], None], ...] = ()    # called with learner, run, losses and `wait` of `look_for_nan`
     learn: Learner
 
@@ -96,13 +91,12 @@ class Recorder(Callback):
         # of the current fit
         self.columns = Columns()
         self.told_of_nan = False
-        self.places: list[tuple[Any, str, int | None]] = []    # the column of a hyper-parameter, its key and its index
-        self.values_now: list[Any] = []      # hyper-parameters of the current batch; empty: not read yet
+        self.hypers = HyperColumns()
         # of the current row
         self.row: Any = None                          # column -> value; None: no row is open
-        self.start, self.row_start, self.first_step = 0., 0, 0       # the time, and the steps before the row and before the epoch
-        self.n_filled = -1                            # the steps when the values of training were written
-        self.train_is_late = False                    # whether the values of training are written with those of validation
+        self.start, self.first_step = 0., 0           # the time when the row began, and the steps before the epoch
+        self.n_filled = 0                             # the steps whose training values have been written, into this row or earlier ones
+        self.train_is_late = False                    # whether they will be written with those of validation, as on a GPU
         self.train = PhaseMetrics()                   # the training batches of the row
         self.phases: list[PhaseMetrics] = []          # the validations in progress, the innermost last
         self.new_row = False                          # whether the epoch has written a row of its own; loggers read it
@@ -119,7 +113,7 @@ class Recorder(Callback):
         names = ['step' if isinstance(learn.valid_every, Every) else 'epoch', *self.columns.names]
         run = Run(len(self.history), names + ['time']*self.add_time, learn.n_epoch, self.beta)
         run.settings = settings_of(learn)
-        self.places, self.values_now, self.row, self.told_of_nan = [], [], None, False
+        self.hypers, self.row, self.told_of_nan = HyperColumns(run.hypers), None, False
         with interrupts_wait():                     # no interrupt between these two lines
             self.history.runs.append(run)
             learn.undo.push(self._close)
@@ -158,11 +152,7 @@ class Recorder(Callback):
 @patch
 def before_step(self: Recorder) -> None:
     "Read the hyper-parameters that the update is going to use"
-    group, now = self.learn.opt.param_groups[-1], self.values_now      # the list stays: an assignment to a callback costs more
-    now.clear()
-    for _, key, i in self.places:
-        value = group[key] if i is None else group[key][i]
-        now.append(value if isinstance(value, (float, int)) or not isinstance(value, Tensor) else value.detach().clone())     # an optimizer may change a tensor in place
+    self.hypers.read(self.learn.opt)
 
 @patch
 def after_batch(self: Recorder) -> None:
@@ -172,11 +162,10 @@ def after_batch(self: Recorder) -> None:
     if self.row is None: return                 # a single batch, outside a fit
     train, loss = self.train, learn.loss
     train.batch, train.recorded = learn.train_iter, learn.iter      # the batch that was recorded last
-    if not self.values_now: self.before_step()     # a batch without an update
-    if loss is not None:
-        for (column, _, _), value in zip(self.places, self.values_now): column.append(value)
-    self.values_now.clear()
-    if loss is None: return
+    if loss is None:
+        self.hypers.values = []
+        return
+    self.hypers.append(learn.opt)
     train.loss.add(loss, learn.loss_weight)        # also appends to the losses of the run
     if learn.loss_parts: self._note_parts()
     if learn.loss_parts or train.metrics: train.add_others(learn)
@@ -225,7 +214,7 @@ def _open_row(self: Recorder,
 ) -> Any:                         # the row
     run, learn = self.history[-1], self.learn
     run.start_epoch = learn.start_epoch     # a callback may have moved it in `before_fit`
-    self.start, self.row_start, self.n_filled = time.perf_counter(), run.n_steps, -1
+    self.start, self.n_filled = time.perf_counter(), run.n_steps
     if not mid_epoch: self.first_step = run.n_steps
     self.train = PhaseMetrics([fresh(m) for m in learn.metrics] if self.train_metrics else (), losses=run.series)
     self.train.batch = learn.train_iter
@@ -240,7 +229,7 @@ def _fill_train(self: Recorder,
     self.train_is_late = False
     row = self._open_row() if self.row is None else self.row        # None: cancelled before `before_epoch` of the recorder
     train = self.train
-    if (n := self.history[-1].n_steps) in (self.row_start, self.n_filled): return     # no batch was trained since the last row, or since the last call
+    if (n := self.history[-1].n_steps) == self.n_filled: return     # no batch was trained since the row began, or since the last call
     self.n_filled = n
     train.send()
     row['train_loss'] = train.loss.value(everywhere=False)
@@ -323,17 +312,17 @@ def _complete_row(self: Recorder) -> None:
 @patch
 def before_train(self: Recorder) -> None:
     "Count the training batches from here"
-    self.train.batch, self.train.recorded = self.learn.train_iter, None
+    self.train.batch, self.train.recorded, self.hypers.values = self.learn.train_iter, None, []
 
 @patch
 def after_cancel_step(self: Recorder) -> None:
     "Read the hyper-parameters if an earlier callback cancelled the update"
-    if not self.values_now: self.before_step()
+    self.before_step()
 
 @patch
 def after_cancel_batch(self: Recorder) -> None:
     "Read the hyper-parameters, or note that a validation batch has no loss"
-    if self.row is not None and self.learn.training: self.after_cancel_step()
+    if self.row is not None and self.learn.training: self.before_step()
     if self.phases and not self.learn.training and self.learn.loss is None: self.phases[-1].cancelled = True
 
 # %% ../nbs/08_recorder.ipynb #65f01cc5
@@ -377,11 +366,7 @@ def track(self: Recorder, name: str) -> None:
     Args:
         name: common name of a hyper-parameter
     """
-    run, opt = self.history[-1], self.learn.opt
-    if name in run.hypers or (place := hyper_key(opt, name)) is None: return
-    is_tensor = isinstance(opt.param_groups[-1][place[0]], Tensor)
-    run.hypers[name] = column = ScalarBuffer() if is_tensor else array('d')
-    self.places = [*self.places, (column, *place)]
+    self.hypers.track(self.learn.opt, name)
 
 # %% ../nbs/08_recorder.ipynb #96569cd4
 @patch
@@ -397,7 +382,7 @@ def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb:
     for column in run.hypers.values(): del column[run.n_steps:]      # an interrupt may have come between a rate and its loss
     if self.row is not None: self._end_early(shown=False)      # an error or an interrupt during an epoch
     self.look_for_nan(wait=False)
-    self.phases, self.places, self.train = [], [], PhaseMetrics()       # frees the losses
+    self.phases, self.hypers, self.train = [], HyperColumns(), PhaseMetrics()       # frees the losses
     if exc is not None and self.learn is not None:
         for m in self.learn.metrics: m.reset()      # frees collected predictions
     run.status, why = how_it_ends(run, exc, self.learn.start_epoch)

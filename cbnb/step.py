@@ -76,7 +76,7 @@ class Step:
         self.set_loss(learn, self._call_loss_func(learn))
 
     def set_loss(self, learn: Any, found: Any) -> None:
-        """Set `learn.loss_grad`, `learn.loss` and `learn.loss_parts`. Call this method in a `loss` of your own
+        """Set `learn.loss_grad`, `learn.loss` and `learn.loss_parts`. Call this method if you override `loss`
 
         Args:
             learn: the learner

@@ -7,6 +7,7 @@ import symtable
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from nbdev.doclinks import patch_name
@@ -97,6 +98,7 @@ def is_example(cell: NotebookNode) -> bool:
     return cell.cell_type == "code" and not is_hidden(cell) and not _NO_EXAMPLE & set(directives(cell))
 
 
+@cache  # a cell is searched for hundreds of names
 def without_errors(source: str) -> str:
     """`source` without the statements that show an error."""
     lines = source.splitlines()

@@ -276,7 +276,7 @@ class MeanLoss:
 # %% ../../nbs/basics/losses.ipynb #6919af65
 def given_weight(f: Any, pred: Any, *yb: Any, look: bool = True,    # whether to check the value of a tensor, which waits for the device
 ) -> Any:    # a number or a scalar tensor
-    "Return what a function of yours gives as the weight of a batch. Raise `TypeError` or `ValueError` unless it can be a weight"
+    "Return the weight of a batch from your function `batch_weight`. Raise `TypeError` or `ValueError` unless it can be a weight"
     if not callable(f): raise TypeError(f'batch_weight={f!r} should be a function, such as lambda pred, y: (y != pad).sum()')
     weight = f(pred, *yb)
     if isinstance(weight, Tensor) and weight.numel() == 1:
@@ -300,7 +300,7 @@ def needs_no_target(
 def n_items(learn: Any) -> int:
     "Return the number of items of the current batch, or 1 if its values have no length"
     xb, yb = learn.xb, learn.yb
-    if xb and yb and type(xb) is type(yb) is tuple and type(yb[0]) is type(xb[0]) is Tensor and yb[0].ndim: return yb[0].size(0)    # the usual case, faster
+    if xb and yb and type(xb) is type(yb) is tuple and type(yb[0]) is type(xb[0]) is Tensor and (shape := yb[0].shape): return shape[0]    # the usual case, faster
     try: return find_bs((yb, xb))
     except ValueError: return 1
 

@@ -399,7 +399,7 @@ class AllPairs:
 
 # %% ../../nbs/basics/metric_functions.ipynb #a7e20002
 class Averaging:
-    "Finds out whether a metric of yours is a mean over items or labels, from batches 1, 2, 4, 8, ... until one shows the difference. Warns once if it is no mean"
+    "Finds out whether your metric is a mean over items or labels, from batches 1, 2, 4, 8, ... until one shows the difference. Warns once if it is no mean"
     def __init__(self) -> None:
         self.n_batches, self.known = 0, False
         self.over = ''                # 'items', 'labels' or 'neither'; empty: not known yet

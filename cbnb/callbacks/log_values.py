@@ -53,7 +53,7 @@ def _log_training(recorder: Recorder, name: str, value: Tensor) -> None:
 # %% ../../nbs/callbacks/log_values.ipynb #90ef45e8
 @patch
 def log(self: Learner, *values: Mapping[str, Any], **named: Any) -> None:
-    """Record numbers of your own in the history of the running fit
+    """Record your own numbers in the history of the running fit
 
     Args:
         *values: names and numbers as a dict, for names that Python does not allow as keywords

@@ -30,9 +30,9 @@ FAULTS = dict(
     O6='schedule-length', M18='evaluation-gap', T3='shuffled-labels', O7='too-short',
     D21='ignored-targets', M5='untrained', T1='overfit', T2='blind', D9='imbalance',
     L9='weighted-mean', L11='metric', L10='metric-and-loss', M13='width', O8='batch-size', X1='fails',
-    R1='not-finite', R2='diverging', R3='not-learning', R4='oscillating', R12='rank-drift', R7='frozen-layer', R6='dying', R5='update-size', R8='spikes',
+    R1='not-finite', R2='diverging', R3='not-learning', R4='oscillating', R12='rank-drift', R7='frozen-layer', R6='dying', R5='update-size', R8='spikes', R13='mode',
     A2='guess', A5='majority', A1='overfitting', A9='best-not-kept', A10='rate-band', A3='short-fit', A11='weak-slice', A7='suspect-labels',
-    A4='too-good', A6='calibration')
+    A4='too-good', A6='calibration', A8='few-items')
 
 # %% ../../nbs/insight/findings.ipynb #d20dd0b7
 _EFFECTS = dict(
