@@ -140,7 +140,7 @@ def address(code: str) -> str:
 
 def in_page() -> None:
     """Milliseconds to draw a million steps, and to move the crosshair, in Chromium."""
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
+    sys.path[:0] = [str(ROOT / folder) for folder in (".", "tools", "tests/browser")]
     from cbnb.display.chart import chart_css
     from cbnb.display.page_script import asset
     from lab import chromium

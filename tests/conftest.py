@@ -25,10 +25,30 @@ FIRST = "together", "distributed", "pretend", "browser", "package", "display", "
 WAITS = "test_docs_search.py"
 
 
+def in_jupyterlab(path: Path) -> bool:
+    """Whether a file's tests are in the pages of one JupyterLab."""
+    return path.parent.name == BROWSER.name and not path.name.startswith(("test_docs", "test_notebook_7"))
+
+
 def pytest_collection_modifyitems(items):
-    """Files in the order of FIRST, WAITS at the end of its folder; where each worker has a file at a time, they begin in this order."""
+    """What is in JupyterLab, the folders as in FIRST, WAITS at the end of its folder: in this order they begin, a file at a time in each worker."""
     folders = {name: i for i, name in enumerate(FIRST)}
-    items.sort(key=lambda item: (folders.get(item.path.parent.name, len(FIRST)), item.path.name == WAITS))
+    items.sort(key=lambda item: (not in_jupyterlab(item.path), folders.get(item.path.parent.name, len(FIRST)), item.path.name == WAITS))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With --dist loadfile, what is in JupyterLab counts as one file: its server, forked kernels and page take 20 s of a core to start."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "JupyterLab" if in_jupyterlab(Path(file)) else file
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

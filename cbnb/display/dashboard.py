@@ -153,7 +153,8 @@ class _TableNews:
         if not places: return None
         first = whole or not self.told
         self.told |= shown
-        rows = [(i, row_text([display.rows[i].get(name) for name in names])) for i in places]
+        texts = {i: row_text([display.rows[i].get(name) for name in names]) for i in places}
+        rows = [text if i - 1 in texts else (i, text) for i, text in texts.items()]       # a row that follows the one before has no index
         return dict(n=n, best=self.best if n > 1 else None, rows=rows) | (dict(names=names) if first else {})
 
     def _look(self) -> None:

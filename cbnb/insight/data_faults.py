@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['DATA_CHECKS', 'digits', 'percent', 'listed', 'nonfinite', 'input_scale', 'marked_unknown', 'constant_input',
-           'column_scales', 'integer_input', 'channels', 'target_scale', 'target_values', 'repeated_target',
-           'constant_target', 'labels', 'imbalance', 'label_range', 'ignored_targets', 'sorted_batches', 'leak',
-           'near_leak', 'leak_of_groups', 'leak_of_column', 'shift', 'random_validation', 'tiny_batch', 'copies',
-           'few_ids', 'label_shift', 'augmentation', 'conflicts', 'inverted_weights', 'counted_pads']
+           'column_scales', 'integer_input', 'ids_as_numbers', 'channels', 'target_scale', 'target_values',
+           'repeated_target', 'constant_target', 'labels', 'imbalance', 'label_range', 'ignored_targets',
+           'sorted_batches', 'few_for_validation', 'undrawn', 'leak', 'near_leak', 'leak_of_groups', 'leak_of_column',
+           'shift', 'random_validation', 'tiny_batch', 'copies', 'few_ids', 'label_shift', 'augmentation', 'conflicts',
+           'inverted_weights', 'counted_pads']
 
 # %% ../../nbs/insight/data_faults.ipynb #47963d75
 import math
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSa
 
 # %% ../../nbs/insight/data_faults.ipynb #65f31ea6
 from ..basics.nested import to_device
+from ..basics.text import plural
 from .evidence import Evidence, compute_loss, leaves, numbered, read_items
 from .findings import Finding
 from .texts import finding
@@ -160,6 +162,16 @@ def integer_input(e: Evidence) -> Iterator[Finding]:
     for name, t in _inputs(e):
         if not t.is_floating_point() and not t.is_complex(): yield finding('D5',
             name, str(t.dtype), 'a float type', scale='/255'*(t.dtype == torch.uint8))
+
+def ids_as_numbers(e: Evidence) -> Iterator[Finding]:
+    "D5: whole numbers that fill a range, as identifiers do, enter a layer as they are"
+    known = [layer.x for layer in e.layers if isinstance(layer.module, nn.Embedding)]
+    for name, t in _inputs(e) if e.n and not known else ():
+        ids = t[:e.n].unique() if t.dtype in (torch.int32, torch.int64) else t[:0]
+        if len(ids) < 20 or ids.min() < 0 or ids.max() > 4*len(t.unique()): continue
+        for layer in e.matrices[:1]:
+            if layer.x is not None and layer.x.is_floating_point() and torch.equal(layer.x.detach().unique().cpu().double(), ids.cpu().double()): yield finding(
+                'D5.ids', name, f'whole numbers up to {int(ids.max())} enter {layer.name or "the layer"} as floats', 'an embedding, or standardized numbers', n=int(t.max()) + 1)
 
 def channels(e: Evidence) -> Iterator[Finding]:
     "D6: images with the channels last"
@@ -304,6 +316,21 @@ def sorted_batches(e: Evidence) -> Iterator[Finding]:
     different = [sum(len(batch.unique()) for batch in t[:n].reshape(n, -1)[:, 0].reshape(-1, bs))*bs/n for t in (first, drawn)]
     if len(drawn) >= n and different[0] < 0.7*different[1]: yield finding('D10',
         'the training loader', f'{different[0]:.1f} different labels in a batch', f'{different[1]:.1f}, as in items drawn at random')
+
+def few_for_validation(e: Evidence) -> Iterator[Finding]:
+    "A8: a validation set of a few items, although training has many"
+    valid, y = e.learn.dls.valid, next((t for _, t in leaves(e.valid[1])), None) if e.valid else None
+    if not e.numbers or y is None or not len(y) or not numbered(valid): return
+    n, n_train = len(valid.dataset), len(e.learn.dls.train.dataset)
+    if n*y.numel()/len(y) < 30 and n < n_train/20: yield finding(
+        'A8', 'the validation set', f'{plural(n, "item")}, beside {n_train:,} for training', 'a twentieth or more', share=percent(1/n))
+
+def undrawn(e: Evidence) -> Iterator[Finding]:
+    "D20: a sampler with weights that can draw a small part of the items only"
+    dl = e.learn.dls.train
+    if not e.numbers or not isinstance(dl.sampler, WeightedRandomSampler): return
+    n, drawn = len(dl.dataset), int((dl.sampler.weights > 0).sum())
+    if drawn < n/2: yield finding('D20.sampler', 'the sampler', f'{len(dl.sampler.weights):,} weights, so that it draws {drawn:,} of {n:,} items', 'a weight for each item')
 
 def _rows_of(items: Any) -> Tensor | None:
     "Return the first input with several values for each item"
@@ -542,6 +569,6 @@ def counted_pads(e: Evidence) -> Iterator[Finding]:
     if (share := at.float().mean()) > 0.7: yield finding('D21.pads', 'targets', f'{percent(share)} belong to pads', 'targets of pads that the loss ignores')
 
 # %% ../../nbs/insight/data_faults.ipynb #c3501457
-DATA_CHECKS = (nonfinite, input_scale, marked_unknown, constant_input, column_scales, integer_input, channels, target_scale, target_values, repeated_target, constant_target, imbalance, label_range,
+DATA_CHECKS = (nonfinite, input_scale, marked_unknown, constant_input, column_scales, integer_input, ids_as_numbers, few_for_validation, undrawn, channels, target_scale, target_values, repeated_target, constant_target, imbalance, label_range,
                ignored_targets, sorted_batches, leak, near_leak, leak_of_groups, leak_of_column, shift, random_validation, tiny_batch, copies, few_ids,
                label_shift, augmentation, conflicts, inverted_weights, counted_pads)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PATIENCE', 'Curves', 'curves_of', 'rise_after_best', 'overfit_since', 'best_not_kept', 'rate_out_of_band',
-           'late_fall', 'too_short', 'too_good']
+           'late_fall', 'too_short', 'stopped_early', 'spent_rate', 'too_good']
 
 # %% ../../nbs/insight/fit_faults.ipynb #69c69309
 from collections.abc import Iterator, Sequence
@@ -55,10 +55,10 @@ def rise_after_best(
 def overfit_since(curves: Curves, kept: bool) -> Iterator[Finding]:
     "A1: the validation loss rises while the training loss falls"
     if rise_after_best(curves) <= 0.1: return
-    best = curves.epochs[curves.best]
+    best, risen = curves.epochs[curves.best], curves.valid[-1] > 1.1*curves.valid[curves.best]
     yield finding('A1', f'since epoch {best}',
                   f'validation loss {number(curves.valid[curves.best])} to {number(curves.valid[-1])}, training loss {number(curves.train[curves.best])} to {number(curves.train[-1])}',
-                  'both fall', level='note' if kept else 'warning')
+                  'both fall', level='note' if kept or not risen else 'warning')
 
 # %% ../../nbs/insight/fit_faults.ipynb #dfbea06c
 def best_not_kept(curves: Curves) -> Iterator[Finding]:
@@ -98,6 +98,24 @@ def too_short(curves: Curves) -> Iterator[Finding]:
     third = max(1, len(curves.valid)//3)
     yield finding('A3', f'the last {plural(third, "epoch")} of {len(curves.valid)}', f'the validation loss fell by {percent(fall)}', 'at most 5%',
                   n_epoch=2*len(curves.valid))
+
+# %% ../../nbs/insight/fit_faults.ipynb #ce8e9f26
+def stopped_early(run: Run, curves: Curves) -> Iterator[Finding]:
+    "A3: a callback stopped the fit in its first half, after an epoch that had the lowest validation loss by far"
+    valid, why = curves.valid, next((e['text'] for e in run.events if e['kind'] == 'stopped'), '')
+    if run.status != 'cancelled' or not why or why.startswith('StopAfter') or len(valid) < 2 or len(run.epochs) > run.n_epoch/2: return
+    if valid[-1] < 0.95*min(valid[:-1]): yield finding(
+        'A3.stopped', f'epoch {curves.epochs[-1]} of {run.n_epoch}', f'the validation loss fell from {number(valid[-2])} to {number(valid[-1])}, and the fit was stopped ({why.partition(":")[0]})', 'a stop after the loss has risen')
+
+def spent_rate(run: Run) -> Iterator[Finding]:
+    "O6: the rate is below 1% of its highest value for more than a third of the fit, and the loss fell until then"
+    rates, losses, top = run.hyper('lr'), run.raw_losses, max(run.hyper('lr'), default=0.)
+    high, low = (next((i for i in range(len(rates), 0, -1) if rates[i - 1] >= share*top), 0) for share in (0.3, 0.01))     # the first update after the last one with such a rate
+    part, left = max(3, high//8), len(rates) - low
+    if high < 2*part or left < 0.35*len(rates): return
+    before, last = fmean(losses[high - 2*part:high - part]), fmean(losses[high - part:high])
+    if last < 0.97*before: yield finding(
+        'O6.spent', f'the last {plural(left, "update")} of {len(rates):,}', f'the rate is below 1% of {number(top)}, and the loss was falling ({number(before)} to {number(last)})', 'at most a third of the fit')
 
 # %% ../../nbs/insight/fit_faults.ipynb #188e489c
 def too_good(run: Run, curves: Curves, model: nn.Module) -> Iterator[Finding]:

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MODEL_CHECKS', 'ignores_input', 'evaluated', 'mixes_items', 'output_activation', 'width', 'time_leak', 'capacity',
-           'small_images', 'bounded', 'no_gradient', 'untrained', 'is_new', 'zero_gradient', 'vanishing', 'equal_rows',
-           'relus', 'units_at_0', 'dead_units', 'saturated', 'init_scale', 'linear_linear', 'hidden_softmax', 'dropout',
-           'norm_statistics', 'unregistered']
+           'small_images', 'bounded', 'no_gradient', 'untrained', 'is_new', 'zero_gradient', 'vanishing',
+           'hidden_sigmoids', 'sigmoids', 'shared_layers', 'equal_rows', 'relus', 'units_at_0', 'dead_units',
+           'saturated', 'init_scale', 'linear_linear', 'hidden_softmax', 'dropout', 'norm_statistics', 'unregistered']
 
 # %% ../../nbs/insight/model_faults.ipynb #3022f927
 import math
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/insight/model_faults.ipynb #8072d74a
 from ..basics.nested import find_bs, map_tensors
+from ..basics.text import plural
 from .data_faults import digits, labels, listed, percent
 from .evidence import Evidence, leaves, rows, without_dropout
 from .findings import Finding
@@ -302,6 +303,34 @@ def vanishing(e: Evidence) -> Iterator[Finding]:
         first, f'gradient {digits(begin)}, against {digits(end)} in {last}', 'a thousandth of the last one or more')
     elif norm > 1e3: yield finding('M17', largest, f'gradient {digits(norm)}', 'at most 1,000')
 
+_MATRIX = frozenset('Addmm Mm Bmm Convolution'.split())
+_THROUGH = frozenset('View UnsafeView ReshapeAlias Permute Transpose NativeBatchNorm NativeLayerNorm MaxPool2DWithIndices AvgPool2D'.split())     # what may come between an activation and a layer
+
+def hidden_sigmoids(
+    pred: Any,     # a prediction with its graph
+) -> int:
+    "Return the number of sigmoids whose outputs enter a layer. A gate, whose output is multiplied with another one, does not count"
+    found, seen, todo = set(), set(), [(getattr(pred, 'grad_fn', None), False)]
+    while todo:
+        node, enters = todo.pop()
+        if node is None or (node, enters) in seen: continue
+        seen.add((node, enters))
+        name = type(node).__name__.rstrip('0123456789').removesuffix('Backward')
+        if name == 'Sigmoid' and enters: found.add(node)
+        enters = name in _MATRIX or enters and name in _THROUGH
+        todo += [(before, enters) for before, _ in node.next_functions]
+    return len(found)
+
+def sigmoids(e: Evidence) -> Iterator[Finding]:
+    "M16: sigmoids between layers, two or more"
+    if (n := hidden_sigmoids(e.pred)) > 1: yield finding('M16.sigmoid', 'between the layers', plural(n, 'sigmoid'), 'activations around 0, or at most one sigmoid')
+
+def shared_layers(e: Evidence) -> Iterator[Finding]:
+    "M19: a container that holds one layer several times"
+    for name, m in e.learn.model.named_modules():
+        children = [c for c in m._modules.values() if c is not None and any(True for _ in c.parameters())]
+        if len(set(children)) < len(children): yield finding('M19.shared', name or 'the model', f'{len(set(children))} different layers at {len(children)} places', 'a layer for each place')
+
 # %% ../../nbs/insight/model_faults.ipynb #a34909a8
 def equal_rows(e: Evidence) -> Iterator[Finding]:
     "M7: units that start with the same weights"
@@ -434,6 +463,6 @@ def unregistered(e: Evidence) -> Iterator[Finding]:
             return
 
 # %% ../../nbs/insight/model_faults.ipynb #da102688
-MODEL_CHECKS = (norm_statistics, ignores_input, mixes_items, output_activation, bounded, width, no_gradient, untrained, zero_gradient,
+MODEL_CHECKS = (norm_statistics, ignores_input, mixes_items, output_activation, bounded, width, no_gradient, untrained, zero_gradient, sigmoids, shared_layers,
                 vanishing, equal_rows, dead_units, saturated, hidden_softmax, init_scale, linear_linear, dropout,
                 time_leak, capacity, small_images, unregistered)

@@ -25,7 +25,7 @@ from ..basics.nested import find_bs, map_tensors, to_device
 from ..basics.text import plural
 from ..callbacks.gradients import GradientClip
 from ..callbacks.schedulers import TorchScheduler
-from .data_faults import _is_random, digits, listed, percent, target_scale
+from .data_faults import column_scales, input_scale, _is_random, digits, listed, percent, target_scale
 from .evidence import Evidence, compute_loss, leaves, note_metrics, read_items, rows, sample, without_dropout
 from .findings import Finding
 from .model_faults import is_new
@@ -102,6 +102,19 @@ def _measured(learn: Learner, batch: Any) -> dict[str, float]:
     return found
 
 @torch.no_grad()
+def _depends_on_order(learn: Learner, metric: Any, pred: Any, yb: Any, n: int) -> bool:
+    "Return whether a metric of your own has another value for two batches than for the same two in the other order"
+    def value(parts: tuple[list[int], list[int]]) -> float:
+        own = fresh(metric)
+        own.reset()
+        for part in parts:
+            learn.pred, learn.yb = rows(pred, part, n), rows(yb, part, n)
+            own.accumulate(view_for_metric(own, learn))
+        return float(own.value)
+    cuts = [(list(range(at)), list(range(at, n))) for at in (n//4, n//2, 3*n//4)]
+    try: return any(abs(value(parts) - value(parts[::-1])) > 1e-4*abs(value(parts)) for parts in cuts)
+    except Exception: return False           # it needs a whole phase, or several classes
+
 def _pairs_items(e: Evidence) -> Iterator[Finding]:
     "L11: a mean that doubles if each item is there twice, or a metric that is the same whichever target belongs to which prediction"
     learn = e.learn
@@ -116,6 +129,8 @@ def _pairs_items(e: Evidence) -> Iterator[Finding]:
             own = fresh(metric)
             own.accumulate(view_for_metric(own, learn))
             return float(own.value)
+        if not type(metric).__module__.startswith('cbnb.') and _depends_on_order(learn, metric, pred, yb, n): yield finding('L11.order',
+            f'metric {metric.name}', 'another value if the batches come in another order', 'the same')
         try:
             all_items = list(range(n))
             as_is = value(all_items, all_items)
@@ -422,6 +437,10 @@ def rate(e: Evidence) -> Iterator[Finding]:
     own = _try_rate(learn, batches, n_all)
     e.losses['own rate'], where = own.losses, f'lr={digits(lr)}' if lr is not None else 'the optimizer'
     yield from (found := [*_judge_rate(own, where, trained, _all_new(learn.model))])
+    if not found and saved is not None and (scaled := _standardized(e, batches)):
+        restart()
+        learn.opt.load_state_dict(saved)
+        yield from _judge_scaled(own, _try_rate(learn, scaled, n_all), any(column_scales(e)))
     planned_moves = (e.n_epoch or 30)*(n_batches_of(learn.dls.train) or 1000)/len(own.losses)
     low = new and bool(own.all) and median(own.all) < min(0.1, 0.5/max(planned_moves, 1))
     if found or saved is None or not (low or _may_be_high(own)) or any(target_scale(e)): return       # large targets need a longer training
@@ -467,6 +486,25 @@ def _judge_higher(own: _Trial, higher: _Trial, where: str) -> Iterator[Finding]:
     if falls[0] < 0.35*falls[1] and falls[1] > 0.015*abs(higher.begin): yield finding('O3.low',
         where, f'the loss falls by {percent(max(falls[0], 0)/abs(own.begin))} in {len(own.losses)} updates, and by {percent(falls[1]/abs(higher.begin))} at ten times the rate', 'about the same')
 
+
+# %% ../../nbs/insight/small_trainings.ipynb #e16ddf78
+def _standardized(e: Evidence, batches: list[Any]) -> list[Any]:
+    "Return the batches with standardized columns. Nothing if their sizes are as usual, or if the inputs are no single tensor of floats"
+    if not any(column_scales(e)) and not any(input_scale(e)): return []
+    x = [t for _, t in leaves(e.items[0])]
+    if len(x) != 1 or not x[0].is_floating_point() or x[0].ndim < 2: return []
+    dims = (0,) if x[0].ndim == 2 else tuple(range(x[0].ndim))
+    mean, std = (part.to(e.learn.dls.device) for part in (x[0].mean(dims, keepdim=True), x[0].std(dims, keepdim=True)))
+    def scaled(batch: Any) -> Any:
+        own = {id(t) for _, t in leaves(e.learn.split_batch(batch)[0])}
+        return map_tensors(lambda t: (t - mean)/std.where(std > 0, 1) if id(t) in own else t, batch)
+    return [scaled(batch) for batch in batches]
+
+def _judge_scaled(own: _Trial, scaled: _Trial, of_columns: bool) -> Iterator[Finding]:
+    "D2 and D4: the loss falls much further with standardized inputs"
+    end, fall = scaled.end, own.begin - own.end
+    if math.isfinite(end) and 0 < end < 0.8*own.end and own.begin - end > 2*fall: yield finding('D4.tried' if of_columns else 'D2.tried',
+        'inputs', f'loss {digits(own.begin)} to {digits(own.end)} in {len(own.losses)} updates, and to {digits(end)} with standardized inputs', 'about the same')
 
 # %% ../../nbs/insight/small_trainings.ipynb #1affbe4e
 def shuffled_labels(e: Evidence) -> Iterator[Finding]:

@@ -36,7 +36,7 @@ from ..files.rewind import RestorePoints
 from ..files.state import load_model_state, model_differs, model_state
 from ..history import History, Run
 from .sources import GitStatus, environment, recipe_text, sources_of
-from .table import book_html, table_lines, visible
+from .table import book_html, table_lines, terminal_width, visible
 from .store import TAKEN_BACK, RunWriter, connect, create, is_gone, opened, read_run, this_process, transaction
 from ..learner import Learner
 
@@ -166,9 +166,9 @@ class LabBook(Callback):
         def __getitem__(self, number: int) -> LabRun: ...
         def best(self, metric: str=...) -> LabRun: ...
         def rows(self) -> list[dict[str, Any]]: ...
+        def to_dataframe(self) -> Any: ...
         def _repr_html_(self) -> str: ...
         def _repr_pretty_(self, p: Any, cycle: bool) -> None: ...
-        def to_dataframe(self) -> Any: ...
         def delete(self, *numbers: int, confirm: bool=...) -> None: ...
     no_state = ('folder', 'file', 'every', 'tags', 'weights', 'told', 'entries', 'unwritten', 'for_all', 'replaced', '_learn')
 
@@ -539,6 +539,7 @@ def best(self: LabBook, metric: str = 'valid_loss') -> LabRun:
     there = list(dict.fromkeys(name for run in runs for name in run.summary['values']))
     raise ValueError(f'no run of the lab book has a finite value of {metric!r}' + ('' if metric in there else f': {columns_hint(metric, there)}' if there else ': the runs have no values yet'))
 
+# %% ../../nbs/lab/book.ipynb #49ca51a3
 def _rows(runs: Iterable[LabRun]) -> list[dict[str, Any]]:
     "Return the lines of some runs with the same keys in all of them"
     direction = functools.cache(named_direction)
@@ -569,16 +570,6 @@ def rows(self: LabBook) -> list[dict[str, Any]]:
     with _without_collections(): return _rows(reversed(self.runs))
 
 @patch
-def _repr_html_(self: LabBook) -> str:
-    with _without_collections():
-        runs = self.runs[::-1]
-        return book_html(_rows(runs), [run.summary['curve'] for run in runs])
-
-@patch
-def _repr_pretty_(self: LabBook, p: Any, cycle: bool) -> None:
-    p.text('\n'.join(table_lines(self.rows()) if len(self) else ['the lab book has no runs yet']))
-
-@patch
 def to_dataframe(self: LabBook) -> Any:
     """Return the table of runs as a pandas DataFrame, the newest run first
 
@@ -586,6 +577,20 @@ def to_dataframe(self: LabBook) -> Any:
         a pandas `DataFrame`
     """
     return as_dataframe(self.rows())
+
+# %% ../../nbs/lab/book.ipynb #05d97af2
+@patch
+def _repr_html_(self: LabBook) -> str:
+    with _without_collections():
+        runs = self.runs[::-1]
+        return book_html(_rows(runs), [run.summary['curve'] for run in runs])
+
+@patch
+def __str__(self: LabBook) -> str:
+    return '\n'.join(table_lines(self.rows(), width=terminal_width())) if len(self) else f'the lab book {self.folder} has no runs yet'
+
+@patch
+def _repr_pretty_(self: LabBook, p: Any, cycle: bool) -> None: p.text(str(self))
 
 # %% ../../nbs/lab/book.ipynb #aebeaed8
 @patch

@@ -18,7 +18,7 @@ from ..display.compare import compare
 from ..history import History
 from .book import LabBook
 from .store import without_nan
-from .table import table_lines, visible
+from .table import table_lines, terminal_width, visible
 
 # %% ../../nbs/lab/command.ipynb #b19cadba
 def parser() -> argparse.ArgumentParser:
@@ -62,7 +62,7 @@ def main(args: list[str] | None = None) -> None:
     except KeyError as e: sys.exit(e.args[0])
     if given.does == 'list':
         rows = book.rows()
-        lines = [json.dumps(without_nan(row), default=str) for row in rows[:given.n]] if given.json else table_lines(rows, given.n) if rows else ['the lab book has no runs yet']
+        lines = [json.dumps(without_nan(row), default=str) for row in rows[:given.n]] if given.json else table_lines(rows, given.n, terminal_width()) if rows else ['the lab book has no runs yet']
     elif given.does == 'show': lines = _show(chosen[0], given.sources)
     elif given.does == 'compare':
         found = compare(chosen)

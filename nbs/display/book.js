@@ -1,7 +1,7 @@
 // The table of a lab book: columns that sort, a filter, pages of rows, small curves, and marks for `compare`. It stands behind `page.js`.
 
 class Book {
-  page = 0; all = false; marked = new Set(); found = []
+  page = 0; all = false; width = 0; marked = new Set(); found = []; orders = {}
   constructor(el, data) {
     this.data = data
     this.sort = data.sort
@@ -16,12 +16,14 @@ class Book {
     this.said = bar.appendChild(html('span', { role: 'status' }))
     const box = this.root.appendChild(html('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'runs of the lab book' }))
     this.table = box.appendChild(html('table'))
+    this.box = box
     this.call = this.root.appendChild(html('div')).appendChild(html('code'))
     this.n = data.columns[0].values.length
     // as in `compare`, the best of each column 'best ...' is bold
     const best = ({ values, down }) => values.filter(v => typeof v === 'number').reduce((a, b) => a === null || (down ? b > a : b < a) ? b : a, null)
     this.best = data.columns.map(c => c.name.startsWith('best ') ? best(c) : null)
     this.select(); this.draw()
+    new ResizeObserver(() => { if (Math.abs(box.clientWidth - this.width) > 1) this.draw() }).observe(box)
   }
   // a condition, such as `lr>0.001`, or a word that stands somewhere in the row
   test(word) {
@@ -43,17 +45,39 @@ class Book {
   }
   select() {
     const tests = this.input.value.toLowerCase().split(/\s+/).filter(word => word).map(word => this.test(word))
-    this.found = Array.from({ length: this.n }, (_, i) => i).filter(i => tests.every(is => is(i)))
-    const { column, down } = this.sort, { values } = this.data.columns[column], sign = down ? -1 : 1, texts = new Intl.Collator('en', { numeric: true })
+    this.found = this.order().filter(i => tests.every(is => is(i)))
+    if (this.body) this.fill()
+  }
+  // all rows in the order of a column: sorted once, so that a key pressed in the filter sorts nothing
+  order() {
+    const { column, down } = this.sort
+    return this.orders[`${column} ${down}`] ??= this.sorted(this.data.columns[column], down ? -1 : 1)
+  }
+  sorted({ values, format }, sign) {
+    const texts = new Intl.Collator('en', { numeric: true })
     const order = (a, b) => typeof a === 'number' && typeof b === 'number' ? a - b : texts.compare(a, b)
     // runs without a value come last, in both directions; among numbers, a text is 'nan'
-    const lacks = i => values[i] == null || this.data.columns[column].format !== 'text' && typeof values[i] === 'string'
-    this.found.sort((a, b) => lacks(a) - lacks(b) || (lacks(a) ? 0 : sign * order(values[a], values[b])) || a - b)
-    if (this.body) this.fill()
+    const lacks = i => values[i] == null || format !== 'text' && typeof values[i] === 'string'
+    return Array.from(values, (_, i) => i).sort((a, b) => lacks(a) - lacks(b) || (lacks(a) ? 0 : sign * order(values[a], values[b])) || a - b)
   }
   draw() {
     this.more.setAttribute('aria-pressed', this.all)
+    this.width = this.box.clientWidth
     this.shown = this.data.columns.map((c, i) => i).filter(i => this.all || this.data.columns[i].shown)
+    this.drawTable()
+    // the columns for which there is no room are left out from the right, the one that sorts last of all
+    while (!this.all && this.width && this.shown.length > 3 && this.table.offsetWidth > this.width) {
+      const fits = ([, th]) => th.offsetLeft + th.offsetWidth <= this.width, n = Math.max(3, Math.min(this.heads.filter(fits).length, this.shown.length - 1))
+      const kept = this.shown.slice(0, n), { column } = this.sort
+      if (this.shown.includes(column) && !kept.includes(column)) kept.splice(-1, 1, column)
+      if (kept.length === this.shown.length) break
+      this.shown = kept
+      this.drawTable()
+    }
+    const hidden = this.data.columns.filter((c, i) => !this.shown.includes(i)).map(c => c.name)
+    this.more.title = hidden.length ? `also ${hidden.join(', ')}` : ''
+  }
+  drawTable() {
     const row = html('tr')
     this.heads = this.shown.map(i => {
       const c = this.data.columns[i], th = row.appendChild(html('th', { scope: 'col', class: c.format === 'text' ? null : 'number' }))

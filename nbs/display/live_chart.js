@@ -146,7 +146,8 @@ class Beside {
     if (!table) return
     if (table.names) { this.names = table.names; this.rows.clear() }
     this.n = table.n; this.best = table.best
-    for (const [place, texts] of table.rows) this.rows.set(place, texts.split('\t'))
+    let last = 0     // a row that follows the one before comes without its index
+    for (const row of table.rows) { const [place, texts] = Array.isArray(row) ? row : [last + 1, row]; this.rows.set(last = place, texts.split('\t')) }
   }
   // indices of the first, the best and the latest rows, eight at most, as in display/progress
   places() {

@@ -13,6 +13,25 @@ class Parallel {
     this.picture.addEventListener('pointerdown', e => this.begin(e))
     this.picture.addEventListener('pointerup', () => this.end())
     this.picture.addEventListener('pointerleave', () => { if (!this.dragged) this.name(null) })
+    this.whole = { xs: data.xs, view: this.picture.getAttribute('viewBox'), parts: [...this.picture.querySelectorAll('path, text')].map(part => [part, part.getAttribute('d'), Number(part.getAttribute('x')), Number(part.getAttribute('y'))]) }
+    new ResizeObserver(() => this.fit(this.root.clientWidth)).observe(this.root)
+    this.draw()
+  }
+  // In a narrow page the axes move together, and the labels keep their size. Each x of the picture is that of an axis, or near it
+  fit(room) {
+    const { xs, view, parts } = this.whole, [, , w, h] = view.split(' ').map(Number), side = xs[0]
+    const width = Math.min(w, Math.max(room, 2 * side + 76 * (xs.length - 1)))
+    if (!room || width === this.fitted) return
+    this.fitted = width
+    this.data.xs = xs.map((x, i) => side + i * (width - 2 * side) / Math.max(xs.length - 1, 1))
+    const moved = x => { const i = xs.map((at, k) => [Math.abs(at - x), k]).sort((a, b) => a[0] - b[0])[0][1]; return this.data.xs[i] + x - xs[i] }
+    const ofKey = x => width < w ? 8 + (x - side) * 0.85 : x
+    for (const [part, d, x, y] of parts) {
+      if (d) part.setAttribute('d', d.replace(/([ML])(-?[\d.]+),([\d.]+)/g, (_, letter, at, down) => `${letter}${(down < 20 ? ofKey : moved)(Number(at)).toFixed(1)},${down}`))
+      else part.setAttribute('x', (y < 20 ? ofKey : moved)(x).toFixed(1))
+    }
+    this.picture.setAttribute('viewBox', `0 0 ${width} ${h}`)
+    this.picture.style.minWidth = `${Math.min(width, 700)}px`
     this.draw()
   }
   // the place of the pointer in the units of the picture

@@ -1,4 +1,4 @@
-"""One JupyterLab for all browser tests but those of Notebook 7, one Chromium for each of their files, and a word when there is none.
+"""One JupyterLab and one Chromium for all browser tests but those of Notebook 7, and a word when there is none.
 
 Without Chromium or Playwright nothing in this folder is collected, and the summary says so in one line. With CBNB_REQUIRE_BROWSER=1,
 as `.ci/run` sets it, all are collected, and each that is skipped counts as failed.
@@ -6,6 +6,7 @@ as `.ci/run` sets it, all are collected, and each that is skipped counts as fail
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -41,12 +42,30 @@ def server(request, tmp_path_factory) -> Iterator[Lab]:
         yield running
 
 
+_opened = ExitStack()  # the browser
+
+
 @pytest.fixture(scope="module")
-def lab(server) -> Iterator[Lab]:
-    """The same with a browser. Not for the whole session: while it lives, code that runs an event loop of its own cannot."""
-    with chromium() as server.browser:
-        yield server
-    server.browser = None
+def lab(server) -> Lab:
+    """The same with a browser, which stays for the next file with such tests."""
+    if not server.browser:
+        server.browser = _opened.enter_context(chromium())
+        _opened.callback(setattr, server, "browser", None)
+        _opened.callback(server.close_page)
+    return server
+
+
+def app_of(item: pytest.Item | None) -> str | None:
+    """In which application a test opens its notebooks."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return params.get("server", "lab") if "lab" in getattr(item, "fixturenames", ()) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Close the browser before other tests: while it lives, code that runs an event loop of its own cannot."""
+    if app_of(nextitem) != app_of(item):
+        _opened.close()
 
 
 @pytest.fixture(params=kernel_params())

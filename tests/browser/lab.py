@@ -27,6 +27,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -124,6 +125,7 @@ class Lab:
     ):
         self.folder, self.browser, self.versions, self.app = Path(folder), browser, versions or {"installed": ""}, app
         self.notebooks, self.log = self.folder / "notebooks", self.folder / "server.log"
+        self.kept: NotebookPage | None = None  # a tab without a notebook, for the next test
         self.token, self.port = secrets.token_hex(16), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -187,22 +189,39 @@ class Lab:
         return (self.notebooks / notebook).with_suffix(".html").as_uri()
 
     @contextmanager
-    def open(self, notebook: str, size: tuple[int, int] = (1200, 900), scale: float = 1) -> Iterator[NotebookPage]:
-        """The notebook in a browser, its kernel ready; afterwards the tab is closed and the kernel ended.
+    def open(self, notebook: str, size: tuple[int, int] = (1200, 900), scale: float = 1, fresh: bool = False) -> Iterator[NotebookPage]:
+        """The notebook in a browser, its kernel ready; afterwards it is closed and the kernel ended.
+
+        A JupyterLab that an earlier test has left as it was is used again unless `fresh` is set: a page that fetches nothing anew.
 
         An exception inside gets a note that names a folder with a screenshot, what the page's console said and the server's log.
         """
         folder = {"lab": "lab/tree", "notebook": "notebooks"}[self.app]
-        page = NotebookPage(self.browser, f"{self.url}/{folder}/{notebook}", self.token, self.notebooks / notebook, size, scale)
+        where = f"{self.url}/{folder}/{notebook}", self.notebooks / notebook
+        usual = self.app == "lab" and scale == 1 and not fresh
+        if not usual:
+            self.close_page()
+        page, self.kept = self.kept, None
+        begin = partial(page.show, *where, size) if page else None
+        page = page or NotebookPage(self.browser, where[0], self.token, where[1], size, scale)
         try:
-            page.open()
+            (begin or page.open)()
             yield page
+            if usual and page.leave():
+                self.kept = page
         except BaseException as error:
             error.add_note(f"What the page showed: {self._keep_traces(page)}")
             raise
         finally:
-            page.close()
+            if self.kept is not page:
+                page.close()
             self.end_kernels()
+
+    def close_page(self) -> None:
+        """Close the tab that is kept for the next notebook."""
+        if self.kept:
+            self.kept.close()
+        self.kept = None
 
     def request(self, path: str, method: str = "GET") -> object:
         """Ask the server's own interface."""

@@ -8,7 +8,7 @@ import ast
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,15 @@ IS_OPEN = f"""() => {{
     return !!(kernel && panel.context.isReady && panel.sessionContext.isReady && kernel.connectionStatus === 'connected'
               && panel.content.widgets.length === panel.content.model.cells.length);
 }}"""
+# Open a notebook and nothing else; what the page counts begins anew.
+SHOW = """async path => {
+    const { shell, commands } = window.jupyterapp;
+    window.unfinished = 0;
+    await commands.execute('docmanager:open', { path, factory: 'Notebook' });
+    for (const other of [...shell.widgets('main')]) if (other !== shell.currentWidget) other.dispose();
+    shell.collapseLeft();
+}"""
+LEAVE = "() => { for (const widget of [...window.jupyterapp.shell.widgets('main')]) widget.dispose(); }"
 # Run a command of JupyterLab's, and count it among the unfinished until it is done.
 RUN = f"""([command, cell]) => {{
     {PANEL}
@@ -61,12 +70,13 @@ def wait_until(condition: Callable[[], object], seconds: float = TIMEOUT) -> Non
         time.sleep(0.02)
 
 
-def axe_violations(page: "NotebookPage | Page", selector: str) -> list[str]:
-    """What keeps somebody from using this part of a page, as axe finds it: rule, element, and what to mend. JupyterLab has its own."""
+def axe_violations(page: "NotebookPage | Page", selector: str, rules: Sequence[str] = ()) -> list[str]:
+    """What keeps somebody from using this part of a page, as axe finds it: rule, element, and what to mend. It checks all rules, or these; JupyterLab has faults of its own."""
     from axe_playwright_python.sync_playwright import Axe
 
     tab = page.tab if isinstance(page, NotebookPage) else page
-    found = Axe().run(tab, selector).response
+    options = {"resultTypes": ["violations"]} | ({"runOnly": list(rules)} if rules else {})
+    found = Axe().run(tab, selector, options).response
     assert found["passes"], f"there is nothing to check in {selector}"
     return [
         f"{rule['id']}: {' '.join(map(str, node['target']))}: {node['failureSummary']}"
@@ -95,17 +105,38 @@ class NotebookPage:
         self.context.on("console", self._note_console)
         self.context.on("weberror", lambda error: self.console.append(f"error: {error.error}"))
         self.tab: Page | None = None
+        self.first: Page | None = None  # tab
 
     # -- the tab
 
     def open(self) -> None:
         """Open the tab and wait until the kernel is connected; it may be busy."""
         self.tab = self.context.new_page()
+        self.first = self.first or self.tab
         self.tab.set_default_timeout(TIMEOUT * 1000)
         self.tab.goto(f"{self.url}?reset&token={self.token}")
         self.wait_for(IS_OPEN, else_="the notebook is not open, or its kernel not connected")
         self.tab.evaluate("() => window.jupyterapp.shell.collapseLeft()")  # Notebook 7 has the same shell with two sides
         self.wait_for(NO_SPLASH)
+
+    def show(self, url: str, path: Path, size: tuple[int, int]) -> None:
+        """Open another notebook in the JupyterLab of this tab, which is there already: to start it takes eight seconds of a core."""
+        self.url, self.path = url, path
+        self.console.clear()
+        self.requests.clear()
+        self.tab.set_viewport_size({"width": size[0], "height": size[1]})
+        self.tab.evaluate(SHOW, path.name)
+        self.wait_for(IS_OPEN, else_="the notebook is not open, or its kernel not connected")
+        self.wait_for(NO_SPLASH)
+
+    def leave(self) -> bool:
+        """Close the notebook without saving it; False if the tab was closed, opened again, or is not alone: it is not as a new one."""
+        if self.tab is not self.first or self.context.pages != [self.first]:
+            return False
+        self.tab.evaluate(LEAVE)
+        self.tab.mouse.move(0, 0)
+        self.context.clear_permissions()
+        return True
 
     def close_tab(self) -> None:
         """Close the tab as a person does who leaves; the kernel goes on."""

@@ -264,7 +264,7 @@ def test_without_anywidget_a_fit_and_its_plots_are_shown(lab: Lab):
 
 
 def test_where_the_server_has_no_anywidget_a_fit_is_shown_all_the_same(lab: Lab):
-    with lab.open(lab.write("server.ipynb", [SETUP, "learn.fit(2)", "'end'"])) as page:
+    with lab.open(lab.write("server.ipynb", [SETUP, "learn.fit(2)", "'end'"]), fresh=True) as page:
         page.tab.route("**/anywidget/**", lambda route: route.abort())
         page.run_all()
         assert page.output(1).locator(".cbnb-lc, img").count() and not page.errors()

@@ -35,7 +35,8 @@ PAGES = [
     "learner",
     "lr/finder",
 ]
-# Each kind of page once, and on a dark ground those with code, tables, pictures and a search: axe takes seconds for a page
+# Each kind of page once, and those with code, tables, pictures and a search on a dark ground, where only the colors are others: axe takes
+# seconds for a page, and half of them for the rest
 READ_BY_AXE = [
     *(
         (name, "light")
@@ -67,7 +68,7 @@ def test_everybody_can_read_it(site: str, browser, name: str, theme: str):
     page.goto(f"{site}/{name}.html{'?q=learning+rate' if name == 'search' else ''}", wait_until="load")
     if name == "search":
         page.wait_for_selector("ul.search li a")
-    assert axe_violations(page, "body") == []
+    assert axe_violations(page, "body", rules=["color-contrast"] if theme == "dark" else ()) == []
     context.close()
 
 

@@ -53,3 +53,10 @@ def test_a_run_is_found_sorted_and_marked(lab: Lab):
         assert out.locator(".cbnb-book .scroll").evaluate("box => { box.scrollLeft = 1e4; return box.scrollLeft }") > 0
         assert number.bounding_box()["x"] == before
         assert axe_violations_in(page, 1) == []
+        # a narrow page leaves out the last columns, and names them where all are shown
+        out.get_by_role("button", name="all columns").click()
+        page.tab.set_viewport_size(dict(width=480, height=1000))
+        wait_until(lambda: out.locator(".cbnb-book .scroll").evaluate("box => box.clientWidth < 450 && box.scrollWidth <= box.clientWidth"))
+        shown = out.locator(".cbnb-book thead th").all_inner_texts()
+        assert shown[0].startswith("id") and len(shown) >= 3 and "started" not in shown
+        assert "started" in out.get_by_role("button", name="all columns").get_attribute("title")

@@ -128,6 +128,7 @@ def test_equal_batches_give_exactly_what_the_large_batch_gives():
 
 
 @pytest.mark.parametrize("length", [None, 3, 5])
+@pytest.mark.filterwarnings("ignore:the training loader has a length")
 def test_accumulation_without_a_length_or_with_a_wrong_one(length):
     batches = batches_of(*[16] * 4)
     steps = []
@@ -460,7 +461,8 @@ def test_batch_norm_stays_frozen_through_nested_validation_and_is_let_go():
     root.requires_grad_(False)
     root.scale = nn.Parameter(torch.ones(()))
     rooted = line_learner(dls=cbnb.DataLoaders([(x, x)], device="cpu"), model=root, cbs=cbnb.BnFreeze)
-    rooted.fit(1)
+    with pytest.warns(UserWarning, match="BnFreeze has no effect"):
+        rooted.fit(1)
     assert root.num_batches_tracked == 1  # one of its parameters is trained
     plain = nn.Sequential(nn.BatchNorm1d(1))
     line_learner(dls=cbnb.DataLoaders([(x, x)], device="cpu"), model=plain, cbs=cbnb.BnFreeze).fit(1)
@@ -602,6 +604,7 @@ def test_a_learner_with_all_of_them_can_be_exported(tmp_path):
     assert same_bits(learn.model, again.model) and again.torch_scheduler.scheduler is None
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without")
 def test_a_step_that_updates_by_itself_is_out_of_reach(capsys):
     """Clipping and accumulation did nothing, and said nothing; the guard said it had stopped before the update."""
     model = Line()
@@ -665,6 +668,7 @@ def test_a_loss_that_somebody_makes_bad_is_noticed():
         assert "training batch 0. All outputs are finite. So it comes from the loss" in learn.terminate_on_nan.reason
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without")
 def test_a_function_that_trains_is_not_called_again_to_explain(capsys):
     """It was, which made one more update, and a nan weight was said to be older than the batch."""
     model, calls = Line(), []
@@ -1156,6 +1160,7 @@ class Root(nn.Module):
 
 
 @pytest.mark.parametrize("start, stops", [(0.0, True), (1e-30, False)])
+@pytest.mark.filterwarnings("ignore:the learning rate is 0")
 def test_infinite_gradients_stop_the_fit_and_long_ones_do_not(start, stops):
     """The slope of the root at 1e-30 is 5e14. Times half of 1e20 it is a float, and its square is none."""
     batch = torch.full((2,), 1e20), torch.full((2,), 1e5)
@@ -1170,6 +1175,7 @@ def test_infinite_gradients_stop_the_fit_and_long_ones_do_not(start, stops):
     assert unchecked.reason is None
 
 
+@pytest.mark.filterwarnings("ignore:the loss is nan in validate")
 def test_running_averages_are_those_before_the_bad_batch_also_if_it_was_validated_in_between():
     def look(cb):
         if cb.learn.training:

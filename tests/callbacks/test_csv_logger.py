@@ -14,6 +14,7 @@ import pytest
 import cbnb.all as cbnb
 from cbnb.callbacks import csv_logger
 from helpers import RaiseIn, line_learner
+from processes import python
 
 
 def logged(learn) -> list[dict[str, str]]:
@@ -53,7 +54,7 @@ def die(cb):
     if cb.epoch == 2: os.kill(os.getpid(), signal.SIGKILL)
 line_learner(cbs=[cbnb.CSVLogger, cbnb.Callback(after_batch=die)], path={str(tmp_path)!r}).fit(4)
 """
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == -signal.SIGKILL
+    assert subprocess.run([*python(), "-c", code], capture_output=True).returncode == -signal.SIGKILL
     learn = line_learner(cbs=cbnb.CSVLogger(append=True), path=tmp_path)
     learn.fit(1)
     assert [row["epoch"] for row in logged(learn)] == ["0", "1", "0"]

@@ -445,6 +445,7 @@ def test_any_loss_with_training_metrics_and_untouched_validation(mix, loss_func,
     assert learn.recorder.last().epochs[-1]["train_error"] is not None
 
 
+@pytest.mark.filterwarnings("ignore:MixUp was on another learner")
 def test_mixing_is_repeatable_and_seen_by_lr_find():
     def losses(cbs):
         learn = picture_learner(nn.CrossEntropyLoss(), CLASSES, cbs=cbs)
@@ -474,6 +475,7 @@ def test_predictions_inside_a_mixed_fit_are_those_of_the_plain_items():
     assert loss == pytest.approx(learn.recorder.last().epochs[0]["valid_loss"])
 
 
+@pytest.mark.filterwarnings("ignore:the learning rate is 0")
 def test_a_callback_that_scales_the_loss_leaves_the_recorded_one():
     scale = cbnb.Callback(after_loss=lambda self: self.learn.loss_grad.mul_(128.0) if self.training else None)
     plain, scaled = (picture_learner(nn.CrossEntropyLoss(), CLASSES, opt_func=torch.optim.SGD, cbs=cbnb.MixUp) for _ in range(2))
@@ -815,7 +817,7 @@ def told(rows, **kwargs) -> cbnb.ActivationStats:
     """Statistics of a model with the one layer '', one batch for each row."""
     stats = cbnb.ActivationStats(**{"modules": ""} | kwargs)
     learn = line_learner(
-        dls=[(torch.zeros(1), torch.zeros(1))] * len(rows), model=Says(rows), loss_func=lambda pred, y: pred.sum(), lr=0.0, cbs=stats
+        dls=[(torch.zeros(1), torch.zeros(1))] * len(rows), model=Says(rows), loss_func=lambda pred, y: pred.sum(), cbs=stats
     )
     with learn.no_logging():
         learn.fit(1)
@@ -882,7 +884,7 @@ def layers_learner(n: int, **kwargs) -> cbnb.ActivationStats:
     """Statistics of `n` layers over three batches."""
     seed()
     model, stats = nn.Sequential(*(nn.Linear(2, 2) for _ in range(n))), cbnb.ActivationStats(**kwargs)
-    learn = line_learner(dls=[(torch.randn(4, 2), torch.zeros(4, 2))] * 3, model=model, lr=0.0, cbs=stats)
+    learn = line_learner(dls=[(torch.randn(4, 2), torch.zeros(4, 2))] * 3, model=model, lr=1e-30, cbs=stats)  # no weight changes
     with learn.no_logging():
         learn.fit(1)
     return stats

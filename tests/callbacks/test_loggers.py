@@ -18,6 +18,7 @@ import cbnb.all as cbnb
 from cbnb.callbacks.loggers import JSONLLogger, Logger, MLflowLogger, TensorBoardLogger, WandbLogger, batch_rows
 from cbnb.toy import in_processes
 from helpers import RaiseIn, line_learner
+from processes import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -345,7 +346,7 @@ def die(cb):
     if cb.epoch == 2: os.kill(os.getpid(), signal.SIGKILL)
 line_learner(cbs=[JSONLLogger, cbnb.Callback(after_batch=die)], path={str(tmp_path)!r}).fit(4)
 """
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True)
+    subprocess.run([*python(), "-c", code], cwd=ROOT, capture_output=True)
     learn = line_learner(cbs=JSONLLogger(append=True), path=tmp_path)
     with open(tmp_path / "history.jsonl", "a") as f:
         f.write('{"run": "a')
@@ -600,7 +601,7 @@ with wandb.init(project='waves', dir={str(tmp_path)!r}, sync_tensorboard=True, s
     learn.fit(2)
 learn.recorder.history.to_json({str(tmp_path / "history.json")!r})
 """
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+    subprocess.run([*python(), "-c", program], cwd=ROOT, check=True)
     [file] = wandb_files(tmp_path)
     rows, run = wandb_run(file)["rows"], cbnb.History.from_json(tmp_path / "history.json")[0]
     assert [row["global_step"] for row in rows] == list(range(1, 81))

@@ -582,6 +582,7 @@ def strides(learn):
     return [t.stride() for t in tensors]
 
 
+@pytest.mark.filterwarnings("ignore:the learning rate is 0")
 def test_channels_last_changes_no_numbers():
     learn = pictures(cbs=ChannelsLast)
     before, places = weights(learn), [p.stride() for p in learn.model.parameters()]

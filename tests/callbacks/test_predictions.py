@@ -254,6 +254,7 @@ def test_parts_may_be_left_out():
 
 
 @pytest.mark.parametrize("kind", ["subset", "own", "weighted", "some", "own loader"])
+@pytest.mark.filterwarnings("ignore:the validation loader has a length")
 def test_a_sampler_over_a_part_keeps_to_it(kind):
     x = torch.arange(10.0)
     data, part, everything = TensorDataset(x, 2 * x), [7, 2, 5], list(range(10))
@@ -463,6 +464,7 @@ def test_lists_with_tensors_of_different_length_hold_one_for_each_item():
     assert [t.shape for t in columns] == [(5, 4), (5,)]
 
 
+@pytest.mark.filterwarnings("ignore:the learning rate is 0")
 def test_a_gatherer_that_stays_gathers_in_each_run():
     gather = cbnb.callbacks.predictions.GatherPredsCallback()
     learn = line_learner(cbs=gather)

@@ -466,6 +466,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("how", ["SaveModel", "EarlyStopping", "keep_best"])
+@pytest.mark.filterwarnings("ignore:the learner already has EarlyStopping")
 def test_the_best_is_kept_however_the_run_ends(ending, how, tmp_path):
     make, error = ENDINGS[ending]
     learn, weights = forced_learner([5, 4, 3, 3.5, 3.4, 3.3], path=tmp_path), Weights()

@@ -196,6 +196,7 @@ def test_a_last_batch_of_one_item(n_items):
     ]
 
 
+@pytest.mark.filterwarnings("ignore:Callback was on another learner")
 def test_x_and_y():
     seen = []
     look = cbnb.Callback(before_batch=lambda self: seen.append((self.x, self.y, self.xb, self.yb)))

@@ -286,6 +286,7 @@ def valid_rows(learn):
 
 @pytest.mark.parametrize("every", [3, 5, 10, 11, 20])
 @pytest.mark.parametrize("length", [2, "17 steps"])
+@pytest.mark.filterwarnings("ignore:valid_every=.20 steps. is longer")
 def test_validation_every_n_steps_has_the_numbers_of_a_loop_written_by_hand(every, length):
     n = 20 if length == 2 else 17
     learn = fitted(learner(), length, valid_every=f"{every} steps")
@@ -358,6 +359,7 @@ def test_an_interval_that_is_longer_than_the_fit_is_said():
 
 
 @pytest.mark.parametrize("patience", [1, 2])
+@pytest.mark.filterwarnings("ignore:the learning rate is 0")
 def test_early_stopping_counts_validations(patience, capsys):
     learn = learner(lr=0.0)
     learn.fit(5, valid_every="3 steps", cbs=(stop := cbnb.EarlyStopping(patience=patience)))
@@ -389,6 +391,7 @@ def test_save_model_loads_the_best_validation(tmp_path, capsys):
     assert f"weights are those of step {step}, with valid_loss {best:.6g}" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:model_step_16 has no optimizer state")
 def test_save_model_every_n_steps(tmp_path):
     learn = learner(path=tmp_path)
     fitted(learn, 2, cbs=cbnb.SaveModel(every="8 steps"))

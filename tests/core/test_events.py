@@ -175,7 +175,7 @@ class InFirstBatch(cbnb.Callback):
             self.what(self)
 
 
-@pytest.mark.filterwarnings("ignore:the last batch had no targets")
+@pytest.mark.filterwarnings("ignore:the first batch had no targets")
 def test_batches_without_targets_have_no_backward():
     learn = line_learner(dls=cbnb.DataLoaders([torch.ones(4)] * 2, device="cpu"), default_cbs=False)
     seen = []

@@ -343,6 +343,7 @@ def test_a_model_that_fails_on_a_dict_is_told_how_to_name_its_target(batch, word
     assert len(notes) == (words is not None) and all(words in note for note in notes)
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without")
 def test_what_a_function_returns_is_the_prediction_and_its_targets():
     """Without targets it keeps those of the batch in training; an evaluation without targets has none."""
     seen, returns = [], []

@@ -41,6 +41,9 @@ from processes import python
 SIZES = (16, 16, 5)
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:the learning rate is 0")  # of `classifier`, whose phases see the same weights
+
+
 def mae(pred, y):
     return (pred - y).abs().mean()
 

@@ -159,6 +159,7 @@ def test_a_function_that_computes_the_loss_evaluates_without_an_update(first):
     assert ab(learn) == pytest.approx((0.72, 1.08))
 
 
+@pytest.mark.filterwarnings("ignore:opt_func is not used")
 def test_a_function_that_updates_is_not_called_in_validation_and_the_fit_says_so_once():
     model, calls = Line(), []
     opt = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -494,6 +494,7 @@ class StepsTorchScheduler(cbnb.Callback):
 
 
 @pytest.mark.parametrize("event", ["after_step", "after_batch", "before_batch"])
+@pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
 def test_the_rates_are_those_of_the_steps(event):
     """Stepped after the step, a scheduler of torch made the record hold the next rate."""
     learn, used = line_learner(4, valid=False, cbs=StepsTorchScheduler(event)), []
@@ -644,6 +645,7 @@ def test_several_losses_of_a_step_have_a_curve_each():
     assert "critic" in page and "generator" in page and "nan" not in page
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without")
 def test_losses_by_names_that_are_taken_or_come_late():
     """A heading is never used twice, and a name of the second epoch is recorded without a column."""
     n = [0]

@@ -444,6 +444,7 @@ def test_a_sweep_before_the_first_fit_leaves_a_given_optimizer_as_it_was():
 
 
 @pytest.mark.filterwarnings("ignore:train_step updates the weights itself")
+@pytest.mark.filterwarnings("ignore:opt_func is not used")
 def test_a_sweep_restores_what_a_function_refers_to():
     one, other = Line(), Line()
     opts = sgd(one, momentum=0.9), sgd(other, momentum=0.9)
@@ -1246,6 +1247,7 @@ def keeping(net, opt):
     return step
 
 
+@pytest.mark.filterwarnings("ignore:opt_func is not used")
 def test_a_sweep_of_a_rate_that_nobody_uses_is_refused():
     """It recommended a rate."""
     net = Line()
@@ -1642,6 +1644,7 @@ def test_a_loss_that_needs_gradients_in_validation_is_told_how_to_get_them():
     assert any("torch.enable_grad()" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.filterwarnings("ignore:opt_func is not used")
 def test_a_function_that_steps_with_gradients_of_its_own_is_not_stepped_again():
     model = Line()
     opt = torch.optim.SGD(model.parameters(), 0.1)

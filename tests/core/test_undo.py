@@ -274,6 +274,7 @@ class Meddles(cbnb.Callback):
 
 @pytest.mark.filterwarnings("ignore:learn.lr is the rate of the next fit")
 @pytest.mark.filterwarnings("ignore:You are shadowing")
+@pytest.mark.filterwarnings("ignore:learn.lr was assigned during a fit")
 def test_lr_find_puts_back_what_callbacks_did_to_the_learner():
     learn = experienced()
     before = state_of(learn)

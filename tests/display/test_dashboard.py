@@ -344,6 +344,7 @@ def test_without_anywidget_the_curve_stays(page, monkeypatch):
     assert "done: 2 epochs" in page.panel.box.children[0].value
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without")
 def test_losses_that_a_step_names_are_in_the_live_chart(page):
     learn = line_learner(4, progress=True, train_step=cbnb.UpdateStep(lambda x, y: dict(loss=41.0, low=1.0, high=40.0)), valid=False)
     learn.add_cb(cbnb.Callback(before_batch=page.tick))

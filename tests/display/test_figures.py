@@ -531,6 +531,7 @@ def test_the_losses_of_all_fits():
     assert learn.recorder.plot_losses(ax=own) is own and len(curves(own)) == 3
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without")
 def test_named_losses_of_all_fits_have_gaps_where_there_are_none():
     n = [0]
 

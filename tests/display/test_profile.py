@@ -295,6 +295,7 @@ def test_lbfgs_without_closure_step_is_refused_as_ever():
         learn.fit(1)
 
 
+@pytest.mark.filterwarnings("ignore:opt_func is not used")
 def test_several_losses_and_optimizers():
     class Two(nn.Module):
         def __init__(self):
@@ -546,6 +547,7 @@ def profile_kept(learn):
 
 @pytest.mark.parametrize("how", ["profile", "profiling"])
 @pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.filterwarnings("ignore:Exception ignored in")
 def test_an_interrupt_at_any_line_leaves_everything_as_it_was(monkeypatch, how, twice):
     call, look = (lambda learn: learn.profile(workers=())) if how == "profile" else profile_kept, interrupts.look
 
@@ -689,6 +691,7 @@ def test_workers_are_not_tried_without_reason(monkeypatch):
 
 
 @pytest.mark.parametrize("now, given, tried", [(0, (2, 4), [2, 4]), (2, (2, 4), [0, 4]), (8, (2, 4), [0]), (2, (), []), (0, (), [])])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 8 worker")
 def test_which_numbers_of_workers_are_tried(monkeypatch, now, given, tried):
     found = []
     monkeypatch.setattr(profiles, "waiting_with", lambda dl, n, rest: found.append(n) or 1.0)

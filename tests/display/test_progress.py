@@ -564,6 +564,7 @@ def test_the_losses_of_a_fit_as_a_chart():
     assert losses_chart(short.recorder.last()) == ""
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without")
 def test_a_chart_has_the_losses_that_a_step_returns_by_name():
     learn = cbnb.Learner(
         cbnb.DataLoaders(line_batches(4), device="cpu"),
@@ -801,6 +802,7 @@ def test_where_nothing_is_drawn_no_time_is_measured(shown, clock, seen, monkeypa
     assert paces == [None] * 5
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without")
 def test_what_is_not_known_is_not_shown(clock, seen):
     """Batches that do not say how many items they have, no momentum, no record."""
     dls = cbnb.DataLoaders([(0.5,)] * 4, device="cpu")

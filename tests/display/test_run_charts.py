@@ -144,6 +144,7 @@ def test_negative_skips_are_refused(make):
             make(runs_of(2), *skips)
 
 
+@pytest.mark.filterwarnings("ignore:train_step updates the weights without")
 def test_named_losses_are_lines_of_the_runs_that_have_them():
     def step(x, y):
         return {"loss": torch.tensor(1.0), "<extra>": torch.tensor(2.0)}

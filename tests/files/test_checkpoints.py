@@ -465,6 +465,7 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol 4")
 def test_a_malicious_pickle_is_not_run(saved, tmp_path):
     path, ran = copied(saved, tmp_path)[-1], tmp_path / "ran"
     for write in (

@@ -111,6 +111,7 @@ def test_a_state_that_does_not_fit_leaves_no_optimizer():
     assert fresh.opt.state_dict()["param_groups"] == old.opt.state_dict()["param_groups"]
 
 
+@pytest.mark.filterwarnings("ignore:You are shadowing an attribute")
 def test_an_argument_that_a_callback_changes_is_state():
     class Count(cbnb.Callback):
         def __init__(self, n=0, log=(), scale=torch.ones(2)):

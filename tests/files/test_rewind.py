@@ -197,7 +197,7 @@ def data():
 def learner(path, **kwargs):
     """Dropout, batch norm, shuffling, accumulation, MixUp, trackers, two parameter groups."""
     torch.manual_seed(0)
-    cbs = [cbnb.GradientAccumulation(3), cbnb.MixUp(0.4), cbnb.EarlyStopping(patience=9), cbnb.SaveModel(with_opt=True)]
+    cbs = [cbnb.GradientAccumulation(48), cbnb.MixUp(0.4), cbnb.EarlyStopping(patience=9), cbnb.SaveModel(with_opt=True)]
     settings = dict(path=path, cbs=cbs, metrics=cbnb.accuracy, splitter=groups) | kwargs
     return cbnb.Learner(data(), net(), nn.CrossEntropyLoss(), **settings)
 

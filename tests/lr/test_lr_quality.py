@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb
+from processes import python
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "lr_quality")]
@@ -127,15 +128,15 @@ def test_everything_is_recorded():
 def test_collected_anew(tmp_path: Path):
     script, data, numbers = ROOT / "bench" / "lr_quality.py", tmp_path / "data.npz", tmp_path / "numbers.json"
     made = subprocess.run(
-        [sys.executable, script, "--collect", "wine-mlp-sgd", "breast-linear-rmsprop", "--quick", "--data", data],
+        [*python(), script, "--collect", "wine-mlp-sgd", "breast-linear-rmsprop", "--quick", "--data", data],
         capture_output=True,
         text=True,
     )
     assert made.returncode == 0, made.stderr
-    shown = subprocess.run([sys.executable, script, "--data", data, "--json", numbers], capture_output=True, text=True)
+    shown = subprocess.run([*python(), script, "--data", data, "--json", numbers], capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
     assert "Own tasks: 2 tasks" in shown.stdout and numbers.exists()
-    refused = subprocess.run([sys.executable, script, "--collect", "vine"], capture_output=True, text=True)
+    refused = subprocess.run([*python(), script, "--collect", "vine"], capture_output=True, text=True)
     assert refused.returncode and "there is no task 'vine'" in refused.stderr
 
 

@@ -229,6 +229,6 @@ def test_the_side_bar_marks_the_way_to_a_page():
         site_pages = {"tree": [["index", "Start", []], ["a/index", "A", [["a/b", "B", []], ["a/c", "C", []]]]]}
 
     found = site_pages.side_bar(App(), "a/b")
-    assert '<li class="toctree-l2 current"><a class="reference internal current" href="#">B</a></li>' in found
-    assert '<li class="toctree-l1 current"><a class="reference internal" href="a/index.html">A</a>' in found
-    assert found.count("current") == 5 and '<li class="toctree-l2"><a class="reference internal" href="a/c.html">' in found
+    assert '<li class="toctree-l2 current current-page"><a class="reference internal current" href="#">B</a></li>' in found
+    assert '<li class="toctree-l1 current has-children"><a class="reference internal" href="a/index.html">A</a>' in found
+    assert found.count("current") == 6 and '<li class="toctree-l2"><a class="reference internal" href="a/c.html">' in found

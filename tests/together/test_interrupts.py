@@ -26,6 +26,7 @@ PLACES = 30  # of some 3,000 in each call
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.filterwarnings("ignore:Exception ignored in")
 def test_an_interrupt_at_any_line_leaves_everything_as_it_was(name: str, twice: bool):
     """Grad mode, handlers, callbacks, logger, reduction, hooks, rates, files; the next calls work; it is a KeyboardInterrupt."""
     results = list(at_each(name, "line", places=PLACES, twice=twice))
