@@ -10,6 +10,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import FunctionType
 from typing import Any
 
 # %% ../nbs/12_callback_list.ipynb #265ac268
@@ -64,8 +65,8 @@ def _free_name(self: CallbackList, cb: Callback) -> str:
     name = cb.name
     if self._is_learners(name) and wrapped(cb) is not cb: name += '_callback'    # it was not written for this learner
     if self._is_learners(name):
-        raise ValueError(f'{type(cb).__name__} would become learn.{name}, '
-                         'which is an attribute of each learner: rename the class')
+        raise ValueError(f'the callback {type(cb).__name__} would be stored as learn.{name}, '
+                         'which every learner already has: rename the class')
     candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
     return next(n for n in candidates if n not in self.names)
 
@@ -96,7 +97,8 @@ def as_callback(self: CallbackList,
     for cb in self.all:
         if given is wrapped(cb) or given is made_by(cb): return cb
     if self.adapt and (adapted := self.adapt(given)) is not None: return adapted
-    raise TypeError(f'{given!r} is not a callback: pass an instance or a subclass of Callback')
+    if isinstance(given, FunctionType): raise TypeError(f'{given.__name__} is a function, not a callback: to call a function f at an event, pass, for example, Callback(after_batch=f)')
+    raise TypeError(f'{given!r} is not a callback: pass an instance or a subclass of Callback, such as EarlyStopping()')
 
 @patch
 def insert(self: CallbackList,
@@ -147,7 +149,7 @@ def add(self: CallbackList,
     new = self.as_callback(cb)
     if any(new is c for c in self.all): return new
     if new.learn is not None and hasattr(new.learn, 'remove_cb'):
-        warnings.warn(f'{new} was on another learner, and was removed there: make a new one for each learner, as {new}(...)',
+        warnings.warn(f'{new} was a callback of another learner, and was removed from it: create one for each learner, with {new}(...)',
                       stacklevel=user_level())
         new.learn.remove_cb(new)
     mine = self.settings(new) if self.settings else object()          # an object equals only itself

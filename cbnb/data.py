@@ -24,6 +24,7 @@ from .basics.devices import as_device, process_device
 from .basics.fused import follow_params
 from .basics.nested import can_move, entries, on_device, to_device
 from .basics.patch import patch
+from .basics.text import with_article
 from .basics.trained_modules import trained_modules
 from .loop import Loop
 
@@ -48,7 +49,7 @@ def split_batch(
 
 def _split_by_name(held: dict[str, Any], targets: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Any, ...]]:
     if missing := [k for k in targets if k not in held]: raise KeyError(
-        f"the batch has no target {missing[0]!r}. It has {', '.join(map(str, held))}: pass one of these, as DataLoaders(..., targets='y')")
+        f"the batch has no entry {missing[0]!r} for the target. Its entries are {', '.join(map(str, held))}: pass one of these, as in DataLoaders(..., targets={list(held)[-1]!r})")
     return {k: v for k, v in held.items() if k not in targets}, tuple(held[k] for k in targets)
 
 # %% ../nbs/10_data.ipynb #286e22cb
@@ -191,12 +192,12 @@ class DataLoaders:
         """The batch size of the training loader
 
         Raises:
-            AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) returns that of its first
-                batch
+            AttributeError: the training loader, a ..., has no batch size: call find_bs(dls.one_batch()), from
+                cbnb.basics.nested, to count the items of its first batch
         """
         if (n := batch_size(self.train)) is not None: return n
-        raise AttributeError(f'the training loader, a {type(self.train).__name__}, has no batch size: '
-                             'find_bs(dls.one_batch()) returns that of its first batch')
+        raise AttributeError(f'the training loader, {with_article(type(self.train).__name__)}, has no batch size: '
+                             'call find_bs(dls.one_batch()), from cbnb.basics.nested, to count the items of its first batch')
 
     @property
     def vocab(self) -> Any:
@@ -209,7 +210,7 @@ class DataLoaders:
         for name in ('vocab', 'classes'):
             if (names := getattr(self.train_ds, name, None)) is not None: return names
         raise AttributeError(
-            f"the training dataset, a {type(self.train_ds).__name__}, has neither an attribute vocab nor classes: assign "
+            f"the training dataset, {with_article(type(self.train_ds).__name__)}, has neither an attribute vocab nor classes: assign "
             "the list of class names, such as dls.train_ds.classes = ['cat', 'dog']")
 
     @property
@@ -299,8 +300,8 @@ def _repr_html_(self: DataLoaders) -> str: return table_of(self.loaders, self._b
 # %% ../nbs/10_data.ipynb #2c74950c
 def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
     if missing := [k for k in targets if not hasattr(batch, k)]: raise KeyError(
-        f"the batch has no target {missing[0]!r}: a {type(batch).__name__} has no attribute of this name. Pass a name "
-        "that it has, as DataLoaders(..., targets='y')")
+        f"the batch, {with_article(type(batch).__name__)}, has no attribute {missing[0]!r} for the target: pass the name of an attribute "
+        "that it has, as in DataLoaders(..., targets='y')")
     return tuple(getattr(batch, k) for k in targets)
 
 # %% ../nbs/10_data.ipynb #ca58dc12
@@ -314,10 +315,10 @@ def _named(valid: Any) -> dict[str, Any]:
 
 # %% ../nbs/10_data.ipynb #e9b648de
 def _dataset(dl: Any, name: str) -> Any:
-    if dl is None: raise AttributeError(f'there is no {name} loader: pass one, as DataLoaders(train, valid)')
+    if dl is None: raise AttributeError(f'there is no {name} loader: pass one, as in DataLoaders(train, valid)')
     try: return dl.dataset
     except AttributeError: raise AttributeError(
-        f'the {name} loader is a {type(dl).__name__}, which has no dataset: use a DataLoader, or read its batches') from None
+        f'the {name} loader is {with_article(type(dl).__name__)}, which has no dataset: use a DataLoader, or read the batches of the loader') from None
 
 # %% ../nbs/10_data.ipynb #cb872e17
 def _is_number(i: Any) -> bool: return hasattr(i, '__index__') and not getattr(i, 'shape', None) and not isinstance(i, Tensor)      # arrays have an `__index__`, too
@@ -326,10 +327,10 @@ def _no_loader(dls: DataLoaders, i: Any) -> Exception:
     "Return the error for a loader that is not there"
     if isinstance(i, str): return KeyError(f'there is no loader {i!r}: the loaders are {", ".join(dict(train=dls.train) | dls.valid_sets)}')
     if not _is_number(i): return TypeError(
-        f'the index of a loader should be 0 for training or 1 for validation, not a {type(i).__name__}: to use other data, pass dl=DataLoader(...)')
-    return IndexError(f'there is no loader {i}: ' + (
-        f'there are {len(dls)} (0 is for training, 1 for validation)' if len(dls) > 1 else
-        'there is no validation data. Assign learn.dls = DataLoaders(train, valid), or pass a loader, such as dl=DataLoader(valid_set, 64)'))
+        f'the index of a loader should be 0 for training or 1 for validation, not {with_article(type(i).__name__)}: to use other data, pass dl=DataLoader(...)')
+    return IndexError(
+        f'there is no loader {i}: there are {len(dls)} loaders (0 is for training, 1 for validation)' if len(dls) > 1 else
+        'there is no validation loader: assign learn.dls = DataLoaders(train, valid), or pass a loader, such as dl=DataLoader(valid_set, 64)')
 
 # %% ../nbs/10_data.ipynb #a65ad9c2
 def as_dls(
@@ -339,5 +340,5 @@ def as_dls(
     if not isinstance(dls, Dataset) and hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
     if dls is None: raise TypeError('dls is None: pass DataLoaders(train, valid), or one loader')
     if isinstance(dls, (tuple, list)) and any(isinstance(dl, DataLoader) for dl in dls):
-        raise TypeError(f'a {type(dls).__name__} of loaders is not a loader: pass DataLoaders(train, valid)')
+        raise TypeError(f'{with_article(type(dls).__name__)} of loaders is not a loader: pass DataLoaders(train, valid)')
     return DataLoaders(dls)

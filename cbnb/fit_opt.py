@@ -34,11 +34,11 @@ def check_can_train(
 ) -> None:
     "Raise an error if the training loader is empty, or gradients are switched off"
     if n_batches(learn.dls.train) == 0: raise ValueError(
-        'the training loader is empty' + (': look at how its items are chosen, and leave out drop_last=True, which drops a set smaller than one batch'
-                                          if hasattr(learn.dls.train, 'dataset') else ', so the learner has no data: assign learn.dls = DataLoaders(train, valid)'))
+        'the training loader is empty' + (': check that its dataset has items, and leave out drop_last=True, which drops a set that is smaller than one batch'
+                                          if hasattr(learn.dls.train, 'dataset') else ': assign other data, as in learn.dls = DataLoaders(train, valid)'))
     if not torch.is_grad_enabled(): raise RuntimeError(
         f'gradients are switched off around this {learn.run_name}, by torch.no_grad(), '
-        'inference_mode() or set_grad_enabled(False): call it outside of this block')
+        'inference_mode() or set_grad_enabled(False): call the method outside of that block')
 
 # %% ../nbs/16_fit_opt.ipynb #d9e17803
 def lacks_params(
@@ -78,10 +78,10 @@ def fit_opt(
     step, yours = learn.train_step, opt is learn.opt_func
     of_model = getattr(step, 'follows', step.opt is None)       # a step may train a model of its own
     if yours and of_model and not shares_params(opt, learn.model, outside.values()):
-        raise ValueError('the optimizer holds no parameter of learn.model: make it from learn.model.parameters()')
+        raise ValueError('the optimizer holds no parameter of learn.model: create the optimizer from learn.model.parameters()')
     if needs_closure(opt) and type(step).step is Step.step: raise TypeError(
         f'{type(opt).__name__} evaluates the loss several times in a step: pass Learner(..., train_step=ClosureStep()), '
-        'of cbnb.callbacks.steps')
+        'from cbnb.callbacks.steps')
 
 # %% ../nbs/16_fit_opt.ipynb #8767ab87
 def add_params(
@@ -96,7 +96,7 @@ def add_params(
     names = [name for name, p in outside.items() if any(p is q for q in lacking)]
     it, this = ('it', 'this parameter') if len(names) == 1 else ('them', 'these parameters')
     warn_user(f'{", ".join(names[:3])}{", ..."*(len(names) > 3)} will not be trained, because the optimizer that you passed does not hold '
-              f'{it}: make the optimizer with {this} too, or call requires_grad_(False)')
+              f'{it}: create the optimizer with {this}, too, or freeze {it} with requires_grad_(False)')
 
 # %% ../nbs/16_fit_opt.ipynb #81b207f2
 def count_updates(learn: Any, opts: list[Any], undo: ExitStack) -> bool:    # False: an optimizer has no hooks

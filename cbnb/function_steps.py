@@ -112,12 +112,12 @@ class LossStep(CallStep):
             for p in params: undo.callback(p.register_hook(lambda grad: computed.append(1)).remove)
             with interrupts_act(): out = call_on_batch(self.func, learn)
         if computed and _state_of(params) != before: raise ValueError(
-            f'{name} updates the weights by itself, and the learner would update them again: pass train_step=UpdateStep({name}), '
-            'or let the function only return the loss')
+            f'{name} updates the weights itself, and the learner would update them again: pass train_step=UpdateStep({name}), '
+            'or only return the loss')
         self.read(learn, out)
         if not depends_on(learn.loss_grad, params): raise ValueError(
-            f'the loss that {name} returned does not depend on a weight in learn.opt, so the learner cannot train with it. If the function '
-            f'updates the weights by itself, pass train_step=UpdateStep({name}). Otherwise return the loss without detach() or item()')
+            f'the loss that {name} returned does not depend on the weights that learn.opt trains, so it has no gradient for them. If the function '
+            f'updates the weights itself, pass train_step=UpdateStep({name}). Otherwise return the loss without detach() or item()')
         if learn.undo is not None: learn.undo.set(self, 'checked', True)
 
 def _state_of(params: list[Tensor]) -> list[Any]:
@@ -196,7 +196,7 @@ def default_step(
     remark = learn.remark_on(learn.model)
     if not remark and (step := step_of_model(learn)) is not None: return step
     raise ValueError('loss_func is missing, and the training dataset has none either: pass one, such as Learner(dls, model, nn.CrossEntropyLoss())' + (
-        remark or '. If the model returns its loss: Learner(dls, model, train_step=ModelLossStep()), of cbnb.callbacks.model_loss'))
+        remark or '. If the model returns its own loss, pass train_step=ModelLossStep(), from cbnb.callbacks.model_loss'))
 
 def default_eval_step(
     learn: Any,       # a learner that got no `eval_step`

@@ -39,7 +39,7 @@ from .events import EVENTS, event
 from .learner import Learner
 from .length import is_over
 from .loop import Loop
-from .basics.text import plural, warn_user
+from .basics.text import plural, warn_user, with_article
 from .function_steps import CallStep, UpdateStep
 from .step import PredictStep, Step
 
@@ -84,7 +84,7 @@ def check_length(
         if checked or learn.pred is None: continue      # None: the batch was cancelled, or a step of yours did all the work
         checked = True
         if not learn.yb and learn.loss is learn.loss_grad is None: warn_user(
-            'the first batch had no targets, so nothing was learnt from it: let the loader yield (inputs, targets), name the targets of dicts and '
+            'the first batch had no targets, so nothing was learned from it: let the loader yield (inputs, targets), name the targets of dicts and '
             "objects in DataLoaders(..., targets='y'), or pass a loss of the prediction alone, such as loss_func=lambda pred: pred.mean()")
     _compare_parts(learn, parts)
     if n is not None and n != gave and not is_over(learn): _warn_of_length(learn, n, gave)
@@ -97,7 +97,7 @@ def _compare_parts(learn: Loop, n: int) -> None:
     seen = _n_parts.setdefault(learn, set())
     if learn.purpose != 'preds': seen.add(n)
     elif n not in seen and n + 1 in seen: warn_user(
-        f'the batches of this loader have {n} elements, of which the last counts as the target. Those of the fit have {n + 1}, and {n} of them '
+        f'the batches of this loader have {n} elements, of which the last is used as the target. Those of the fit have {n + 1}, and {n} of them '
         f'are inputs. If all elements of this loader are inputs, too, pass DataLoaders(..., n_inp={n})')
 
 def _warn_of_length(learn: Loop, said: int, gave: int) -> None:
@@ -119,7 +119,7 @@ def warn_of_pct_train(
         events = [] if type(cb).__module__.startswith('cbnb.') else filter(None, map(cb.method, EVENTS))
         if any('pct_train' in getattr(getattr(f, '__code__', None), 'co_names', ()) for f in events): warn_user(
             f'{cb} reads pct_train, but the training loader has no length, so pct_train changes only between epochs: wrap '
-            'the loader, as Batches(lambda: loader, n_iter=...), or read learn.train_iter')
+            'the loader, as in Batches(lambda: loader, n_iter=...), or read learn.train_iter')
 
 def warn_of_processes(
     learn: Any,      # the learner
@@ -145,7 +145,7 @@ def warn_of_no_rate(
     "Warn if the learning rate is 0 in all groups and no callback sets it"
     if learn.purpose != 'fit' or any(as_number(g.get('lr', 1)) for g in learn.opt.param_groups): return
     may_set = (sets_lr(cb) or type(cb) is Callback or not type(cb).__module__.startswith('cbnb.') for cb in learn.cbs)
-    if not any(may_set): warn_user('the learning rate is 0, so this fit will train nothing: pass a rate, such as learn.fit(1, lr=1e-3)')
+    if not any(may_set): warn_user('the learning rate is 0, so this fit will train nothing: pass another one, such as learn.fit(1, lr=1e-3)')
 
 # %% ../nbs/hints.ipynb #201dbe1d
 _noted: WeakKeyDictionary[Any, tuple[int, list[Any]]] = WeakKeyDictionary()      # optimizer -> id of its state, rates at the start of fits
@@ -201,14 +201,14 @@ def note_mistake(
     "Add notes to an error that is raised in a batch, if the mistake is known"
     for name in ('xb', 'yb'):
         if isinstance(getattr(learn, name), Tensor): e.add_note(
-            f'learn.{name} is a tensor: assign a tuple, learn.{name} = ({name[0]},)')
+            f'learn.{name} is a tensor, but should be a tuple: assign learn.{name} = ({name[0]},)')
     if type(e) is RuntimeError and 'does not require grad' in str(e): e.add_note(_no_gradient(learn))
     if learn.pred is None and 'NoneType' in str(e) and _passed(e, Step.loss): e.add_note(
-        f'the model returned None: end the forward of {type(learn.model).__name__} with `return` and the prediction')
+        f'the model returned None: end the method forward of {type(learn.model).__name__} with `return` and the prediction')
     wrong_number = isinstance(e, TypeError) and re.search(r'forward\(\) (missing|takes)', str(e))
     if wrong_number and type(batch) in (tuple, list) and len(batch) > 1 and getattr(learn.dls, 'n_inp', None) is None:
         way = f'if all are inputs, pass DataLoaders(..., n_inp={len(batch)})' if wrong_number[1] == 'missing' else 'if only the first is an input, pass DataLoaders(..., n_inp=1)'
-        e.add_note(f'the batch has {len(batch)} elements, of which the last counts as the target: {way}')
+        e.add_note(f'the batch has {len(batch)} elements, of which the last is used as the target: {way}')
     note_batch(e, batch)
     note_fix(e, batch)
 
@@ -256,7 +256,7 @@ ELSEWHERE = {name: instead for names, instead in {           # names in other li
     'add_callback': 'learn.add_cb(callback) adds a callback',
     'remove_callback pop_callback': 'learn.remove_cb(callback) removes a callback',
     'save_model save_checkpoint save_weights': 'learn.save(name) writes a file, and the callback SaveModel saves the best weights',
-    'load_model load_weights load_from_checkpoint': 'learn.load(name) reads a file of learn.save',
+    'load_model load_weights load_from_checkpoint': 'learn.load(name) loads a file that learn.save wrote',
 }.items() for name in names.split()}
 
 # %% ../nbs/hints.ipynb #010d1b4b
@@ -280,14 +280,14 @@ def __dir__(self: Learner) -> list[str]:
 # %% ../nbs/hints.ipynb #8ad2054c
 def library_of(
     model: Any,    # what was passed as a model
-) -> str:          # such as '. Estimators of scikit-learn train themselves, with model.fit(X, y)'
+) -> str:          # such as '. It is an estimator of scikit-learn, which you train with model.fit(X, y)'
     "Return a remark about an object of another library that looks like a model, or an empty string"
     if any(cls.__name__ == 'LightningModule' for cls in type(model).__mro__): return _IS_LIGHTNING.format(type(model).__name__)
     of = {cls.__module__.partition('.')[0] for cls in type(model).__mro__}
-    if of & {'keras', 'tf_keras', 'tensorflow'}: return '. A model of Keras has to be written in torch'
-    if hasattr(model, 'get_params') and hasattr(model, 'fit'): return '. Estimators of scikit-learn train themselves, with model.fit(X, y)'
+    if of & {'keras', 'tf_keras', 'tensorflow'}: return '. Rewrite the Keras model in PyTorch'
+    if hasattr(model, 'get_params') and hasattr(model, 'fit'): return '. It is an estimator of scikit-learn, which you train with model.fit(X, y)'
     inner = None if hasattr(model, 'parameters') else getattr(model, 'model', None)
-    return f'. The module inside it is its attribute `model`, a {type(inner).__name__}' if isinstance(inner, nn.Module) else ''
+    return f'. The module inside it is its attribute `model`, {with_article(type(inner).__name__)}: pass that' if isinstance(inner, nn.Module) else ''
 
 _IS_LIGHTNING = ('. {} is a LightningModule, whose training_step and configure_optimizers a learner does not call. '
                  'Pass the module inside it: Learner(dls, module.model, loss_func, opt_func, lr=...). Or pass its step: '
@@ -358,7 +358,7 @@ def note_dict(
     target = next((name for name in usual if name in names), names[-1])
     way = ('without a loss_func it gets the entries by name' if computes_loss(learn.model) else
            f'DataLoaders(..., targets={target!r}) passes {"all entries" if called else "the others"} by name')
-    e.add_note(f'the batch is a dict with {", ".join(names)}, and {"the function" if called else "the model"} got it as one argument: {way}')
+    e.add_note(f'the batch is a dict with {", ".join(names)}, and {"the function" if called else "the model"} received it as one argument: {way}')
 
 # %% ../nbs/hints.ipynb #70d4ffd0
 def check_method(
@@ -371,7 +371,7 @@ def check_method(
     if not callable(f) or name.startswith('_'): return
     if re.fullmatch(_FOREIGN, name): raise TypeError(
         f'{what} is not an event of this Callback, so it would never be called: ' + (
-        'pass a training_step as Learner(..., train_step=f), and an optimizer as opt_func'
+        'pass the training step as Learner(..., train_step=f), and the optimizer as opt_func'
         if name in ('training_step', 'validation_step', 'test_step', 'configure_optimizers') else
         'define methods such as before_fit, after_batch and after_epoch, which read the state from self. '
         'For a callback of fastai v1 or MindSpore, use the Callback of cbnb.dialects.fastai_v1 or cbnb.dialects.mindspore'))
@@ -384,8 +384,8 @@ def _check_parameters(f: Any, what: str) -> None:
     needed = [p.name for p in list(inspect.signature(f).parameters.values())[1:]
               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if needed: raise TypeError(
-        f'{what}(self, {", ".join(needed)}): an event is called without arguments. '
-        f'Remove {", ".join(needed)}; the learner is self.learn')
+        f'{what}(self, {", ".join(needed)}) would fail, because events are called without arguments: '
+        f'remove {", ".join(needed)}, and read the learner from self.learn')
 
 _FOREIGN = (r'on_(fit|train|eval|validation|test|predict|sanity_check|epoch|batch|loss|backward|step|substep|init)'
             r'(_epoch|_batch|_step)?_(begin|start|end)|on_before_(backward|zero_grad|optimizer_step)|on_after_backward|'

@@ -209,7 +209,7 @@ class Learner(Loop):
         self.phase_steps, self.chooses_eval_step = [Step(), Step()], False      # for evaluation and for training, see the properties
         self.train_step = default_step(self) if train_step is None else train_step
         self.eval_step = eval_step
-        if opt_func not in (torch.optim.AdamW, self.opt_func): warn_user('opt_func is not used, because train_step has an optimizer of its own: leave it out')
+        if opt_func not in (torch.optim.AdamW, self.opt_func): warn_user('opt_func is not used, because train_step has its own optimizer: leave opt_func out')
         self._lr = checked_lr(lr, self.opt_func)
         # A callback that you pass takes the place of a default one
         given, defaults = as_list(cbs), self.default_callbacks if default_cbs else (TrainEvalCallback,)
@@ -250,7 +250,7 @@ class Learner(Loop):
     def train_step(self, given: Any) -> None:
         step = Step() if given is None else as_step(given, 'train_step')
         if step.opt is not None and step.opt is not self.opt:
-            if self.running: raise RuntimeError('this train_step has an optimizer of its own, so it cannot be assigned during a run: assign it between runs')
+            if self.running: raise RuntimeError('a train_step with its own optimizer cannot be assigned during a run: assign it between runs')
             self._opt, self._opt_func, self._lr = step.opt, step.opt, checked_lr(1e-3, step.opt)
         if step.loss_func is not None: self.loss_func = step.loss_func
         self.phase_steps[True] = step

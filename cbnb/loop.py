@@ -352,12 +352,12 @@ def run_as(self: Loop, purpose: str, cbs: Any = None) -> Iterator[None]:
     Returns:
         nothing
     Raises:
-        RuntimeError: this learner is already running (...): it cannot start another {purpose} from a callback. Start it
-            when this run has ended
+        RuntimeError: this learner is already running (...), and cannot start another {purpose} inside of this run: start it
+            afterwards
     """
     outer, state = self.undo, {name: getattr(self, name) for name in LOOP_STATE}
     if outer is not None and purpose in ('fit', 'lr_find'): raise RuntimeError(
-        f'this learner is already running ({self.where()}): it cannot start another {purpose} from a callback. Start it when this run has ended')
+        f'this learner is already running ({self.where()}), and cannot start another {purpose} inside of this run: start it afterwards')
     with interrupts_wait(), releases_batches(), UndoStack() as undo:
         undo.callback(self._end_run, outer, state)
         self.undo = undo

@@ -189,7 +189,7 @@ class AvgLoss(Metric):
     def accumulate(self, learn: Any) -> None:
         loss = learn.pred if self.chosen_outputs else learn.loss
         if loss is None: raise ValueError(
-            'the step computes no loss, so AvgLoss has nothing to average: choose the output to average, as AvgLoss().set_indexes([0])')
+            'the step computes no loss, so AvgLoss has nothing to average: choose an output to average, as in AvgLoss().set_indexes([0])')
         if not (n := find_bs((learn.yb, learn.xb))): return
         loss = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(one_number(self.name, loss)))
         self.mean.add(loss, n if self.chosen_outputs else getattr(learn, 'loss_weight', n))
@@ -243,13 +243,13 @@ def as_metric(m: Any) -> Any:
     Returns:
         an object with `reset`, `accumulate`, `value` and `name`
     Raises:
-        TypeError: {m} is a class that needs arguments ({e}): pass an object, as {m}(...)
-        TypeError: {m} is not a metric: pass a function of (pred, *yb), a Metric, or an object with reset, update and
-            compute
+        TypeError: {m} is a class that needs arguments ({e}): pass an instance, {m}(...)
+        TypeError: {m} is not a metric: pass a function of predictions and targets, such as accuracy, a Metric, or an object
+            with the methods reset, update and compute
     """
     if isinstance(m, type):
         try: m = m()
-        except TypeError as e: raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an object, as {m.__name__}(...)') from None
+        except TypeError as e: raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an instance, {m.__name__}(...)') from None
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
         if not hasattr(m, 'name'): m.name = snake_name(type(m))
         return m
@@ -257,8 +257,8 @@ def as_metric(m: Any) -> Any:
     for adapt in Metric.adapters:
         if (found := adapt(m)) is not None: return found
     if callable(m): return AvgMetric(m)
-    raise TypeError(f'{m!r} is not a metric: pass a function of (pred, *yb), a Metric, '
-                    'or an object with reset, update and compute')
+    raise TypeError(f'{m!r} is not a metric: pass a function of predictions and targets, such as accuracy, a Metric, '
+                    'or an object with the methods reset, update and compute')
 
 # %% ../nbs/11_metrics.ipynb #51e62fd5
 def as_metrics(

@@ -15,7 +15,7 @@ from typing import Any
 Schedule = Callable[[float], Any]      # from the share of training done, from 0 to 1, to a number, or one for each parameter group
 
 # %% ../nbs/09_schedule.ipynb #2f764a2e
-from .basics.arguments import as_positive, as_python, hinted
+from .basics.arguments import as_positive, as_python, checked_moms, hinted
 from .basics.loaders import n_batches
 from .basics.text import plural, user_level
 from .basics.optimizers import hyper_key, no_such_hyper, spread_lrs, write_hyper
@@ -158,7 +158,7 @@ class OneCycle(ParamScheduler):
         pct_start: share of the training for the warm-up, from 0 to 1
         mom: momentum at start, peak and end; None: `learn.moms`
     Raises:
-        ValueError: pct_start={pct_start} should be between 0 and 1
+        ValueError: pct_start={pct_start} should be between 0 and 1, such as 0.25
         ValueError: div={div} and div_final={div_final} should be above 0
         ValueError: mom={mom} should be three numbers, for the start, the peak and the end of the fit, such as (0.95, 0.85,
             0.95)
@@ -174,7 +174,7 @@ class OneCycle(ParamScheduler):
         plot = _in_schedules.plot
     def __init__(self, lr_max: Any = None, div: float = 25., div_final: float = 1e5, pct_start: float = 0.25,
             mom: Sequence[float] | None = None) -> None:
-        if not 0 <= pct_start <= 1: raise ValueError(f'pct_start={pct_start} should be between 0 and 1')
+        if not 0 <= pct_start <= 1: raise ValueError(f'pct_start={pct_start} should be between 0 and 1, such as 0.25')
         if div <= 0 or div_final <= 0: raise ValueError(f'div={div} and div_final={div_final} should be above 0')
         if mom is not None and len(mom) != 3:
             raise ValueError(f'mom={mom} should be three numbers, for the start, the peak and the end of the fit, such as (0.95, 0.85, 0.95)')
@@ -213,10 +213,11 @@ def fit_one_cycle(self: Learner, n_epoch: int | str, lr_max: Any = None, div: fl
         resume: True or the path of a checkpoint to continue from, as in `fit`
         keep_best: end with the weights of the best epoch, as in `fit`
     """
+    if isinstance(lr_max, (str, int, float)): as_positive(lr_max, 'lr_max')
     found = getattr(self, 'lr_finder_result', None)
     if lr_max is None and found is not None and found.lr is None:      # you may have passed `found.lr`, which is None
-        warnings.warn(f'lr_find made no suggestion, so lr_max is learn.lr={self.lr!r}. To choose another rate, pass lr_max', stacklevel=user_level())
-    cbs = [OneCycle(lr_max, div, div_final, pct_start, moms), *as_list(cbs)]
+        warnings.warn(f'lr_find recommended no learning rate, so lr_max is learn.lr={self.lr!r}: to use another one, pass lr_max', stacklevel=user_level())
+    cbs = [OneCycle(lr_max, div, div_final, pct_start, moms if moms is None else checked_moms(moms)), *as_list(cbs)]
     self.fit(n_epoch, lr_max, wd, cbs, reset_opt, start_epoch, resume=resume, keep_best=keep_best)
 
 # %% ../nbs/09_schedule.ipynb #566d48ff

@@ -329,8 +329,11 @@ def _words(message: ast.expr) -> str:
 
 
 def _value(value: ast.expr) -> str:
-    text = ast.unparse(value).removeprefix("self.").removesuffix(".__name__")
-    return f"{{{text}}}" if re.fullmatch(rf"[\w.]{{1,{_LONGEST_VALUE}}}|type\(\w+\)", text) else "..."
+    text = ast.unparse(value)
+    article = re.fullmatch(r"with_article\((.*)\)", text)
+    text = (article[1] if article else text).removeprefix("self.").removesuffix(".__name__")
+    name = f"{{{text}}}" if re.fullmatch(rf"[\w.]{{1,{_LONGEST_VALUE}}}|type\(\w+\)", text) else "..."
+    return f"a {name}" if article else name
 
 
 def write_docs(root: Path, nbs: Path = NBS) -> None:

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 # %% ../../nbs/basics/arguments.ipynb #edf026a0
-from .text import plural
+from .text import plural, with_article
 
 # %% ../../nbs/basics/arguments.ipynb #11bb6b50
 def as_count(n: Any, name: str, least: int) -> int:
@@ -41,7 +41,7 @@ def recommended(value: Any) -> Any:    # the recommended rate, or `value` itself
     "Return the learning rate of a result of `lr_find`: the recommended one, or the one that you chose with `choose`. If the result has none, raise `ValueError`. Return any other value unchanged"
     if not (hasattr(value, 'lr') and hasattr(value, 'reason')): return value
     if value.lr is not None: return value.lr
-    raise ValueError(f'lr_find recommends no rate, so pass a number: {value.reason}')
+    raise ValueError(f'lr_find recommended no learning rate: {value.reason}. Pass a number instead')
 
 # %% ../../nbs/basics/arguments.ipynb #f5bd1d85
 def _is_number_text(text: str) -> bool:
@@ -135,16 +135,16 @@ _SYNONYMS = dict(                    # name in another library -> names in cbnb
 
 # %% ../../nbs/basics/arguments.ipynb #794f017c
 _ELSEWHERE = dict(                   # argument -> where to pass it instead
-    device='pass it to the loaders, as DataLoaders(train, valid, device=...)',
-    bs='pass it to the loaders, as DataLoaders.from_datasets(train, valid, bs=...)',
-    batch_size='pass it to the loaders, as DataLoaders.from_datasets(train, valid, bs=...)',
-    callback_fns='pass its classes and partials as cbs=[...], or use Learner of cbnb.dialects.fastai_v1',
+    device='pass it to the loaders, as in DataLoaders(train, valid, device=...)',
+    bs='pass it to the loaders, as in DataLoaders.from_datasets(train, valid, bs=...)',
+    batch_size='pass it to the loaders, as in DataLoaders.from_datasets(train, valid, bs=...)',
+    callback_fns='pass the classes and partials as cbs=[...], or use the Learner of cbnb.dialects.fastai_v1',
     layer_groups='pass splitter=, a function that takes the model and returns the groups',
     wd_bn_bias='put the norm layers and biases into a group of their own with splitter=, and pass one wd for each group, such as wd=[0.01, 0]',
     train_bn='freeze_to(n, train_bn=...) has it',
     purge='leave it out, because there is nothing to purge',
-    validation_data='pass it to the loaders, as DataLoaders(train, valid)',
-    class_weight='pass it to the loss, as nn.CrossEntropyLoss(weight=...)',
+    validation_data='pass it to the loaders, as in DataLoaders(train, valid)',
+    class_weight='pass it to the loss, as in nn.CrossEntropyLoss(weight=...)',
     verbose='write `with learn.no_bar():` to hide the bar, or `with learn.no_logging():` to hide the rows, too',
     lr_scheduler='add the callback TorchScheduler',
     patience='add the callback EarlyStopping',
@@ -207,15 +207,15 @@ def as_duration(value: Any,    # a whole number of epochs, text such as '500 ste
     name: str = 'n_epoch') -> Duration:
     "Convert a value to a `Duration`. Raise `TypeError` if it is neither a whole number nor text, and `ValueError` if it is below 1 or its unit is unknown"
     if isinstance(value, Duration): return value
-    if name == 'n_epoch' and not isinstance(value, str) and hasattr(value, '__getitem__') and getattr(value, 'ndim', 1) != 0: raise TypeError(
-        f'n_epoch should be a number of epochs, as in learn.fit(3), not a {type(value).__name__}. Pass the data to '
-        'Learner(dls, model, loss_func), with dls = DataLoaders.from_datasets(TensorDataset(x, y), bs=64)')
+    if name == 'n_epoch' and not isinstance(value, str) and (hasattr(value, '__getitem__') or hasattr(value, '__iter__')) and getattr(value, 'ndim', 1) != 0: raise TypeError(
+        f'n_epoch should be a number of epochs, as in learn.fit(3), not {with_article(type(value).__name__)}. Pass data to '
+        'the learner, as in Learner(dls, model, loss_func) with dls = DataLoaders.from_datasets(TensorDataset(x, y), bs=64)')
     if not isinstance(value, str): return Duration(as_count(value, name, 1), 'epoch')
     found = re.fullmatch(r'([\d_,]*)\s*([a-z]*)', value.strip().lower())
     number, word = found.groups() if found else ('', '')
     unit = _UNITS.get(word.removesuffix('s'))
     if unit is None: raise ValueError(f'{name}={value!r} {_hint(number, word)}')
-    if not number and word.endswith('s'): raise ValueError(f"{name}={value!r} has no number: write one, as in '500 {unit}s'")
+    if not number and word.endswith('s'): raise ValueError(f"{name}={value!r} lacks a number: pass, for example, '500 {unit}s'")
     return Duration(as_count(int(re.sub('[_,]', '', number) or 1), name, 1), unit)
 
 def _hint(number: str, word: str) -> str:
@@ -248,7 +248,7 @@ def checked_model(
 ) -> Any:                                 # `model`
     "Raise `TypeError` if a model is a class, a function without arguments, or cannot be called"
     if inspect.isfunction(model) and not inspect.signature(model).parameters: raise TypeError(
-        f'model={model.__name__} is a function without arguments, so it cannot predict: if it returns the model, pass model={model.__name__}()')
+        f'model={model.__name__} is a function without parameters, which cannot be called with a batch. If it returns the model, pass model={model.__name__}()')
     if isinstance(model, nn.Module) or not isinstance(model, type) and callable(model) and not remark_on(model): return model
     raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module{remark_on(model)}')
 
@@ -275,6 +275,6 @@ def event_names(
     one = isinstance(given, (str, dict)) or hasattr(given, 'shape') or not isinstance(given, Iterable)
     names: list[Any] = [given] if one else list(given)
     if wrong := [name for name in names if not isinstance(name, str)]: raise TypeError(
-        f'learn(...) takes the names of events, not a {type(wrong[0]).__name__}: for the output of the model, '
+        f'learn(...) takes names of events, not {with_article(type(wrong[0]).__name__)}: for the output of the model, '
         'call learn.model(x), and for predictions, learn.predict(item) or learn.get_preds(dl=[(x,)])')
     return names

@@ -88,23 +88,23 @@ def note_batch(e: BaseException, batch: Any) -> None:
     try: n = f'{find_bs(batch)} items'
     except ValueError: n = 'unknown size'
     parts = batch if isinstance(batch, (tuple, list)) else [batch]
-    e.add_note(f'the batch had {n}: {", ".join(map(kind_of, parts))}. Its memory is free again, '
-               'so you can fit with a smaller batch')
+    e.add_note(f'the batch had {n}: {", ".join(map(kind_of, parts))}. Its memory has been freed, '
+               'so you can fit again with a smaller batch')
 
 # %% ../../nbs/basics/failures.ipynb #87bfa5c5
 _FIXES = (   # a pattern in an error of torch, and what to do
     ('Expected more than 1 value per channel when training',
-     'batch norm cannot train on a batch of one item: leave out an incomplete last batch, as DataLoaders.from_datasets(..., drop_last=True), '
-     'or use batches of two or more'),
+     'batch norm cannot train on a batch of one item: drop an incomplete last batch with DataLoaders.from_datasets(..., drop_last=True), '
+     'or use batches of two or more items'),
     (r'must be Tensor, not list', 'the model takes tensors: convert the input with torch.as_tensor(x, dtype=torch.float32)'),
     ('Double and Float|type .double. and .* type .float.|dtype Double but expected Float',
      'numbers of NumPy and pandas are float64, and the weights are float32: convert the data with x.float() and y.float()'),
     ('(Byte|Char|Short|Int|Long) and Float|Input type .(unsigned char|signed char|short|int|long|torch.Byte).*and (bias|weight) type',
-     'the input has whole numbers, and the weights are floating-point numbers: convert the input with x.float(), or with x.float()/255 for images'),
+     'the input contains integers, and the weights are floating-point numbers: convert the input with x.float(), or with x.float()/255 for images'),
     (r'expected input\[\d+, \d+, \d+, (\d+)\] to have \1 channels',
      'torch expects the channels of an image before its height: use x.permute(0, 3, 1, 2)'),
     (r'expected input\[1, \d+, \d+, \d+\] to have 1 channels',
-     'the images lack the dimension of channels: add it with x[:, None]'),
+     'the images lack a dimension for the channels: add it with x[:, None]'),
     ('expected target dtype to be Long|expected scalar type Long but found|nll_loss.* not implemented for',
      'this loss takes class numbers as int64: convert the targets with y.long()'),
     ('multi-target not supported',
@@ -114,7 +114,7 @@ _FIXES = (   # a pattern in an error of torch, and what to do
     ("Float can't be cast to the desired output type (Long|Int|Bool|Byte|Char|Short)|Found dtype (Long|Int|Bool|Byte|Char|Short) but expected Float",
      'this loss takes floating-point targets, like the predictions: convert them with y.float()'),
     (r'Target -?\d+ is out of bounds',
-     'class numbers begin at 0, and the model needs an output for each class. To leave out a label such as -1, pass ignore_index=-1 to the loss'),
+     'class numbers start at 0, and the model needs one output for each class. To leave out a label such as -1, pass ignore_index=-1 to the loss'),
 )
 
 def _array_of(batch: Any) -> str | None:
@@ -133,7 +133,7 @@ def note_fix(e: BaseException, batch: Any,    # the batch as the loader returned
 ) -> None:
     "Add the fix to an error of torch about the type or shape of a batch, as a note"
     if type(e).__name__ == 'NoClosureError': return e.add_note(      # of pytorch_optimizer
-        'this optimizer computes the loss itself: pass train_step=ClosureStep() of cbnb.callbacks.steps to the learner')
+        'this optimizer needs a closure that computes the loss: pass Learner(..., train_step=ClosureStep()), from cbnb.callbacks.steps')
     if not isinstance(e, (TypeError, ValueError, RuntimeError, IndexError, AttributeError)): return
     if (text := _text_labels(batch)) is not None and isinstance(e, (TypeError, AttributeError)): return e.add_note(
         f'the targets are strings, such as {text!r}: let the dataset return numbers, such as classes.index(label), where '

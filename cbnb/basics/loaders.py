@@ -27,7 +27,7 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from .arguments import nearest
 from .nested import named_parts, shape_text
 from .random_state import save_rng
-from .text import escape, plural
+from .text import escape, plural, with_article
 
 # %% ../../nbs/basics/loaders.ipynb #5164e125
 class Batches:
@@ -46,7 +46,7 @@ class Batches:
     def __iter__(self) -> Iterator: return iter(self.make())
     def __len__(self) -> int:
         if self.n_iter is not None: return self.n_iter
-        raise TypeError('this loader has no length: pass the number of batches of an epoch, as Batches(make, n_iter=100)')
+        raise TypeError('this loader has no length: pass the number of batches in an epoch, as in Batches(make, n_iter=100)')
 
 # %% ../../nbs/basics/loaders.ipynb #325ac23e
 def n_batches(dl: Any) -> int | None:    # None if the loader has no length
@@ -78,14 +78,14 @@ def _items_remedy(dl: Any, single: bool = False) -> str | None:
         make = (f'DataLoader({kind}(...), batch_size=64)' if isinstance(dl, IterableDataset)
                 else 'DataLoader(dataset, batch_size=64)' if single
                 else 'DataLoaders.from_datasets(train_ds, valid_ds, bs=64)')
-        return (f'a {kind} is a dataset, not a loader of batches: use {make}, '
+        return (f'{with_article(kind)} is a dataset, not a loader of batches: use {make}, '
                 'or DataLoader(..., batch_size=None) if its items are whole batches')
-    if hasattr(dl, 'shape'): return f'a {kind} holds items, and is not a loader of batches: use {_ONE_BATCH if single else _OF_TENSORS}'
+    if hasattr(dl, 'shape'): return f'{with_article(kind)} is not a loader of batches: use {_ONE_BATCH if single else _OF_TENSORS}'
     if isinstance(dl, (tuple, list)) and _are_columns(dl):
-        return (f'a {kind} of tensors with different shapes or types holds inputs and targets, '
-                + (f'not batches: use {_ONE_BATCH}' if single else f'not batches: use {_OF_TENSORS}; or [(x, y)] for a single batch'))
+        return (f'{with_article(kind)} of tensors with different shapes or types holds inputs and targets, '
+                + (f'not batches: use {_ONE_BATCH}' if single else f'not batches: use {_OF_TENSORS}, or [(x, y)] for a single batch'))
     if single and type(dl) is tuple and len(dl) == 2 and _are_unrelated(*dl): return (
-        f'a tuple of two tensors may be inputs and targets, or two batches of inputs: use {_ONE_BATCH}; or dl=[x1, x2] for batches of inputs')
+        f'a tuple of two tensors may be inputs and targets, or two batches of inputs: use {_ONE_BATCH}, or dl=[x1, x2] for batches of inputs')
     return None
 
 def _are_unrelated(x: Any, y: Any) -> bool:
@@ -94,7 +94,7 @@ def _are_unrelated(x: Any, y: Any) -> bool:
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)): return True
     return x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr()
 
-_ONE_BATCH = 'dl=[(x, y)] for a single batch of tensors, or dl=[(x,)] without targets; DataLoader(TensorDataset(x, y), batch_size=64) for many'
+_ONE_BATCH = 'dl=[(x, y)] for a single batch of tensors, dl=[(x,)] without targets, or dl=DataLoader(TensorDataset(x, y), batch_size=64) for several batches'
 _OF_TENSORS = 'DataLoaders.from_datasets(TensorDataset(x, y), bs=64)'
 
 # %% ../../nbs/basics/loaders.ipynb #6a2c9e93
@@ -108,10 +108,10 @@ def as_loader(
     if callable(dl) and not iterable: return Batches(dl)
     if isinstance(dl, Iterator):
         raise TypeError(
-            f'a {kind} can be iterated only once, but each epoch iterates again: pass a list, a DataLoader, or a function '
-            'that returns a fresh iterator')
+            f'{with_article(kind)} can be iterated only once, but each epoch needs all batches again: pass a list, a DataLoader, or a function '
+            'that returns a new iterator')
     if not iterable: raise TypeError(
-        f'a {kind} is not a data loader: pass a DataLoader, or another iterable of batches')
+        f'{with_article(kind)} is not a data loader: pass a DataLoader, or another iterable of batches')
     return dl
 
 # %% ../../nbs/basics/loaders.ipynb #825ae4bf
@@ -133,7 +133,7 @@ def first_batch(dl: Any) -> Any:    # the batch that the next epoch begins with
     try:
         for batch in independent_loader(dl): return batch
     finally: restore()
-    raise ValueError('the loader gave no batches: check the length of its dataset, and drop_last')
+    raise ValueError('the loader gave no batches: check whether its dataset is empty, or drop_last=True drops the only batch')
 
 # %% ../../nbs/basics/loaders.ipynb #d822a78e
 def set_epoch(dl: Any, epoch: int) -> None:
@@ -290,7 +290,7 @@ def check_datasets(train_ds: Any, others: list[Any],    # datasets for validatio
     _check_arguments(kwargs)
     for ds, what, way in ((train_ds, 'training', ''), *((ds, 'validation', ', or leave it out') for ds in others)):
         if hasattr(ds, '__getitem__') and hasattr(ds, '__len__') and not len(ds): raise ValueError(
-            f'the {what} dataset, a {type(ds).__name__}, has no items: check how it is split or filtered{way}')
+            f'the {what} dataset, {with_article(type(ds).__name__)}, has no items: check how it is split or filtered{way}')
     train, valid = (getattr(ds, 'shape', None) for ds in (train_ds, (others or [None])[0]))
     if train is not None and valid is not None and train[1:] != valid[1:]: raise TypeError(
         f'from_datasets takes a training and a validation dataset, but the items of these arrays have different shapes, '
@@ -302,11 +302,11 @@ def _check_no_columns(ds: Any) -> None:
     if isinstance(ds, Mapping): parts, kind = list(ds.values()), f'dict with {", ".join(map(str, ds))}'
     elif isinstance(ds, (tuple, list)): parts, kind = list(ds), type(ds).__name__
     elif hasattr(ds, 'iloc') and ds.ndim == 2: raise TypeError(
-        f'a {type(ds).__name__} is a table, not a dataset: pass TensorDataset(x, y), with tensors of its columns, such as '
+        f'{with_article(type(ds).__name__)} is a table, not a dataset: pass TensorDataset(x, y), with tensors of its columns, such as '
         'x = torch.tensor(df[columns].to_numpy(), dtype=torch.float32)')
     else: return
     if parts and all(isinstance(part, Dataset) for part in parts): raise TypeError(
-        f'a {kind} of {plural(len(parts), "dataset")} is not a dataset: pass one for training and one for validation, as from_datasets(*random_split(data, [0.8, 0.2]))')
+        f'{with_article(kind)} of {plural(len(parts), "dataset")} is not a dataset: pass one for training and one for validation, as in DataLoaders.from_datasets(*random_split(data, [0.8, 0.2]))')
     if len(parts) < 2 or not all(getattr(part, 'shape', ()) for part in parts): return
     lengths = {len(part) for part in parts}
     same = len(lengths) == 1 and max(lengths) > len(parts)       # columns of one table, which has more items than columns
@@ -314,7 +314,7 @@ def _check_no_columns(ds: Any) -> None:
     if not same or isinstance(ds, list) and not differ: return
     shapes = ' and '.join(str(tuple(part.shape)) for part in parts)
     raise TypeError(
-        f'a {kind} of arrays of shapes {shapes} holds inputs and targets, but is not a dataset: pass TensorDataset(x, y), '
+        f'{with_article(kind)} of arrays of shapes {shapes} holds inputs and targets, but is not a dataset: pass TensorDataset(x, y), '
         'with tensors x and y')
 
 # %% ../../nbs/basics/loaders.ipynb #446625ce
@@ -326,5 +326,5 @@ def _check_arguments(kwargs: dict[str, Any]) -> None:
     known = inspect.signature(DataLoader.__init__).parameters.keys() - {'self', 'dataset', 'batch_size'}
     for name in kwargs.keys() - known:
         near = _SIZES.get(name) or nearest(name, [*known, 'bs', 'val_bs', 'drop_last', 'n_inp', 'targets', 'device', 'path'])
-        hint = f'did you mean {near}=?' if near else 'it is no argument of DataLoader either'
+        hint = f'did you mean {near}=?' if near else 'DataLoader has no such argument either'
         raise TypeError(f'from_datasets has no argument {name!r}: {hint}')

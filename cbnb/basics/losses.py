@@ -27,6 +27,7 @@ from .arguments import is_number, without_partial
 from .buffers import ScalarBuffer
 from .nested import find_bs
 from .processes import sum_over_processes
+from .text import with_article
 
 # %% ../../nbs/basics/losses.ipynb #cf0a99ef
 class UNKNOWN: "The weight of a batch that cannot be derived"
@@ -325,8 +326,8 @@ def split_result(
     numbers: dict[Any, Any] = {k: v for k, v in entries.items() if is_number(v)}
     rest = {k: v for k, v in entries.items() if k not in numbers and v is not None}
     if needs_loss and 'loss' not in entries and len(numbers) > 1: raise TypeError(
-        f'the returned dict has the numbers {", ".join(map(str, numbers))}, but no entry "loss": add the number to train, '
-        'such as dict(loss=total, ...). The other entries become columns. For one optimizer per loss, use MultiLossStep')
+        f'the returned dict has {", ".join(map(repr, numbers))}, but no entry "loss": return the total to train with as "loss", '
+        'as in dict(loss=total, ...). The other entries become columns of the table. To train with one optimizer per loss, use MultiLossStep')
     name = 'loss' if 'loss' in entries or not needs_loss else next(iter(numbers), None)
     loss = numbers.pop(name, None)
     if needs_loss and loss is None: loss = rest.pop('loss', None)
@@ -349,12 +350,13 @@ def as_loss(value: Any, training: bool,    # whether the loss will be differenti
     source: str = 'loss_func') -> Tensor:    # the loss; in training, without dimensions
     "Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number"
     if not isinstance(value, Tensor):
-        raise TypeError(f'{source} returned a {type(value).__name__} ({value!r}), not a tensor: compute it from the predictions without item() or float()')
+        if value is None: raise TypeError(f'{source} returned None, not a tensor: does it lack a `return`?')
+        raise TypeError(f'{source} returned {with_article(type(value).__name__)} ({value!r}), not a tensor: compute the loss from the predictions without item() or float()')
     if value.ndim == 0 or not training: return value
     if value.numel() == 1: return value.reshape(())
     raise ValueError(
         f'{source} returned a tensor of shape {tuple(value.shape)}, but training needs one number: take the mean over the '
-        'batch, as loss.mean() or reduction="mean"')
+        'batch, with loss.mean() or reduction="mean"')
 
 # %% ../../nbs/basics/losses.ipynb #9ef0bb8f
 def loss_and_parts(found: Any, training: bool,    # whether the loss will be differentiated

@@ -30,7 +30,7 @@ from .arguments import without_partial
 from .losses import torch_loss
 from .nested import kind_of, named_parts, part_of
 from .random_state import save_rng
-from .text import number, user_level
+from .text import number, user_level, with_article
 
 # %% ../../nbs/basics/metric_functions.ipynb #9ee92435
 def name_of(f: Callable[..., Any]) -> str:
@@ -38,7 +38,7 @@ def name_of(f: Callable[..., Any]) -> str:
     f = without_partial(f)
     name = getattr(f, '__name__', None)
     if isinstance(name, str): return name
-    raise ValueError(f'a {type(f).__name__} has no name for its column: '
+    raise ValueError(f'the metric is {with_article(type(f).__name__)}, which has no __name__ for the heading of its column: '
                      'pass AvgMetric(f, name="...")')
 
 # %% ../../nbs/basics/metric_functions.ipynb #3a5c8d14
@@ -58,9 +58,9 @@ def _described(value: Any) -> str:
     "Describe a value that is not a number, for an error message"
     if isinstance(value, dict): return f'a dict with {", ".join(map(repr, value))}'
     if isinstance(value, (tuple, list)) and not all(isinstance(v, Real) for v in value):
-        return f'a {type(value).__name__} of {", ".join(map(kind_of, value))}'
+        return f'{with_article(type(value).__name__)} of {", ".join(map(kind_of, value))}'
     if not hasattr(value, 'shape'): return repr(value)
-    return f'a {"tensor" if isinstance(value, Tensor) else type(value).__name__} of shape {tuple(value.shape)}'
+    return f'{with_article("tensor" if isinstance(value, Tensor) else type(value).__name__)} of shape {tuple(value.shape)}'
 
 # %% ../../nbs/basics/metric_functions.ipynb #7342d1f1
 @contextmanager
@@ -86,7 +86,7 @@ def is_of_sklearn(f: Any) -> bool:
     own = getattr(f, '__globals__', {}).get('__name__')      # functools.wraps copies `__module__`, but not this
     if not str(own or getattr(f, '__module__', '')).startswith('sklearn.'): return False
     if inspect.isroutine(f): return True
-    raise TypeError(f'{f!r} of scikit-learn is called with an estimator, not with targets and predictions: '
+    raise TypeError(f'{f!r} of scikit-learn takes an estimator, not targets and predictions: '
                     'pass a function, such as f1_score, or SklearnMetric(f1_score)')
 
 # %% ../../nbs/basics/metric_functions.ipynb #b4f5056c
@@ -109,12 +109,12 @@ def takes_targets_first(f: Callable[..., Any]) -> bool:
 def check_averaged(f: Callable[..., Any]) -> None:
     "Raise `TypeError` if `f` is of a library whose metrics are seldom means over items"
     if is_of_sklearn(f): raise TypeError(
-        f'{name_of(f)} of scikit-learn takes the targets first, and is seldom a mean over items: use SklearnMetric({name_of(f)})')
+        f'{name_of(f)} of scikit-learn takes the targets first, and its mean over batches is usually wrong: use SklearnMetric({name_of(f)}), which calls it once with all items')
     module = str(getattr(without_partial(f), '__module__', ''))
     if not module.startswith('torchmetrics.functional'): return
     library, plain = '.'.join(['torchmetrics', *module.split('.')[2:3]]), name_of(f).replace('_', '')
     classes = [f'{library}.{name}()' for name in vars(sys.modules.get(library, math)) if name.lower() == plain]
-    raise TypeError(f'{name_of(f)} of torchmetrics.functional is seldom a mean over items: use {[*classes, "its class in torchmetrics"][0]}, '
+    raise TypeError(f'the mean of {name_of(f)} of torchmetrics over batches is usually wrong: use {[*classes, "its class in torchmetrics"][0]}, '
                     f'or AccumMetric({name_of(f)}), which calls it once with all items')
 
 # %% ../../nbs/basics/metric_functions.ipynb #3899e95c

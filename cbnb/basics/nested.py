@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from .devices import has_streams, module_of, new_event
+from .text import with_article
 
 # %% ../../nbs/basics/nested.ipynb #598f0336
 def entries(batch: Any) -> dict[str, Any] | None:    # None if `batch` is neither a mapping nor a dataclass
@@ -86,7 +87,7 @@ def map_rows(f: Callable[[Tensor], Any],    # called with each tensor that has `
         mapped, kind = [map_rows(f, v, n, strict) for v in batch], type(batch)
         return kind(*mapped) if hasattr(batch, '_fields') else kind(mapped)
     if (held := entries(batch)) is not None: return rebuild(batch, {k: map_rows(f, v, n, strict) for k, v in held.items()})
-    if strict: raise ValueError(f'a {type(batch).__name__} cannot be cut into items, because it has no row for each item: use a tensor, or a list or dict of tensors')
+    if strict: raise ValueError(f'{with_article(type(batch).__name__)} cannot be split into items, because it does not have one row for each item: pass a tensor, or a list or dict of tensors')
     return batch
 
 # %% ../../nbs/basics/nested.ipynb #fd27f6f1
@@ -181,7 +182,7 @@ def _why_sizeless(part: Any) -> str:
     "Explain why a part of a batch has no size. If the batch has no tensor, `part` is None"
     if part is None: return 'it has no tensor with one row for each item: give it one'
     if isinstance(part, Tensor): return 'its first tensor is a scalar: begin the batch with a tensor that has one row for each item'
-    return (f'a {type(part).__name__} has no length: '
+    return (f'{with_article(type(part).__name__)} has no length: '
             'add to the class a property `num_graphs` or a method `__len__`')
 
 # %% ../../nbs/basics/nested.ipynb #304691d1
@@ -438,7 +439,7 @@ def _held(value: Any, known: set[int]) -> Held | None:
     if isinstance(value, type) or id(value) in known: return None
     if hasattr(value, 'metric_state'): return Held(state=dict(value.metric_state), count=value._update_count)
     if callable(getattr(value, 'load_state_dict', None)):
-        _encoded(state := value.state_dict(), _Tensors(), f'the state_dict of a {type(value).__name__}')
+        _encoded(state := value.state_dict(), _Tensors(), f'the state_dict of {with_article(type(value).__name__)}')
         return Held(state=state)
     if (drawn := generator_state(value)) is not None: return Held(drawn=drawn)
     ours = type(value).__module__.startswith('cbnb.') and hasattr(value, '__dict__')

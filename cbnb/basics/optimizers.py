@@ -139,7 +139,7 @@ def spread_lrs(lr: Any, n: int, name: str = 'lr') -> list[float]:    # one rate 
 
 def _spread_slice(lr: slice, n: int, name: str) -> list[float]:
     if lr.step is not None or lr.stop is None:
-        raise ValueError(f'{name}={lr!r} has no upper end or has a step: pass slice(hi) or slice(lo, hi), such as slice(1e-5, 1e-3)')
+        raise ValueError(f'{name}={lr!r} should be slice(highest) or slice(lowest, highest), such as slice(1e-5, 1e-3)')
     hi = as_positive(lr.stop, name)
     if lr.start is None: return [hi/10]*(n - 1) + [hi]
     lo = as_positive(lr.start, name)
@@ -212,7 +212,7 @@ def checked_lr(lr: Any, opt_func: Any,    # may have a rate: `partial(SGD, lr=0.
         theirs = rates[0] if all(r == rates[0] for r in rates) else rates
     if theirs is None or lr == theirs: return lr
     if lr == 1e-3: return theirs                # the learner has its default rate
-    raise ValueError(f'the learning rate is given twice, as lr={lr!r} and as {theirs!r} in opt_func: leave one out')
+    raise ValueError(f'the learning rate is given twice, as lr={lr!r} and as {theirs!r} in opt_func: remove one of them')
 
 # %% ../../nbs/basics/optimizers.ipynb #7e72f521
 def own_rates(opt: Optimizer, lr: float,    # the rate that `opt_func` was called with
@@ -223,8 +223,8 @@ def own_rates(opt: Optimizer, lr: float,    # the rate that `opt_func` was calle
 
 def warn_of_next_rate() -> None:
     "Warn that `learn.lr`, which was assigned during a fit, does not change the rate of this fit"
-    warn_user('learn.lr was assigned during a fit, and is the rate of the next fit only. To change the rate now, use '
-              "set_hyper(learn.opt, 'lr', rate) of cbnb.basics.optimizers, or learn.steering.scale_lr(factor)")
+    warn_user('learn.lr was assigned during a fit, and takes effect in the next fit. To change the learning rate now, call '
+              "learn.steering.scale_lr(factor), or set_hyper(learn.opt, 'lr', rate) from cbnb.basics.optimizers")
 
 def taken_rates(
     opt: Optimizer,           # the optimizer that was made
@@ -268,7 +268,7 @@ def _part_of(opt: Optimizer, groups: list[dict], state: dict[int, Any], first: i
     needed = [k for k in getattr(opt, 'defaults', {}) if all(k in g for g in opt.param_groups)]
     lacking = [k for k in needed if any(k not in g for g in groups)]
     if lacking: raise ValueError(f'the saved state is not that of {type(opt).__name__}: '
-                                 f'it has no {", ".join(lacking)}. Use the class that wrote it, or load only the weights')
+                                 f'it has no {", ".join(lacking)}. Use the optimizer that saved it, or load only the weights')
     held = sum(len(g['params']) for g in groups)
     own = {i - first: s for i, s in state.items() if 0 <= i - first < held}
     return dict(state=own, param_groups=[_renumbered(g, -first) for g in groups])
@@ -348,14 +348,14 @@ class MultiOptimizer(Optimizer):
         Args:
             state_dict: a state that `state_dict` returned
         Raises:
-            ValueError: the saved optimizer has groups of ... parameters, but this one has groups of ...: make the optimizers
-                with the groups that they had
+            ValueError: the saved optimizer has groups of ... parameters, but this one has groups of ...: create the optimizers
+                with the groups that they had when they were saved
         """
         mine, groups = self.param_groups, list(state_dict['param_groups'])
         sizes = [[len(g['params']) for g in some] for some in (groups, mine)]
         if sizes[0] != sizes[1]: raise ValueError(
-            f'the saved optimizer has groups of {sizes[0]} parameters, but this one has groups of {sizes[1]}: make the '
-            'optimizers with the groups that they had')
+            f'the saved optimizer has groups of {sizes[0]} parameters, but this one has groups of {sizes[1]}: create the '
+            'optimizers with the groups that they had when they were saved')
         parts, first = [], 0
         for opt in self.optimizers:
             own = [groups.pop(0) for _ in opt.param_groups]

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['LOWER', 'HIGHER', 'shell', 'say', 'user_level', 'warn_user', 'silenced', 'variable_name', 'number', 'trim_zeros',
-           'plural', 'clock', 'snake_name', 'named_direction', 'lower_is_better', 'distinct', 'text_table', 'escape',
-           'html_row', 'html_table', 'csv_text', 'as_dataframe', 'write_text', 'json_text', 'from_json_text',
-           'log_nothing']
+           'plural', 'with_article', 'clock', 'snake_name', 'named_direction', 'lower_is_better', 'distinct',
+           'text_table', 'escape', 'html_row', 'html_table', 'csv_text', 'as_dataframe', 'write_text', 'json_text',
+           'from_json_text', 'log_nothing']
 
 # %% ../../nbs/basics/text.ipynb #c7c1f99c
 import csv
@@ -100,6 +100,12 @@ def plural(n: int, word: str) -> str:
     "Format a count with its noun, such as `1 epoch` or `2 batches`"
     ending = 'es' if word.endswith(('tch', 's')) else 's'
     return f'{n:,} {word}{ending*(n != 1)}'
+
+# %% ../../nbs/basics/text.ipynb #cc95108d
+def with_article(name: str) -> str:
+    "Put 'a' or 'an' before a name, as it is spoken"
+    letters = 'AEFHILMNORSX' if name[:2].isupper() else 'AEIOaeio'      # an LSTM is spoken letter by letter
+    return f'{"an" if name[:1] in letters or name == "ndarray" else "a"} {name}'
 
 # %% ../../nbs/basics/text.ipynb #51811df0
 def clock(seconds: float) -> str:

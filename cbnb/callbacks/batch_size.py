@@ -29,7 +29,7 @@ from ..basics.failures import is_out_of_memory, release_locals
 from ..basics.loaders import Batches
 from ..basics.nested import find_bs
 from ..basics.patch import patch
-from ..basics.text import escape, html_table, number, text_table
+from ..basics.text import escape, html_table, number, text_table, with_article
 from ..callback import Callback
 from .gradients import GradientAccumulation
 from ..files.rewind import free_memory, size_words
@@ -87,7 +87,7 @@ def _dataset_of(dl: Any) -> Any:
     "Return the dataset of a loader. If it is not a map-style dataset (with `__len__` and `__getitem__`), raise `ValueError`"
     dataset = getattr(dl, 'dataset', None)
     if dataset is None or not hasattr(dataset, '__len__') or not hasattr(dataset, '__getitem__'): raise ValueError(
-        f'the training loader is a {type(dl).__name__} without a dataset that can be indexed, so cbnb cannot make batches '
+        f'the training loader is {with_article(type(dl).__name__)} without a dataset that can be indexed, so cbnb cannot make batches '
         'of other sizes: pass DataLoaders.from_datasets(train, valid) with datasets that have __len__ and __getitem__')
     return dataset
 

@@ -23,7 +23,7 @@ from torch.nn.parallel import DataParallel
 # %% ../../nbs/callbacks/compile.ipynb #37d903de
 from ..basics.arguments import as_choice
 from ..basics.nested import map_tensors
-from ..basics.text import escape, html_table, plural, say, text_table, warn_user
+from ..basics.text import escape, html_table, plural, say, text_table, warn_user, with_article
 from ..basics.random_state import save_rng
 from ..callback import Callback
 from .hooks import HookCallback
@@ -299,7 +299,7 @@ def _check_model(model: Any) -> None:
     "Raise `TypeError` or `ValueError` for a model that cannot be compiled in place"
     kind = type(model).__name__
     if not isinstance(model, nn.Module): raise TypeError(
-        f'Compile needs an nn.Module, but the model is a {kind}: pass torch.compile(f) to the learner, without Compile')
+        f'Compile needs an nn.Module, but the model is {with_article(kind)}: pass torch.compile(model) to the learner, without Compile')
     if hasattr(model, '_orig_mod') or model._compiled_call_impl is not None: raise ValueError(
         f'the model is compiled already: pass the learner the plain {type(getattr(model, "_orig_mod", model)).__name__}, '
         'or leave Compile out')
@@ -351,8 +351,8 @@ def _pred_and_loss(model: nn.Module, loss_func: Callable[..., Tensor]) -> Callab
 def _use_step(learn: Learner, call: _Call) -> None:
     "Replace the plain steps of the learner by compiled ones until the fit ends. For a custom step, raise `ValueError`"
     if type(step := learn.train_step) is not Step: raise ValueError(
-        "what='step' compiles the predictions and the loss of the plain step, but this learner has a "
-        f"{type(step).__name__}: pass what='model' to compile only the model")
+        "what='step' only works with the default step, and this learner has train_step="
+        f"{type(step).__name__}(...): pass what='model' to compile only the model")
     if learn.loss_func is None: raise ValueError(
         "what='step' compiles the loss function, but the learner has none: pass loss_func to the learner, or what='model'")
     learn.undo.set(learn, 'chooses_eval_step', learn.chooses_eval_step)      # assigning a step changes it

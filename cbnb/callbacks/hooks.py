@@ -404,7 +404,7 @@ class ActivationStats(HookCallback):
     def _table(self, i: int | str) -> Tensor:
         "Return all rows of the layer with number or name `i`"
         if not self.layers: raise ValueError(
-            'no layer has been recorded yet: pass this callback to a fit first, as learn.fit(1, cbs=stats)')
+            'no layer has been recorded yet: pass this callback to a fit first, as in learn.fit(1, cbs=stats)')
         if self.waiting: self._stack()
         names = list(self.layers)
         if i in names: return self.rows[i].read()

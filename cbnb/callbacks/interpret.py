@@ -553,11 +553,11 @@ class Interpretation:
             for each bin: mean probability, share that is right, number of items
         Raises:
             ValueError: the predictions are not probabilities, because the loss function has no known activation: pass one, as
-                learn.interpret(act=lambda x: x.softmax(1))
+                in learn.interpret(act=lambda x: x.softmax(1))
         """
         self._need('calibration', 'classes')
         if not _are_probabilities(self.preds): raise ValueError(
-            'the predictions are not probabilities, because the loss function has no known activation: pass one, as '
+            'the predictions are not probabilities, because the loss function has no known activation: pass one, as in '
             'learn.interpret(act=lambda x: x.softmax(1))')
         known = self.targets >= 0
         true, prob = self._true_and_prob(of)

@@ -132,17 +132,17 @@ def metric_on(metric: Any, *which: int | str | tuple[Any, ...], name: str | None
     Returns:
         a copy of the metric, for the chosen outputs
     Raises:
-        TypeError: metric_on needs the outputs to compare, such as metric_on(metric, 0, 2)
-        TypeError: metric_on takes one metric, and this {type(metric)} has ...: pass each of them, as [metric_on(m, ...) for
-            m in collection.values()]
+        TypeError: metric_on needs the outputs to compare, as in metric_on(metric, 0, 2)
+        TypeError: metric_on takes one metric, and this {type(metric)} has ...: call metric_on for each of them, as in
+            [metric_on(m, ...) for m in collection.values()]
     Example:
         from cbnb.toy import mae
         assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
         assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
     """
-    if not which: raise TypeError('metric_on needs the outputs to compare, such as metric_on(metric, 0, 2)')
+    if not which: raise TypeError('metric_on needs the outputs to compare, as in metric_on(metric, 0, 2)')
     [one, *more] = as_metrics([metric])
-    if more: raise TypeError(f'metric_on takes one metric, and this {type(metric).__name__} has {1 + len(more)}: pass each of them, as '
+    if more: raise TypeError(f'metric_on takes one metric, and this {type(metric).__name__} has {1 + len(more)}: call metric_on for each of them, as in '
                              f'[metric_on(m, {", ".join(map(repr, which))}) for m in collection.values()]')
     one = copy.copy(one)
     one.chosen_outputs = checked_outputs(which)

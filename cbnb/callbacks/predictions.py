@@ -36,7 +36,7 @@ from ..basics.losses import UNKNOWN, given_weight, loss_of, needs_no_target, per
 from ..basics.metric_functions import title_of
 from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
-from ..basics.text import plural, warn_user
+from ..basics.text import plural, warn_user, with_article
 from ..callback_list import as_list
 from ..data import DataLoaders
 from ..learner import Learner
@@ -483,8 +483,8 @@ def _check_item(usual: Any, inputs: Any) -> None:
             continue
         what = f'input {name!r}' if len(names) > 1 else 'the input'
         raise ValueError(
-            f'predict takes one item, in which {what} has shape {tuple(many.shape[1:])}, as in the training set, but got '
-            f'shape {tuple(one.shape[1:])}. To predict several items, call learn.get_preds(dl=[(x,)])')
+            f'predict takes one item, in which {what} has the shape {tuple(many.shape[1:])}, as in the training set, but got '
+            f'the shape {tuple(one.shape[1:])}. To predict several items, call learn.get_preds(dl=[(x,)])')
 
 # %% ../../nbs/callbacks/predictions.ipynb #ccb33fbc
 def _without_targets(item: Any, inputs: tuple | dict, targets: tuple) -> Any:
@@ -540,7 +540,7 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
     Returns:
         the decision, and the prediction after activation; with `with_input`, the item comes first
     Raises:
-        TypeError: predict takes one item, but got a {type(item)}: for all items of a loader, call
+        TypeError: predict takes one item, but got a {type(item)}: to predict all items of a loader, call
             learn.get_preds(dl=loader)
     Example:
         import torch
@@ -549,7 +549,7 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
         line.fit(1)
         assert close(line.predict(torch.tensor(2.))[1], 0.72*2 + 1.08)
     """
-    if isinstance(item, (DataLoader, Dataset)): raise TypeError(f'predict takes one item, but got a {type(item).__name__}: for all items of a loader, call learn.get_preds(dl=loader)')
+    if isinstance(item, (DataLoader, Dataset)): raise TypeError(f'predict takes one item, but got {with_article(type(item).__name__)}: to predict all items of a loader, call learn.get_preds(dl=loader)')
     by_name = isinstance(item, Mapping) and bool(getattr(self.dls, 'targets', ()))
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     usual, targets = _usual_batch(self) or (None, ())

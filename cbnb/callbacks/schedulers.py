@@ -21,7 +21,7 @@ from ..basics.arguments import as_choice
 from ..basics.loaders import batch_size, first_batch
 from ..basics.nested import find_bs
 from ..basics.processes import n_processes
-from ..basics.text import number, plural, silenced, warn_user
+from ..basics.text import number, plural, silenced, warn_user, with_article
 from ..learner import Learner
 from ..display.schedules import plot_schedule
 from ..schedule import ParamScheduler
@@ -72,12 +72,12 @@ def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
     "Raise `TypeError` if `made` is no scheduler, and `ValueError` if it does not match `monitor`"
     plateau = isinstance(made, ReduceLROnPlateau)
     if not hasattr(made, 'step'):
-        raise TypeError(f'make returned {made!r}, which has no method step: return a scheduler, such as StepLR(opt, 10)')
+        raise TypeError(f'the function passed to TorchScheduler returned {made!r}, which has no method step: return a scheduler, such as StepLR(opt, 10)')
     if plateau and not monitor:
-        raise ValueError("ReduceLROnPlateau needs a column to watch: pass monitor='valid_loss'")
+        raise ValueError("ReduceLROnPlateau needs a value to watch: pass TorchScheduler(..., monitor='valid_loss')")
     if not monitor: return
     if not plateau and 'metrics' not in inspect.signature(made.step).parameters:
-        raise ValueError(f'{type(made).__name__} does not watch a column: leave out monitor={monitor!r}')
+        raise ValueError(f'{type(made).__name__} does not watch a value: leave out monitor={monitor!r}')
     column_index(monitor, learn, 'TorchScheduler')
 
 # %% ../../nbs/callbacks/schedulers.ipynb #9476a2f7
@@ -94,7 +94,7 @@ class TorchScheduler(Callback):
         every: when the scheduler steps: after each 'update' of the weights, training 'batch' or 'epoch'
         monitor: column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no value
     Raises:
-        TypeError: TorchScheduler takes a function that makes the scheduler, not a {type(make)}: pass one, such as lambda
+        TypeError: TorchScheduler takes a function that returns the scheduler, not a {type(make)}: pass one, such as lambda
             opt: StepLR(opt, 10)
     Example:
         import torch
@@ -109,7 +109,7 @@ class TorchScheduler(Callback):
     def __init__(self, make: Callable[..., Any], every: str = 'update', monitor: str | None = None):
         if not callable(make) or hasattr(make, 'optimizer'):
             raise TypeError(
-                f'TorchScheduler takes a function that makes the scheduler, not a {type(make).__name__}: pass one, such '
+                f'TorchScheduler takes a function that returns the scheduler, not {with_article(type(make).__name__)}: pass one, such '
                 'as lambda opt: StepLR(opt, 10)')
         as_choice(every, 'every', 'update', 'batch', 'epoch')
         self.make, self.every, self.monitor = make, 'epoch' if monitor else every, monitor

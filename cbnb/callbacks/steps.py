@@ -28,6 +28,7 @@ from ..function_steps import call_on_batch
 from ..step import Step
 from ..basics.optimizers import MultiOptimizer
 from ..basics.arguments import as_choice, as_positive
+from ..basics.text import plural, with_article
 
 # %% ../../nbs/callbacks/steps.ipynb #5fc23e38
 class StepState:
@@ -217,7 +218,7 @@ def with_params(losses: list[Tensor], optimizers: list[Optimizer]) -> list[tuple
     pairs = [(loss, trainable(opt)) for loss, opt in zip(losses, optimizers)]
     for i, (loss, params) in enumerate(pairs):
         if params and not loss.requires_grad: raise ValueError(
-            f'loss {i} depends on no trained parameter, so its optimizer has nothing to do: compute the loss without '
+            f'loss {i} depends on no parameter of its optimizer, so it cannot be trained: compute the loss without '
             'detach() or item(), and outside of torch.no_grad()')
     return [(loss, params) for loss, params in pairs if params]
 
@@ -235,8 +236,8 @@ def n_losses(found: Any, n: int) -> tuple[Any, ...]:
         if len(names) == n: return *first.values(), *rest
         found, several = first, True
     elif several and len(found) >= n: return tuple(found)
-    what = f'{len(found)} in a {type(found).__name__}' if several else type(found).__name__
-    raise ValueError(f'{n} optimizers need {n} losses, not {what}: return a tuple or a dict with one loss for each optimizer')
+    what = f'{with_article(type(found).__name__)} of {len(found)}' if several else with_article(type(found).__name__)
+    raise ValueError(f'{plural(n, "optimizer")} need{"s"*(n == 1)} {plural(n, "loss")}, but got {what}: return a tuple or a dict with one loss for each optimizer')
 
 # %% ../../nbs/callbacks/steps.ipynb #bcfe0433
 class MultiLossStep(TrainStep):

@@ -63,15 +63,15 @@ def column_index(monitor: str, learn: Any, who: str) -> int:
     "Return the index of a column in the table of epochs, after `epoch`. If `who` cannot watch the column, raise `ValueError`"
     recorder = getattr(learn, 'recorder', None)
     if recorder is None: raise ValueError(
-        f'{who} reads the table of the Recorder, but this learner has no Recorder: call learn.add_cb(Recorder)')
+        f'{who} reads the values of the Recorder, but this learner has no Recorder: call learn.add_cb(Recorder)')
     no_result, why = ('epoch', 'step', 'time'), ''
     there = [name for name in recorder.last().metric_names if name not in no_result]
     if monitor in there: return there.index(monitor)
-    if monitor in no_result: why = ', which is neither a loss nor a metric'
+    if monitor in no_result: why = ', which is neither a loss nor a metric:'
     elif getattr(learn.dls, 'valid', None) is None and not monitor.startswith('train_'):
-        why = ', because the learner has no validation loader, DataLoaders(train, valid)'
-    elif monitor == 'valid_loss' and not recorder.valid_metrics: why = ', because of Recorder(valid_metrics=False)'
-    raise ValueError(f'{who} cannot watch {monitor!r}{why}; {columns_hint(monitor, there)}')
+        why = ', because the learner has no validation data: pass DataLoaders(train, valid) to the learner, or'
+    elif monitor == 'valid_loss' and not recorder.valid_metrics: why = ', because Recorder(valid_metrics=False) leaves it out: remove this setting, or'
+    raise ValueError(f'{who} cannot watch {monitor!r}{why}' + (f' watch {" or ".join(filter(None, [", ".join(there[:-1]), there[-1]]))}' if why and there else f'; {columns_hint(monitor, there)}'))
 
 # %% ../../nbs/callbacks/trackers.ipynb #7afae61a
 class Tracker(Callback):
@@ -189,7 +189,7 @@ class Tracker(Callback):
             load_module_states(self.learn, self._weights)
             return ''
         if self.learn.train_iter: warn_user(      # else no batch was trained
-            f'{self.monitor} has not improved in this fit: the weights are those of its end')
+            f'{self.monitor} has not improved in this fit: the weights stay as they are at its end')
         return None
 
     def _end(self) -> None:
@@ -381,8 +381,8 @@ class ReduceLROnPlateau(Tracker):
         min_lr: lower limit of the reduced rate
         reset_on_fit: forget the best value when a fit begins
     Raises:
-        ValueError: factor={factor} should be above 1, because the rate is divided by it: factor=10 reduces the rate to a
-            tenth
+        ValueError: factor={factor} should be above 1, because the learning rate is divided by it: factor=10 reduces the
+            rate to a tenth
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(n=1, lr=1., cbs=ReduceLROnPlateau(patience=2))     # at this rate the loss stays at 13
@@ -398,7 +398,7 @@ class ReduceLROnPlateau(Tracker):
         self.patience = as_count(patience, 'patience', 1)
         self.factor, self.min_lr = as_positive(factor, 'factor', zero=False), as_positive(min_lr, 'min_lr')
         if self.factor <= 1: raise ValueError(
-            f'factor={factor!r} should be above 1, because the rate is divided by it: '
+            f'factor={factor!r} should be above 1, because the learning rate is divided by it: '
             'factor=10 reduces the rate to a tenth')
         self.reductions: list[int] = []               # epochs or steps of the last fit after which the rate was reduced
         self._rates: Any = None                       # a `RateFactor`, while a fit runs

@@ -135,7 +135,7 @@ class RecorderNames(LentNames):
         "Set values of the added columns for the row of this epoch. In a run that is not a fit, do nothing"
         if self.learn.purpose != 'fit': return
         if self.added_values is None: raise ValueError(
-            f'recorder.add_metrics({metrics!r}): the table has no column for it; '
+            f'recorder.add_metrics({metrics!r}): the table has no column for this value: '
             "call recorder.add_metric_names(['name']) in on_train_begin")
         self.added_values += as_list(metrics)
 

@@ -393,7 +393,7 @@ class CallbackHandler:
         cb, method = self.said_by['stop_epoch']
         if asks_for(method, 'train'): return True
         if not self.warned: warn_user(
-            f'{type(cb).__name__} returned stop_epoch for a validation batch, and validation goes on. '
+            f'{type(cb).__name__} returned stop_epoch for a validation batch, but the validation continues. '
             f'To end it there, add a parameter `train` to {method.__name__}.')
         self.warned = True
         return False

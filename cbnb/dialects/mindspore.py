@@ -192,7 +192,7 @@ class _Columns(DataLoaders):
         if n != 2 and model.loss_fn is not None and (training or model.eval_network is None):
             which = 'train_dataset' if training else 'valid_dataset'
             raise ValueError(f"When 'loss_fn' is not None, '{which}' should return two elements, "
-                             f'but got {n}: give a network that takes them all, and no loss_fn')
+                             f'but got {n}: pass a network that takes them all, without loss_fn')
         return super().split(batch)
 
 # %% ../../nbs/dialects/mindspore.ipynb #602d6bf9
@@ -232,7 +232,7 @@ class Model:
         boost_level: only 'O0' is supported
     Raises:
         ValueError: {name}={level}: the only level here is 'O0', in float32. For bfloat16, pass train(...,
-            callbacks=[MixedPrecision('bf16')]), with MixedPrecision of cbnb.all
+            callbacks=[MixedPrecision('bf16')]), with MixedPrecision from cbnb.all
         TypeError: optimizer={optimizer} is not an optimizer of torch: pass one, such as
             torch.optim.Adam(network.parameters())
         ValueError: metrics need an evaluation: pass loss_fn or eval_network, too
@@ -244,7 +244,7 @@ class Model:
         for name, level in dict(amp_level=amp_level, boost_level=boost_level).items():
             if level != 'O0': raise ValueError(
                 f"{name}={level!r}: the only level here is 'O0', in float32. For bfloat16, pass "
-                "train(..., callbacks=[MixedPrecision('bf16')]), with MixedPrecision of cbnb.all")
+                "train(..., callbacks=[MixedPrecision('bf16')]), with MixedPrecision from cbnb.all")
         if optimizer is not None and not hasattr(optimizer, 'param_groups'):
             raise TypeError(f'optimizer={optimizer!r} is not an optimizer of torch: pass one, such as torch.optim.Adam(network.parameters())')
         self.metrics = get_metrics(metrics)
@@ -293,8 +293,9 @@ class Model:
             the history of all runs of this model's learner
         Raises:
             ValueError: initial_epoch={initial_epoch} should be less than epoch={epoch}
-            ValueError: valid_dataset is given, but there are no metrics to evaluate: pass some, as Model(..., metrics={"loss"})
-            ValueError: optimizer is missing, so training would change nothing: pass one, as Model(..., optimizer=...)
+            ValueError: valid_dataset is given, but there are no metrics to evaluate: pass some, as in Model(...,
+                metrics={"loss"})
+            ValueError: optimizer is missing, so training would change nothing: pass one, as in Model(..., optimizer=...)
             ValueError: train_dataset is empty: pass a loader with at least one batch
         """
         epoch, initial_epoch = as_count(epoch, 'epoch', 1), as_count(initial_epoch, 'initial_epoch', 0)
@@ -302,9 +303,9 @@ class Model:
         every = _as_valid_every(valid_frequency)
         if initial_epoch >= epoch: raise ValueError(f'initial_epoch={initial_epoch} should be less than epoch={epoch}')
         if valid_dataset is not None and not self.metrics: raise ValueError(
-            'valid_dataset is given, but there are no metrics to evaluate: pass some, as Model(..., metrics={"loss"})')
+            'valid_dataset is given, but there are no metrics to evaluate: pass some, as in Model(..., metrics={"loss"})')
         if self.loss_fn is not None and self.optimizer is None: raise ValueError(
-            'optimizer is missing, so training would change nothing: pass one, as Model(..., optimizer=...)')
+            'optimizer is missing, so training would change nothing: pass one, as in Model(..., optimizer=...)')
         if n_batches(train_dataset) == 0: raise ValueError('train_dataset is empty: pass a loader with at least one batch')
         learn = self._learner(train_dataset, valid_dataset)
         groups = getattr(learn.opt_func, 'param_groups', [dict(lr=0)])    # for a step without an optimizer
@@ -323,9 +324,9 @@ class Model:
         Returns:
             the metrics by name
         Raises:
-            ValueError: there are no metrics to evaluate: pass some, as Model(..., metrics={"loss"})
+            ValueError: there are no metrics to evaluate: pass some, as in Model(..., metrics={"loss"})
         """
-        if not self.metrics: raise ValueError('there are no metrics to evaluate: pass some, as Model(..., metrics={"loss"})')
+        if not self.metrics: raise ValueError('there are no metrics to evaluate: pass some, as in Model(..., metrics={"loss"})')
         _check_sink(dataset_sink_mode, -1)
         running = self.learn if self.learn is not None and self.learn.running else None     # called from a callback
         learn = self._learner(valid_dataset) if running is None else running

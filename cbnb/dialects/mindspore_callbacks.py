@@ -28,6 +28,7 @@ from ..callbacks.stopping import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
 from ..basics.arguments import as_choice, as_count, as_positive
 from ..basics.optimizers import get_hyper, set_hyper
+from ..basics.text import with_article
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #369414b0
 class StepInEpoch(Callback):
@@ -171,8 +172,8 @@ def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple
     Returns:
         names in the net not loaded, names in the dict not used
     Raises:
-        RuntimeError: {name} is of shape ... in the net, and of shape ... in parameter_dict: make the net as it was when the
-            file was written
+        RuntimeError: {name} is of shape ... in the net, and of shape ... in parameter_dict: build the net with the layers
+            that it had when the file was written
     """
     mine = net.state_dict()
     tensors = {name: v for name, v in parameter_dict.items() if isinstance(v, Tensor)}
@@ -180,7 +181,7 @@ def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple
     for name, v in found.items():
         if v.shape != mine[name].shape: raise RuntimeError(
             f'{name} is of shape {tuple(mine[name].shape)} in the net, '
-            f'and of shape {tuple(v.shape)} in parameter_dict: make the net as it was when the file was written')
+            f'and of shape {tuple(v.shape)} in parameter_dict: build the net with the layers that it had when the file was written')
     for name, v in found.items(): mine[name].copy_(v)
     not_loaded = [name for name in mine if name not in found]
     return not_loaded, [name for name in parameter_dict if name not in found]
@@ -204,7 +205,7 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
     try: state = read_file(path, writer='save_checkpoint')
     except Exception as e: raise ValueError(f'{str(path)!r} is not a checkpoint file: {e}') from e
     if not isinstance(state, dict):
-        raise ValueError(f'{str(path)!r} holds a {type(state).__name__}, not a dict of tensors: pass a file that save_checkpoint wrote')
+        raise ValueError(f'{str(path)!r} contains {with_article(type(state).__name__)}, not a dict of tensors: pass a file that save_checkpoint wrote')
     skipped = (filter_prefix,) if isinstance(filter_prefix, str) else tuple(filter_prefix or ())
     state = {name: v for name, v in state.items() if not name.startswith(skipped)}
     if net is not None: load_param_into_net(net, state)
@@ -215,9 +216,9 @@ def one_of(default: int, least: int = 0, **choices: int | None) -> list[int | No
     "Return the one of two arguments that is above 0, and None for the other. If both are, or if the first is 0 and `least` too, raise `ValueError`"
     a, b = (None if v is None else as_count(v, name, 0) for name, v in choices.items())
     first, second = choices
-    if a and b: raise ValueError(f'{first}={a} and {second}={b} exclude each other: give one of them')
+    if a and b: raise ValueError(f'{first}={a} and {second}={b} exclude each other: pass only one of them')
     if b: return [None, b]
-    if a == 0 and not least: raise ValueError(f'{first}=0 alone would do nothing: give {second}, or leave {first} out')
+    if a == 0 and not least: raise ValueError(f'{first}=0 alone would do nothing: pass {second}, or leave {first} out')
     return [least if a == 0 else a or default, None]
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #cddfb525

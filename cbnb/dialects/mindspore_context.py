@@ -23,7 +23,7 @@ from torch import Tensor
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #97166aa2
 from ..events import CancelFitException, CancelTrainException, CancelValidException
-from ..basics.text import distinct, user_level, warn_user
+from ..basics.text import distinct, user_level, warn_user, with_article
 from ..basics.nested import Held, map_tensors, state_of
 from ..basics.loaders import n_batches
 from ..basics.processes import n_processes
@@ -95,12 +95,11 @@ class RunContext:
         original_args: the dictionary that `original_args()` returns
         training: the fit's context, for an evaluation within a fit
     Raises:
-        TypeError: The argument 'original_args' of RunContext should be dict type, but got {type(original_args)}.
+        TypeError: original_args should be a dict, not a {type(original_args)}
     """
     def __init__(self, original_args: dict, training: 'RunContext | None' = None):
         if not isinstance(original_args, dict): raise TypeError(
-            "The argument 'original_args' of RunContext should be dict type, "
-            f'but got {type(original_args)}.')
+            f"original_args should be a dict, not {with_article(type(original_args).__name__)}")
         self._args, self._training = original_args, training
         self._stop, self.validates = False, True
 

@@ -23,6 +23,7 @@ from ..learner import Learner
 from ..step import Step
 from ..metrics import Metric as NativeMetric
 from ..basics.arguments import as_number
+from ..basics.text import with_article
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #c46795b7
 def rearrange_inputs(update: Function[..., None]) -> Function[..., None]:
@@ -61,7 +62,7 @@ def as_tensor(value: Any, where: str) -> Tensor:
     is_array = isinstance(value, (list, tuple)) or hasattr(value, '__array__')
     if is_array: return torch.as_tensor(value)
     raise TypeError(f"For '{where}', inputs should be tensors, lists or arrays, "
-                    f'but got a {type(value).__name__}.')
+                    f'but got {with_article(type(value).__name__)}.')
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #57d32a66
 class Metric(NativeMetric):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 # %% ../../nbs/display/compare.ipynb #999316e4
 from ..basics.arguments import as_choice, columns_hint
 from ..basics.patch import patch
-from ..basics.text import as_dataframe, clock, distinct, escape, lower_is_better, named_direction, plural, text_table, variable_name
+from ..basics.text import as_dataframe, clock, distinct, escape, lower_is_better, named_direction, plural, text_table, variable_name, with_article
 from .chart import Chart, Line, chart_css, chart_spec, show_charts, still_svg
 from .epochs_table import epochs_html
 from .figures import figure, show
@@ -35,7 +35,7 @@ def _runs_in(source: Any) -> list[Run]:
     if isinstance(source, (list, tuple)): return [run for each in source for run in _runs_in(each)]
     for owner in source, getattr(source, 'recorder', None):
         if isinstance(history := getattr(owner, 'history', None), History): return list(history)
-    raise TypeError(f'a {type(source).__name__} has no recorded runs: pass learners with a recorder, histories or runs')
+    raise TypeError(f'{with_article(type(source).__name__)} has no recorded runs: pass learners, or their learn.recorder.history')
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, str, list[Run]]]:
     "Return the name that was given to each source, the name of its variable, and its runs. A name that is missing is ''"

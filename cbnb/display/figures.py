@@ -337,7 +337,7 @@ def wants_figure(widget: bool | None, return_fig: bool | None, ax: Any) -> bool:
     "Return whether the arguments of a plot ask for a figure. If they ask for a widget, too, raise `ValueError`"
     asked = bool(return_fig) or ax is not None
     if widget and asked: raise ValueError(
-        'widget=True makes a widget, but return_fig and ax make a figure: leave one of them out')
+        'widget=True shows a widget, but return_fig and ax ask for a figure: leave out widget, or return_fig and ax')
     return asked or widget is False
 
 def answers_mouse(

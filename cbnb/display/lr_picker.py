@@ -479,7 +479,7 @@ class LRPicker:
     ) -> None:
         "Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate"
         if name not in self.rates:
-            raise ValueError(f"the rule {name!r} suggested no rate: the rules with a rate are {', '.join(self.rates)}")
+            raise ValueError(f"the rule {name!r} suggested no learning rate: choose one of the rules that did, {', '.join(self.rates)}")
         self._take(self.rates[name])
 
     def _ipython_display_(self) -> None: self.show()
@@ -592,5 +592,5 @@ def as_picker(found: Any,
     learn = learn if learn is not None else found.learn
     if learn is None:
         raise ValueError('this result has no learner, because the learner was deleted, or the result is a copy '
-                         'or was loaded: pass a learner, as found.widget(learn)')
+                         'or was loaded: pass a learner, as in found.widget(learn)')
     return LRPicker(learn, found)

@@ -80,12 +80,12 @@ def plot_metrics(self: Recorder, skip_start: int = 0, skip_end: int = 0, return_
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`
     Raises:
-        ValueError: no metrics were recorded: pass some to the learner, as Learner(..., metrics=accuracy), and validation
-            data
+        ValueError: no metrics were recorded: pass metrics and validation data to the learner, as in
+            Learner(DataLoaders(train, valid), ..., metrics=accuracy)
     """
     self.last()
     charts = metric_charts(self.history.runs, skip_start, skip_end)
-    if not charts: raise ValueError('no metrics were recorded: pass some to the learner, as Learner(..., metrics=accuracy), and validation data')
+    if not charts: raise ValueError('no metrics were recorded: pass metrics and validation data to the learner, as in Learner(DataLoaders(train, valid), ..., metrics=accuracy)')
     return show_charts(charts, not answers_mouse(widget, return_fig, ax), return_fig, ax, widget, min(len(charts), 2))
 
 # %% ../../nbs/display/plots.ipynb #f8c3ff44

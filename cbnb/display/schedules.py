@@ -112,12 +112,12 @@ def top(self: OneCycle) -> float:
     Returns:
         the rate at the top of the cycle
     Raises:
-        ValueError: lr_max is not known before training: pass it, as OneCycle(lr_max=...).plot()
+        ValueError: lr_max is not known before training: pass it, as in OneCycle(lr_max=...).plot()
     Example:
         assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
         assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
     """
-    if self.lr_max is None: raise ValueError('lr_max is not known before training: pass it, as OneCycle(lr_max=...).plot()')
+    if self.lr_max is None: raise ValueError('lr_max is not known before training: pass it, as in OneCycle(lr_max=...).plot()')
     return list(self.lr_max)[-1] if isinstance(self.lr_max, (list, tuple)) else spread_lrs(self.lr_max, 1)[-1]
 
 @patch
@@ -136,7 +136,7 @@ def _scheds_of(what: Any) -> dict[str, Callable[[float], Any]]:
     if isinstance(what, ParamScheduler): return what.scheds
     if isinstance(what, Mapping): return dict(what)
     if callable(what) and not isinstance(what, Callback): return dict(value=what)
-    raise TypeError(f'{what!r} is not a schedule: pass a function of the share done, such as SchedCos(0.1, 0.), '
+    raise TypeError(f'{what!r} is not a schedule: pass a function of the completed share of the fit, such as SchedCos(0.1, 0.), '
                     'a ParamScheduler, a OneCycle or a TorchScheduler')
 
 # %% ../../nbs/display/schedules.ipynb #81a4018b
@@ -315,7 +315,7 @@ def _rehearsed(learn: Learner, method: str, args: Sequence[Any], kwargs: Mapping
         raise ValueError(f'method={method!r} should be a method of Learner that trains: fit, fit_one_cycle, fit_flat_cos, '
                          'fit_sgdr or fine_tune')
     getattr(made, method)(*args, **kwargs)
-    if not made._noted: raise ValueError(f'{method} has started no fit, so it has no schedule to plot')
+    if not made._noted: raise ValueError(f'method={method!r} started no fit, so there is no schedule to plot: pass a method that trains, such as fit_one_cycle')
     return made
 
 # %% ../../nbs/display/schedules.ipynb #e030481f

@@ -632,7 +632,7 @@ def _go_on(self: Checkpoint, resume: Resume) -> None:
     differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state))
     if state['batch'] and 'data' in differs: raise ValueError(
         f"{path} was saved in the middle of an epoch over other data, which cannot be continued: pass a checkpoint "
-        "from the end of an epoch, as Resume(path, allow='data')")
+        "from the end of an epoch, as in resume=Resume(path, allow='data')")
     if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
         f"{path} was saved in the middle of an epoch by {state.get('n_process')} processes with loaders of their own: "
         'resume in as many processes, or from a checkpoint at the end of an epoch')

@@ -22,7 +22,7 @@ from torch.nn.modules.loss import _Loss
 
 # %% ../../nbs/files/export.ipynb #318d5359
 from ..basics.settings import brief
-from ..basics.text import user_level
+from ..basics.text import user_level, with_article
 from ..basics.patch import patch
 from ..basics.nested import Held, from_json, to_json
 from ..callback import Callback
@@ -200,7 +200,7 @@ def _export_pickle(learn: Learner, path: Path) -> Path:
         undo.set(learn, 'metrics', [fresh(m) for m in learn.metrics])     # because metrics may hold data
         try: write_whole(path, lambda draft: torch.save(learn, draft))
         except (AttributeError, pickle.PicklingError) as e:
-            e.add_note("a pickle stores functions and classes by their names: define a lambda or an inner function with def in a module, or export to a '.cbnb' file")
+            e.add_note("a pickle stores functions and classes by name only: define this one with def or class at the top level of a module, or export to a file whose name ends in '.cbnb'")
             raise
     return path
 
@@ -219,16 +219,16 @@ def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) 
     "Return the model with the weights of the file. If the model is unknown or does not fit the weights, raise `ValueError`"
     factory, call = state['factory'], f'load_learner({str(path)!r}, '
     if model is None and factory is None: raise ValueError(
-        f"{path} has the weights of a {state['kind']}, but not the code that makes this model: pass a model or a function "
-        f'that makes one, as {call}model=make_net)')
+        f"{path} has the weights of {with_article(state['kind'])}, but not the code of this model: pass a model, or a function "
+        f'that returns one, as in {call}model=make_net)')
     if model is None and not trust: raise ValueError(
-        f'{path} makes its model with {factory}, and importing that runs code: call {call}trust=True) if you trust the '
-        f'file, or {call}model=...)')
+        f'{path} creates its model with {factory}, and importing that runs code: call {call}trust=True) if you trust the '
+        f'file, or {call}model=...) with a model of yours')
     model = at_path(factory, 'model') if model is None else model
     made = model if isinstance(model, nn.Module) else model()
     if not isinstance(made, nn.Module): raise TypeError(
-        f'{brief(model)} returned a {type(made).__name__}, not a model: return an nn.Module')
-    if why := model_differs(made, state['model']): raise ValueError(f'the model does not fit the weights in {path}: {why}. Pass a model with the layers of the exported one')
+        f'{brief(model)} returned {with_article(type(made).__name__)}, not a model: return an nn.Module')
+    if why := model_differs(made, state['model']): raise ValueError(f'the model does not fit the weights in {path}: {why}. Pass a model with the same layers as the exported one')
     load_model_state(made, state['model'])
     return made
 
@@ -238,7 +238,7 @@ class Missing:
     def __init__(self, part: str, why: str, path: str): self.part, self.why, self.path = part, why, path
     def __repr__(self) -> str: return f'Missing({self.part})'
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise ValueError(f'this learner has no {self.part}, because {self.why}: pass it, as load_learner({self.path!r}, {self.part}=...)')
+        raise ValueError(f'this learner has no {self.part}, because {self.why}: call load_learner({self.path!r}, {self.part}=...)')
 
 def _parts_of(path: str | Path, state: dict[str, Any], passed: dict[str, Any], trust: bool) -> dict[str, Any]:
     "Return the parts of a learner: those passed, those made from the file, and placeholders for a missing loss or optimizer"
@@ -248,7 +248,7 @@ def _parts_of(path: str | Path, state: dict[str, Any], passed: dict[str, Any], t
         why = lacks(recipe, name, trust)
         if why is None: parts[name] = make_part(recipe, name)
         elif name in ('loss_func', 'opt_func'): parts[name] = Missing(name, why, str(path))
-        else: warnings.warn(f'{name} is not loaded, because {why}: pass it, as load_learner({str(path)!r}, {name}=...)', stacklevel=user_level())
+        else: warnings.warn(f'{name} is not loaded, because {why}: call load_learner({str(path)!r}, {name}=...)', stacklevel=user_level())
     return parts
 
 # %% ../../nbs/files/export.ipynb #c771b263
@@ -285,10 +285,10 @@ def _not_trusted(fname: str | Path) -> str:
     try: weights = isinstance(read_file(fname, 'meta'), dict)           # runs no code
     except FileNotFoundError: raise
     except Exception: weights = False
-    if weights: return (f'{fname} holds weights, as learn.save writes them, and load_learner reads files of learn.export: '
-                        f'make the learner as before its training, then call learn.load({str(Path(fname).absolute())!r})')
+    if weights: return (f'{fname} contains weights that learn.save wrote, but load_learner reads files that learn.export wrote: '
+                        f'create the learner as you did before training, and then call learn.load({str(Path(fname).absolute())!r})')
     return (f'{fname} is a pickle, and loading it can run any code. If you trust its source, call load_learner({str(fname)!r}, trust=True). '
-            "A name that ends in '.cbnb' makes learn.export write a file that runs no code")
+            "If you have the learner, learn.export('name.cbnb') writes a file that loads without running code")
 
 def _load_pickle(fname: str | Path, cpu: bool, trust: bool, model: Any, parts: dict[str, Any]) -> Learner:
     if not trust: raise ValueError(_not_trusted(fname))
@@ -301,4 +301,4 @@ def _load_pickle(fname: str | Path, cpu: bool, trust: bool, model: Any, parts: d
         if "'cbnb." not in str(e): raise                  # a module of yours is missing
         raise ValueError(f"{fname} was written by another version of cbnb ({e}): load it with that version, and export it to a name that ends in '.cbnb'") from e
     if isinstance(learn, Learner): return learn
-    raise TypeError(f'{fname} holds a {type(learn).__name__}, not a learner: pass a file of learn.export, or load weights with learn.load')
+    raise TypeError(f'{fname} contains {with_article(type(learn).__name__)}, not a learner: pass a file that learn.export wrote, or load weights with learn.load')

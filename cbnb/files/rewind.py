@@ -188,16 +188,16 @@ class RestorePoints:
             f'this learner is running ({learn.where()}): rewind it when the run has ended')
         if not points: raise RuntimeError(self.nothing())
         if n > len(points): raise ValueError(
-            f'rewind({n}): only {plural(len(points), "fit")} can be taken back, see learn.runs. To take back more '
+            f'rewind({n}): only {plural(len(points), "fit")} can be taken back, which learn.runs lists. To take back more '
             f'than {self.keep}, set learn.keep_restore_points = {max(n, self.keep + 1)} before the fits')
         if (point := points[-n]).restore is None: raise RuntimeError(
-            f'{point.called} left no restore point: {point.why}')
+            f'{point.called} cannot be taken back, because it left no restore point: {point.why}')
         return point
 
     def nothing(self) -> str:
         "Return a sentence about why there is no restore point"
-        if not self.keep: return ('restore points are switched off: learn.keep_restore_points = 3 '
-                                  'switches them on, for the fits that follow')
+        if not self.keep: return ('there is nothing to take back, because restore points are switched off: set '
+                                  'learn.keep_restore_points = 3 before the next fit')
         return 'there is no fit to take back: call fit first. Each fit can be taken back once'
 
     def take_back(self, n: int, redo: bool = False,    # whether to save the current state for `redo` first, if there is room
@@ -219,8 +219,8 @@ class RestorePoints:
         learn = self.learn()
         if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): redo the fit when the run has ended')
         if self.undone is None: raise RuntimeError(
-            'there is no fit to redo: a fit can be redone after take_back(n, redo=True), or a click on Take back, until '
-            'the next fit begins')
+            'there is no fit to redo: click Take back, or call take_back(n, redo=True), and then redo before the next fit '
+            'begins')
         (restore, points), self.undone, had = self.undone, None, (learn.model, *learn.cbs)
         with interrupts_wait():
             restore()

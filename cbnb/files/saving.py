@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from ..basics.arguments import hinted
 from ..basics.devices import as_device
 from ..basics.patch import patch
-from ..basics.text import warn_user
+from ..basics.text import warn_user, with_article
 from .atomic import write_whole
 from ..learner import Learner
 from ..basics.trained_modules import load_module_states, module_states, trained_modules
@@ -94,8 +94,8 @@ def read_file(path: str | Path, map_location: Any = 'cpu', trust: bool = False, 
 def _needs_trust(path: str | Path, e: pickle.UnpicklingError) -> pickle.UnpicklingError:
     found = re.search(r'GLOBAL (\S+)', str(e))
     return pickle.UnpicklingError(
-        f'{path} holds {found[1] if found else "something"}, which is not a tensor or plain value, '
-        'and loading it could run any code, so nothing was loaded. If you trust the source '
+        f'{path} contains {found[1] if found else "an object"}, which is neither a tensor nor a plain value. '
+        'Loading it could run any code, so nothing was loaded. If you trust the source '
         f'of the file, call torch.load({str(path)!r}, weights_only=False)')
 
 def _is_zip(path: str | Path) -> bool:
@@ -186,11 +186,11 @@ def read_note(path: str | Path) -> dict[str, Any] | None:    # the note; None: t
 def _missing(path: Path, file: str | Path) -> str:
     "Say that there is no file at `path`, which `model_file` has made of `file`, and what there is instead"
     other, here = path.with_suffix('.pt' if path.suffix == '.pth' else '.pth'), Path(file)
-    if other.exists(): return f'there is no file {path}. To read {other}, call load({str(here.with_name(other.name))!r})'
+    if other.exists(): return f'there is no file {path}: to load {other}, call learn.load({str(here.with_name(other.name))!r})'
     if found := next((f for f in (here, here.with_name(path.name), here.with_name(other.name)) if f.is_file()), None): return (
-        f'there is no file {path}. {found} is outside of this folder: pass its whole path, as load(Path({str(found)!r}).absolute())')
-    there = ', '.join(sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}'))) or 'no model'
-    return f'there is no file {path}; in {path.parent}: {there}'
+        f'there is no file {path}: to load {found}, pass its absolute path, as in learn.load(Path({str(found)!r}).absolute())')
+    there = ', '.join(sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}')))
+    return f'there is no file {path}: ' + (f'pass one of the names in {path.parent}: {there}' if there else f'learn.save({path.stem!r}) would write it')
 
 def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False, file: str | Path = '') -> tuple[dict, dict | None]:
     "Read the states of the modules, by name, and of the optimizer from a file. Raise `ValueError` if the file holds no such states"
@@ -198,7 +198,7 @@ def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False, file: s
     states = _split_file(read_file(path, device, trust))
     opt_state = states.pop('opt', None)
     if not isinstance(weights := states['model'], dict): raise ValueError(
-        f"{path} holds a {type(weights).__name__}, not a model's state: pass a file that learn.save wrote")
+        f"{path} contains {with_article(type(weights).__name__)}, not the state of a model: pass a file that learn.save wrote")
     if not with_opt or opt_state is None: return states, None
     if not _is_opt_state(opt_state): raise ValueError(_malformed(f' in {path}'))
     return states, opt_state
@@ -211,8 +211,8 @@ def _is_opt_state(state: Any) -> bool:
     return all(isinstance(g, dict) and isinstance(g.get('params'), list) for g in groups)
 
 def _malformed(what: str) -> str:
-    return (f"the optimizer's state{what} is malformed, so nothing was loaded: "
-            'load(..., with_opt=False) loads the weights alone')
+    return (f"the state of the optimizer{what} is malformed, so nothing was loaded: "
+            'to load the weights alone, call learn.load(..., with_opt=False)')
 
 # %% ../../nbs/files/saving.ipynb #e661b909
 def name_in(model: nn.Module) -> Callable[[str], str]:    # function that returns the model's name for a name in a file
@@ -233,8 +233,8 @@ def _warn_of_misfit(path: Path, theirs: dict, mine: dict, unexpected: list[str])
     n = len(theirs) - len(unexpected)
     only = [f'only in the {where}: {", ".join(names[:5])}{", ..."*(len(names) > 5)}'
             for where, names in (('file', unexpected), ('model', missing)) if names]
-    warn_user(f'{n or "none"} of the {len(theirs)} names in {path} fit the model, which has {len(mine)}'
-          f'{"" if n else ", so no weight was loaded"}; {"; ".join(only)}')
+    warn_user(f'{n or "none"} of the {len(theirs)} weights in {path} have the name of one of the {len(mine)} weights of the model'
+          f'{"" if n else ", so no weight was loaded"}: {"; ".join(only)}')
 
 def _one_sided(theirs: dict, mine: dict) -> str:
     "Return which modules besides the model are only in the file or only in the learner, or an empty text"

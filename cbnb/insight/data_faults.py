@@ -13,7 +13,7 @@ __all__ = ['DATA_CHECKS', 'digits', 'percent', 'listed', 'nonfinite', 'input_sca
 # %% ../../nbs/insight/data_faults.ipynb #47963d75
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 # %% ../../nbs/insight/data_faults.ipynb #e3782d3f
@@ -42,6 +42,8 @@ def listed(names: Any, most: int = 4) -> str:
     names = [str(name) for name in names]
     return ', '.join(names[:most]) + (f' and {len(names) - most} more' if len(names) > most else '')
 
+def _column_words(columns: Collection[int]) -> str: return f'column{"s"*(len(columns) > 1)} {listed(columns)}'
+
 def _inputs(e: Evidence) -> Iterator[tuple[str, Tensor]]:
     for name, t in leaves(e.items[0]): yield f'inputs {name}' if len(list(leaves(e.items[0]))) > 1 else 'inputs', t
 
@@ -61,7 +63,7 @@ def nonfinite(e: Evidence) -> Iterator[Finding]:
             if kind == 'target' and _leaves_out(e, bad): continue
             bad_of_item = bad.reshape(len(t), -1)
             items = bad_of_item.any(1).nonzero().flatten().tolist()
-            columns = f'columns {listed(bad_of_item.any(0).nonzero().flatten().tolist())}' if t.ndim == 2 else ''
+            columns = _column_words(bad_of_item.any(0).nonzero().flatten().tolist()) if t.ndim == 2 else ''
             in_all = t.ndim == 2 and len(t) > 1 and bool((bad.any(0) == bad.all(0)).all())       # whole columns
             yield finding('D1.columns' if in_all else 'D1',
                 f'{kind}s of {"all items" if in_all else f"items {listed(e.numbers[i] if e.numbers else i for i in items)}"}' + f', {columns}'*bool(columns),
@@ -120,9 +122,9 @@ def marked_unknown(e: Evidence) -> Iterator[Finding]:
             far = column[(column - middle).abs() > 20*(high - low)] if high > low else column[:0]
             if len(far) >= 5 and (far == far.mode().values).float().mean() > 0.9: marked[i] = float(far.mode().values)
             if min(float((column == end).float().mean()) for end in (column.min(), column.max())) > 0.05: cut.append(i)
-        if marked: yield finding('D2.unknown', f'columns {listed(marked)} of {name}', f'{digits(next(iter(marked.values())))} far from all other values, several times', 'values on one scale',
+        if marked: yield finding('D2.unknown', f'{_column_words(marked)} of {name}', f'{digits(next(iter(marked.values())))} far from all other values, several times', 'values on one scale',
             value=digits(next(iter(marked.values()))))
-        if cut and 2*len(cut) >= len(columns): yield finding('D2.cut', f'columns {listed(cut)} of {name}',
+        if cut and 2*len(cut) >= len(columns): yield finding('D2.cut', f'{_column_words(cut)} of {name}',
             f'many values are exactly {digits(t[:, cut[0]].min())} or {digits(t[:, cut[0]].max())}, the ends', 'values between the ends')
 
 def constant_input(e: Evidence) -> Iterator[Finding]:
@@ -134,7 +136,7 @@ def constant_input(e: Evidence) -> Iterator[Finding]:
             many = len(constant) > 3 and bool(constant.float().mean() >= 1/3 and (t[:, ~constant] == 0).float().mean() < 0.5)    # more zeros: sparse data
             many |= len([*_on_scale(t)]) == int((~constant).sum()) and bool((t[0, constant] != 1).any())       # all others are numbers on a scale; ones are meant
             yield finding('D3.column',
-                f'columns {listed(constant.nonzero().flatten().tolist())}', f'{int(constant.sum())} of {len(constant)} columns are constant in these {len(t)} items',
+                _column_words(constant.nonzero().flatten().tolist()), f'{int(constant.sum())} of {len(constant)} columns are constant in these {len(t)} items',
                 'none', level='warning' if many else 'note')
     whole = [t for _, t in _inputs(e)]
     if len(whole) != 1 or (t := whole[0]).is_floating_point() or t.ndim < 2 or len(t) < 16 or t.shape[1] < 2: return
@@ -223,7 +225,7 @@ def repeated_target(e: Evidence) -> Iterator[Finding]:
     elif (x := next((t for _, t in leaves(e.items[0])), None)) is not None and x.is_floating_point() and len(x) == len(y) > 4*x[0].numel():
         whether, others = _linear(x, same.double()), _linear(x[~same], y[~same].double())
         if whether < 0.02 and others > 0.1: yield finding('A7.same', 'targets',
-            f'{percent(share)} are exactly {digits(value)}; inputs tell {percent(max(whether, 0.))} of which, and {percent(others)} of the other targets', 'inputs that tell which')
+            f'{percent(share)} are exactly {digits(value)}; inputs explain {percent(max(whether, 0.))} of which ones, and {percent(others)} of the other targets', 'inputs that explain which')
 
 def _linear(x: Tensor, y: Tensor) -> float:
     "Return the share of the variance of a target that a linear regression explains, without what it would explain by chance"
@@ -276,7 +278,7 @@ def label_range(e: Evidence) -> Iterator[Finding]:
     if not isinstance(out, Tensor) or out.ndim < 2 or (y := e.targets) is None or y.is_floating_point() or not y.numel() or out.shape[1:] == y.shape[1:]: return
     n, low, high = out.shape[1], int(y.min()), int(y.max())
     if low >= 0 and high < n: return
-    yield finding('D11.shifted' if high - low < n else 'D11', 'targets', f'labels {low} to {high}', f'0 to {n - 1}', n=n, low=low, needed=high + 1)
+    yield finding('D11.shifted' if high - low < n else 'D11', 'targets', f'labels {low} to {high}', f'0 to {n - 1}', n=n, low=low, needed=high + 1, last=n - 1)
 
 def _is_label(y: Tensor, ignored: int) -> bool:
     "Return whether a number that the loss ignores is that of a label: targets of whole items, or steps between others. Pads are at the ends"
@@ -403,8 +405,8 @@ def _given(e: Evidence, y: Tensor) -> Iterator[Finding]:
         others = t[:, [i for i in range(t.shape[1]) if i != best]]
         alone = shares[best] > 0.85 and 4*t.shape[1] < len(t) and (rest := _linear(others, y.flatten().double())) < 0.6*shares[best]
         if alone or shares[best] > 0.95: yield finding('D14', f'column {best} of {name}',
-            f'{percent(shares[best])} of its spread goes with the target' + (f', and all others tell {percent(max(rest, 0.))} of it' if alone else ''),
-            'at most 95%, or others that tell as much', level='warning' if alone or shares[best] > (0.99 if e.kind == 'numbers' else 0.96) else 'note')
+            f'{percent(shares[best])} of its variance goes with the target' + (f', and all other columns explain {percent(max(rest, 0.))} of the target' if alone else ''),
+            'at most 95%, or other columns that explain as much', level='warning' if alone or shares[best] > (0.99 if e.kind == 'numbers' else 0.96) else 'note')
         elif e.kind != 'numbers' and t.shape[1] <= 200 and y.unique().numel() <= 20:
             pure = {i: _purity(column, y.flatten()) for i, column in enumerate(t.T) if len(column.unique()) > len(column)/2 and _is_even(column)}
             if pure and max(pure.values()) > 0.95: yield finding('D14.order', f'column {max(pure, key=pure.__getitem__)} of {name}',

@@ -179,7 +179,7 @@ def turned_targets(e: Evidence) -> Iterator[Finding]:
     told = {name: _share_told(features, other, other != skipped) for name, other in _alternatives(y).items() if name not in meant}
     best = max(told, key=told.__getitem__)
     if told[best] > max(0.1, 2*own, own + 0.1): yield finding('T3.turned',
-        'the targets', f'inputs tell {percent(max(own, 0.))} of them, and {percent(told[best])} if they are {best}', 'targets of their own places')
+        'the targets', f'inputs explain {percent(max(own, 0.))} of them, and {percent(told[best])} if they are {best}', 'targets of their own places')
 
 # %% ../../nbs/insight/place_faults.ipynb #b044096c
 PLACE_CHECKS = ignored_places, cut_off, unlabelled_places, misplaced, reshaped_scores, turned_targets

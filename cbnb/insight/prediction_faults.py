@@ -100,7 +100,7 @@ def too_sure(found: Predictions) -> Iterator[Finding]:
     right = said == y
     if (error := calibration(right, top).error) > 0.1: yield finding(
         'A6', f'{len(y):,} items', f'mean probability {percent(top.mean())}, and {percent(right.float().mean())} are right (calibration error {number(error)})',
-        'a calibration error below 0.1', sure='sure' if top.mean() > right.float().mean() else 'unsure', temperature=f'{temperature(p, y):.2g}')
+        'a calibration error below 0.1', high='high' if top.mean() > right.float().mean() else 'low', temperature=f'{temperature(p, y):.2g}')
 
 # %% ../../nbs/insight/prediction_faults.ipynb #fd41fde5
 def suspect_items(

@@ -325,7 +325,7 @@ def carries_over(e: Evidence) -> Iterator[Finding]:
     mine, theirs = (part - part.mean(0) for part in (y[:n], y[n:]))
     if not mine.any() or not theirs.any(): return
     (own, across), valid = _known(of[:n], [mine], (of[n:], theirs)), _known(of[n:], [theirs])[0]
-    shares = f'inputs tell {percent(max(own, 0))} of the targets in training, {percent(max(valid, 0))} in validation'
+    shares = f'inputs explain {percent(max(own, 0))} of the targets in training, {percent(max(valid, 0))} in validation'
     if own > 0.15 and across < 0.5*own: yield finding('D17.relation' if _is_random(e.learn.dls.train) else 'D15.relation',
         'validation', f'{shares}, and {percent(max(across, 0))} from one set to the other', 'about the same')
     elif valid > 0.2 and own < 0.55*valid and _is_random(e.learn.dls.train): yield finding('D17.relation', 'inputs', shares, 'about the same')
@@ -349,8 +349,8 @@ def follows(e: Evidence) -> Iterator[Finding]:
         if len(other) != n: break
         told = _known(of, [_numbers(other, classes)])[0]
         if told > 0.1 and told > max(chance) + 6*pstdev(chance):
-            yield finding('T3.shifted', 'the targets', f'inputs tell {100*max(own, 0.):.0f}% of them, and {100*told:.0f}% of those of the '
-                + ('item before' if step < 0 else 'next item'), 'inputs that tell the target of their own item')
+            yield finding('T3.shifted', 'the targets', f'inputs explain {100*max(own, 0.):.0f}% of them, and {100*told:.0f}% of those of the '
+                + ('item before' if step < 0 else 'next item'), 'inputs that explain the target of their own item')
             return
     yield from _untold(e)
 

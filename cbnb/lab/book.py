@@ -491,10 +491,10 @@ def __getitem__(self: LabBook,
 ) -> LabRun:
     "Return a run"
     try: number = operator.index(number)
-    except TypeError: raise TypeError(f'lab[{number!r}]: pass the number of a run, as lab shows it, or -1 for the latest. lab.runs is the list of all runs') from None
+    except TypeError: raise TypeError(f'lab[{number!r}]: pass the number of a run, which the table of the lab book shows, or -1 for the latest run') from None
     found = [] if number == 0 or abs(number) >= 2**63 else self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)
     if found: return found[0]
-    raise KeyError(f'the lab book {self.folder} has no run {number}: it has {plural(len(self), "run")}, see lab.runs')
+    raise KeyError(f'there is no run {number} in the lab book {str(self.folder)!r}: choose one of its {plural(len(self), "run")} from lab.runs')
 
 # %% ../../nbs/lab/book.ipynb #e5eb4c90
 @patch
@@ -531,13 +531,13 @@ def best(self: LabBook, metric: str = 'valid_loss') -> LabRun:
     Returns:
         the run with the best value
     Raises:
-        ValueError: no run of the lab book has a value of {metric}: ...
+        ValueError: no run of the lab book has a finite value of {metric}
     """
     runs = self.runs
     found = [(value, run) for run in runs if metric in run.summary['values'] and (value := run.best(metric)) is not None]
     if found: return (min if lower_is_better(metric) else max)(found, key=lambda pair: pair[0])[1]
     there = list(dict.fromkeys(name for run in runs for name in run.summary['values']))
-    raise ValueError(f'no run of the lab book has a value of {metric!r}: {columns_hint(metric, there) if there else "the runs have no values yet"}')
+    raise ValueError(f'no run of the lab book has a finite value of {metric!r}' + ('' if metric in there else f': {columns_hint(metric, there)}' if there else ': the runs have no values yet'))
 
 # %% ../../nbs/lab/book.ipynb #49ca51a3
 def _rows(runs: Iterable[LabRun]) -> list[dict[str, Any]]:

@@ -58,13 +58,14 @@ def sweep(self: Learner, space: Mapping[str, Any], n_epoch: Any = None, n: int |
         the runs, with `.best`
     Raises:
         RuntimeError: this learner is running (...): call sweep between fits
-        ValueError: sweep needs a number of epochs: pass n_epoch, as learn.sweep(dict(lr=[...]), 5), or list values of it
+        ValueError: sweep needs a number of epochs: pass n_epoch, as in learn.sweep(dict(lr=[...]), 5), or list values of
+            n_epoch among the settings
         ValueError: engine={engine} should be 'optuna', or None for combinations in random order
     """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): call sweep between fits')
     chosen, train = Space(space), getattr(type(self), method)
     made, fitted = _shares(chosen, make, train)
-    if n_epoch is None and 'n_epoch' not in fitted: raise ValueError('sweep needs a number of epochs: pass n_epoch, as learn.sweep(dict(lr=[...]), 5), or list values of it')
+    if n_epoch is None and 'n_epoch' not in fitted: raise ValueError('sweep needs a number of epochs: pass n_epoch, as in learn.sweep(dict(lr=[...]), 5), or list values of n_epoch among the settings')
     if engine not in (None, 'optuna'): raise ValueError(f"engine={engine!r} should be 'optuna', or None for combinations in random order")
     n = None if n is None else as_count(n, 'n', 1)
     rule: Any = OptunaStudy(chosen, n, seed, prune) if engine else Grid(chosen, n, seed, bool(prune))

@@ -69,7 +69,7 @@ class Space:
         elif not values: raise ValueError(f'{name}=[] has no values: list at least one')
         elif len({str(word_of(v)) for v in values}) < len(values): raise ValueError(
             f'{name} has several values that the table would show as {str(word_of(values[0]))!r}: pass different strings '
-            'instead, and choose the value by its string in the function for make')
+            'instead, and let the function that you pass as make turn each string into its value')
 
     def grid(self) -> list[dict[str, Any]] | None:
         "Return all combinations. None: there is a range"
@@ -267,7 +267,7 @@ class Sweep:
             ValueError: no run of the sweep has finished with a finite {monitor}, so there is no best run: ...
         """
         if (i := self.best_number) is not None: return dict(self.points[i])
-        lower = '. Try lower rates' if any(row['status'] in ('done', 'pruned') for row in self.rows) else ''
+        lower = '. Try lower learning rates' if any(row['status'] in ('done', 'pruned') for row in self.rows) else ''
         raise ValueError(f'no run of the sweep has finished with a finite {self.monitor}, so there is no best run: {self._words() + lower}')
 
     @property

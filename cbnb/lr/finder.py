@@ -421,7 +421,7 @@ def ask_rules(lrs: Sequence[float], losses: Sequence[float], num_it: int,
     asked = Asked({}, {}, {})
     for name, rule in zip(distinct(map(name_of, rules)), rules):
         try:
-            if len(ys) < 2: raise ValueError(f'{len(losses)} losses are too few for a rule: raise num_it')
+            if len(ys) < 2: raise ValueError(f'{len(losses)} losses are too few for a suggestion: raise num_it')
             if doubt and rule in RULES.values(): raise ValueError('the loss does not fall by more than noise')
             lr, (x, y) = rule(xs, ys, num_it)
             asked.suggestions[name], asked.points[name] = _plain(lr), (_plain(x), _plain(y))
@@ -652,10 +652,10 @@ class LRFind:
         Args:
             lr: rate of the last group: a number, or the name of a rule with a suggestion
         Raises:
-            ValueError: the rule {lr} suggested no rate: the rules with a rate are ...
+            ValueError: the rule {lr} suggested no learning rate:
         """
         if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
-            f"the rule {lr!r} suggested no rate: the rules with a rate are {', '.join(self.suggestions) or 'none'}")
+            f"the rule {lr!r} suggested no learning rate: " + (f"choose one of the rules that did, {', '.join(self.suggestions)}" if self.suggestions else 'pass a number'))
         self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
 
     @property
@@ -688,7 +688,7 @@ class LRFind:
     def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
 
     def _given(self) -> list[float]:
-        if self.lr is None: raise ValueError(f'lr_find made no suggestion, so pass a rate as a number: {self.reason}')
+        if self.lr is None: raise ValueError(f'lr_find recommended no learning rate: {self.reason}. Pass a number instead')
         return list(self.suggestions.values())
 
     def __iter__(self) -> Iterator[float]: return iter(self._given())

@@ -14,8 +14,8 @@ from cbnb.insight.findings import Finding, Findings
 bars = Figure('bars', 'Gradient norm by layer', tuple('024'), ((1e-6, 1e-3, 2.),), (0,))
 lines = Figure('lines', 'Loss by epoch', ('training', 'validation'), ((3., 1., 0.5), (3., 2., 2.5)), (1,), (0, 1, 2), 'epoch')
 sure = Figure('calibration', 'Right by probability', ('right', 'calibrated'), ((0.55, 0.95), (0.5, 0.6)))
-fix = 'cbs=SaveModel() keeps the best epoch; then more data, wd, or a smaller model'
-found = [Finding(code, level, 'the layer', 'gradient 1e-6', 'more', 'the first layers hardly learn', fix, figure)
+fix = 'keep the best epoch with cbs=SaveModel(), then try more data, weight decay (wd=), or a smaller model'
+found = [Finding(code, level, 'the layer', 'gradient 1e-6', 'more', 'with such small gradients, the first layers hardly learn', fix, figure)
          for code, level, figure in (('M16', 'error', bars), ('A1', 'warning', lines), ('A6', 'note', sure), ('D20', 'note', None))]
 """
 

@@ -913,9 +913,9 @@ class NoScheduler:
         (
             lambda: cbnb.TorchScheduler(torch_schedulers.StepLR(torch.optim.SGD(Line().parameters()), 1)),
             TypeError,
-            "makes the scheduler, not a StepLR",
+            "returns the scheduler, not a StepLR",
         ),
-        (lambda: cbnb.TorchScheduler("StepLR"), TypeError, "makes the scheduler, not a str"),
+        (lambda: cbnb.TorchScheduler("StepLR"), TypeError, "returns the scheduler, not a str"),
         (lambda: cbnb.TorchScheduler(torch_schedulers.StepLR, "step"), ValueError, "every='step' should be"),
     ],
 )
@@ -942,11 +942,11 @@ def test_the_least_and_the_greatest_settings_are_allowed():
     "make, error, words",
     [
         (lambda: cbnb.TorchScheduler(NoScheduler), TypeError, "which has no method step"),
-        (lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau), ValueError, "needs a column to watch"),
+        (lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau), ValueError, "needs a value to watch"),
         (
             lambda: cbnb.TorchScheduler(lambda opt: torch_schedulers.StepLR(opt, 1), monitor="valid_loss"),
             ValueError,
-            "StepLR does not watch a column",
+            "StepLR does not watch a value",
         ),
         (
             lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau, monitor="valid_los"),

@@ -110,7 +110,7 @@ def test_metrics_see_the_targets_with_the_greater_share_and_the_step_result(lam,
 
 def test_batches_without_targets_teach_nothing_and_are_no_error():
     learn = line_learner(dls=cbnb.DataLoaders([(torch.ones(4),)] * 2, device="cpu"))
-    with pytest.warns(UserWarning, match="had no targets, so nothing was learnt"):
+    with pytest.warns(UserWarning, match="had no targets, so nothing was learned"):
         learn.fit(1, cbs=cbnb.MixUp)
     assert ab(learn) == (0, 0)
 

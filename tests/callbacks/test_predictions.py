@@ -512,10 +512,10 @@ def test_predict_refuses_a_batch(loader):
     for several in (PLANE[:3][0], PLANE[:1][0], (PLANE[:3][0],)):
         with pytest.raises(
             ValueError,
-            match=r"takes one item, .* has shape \(3,\),.* got shape \((3|1), 3\)\. To predict several items, call learn.get_preds",
+            match=r"takes one item, .* has the shape \(3,\),.* got the shape \((3|1), 3\)\. To predict several items, call learn.get_preds",
         ):
             learn.predict(several)
-    with pytest.raises(ValueError, match=r"shape \(3,\),.* got shape \(\)"):
+    with pytest.raises(ValueError, match=r"shape \(3,\),.* got the shape \(\)"):
         learn.predict(1.0)
 
 
@@ -527,7 +527,7 @@ def test_predict_refuses_several_by_name():
     batch = dict(u=torch.ones(4, 3), v=torch.ones(4, 3), y=torch.ones(4, 1))
     learn = line_learner(dls=cbnb.DataLoaders([batch], targets="y", device="cpu"), model=Two())
     assert learn.predict(dict(v=torch.ones(3), u=torch.ones(3)))[0] == 3
-    with pytest.raises(ValueError, match=r"input 'v' has shape \(3,\),.* got shape \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"input 'v' has the shape \(3,\),.* got the shape \(2, 3\)"):
         learn.predict(dict(u=torch.ones(3), v=torch.ones(2, 3)))
 
 
@@ -1002,7 +1002,7 @@ def test_what_predict_returns():
     assert decision.shape == () and decision == probabilities.argmax() and probabilities.sum() == pytest.approx(1)
     given, again, _ = learn.predict(item, with_input=True)
     assert given is item and again == decision
-    with pytest.raises(ValueError, match=r"the input has shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"the input has the shape \(3,\)"):
         learn.predict(torch.zeros(2, 3))
 
 
@@ -1185,5 +1185,5 @@ def test_new_items_of_a_dict_need_no_label():
     with pytest.raises(ValueError, match="this loader has none"):
         learn.get_preds(dl=dls.test_dl(Rows(False)), with_loss=True)
     learn.dls = cbnb.DataLoaders.from_datasets(Rows(False), bs=4, targets="label", device="cpu")
-    with pytest.raises(KeyError, match="no target 'label'"):
+    with pytest.raises(KeyError, match="no entry 'label'"):
         learn.fit(1)

@@ -148,9 +148,10 @@ def test_names_are_checked_before_the_first_batch(cls):
         assert ab(learn) == before and not learn.recorder.history.runs
         return str(e.value)
 
-    for monitor in ("vaild_loss", "time", "epoch"):
-        assert "the choices are train_loss, valid_loss, mae" in refused(line_learner(metrics=mae), monitor)
-    assert "no validation loader" in refused(line_learner(valid=False), "valid_loss")
+    assert "the choices are train_loss, valid_loss, mae" in refused(line_learner(metrics=mae), "vaild_loss")
+    for monitor in ("time", "epoch"):
+        assert "watch train_loss, valid_loss or mae" in refused(line_learner(metrics=mae), monitor)
+    assert "no validation data" in refused(line_learner(valid=False), "valid_loss")
     alone = line_learner(cbs=cbnb.Recorder(valid_metrics=False))
     assert "valid_metrics=False" in refused(alone, "valid_loss")
     with pytest.raises(ValueError, match="call learn.add_cb.Recorder"):
@@ -938,7 +939,7 @@ def test_stopped_and_restored_in_one_fit_is_forgotten_in_the_next():
     assert stop.stopped_epoch == 1 and stop._weights is None  # a copy of the weights is large
     learn.forced.losses = [NAN, 1]
     weights = Weights()
-    with pytest.warns(UserWarning, match="valid_loss has not improved in this fit: the weights are those of its end") as warned:
+    with pytest.warns(UserWarning, match="valid_loss has not improved in this fit: the weights stay as they are at its end") as warned:
         fit(learn, 1, cbs=[stop, weights, cbnb.Callback(before_epoch=lambda self: seen.append(stop.stopped_epoch))])
     assert seen == [None] and ab(learn) == weights.seen[0] and warned[0].filename == __file__
     plain = cbnb.EarlyStopping()

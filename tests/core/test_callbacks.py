@@ -494,7 +494,7 @@ def test_names_that_the_learner_needs_are_refused(class_name):
     fit, model = learn.fit, learn.model
     cls = type(class_name, (cbnb.Callback,), {})
     for add in (lambda: learn.add_cb(cls), lambda: learn.fit(1, cbs=cls()), lambda: line_learner(cbs=cls)):
-        with pytest.raises(ValueError, match=rf"{class_name}.*is an attribute of each learner.*rename"):
+        with pytest.raises(ValueError, match=rf"{class_name}.*every learner already has: rename"):
             add()
     assert learn.fit == fit and learn.model is model and len(learn.cbs) == 2
 
@@ -503,7 +503,7 @@ def test_an_instance_on_two_learners_belongs_to_the_last():
     """D17: it stayed in both lists; then the first lost it without a word."""
     cb = Keeper()
     one = line_learner(cbs=cb)
-    with pytest.warns(UserWarning, match=r"Keeper was on another learner.*make a new one for each") as warned:
+    with pytest.warns(UserWarning, match=r"Keeper was a callback of another learner.*create one for each") as warned:
         two = line_learner(cbs=cb)
     assert len(warned) == 1
     assert cb not in one.cbs and cb in two.cbs and cb.learn is two and not hasattr(one, "keeper")
@@ -511,9 +511,11 @@ def test_an_instance_on_two_learners_belongs_to_the_last():
 
 @pytest.mark.parametrize("wrong", [3, "Recorder", nn.Linear, object(), lambda self: None])
 def test_what_is_no_callback(wrong):
-    with pytest.raises(TypeError, match="is not a callback.*instance or a subclass of Callback"):
+    with pytest.raises(
+        TypeError, match="is not a callback.*instance or a subclass of Callback|function, not a callback.*Callback.after_batch=f"
+    ):
         line_learner().add_cb(wrong)
-    with pytest.raises(TypeError, match="is not a callback"):
+    with pytest.raises(TypeError, match="not a callback"):
         line_learner(cbs=[wrong])
 
 
@@ -746,7 +748,7 @@ def test_the_callbacks_of_a_learner_can_be_filtered_and_sorted():
 
 def test_an_event_with_an_argument_is_refused_when_the_class_is_made():
     """It failed in the first fit: missing 1 required positional argument: 'learn'."""
-    words = r"Old.before_fit\(self, learn\): an event is called without arguments. Remove learn; the learner is self.learn"
+    words = r"Old.before_fit\(self, learn\) would fail, because events are called without arguments: remove learn, and read the learner from self.learn"
     with pytest.raises(TypeError, match=words):
 
         class Old(cbnb.Callback):
@@ -773,7 +775,7 @@ def test_a_callback_that_is_lent_for_a_fit_leaves_its_learner_with_a_warning():
     """`a` lost its callback without a word."""
     clip = cbnb.GradientClip(1.0)
     a = line_learner(cbs=clip)
-    with pytest.warns(UserWarning, match="GradientClip was on another learner") as warned:
+    with pytest.warns(UserWarning, match="GradientClip was a callback of another learner") as warned:
         line_learner().fit(1, cbs=clip)
     assert warned[0].filename == __file__ and clip not in a.cbs
     with warnings.catch_warnings():
@@ -873,11 +875,11 @@ def test_the_known_name_that_is_most_like_another():
     [
         ("epochs", ["n_epoch", "lr"], "did you mean n_epoch=?"),
         ("max_lr", ["end_lr", "lr"], "did you mean lr=?"),
-        ("device", ["lr"], "pass it to the loaders, as DataLoaders(train, valid, device=...)"),
+        ("device", ["lr"], "pass it to the loaders, as in DataLoaders(train, valid, device=...)"),
         ("device", ["device_", "device"], "did you mean device=?"),
-        ("validation_data", ["lr"], "pass it to the loaders, as DataLoaders(train, valid)"),
+        ("validation_data", ["lr"], "pass it to the loaders, as in DataLoaders(train, valid)"),
         ("patience", ["lr"], "add the callback EarlyStopping"),
-        ("callback_fns", ["cbs"], "pass its classes and partials as cbs="),
+        ("callback_fns", ["cbs"], "pass the classes and partials as cbs="),
         ("optimizer", ["opt_func", "optimized"], "did you mean opt_func=?"),
         ("momentums", ["lr", "momentum"], "did you mean momentum=?"),
         ("zzz", ["lr", "wd"], "its arguments are lr, wd"),

@@ -543,7 +543,7 @@ def test_dataclasses_are_split_by_field_names():
     learn.fit(1)
     u, v, y, _ = items()
     assert learn.validate() == [pytest.approx(nn.functional.mse_loss(learn.model(u, v), y).item())]
-    with pytest.raises(KeyError, match="the batch has no target 'labl'. It has u, v, label"):
+    with pytest.raises(KeyError, match="the batch has no entry 'labl' for the target. Its entries are u, v, label"):
         split_batch(batches[0], targets=("labl",))
 
 
@@ -799,9 +799,9 @@ def test_inputs_and_targets():
     assert split_batch(Couple(1, 2), targets=("b",)) == (dict(a=1), (2,)) and split_batch(T, targets=("data",)) == ((T,), ())
     moves = Moves(y=1)
     assert split_batch(moves, targets=("y",)) == ((moves,), (1,))
-    with pytest.raises(KeyError, match="no target 'z': a Moves has no attribute of this name"):
+    with pytest.raises(KeyError, match="a Moves, has no attribute 'z' for the target"):
         split_batch(moves, targets=("y", "z"))
-    with pytest.raises(KeyError, match="no target 'z'. It has a, b"):
+    with pytest.raises(KeyError, match="no entry 'z' for the target. Its entries are a, b"):
         split_batch(dict(a=1, b=2), targets=("a", "z"))
     assert on_cpu([(1, 2)]).split([1, 2]) == ((1,), (2,)) and on_cpu([(1, 2)], n_inp=2).split((1, 2)) == ((1, 2), ())
 
@@ -1100,9 +1100,9 @@ def test_what_is_a_loader_and_how_many_batches_it_has():
     assert as_loader(both) is both and as_loader([1]) == [1]
     for wrong, words in [
         (iter([1]), "can be iterated only once"),
-        (3, "a int is not a data loader"),
+        (3, "an int is not a data loader"),
         (SET, "a TensorDataset is a dataset"),
-        (T, "a Tensor holds items"),
+        (T, "a Tensor is not a loader of batches"),
     ]:
         with pytest.raises(TypeError, match=words):
             as_loader(wrong)

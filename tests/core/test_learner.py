@@ -235,7 +235,7 @@ def test_loss_parts_and_predictions_are_told_apart(out, needs_loss, loss, parts,
 
 def test_several_numbers_without_a_loss_are_refused_with_the_fix():
     for out in (dict(policy=N, value=N), dict(a=1, b=2, pred=P)):
-        with pytest.raises(TypeError, match='but no entry "loss": add the number to train, such as dict.loss=total'):
+        with pytest.raises(TypeError, match='but no entry "loss": return the total to train with as "loss", as in dict.loss=total'):
             split_result(out, needs_loss=True)
 
 
@@ -443,7 +443,7 @@ def test_a_default_callback_that_is_given_is_not_doubled():
 def test_an_opt_func_that_a_step_leaves_no_use_for_is_told():
     model = Line()
     step = cbnb.TrainStep(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.warns(UserWarning, match="opt_func is not used, because train_step has an optimizer of its own"):
+    with pytest.warns(UserWarning, match="opt_func is not used, because train_step has its own optimizer"):
         line_learner(model=model, train_step=step, lr=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -646,7 +646,7 @@ def test_a_first_batch_that_teaches_nothing_says_so_at_once():
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         learn.fit(1, cbs=cbnb.Callback(after_batch=lambda cb: seen.append(len(warned))))
-    assert seen == [0, 1] and "the first batch had no targets, so nothing was learnt from it" in str(warned[0].message)
+    assert seen == [0, 1] and "the first batch had no targets, so nothing was learned from it" in str(warned[0].message)
 
 
 class _OwnLoss(cbnb.Step):
@@ -722,7 +722,7 @@ def test_a_switched_off_callback_is_on_again_after_the_run_and_not_after_one_wit
 
 def test_a_second_run_is_refused_where_it_would_train_and_named():
     learn = line_learner()
-    with pytest.raises(RuntimeError, match=r"already running \(epoch 0, training batch 0\): it cannot start another fit"):
+    with pytest.raises(RuntimeError, match=r"already running \(epoch 0, training batch 0\), and cannot start another fit"):
         learn.fit(1, cbs=cbnb.Callback(after_batch=lambda cb: cb.learn.fit(1)))
 
 

@@ -380,7 +380,7 @@ def test_a_partial_of_scikit_learn_is_computed_over_all_items():
 
 def test_what_scikit_learn_makes_of_its_functions_is_refused():
     """A scorer is called with an estimator; `AvgMetric` would give the targets second."""
-    with pytest.raises(TypeError, match="is called with an estimator, not with targets"):
+    with pytest.raises(TypeError, match="takes an estimator, not targets"):
         classifier(sklearn.metrics.make_scorer(f1_score, average="macro"))
     with pytest.raises(TypeError, match=r"use SklearnMetric\(f1_score\)"):
         cbnb.AvgMetric(functools.partial(f1_score, average="macro"))
@@ -667,7 +667,7 @@ def test_an_object_can_be_called_as_scikit_learn_calls():
 
     scores, y = torch.eye(3), torch.tensor([0, 1, 1])
     assert cbnb.SklearnMetric(Share(), name="share")(scores, y) == pytest.approx(2 / 3)
-    with pytest.raises(ValueError, match="has no name"):
+    with pytest.raises(ValueError, match="has no __name__"):
         cbnb.SklearnMetric(Share())
 
 
@@ -908,7 +908,7 @@ def test_alone_numbers_are_passed_on_as_they_are():
     [
         (None, "returned None, but it should return one number: does it lack a `return`?"),
         (torch.zeros(2, 3), "returned a tensor of shape (2, 3), but it should return one number: take a mean, or use AccumMetric"),
-        (np.zeros(2), "returned a ndarray of shape (2,),"),
+        (np.zeros(2), "returned an ndarray of shape (2,),"),
         ("words", "returned 'words',"),
         ({"a": 1, "b": 2}, "returned a dict with 'a', 'b',"),
         ([1, 2.5], "returned [1, 2.5],"),

@@ -331,7 +331,11 @@ def test_what_is_a_number(value):
         (True, TypeError, "rate=True is not a number"),
         (torch.ones(2), TypeError, "is not a number"),
         (np.ones(1), TypeError, "is not a number"),
-        (SimpleNamespace(lr=None, reason="too few points"), ValueError, "lr_find recommends no rate, so pass a number: too few points"),
+        (
+            SimpleNamespace(lr=None, reason="too few points"),
+            ValueError,
+            "lr_find recommended no learning rate: too few points. Pass a number instead",
+        ),
         (SimpleNamespace(lr=0.5), TypeError, "is not a number"),
     ],
 )
@@ -366,8 +370,8 @@ def test_rates_are_spread_over_groups(lr, n, rates):
         ([0.1, 0.2], 1, ValueError, "lr has 2 values, but the optimizer has 1 parameter group: "),
         ([0.1], 2, ValueError, "lr has 1 values, but the optimizer has 2 parameter groups: "),
         ("0.1", 3, TypeError, "leave out the quotes"),
-        (slice(1, 2, 3), 2, ValueError, r"pass slice\(hi\) or slice\(lo, hi\)"),
-        (slice(1, None), 2, ValueError, r"pass slice\(hi\) or slice\(lo, hi\)"),
+        (slice(1, 2, 3), 2, ValueError, r"should be slice\(highest\) or slice\(lowest, highest\)"),
+        (slice(1, None), 2, ValueError, r"should be slice\(highest\) or slice\(lowest, highest\)"),
         (slice(0, 1), 2, ValueError, "both ends above 0"),
         (slice(1, 0), 2, ValueError, "both ends above 0"),
     ],

@@ -106,7 +106,7 @@ def test_several_numbers_and_no_loss_name_the_fix(out):
         return dict(policy=torch.tensor(1.0), reward=torch.tensor(2.0))
 
     learn = line_learner(**{"train_step" if out == "dict" else "loss_func": both})
-    with pytest.raises(TypeError, match="policy, reward, but no entry .loss.: add the number to train"):
+    with pytest.raises(TypeError, match="'policy', 'reward', but no entry .loss.: return the total to train with"):
         learn.fit(1)
 
 

@@ -323,7 +323,7 @@ def test_a_cycle_without_a_rate_after_a_sweep_without_a_suggestion_says_what_it_
         warnings.simplefilter("always")
         learn.fit_one_cycle(1, lr_max)
     assert [str(w.message) for w in seen] == [
-        "lr_find made no suggestion, so lr_max is learn.lr=0.1. To choose another rate, pass lr_max"
+        "lr_find recommended no learning rate, so lr_max is learn.lr=0.1: to use another one, pass lr_max"
     ] * warns
 
 

@@ -1727,7 +1727,7 @@ class Mine(v1.LearnerCallback):
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: line_learner(callback_fns=[Mine]), r"Learner has no argument 'callback_fns': pass its classes and partials as cbs="),
+        (lambda: line_learner(callback_fns=[Mine]), r"Learner has no argument 'callback_fns': pass the classes and partials as cbs="),
         (lambda: line_learner(callbacks=[Mine]), "did you mean cbs="),
         (lambda: line_learner().fit(1, callbacks=[Mine]), "did you mean cbs="),
         (lambda: line_learner().fit_one_cycle(1, max_lr=0.1), "did you mean lr_max="),
@@ -1829,7 +1829,7 @@ def test_values_without_a_column_are_an_error():
         def on_epoch_end(self, **kwargs):
             self.learn.recorder.add_metrics([1])
 
-    with pytest.raises(ValueError, match=r"add_metrics\(\[1\]\): the table has no column for it; call recorder.add_metric_names"):
+    with pytest.raises(ValueError, match=r"add_metrics\(\[1\]\): the table has no column for this value: call recorder.add_metric_names"):
         fitted(NoColumn)
 
 

@@ -163,7 +163,7 @@ def test_each_run_has_a_name_of_its_own():
 
 @pytest.mark.parametrize("source", [3, "learn", SimpleNamespace(recorder=None), nn.Linear(1, 1)])
 def test_other_things_have_no_runs(source):
-    with pytest.raises(TypeError, match="has no recorded runs: pass learners with a recorder"):
+    with pytest.raises(TypeError, match="has no recorded runs: pass learners"):
         compare(source)
 
 

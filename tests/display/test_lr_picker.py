@@ -131,7 +131,7 @@ def test_own_rules():
     picker.rules["far"].click()
     assert picker.lr == 1e4 and "outside of the sweep" in picker.chart.value
     assert picker.rules["negative"].disabled and "no learning rate" in picker.rules["negative"].tooltip
-    with pytest.raises(ValueError, match="the rule 'negative' suggested no rate: the rules with a rate are"):
+    with pytest.raises(ValueError, match="the rule 'negative' suggested no learning rate: choose one of the rules that did,"):
         picker.choose("negative")
 
 
@@ -440,9 +440,9 @@ def test_plot_gives_the_picker_when_asked():
     assert found.plot() is None and found.plot(widget=False) is None
     axes = found.fig.axes[0]
     assert found.plot(ax=axes) is axes
-    with pytest.raises(ValueError, match="widget=True makes a widget"):
+    with pytest.raises(ValueError, match="widget=True shows a widget"):
         found.plot(widget=True, ax=axes)
-    with pytest.raises(ValueError, match="widget=True makes a widget"):
+    with pytest.raises(ValueError, match="widget=True shows a widget"):
         found.plot(widget=True, return_fig=True)
     with display_as("widgets"):  # no notebook, so nothing is shown
         assert found.plot() is None

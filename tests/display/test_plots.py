@@ -142,7 +142,7 @@ def test_where_a_chart_takes_the_place_of_a_figure(widget, return_fig, ax, mode,
 
 @pytest.mark.parametrize("return_fig, ax", [(True, None), (None, "axes"), (True, "axes")])
 def test_a_chart_where_a_figure_is_wanted_is_refused(return_fig, ax):
-    with pytest.raises(ValueError, match="widget=True makes a widget, but return_fig and ax make a figure"):
+    with pytest.raises(ValueError, match="widget=True shows a widget, but return_fig and ax ask for a figure"):
         figures.answers_mouse(True, return_fig, ax)
 
 
@@ -152,7 +152,7 @@ def test_a_figure_where_one_is_wanted():
     assert isinstance(learn.recorder.plot_losses(return_fig=True), Figure)
     own = Figure().subplots()
     assert learn.recorder.plot_losses(ax=own) is own
-    with pytest.raises(ValueError, match="widget=True makes a widget"):
+    with pytest.raises(ValueError, match="widget=True shows a widget"):
         learn.recorder.plot_lr(widget=True, return_fig=True)
 
 

@@ -202,7 +202,7 @@ def test_what_cannot_be_planned():
     learn = line_learner(n=4)
     with pytest.raises(ValueError, match="method='fit_two_cycles'"):
         learn.plot_schedule(2, method="fit_two_cycles")
-    with pytest.raises(ValueError, match="has started no fit"):
+    with pytest.raises(ValueError, match="started no fit"):
         learn.plot_schedule(method="unfreeze")
     with pytest.raises(TypeError, match="n_epoch"):
         learn.plot_schedule()
@@ -349,5 +349,5 @@ def test_a_figure_if_one_is_asked_for():
     assert OneCycle(0.1).plot(widget=False) is None
     axes = OneCycle(0.1).plot(return_fig=True).axes[0]
     assert OneCycle(0.1).plot(ax=axes) is axes
-    with pytest.raises(ValueError, match="widget=True makes a widget"):
+    with pytest.raises(ValueError, match="widget=True shows a widget"):
         OneCycle(0.1).plot(widget=True, return_fig=True)

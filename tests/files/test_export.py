@@ -146,13 +146,13 @@ def test_from_a_program_to_another_process(tmp_path):
         def forward(self, x):
             return self.layer(x)
 
-    with pytest.raises(ValueError, match=r"has the weights of a Net, but not the code that makes this model: pass a model.*model=make_net"):
+    with pytest.raises(ValueError, match=r"has the weights of a Net, but not the code of this model: pass a model.*model=make_net"):
         cbnb.load_learner(tmp_path / "a.cbnb")
     loaded = cbnb.load_learner(tmp_path / "a.cbnb", model=Net)
     loaded.remove_cb(cbnb.ProgressCallback)
     assert torch.equal(loaded.get_preds(dl=[torch.ones(8, 3)] * 2)[0], torch.load(tmp_path / "preds"))
     with pytest.raises(
-        ValueError, match=r"this learner has no loss_func, because own_loss was not importable: pass it, as load_learner\(.*loss_func=...\)"
+        ValueError, match=r"this learner has no loss_func, because own_loss was not importable: call load_learner\(.*loss_func=...\)"
     ):
         loaded.validate(dl=[(torch.ones(8, 3), torch.zeros(8).long())])
     loaded = cbnb.load_learner(tmp_path / "a.cbnb", model=Net, loss_func=nn.CrossEntropyLoss())
@@ -181,7 +181,7 @@ def test_what_is_imported_needs_trust(tmp_path):
         """
     done = in_a_process(code, tmp_path)
     lines = done.stdout.splitlines()
-    assert "makes its model with my_module:make_net, and importing that runs code" in lines[0] and "trust=True" in lines[0], done.stderr
+    assert "creates its model with my_module:make_net, and importing that runs code" in lines[0] and "trust=True" in lines[0], done.stderr
     assert lines[1:] == ["False Missing(loss_func)", "True my_loss Linear", "True my_loss Linear"]
 
 
@@ -267,7 +267,7 @@ def test_a_model_that_does_not_fit_is_refused_as_it_was(tmp_path):
     with pytest.raises(ValueError, match="the model does not fit the weights in .*a.cbnb: it lacks"):
         cbnb.load_learner(file, model=wrong)
     assert torch.equal(wrong.weight, before)
-    with pytest.raises(TypeError, match="returned a int, not a model"):
+    with pytest.raises(TypeError, match="returned an int, not a model"):
         cbnb.load_learner(file, model=lambda: 3)
 
 
@@ -293,11 +293,11 @@ def test_parts_that_are_not_loaded_are_named(tmp_path):
         loaded = cbnb.load_learner(file, model=Net, dls=learn.dls)
     said = sorted(str(w.message) for w in seen)
     assert [s.partition(" ")[0] for s in said] == ["metrics", "train_step"] and all(
-        "was not importable: pass it, as load_learner(" in s for s in said
+        "was not importable: call load_learner(" in s for s in said
     )
     assert {w.filename for w in seen} == {__file__}
     with pytest.raises(
-        ValueError, match=r"this learner has no opt_func, because .* was not importable: pass it, as load_learner\(.*opt_func=...\)"
+        ValueError, match=r"this learner has no opt_func, because .* was not importable: call load_learner\(.*opt_func=...\)"
     ):
         loaded.fit(1)
     with warnings.catch_warnings():

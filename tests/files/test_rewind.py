@@ -343,7 +343,7 @@ def test_switched_off_a_fit_leaves_no_point():
     assert len(learn.runs) == 0
     learn.fit(1)
     assert len(learn.runs) == 0
-    with pytest.raises(RuntimeError, match="keep_restore_points = 3 switches them on"):
+    with pytest.raises(RuntimeError, match="set learn.keep_restore_points = 3 before the next fit"):
         learn.rewind()
     assert "switched off" in repr(learn.runs)
     learn.keep_restore_points = 2
@@ -665,7 +665,10 @@ def test_a_model_that_is_too_large_gets_no_point(monkeypatch):
     monkeypatch.setattr(rewind, "free_memory", lambda: 60.0)
     learn.fit(1)
     assert [p.n_bytes for p in learn.runs] == [8, 0]  # 32 bytes would be more than a quarter of 68
-    with pytest.raises(RuntimeError, match=r"fit\(1\) left no restore point: it would take 32 B, .* may take 17 B, 25% of the free memory"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"fit\(1\) cannot be taken back, because it left no restore point: it would take 32 B, .* may take 17 B, 25% of the free memory",
+    ):
         learn.rewind()
     assert repr(learn.runs).splitlines()[2].rstrip().endswith("no point") and learn.n_trained() == 2
     learn.rewind(2)

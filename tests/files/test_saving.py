@@ -97,7 +97,7 @@ def test_strictness(tmp_path):
     before = other.model.weight.clone()
     with pytest.raises(RuntimeError, match="weight"):
         other.load("line")
-    with pytest.warns(UserWarning, match="none of the 2 names"):
+    with pytest.warns(UserWarning, match="none of the 2 weights"):
         other.load("line", strict=False)
     assert torch.equal(before, other.model.weight)
     with pytest.raises(FileNotFoundError, match="nothing.pth"):
@@ -192,7 +192,7 @@ def test_loading_a_learner_needs_trust(tmp_path):
 def test_what_is_no_learner_is_not_loaded_as_one(tmp_path):
     learn = line_learner(path=tmp_path)
     file = learn.save("weights")
-    with pytest.raises(TypeError, match="weights.pth holds a .*, not a learner: .* load weights with learn.load"):
+    with pytest.raises(TypeError, match="weights.pth contains a.*, not a learner: .* load weights with learn.load"):
         cbnb.load_learner(file, trust=True)
 
 
@@ -399,7 +399,7 @@ def test_an_optimizer_that_takes_half_of_a_state_is_as_it_was(slots, tmp_path):
     file, before, state = learn.save("a"), ab(learn), copy.deepcopy(learn.opt.state_dict())
     saved = torch.load(file)
     torch.save({"model": {"a": torch.tensor(7.0), "b": torch.tensor(7.0)}, "opt": saved["opt"] | {"state": slots}}, file)
-    with pytest.raises(ValueError, match="the optimizer's state .*is malformed, so nothing was loaded: .*with_opt=False"):
+    with pytest.raises(ValueError, match="the state of the optimizer .*is malformed, so nothing was loaded: .*with_opt=False"):
         learn.load("a")
     assert ab(learn) == before
     assert learn.opt.state_dict() == state
@@ -420,7 +420,7 @@ def test_a_file_with_something_else_is_refused(tmp_path):
     learn = line_learner(path=tmp_path)
     file = learn.save("a")
     torch.save(torch.ones(3), file)
-    with pytest.raises(ValueError, match="a.pth holds a Tensor, not a model's state"):
+    with pytest.raises(ValueError, match="a.pth contains a Tensor, not the state of a model"):
         learn.load("a")
 
 
@@ -568,7 +568,7 @@ def test_a_file_that_needs_trust_says_what_it_holds(tmp_path):
     learn = line_learner(path=tmp_path)
     file = learn.save("a")
     torch.save({"a": np.float64(1), "b": torch.ones(())}, file)
-    with pytest.raises(pickle.UnpicklingError, match=r"a.pth holds numpy\..*scalar.*torch.load\(.*weights_only=False\)"):
+    with pytest.raises(pickle.UnpicklingError, match=r"a.pth contains numpy\..*scalar.*torch.load\(.*weights_only=False\)"):
         learn.load("a")
 
 
@@ -641,13 +641,15 @@ def test_loading_what_fits_says_how_much_that_was(tmp_path):
     saved = net_learner(tmp_path, net(6, 4))
     saved.save("part", with_opt=False)
     with pytest.warns(
-        UserWarning, match=r"2 of the 2 names in .*part.pth fit the model, which has 4; only in the model: 1.weight, 1.bias"
+        UserWarning,
+        match=r"2 of the 2 weights in .*part.pth have the name of one of the 4 weights of the model: only in the model: 1.weight, 1.bias",
     ) as seen:
         learn.load("part", strict=False)
     assert len(seen) == 1 and seen[0].filename == __file__ and torch.equal(learn.model[0].weight, saved.model[0].weight)
     line_learner(path=tmp_path).save("line")
     with pytest.warns(
-        UserWarning, match="none of the 2 names in .*line.pth fit the model, which has 4, so no weight was loaded; only in the file: a, b"
+        UserWarning,
+        match="none of the 2 weights in .*line.pth have the name of one of the 4 weights of the model, so no weight was loaded: only in the file: a, b",
     ):
         learn.load("line", strict=False)
     learn.save("all")
@@ -994,12 +996,12 @@ def test_names_that_do_not_fit_are_listed_up_to_five(n, rest, tmp_path):
         learn.load("a", strict=False, with_opt=False)
     assert (
         str(seen[0].message)
-        == f"2 of the {n + 2} names in {tmp_path / 'models/a.pth'} fit the model, which has 2; only in the file: {', '.join(names[:5])}{rest}"
+        == f"2 of the {n + 2} weights in {tmp_path / 'models/a.pth'} have the name of one of the 2 weights of the model: only in the file: {', '.join(names[:5])}{rest}"
     )
     torch.save(dict(c=torch.ones(1)), learn.model_file("a"))
     with pytest.warns(
         UserWarning,
-        match="^none of the 1 names in .* fit the model, which has 2, so no weight was loaded; only in the file: c; only in the model: a, b$",
+        match="^none of the 1 weights in .* have the name of one of the 2 weights of the model, so no weight was loaded: only in the file: c; only in the model: a, b$",
     ):
         learn.load("a", strict=False, with_opt=False)
 
@@ -1160,12 +1162,14 @@ def test_a_file_with_another_ending_or_in_another_folder_is_named(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     learn = line_learner(path=".")
     torch.save(learn.model.state_dict(), "plain.pt")
-    with pytest.raises(FileNotFoundError, match=r"plain.pt is outside of this folder: .* load\(Path\('plain.pt'\).absolute\(\)\)"):
+    with pytest.raises(
+        FileNotFoundError, match=r"to load plain.pt, pass its absolute path, as in learn.load\(Path\('plain.pt'\).absolute\(\)\)"
+    ):
         learn.load("plain")
     learn.load(Path("plain.pt").absolute())
     Path("models").mkdir()
     Path("plain.pt").rename("models/plain.pt")
-    with pytest.raises(FileNotFoundError, match=r"To read models.plain.pt, call load\('plain.pt'\)"):
+    with pytest.raises(FileNotFoundError, match=r"to load models.plain.pt, call learn.load\('plain.pt'\)"):
         learn.load("plain")
     learn.load("plain.pt")
 
@@ -1173,7 +1177,7 @@ def test_a_file_with_another_ending_or_in_another_folder_is_named(tmp_path, monk
 def test_weights_are_no_learner_and_say_how_to_load_them(tmp_path):
     learn = line_learner(path=tmp_path)
     file = learn.save("a")
-    with pytest.raises(ValueError, match=r"a.pth holds weights, .* then call learn.load\("):
+    with pytest.raises(ValueError, match=r"a.pth contains weights .* then call learn.load\("):
         cbnb.load_learner(file)
     with pytest.raises(FileNotFoundError):
         cbnb.load_learner(tmp_path / "b.pth")

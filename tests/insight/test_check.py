@@ -641,7 +641,7 @@ def test_a_column_of_nan_is_to_be_left_out_and_not_all_items():
     column, items = X.clone(), X.clone()
     column[:, 2], items[::3, 2] = math.nan, math.nan
     (of_column,) = [f for f in learner(column).check(fast=True) if f.code == "D1"]
-    assert of_column.where == "inputs of all items, columns 2" and "leave these columns out" in of_column.fix
+    assert of_column.where == "inputs of all items, column 2" and "leave these columns out" in of_column.fix
     (of_items,) = [f for f in learner(items).check(fast=True) if f.code == "D1"]
     assert of_items.where.startswith("inputs of items ") and "leave these items out" in of_items.fix
 

@@ -242,7 +242,7 @@ def test_the_note_names_batch_and_place():
         learn.fit(1)
     assert caught.value.__notes__[-2:] == [
         "in epoch 0, training batch 2",
-        "the batch had 4 items: tensor 4x8, tensor 4. Its memory is free again, so you can fit with a smaller batch",
+        "the batch had 4 items: tensor 4x8, tensor 4. Its memory has been freed, so you can fit again with a smaller batch",
     ]
 
 
