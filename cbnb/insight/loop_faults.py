@@ -43,25 +43,28 @@ class LoopCounts:
         self.adds_up: bool | None = None                    # whether a gradient was added to that of an earlier update; None: not known
         self.next, self.ask = LEAST, 2                      # the batch of the next look; that for which something is prepared
         own = [p for p in model.parameters() if p.requires_grad]
-        self.param = own[0] if own else None                # whose gradient is looked at
-        self.weight = next((p for p in own[::-1] if p.ndim > 1), self.param)      # whose values are
+        self.param: nn.Parameter = own[0]                   # whose gradient is looked at
+        self.weight = next((p for p in own[::-1] if p.ndim > 1), own[0])      # whose values are
         self.at_start: Tensor | None = None                 # its values before the first update
-        self.moved = False                                  # whether they have changed
+        # On the device, and read in `look` only: reading at each epoch would wait for the device
+        self.moved: Tensor | bool = False                   # whether its values have changed
+        self.reset: Tensor | bool = False                   # whether an epoch began with those of the start, although they had changed
 
     def look(self, model: nn.Module) -> Iterator[Finding]:
-        "Yield what the shares of the batches show"
+        "Yield what the shares of the batches show. Waits for the device"
         n, self.next = self.n, 2*self.n
         if self.n_eval > n/2 and has_modes(model): yield _of('R13', 'the model', f'in evaluation mode in {self.n_eval} of {n} training batches', 'training mode')
         if self.n_anew > n/2: yield _of('O2.anew', 'learn.opt', f'another optimizer in {self.n_anew} of {n} batches', 'one for the whole fit')
         if self.n_kept > n/2 and self.adds_up is None: self.ask = n
         if self.adds_up: yield _of('R4.sums', 'the gradients', 'those of earlier updates are still there', 'zeros after each update')
+        if self.reset: yield _of('R3.reset', 'the weights', 'an epoch begins with those of the first one', 'those of the epoch before')
         if self.n_lost == n and self.stays(): yield _of('R7.never', 'all parameters', f'no update in {n} batches', 'an update')
         elif n/2 < self.n_lost < n: yield _of('O7.lost', 'the updates', f'{self.n_lost} of {n} batches make none, and their gradients are dropped', 'an update in each batch, or gradients that add up')
 
-    def stays(self) -> bool:
-        "Return whether the weights are those of the start. Waits for the device"
+    def stays(self) -> Tensor | bool:
+        "Return whether the weights are those of the start, as a tensor of the device"
         start = self.at_start
-        return start is not None and start.shape == self.weight.shape and torch.equal(self.weight.detach(), start)
+        return start is not None and start.shape == self.weight.shape and (self.weight.detach() == start).all()
 
 def _of(code: str, where: str, measured: str, expected: str) -> Finding:
     from cbnb.insight.texts import finding        # here: it makes `import cbnb` faster
@@ -78,8 +81,7 @@ def _begins(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
     if not learn.training: return
     c.done, c.planned = 0, 0 if learn.fit_length else learn.n_iter or 0
     if c.at_start is None: c.at_start = c.weight.detach().clone()
-    elif c.moved and c.stays(): yield _of(
-        'R3.reset', 'the weights', f'epoch {learn.epoch} begins with those of the first one', 'those of the epoch before')
+    else: c.reset = c.reset | (c.moved & c.stays())
 
 def _without_gradient(c: LoopCounts, learn: Learner) -> bool:
     "Return whether no parameter has a gradient. If one has, it is looked at from now on"
@@ -126,8 +128,7 @@ def _training(learn: Learner, run: Run, c: LoopCounts, batches: Iterator[Any]) -
         elif c.param.grad is None and (learn.yb or learn.loss is not None) and (c.n_lost or _without_gradient(c, learn)): c.n_lost += 1
         if raw is not None: say(_mixed(learn, raw))
         if c.n >= c.next or hook is not None: say(c.look(model))
-    if c.n >= LEAST: say(c.look(model))
-    c.moved = c.moved or not c.stays()
+    c.moved = c.moved | (c.stays() ^ True)
 
 def _validation(learn: Learner, run: Run, batches: Iterator[Any]) -> Iterator[Any]:
     "Count validation batches in training mode"
@@ -152,7 +153,7 @@ def watch_loop(
     "Count what the batches of a fit do, and add what is wrong to its findings"
     runs = learn.recorded_runs() if learn.purpose == 'fit' and isinstance(learn.model, nn.Module) else []
     if not runs or (run := runs[-1]).status != 'running': return batches
+    if learn.train_step.own_update or not any(p.requires_grad for p in learn.model.parameters()): return batches
     if (c := _counts.get(run)) is None: c = _counts[run] = LoopCounts(learn.model)
-    if c.param is None or learn.train_step.own_update: return batches
     for f in _begins(c, learn): note_finding(run, f, learn.train_iter - 1)
     return _training(learn, run, c, batches) if learn.training else _validation(learn, run, batches)
