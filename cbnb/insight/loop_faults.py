@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 # %% ../../nbs/insight/loop_faults.ipynb #21003e38
+from ..basics.buffers import ScalarBuffer
 from ..basics.nested import map_tensors
 from ..callback import Callback
 from ..callbacks.stopping import ShortEpoch
@@ -46,25 +47,24 @@ class LoopCounts:
         self.param: nn.Parameter = own[0]                   # whose gradient is looked at
         self.weight = next((p for p in own[::-1] if p.ndim > 1), own[0])      # whose values are
         self.at_start: Tensor | None = None                 # its values before the first update
-        # On the device, and read in `look` only: reading at each epoch would wait for the device
-        self.moved: Tensor | bool = False                   # whether its values have changed
-        self.reset: Tensor | bool = False                   # whether an epoch began with those of the start, although they had changed
+        self.moved = torch.zeros((), dtype=torch.bool, device=self.weight.device)      # whether they have changed, on the device
+        self.resets = ScalarBuffer()                        # for each epoch, whether it begins with those of the start although they have changed
 
     def look(self, model: nn.Module) -> Iterator[Finding]:
-        "Yield what the shares of the batches show. Waits for the device"
+        "Yield what the shares of the batches show"
         n, self.next = self.n, 2*self.n
         if self.n_eval > n/2 and has_modes(model): yield _of('R13', 'the model', f'in evaluation mode in {self.n_eval} of {n} training batches', 'training mode')
         if self.n_anew > n/2: yield _of('O2.anew', 'learn.opt', f'another optimizer in {self.n_anew} of {n} batches', 'one for the whole fit')
         if self.n_kept > n/2 and self.adds_up is None: self.ask = n
         if self.adds_up: yield _of('R4.sums', 'the gradients', 'those of earlier updates are still there', 'zeros after each update')
-        if self.reset: yield _of('R3.reset', 'the weights', 'an epoch begins with those of the first one', 'those of the epoch before')
+        if any(self.resets.arrived()): yield _of('R3.reset', 'the weights', 'an epoch begins with those of the first one', 'those of the epoch before')
         if self.n_lost == n and self.stays(): yield _of('R7.never', 'all parameters', f'no update in {n} batches', 'an update')
         elif n/2 < self.n_lost < n: yield _of('O7.lost', 'the updates', f'{self.n_lost} of {n} batches make none, and their gradients are dropped', 'an update in each batch, or gradients that add up')
 
-    def stays(self) -> Tensor | bool:
+    def stays(self) -> Tensor:
         "Return whether the weights are those of the start, as a tensor of the device"
         start = self.at_start
-        return start is not None and start.shape == self.weight.shape and (self.weight.detach() == start).all()
+        return torch.zeros_like(self.moved) if start is None or start.shape != self.weight.shape else (self.weight.detach() == start).all()
 
 def _of(code: str, where: str, measured: str, expected: str) -> Finding:
     from cbnb.insight.texts import finding        # here: it makes `import cbnb` faster
@@ -81,7 +81,9 @@ def _begins(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
     if not learn.training: return
     c.done, c.planned = 0, 0 if learn.fit_length else learn.n_iter or 0
     if c.at_start is None: c.at_start = c.weight.detach().clone()
-    else: c.reset = c.reset | (c.moved & c.stays())
+    else:
+        c.resets.append(c.moved & c.stays())
+        c.resets.arrived()      # begins the copy to the CPU, for which nothing waits
 
 def _without_gradient(c: LoopCounts, learn: Learner) -> bool:
     "Return whether no parameter has a gradient. If one has, it is looked at from now on"
@@ -128,7 +130,7 @@ def _training(learn: Learner, run: Run, c: LoopCounts, batches: Iterator[Any]) -
         elif c.param.grad is None and (learn.yb or learn.loss is not None) and (c.n_lost or _without_gradient(c, learn)): c.n_lost += 1
         if raw is not None: say(_mixed(learn, raw))
         if c.n >= c.next or hook is not None: say(c.look(model))
-    c.moved = c.moved | (c.stays() ^ True)
+    c.moved = c.moved | ~c.stays()
 
 def _validation(learn: Learner, run: Run, batches: Iterator[Any]) -> Iterator[Any]:
     "Count validation batches in training mode"
