@@ -49,7 +49,7 @@ BENCH = (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
     [
         ("the cell ended 0.08 s after", r"from the click on Stop to the end of the cell \| 0\.08 s"),
         ("On 58 small tasks", r"Own tasks: 58 tasks"),
-        ("in 67% of the cases", r"cbnb, one sweep +\d+% +\d+% +67%"),
+        ("In 67% of the cases", r"cbnb, one sweep +\d+% +\d+% +67%"),
         ("reached 37%", r"\n +valley +\d+% +\d+% +37%"),
         ("reached 63%", r"\n +minimum/10 +\d+% +\d+% +63%"),
         ("0.69, 0.81 and 0.81 times", r"\| cbnb \| loop, AdamW \| 0\.69 .*?\| 0\.81 .*?\| 0\.81 "),
