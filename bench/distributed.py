@@ -176,7 +176,7 @@ def in_processes(n, *arguments):
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # the operating system chooses a free port
     shared = dict(WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
-    shared |= dict(TORCHELASTIC_USE_AGENT_STORE="True", OMP_NUM_THREADS="1")
+    shared |= dict(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0", OMP_NUM_THREADS="1")
     command = [sys.executable, __file__, *arguments]
     started = [
         subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE, text=True)

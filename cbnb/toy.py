@@ -203,7 +203,7 @@ def in_processes(program: str, n: int = 2, meet: bool = False, timeout: float = 
     if meet: program = ('import torch.distributed\ntorch.distributed.init_process_group("gloo")\n' + program +
                         '\nif torch.distributed.is_initialized(): torch.distributed.destroy_process_group()\n')
     same = dict(WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR='127.0.0.1', MASTER_PORT=str(store.port),
-                TORCHELASTIC_USE_AGENT_STORE='True', OMP_NUM_THREADS='1')
+                TORCHELASTIC_USE_AGENT_STORE='True', TORCHELASTIC_RESTART_COUNT='0', OMP_NUM_THREADS='1')
     started = [subprocess.Popen([sys.executable, '-W', 'ignore', '-c', program], env=os.environ | same | dict(RANK=str(r), LOCAL_RANK=str(r)),
                                 text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for r in range(n)]
     try: ended = [p.communicate(timeout=timeout) for p in started]

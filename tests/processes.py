@@ -40,7 +40,7 @@ class Ended:
 
 def environment(rank: int, n: int, port: int) -> dict[str, str]:
     there = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=n, LOCAL_WORLD_SIZE=n, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    there["TORCHELASTIC_USE_AGENT_STORE"] = True  # as with torchrun, the store is not in one of them
+    there |= dict(TORCHELASTIC_USE_AGENT_STORE=True, TORCHELASTIC_RESTART_COUNT=0)  # as with torchrun, the store is not in one of them
     path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
     return os.environ | {k: str(v) for k, v in there.items()} | dict(OMP_NUM_THREADS="1", PYTHONPATH=path)
 

@@ -87,7 +87,7 @@ def _environment(rank: int, n: int, port: int, gpus: bool) -> dict[str, str]:
     "Return the environment variables for the process with this rank"
     threads = os.environ.get('OMP_NUM_THREADS', str(max(torch.get_num_threads()//n, 1)))
     where = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=n, LOCAL_WORLD_SIZE=n, MASTER_ADDR='127.0.0.1', MASTER_PORT=port)
-    others = dict(TORCHELASTIC_USE_AGENT_STORE='True', OMP_NUM_THREADS=threads, MPLBACKEND='agg')
+    others = dict(TORCHELASTIC_USE_AGENT_STORE='True', TORCHELASTIC_RESTART_COUNT=0, OMP_NUM_THREADS=threads, MPLBACKEND='agg')
     if not gpus: others['ACCELERATE_USE_CPU'] = 'true'
     if sys.platform == 'linux': others.setdefault('GLOO_SOCKET_IFNAME', os.environ.get('GLOO_SOCKET_IFNAME', 'lo'))
     return os.environ | {name: str(value) for name, value in (where | others).items()}

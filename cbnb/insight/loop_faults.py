@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 # %% ../../nbs/insight/loop_faults.ipynb #f31b5513
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 # %% ../../nbs/insight/loop_faults.ipynb #21003e38
 from ..basics.buffers import ScalarBuffer
@@ -80,7 +81,8 @@ def _begins(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
     c.planned = 0
     if not learn.training: return
     c.done, c.planned = 0, 0 if learn.fit_length else learn.n_iter or 0
-    if c.at_start is None: c.at_start = c.weight.detach().clone()
+    if c.at_start is None:
+        if not is_lazy(c.weight): c.at_start = c.weight.detach().clone()
     else:
         c.resets.append(c.moved & c.stays())
         c.resets.arrived()      # begins the copy to the CPU, for which nothing waits

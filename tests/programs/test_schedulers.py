@@ -32,6 +32,10 @@ SCHEDULERS = dict(
     SequentialLR=lambda opt: torchs.SequentialLR(opt, [torchs.LinearLR(opt, 0.1, total_iters=2), torchs.ExponentialLR(opt, 0.9)], [2]),
     ChainedScheduler=lambda opt: torchs.ChainedScheduler([torchs.ConstantLR(opt, 0.1, 2), torchs.ExponentialLR(opt, 0.9)]),
 )
+if (
+    "anneal_func" in SWALR(torch.optim.SGD([torch.zeros(1)], 0.1), 0.02).state_dict()
+):  # torch 2.4: a function, which no checkpoint can store
+    del SCHEDULERS["SWALR"]
 
 
 def test_these_are_all_schedulers():
