@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from torch.distributed import fsdp
 import torch
 from torch import nn
+from torch.distributed import fsdp
 
 import processes
 
