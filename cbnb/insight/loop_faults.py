@@ -158,6 +158,8 @@ def watch_loop(
     runs = learn.recorded_runs() if learn.purpose == 'fit' and isinstance(learn.model, nn.Module) else []
     if not runs or (run := runs[-1]).status != 'running': return batches
     if learn.train_step.own_update or not any(p.requires_grad for p in learn.model.parameters()): return batches
-    if (c := _counts.get(run)) is None: c = _counts[run] = LoopCounts(learn.model)
+    if (c := _counts.get(run)) is None:
+        c = _counts[run] = LoopCounts(learn.model)
+        learn.undo.callback(_counts.pop, run, None)      # it holds a copy of weights
     for f in _begins(c, learn): note_finding(run, f, learn.train_iter - 1)
     return _training(learn, run, c, batches) if learn.training else _validation(learn, run, batches)
