@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 # %% ../../nbs/insight/loop_faults.ipynb #21003e38
 from ..basics.buffers import ScalarBuffer
 from ..basics.nested import map_tensors
+from ..basics.processes import local_parts
 from ..callback import Callback
 from ..callbacks.stopping import ShortEpoch
 from ..history import Run
@@ -62,10 +63,14 @@ class LoopCounts:
         if self.n_lost == n and self.stays(): yield _of('R7.never', 'all parameters', f'no update in {n} batches', 'an update')
         elif n/2 < self.n_lost < n: yield _of('O7.lost', 'the updates', f'{self.n_lost} of {n} batches make none, and their gradients are dropped', 'an update in each batch, or gradients that add up')
 
+    def values(self) -> Tensor:
+        "Return the weights to compare, of a sharded model those of this process"
+        return local_parts([self.weight.detach()])[0]
+
     def stays(self) -> Tensor:
         "Return whether the weights are those of the start, as a tensor of the device"
-        start = self.at_start
-        return torch.zeros_like(self.moved) if start is None or start.shape != self.weight.shape else (self.weight.detach() == start).all()
+        start, now = self.at_start, self.values()
+        return torch.zeros_like(self.moved) if start is None or start.shape != now.shape else (now == start).all()
 
 def _of(code: str, where: str, measured: str, expected: str) -> Finding:
     from cbnb.insight.texts import finding        # here: it makes `import cbnb` faster
@@ -82,7 +87,7 @@ def _begins(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
     if not learn.training: return
     c.done, c.planned = 0, 0 if learn.fit_length else learn.n_iter or 0
     if c.at_start is None:
-        if not is_lazy(c.weight): c.at_start = c.weight.detach().clone()
+        if not is_lazy(c.weight): c.at_start = c.values().clone()
     else:
         c.resets.append(c.moved & c.stays())
         c.resets.arrived()      # begins the copy to the CPU, for which nothing waits
@@ -96,7 +101,7 @@ def _without_gradient(c: LoopCounts, learn: Learner) -> bool:
 # %% ../../nbs/insight/loop_faults.ipynb #f8e88be1
 def _ask_gradient(c: LoopCounts) -> Any:
     "Note in the next backward pass whether the gradient of an earlier update is still there"
-    def hook(grad: Tensor) -> None: c.adds_up = c.param.grad is not None and bool(c.param.grad.any())
+    def hook(grad: Tensor) -> None: c.adds_up = c.param.grad is not None and bool(local_parts([c.param.grad])[0].any())
     return c.param.register_hook(hook)
 
 def _changes_inputs(learn: Learner) -> bool:
