@@ -120,7 +120,7 @@ class Callback(Configured, Events):
         Returns:
             True if the event is dispatched to this callback
         """
-        if not self.run or purpose not in self.run_in or self.method(event_name) is None: return False
+        if self.method(event_name) is None or not self.run or purpose not in self.run_in: return False
         return event_name not in BATCH_EVENTS or (self.run_train if training else self.run_valid)
 
     @property

@@ -108,3 +108,13 @@ def test_callbacks_can_be_switched_off_in_a_loop_beside_a_lab_book(tmp_path):
     learn.fit(1)
     assert len(lab.runs) == 1
     lab.close()
+
+
+def test_a_lab_book_of_a_class_of_your_own(tmp_path):
+    class Mine(LabBook):
+        pass
+
+    learn = wave_learner(cbs=Mine(tmp_path))
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(2)
+    assert [run.status for run in LabBook(tmp_path).runs] == ["finished"]
