@@ -117,4 +117,4 @@ def test_a_lab_book_of_a_class_of_your_own(tmp_path):
     learn = wave_learner(cbs=Mine(tmp_path))
     with learn.no_bar(), learn.no_logging():
         learn.fit(2)
-    assert [run.status for run in LabBook(tmp_path).runs] == ["finished"]
+    assert [run.status for run in LabBook(tmp_path).runs] == ["done"]
