@@ -195,7 +195,7 @@ class Learner(Loop):
             path: str | Path | None = None, model_dir: str = 'models', wd: Any = None, moms: tuple[float, ...] = (0.95, 0.85, 0.95),
             default_cbs: bool = True, train_step: Any = None, eval_step: Any = None, batch_weight: Callable[..., Any] | None = None,
             sanity_check: bool = True):
-        self.callbacks, self.logger, self.create_mbar = CallbackList(self), print, True
+        self.callbacks, self.undo, self.logger, self.create_mbar = CallbackList(self), None, print, True
         self.model, self.dls, self.metrics = checked_model(model, self.remark_on), dls, metrics
         self.splitter, self.batch_weight, self.wd, self.moms, self.sanity_check = splitter, batch_weight, wd, checked_moms(moms), sanity_check
         self.path, self.model_dir = Path(path if path is not None else getattr(self.dls, 'path', '.')), model_dir
