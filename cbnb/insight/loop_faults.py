@@ -82,7 +82,7 @@ def _begins(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
     if learn.mid_epoch: return
     if c.done < c.planned/2 and not any(isinstance(cb, ShortEpoch) for cb in learn.cbs):
         c.n_cut += 1
-        if c.n_cut == 2 or learn.n_epoch == 1: yield _of('O7.cut', 'the epochs', f'they end after {c.done} of {c.planned} batches', 'all batches of the loader')
+        if c.n_cut == 2: yield _of('O7.cut', 'the epochs', f'they end after {c.done} of {c.planned} batches', 'all batches of the loader')
     c.planned = 0
     if not learn.training: return
     c.done, c.planned = 0, 0 if learn.fit_length else learn.n_iter or 0
@@ -94,23 +94,31 @@ def _begins(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
 
 def _without_gradient(c: LoopCounts, learn: Learner) -> bool:
     "Return whether no parameter has a gradient. If one has, it is looked at from now on"
-    held = next((p for p in learn.model.parameters() if p.grad is not None), None)
+    held = next((p for p in learn.model.parameters() if p.requires_grad and p.grad is not None), None)
     if held is not None: c.param = held
     return held is None
 
 # %% ../../nbs/insight/loop_faults.ipynb #f8e88be1
 def _ask_gradient(c: LoopCounts) -> Any:
     "Note in the next backward pass whether the gradient of an earlier update is still there"
-    def hook(grad: Tensor) -> None: c.adds_up = c.param.grad is not None and bool(local_parts([c.param.grad])[0].any())
+    c.adds_up = None
+    def hook(grad: Tensor) -> None:      # a second backward pass of the batch adds to the first one, so only the first call counts
+        if c.adds_up is None: c.adds_up = c.param.grad is not None and bool(local_parts([c.param.grad])[0].any())
     return c.param.register_hook(hook)
 
 def _changes_inputs(learn: Learner) -> bool:
     "Return whether a callback of yours may change the inputs"
     return any(cb.wants('before_batch', True, 'fit') for cb in learn.callbacks.all if type(cb) is Callback or not type(cb).__module__.startswith('cbnb.'))
 
+def _copy(batch: Any) -> Any:
+    try: return map_tensors(Tensor.clone, batch)
+    except Exception: return None        # a look never ends a fit: it leaves out layouts that torch does not copy or compare
+
 def _mixed(learn: Learner, batch: Any) -> Iterator[Finding]:
     from cbnb.insight.callback_faults import mixed_inputs
-    return mixed_inputs(learn, learn.split_batch(batch), (learn.xb, learn.yb), 'fit')
+    try: found = list(mixed_inputs(learn, learn.split_batch(batch), (learn.xb, learn.yb), 'fit'))
+    except Exception: found = []
+    return iter(found)
 
 # %% ../../nbs/insight/loop_faults.ipynb #be6fcc98
 def _training(learn: Learner, run: Run, c: LoopCounts, batches: Iterator[Any]) -> Iterator[Any]:
@@ -122,10 +130,10 @@ def _training(learn: Learner, run: Run, c: LoopCounts, batches: Iterator[Any]) -
     while True:
         try: batch = [next(batches)]       # a list, so that the batch is freed before the next one is loaded
         except StopIteration: break
-        opt, updates, hook, raw = learn.opt, learn.train_updates, None, None
+        opt, updates, version, hook, raw = learn.opt, learn.train_updates, c.weight._version, None, None
         if c.n == c.ask:
-            if c.n > 2: hook = _ask_gradient(c)
-            elif _changes_inputs(learn): raw = map_tensors(Tensor.clone, batch[0])
+            if c.n > 2: hook = _ask_gradient(c) if c.param.requires_grad else None
+            elif _changes_inputs(learn): raw = _copy(batch[0])
         c.done += 1
         try: yield batch.pop()
         finally:
@@ -134,7 +142,7 @@ def _training(learn: Learner, run: Run, c: LoopCounts, batches: Iterator[Any]) -
         if not model.training: c.n_eval += 1
         if learn.opt is not opt: c.n_anew += 1
         if learn.train_updates != updates: c.n_kept += c.param.grad is not None
-        elif c.param.grad is None and (learn.yb or learn.loss is not None) and (c.n_lost or _without_gradient(c, learn)): c.n_lost += 1
+        elif c.param.grad is None and learn.loss_grad is not None and c.weight._version == version and _without_gradient(c, learn): c.n_lost += 1
         if raw is not None: say(_mixed(learn, raw))
         if c.n >= c.next or hook is not None: say(c.look(model))
     c.moved = c.moved | ~c.stays()

@@ -491,7 +491,7 @@ def __getitem__(self: LabBook,
 ) -> LabRun:
     "Return a run"
     try: number = operator.index(number)
-    except TypeError: raise TypeError(f'lab[{number!r}]: pass the number of a run, which the table of the lab book shows, or -1 for the latest run') from None
+    except TypeError: raise TypeError(f'lab[{number!r}]: pass the number of a run, which the table of the lab book shows, or -1 for the latest run; lab.runs is the list of all runs') from None
     found = [] if number == 0 or abs(number) >= 2**63 else self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)
     if found: return found[0]
     raise KeyError(f'there is no run {number} in the lab book {str(self.folder)!r}: choose one of its {plural(len(self), "run")} from lab.runs')

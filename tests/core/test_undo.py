@@ -619,7 +619,7 @@ def test_evaluation_restores_the_mode_of_each_module_after_an_error():
 @pytest.mark.parametrize("start", [lambda learn: learn.fit(1), lambda learn: learn.lr_find(num_it=10, show_plot=False)])
 def test_a_fit_within_a_run_is_refused(start):
     learn = line_learner()
-    with pytest.raises(RuntimeError, match="already running.*epoch 0.*callback"):
+    with pytest.raises(RuntimeError, match="already running .epoch 0"):
         learn.fit(1, cbs=cbnb.Callback(after_step=lambda self: start(self.learn)))
     learn.fit(1)
 

@@ -251,7 +251,7 @@ def test_what_cannot_be_diagnosed():
 
     with pytest.raises(RuntimeError, match="this learner is running"):
         learn.fit(1, cbs=InFit())
-    with pytest.raises(ValueError, match="skip='too-long' is not a fault"):
+    with pytest.raises(ValueError, match="skip='too-long' is not the name or code of a fault"):
         learn.diagnose(skip="too-long")
 
 

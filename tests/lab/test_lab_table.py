@@ -80,7 +80,7 @@ def test_in_a_terminal(lab, capsys):
     main(["runs", "export", "2", "--folder", folder])
     history = cbnb.History.from_json(capsys.readouterr().out)
     assert list(history[0].raw_losses) == list(lab[2].run.raw_losses)
-    with pytest.raises(SystemExit, match="has no run 99"):
+    with pytest.raises(SystemExit, match="there is no run 99"):
         main(["runs", "compare", "99", "--folder", folder])
     with pytest.raises(SystemExit, match="no lab book in"):
         main(["runs", "list", "--folder", folder + "x"])
