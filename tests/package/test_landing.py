@@ -53,7 +53,10 @@ BENCH = (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
         ("reached 37%", r"\n +valley +\d+% +\d+% +37%"),
         ("reached 63%", r"\n +minimum/10 +\d+% +\d+% +63%"),
         ("0.73, 0.89 and 0.84 times", r"\| cbnb \| loop, AdamW \| 0\.73 .*?\| 0\.89 .*?\| 0\.84 "),
-        ("seven other libraries took 1.05 to 5.2 times the CPU time", r"\| skorch .*?\| 1\.05 .*\n(.*\n)*?\| keras \| loop, AdamW \| 5\.17 "),
+        (
+            "seven other libraries took 1.05 to 5.2 times the CPU time",
+            r"\| skorch .*?\| 1\.05 .*\n(.*\n)*?\| keras \| loop, AdamW \| 5\.17 ",
+        ),
     ],
 )
 def test_numbers_are_those_measured(said, measured):
