@@ -23,7 +23,7 @@ from .basics.loaders import (
 from .basics.devices import as_device, process_device
 from .basics.fused import follow_params
 from .basics.nested import can_move, entries, on_device, to_device
-from .basics.patch import patch
+from .basics.patch import as_property, patch
 from .basics.text import with_article
 from .basics.trained_modules import trained_modules
 from .loop import Loop
@@ -85,6 +85,16 @@ class DataLoaders:
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         test_dl = _in_predictions.test_dl
+        @property
+        def train_ds(self) -> Any: ...
+        @property
+        def valid_ds(self) -> Any: ...
+        @property
+        def bs(self) -> int: ...
+        @property
+        def vocab(self) -> Any: ...
+        @property
+        def c(self) -> int: ...
         def one_batch(self) -> Any: ...
         def to(self, device: torch.device | str) -> DataLoaders: ...
         def cuda(self) -> DataLoaders: ...
@@ -177,46 +187,58 @@ class DataLoaders:
         elif _is_number(i) and -len(self) <= i < len(self): return self.loaders[i]
         raise _no_loader(self, i)
 
-    @property
-    def train_ds(self) -> Any:
-        "The dataset for training"
-        return _dataset(self.train, 'training')
+# %% ../nbs/10_data.ipynb #0a35536c
+@patch
+@as_property
+def train_ds(self: DataLoaders) -> Any:
+    "The dataset for training"
+    return _dataset(self.train, 'training')
 
-    @property
-    def valid_ds(self) -> Any:
-        "The dataset for validation"
-        return _dataset(self.valid, 'validation')
+@patch
+@as_property
+def valid_ds(self: DataLoaders) -> Any:
+    "The dataset for validation"
+    return _dataset(self.valid, 'validation')
 
-    @property
-    def bs(self) -> int:
-        """The batch size of the training loader
+@patch
+@as_property
+def bs(self: DataLoaders) -> int:
+    """The batch size of the training loader
 
-        Raises:
-            AttributeError: the training loader, a ..., has no batch size: call find_bs(dls.one_batch()), from
-                cbnb.basics.nested, to count the items of its first batch
-        """
-        if (n := batch_size(self.train)) is not None: return n
-        raise AttributeError(f'the training loader, {with_article(type(self.train).__name__)}, has no batch size: '
-                             'call find_bs(dls.one_batch()), from cbnb.basics.nested, to count the items of its first batch')
+    Raises:
+        AttributeError: the training loader, a ..., has no batch size: call find_bs(dls.one_batch()), from
+            cbnb.basics.nested, to count the items of its first batch
+    """
+    if (n := batch_size(self.train)) is not None: return n
+    raise AttributeError(f'the training loader, {with_article(type(self.train).__name__)}, has no batch size: '
+                         'call find_bs(dls.one_batch()), from cbnb.basics.nested, to count the items of its first batch')
 
-    @property
-    def vocab(self) -> Any:
-        """The class names: the attribute `vocab` or `classes` of the training dataset
+@patch
+@as_property
+def vocab(self: DataLoaders) -> Any:
+    """The class names: the attribute `vocab` or `classes` of the training dataset
 
-        Raises:
-            AttributeError: the training dataset, a ..., has neither an attribute vocab nor classes: assign the list of class
-                names, such as dls.train_ds.classes = ['cat', 'dog']
-        """
-        for name in ('vocab', 'classes'):
-            if (names := getattr(self.train_ds, name, None)) is not None: return names
-        raise AttributeError(
-            f"the training dataset, {with_article(type(self.train_ds).__name__)}, has neither an attribute vocab nor classes: assign "
-            "the list of class names, such as dls.train_ds.classes = ['cat', 'dog']")
+    Raises:
+        AttributeError: the training dataset, a ..., has neither an attribute vocab nor classes: assign the list of class
+            names, such as dls.train_ds.classes = ['cat', 'dog']
+    """
+    for name in ('vocab', 'classes'):
+        if (names := getattr(self.train_ds, name, None)) is not None: return names
+    raise AttributeError(
+        f"the training dataset, {with_article(type(self.train_ds).__name__)}, has neither an attribute vocab nor classes: assign "
+        "the list of class names, such as dls.train_ds.classes = ['cat', 'dog']")
 
-    @property
-    def c(self) -> int:
-        "The number of classes: the attribute `c` of the training dataset, or the length of `vocab`"
-        return self.train_ds.c if hasattr(self.train_ds, 'c') else len(self.vocab)
+@patch
+@as_property
+def c(self: DataLoaders) -> int:
+    "The number of classes: the attribute `c` of the training dataset, or the length of `vocab`"
+    return self.train_ds.c if hasattr(self.train_ds, 'c') else len(self.vocab)
+
+def _dataset(dl: Any, name: str) -> Any:
+    if dl is None: raise AttributeError(f'there is no {name} loader: pass one, as in DataLoaders(train, valid)')
+    try: return dl.dataset
+    except AttributeError: raise AttributeError(
+        f'the {name} loader is {with_article(type(dl).__name__)}, which has no dataset: use a DataLoader, or read the batches of the loader') from None
 
 # %% ../nbs/10_data.ipynb #bd8519bb
 def splitter_of(
@@ -312,13 +334,6 @@ def _named(valid: Any) -> dict[str, Any]:
     if wrong or not valid: raise ValueError(
         f'the name {wrong[0]!r} of a validation set should be a text other than "" and "train"' if wrong else 'the dict of validation sets is empty: leave it out, or add sets')
     return dict(valid)
-
-# %% ../nbs/10_data.ipynb #e9b648de
-def _dataset(dl: Any, name: str) -> Any:
-    if dl is None: raise AttributeError(f'there is no {name} loader: pass one, as in DataLoaders(train, valid)')
-    try: return dl.dataset
-    except AttributeError: raise AttributeError(
-        f'the {name} loader is {with_article(type(dl).__name__)}, which has no dataset: use a DataLoader, or read the batches of the loader') from None
 
 # %% ../nbs/10_data.ipynb #cb872e17
 def _is_number(i: Any) -> bool: return hasattr(i, '__index__') and not getattr(i, 'shape', None) and not isinstance(i, Tensor)      # arrays have an `__index__`, too

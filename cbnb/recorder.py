@@ -18,7 +18,7 @@ from .basics.arguments import Every
 from .basics.losses import MeanLoss
 from .basics.settings import how_it_ends, settings_of, why_stopped
 from .basics.text import say, user_level
-from .basics.patch import patch
+from .basics.patch import as_property, patch
 from .basics.processes import gather_over_processes, n_processes, process_number
 from .basics.text import clock
 from .callback import Callback
@@ -55,6 +55,26 @@ class Recorder(Callback):
         assert [row['epoch'] for row in learn.recorder.last().epochs] == [0, 1]
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        @property
+        def losses(self) -> Any: ...
+        @property
+        def lrs(self) -> Any: ...
+        @property
+        def values(self) -> Any: ...
+        @property
+        def moms(self) -> Any: ...
+        @property
+        def hps(self) -> Any: ...
+        @property
+        def iters(self) -> Any: ...
+        @property
+        def metric_names(self) -> Any: ...
+        @property
+        def val_losses(self) -> Any: ...
+        @property
+        def metrics(self) -> Any: ...
+        @property
+        def nb_batches(self) -> Any: ...
         __dir__ = _in_recorder_names.__dir__
         plot_losses = _in_plots.plot_losses
         plot_lr = _in_plots.plot_lr
@@ -77,6 +97,8 @@ class Recorder(Callback):
         def _end_early(self, shown: bool=...) -> None: ...
         def _close(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None: ...
         def last(self) -> Run: ...
+        @property
+        def log(self) -> list[Any]: ...
         def log_rows(self) -> list[list[Any]]: ...
         def state_dict(self) -> dict[str, Any]: ...
         def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -121,32 +143,6 @@ class Recorder(Callback):
 
     def before_epoch(self) -> None:
         if self.learn.purpose == 'fit': self._open_row()
-
-    # -- what you read, of the last run
-
-    @property
-    def losses(self) -> list[float]:
-        "Smoothed training losses of the last run"
-        return list(self.last().losses)
-
-    @property
-    def lrs(self) -> list[float]:
-        "Learning rate of the last group, for each training batch of the last run"
-        return self.last().hyper('lr')
-
-    @property
-    def values(self) -> list[list[float | None]]:
-        "Losses and metrics of each epoch of the last run"
-        return self.last().values
-
-    @property
-    def log(self) -> list[Any]:
-        "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
-        run = self.last()
-        if self.row is None: return self.last_log
-        if self.train_is_late: self._fill_train()
-        place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
-        return [place, *(self.row[name] for name in self.columns.names)]
 
 # %% ../nbs/08_recorder.ipynb #5cd3c1f2
 @patch
@@ -420,6 +416,16 @@ def last(self: Recorder) -> Run:
     """
     if not self.history.runs: raise AttributeError('nothing has been recorded yet: call learn.fit(1) first')
     return self.history.runs[-1]
+
+@patch
+@as_property
+def log(self: Recorder) -> list[Any]:
+    "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
+    run = self.last()
+    if self.row is None: return self.last_log
+    if self.train_is_late: self._fill_train()
+    place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
+    return [place, *(self.row[name] for name in self.columns.names)]
 
 @patch
 def log_rows(self: Recorder) -> list[list[Any]]:
