@@ -98,6 +98,6 @@ def _signature(function: _Function, typed: bool) -> str:
         arg.annotation = arg.annotation if typed else ast.Name("Any")
     args.args[0].annotation = None
     returns = ast.unparse(function.returns) if typed and function.returns else "Any"
-    names = [ast.unparse(d).replace("as_property", "property") for d in function.decorator_list]
+    names = [ast.unparse(d).replace("as_property", "property").partition("(read=")[0] for d in function.decorator_list]
     decorators = [f"@{name}\n        " for name in names if name == "property" or typed and name != "patch"]
     return f"{''.join(decorators)}def {function.name}({ast.unparse(args)}) -> {returns}: ..."
