@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import callback_list as _in_callback_list
+    from .files import callback_state as _in_callback_state
 
 class Callback(Configured, Events):
     """Base class of callbacks. Override event methods to handle events. Missing attributes are read from the learner
@@ -49,8 +50,8 @@ class Callback(Configured, Events):
         def __setattr__(self, name: str, value: Any) -> None: ...
         __call__ = _in_callback_list.__call__
         __dir__ = _in_callback_list.__dir__
-        state_dict = _in_callback_list.state_dict
-        load_state_dict = _in_callback_list.load_state_dict
+        state_dict = _in_callback_state.state_dict
+        load_state_dict = _in_callback_state.load_state_dict
     learn: Any = None                  # the learner
     order: float = 0
     run: bool = True

@@ -15,7 +15,7 @@ from typing import Any, Self
 # %% ../nbs/07_history.ipynb #8a9ba52f
 from .basics.arguments import as_choice, columns_hint
 from .basics.buffers import NamedLoss, ScalarBuffer, SmoothedBuffer, nan_since
-from .basics.patch import as_property, patch
+from .basics.patch import as_property, checked_property, patch
 from .basics.text import from_json_text, plural
 
 # %% ../nbs/07_history.ipynb #bb5a2f92
@@ -48,6 +48,8 @@ class Run:
         def arrived(self) -> 'tuple[array[float], array[float]]': ...
         def hyper(self, name: str) -> list[float]: ...
         def extent(self) -> str: ...
+        @checked_property
+        def name(self, given: str | None) -> None: ...
         @property
         def diverged(self) -> int | None: ...
         @property
@@ -70,14 +72,6 @@ class Run:
         self.named: dict[str, NamedLoss] = {}    # heading -> one of several losses of a step
         self.logged: dict[str, NamedLoss] = {}   # heading -> the values of `learn.log`
         self.series = SmoothedBuffer(beta)       # the losses
-
-    @property
-    def name(self) -> str:
-        "The name in tables and plots: 'run 3', or the name that you assign"
-        return f'run {self.number}' if self.given_name is None else self.given_name
-
-    @name.setter
-    def name(self, name: str | None) -> None: self.given_name = None if name is None else str(name)
 
     @property
     def n_steps(self) -> int:
@@ -109,19 +103,6 @@ class Run:
 
     def __repr__(self) -> str:
         return f'Run({self.number if self.given_name is None else self.given_name}: {self.extent()}, {self.status})'
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make a run from the result of `to_dict`
-
-        Args:
-            data: the result of `to_dict`
-        Returns:
-            the run
-        """
-        run = cls(data['run'], data['metric_names'], data['n_epoch'], data['beta'])
-        run.fill_from_dict(data)
-        return run
 
 # %% ../nbs/07_history.ipynb #6f4bd126
 class History:
@@ -171,7 +152,8 @@ class History:
         text = source if isinstance(source, str) and source.lstrip()[:1] == '{' else Path(source).read_text()
         data, history = from_json_text(text), cls()
         if 'runs' not in data: raise ValueError('this JSON has no "runs": pass a text that History.to_json returned')
-        history.runs = [Run.from_dict(run) for run in data['runs']]
+        history.runs = [Run(run['run'], [], 0, run['beta']) for run in data['runs']]
+        for run, values in zip(history.runs, data['runs']): run.fill_from_dict(values)
         return history
 
 # %% ../nbs/07_history.ipynb #3d48be99
@@ -262,6 +244,13 @@ def extent(self: Run) -> str:
     rest = self.n_steps - max(whole, default=0)
     more, all_of_it = (f' and {plural(rest, "step")}', ' in all') if rest else ('', '')
     return f'{len(whole)} of {plural(self.n_epoch, "epoch")}{more}, {plural(self.n_steps, "step")}{all_of_it}'
+
+# %% ../nbs/07_history.ipynb #0259ab48
+@patch
+@checked_property(read=lambda run: f'run {run.number}' if run.given_name is None else run.given_name)
+def name(self: Run, given: str | None) -> None:
+    "The name in tables and plots: 'run 3', or the name that you assign"
+    self.given_name = None if given is None else str(given)
 
 # %% ../nbs/07_history.ipynb #55f5c6ae
 @patch

@@ -24,7 +24,7 @@ from .basics.text import warn_user
 from .basics.optimizers import check_opt_func, checked_lr, warn_of_next_rate
 from .basics.patch import checked_property, patch
 from .callback import Callback, CallbackList
-from .callback_list import CbList, as_list, is_a
+from .callback_list import as_list, is_a
 from .data import as_dls, splitter_of
 from .events import CancelException, event, not_honoured
 from .function_steps import as_step, default_eval_step, default_step
@@ -248,9 +248,9 @@ class Learner(Loop):
         self._metrics = as_metrics(given)
 
     @property
-    def cbs(self) -> CbList:
+    def cbs(self) -> list[Any]:
         "The callbacks, in the order in which they were added"
-        return CbList(self.callbacks.all)
+        return list(self.callbacks.all)
 
 # %% ../nbs/04_learner.ipynb #2ec13621
 @patch

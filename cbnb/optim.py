@@ -35,15 +35,10 @@ def param_groups(
     groups = list(splitter(model))
     if groups and isinstance(groups[0], Tensor): groups = [groups]
     groups = [list(g.parameters() if isinstance(g, nn.Module) else g) for g in groups]
-    if not all(isinstance(p, Tensor) for g in groups for p in g): raise TypeError(
-        'the splitter should return lists of parameters or modules, not dicts: pass the rates and decays of the groups to '
-        'fit(lr=[...], wd=[...]), or make the optimizer yourself and pass it as opt_func')
+    _check_groups(groups)
     held, groups = {id(p) for g in groups for p in g}, groups or [[]]
     groups[-1] += [p for p in others if id(p) not in held]
-    if not any(p.requires_grad for g in groups for p in g):
-        why = 'all are frozen (requires_grad is False). Call requires_grad_() on the layers to train'
-        if not any(groups): why = 'the splitter returned none. Return model.parameters(), or lists of parameters'
-        raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')
+    _check_trainable(groups, model)
     return [g for g in groups if g]
 
 # %% ../nbs/05_optim.ipynb #2e722968
@@ -93,3 +88,15 @@ def belongs_to(
     others = list(others)
     outside, found = {id(p) for p in others}, {id(p) for g in param_groups(model, splitter, others) for p in g}
     return held_params(opt) - outside == found - outside
+
+# %% ../nbs/05_optim.ipynb #fcedf11e
+def _check_groups(groups: list[list[Any]]) -> None:
+    if not all(isinstance(p, Tensor) for g in groups for p in g): raise TypeError(
+        'the splitter should return lists of parameters or modules, not dicts: pass the rates and decays of the groups to '
+        'fit(lr=[...], wd=[...]), or make the optimizer yourself and pass it as opt_func')
+
+def _check_trainable(groups: list[list[nn.Parameter]], model: nn.Module) -> None:
+    if any(p.requires_grad for g in groups for p in g): return
+    why = 'all are frozen (requires_grad is False). Call requires_grad_() on the layers to train'
+    if not any(groups): why = 'the splitter returned none. Return model.parameters(), or lists of parameters'
+    raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')

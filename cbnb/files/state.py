@@ -32,6 +32,7 @@ from ..basics.processes import gather_over_processes, process_number
 from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback, wrapped
 from ..basics.settings import brief
+from . import recorder_state  # noqa: F401 (adds `state_dict` of callbacks and of the recorder)
 from .saving import groups_differ, name_in, param_names, plain_name, renamed
 from ..learner import Learner
 from ..schedule import ParamScheduler
