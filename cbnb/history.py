@@ -15,7 +15,7 @@ from typing import Any, Self
 # %% ../nbs/07_history.ipynb #8a9ba52f
 from .basics.arguments import as_choice, columns_hint
 from .basics.buffers import NamedLoss, ScalarBuffer, SmoothedBuffer, nan_since
-from .basics.patch import as_property, checked_property, patch
+from .basics.patch import as_property, patch, property_of
 from .basics.text import from_json_text, plural
 
 # %% ../nbs/07_history.ipynb #bb5a2f92
@@ -48,8 +48,7 @@ class Run:
         def arrived(self) -> 'tuple[array[float], array[float]]': ...
         def hyper(self, name: str) -> list[float]: ...
         def extent(self) -> str: ...
-        @checked_property
-        def name(self, given: str | None) -> None: ...
+        name: Any
         @property
         def diverged(self) -> int | None: ...
         @property
@@ -247,7 +246,7 @@ def extent(self: Run) -> str:
 
 # %% ../nbs/07_history.ipynb #0259ab48
 @patch
-@checked_property(read=lambda run: f'run {run.number}' if run.given_name is None else run.given_name)
+@property_of(lambda run: f'run {run.number}' if run.given_name is None else run.given_name)
 def name(self: Run, given: str | None) -> None:
     "The name in tables and plots: 'run 3', or the name that you assign"
     self.given_name = None if given is None else str(given)

@@ -22,7 +22,7 @@ from .basics.loaders import as_loader
 from .basics.losses import weigher
 from .basics.text import warn_user
 from .basics.optimizers import check_opt_func, checked_lr, warn_of_next_rate
-from .basics.patch import checked_property, patch
+from .basics.patch import checked_property, patch, property_of
 from .callback import Callback, CallbackList
 from .callback_list import as_list, is_a
 from .data import as_dls, splitter_of
@@ -175,16 +175,11 @@ class Learner(Loop):
         def fit(self, n_epoch: int | str, lr: Any=..., wd: Any=..., cbs: Any=..., reset_opt: bool=..., start_epoch: int=..., valid_every: int | str | list[int]=..., resume: Any=..., keep_best: Any=...) -> None: ...
         @hinted
         def validate(self, ds_idx: int | str=..., dl: Any=..., cbs: Any=...) -> list[float] | Any: ...
-        @checked_property
-        def train_step(self, given: Any) -> None: ...
-        @checked_property
-        def eval_step(self, given: Any) -> None: ...
-        @checked_property
-        def opt(self, given: Any) -> None: ...
-        @checked_property
-        def opt_func(self, given: Any) -> None: ...
-        @checked_property
-        def lr(self, given: Any) -> None: ...
+        train_step: Any
+        eval_step: Any
+        opt: Any
+        opt_func: Any
+        lr: Any
         _mock_run = _in_finder._mock_run
         _try_rates = _in_finder._try_rates
         lr_find = _in_finder.lr_find
@@ -312,7 +307,7 @@ def validate(self: Learner, ds_idx: int | str = 1, dl: Any = None, cbs: Any = No
 
 # %% ../nbs/04_learner.ipynb #e9af6e3f
 @patch
-@checked_property(read=lambda learn: learn.phase_steps[True])
+@property_of(lambda learn: learn.phase_steps[True])
 def train_step(self: Learner, given: Any) -> None:
     """The step for training batches
 
@@ -329,7 +324,7 @@ def train_step(self: Learner, given: Any) -> None:
     if self.chooses_eval_step: self.eval_step = None
 
 @patch
-@checked_property(read=lambda learn: learn.phase_steps[False])
+@property_of(lambda learn: learn.phase_steps[False])
 def eval_step(self: Learner, given: Any) -> None:
     "The step for validation batches. If you assign None, it follows from the loss function and the training step"
     self.chooses_eval_step = given is None
@@ -365,9 +360,9 @@ def lr(self: Learner, given: Any) -> None:
 # %% ../nbs/04_learner.ipynb #8996d8c1
 def _checked_start(start_epoch: Any, length: Duration) -> int:
     "Check the argument `start_epoch` of a fit"
-    start_epoch = as_count(start_epoch, 'start_epoch', 0)
-    if length.unit != 'epoch' and start_epoch: raise ValueError(
-        f'start_epoch={start_epoch} counts epochs, but this fit has {length}: to continue such a fit, pass resume=True')
-    if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(
-        f'start_epoch={start_epoch} should be at most n_epoch={length.n}')
-    return start_epoch
+    first: int = as_count(start_epoch, 'start_epoch', 0)
+    if length.unit != 'epoch' and first: raise ValueError(
+        f'start_epoch={first} counts epochs, but this fit has {length}: to continue such a fit, pass resume=True')
+    if length.unit == 'epoch' and first > length.n: raise ValueError(
+        f'start_epoch={first} should be at most n_epoch={length.n}')
+    return first

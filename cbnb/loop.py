@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import data as _in_data
-    from . import phase as _in_phase
     from . import runs as _in_runs
 
 class State:
@@ -103,7 +102,7 @@ class Loop(State):
         @property
         def outputs(self) -> tuple[Any, ...]: ...
         def note_place(self, e: Exception, i: int) -> None: ...
-        loss_weight = _in_phase.loss_weight
+        loss_weight: Any
         def evaluating(self, purpose: Any, cbs: Any=..., inner: Any=...) -> Any: ...
         update_weights = _in_runs.update_weights
         validate_within = _in_runs.validate_within

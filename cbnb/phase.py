@@ -16,7 +16,7 @@ from .basics.arguments import as_number
 from .basics.buffers import ScalarBuffer
 from .basics.losses import MeanLoss, UNKNOWN, given_weight, n_items, weigher
 from .basics.nested import find_bs, put_state, state_of
-from .basics.patch import checked_property, patch
+from .basics.patch import patch, property_of
 from .basics.processes import gather_over_processes, n_processes
 from .basics.metric_functions import view_for_metric
 from .loop import Loop
@@ -56,7 +56,7 @@ def _known_weight(learn: Loop) -> Any:
     return learn._weight
 
 @patch
-@checked_property(read=_known_weight)
+@property_of(_known_weight)
 def loss_weight(self: Loop, weight: Any) -> None:
     "How much `loss` counts in averages, a number or a scalar tensor. None: the losses of batches are added up"
     self._weight = weight
