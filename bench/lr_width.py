@@ -32,11 +32,11 @@ import torch
 FOLDER = Path(__file__).with_name("lr_quality")
 sys.path[:0] = [str(Path(__file__).parent), str(FOLDER)]
 
-from cbnb.callbacks.more_schedules import SchedNo, combine_scheds
 from lr_tasks import TASKS, Task
 from lr_training import GRID, Lanes, batch_order, fresh_model, loss_of, one_cycle, pretrained, start_from, train
 
 from cbnb.callbacks.averaging import move_average, warm_decay
+from cbnb.callbacks.more_schedules import SchedNo, combine_scheds
 from cbnb.schedule import SchedCos
 
 STORED = FOLDER / "width.npz"

@@ -139,10 +139,11 @@ def as_step(
         f'{name} is the class {step.__name__}: pass an instance, {step.__name__}(...)')
     if all(hasattr(step, part) for part in ('predict', 'loss', 'backward', 'step', 'zero_grad')):
         raise TypeError(
-            f'{name}={step!r} has the methods of a step, but its class does not inherit from Step: write class '
+            f'{name}={step!r} has the methods of a step, but its class does not inherit from Step: define it as class '
             f'{type(step).__name__}(Step)')
     if callable(step): return LossStep(step) if name == 'train_step' else CallStep(step)
-    raise TypeError(f'{name}={step!r} is not a step: pass a Step, or a function of the whole batch')
+    returns = 'the loss' if name == 'train_step' else '(loss, pred, *targets)'
+    raise TypeError(f'{name}={step!r} is not a step: pass a Step, or a function f(x, y) of the inputs and targets that returns {returns}')
 
 # %% ../nbs/15_function_steps.ipynb #770e4a6c
 def step_of_model(

@@ -362,7 +362,7 @@ def _checked_start(start_epoch: Any, length: Duration) -> int:
     "Check the argument `start_epoch` of a fit"
     first: int = as_count(start_epoch, 'start_epoch', 0)
     if length.unit != 'epoch' and first: raise ValueError(
-        f'start_epoch={first} counts epochs, but this fit has {length}: to continue such a fit, pass resume=True')
+        f'start_epoch={first} counts epochs, but this fit has {length}: leave start_epoch out, and pass resume=True to continue from a checkpoint')
     if length.unit == 'epoch' and first > length.n: raise ValueError(
-        f'start_epoch={first} should be at most n_epoch={length.n}')
+        f'start_epoch={first} should be at most n_epoch={length.n}, which counts the epochs before start_epoch, too')
     return first

@@ -8,6 +8,7 @@ __all__ = ['SHAPE_OPERATIONS', 'check_broadcast', 'last_operation', 'warn_of_act
 # %% ../../nbs/insight/first_batch.ipynb #c67a767a
 import functools
 from collections.abc import Iterable
+from types import FunctionType
 from typing import Any
 
 # %% ../../nbs/insight/first_batch.ipynb #02a9c8d3
@@ -77,16 +78,17 @@ def check_function(
     params = [p for group in learn.opt.param_groups for p in group['params'] if p.requires_grad]
     out: Any = None
     name, computed, before = getattr(step.func, '__name__', type(step.func).__name__), [], _state_of(params)
+    passed = name if isinstance(step.func, FunctionType) and name.isidentifier() else 'f'     # '<lambda>' is no name
     with interrupts_wait(), UndoStack() as undo:
         for p in params: undo.callback(p.register_hook(lambda grad: computed.append(1)).remove)
         with interrupts_act(): out = call_on_batch(step.func, learn)
     if computed and _state_of(params) != before: raise ValueError(
-        f'{name} updates the weights itself, and the learner would update them again: pass train_step=UpdateStep({name}), '
+        f'{name} updates the weights itself, and the learner would update them again: pass train_step=UpdateStep({passed}), '
         'or only return the loss')
     step.read(learn, out)
     if not depends_on(learn.loss_grad, params): raise ValueError(
         f'the loss that {name} returned does not depend on the weights that learn.opt trains, so it has no gradient for them. If the function '
-        f'updates the weights itself, pass train_step=UpdateStep({name}). Otherwise return the loss without detach() or item()')
+        f'updates the weights itself, pass train_step=UpdateStep({passed}). Otherwise compute the loss from learn.model, without detach(), item() or argmax')
     if learn.undo is not None: learn.undo.set(step, 'checked', True)
 
 def _state_of(params: list[Tensor]) -> list[Any]:
