@@ -66,7 +66,7 @@ def _free_name(self: CallbackList, cb: Callback) -> str:
     if self._is_learners(name) and wrapped(cb) is not cb: name += '_callback'    # it was not written for this learner
     if self._is_learners(name):
         raise ValueError(f'the callback {type(cb).__name__} would be stored as learn.{name}, '
-                         'which every learner already has: rename the class')
+                         f"which the learner already has: give it another name in its class, such as name = 'my_{name}'")
     candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
     return next(n for n in candidates if n not in self.names)
 
@@ -97,7 +97,7 @@ def as_callback(self: CallbackList,
     for cb in self.all:
         if given is wrapped(cb) or given is made_by(cb): return cb
     if self.adapt and (adapted := self.adapt(given)) is not None: return adapted
-    if isinstance(given, FunctionType): raise TypeError(f'{given.__name__} is a function, not a callback: to call a function f at an event, pass, for example, Callback(after_batch=f)')
+    if isinstance(given, FunctionType): raise TypeError(f'{given.__name__} is a function, not a callback: to call a function f(cb) at an event, pass, for example, Callback(after_batch=f)')
     raise TypeError(f'{given!r} is not a callback: pass an instance or a subclass of Callback, such as EarlyStopping()')
 
 @patch
@@ -149,7 +149,8 @@ def add(self: CallbackList,
     new = self.as_callback(cb)
     if any(new is c for c in self.all): return new
     if new.learn is not None and hasattr(new.learn, 'remove_cb'):
-        warnings.warn(f'{new} was a callback of another learner, and was removed from it: create one for each learner, with {new}(...)',
+        title = class_of(wrapped(new)).__name__
+        warnings.warn(f'{title} was a callback of another learner, and was removed from it: create one for each learner, with {title}(...)',
                       stacklevel=user_level())
         new.learn.remove_cb(new)
     mine = self.settings(new) if self.settings else object()          # an object equals only itself

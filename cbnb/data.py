@@ -299,9 +299,11 @@ def _repr_html_(self: DataLoaders) -> str: return table_of(self.loaders, self._b
 
 # %% ../nbs/10_data.ipynb #2c74950c
 def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
-    if missing := [k for k in targets if not hasattr(batch, k)]: raise KeyError(
-        f"the batch, {with_article(type(batch).__name__)}, has no attribute {missing[0]!r} for the target: pass the name of an attribute "
-        "that it has, as in DataLoaders(..., targets='y')")
+    if missing := [k for k in targets if not hasattr(batch, k)]:
+        there = [k for k, v in getattr(batch, '__dict__', {}).items() if isinstance(v, Tensor)]
+        raise KeyError(f"the batch, {with_article(type(batch).__name__)}, has no attribute {missing[0]!r} for the target" + (
+            f". Its tensors are {', '.join(there)}: pass one of these, as in DataLoaders(..., targets={there[-1]!r})" if there else
+            ': pass the name of an attribute that it has as DataLoaders(..., targets=...)'))
     return tuple(getattr(batch, k) for k in targets)
 
 # %% ../nbs/10_data.ipynb #ca58dc12
@@ -310,7 +312,8 @@ def _named(valid: Any) -> dict[str, Any]:
     if not isinstance(valid, Mapping): return {}
     wrong = [name for name in valid if not isinstance(name, str) or not name or name == 'train']
     if wrong or not valid: raise ValueError(
-        f'the name {wrong[0]!r} of a validation set should be a text other than "" and "train"' if wrong else 'the dict of validation sets is empty: leave it out, or add sets')
+        f"{wrong[0]!r} cannot be the name of a validation set: use a non-empty string other than 'train', which is the name of the training set"
+        if wrong else 'the dict of validation sets is empty: leave it out, or add sets')
     return dict(valid)
 
 # %% ../nbs/10_data.ipynb #e9b648de

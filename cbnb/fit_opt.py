@@ -38,7 +38,7 @@ def check_can_train(
                                           if hasattr(learn.dls.train, 'dataset') else ': assign other data, as in learn.dls = DataLoaders(train, valid)'))
     if not torch.is_grad_enabled(): raise RuntimeError(
         f'gradients are switched off around this {learn.run_name}, by torch.no_grad(), '
-        'inference_mode() or set_grad_enabled(False): call the method outside of that block')
+        'inference_mode() or set_grad_enabled(False): call the method outside of that block, or after set_grad_enabled(True)')
 
 # %% ../nbs/16_fit_opt.ipynb #d9e17803
 def lacks_params(
@@ -60,6 +60,16 @@ def needs_closure(opt: Optimizer) -> bool:
     except (TypeError, ValueError): return False
     return closure is not None and closure.default is closure.empty
 
+def _check_closure(opt: Any, step: Step) -> None:
+    "Raise `TypeError` if an optimizer needs a closure, for a step that passes none"
+    parts = getattr(opt, 'optimizers', [opt])           # of a `MultiOptimizer`
+    if not (found := [type(o).__name__ for o in parts if needs_closure(o)]): return
+    several = f'{found[0]} evaluates the loss several times in a step'
+    if parts != [opt]: raise TypeError(f'{several}, which a MultiOptimizer does not support: use another optimizer')
+    if type(step) is not Step: raise TypeError(f'{several}, and your train_step computes it once: use another optimizer, or pass '
+                                               'loss_func and train_step=ClosureStep(), from cbnb.callbacks.steps')
+    raise TypeError(f'{several}: pass Learner(..., train_step=ClosureStep()), from cbnb.callbacks.steps')
+
 # %% ../nbs/16_fit_opt.ipynb #2ad6c75e
 def fit_opt(
     learn: Any,              # the learner
@@ -79,9 +89,7 @@ def fit_opt(
     of_model = getattr(step, 'follows', step.opt is None)       # a step may train a model of its own
     if yours and of_model and not shares_params(opt, learn.model, outside.values()):
         raise ValueError('the optimizer holds no parameter of learn.model: create the optimizer from learn.model.parameters()')
-    if needs_closure(opt) and type(step).step is Step.step: raise TypeError(
-        f'{type(opt).__name__} evaluates the loss several times in a step: pass Learner(..., train_step=ClosureStep()), '
-        'from cbnb.callbacks.steps')
+    if type(step).step is Step.step: _check_closure(opt, step)
 
 # %% ../nbs/16_fit_opt.ipynb #8767ab87
 def add_params(

@@ -8,6 +8,7 @@ __all__ = ['call_on_batch', 'CallStep', 'LossStep', 'depends_on', 'UpdateStep', 
 
 # %% ../nbs/15_function_steps.ipynb #4f085abc
 from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
 # %% ../nbs/15_function_steps.ipynb #a9bd3090
@@ -111,13 +112,14 @@ class LossStep(CallStep):
         with interrupts_wait(), UndoStack() as undo:
             for p in params: undo.callback(p.register_hook(lambda grad: computed.append(1)).remove)
             with interrupts_act(): out = call_on_batch(self.func, learn)
+        passed = name if isinstance(self.func, FunctionType) and name.isidentifier() else 'f'     # '<lambda>' is no name
         if computed and _state_of(params) != before: raise ValueError(
-            f'{name} updates the weights itself, and the learner would update them again: pass train_step=UpdateStep({name}), '
+            f'{name} updates the weights itself, and the learner would update them again: pass train_step=UpdateStep({passed}), '
             'or only return the loss')
         self.read(learn, out)
         if not depends_on(learn.loss_grad, params): raise ValueError(
             f'the loss that {name} returned does not depend on the weights that learn.opt trains, so it has no gradient for them. If the function '
-            f'updates the weights itself, pass train_step=UpdateStep({name}). Otherwise return the loss without detach() or item()')
+            f'updates the weights itself, pass train_step=UpdateStep({passed}). Otherwise compute the loss from learn.model, without detach(), item() or argmax')
         if learn.undo is not None: learn.undo.set(self, 'checked', True)
 
 def _state_of(params: list[Tensor]) -> list[Any]:
@@ -176,10 +178,11 @@ def as_step(
         f'{name} is the class {step.__name__}: pass an instance, {step.__name__}(...)')
     if all(hasattr(step, part) for part in ('predict', 'loss', 'backward', 'step', 'zero_grad')):
         raise TypeError(
-            f'{name}={step!r} has the methods of a step, but its class does not inherit from Step: write class '
+            f'{name}={step!r} has the methods of a step, but its class does not inherit from Step: define it as class '
             f'{type(step).__name__}(Step)')
     if callable(step): return LossStep(step) if name == 'train_step' else CallStep(step)
-    raise TypeError(f'{name}={step!r} is not a step: pass a Step, or a function of the whole batch')
+    returns = 'the loss' if name == 'train_step' else '(loss, pred, *targets)'
+    raise TypeError(f'{name}={step!r} is not a step: pass a Step, or a function f(x, y) of the inputs and targets that returns {returns}')
 
 # %% ../nbs/15_function_steps.ipynb #770e4a6c
 def step_of_model(

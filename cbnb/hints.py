@@ -370,9 +370,7 @@ def check_method(
     if name in EVENTS: return _check_parameters(f, what)
     if not callable(f) or name.startswith('_'): return
     if re.fullmatch(_FOREIGN, name): raise TypeError(
-        f'{what} is not an event of this Callback, so it would never be called: ' + (
-        'pass the training step as Learner(..., train_step=f), and the optimizer as opt_func'
-        if name in ('training_step', 'validation_step', 'test_step', 'configure_optimizers') else
+        f'{what} is not an event of this Callback, so it would never be called: ' + (_LIGHTNING_STEPS.get(name) or
         'define methods such as before_fit, after_batch and after_epoch, which read the state from self. '
         'For a callback of fastai v1 or MindSpore, use the Callback of cbnb.dialects.fastai_v1 or cbnb.dialects.mindspore'))
     if near := nearest(name, EVENTS, cutoff=0.85): raise TypeError(
@@ -386,6 +384,9 @@ def _check_parameters(f: Any, what: str) -> None:
     if needed: raise TypeError(
         f'{what}(self, {", ".join(needed)}) would fail, because events are called without arguments: '
         f'remove {", ".join(needed)}, and read the learner from self.learn')
+
+_LIGHTNING_STEPS = {'training_step': 'pass the training step as Learner(..., train_step=f)', 'configure_optimizers': 'pass the optimizer as Learner(..., opt_func=...)',
+                    **dict.fromkeys(['validation_step', 'test_step'], 'pass the evaluation step as Learner(..., eval_step=f)')}
 
 _FOREIGN = (r'on_(fit|train|eval|validation|test|predict|sanity_check|epoch|batch|loss|backward|step|substep|init)'
             r'(_epoch|_batch|_step)?_(begin|start|end)|on_before_(backward|zero_grad|optimizer_step)|on_after_backward|'

@@ -169,15 +169,14 @@ class History:
         """Read a history that `to_json` wrote. All numbers are restored exactly
 
         Args:
-            source: JSON text from `to_json`, or the path of a file
+            source: JSON string from `to_json`, or the path of a file
         Returns:
             the history
-        Raises:
-            ValueError: this JSON has no "runs": pass a text that History.to_json returned
         """
         text = source if isinstance(source, str) and source.lstrip()[:1] == '{' else Path(source).read_text()
         data, history = from_json_text(text), cls()
-        if 'runs' not in data: raise ValueError('this JSON has no "runs": pass a text that History.to_json returned')
+        if 'runs' not in data: raise ValueError(
+            f'{"the string" if text is source else source} is not a saved History, because it has no "runs": pass a file that History.to_json wrote, or the string that it returned')
         history.runs = [Run.from_dict(run) for run in data['runs']]
         return history
 

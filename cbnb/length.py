@@ -67,7 +67,7 @@ def plan_epochs(
     if is_over(state): state.n_epoch = state.epoch + 1
     elif state.epoch + 1 >= state.n_epoch:
         if length.count(state) == state.counted: raise RuntimeError(
-            f'epoch {state.epoch} made no {length.unit}, so this fit of {length} would not end: check the loader, and callbacks that cancel batches or updates')
+            f'epoch {state.epoch} made no {length.unit}, so this fit of {length} would not end: look for a callback that cancels batches or updates, and for empty batches')
         state.n_epoch = state.epoch + 2
     state.counted = length.count(state)
 

@@ -203,7 +203,10 @@ def run_batches(self: Loop) -> None:
     """Run the batches of the loader `dl`
 
     Raises:
-        ValueError: the training loader gave no batches: it should yield at least one in each epoch. Check its dataset
+        ValueError: the training loader gave no batches in epoch {epoch}, after those of earlier epochs. An iterator can be
+            used only once: return a new one each time, from __iter__ or from the function passed to Batches
+        ValueError: the training loader gave no batches: check that its dataset yields items each time it is iterated over,
+            and leave out drop_last=True if they do not fill a batch
     """
     __tracebackhide__ = True
     n = self.n_iter = batches_in_phase(self)
@@ -217,8 +220,12 @@ def run_batches(self: Loop) -> None:
             self.one_batch(i, batch)
             batch = None                       # free it before the next one is loaded
             if self.fit_length and self.training and is_over(self): break
-        if i < 0 and self.training: raise ValueError(
-            'the training loader gave no batches: it should yield at least one in each epoch. Check its dataset')
+        if i < 0 and self.training:
+            if self.purpose == 'fit' and self.epoch > self.start_epoch: raise ValueError(
+                f'the training loader gave no batches in epoch {self.epoch}, after those of earlier epochs. An iterator can be used only once: '
+                'return a new one each time, from __iter__ or from the function passed to Batches')
+            raise ValueError('the training loader gave no batches: check that its dataset yields items each time it is iterated over, '
+                             'and leave out drop_last=True if they do not fill a batch')
         self.in_batch = False
     except Exception as e:
         self.note_place(e, i if batch is not None else i + 1)       # the batch, or the loading of the next one
@@ -352,12 +359,12 @@ def run_as(self: Loop, purpose: str, cbs: Any = None) -> Iterator[None]:
     Returns:
         nothing
     Raises:
-        RuntimeError: this learner is already running (...), and cannot start another {purpose} inside of this run: start it
+        RuntimeError: this learner is already running (...), and cannot start a new {purpose} inside this run: start it
             afterwards
     """
     outer, state = self.undo, {name: getattr(self, name) for name in LOOP_STATE}
     if outer is not None and purpose in ('fit', 'lr_find'): raise RuntimeError(
-        f'this learner is already running ({self.where()}), and cannot start another {purpose} inside of this run: start it afterwards')
+        f'this learner is already running ({self.where()}), and cannot start a new {purpose} inside this run: start it afterwards')
     with interrupts_wait(), releases_batches(), UndoStack() as undo:
         undo.callback(self._end_run, outer, state)
         self.undo = undo

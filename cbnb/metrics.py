@@ -90,7 +90,7 @@ class Metric:
     @property
     def value(self) -> Any:
         "The result as a number or a scalar tensor, or None without batches"
-        raise NotImplementedError(f'{type(self).__name__} has no property value: define it with @property')
+        raise NotImplementedError(f'{type(self).__name__} does not define value: add a property, with @property above def value(self)')
     @property
     def name(self) -> str:
         "Heading of the metric's column. The default is the class name in snake case, without 'Metric' at the end"
@@ -189,7 +189,7 @@ class AvgLoss(Metric):
     def accumulate(self, learn: Any) -> None:
         loss = learn.pred if self.chosen_outputs else learn.loss
         if loss is None: raise ValueError(
-            'the step computes no loss, so AvgLoss has nothing to average: choose an output to average, as in AvgLoss().set_indexes([0])')
+            'the step computes no loss, so AvgLoss has nothing to average: leave it out, or choose an output that is a loss, as in AvgLoss().set_indexes([0])')
         if not (n := find_bs((learn.yb, learn.xb))): return
         loss = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(one_number(self.name, loss)))
         self.mean.add(loss, n if self.chosen_outputs else getattr(learn, 'loss_weight', n))
@@ -249,7 +249,9 @@ def as_metric(m: Any) -> Any:
     """
     if isinstance(m, type):
         try: m = m()
-        except TypeError as e: raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an instance, {m.__name__}(...)') from None
+        except TypeError as e:
+            if e.__traceback__ is not None and e.__traceback__.tb_next is not None: raise      # an error inside its constructor
+            raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an instance, {m.__name__}(...)') from None
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
         if not hasattr(m, 'name'): m.name = snake_name(type(m))
         return m

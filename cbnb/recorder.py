@@ -108,7 +108,7 @@ class Recorder(Callback):
         if learn.purpose != 'fit': return
         if getattr(learn, 'recorder', self) is not self: warnings.warn(
             'learn.recorder writes the table of this fit, and this second Recorder only records. To change the table, make '
-            'the learner with Learner(..., cbs=Recorder(...)), or call learn.remove_cb(Recorder) first', stacklevel=user_level())
+            'the learner with Learner(..., cbs=Recorder(...)), or call learn.remove_cb(Recorder) before you add this one', stacklevel=user_level())
         self.columns = columns_of(learn, self.train_metrics, self.valid_metrics)
         names = ['step' if isinstance(learn.valid_every, Every) else 'epoch', *self.columns.names]
         run = Run(len(self.history), names + ['time']*self.add_time, learn.n_epoch, self.beta)

@@ -50,9 +50,11 @@ class ParamScheduler(Callback):
     def __init__(self, scheds: Mapping[str, Schedule]) -> None: self.scheds = dict(scheds)
 
     def before_fit(self) -> None:
-        if n_batches(self.learn.dls.train) is None and self.learn.fit_length is None: raise ValueError(
-            "a schedule needs to know how many batches an epoch has, but the training loader has no length: wrap the "
-            "loader in Batches(lambda: loader, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
+        if n_batches(self.learn.dls.train) is None and self.learn.fit_length is None:
+            method = getattr(self.learn, 'fit_method', None)
+            in_steps = method in ('fit', 'fit_one_cycle', 'fit_flat_cos') and not self.learn.start_epoch      # what else takes a number of steps
+            raise ValueError('a schedule needs to know how many batches an epoch has, but the training loader has no length: wrap the '
+                             'loader in Batches(lambda: loader, n_iter=...)' + f", or fit a number of steps, such as {method}('2000 steps')"*in_steps)
         self.places = [(*_place(self.learn, name, sched), sched) for name, sched in self.scheds.items()]
 
     def before_batch(self) -> None:
@@ -159,9 +161,9 @@ class OneCycle(ParamScheduler):
         mom: momentum at start, peak and end; None: `learn.moms`
     Raises:
         ValueError: pct_start={pct_start} should be between 0 and 1, such as 0.25
-        ValueError: div={div} and div_final={div_final} should be above 0
-        ValueError: mom={mom} should be three numbers, for the start, the peak and the end of the fit, such as (0.95, 0.85,
-            0.95)
+        ValueError: {name}={value} should be above 0
+        ValueError: mom={mom} should be three numbers, for the start of the fit, the peak of the learning rate and the end,
+            such as (0.95, 0.85, 0.95)
     Example:
         from cbnb.toy import close, line_learner
         learn = line_learner(n=5)
@@ -175,9 +177,10 @@ class OneCycle(ParamScheduler):
     def __init__(self, lr_max: Any = None, div: float = 25., div_final: float = 1e5, pct_start: float = 0.25,
             mom: Sequence[float] | None = None) -> None:
         if not 0 <= pct_start <= 1: raise ValueError(f'pct_start={pct_start} should be between 0 and 1, such as 0.25')
-        if div <= 0 or div_final <= 0: raise ValueError(f'div={div} and div_final={div_final} should be above 0')
+        for name, value in dict(div=div, div_final=div_final).items():
+            if value <= 0: raise ValueError(f'{name}={value} should be above 0')
         if mom is not None and len(mom) != 3:
-            raise ValueError(f'mom={mom} should be three numbers, for the start, the peak and the end of the fit, such as (0.95, 0.85, 0.95)')
+            raise ValueError(f'mom={mom} should be three numbers, for the start of the fit, the peak of the learning rate and the end, such as (0.95, 0.85, 0.95)')
         self.lr_max, self.div, self.div_final, self.pct_start = lr_max, div, div_final, pct_start
         self.mom = None if mom is None else [as_positive(m, 'mom') for m in mom]
 
@@ -226,9 +229,9 @@ def _place(learn: Any, name: str, sched: Schedule) -> tuple[str, int | None]:
     if (place := hyper_key(learn.opt, name)) is None: raise no_such_hyper(learn.opt, name)
     value, n = as_python(sched(0.)), len(learn.opt.param_groups)
     listed = hasattr(value, '__len__') and getattr(value, 'ndim', 1) > 0
-    if listed and len(value) != n: raise ValueError(f'the schedule of {name!r} returned {len(value)} values for {plural(n, "group")}: return one number, or one for each group')
+    if listed and len(value) != n: raise ValueError(f'the schedule of {name!r} returned {len(value)} values for {plural(n, "parameter group")}: return one number, or one for each group')
     if any(map(math.isnan, value if listed else [value])):
-        raise ValueError(f'the schedule of {name!r} returned {value!r}, which is not a number: return a number, or one for each group')
+        raise ValueError(f'the schedule of {name!r} returned {value!r} at position 0, which is not a number: return a number, or one for each group')
     if hasattr(learn, 'recorder'): learn.recorder.track(name)
     return place
 
@@ -273,9 +276,9 @@ class SchedCombined:
         scheds: Sequence[Schedule],   # schedules, one per share
     ) -> None:
         pcts, scheds = [float(p) for p in pcts], list(scheds)
-        if len(pcts) != len(scheds): raise ValueError(f'there are {len(pcts)} shares for {len(scheds)} schedules: pass one share for each schedule')
-        if any(p < 0 for p in pcts) or abs(sum(pcts) - 1) > 1e-6:
-            raise ValueError(f'the shares {pcts} should be 0 or more and add up to 1, not {sum(pcts):g}')
+        if len(pcts) != len(scheds): raise ValueError(f'got {plural(len(pcts), "share")} for {plural(len(scheds), "schedule")}: pass one share for each schedule')
+        if any(p < 0 for p in pcts): raise ValueError(f'the shares {pcts} should be 0 or more')
+        if abs(sum(pcts) - 1) > 1e-6: raise ValueError(f'the shares {pcts} should add up to 1, but add up to {sum(pcts):g}')
         self.parts = [(p, sched) for p, sched in zip(pcts, scheds) if p > 0]
 
     def __call__(self,

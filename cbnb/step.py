@@ -69,13 +69,13 @@ class Step:
         Args:
             learn: the learner
         Raises:
-            ValueError: loss_func is missing: assign one, such as learn.loss_func = nn.MSELoss(), or pass a step that computes
-                the loss
+            ValueError: loss_func is missing: assign one, such as learn.loss_func = nn.MSELoss(), or pass a train_step (for
+                validation, an eval_step) that computes the loss
         """
         __tracebackhide__ = True
         if not learn.yb and not needs_no_target(learn.loss_func): return
         if learn.loss_func is None: raise ValueError(
-            'loss_func is missing: assign one, such as learn.loss_func = nn.MSELoss(), or pass a step that computes the loss')
+            'loss_func is missing: assign one, such as learn.loss_func = nn.MSELoss(), or pass a train_step (for validation, an eval_step) that computes the loss')
         self.set_loss(learn, self._call_loss_func(learn))
 
     def set_loss(self, learn: Any, found: Any) -> None:

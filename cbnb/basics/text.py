@@ -159,7 +159,8 @@ def distinct(names: Iterable[str],    # names, of which some may be equal
 def text_table(rows: list[tuple[str, ...]],
     sides: Sequence[str] = (),    # the alignment of each column, 'left' or 'right'; (): all left
 ) -> list[str]:
-    "Format a table as lines of text with aligned columns"
+    "Format a table as lines of text with aligned columns. A newline in a cell becomes a space"
+    rows = [tuple(cell.replace('\n', ' ') for cell in row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows)]
     aligned = [str.rjust if side == 'right' else str.ljust for side in sides or ['left']*len(widths)]
     return ['  '.join(align(cell, w) for align, cell, w in zip(aligned, row, widths)).rstrip() for row in rows]

@@ -35,7 +35,7 @@ def _runs_in(source: Any) -> list[Run]:
     if isinstance(source, (list, tuple)): return [run for each in source for run in _runs_in(each)]
     for owner in source, getattr(source, 'recorder', None):
         if isinstance(history := getattr(owner, 'history', None), History): return list(history)
-    raise TypeError(f'{with_article(type(source).__name__)} has no recorded runs: pass learners, or their learn.recorder.history')
+    raise TypeError(f'{with_article(type(source).__name__)} has no recorded runs: pass learners, runs of a lab book such as lab[1], or learn.recorder.history')
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, str, list[Run]]]:
     "Return the name that was given to each source, the name of its variable, and its runs. A name that is missing is ''"
@@ -266,10 +266,14 @@ class RunsTable:
     def __len__(self) -> int: return len(self.rows)
     def __repr__(self) -> str: return '\n'.join(self.lines())
 
-    def lines(self) -> list[str]:
+    def lines(self,
+        width: int | None = None,    # if the lines would be longer, a run has a column instead of a line; None: always a line
+    ) -> list[str]:
         "Return the table as lines of text"
         if not self.rows: return ['no runs yet']
-        return text_table([tuple(self.rows[0]), *(tuple(cell_text(*item) for item in row.items()) for row in self.rows)])
+        cells = [tuple(self.rows[0]), *(tuple(cell_text(*item) for item in row.items()) for row in self.rows)]
+        lines = text_table(cells)
+        return lines if width is None or max(map(len, lines)) <= width else text_table(list(zip(*cells)))
 
     def to_df(self) -> Any:    # a pandas DataFrame
         "Return the table as a pandas DataFrame"
@@ -501,9 +505,14 @@ class Comparison:
         "Return the table as a pandas DataFrame"
         return self.table.to_df()
 
-    def __repr__(self) -> str:
+    def text(self,
+        width: int | None = None,    # number of characters in a line; None: any
+    ) -> str:
+        "Return the table and the notes as text"
         differing = [f'source that differs: {", ".join(self.source_diffs)}'] if self.source_diffs else []
-        return '\n'.join([*self.table.lines(), *self.notes(self.metric), *differing])
+        return '\n'.join([*self.table.lines(width), *self.notes(self.metric), *differing])
+
+    def __repr__(self) -> str: return self.text()
     def _repr_html_(self) -> str: return self.html()
 
     def html(self, live: bool | None = None) -> str:

@@ -278,6 +278,8 @@ def lr_find_figure(lrs: Sequence[float],
     with figure(ax, size=(WIDE[0], 3.6)) as (fig, [ax]):
         ax.plot(lrs, losses, color=COLORS['train'])
         ax.set_xscale('log')
+        rates = [*lrs, *([] if recommended is None else [recommended])]
+        if rates and not any(map(math.isfinite, losses)): ax.set_xlim(min(rates)/1.3, max(rates)*1.3)     # no curve sets the limits
         named = {f'{rule_title(name)} {lr_text(lr)}': (lr, loss) for name, (lr, loss) in marks.items()}
         strong = next((text for text, (lr, _) in named.items() if lr == recommended), '')
         _take(ax, recommended, band, bool(strong))

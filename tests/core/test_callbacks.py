@@ -494,7 +494,7 @@ def test_names_that_the_learner_needs_are_refused(class_name):
     fit, model = learn.fit, learn.model
     cls = type(class_name, (cbnb.Callback,), {})
     for add in (lambda: learn.add_cb(cls), lambda: learn.fit(1, cbs=cls()), lambda: line_learner(cbs=cls)):
-        with pytest.raises(ValueError, match=rf"{class_name}.*every learner already has: rename"):
+        with pytest.raises(ValueError, match=rf"{class_name}.*the learner already has: give it another name"):
             add()
     assert learn.fit == fit and learn.model is model and len(learn.cbs) == 2
 

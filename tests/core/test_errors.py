@@ -526,7 +526,7 @@ def test_a_step_may_find_its_loss_without_targets():
 
 
 def test_schedules_give_as_many_numbers_as_there_are_groups():
-    for value, words in (([0.1, 0.2], "2 values for 1 group:"), (float("nan"), "not a number")):
+    for value, words in (([0.1, 0.2], "2 values for 1 parameter group:"), (float("nan"), "not a number")):
         with pytest.raises(ValueError, match=words):
             line_learner().fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: value}))
 
@@ -1333,7 +1333,7 @@ def test_a_lambda_in_a_pickle_says_what_to_write(tmp_path):
         (lambda learn: learn.load(learn.model.state_dict()), TypeError, "learn.model.load_state_dict"),
         (lambda learn: cbnb.Learner(learn.dls, learn.model), ValueError, "Learner(dls, model, nn.CrossEntropyLoss())"),
         (lambda learn: learn.fit(1, lr="auto"), TypeError, "pass one, such as lr=0.001"),
-        (lambda learn: cbnb.Metric().value, NotImplementedError, "Metric has no property value"),
+        (lambda learn: cbnb.Metric().value, NotImplementedError, "Metric does not define value"),
         (lambda learn: cbnb.DataLoaders([1], device="gpu"), ValueError, "device='gpu' is not a device of PyTorch: pass 'cuda'"),
         (lambda learn: learn.dls.to("gpu:0"), ValueError, "device='gpu:0' is not a device of PyTorch: pass 'cuda'"),
         (lambda learn: setattr(learn, "metric", cbnb.accuracy), AttributeError, "it is learn.metrics"),

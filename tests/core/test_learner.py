@@ -726,7 +726,7 @@ def test_a_switched_off_callback_is_on_again_after_the_run_and_not_after_one_wit
 
 def test_a_second_run_is_refused_where_it_would_train_and_named():
     learn = line_learner()
-    with pytest.raises(RuntimeError, match=r"already running \(epoch 0, training batch 0\), and cannot start another fit"):
+    with pytest.raises(RuntimeError, match=r"already running \(epoch 0, training batch 0\), and cannot start a new fit"):
         learn.fit(1, cbs=cbnb.Callback(after_batch=lambda cb: cb.learn.fit(1)))
 
 

@@ -406,7 +406,7 @@ def test_a_model_without_anything_to_train_is_refused():
     for model, splitter, words in (
         (frozen, lambda m: m.parameters(), "Sequential has no trainable parameters: all are frozen"),
         (net(), lambda m: [[], []], "the splitter returned none"),
-        (nn.ReLU(), lambda m: m.parameters(), "ReLU has no trainable parameters: the splitter returned none"),
+        (nn.ReLU(), lambda m: m.parameters(), "ReLU has no trainable parameters: it has no parameters at all"),
     ):
         with pytest.raises(ValueError, match=words):
             param_groups(model, splitter)
@@ -416,7 +416,7 @@ def test_a_model_without_anything_to_train_is_refused():
 
 @pytest.mark.parametrize("splitter", [lambda m: [dict(params=m.parameters(), lr=0.1)], lambda m: [m[0], dict(params=m[2].parameters())]])
 def test_groups_as_dicts_are_refused_with_the_way_out(splitter):
-    with pytest.raises(TypeError, match=r"not dicts: .* fit\(lr=\[...\], wd=\[...\]\)"):
+    with pytest.raises(TypeError, match=r"the splitter returned dicts, .* fit\(lr=\[...\], wd=\[...\]\)"):
         param_groups(net(), splitter)
 
 

@@ -1126,7 +1126,10 @@ def test_a_train_step_on_another_model_is_left_alone():
 
 def test_a_train_step_that_detaches_its_loss_is_an_error():
     learn = line_with(lambda learn: lambda x, y: nn.functional.mse_loss(learn.model(x), y).detach())
-    with pytest.raises(ValueError, match="does not depend on the weights that learn.opt trains.*Otherwise return the loss without detach"):
+    with pytest.raises(
+        ValueError,
+        match="does not depend on the weights that learn.opt trains.*Otherwise compute the loss from learn.model, without detach",
+    ):
         learn.fit(1)
     assert ab(learn) == (0, 0)
 

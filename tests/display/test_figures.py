@@ -2,6 +2,7 @@
 
 import base64
 import math
+import warnings
 
 import pytest
 import torch
@@ -413,8 +414,11 @@ def test_limits_of_the_losses_of_a_sweep(losses, limits):
     ],
 )
 def test_a_sweep_without_finite_losses_is_drawn(kwargs, words):
-    fig = plot.lr_find_figure([0.1, 1.0], [NAN, math.inf], title="mine", **kwargs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fig = plot.lr_find_figure([0.1, 1.0], [NAN, math.inf], title="mine", **kwargs)
     [ax] = fig.axes
+    assert 0 < ax.get_xlim()[0] < 0.1 and ax.get_xlim()[1] > 1.0  # the rates of the sweep
     assert ax.get_title("left") == "mine" and [text.get_text() for text in ax.texts] == [words] * bool(words)
     fig.canvas.draw()
     pyplot.close(fig)

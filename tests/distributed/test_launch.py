@@ -451,7 +451,7 @@ def test_a_fit_in_a_callback_is_refused(nothing_starts):
         def after_batch(self):
             self.learn.fit_distributed(1)
 
-    with pytest.raises(RuntimeError, match="already running .* cannot start another fit"):
+    with pytest.raises(RuntimeError, match="already running .* cannot start a new fit"):
         new_learner(16).fit(1, cbs=Nests)
 
 

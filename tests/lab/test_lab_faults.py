@@ -341,6 +341,55 @@ def test_what_users_of_other_trackers_look_for(lab):
     assert copy.copy(lab[1]).id == pickle.loads(pickle.dumps(lab[1])).id == 1
 
 
+def test_a_run_is_found_by_its_name_and_by_its_learner(lab):
+    first, second = wave_learner(), wave_learner()
+    for learn in (first, second, first):
+        learn.fit(1)
+    assert (lab[first].id, lab[second].id) == (3, 2)
+    lab[1].name = lab[second].name = "base line"
+    assert lab["base line"].id == 2  # the latest of them
+    for which, said in (
+        ("base lin", "did you mean 'base line'"),
+        ("x", "its names are 'base line'"),
+        (wave_learner(), "begin after the line lab = LabBook"),
+    ):
+        with pytest.raises(KeyError, match=said):
+            lab[which]
+    lab.delete("base line", confirm=True)
+    assert [run.id for run in lab] == [1, 3]
+    with pytest.raises(KeyError, match="no fit of this learner"):
+        lab[second]
+
+
+def test_settings_of_your_own_are_written_and_nothing_else_is_assigned(lab):
+    learn = wave_learner()
+    seen = []
+
+    def assign(cb):
+        if cb.epoch == 1:
+            lab[-1].name = "while it runs"
+            with pytest.raises(ValueError, match="run 1 is still running") as e:
+                lab[-1].settings["crops"] = 4
+            seen.append(e)
+
+    learn.fit(2, cbs=cbnb.Callback(before_epoch=assign))
+    run = lab["while it runs"]
+    assert len(seen) == 1 and "crops" not in run.settings
+    run.settings["crops"], run.settings["kind"] = 4, torch.float16
+    run.settings.update(flips=True)
+    run.settings |= dict(seed=7)
+    assert run.settings.setdefault("crops", 9) == 4 and run.settings.pop("flips") is True
+    kept = lab[1].settings
+    assert kept == {**run.settings, "kind": "torch.float16"} and kept["seed"] == 7 and kept["n_epoch"] == 2
+    assert lab.rows()[0]["crops"] == lab[1].run.settings["crops"] == 4
+    copied = pickle.loads(pickle.dumps(run.settings))
+    copied["crops"] = 5
+    assert lab[1].settings["crops"] == 5
+    for name in ("notes", "settings", "status", "wieghts"):
+        with pytest.raises(AttributeError):
+            setattr(lab[1], name, "x")
+
+
 def test_a_value_whose_name_does_not_say_what_is_better_has_no_best(lab):
     """As `grad_norm`: to show a table is no reason to warn."""
     for lr in (0.01, 0.02):
