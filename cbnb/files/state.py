@@ -33,6 +33,7 @@ from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback, wrapped
 from ..basics.settings import brief
 from ..basics.text import plural
+from . import recorder_state  # noqa: F401 (adds `state_dict` of callbacks and of the recorder)
 from .saving import groups_differ, name_in, param_names, plain_name, renamed
 from ..learner import Learner
 from ..schedule import ParamScheduler
