@@ -24,7 +24,7 @@ from typing import Any
 from torch import nn
 
 # %% ../../nbs/lab/book.ipynb #f36fff86
-from ..basics.arguments import columns_hint, hinted, nearest
+from ..basics.arguments import as_choice, columns_hint, hinted, nearest
 from ..basics.nested import from_json
 from ..basics.patch import patch
 from ..basics.processes import process_number
@@ -209,7 +209,7 @@ class LabBook(Callback):
 
     @hinted
     def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str | Iterable[str] = '', weights: str = ''):
-        if set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={weights!r} should be 'best', 'last' or 'best last'")
+        if not isinstance(weights, str) or set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={weights!r} should be 'best', 'last' or 'best last'")
         self.weights = weights
         self.folder, self.every, self.tags = Path(folder), float(every), _words(tags)
         self.file = self.folder.expanduser().resolve()/'runs.sqlite'
@@ -547,18 +547,18 @@ def __repr__(self: LabRun) -> str:
 _INSTEAD = dict(
     run='lab.runs is the list of all runs, and lab[17] is run 17',
     log='learn.log(name=value) records a value of the running fit', init="LabBook('runs') is all there is to do", finish='lab.close() ends the recording',
-    compare='compare(lab[1], lab[2])', df='lab.to_dataframe()', filter='[run for run in lab.runs if run.settings["lr"] > 0.01]', config='settings',
-    hparams='settings', params='settings', metrics="history['valid_loss'] has each epoch, and best('valid_loss') the best one", loss="history['train_loss']",
-    delete='lab.delete(number, confirm=True)', plot='compare(lab[17]) draws the curves of a run', plot_losses='compare(lab[17]) draws the curves of a run',
-    notes='lab[17].note is the text of a run', comment='lab[17].note is the text of a run', tag='lab[17].tags', title='lab[17].name',
-    rename='lab[17].name = "..."', last='lab[-1] is the latest run', latest='lab[-1] is the latest run', watch='learn.watch() serves a page with the running fit',
-    to_csv="lab.to_dataframe().to_csv('runs.csv')", code='sources', git='commit', **dict.fromkeys(('show', 'table', 'sort', 'search'), 'a cell that ends with lab shows a table that sorts and filters'))
+    compare='use compare(lab[1], lab[2])', df='use lab.to_dataframe()', filter='use [run for run in lab.runs if run.settings["lr"] > 0.01]', config='use settings',
+    hparams='use settings', params='use settings', metrics="history['valid_loss'] has each epoch, and best('valid_loss') the best one", loss="use history['train_loss']",
+    delete='use lab.delete(number, confirm=True)', plot='compare(lab[17]) draws the curves of a run', plot_losses='compare(lab[17]) draws the curves of a run',
+    notes='lab[17].note is the text of a run', comment='lab[17].note is the text of a run', tag='use lab[17].tags', title='use lab[17].name',
+    rename='assign lab[17].name = "..."', last='lab[-1] is the latest run', latest='lab[-1] is the latest run', watch='learn.watch() serves a page with the running fit',
+    to_csv="use lab.to_dataframe().to_csv('runs.csv')", code='use sources', git='use commit', **dict.fromkeys(('show', 'table', 'sort', 'search'), 'a cell that ends with lab shows a table that sorts and filters'))
 
 def _no_attribute(obj: Any, name: str, what: str) -> AttributeError:
     "Return the error for an attribute that a lab book or a run does not have"
     known = {known for known in [*vars(type(obj)), *vars(obj)] if known[0] != '_'}
     near = nearest(name, sorted(known - {name}))
-    if name in vars(obj).get('settings', {}): hint: Any = f'settings[{name!r}]'
+    if name in vars(obj).get('settings', {}): hint: Any = f'use settings[{name!r}]'
     elif name in vars(obj).get('summary', {}).get('values', {}): hint = f'history[{name!r}] has each epoch, and best({name!r}) the best one'
     else: hint = _INSTEAD[name] if name in _INSTEAD else near and f'did you mean {near!r}?'
     return AttributeError(f'{what} has no attribute {name!r}{f": {hint}" if hint else ""}', name=name, obj=obj)
@@ -606,7 +606,7 @@ def __getitem__(self: LabBook,
         names = sorted({run.name for run in self.runs} - {''})
         near = nearest(which, names)
         raise KeyError(f'no run of the lab book {folder} has the name {which!r}: ' + (f'did you mean {near!r}?' if near else f'its names are {", ".join(map(repr, names))}' if names else 'assign one, as in lab[-1].name = "baseline"'))
-    raise KeyError(f'there is no run {which} in the lab book {folder}: choose one of its {plural(len(self), "run")} from lab.runs')
+    raise KeyError(f'there is no run {which} in the lab book {folder}: ' + (f'choose one of its {plural(n, "run")} from lab.runs' if (n := len(self)) else 'it has no runs yet, so fit a learner first'))
 
 @patch
 def __contains__(self: LabBook, which: Any) -> bool:
@@ -634,7 +634,7 @@ def learner(self: LabRun, model: Any = None, dls: Any = None, **parts: Any) -> L
     missing |= {part: why.removesuffix(' (trust=True allows it)') for part, value in found.items() if (why := lacks(value, part)) is not None}
     if missing:
         own = ', '.join(name for name in self.sources if name.split()[0] in ('model', 'loss', 'step', 'callback'))
-        raise ValueError(f'lab[{self.id}].learner needs {", ".join(f"{part}=..." for part in missing)}: {"; ".join(missing.values())}{own and f". lab[{self.id}].sources has the source of {own}"}')
+        raise ValueError(f'lab[{self.id}].learner needs {", ".join(f"{part}=..." for part in missing)}: {"; ".join(dict.fromkeys(missing.values()))}{own and f". lab[{self.id}].sources has the source of {own}"}')
     rates = {name: self.settings[name] for name in ('lr', 'wd') if name in self.settings}
     return Learner(dls, model if isinstance(model, nn.Module) else model(), **recipe.get('plain', {}) | rates | {part: make_part(value) for part, value in found.items()} | parts)
 
@@ -647,12 +647,17 @@ def load_weights(self: LabRun, model: Any, which: str = 'best') -> None:
         model: the model to load into
         which: 'best' or 'last'
     Raises:
-        ValueError: lab[{id}] has no {which} weights...: LabBook(folder, weights='best last') keeps them for later fits
-        ValueError: the model does not fit the weights of lab[{id}]: {why}
+        ValueError: lab[{id}] has no weights: from the next fit on, LabBook(folder, weights='best last') saves them
+        ValueError: lab[{id}] has no {which} weights: pass which=.... LabBook(folder, weights='best last') saves both, if
+            the fit has a validation loss
+        ValueError: the model does not fit the weights of lab[{id}]: {why}. Pass a model with the same layers as in that run
     """
-    if (path := self.weights.get(which)) is None: raise ValueError(f"lab[{self.id}] has no {which} weights{', only the ' + ' and '.join(self.weights) if self.weights else ''}: LabBook(folder, weights='best last') keeps them for later fits")
+    as_choice(which, 'which', 'best', 'last')
+    if not self.weights: raise ValueError(f"lab[{self.id}] has no weights: from the next fit on, LabBook(folder, weights='best last') saves them")
+    if (path := self.weights.get(which)) is None: raise ValueError(
+        f"lab[{self.id}] has no {which!r} weights: pass which={'last' if which == 'best' else 'best'!r}. LabBook(folder, weights='best last') saves both, if the fit has a validation loss")
     state = read_checkpoint(path)
-    if why := model_differs(model, state): raise ValueError(f'the model does not fit the weights of lab[{self.id}]: {why}')
+    if why := model_differs(model, state): raise ValueError(f'the model does not fit the weights of lab[{self.id}]: {why}. Pass a model with the same layers as in that run')
     load_model_state(model, state)
 
 # %% ../../nbs/lab/book.ipynb #b13080f7
@@ -671,7 +676,7 @@ def best(self: LabBook, metric: str = 'valid_loss') -> LabRun:
     found = [(value, run) for run in runs if metric in run.summary['values'] and (value := run.best(metric)) is not None]
     if found: return (min if lower_is_better(metric) else max)(found, key=lambda pair: pair[0])[1]
     there = list(dict.fromkeys(name for run in runs for name in run.summary['values']))
-    raise ValueError(f'no run of the lab book has a finite value of {metric!r}' + ('' if metric in there else f': {columns_hint(metric, there)}' if there else ': the runs have no values yet'))
+    raise ValueError(f'no run of the lab book has a finite value of {metric!r}' + (': all are nan or infinite, so choose another metric, or fit again with a lower learning rate' if metric in there else f': {columns_hint(metric, there)}' if there else ': the runs have no values yet'))
 
 # %% ../../nbs/lab/book.ipynb #49ca51a3
 def _rows(runs: Iterable[LabRun]) -> list[dict[str, Any]]:
@@ -736,8 +741,10 @@ def delete(self: LabBook, *numbers: int, confirm: bool = False) -> None:
         *numbers: numbers of runs
         confirm: True: delete them
     Raises:
+        ValueError: delete needs the numbers of runs, as in lab.delete(3, confirm=True)
         ValueError: delete would permanently remove {labels} from {folder}: pass confirm=True
     """
+    if not numbers: raise ValueError('delete needs the numbers of runs, as in lab.delete(3, confirm=True)')
     runs = [self[number] for number in numbers]
     labels = ', '.join(run.label for run in runs)
     if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(

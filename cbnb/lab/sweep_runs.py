@@ -12,7 +12,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,9 @@ class Space:
     "The settings of a sweep: name -> list of values, or a range `(low, high)` or `(low, high, 'log')`"
     def __init__(self, space: Mapping[str, Any]) -> None:
         if not space: raise ValueError('a sweep needs settings, such as dict(lr=[0.001, 0.01])')
+        for name, values in space.items():
+            if isinstance(values, str) or not isinstance(values, Iterable): raise TypeError(
+                f"{name}={values!r} should be a list of values, or a range, such as (0.001, 0.1, 'log')")
         self.values: dict[str, Any] = {name: values if _is_range(values) else list(values) for name, values in space.items()}
         for name, values in self.values.items(): self._check(name, values)
 
@@ -71,9 +74,16 @@ class Space:
             low, high = values[:2]
             if not low < high or values[2:] and low <= 0: raise ValueError(f"{name}={values!r}: a range should be (low, high) or (low, high, 'log'), with low < high, and for 'log' with low above 0")
         elif not values: raise ValueError(f'{name}=[] has no values: list at least one')
-        elif len({str(word_of(v)) for v in values}) < len(values): raise ValueError(
-            f'{name} has several values that the table would show as {str(word_of(values[0]))!r}: pass different strings '
-            'instead, and let the function that you pass as make turn each string into its value')
+        else: self._check_words(name, values, [str(word_of(v)) for v in values])
+
+    def _check_words(self, name: str, values: list[Any], words: list[str]) -> None:
+        "Raise `ValueError` if two values look alike in the table"
+        for value, word in [(v, w) for i, (v, w) in enumerate(zip(values, words)) if w in words[:i]]:
+            first = values[words.index(word)]
+            if first is value or isinstance(value, (bool, int, float, str)) and type(first) is type(value): raise ValueError(
+                f'{name} has the value {value!r} more than once: list each value once')
+            raise ValueError(f'{name} has several values that the table would show as {word!r}: pass different strings '
+                             'instead, and let the function that you pass as make turn each string into its value')
 
     def grid(self) -> list[dict[str, Any]] | None:
         "Return all combinations. None: there is a range"
@@ -280,8 +290,9 @@ class Sweep:
             ValueError: no run of the sweep has finished with a finite {monitor}, so there is no best run: ...
         """
         if (i := self.best_number) is not None: return dict(self.points[i])
-        lower = '. Try lower learning rates' if any(row['status'] in ('done', 'pruned') for row in self.rows) else ''
-        raise ValueError(f'no run of the sweep has finished with a finite {self.monitor}, so there is no best run: {self._words() + lower}')
+        hint = '. Try lower learning rates' if any(row['status'] in ('done', 'pruned') for row in self.rows) else ''
+        if not self.rows and self.why.startswith('budget'): hint = '. Pass a larger budget'
+        raise ValueError(f'no run of the sweep has finished with a finite {self.monitor}, so there is no best run: {self._words() + hint}')
 
     @property
     def best_value(self) -> float:
@@ -301,11 +312,13 @@ def learner(self: Sweep) -> Any:
     Returns:
         the learner of the sweep, or a new one if the sweep had a `make`
     Raises:
-        ValueError: there are no weights, because no run of the sweep has finished with a finite value in this process: call
-            learn.sweep again
+        ValueError: the weights of the best run were not kept: fit again with its settings, found.best, or sweep under
+            another name
     """
-    if self.states is None or self.make is None: raise ValueError('there are no weights, because no run of the sweep has finished with a finite value in this process: call learn.sweep again')
-    learn = self.make(self.best)
+    best = self.best
+    if self.states is None or self.make is None: raise ValueError(
+        'the weights of the best run were not kept: fit again with its settings, found.best, or sweep under another name')
+    learn = self.make(best)
     load_module_states(learn, self.states)
     return learn
 

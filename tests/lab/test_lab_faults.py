@@ -327,7 +327,7 @@ def test_what_users_of_other_trackers_look_for(lab):
     for found, said in (
         (lambda: lab.log(loss=1.0), "a lab book has no attribute 'log': learn.log"),
         (lambda: lab.finish(), "a lab book has no attribute 'finish': lab.close"),
-        (lambda: lab[1].config, "a run of the lab book has no attribute 'config': settings"),
+        (lambda: lab[1].config, "a run of the lab book has no attribute 'config': use settings"),
         (lambda: lab[1].metrics, "best\\('valid_loss'\\)"),
         (lambda: lab.nothing, "a lab book has no attribute 'nothing'$"),
         (lambda: lab.run, "a lab book has no attribute 'run': lab.runs is the list of all runs, and lab\\[17\\] is run 17"),
@@ -542,7 +542,7 @@ def test_weights_of_a_fit_that_failed_and_of_another_book(tmp_path):
     with pytest.raises(ZeroDivisionError):
         learn.fit(3, cbs=cbnb.Callback(before_epoch=fail))
     assert list(book[1].weights) == ["best"]
-    with pytest.raises(ValueError, match=r"lab\[1\] has no last weights, only the best: LabBook"):
+    with pytest.raises(ValueError, match=r"lab\[1\] has no 'last' weights: pass which='best'. LabBook"):
         book[1].load_weights(net(), "last")
     with pytest.raises(ValueError, match="does not fit the weights"):
         book[1].load_weights(torch.nn.Linear(1, 1))
