@@ -137,7 +137,7 @@ class ValueMetric(Metric):
     def reset(self) -> None: pass
     def accumulate(self, learn: Any) -> None: pass
     @property
-    def value(self) -> Any: return one_number(self.name, self.func())
+    def value(self) -> Any: return one_number(self.name, self.func(), 'take a mean')
 
 # %% ../../nbs/callbacks/more_metrics.ipynb #c41aab61
 def metric_on(metric: Any, *which: int | str | tuple[Any, ...], name: str | None = None) -> Any:
