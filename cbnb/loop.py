@@ -19,7 +19,7 @@ from .basics.failures import releases_batches
 from .basics.loaders import batches_of, independent_loader, n_batches, set_epoch
 from .basics.losses import UNKNOWN
 from .basics.nested import is_empty
-from .basics.patch import patch
+from .basics.patch import as_property, patch
 from .basics.trained_modules import in_eval_mode, reset_state
 from .callback import Callback, CallbackList
 from .events import (
@@ -99,10 +99,17 @@ class Loop(State):
         @contextmanager
         def run_as(self, purpose: str, cbs: Any=...) -> Iterator[None]: ...
         def _end_run(self, outer: UndoStack | None, state: dict[str, Any]) -> None: ...
+        @property
+        def outputs(self) -> tuple[Any, ...]: ...
         def note_place(self, e: Exception, i: int) -> None: ...
+        loss_weight: Any
         def evaluating(self, purpose: Any, cbs: Any=..., inner: Any=...) -> Any: ...
         update_weights = _in_runs.update_weights
         validate_within = _in_runs.validate_within
+        @property
+        def ends_row(self) -> Any: ...
+        @property
+        def run_name(self) -> Any: ...
         where = _in_runs.where
         stopped_where = _in_runs.stopped_where
     callbacks: CallbackList
@@ -130,29 +137,6 @@ class Loop(State):
     def running(self) -> bool:
         "True while a run of this learner is in progress"
         return self.undo is not None
-
-    @property
-    def run_name(self) -> str:
-        "The name of the current or last run in messages, such as fit, get_preds or lr_find"
-        return self.called or ('get_preds' if self.purpose == 'preds' else self.purpose)
-
-    @property
-    def outputs(self) -> tuple[Any, ...]:
-        "The outputs that metrics can choose from: the predictions, then the targets"
-        return self.phase_steps[self.training].outputs(self)
-
-    @property
-    def loss_weight(self) -> Any:
-        "How much `loss` counts in averages, a number or a scalar tensor. None: the losses of batches are added up"
-        if self._weight is UNKNOWN: self._weight = self.phase_steps[self.training].batch_weight(self)
-        return self._weight
-    @loss_weight.setter
-    def loss_weight(self, weight: Any) -> None: self._weight = weight
-
-    @property
-    def ends_row(self) -> bool:
-        "True during a validation that ends a row of the table in the middle of an epoch"
-        return self.mid_epoch and self.valid_set + 1 == len(valid_loaders(self.dls))
 
 # %% ../nbs/00_loop.ipynb #0b2caf55
 @patch
@@ -391,6 +375,13 @@ def _end_run(self: Loop, outer: UndoStack | None, state: dict[str, Any]) -> None
         self.xb = self.yb = (None,)
     else:
         for name in LOOP_STATE: setattr(self, name, state[name])
+
+# %% ../nbs/00_loop.ipynb #e140c081
+@patch
+@as_property
+def outputs(self: Loop) -> tuple[Any, ...]:
+    "The outputs that metrics can choose from: the predictions, then the targets"
+    return self.phase_steps[self.training].outputs(self)
 
 # %% ../nbs/00_loop.ipynb #14da1d62
 @patch

@@ -99,10 +99,6 @@ class Step:
         super().__init_subclass__(**kwargs)
         cls.calls_loss_func = not cls.own_loss and cls.loss.__module__.startswith('cbnb.')
 
-class PredictStep(Step):
-    "Evaluates a batch without computing a loss. Pass it as `eval_step` if validation needs none"
-    def loss(self, learn: Any) -> None: "Do nothing"
-
 # %% ../nbs/06_step.ipynb #11944545
 @patch
 def assigned_to(self: Step, learn: Any) -> None:
@@ -148,3 +144,8 @@ def _call_loss_func(self: Step, learn: Any) -> Any:
     self.observes = call is not None
     if call is not None: learn.divisor, self.ignores = weight_of_call(*call), label_of_call(*call)
     return found
+
+# %% ../nbs/06_step.ipynb #505eb679
+class PredictStep(Step):
+    "Evaluates a batch without computing a loss. Pass it as `eval_step` if validation needs none"
+    def loss(self, learn: Any) -> None: "Do nothing"

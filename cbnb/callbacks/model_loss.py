@@ -38,7 +38,7 @@ class ModelLossStep(Step):
         if (loss := learn.loss_grad) is None:
             if not learn.training: return
             raise ValueError(f'{type(learn.model).__name__} returned no loss: add the labels to each batch, as in dict(..., labels=y)')
-        learn.loss_grad = loss = as_loss(loss, learn.training)
+        learn.loss_grad = loss = as_loss(loss, learn.training, type(learn.model).__name__)
         learn.loss = loss.detach().clone()
         if learn.training: learn.divisor = divisor(loss)
 

@@ -286,7 +286,7 @@ class V1Slots(Callback):
         now.last_loss = learn.loss
         if not learn.training or learn.loss_grad is None: return
         loss, _ = now.handler.on_backward_begin(learn.loss_grad)
-        if loss is not learn.loss_grad: learn.loss_grad = as_loss(loss, True)
+        if loss is not learn.loss_grad: learn.loss_grad = as_loss(loss, True, 'on_backward_begin')
         now.last_loss = learn.loss_grad
 
     def before_step(self) -> None:

@@ -23,7 +23,7 @@ from ..learner import Learner
 from ..basics.arguments import as_count
 from ..lr.finder import LRFind, geometric
 from ..basics.optimizers import hyper_key, spread_lrs
-from ..schedule import SchedPoly
+from ..callbacks.more_schedules import SchedPoly
 from ..files.snapshot import snapshot
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #6406d098

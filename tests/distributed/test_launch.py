@@ -426,7 +426,7 @@ def test_wrong_calls_fail_at_once(nothing_starts):
         (TypeError, "fit has no argument 'lrr': did you mean lr=", 1, dict(lrr=0.1)),
         (TypeError, "fine_tune has no argument 'freeze_epoch': did you mean freeze_epochs=", 1, dict(method="fine_tune", freeze_epoch=2)),
         (TypeError, "cycle_len", 1, dict(method="fit_sgdr")),
-        (ValueError, "n_epoch='many' should be a number of epochs", "many", {}),
+        (ValueError, "n_epoch='many' should be a whole number of epochs", "many", {}),
         (ValueError, "n_process=0 should be 1 or more", 1, dict(n_process=0)),
         (ValueError, "n_process=9 is too many: an epoch has 8 batches, and each process needs one", 1, dict(n_process=9)),
     ]:
