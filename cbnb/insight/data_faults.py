@@ -182,8 +182,8 @@ def ids_as_numbers(e: Evidence) -> Iterator[Finding]:
 def channels(e: Evidence) -> Iterator[Finding]:
     "D6: images or signals with the channels last"
     conv = next((m for m in e.learn.model.modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d))), None)
-    for name, t in _inputs(e) if conv is not None else ():
-        if t.ndim != len(conv.kernel_size) + 2: continue
+    for name, t in _inputs(e):
+        if conv is None or t.ndim != len(conv.kernel_size) + 2: continue
         looks_last = t.ndim == 4 and t.shape[-1] in (1, 3, 4) and t.shape[1] not in (1, 3, 4)
         if looks_last or e.failed and t.shape[-1] == conv.in_channels != t.shape[1]: yield finding('D6',
             f'{name} of shape {tuple(t.shape)}', f'{t.shape[1]} channels', f'{conv.in_channels} channels',

@@ -498,8 +498,9 @@ def dropout(e: Evidence) -> Iterator[Finding]:
         return
     for name, p in _dropouts(e).items():
         if p > 0.5: yield finding('M14', name, f'p={p:g}', 'at most 0.5', level='warning' if p >= 0.7 else 'note', share=percent(1 - p))
-    halves = [layer for layer in e.layers if isinstance(layer.module, nn.Dropout) and layer.module.p >= 0.5 and layer.out is not None and layer.out.ndim == 2 and layer.out.shape[1] < 64]
-    if len(halves) > 1 and not any(layer.module.p > 0.5 for layer in halves): yield finding('M14.many', listed(layer.name for layer in halves), f'{len(halves)} times p={halves[0].module.p:g}, of {halves[0].out.shape[1]} values', 'less in layers this narrow')
+    halves = {layer.name: layer.out.shape[1] for layer in e.layers
+              if isinstance(layer.module, nn.Dropout) and layer.module.p == 0.5 and layer.out is not None and layer.out.ndim == 2 and layer.out.shape[1] < 64}
+    if len(halves) > 1: yield finding('M14.many', listed(halves), f'{len(halves)} times p=0.5, of {min(halves.values())} values', 'less in layers this narrow')
     before = {id(layer.out): layer for layer in e.layers if isinstance(layer.module, nn.modules.dropout._DropoutNd) and layer.module.p >= 0.5}
     norm = next((layer for layer in e.layers if isinstance(layer.module, nn.modules.batchnorm._BatchNorm) and id(layer.x) in before), None)
     if norm is not None: yield finding('M14.norm', before[id(norm.x)].name, f'p={before[id(norm.x)].module.p:g} before the norm {norm.name}', 'dropout after the norm')
