@@ -66,7 +66,7 @@ def __dir__(self: Recorder) -> list[str]:        # completes its own attributes,
 def _smooth_loss(learn: Learner) -> Tensor:
     "The current smoothed training loss. Reading the property waits for the device"
     losses = learn.recorder.last().losses
-    if not len(losses): raise AttributeError('smooth_loss has no value before the first training batch: fit first')
+    if not len(losses): raise AttributeError('smooth_loss has no value before the first training batch of a fit: read it later')
     return torch.tensor(losses[-1])
 
 setattr(Learner, 'smooth_loss', property(_smooth_loss))

@@ -259,7 +259,7 @@ def names_of(ax) -> list[str]:
 
 def test_plot():
     stop, learn = cbnb.EarlyStopping(patience=2), forced_learner()
-    with pytest.raises(ValueError, match="fit first"):
+    with pytest.raises(ValueError, match="first run a fit"):
         stop.plot()
     fit(learn, cbs=stop)
     (ax,) = stop.plot(return_fig=True).axes
