@@ -201,10 +201,10 @@ def as_hook(f: Callable[..., Any], cb: Callback) -> Callable[..., Any]:
 # %% ../../nbs/callbacks/hooks.ipynb #c7a779c5
 def _check_own_hook(cb: Callback) -> None:
     "Raise `TypeError` if a callback class has no method `hook`, or one with a wrong signature"
-    name = type(cb).__name__
-    if not hasattr(type(cb), 'hook'): raise TypeError(
+    name, own = type(cb).__name__, getattr(type(cb), 'hook', None)
+    if own is None: raise TypeError(
         f'{name} has no hook: pass a function as hook=f, or define a method hook(self, module, input, output) in a subclass')
-    if not _takes(cb.hook, 3): raise TypeError(f'{name}.hook{inspect.signature(type(cb).hook)} should take (self, module, input, output)')
+    if not _takes(cb.hook, 3): raise TypeError(f'{name}.hook{inspect.signature(own)} should take (self, module, input, output)')
 
 # %% ../../nbs/callbacks/hooks.ipynb #508568d1
 def _after_own(own: Callable | None, f: Callable) -> Callable:
@@ -412,7 +412,7 @@ class ActivationStats(HookCallback):
             self.rows[name].extend([found.get(m) for found in self.waiting])
         self.waiting = []
 
-    def _table(self, i: int | str) -> Tensor:
+    def _table(self, i: Any) -> Tensor:
         "Return all rows of the layer with number or name `i`"
         if not self.layers: raise ValueError(
             'no layer has been recorded yet: pass this callback to a fit first, as in learn.fit(1, cbs=stats)')

@@ -81,9 +81,9 @@ def check_single(
     effect: str,         # what two of them would both do, such as 'scale the loss'
 ) -> None:
     "Raise `ValueError` if the learner has several active callbacks of a class"
-    names = [name for name, other in cb.learn.callbacks.names.items() if isinstance(other, kind) and other.run]
+    active = {name: other for name, other in cb.learn.callbacks.names.items() if other.run and isinstance(other, kind)}
+    names, kinds = list(active), [type(other).__name__ for other in active.values()]
     if len(names) < 2: return
-    kinds = [type(cb.learn.callbacks.names[name]).__name__ for name in names]
     what = f'{len(names)} {kinds[0]} callbacks' if len(set(kinds)) == 1 else f'the callbacks {", ".join(kinds[:-1])} and {kinds[-1]}'
     raise ValueError(
         f'this fit has {what}, which would {"both" if len(names) == 2 else "all"} {effect}: keep only one. Leave the others out of '
