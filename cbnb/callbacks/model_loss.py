@@ -41,7 +41,7 @@ class ModelLossStep(Step):
             raise ValueError(
                 f'{name} got labels, but returned no loss: let its forward return the loss first, as in return loss, logits' if named and learn.yb else
                 f'{name} returned no loss: pass it the labels by name, with batches such as dict(..., labels=y)')
-        learn.loss_grad = loss = as_loss(loss, learn.training)
+        learn.loss_grad = loss = as_loss(loss, learn.training, type(learn.model).__name__)
         learn.loss = loss.detach().clone()
         if learn.training: learn.divisor = divisor(loss)
 

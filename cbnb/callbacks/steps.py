@@ -184,10 +184,10 @@ class TrainStep(ModelStep):
         return not own and self.loss_func is None and (learn.loss_func is None or not self.follows)
 
     def loss(self, learn: Any) -> None:
-        if self.model_is_loss(learn): found = learn.pred
+        if of_model := self.model_is_loss(learn): found = learn.pred
         elif not learn.yb and not needs_no_target(learn.loss_func): return
         else: found = learn.loss_func(learn.pred, *learn.yb)
-        loss, learn.loss_parts = loss_and_parts(found, training=False)
+        loss, learn.loss_parts = loss_and_parts(found, False, type(self.model_for(learn)).__name__ if of_model else 'loss_func')
         learn.step_result = loss.detach()
         learn.loss, learn.loss_grad = learn.step_result.mean(), loss.sum()*self.loss_scale
 

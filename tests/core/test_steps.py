@@ -576,7 +576,7 @@ def test_an_optimizer_given_twice_is_noticed():
     net = Line()
     with pytest.warns(UserWarning, match="opt_func is not used"):
         line_learner(model=net, train_step=TrainStep(net, nn.MSELoss(), sgd(net)), opt_func=torch.optim.RMSprop)
-    with pytest.raises(ValueError, match="given twice, as lr=0.5 and as 0.1"):
+    with pytest.raises(ValueError, match="lr=0.5 differs from the learning rate 0.1 of the optimizer"):
         line_learner(model=net, train_step=TrainStep(net, nn.MSELoss(), sgd(net)), lr=0.5, opt_func=torch.optim.AdamW)
 
 
@@ -831,7 +831,7 @@ def test_saved_state_fits_the_same_optimizers_only():
     wrong = MultiOptimizer([SGD([dict(params=[a2]), dict(params=[b2])], lr=1.0), SGD([c2], lr=1.0)])
     with pytest.raises(ValueError, match="not that of SGD"):
         wrong.load_state_dict(saved)
-    with pytest.raises(ValueError, match="groups of"):
+    with pytest.raises(ValueError, match="3 parameter groups .*, but this one has 1"):
         MultiOptimizer([SGD([a2, b2, c2], lr=1.0)]).load_state_dict(saved)
     assert get_hyper(wrong, "lr") == [1.0] * 3
     for again in (pickle.loads(pickle.dumps(opt)), copy.deepcopy(opt)):
@@ -1126,7 +1126,10 @@ def test_a_train_step_on_another_model_is_left_alone():
 
 def test_a_train_step_that_detaches_its_loss_is_an_error():
     learn = line_with(lambda learn: lambda x, y: nn.functional.mse_loss(learn.model(x), y).detach())
-    with pytest.raises(ValueError, match="does not depend on the weights that learn.opt trains.*Otherwise return the loss without detach"):
+    with pytest.raises(
+        ValueError,
+        match="does not depend on the weights that learn.opt trains.*Otherwise compute the loss from learn.model, without detach",
+    ):
         learn.fit(1)
     assert ab(learn) == (0, 0)
 
@@ -1258,6 +1261,19 @@ def test_a_sweep_of_a_rate_that_nobody_uses_is_refused():
     opt = sgd(net)
     known = line_learner(model=net, train_step=cbnb.UpdateStep(keeping(net, opt), opt))
     assert len(known.lr_find(num_it=4, show_plot=False).lrs) == 4 and not opt._optimizer_step_post_hooks
+
+
+def test_trials_of_a_step_with_its_own_optimizer():
+    """The first run of the trials makes no update, only a validation."""
+    torch.manual_seed(0)
+    x, y = torch.rand(20, 3), torch.rand(20, 1)
+    data = torch.utils.data.TensorDataset(x, y)
+    net = torch.nn.Linear(3, 1)
+    opt = sgd(net)
+    dls = cbnb.DataLoaders.from_datasets(data, data, bs=4, device="cpu")
+    learn = cbnb.Learner(dls, net, train_step=cbnb.UpdateStep(keeping(net, opt), opt))
+    learn.remove_cb(cbnb.ProgressCallback)
+    assert len(learn.lr_find(trials=True, show_plot=False).trials) > 0
 
 
 def test_a_fit_whose_rates_have_no_effect_says_so_once():
