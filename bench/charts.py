@@ -142,17 +142,16 @@ def in_page() -> None:
     """Milliseconds to draw a million steps, and to move the crosshair, in Chromium."""
     sys.path[:0] = [str(ROOT / folder) for folder in (".", "tools", "tests/browser")]
     from cbnb.display.chart import chart_css
-    from cbnb.display.page_script import asset
+    from cbnb.display.page_script import script
     from lab import chromium
 
     spec = spec_of_a_million()
     lines = spec | {"lines": [line | {"x": [], "y": ""} for line in spec["lines"]]}
-    code = asset("chart.js")
     with chromium() as browser:
         tab = browser.new_page()
         tab.set_default_timeout(120_000)
         tab.goto("about:blank")
-        found = tab.evaluate(PAGE, [address(code), address(code + asset("live_chart.js")), chart_css(), spec, lines])
+        found = tab.evaluate(PAGE, [address(script("chart.js")), address(script("chart.js", "live_chart.js")), chart_css(), spec, lines])
     row("page, a plot of 1,000,000 steps: ms to draw", f"{found['drawn']:.0f}", LIMITS["draw"])
     row("page, the same: ms of a frame while the mouse moves", f"{found['moved']:.0f}", LIMITS["frame"])
     row("page, a live chart of 1,000,000 steps: ms of a message", f"{found['message']:.2f}")

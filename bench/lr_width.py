@@ -36,7 +36,8 @@ from lr_tasks import TASKS, Task
 from lr_training import GRID, Lanes, batch_order, fresh_model, loss_of, one_cycle, pretrained, start_from, train
 
 from cbnb.callbacks.averaging import move_average, warm_decay
-from cbnb.schedule import SchedCos, SchedNo, combine_scheds
+from cbnb.callbacks.more_schedules import SchedNo, combine_scheds
+from cbnb.schedule import SchedCos
 
 STORED = FOLDER / "width.npz"
 SEEDS = {1: range(400, 403), 5: range(420, 422)}  # by length, in multiples of the steps

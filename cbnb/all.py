@@ -71,9 +71,8 @@ _all_ = ['Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'Samples', 'set
 from .callbacks.schedulers import TorchScheduler
 from .lr import finder                         # adds `learn.lr_find`
 from .lr.rules import minimum, slide, steep, valley
-from cbnb.schedule import (
-    OneCycle, ParamScheduler, SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly, combine_scheds,
-    combined_cos)
+from .callbacks.more_schedules import SchedExp, SchedNo, SchedPoly, combine_scheds
+from .schedule import OneCycle, ParamScheduler, SchedCos, SchedLin, combined_cos
 
 # %% ../nbs/all.ipynb #e829ebc1
 _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos', 'SchedExp',
@@ -126,17 +125,18 @@ _all_ = ['Distributed']
 
 # %% ../nbs/all.ipynb #cbcc64ff
 from . import hints
-from .insight.first_batch import check_broadcast, warn_of_activation
+from .insight.first_batch import check_broadcast, check_function, warn_of_activation
 from .dialects.detect import adapt, adapt_metric
 
 # %% ../nbs/all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
-Learner.before_fits = (hints.warn_of_written, saving.note_loaded)
-Learner.before_epochs = (start_display, hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_empty_validation, hints.warn_of_no_rate, hints.warn_of_update_step, sanity_check)
+Learner.before_fits = (hints.warn_of_written, hints.warn_of_refused_rate, saving.note_loaded)
+Learner.before_epochs = (start_display, hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_empty_validation, hints.warn_of_no_rate, hints.warn_of_second_recorder, hints.warn_of_long_interval, hints.warn_of_update_step, sanity_check)
 Learner.batch_filters = (hints.check_length, hints.keep_modes, loop_faults.watch_loop)
 Learner.error_notes = (hints.note_layer, hints.note_outputs, hints.note_dict, hints.note_mistake, batch_size.note_memory)
 Learner.default_steps = (model_loss_step,)
 Step.loss_checks = (check_broadcast, warn_of_activation)
+LossStep.first_call = staticmethod(check_function)
 Learner.around_fits = (rewind.restore_point,)
 Recorder.watchers = (loss_faults.watch,)
 Learner.remark_on = staticmethod(hints.library_of)

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import callback_list as _in_callback_list
+    from .files import callback_state as _in_callback_state
 
 class Callback(Configured, Events):
     """Base class of callbacks. Override event methods to handle events. Missing attributes are read from the learner
@@ -46,10 +47,11 @@ class Callback(Configured, Events):
             def per_item(self): return self.loss / self.bs
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        def __setattr__(self, name: str, value: Any) -> None: ...
         __call__ = _in_callback_list.__call__
         __dir__ = _in_callback_list.__dir__
-        state_dict = _in_callback_list.state_dict
-        load_state_dict = _in_callback_list.load_state_dict
+        state_dict = _in_callback_state.state_dict
+        load_state_dict = _in_callback_state.load_state_dict
     learn: Any = None                  # the learner
     order: float = 0
     run: bool = True
@@ -72,12 +74,9 @@ class Callback(Configured, Events):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if not cls.__module__.startswith('cbnb.'):                  # a test checks the callbacks of cbnb
-            for name, f in vars(cls).items():
-                for check in cls.method_checks: check(name, f, f'{cls.__name__}.{name}')
-        _take_events(cls)                                           # of a mixin, see below
-        setters = {name for base in cls.__mro__ for name, v in vars(base).items() if hasattr(type(v), '__set__')}
-        cls._special = _CHANGES_CALLS | setters    # a property handles the assignment in its own setter
+        _check_methods(cls)                             # these functions are below
+        _take_events(cls)
+        _find_setters(cls)
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(type(self), name):                   # a property failed: raise its own error
@@ -87,17 +86,6 @@ class Callback(Configured, Events):
         except AttributeError:
             if hasattr(type(self.learn), name): raise   # likewise for a property of the learner
             raise _missing(self, name) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        held = self.__dict__
-        if name in held and name not in self._special:   # not new: it was checked at the first assignment
-            held[name] = value                           # (the fast path: many callbacks assign in each batch)
-            return
-        object.__setattr__(self, name, value)
-        if self.learn is None: return
-        if name in _CHANGES_CALLS: getattr(self.learn, 'cbs_changed', lambda: None)()
-        else:
-            for check in self.attribute_checks: check(self, name)
 
     def method(self, name: str) -> Callable[[], Any] | None:
         """Return the method `name` if this callback defines it. Ignore methods of the learner and of `Events`
@@ -225,12 +213,34 @@ def _missing(obj: Callback, name: str) -> AttributeError:
     text = f'{type(obj).__name__} has no attribute {name!r}, {rest}'
     return AttributeError(text, name=name, obj=obj)
 
+def _check_methods(cls: type[Callback]) -> None:
+    if cls.__module__.startswith('cbnb.'): return        # a test checks these
+    for name, f in vars(cls).items():
+        for check in cls.method_checks: check(name, f, f'{cls.__name__}.{name}')
+
 def _take_events(cls: type) -> None:
     "In `class Mine(Callback, Mixin)`, let the mixin's methods replace the empty ones of `Events`"
     for base in cls.__mro__[cls.__mro__.index(Events) + 1:]:
         for name in vars(base).keys() & EVENTS:
             if getattr(cls, name) is getattr(Events, name):
                 setattr(cls, name, vars(base)[name])
+
+def _find_setters(cls: type[Callback]) -> None:
+    setters = {name for base in cls.__mro__ for name, v in vars(base).items() if hasattr(type(v), '__set__')}
+    cls._special = _CHANGES_CALLS | setters
+
+# %% ../nbs/02_callback.ipynb #b9b9873c
+@patch
+def __setattr__(self: Callback, name: str, value: Any) -> None:
+    held = self.__dict__
+    if name in held and name not in self._special:   # not new: it was checked at the first assignment
+        held[name] = value                           # (the fast path: many callbacks assign in each batch)
+        return
+    object.__setattr__(self, name, value)
+    if self.learn is None: return
+    if name in _CHANGES_CALLS: getattr(self.learn, 'cbs_changed', lambda: None)()
+    else:
+        for check in self.attribute_checks: check(self, name)
 
 # %% ../nbs/02_callback.ipynb #e517ea23
 _glosses = ''.join(f'\n- `{name}`: {getattr(Events, name).__doc__}' for name in EVENTS)

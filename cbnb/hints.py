@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['RENAMED', 'ELSEWHERE', 'keep_modes', 'check_length', 'warn_of_pct_train', 'warn_of_processes',
-           'warn_of_empty_validation', 'warn_of_no_rate', 'note_rates', 'warn_of_written', 'note_mistake', 'Elsewhere',
-           'Renamed', 'say_instead', 'library_of', 'warn_of_update_step', 'note_outputs', 'note_layer', 'note_dict',
+           'warn_of_empty_validation', 'warn_of_no_rate', 'warn_of_second_recorder', 'warn_of_long_interval',
+           'note_rates', 'warn_of_written', 'warn_of_refused_rate', 'note_mistake', 'Elsewhere', 'Renamed',
+           'say_instead', 'library_of', 'warn_of_update_step', 'note_outputs', 'note_layer', 'note_dict',
            'check_method']
 
 # %% ../nbs/hints.ipynb #a52446d2
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 # %% ../nbs/hints.ipynb #9a949b0b
 from .basics.metric_functions import title_of
-from .basics.arguments import as_number, nearest
+from .basics.arguments import Every, as_number, nearest
 from .basics.failures import note_batch, note_fix
 from .basics.loaders import n_batches
 from .basics.nested import first_tensor, kind_of, part_of
@@ -39,6 +40,7 @@ from .events import EVENTS, event
 from .learner import Learner
 from .length import is_over
 from .loop import Loop
+from .recorder import Recorder
 from .basics.text import plural, warn_user, with_article
 from .function_steps import CallStep, UpdateStep
 from .step import PredictStep, Step
@@ -147,6 +149,27 @@ def warn_of_no_rate(
     may_set = (sets_lr(cb) or type(cb) is Callback or not type(cb).__module__.startswith('cbnb.') for cb in learn.cbs)
     if not any(may_set): warn_user('the learning rate is 0, so this fit will train nothing: pass another one, such as learn.fit(1, lr=1e-3)')
 
+def warn_of_second_recorder(
+    learn: Any,      # the learner
+) -> None:
+    "Warn if the learner has two recorders, because only `learn.recorder` writes the table"
+    if learn.purpose == 'fit' and sum(isinstance(cb, Recorder) for cb in learn.cbs) > 1: warn_user(
+        'learn.recorder writes the table of this fit, and this second Recorder only records. To change the table, make '
+        'the learner with Learner(..., cbs=Recorder(...)), or call learn.remove_cb(Recorder) before you add this one')
+
+def warn_of_long_interval(
+    learn: Any,      # the learner
+) -> None:
+    "Warn if `valid_every` is an interval that is longer than the fit"
+    every, planned = learn.valid_every, learn.fit_length
+    if learn.purpose != 'fit' or not isinstance(every, Every) or getattr(learn.dls, 'valid', None) is None: return
+    unit, n = every.duration.unit, learn.batches_in(learn.dls.train)
+    if planned: total = planned.n if planned.unit == unit else None
+    else: total = None if n is None or unit == 'update' else n*(learn.n_epoch - learn.start_epoch)
+    if total is not None and total < every.duration.n: warn_user(
+        f'valid_every={str(every)!r} is longer than this fit of {plural(total, unit)}, so nothing is '
+        'validated: pass a shorter interval')
+
 # %% ../nbs/hints.ipynb #201dbe1d
 _noted: WeakKeyDictionary[Any, tuple[int, list[Any]]] = WeakKeyDictionary()      # optimizer -> id of its state, rates at the start of fits
 
@@ -178,6 +201,16 @@ def warn_of_written(
     own = rates[0] if len(set(rates)) == 1 else rates
     warn_user(f'learn.opt.param_groups has the learning rate {own}, which was written after the last fit, and this fit uses '
           f'learn.lr={learn.lr} instead: set learn.lr = {own}, or pass the rate to the fit')
+
+def warn_of_refused_rate(
+    learn: Any,      # the learner
+    lr: Any,         # the rate that was passed to the fit, or None
+    start_epoch: int,     # not used
+) -> None:
+    "Warn if `fit_one_cycle` got no rate after `lr_find` recommended none: you may have passed its `lr`, which is None"
+    found = getattr(learn, 'lr_finder_result', None)
+    if lr is None and learn.fit_method == 'fit_one_cycle' and found is not None and found.lr is None: warn_user(
+        f'lr_find recommended no learning rate, so lr_max is learn.lr={learn.lr!r}: to use another one, pass lr_max')
 
 # %% ../nbs/hints.ipynb #9b20043d
 def _no_gradient(learn: Loop) -> str:
@@ -370,9 +403,7 @@ def check_method(
     if name in EVENTS: return _check_parameters(f, what)
     if not callable(f) or name.startswith('_'): return
     if re.fullmatch(_FOREIGN, name): raise TypeError(
-        f'{what} is not an event of this Callback, so it would never be called: ' + (
-        'pass the training step as Learner(..., train_step=f), and the optimizer as opt_func'
-        if name in ('training_step', 'validation_step', 'test_step', 'configure_optimizers') else
+        f'{what} is not an event of this Callback, so it would never be called: ' + (_LIGHTNING_STEPS.get(name) or
         'define methods such as before_fit, after_batch and after_epoch, which read the state from self. '
         'For a callback of fastai v1 or MindSpore, use the Callback of cbnb.dialects.fastai_v1 or cbnb.dialects.mindspore'))
     if near := nearest(name, EVENTS, cutoff=0.85): raise TypeError(
@@ -386,6 +417,9 @@ def _check_parameters(f: Any, what: str) -> None:
     if needed: raise TypeError(
         f'{what}(self, {", ".join(needed)}) would fail, because events are called without arguments: '
         f'remove {", ".join(needed)}, and read the learner from self.learn')
+
+_LIGHTNING_STEPS = {'training_step': 'pass the training step as Learner(..., train_step=f)', 'configure_optimizers': 'pass the optimizer as Learner(..., opt_func=...)',
+                    **dict.fromkeys(['validation_step', 'test_step'], 'pass the evaluation step as Learner(..., eval_step=f)')}
 
 _FOREIGN = (r'on_(fit|train|eval|validation|test|predict|sanity_check|epoch|batch|loss|backward|step|substep|init)'
             r'(_epoch|_batch|_step)?_(begin|start|end)|on_before_(backward|zero_grad|optimizer_step)|on_after_backward|'

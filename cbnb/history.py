@@ -15,7 +15,7 @@ from typing import Any, Self
 # %% ../nbs/07_history.ipynb #8a9ba52f
 from .basics.arguments import as_choice, columns_hint
 from .basics.buffers import NamedLoss, ScalarBuffer, SmoothedBuffer, nan_since
-from .basics.patch import patch
+from .basics.patch import as_property, patch, property_of
 from .basics.text import from_json_text, plural
 
 # %% ../nbs/07_history.ipynb #bb5a2f92
@@ -48,6 +48,11 @@ class Run:
         def arrived(self) -> 'tuple[array[float], array[float]]': ...
         def hyper(self, name: str) -> list[float]: ...
         def extent(self) -> str: ...
+        name: Any
+        @property
+        def diverged(self) -> int | None: ...
+        @property
+        def best(self) -> dict[str, Any] | None: ...
     def __init__(self, number: int, metric_names: list[str], n_epoch: int, beta: float = 0.98) -> None:
         self.number, self.metric_names, self.n_epoch, self.beta = number, metric_names, n_epoch, beta
         self.given_name: str | None = None       # see `name`
@@ -66,14 +71,6 @@ class Run:
         self.named: dict[str, NamedLoss] = {}    # heading -> one of several losses of a step
         self.logged: dict[str, NamedLoss] = {}   # heading -> the values of `learn.log`
         self.series = SmoothedBuffer(beta)       # the losses
-
-    @property
-    def name(self) -> str:
-        "The name in tables and plots: 'run 3', or the name that you assign"
-        return f'run {self.number}' if self.given_name is None else self.given_name
-
-    @name.setter
-    def name(self, name: str | None) -> None: self.given_name = None if name is None else str(name)
 
     @property
     def n_steps(self) -> int:
@@ -103,32 +100,8 @@ class Run:
     def __getitem__(self, name: str) -> list[Any]: return column_of([self], name)
     def _ipython_key_completions_(self) -> list[str]: return self.columns
 
-    @property
-    def diverged(self) -> int | None:
-        "Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading the property waits for the device"
-        return nan_since(self.raw_losses)
-
-    @property
-    def best(self) -> dict[str, Any] | None:
-        "The row of the epoch whose weights the fit ended with, because they were the best (`keep_best`). None: it ended with the last weights"
-        kept = [event['row'] for event in self.events if event['kind'] == 'best' and 'row' in event]
-        return next((row for row in self.epochs if kept and kept[-1] == [row['epoch'], row['step']]), None)
-
     def __repr__(self) -> str:
         return f'Run({self.number if self.given_name is None else self.given_name}: {self.extent()}, {self.status})'
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make a run from the result of `to_dict`
-
-        Args:
-            data: the result of `to_dict`
-        Returns:
-            the run
-        """
-        run = cls(data['run'], data['metric_names'], data['n_epoch'], data['beta'])
-        run.fill_from_dict(data)
-        return run
 
 # %% ../nbs/07_history.ipynb #6f4bd126
 class History:
@@ -169,16 +142,16 @@ class History:
         """Read a history that `to_json` wrote. All numbers are restored exactly
 
         Args:
-            source: JSON text from `to_json`, or the path of a file
+            source: JSON string from `to_json`, or the path of a file
         Returns:
             the history
-        Raises:
-            ValueError: this JSON has no "runs": pass a text that History.to_json returned
         """
         text = source if isinstance(source, str) and source.lstrip()[:1] == '{' else Path(source).read_text()
         data, history = from_json_text(text), cls()
-        if 'runs' not in data: raise ValueError('this JSON has no "runs": pass a text that History.to_json returned')
-        history.runs = [Run.from_dict(run) for run in data['runs']]
+        if 'runs' not in data: raise ValueError(
+            f'{"the string" if text is source else source} is not a saved History, because it has no "runs": pass a file that History.to_json wrote, or the string that it returned')
+        history.runs = [Run(run['run'], [], 0, run['beta']) for run in data['runs']]
+        for run, values in zip(history.runs, data['runs']): run.fill_from_dict(values)
         return history
 
 # %% ../nbs/07_history.ipynb #3d48be99
@@ -269,6 +242,27 @@ def extent(self: Run) -> str:
     rest = self.n_steps - max(whole, default=0)
     more, all_of_it = (f' and {plural(rest, "step")}', ' in all') if rest else ('', '')
     return f'{len(whole)} of {plural(self.n_epoch, "epoch")}{more}, {plural(self.n_steps, "step")}{all_of_it}'
+
+# %% ../nbs/07_history.ipynb #0259ab48
+@patch
+@property_of(lambda run: f'run {run.number}' if run.given_name is None else run.given_name)
+def name(self: Run, given: str | None) -> None:
+    "The name in tables and plots: 'run 3', or the name that you assign"
+    self.given_name = None if given is None else str(given)
+
+# %% ../nbs/07_history.ipynb #55f5c6ae
+@patch
+@as_property
+def diverged(self: Run) -> int | None:
+    "Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading the property waits for the device"
+    return nan_since(self.raw_losses)
+
+@patch
+@as_property
+def best(self: Run) -> dict[str, Any] | None:
+    "The row of the epoch whose weights the fit ended with, because they were the best (`keep_best`). None: it ended with the last weights"
+    kept = [event['row'] for event in self.events if event['kind'] == 'best' and 'row' in event]
+    return next((row for row in self.epochs if kept and kept[-1] == [row['epoch'], row['step']]), None)
 
 # %% ../nbs/07_history.ipynb #cfc8c621
 @patch

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 # %% ../nbs/04_learner.ipynb #02713ab8
 from . import phase  # noqa: F401 (adds `batch_weight` to the step)
-from .basics.arguments import Every, as_count, as_duration, checked_loss_func, checked_model, checked_moms, hinted
+from .basics.arguments import Duration, Every, as_count, as_duration, checked_loss_func, checked_model, checked_moms, hinted
 from .basics.loaders import as_loader
 from .basics.losses import weigher
 from .basics.text import warn_user
 from .basics.optimizers import check_opt_func, checked_lr, warn_of_next_rate
-from .basics.patch import patch
+from .basics.patch import checked_property, patch, property_of
 from .callback import Callback, CallbackList
-from .callback_list import CbList, as_list, is_a
+from .callback_list import as_list, is_a
 from .data import as_dls, splitter_of
 from .events import CancelException, event, not_honoured
 from .function_steps import as_step, default_eval_step, default_step
@@ -132,6 +132,8 @@ class Learner(Loop):
         to_detach = _in_predictions.to_detach
         def profiling(self, workers: Any=..., device: Any=..., clock: Any=...) -> Any: ...
         profile = _in_profile.profile
+        @property
+        def smooth_loss(self) -> Any: ...
         nan_batch: Any
         keeping_best = _in_trackers.keeping_best
         __repr__ = _in_learner.__repr__
@@ -173,6 +175,11 @@ class Learner(Loop):
         def fit(self, n_epoch: int | str, lr: Any=..., wd: Any=..., cbs: Any=..., reset_opt: bool=..., start_epoch: int=..., valid_every: int | str | list[int]=..., resume: Any=..., keep_best: Any=...) -> None: ...
         @hinted
         def validate(self, ds_idx: int | str=..., dl: Any=..., cbs: Any=...) -> list[float] | Any: ...
+        train_step: Any
+        eval_step: Any
+        opt: Any
+        opt_func: Any
+        lr: Any
         _mock_run = _in_finder._mock_run
         _try_rates = _in_finder._try_rates
         lr_find = _in_finder.lr_find
@@ -219,89 +226,26 @@ class Learner(Loop):
 
     # What you may assign between two fits
 
-    @property
-    def dls(self) -> Any:
+    @checked_property
+    def dls(self, given: Any) -> None:
         "The loaders"
-        return self._dls
-    @dls.setter
-    def dls(self, dls: Any) -> None:
-        self._dls = as_dls(dls)
+        self._dls = as_dls(given)
         self.split_batch = splitter_of(self._dls)
 
-    @property
-    def loss_func(self) -> Any:
+    @checked_property
+    def loss_func(self, given: Any) -> None:
         "The loss function. None if the step computes the loss"
-        return self._loss_func
-    @loss_func.setter
-    def loss_func(self, f: Any) -> None: self._loss_func, self.weigh = checked_loss_func(f), weigher(f)
+        self._loss_func, self.weigh = checked_loss_func(given), weigher(given)
 
-    @property
-    def metrics(self) -> Any:
+    @checked_property
+    def metrics(self, given: Any) -> None:
         "The metrics, as objects"
-        return self._metrics
-    @metrics.setter
-    def metrics(self, metrics: Any) -> None: self._metrics = as_metrics(metrics)
+        self._metrics = as_metrics(given)
 
     @property
-    def train_step(self) -> Any:
-        "The step for training batches"
-        return self.phase_steps[True]
-    @train_step.setter
-    def train_step(self, given: Any) -> None:
-        step = Step() if given is None else as_step(given, 'train_step')
-        if step.opt is not None and step.opt is not self.opt:
-            if self.running: raise RuntimeError('a train_step with its own optimizer cannot be assigned during a run: assign it between runs')
-            self._opt, self._opt_func, self._lr = step.opt, step.opt, checked_lr(1e-3, step.opt)
-        if step.loss_func is not None: self.loss_func = step.loss_func
-        self.phase_steps[True] = step
-        step.assigned_to(self)
-        if self.chooses_eval_step: self.eval_step = None
-
-    @property
-    def eval_step(self) -> Any:
-        "The step for validation batches. If you assign None, it follows from the loss function and the training step"
-        return self.phase_steps[False]
-    @eval_step.setter
-    def eval_step(self, given: Any) -> None:
-        self.chooses_eval_step = given is None
-        self.phase_steps[False] = step = default_eval_step(self) if given is None else as_step(given, 'eval_step')
-        step.assigned_to(self)
-
-    @property
-    def cbs(self) -> CbList:
+    def cbs(self) -> list[Any]:
         "The callbacks, in the order in which they were added"
-        return CbList(self.callbacks.all)
-
-    @property
-    def opt(self) -> Any:
-        "The optimizer. None before the first fit. If you assign one, `learn.lr` takes its rate"
-        return self._opt
-    @opt.setter
-    def opt(self, opt: Any) -> None:
-        if opt is self._opt: return
-        if opt is not None:
-            self._lr = checked_lr(1e-3, opt)
-            if opt is not self.opt_func: print(f'learn.opt was assigned: it keeps its own rate, so learn.lr is {self.lr} now')
-        self._opt, self._opt_is_old = opt, False
-
-    @property
-    def opt_func(self) -> Any:
-        "An optimizer class, a function, or an optimizer. If you assign another one, the next fit makes a new optimizer"
-        return self._opt_func
-    @opt_func.setter
-    def opt_func(self, opt_func: Any) -> None:
-        if opt_func is self._opt_func: return
-        self._lr = checked_lr(self._lr, opt_func)
-        self._opt_func, self._opt_is_old = opt_func, self._opt is not None      # a fit that is running keeps its optimizer
-
-    @property
-    def lr(self) -> Any:
-        "The learning rate of the next fit. This is a list or a slice if parameter groups have different rates"
-        return self._lr
-    @lr.setter
-    def lr(self, lr: Any) -> None:
-        if self.running and self.pct_train < 1 and lr is not self._lr: warn_of_next_rate()
-        self._lr = lr
+        return list(self.callbacks.all)
 
 # %% ../nbs/04_learner.ipynb #2ec13621
 @patch
@@ -321,17 +265,10 @@ def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: 
         valid_every: validate after every n-th epoch, after the listed epochs, or such as '500 steps'
         resume: True: continue from the newest checkpoint; or the path of a checkpoint
         keep_best: end with the weights of the best epoch. True: the lowest validation loss; 'accuracy'; ('score', 'max')
-    Raises:
-        ValueError: start_epoch={start_epoch} counts epochs, but this fit has {length}: to continue such a fit, pass
-            resume=True
-        ValueError: start_epoch={start_epoch} should be at most n_epoch={length.n}
     """
     __tracebackhide__ = True
-    length, start_epoch = as_duration(n_epoch, 'n_epoch'), as_count(start_epoch, 'start_epoch', 0)
-    if length.unit != 'epoch' and start_epoch: raise ValueError(
-        f'start_epoch={start_epoch} counts epochs, but this fit has {length}: to continue such a fit, pass resume=True')
-    if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(
-        f'start_epoch={start_epoch} should be at most n_epoch={length.n}')
+    length = as_duration(n_epoch, 'n_epoch')
+    start_epoch = _checked_start(start_epoch, length)
     every = as_valid_every(valid_every)
     if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
     if keep_best: cbs = self.keeping_best(keep_best, cbs)      # see callbacks/trackers
@@ -367,3 +304,65 @@ def validate(self: Learner, ds_idx: int | str = 1, dl: Any = None, cbs: Any = No
         evaluate(self.dls[ds_idx] if dl is None else as_loader(dl, single=True))
         found = self.final_record
     return found
+
+# %% ../nbs/04_learner.ipynb #e9af6e3f
+@patch
+@property_of(lambda learn: learn.phase_steps[True])
+def train_step(self: Learner, given: Any) -> None:
+    """The step for training batches
+
+    Raises:
+        RuntimeError: a train_step with its own optimizer cannot be assigned during a run: assign it between runs
+    """
+    step = Step() if given is None else as_step(given, 'train_step')
+    if step.opt is not None and step.opt is not self.opt:
+        if self.running: raise RuntimeError('a train_step with its own optimizer cannot be assigned during a run: assign it between runs')
+        self._opt, self._opt_func, self._lr = step.opt, step.opt, checked_lr(1e-3, step.opt)
+    if step.loss_func is not None: self.loss_func = step.loss_func
+    self.phase_steps[True] = step
+    step.assigned_to(self)
+    if self.chooses_eval_step: self.eval_step = None
+
+@patch
+@property_of(lambda learn: learn.phase_steps[False])
+def eval_step(self: Learner, given: Any) -> None:
+    "The step for validation batches. If you assign None, it follows from the loss function and the training step"
+    self.chooses_eval_step = given is None
+    self.phase_steps[False] = step = default_eval_step(self) if given is None else as_step(given, 'eval_step')
+    step.assigned_to(self)
+
+# %% ../nbs/04_learner.ipynb #8120abe2
+@patch
+@checked_property
+def opt(self: Learner, given: Any) -> None:
+    "The optimizer. None before the first fit. If you assign one, `learn.lr` takes its rate"
+    if given is self._opt: return
+    if given is not None:
+        self._lr = checked_lr(1e-3, given)
+        if given is not self.opt_func: print(f'learn.opt was assigned: it keeps its own rate, so learn.lr is {self.lr} now')
+    self._opt, self._opt_is_old = given, False
+
+@patch
+@checked_property
+def opt_func(self: Learner, given: Any) -> None:
+    "An optimizer class, a function, or an optimizer. If you assign another one, the next fit makes a new optimizer"
+    if given is self._opt_func: return
+    self._lr = checked_lr(self._lr, given)
+    self._opt_func, self._opt_is_old = given, self._opt is not None      # a fit that is running keeps its optimizer
+
+@patch
+@checked_property
+def lr(self: Learner, given: Any) -> None:
+    "The learning rate of the next fit. This is a list or a slice if parameter groups have different rates"
+    if self.running and self.pct_train < 1 and given is not self._lr: warn_of_next_rate()
+    self._lr = given
+
+# %% ../nbs/04_learner.ipynb #8996d8c1
+def _checked_start(start_epoch: Any, length: Duration) -> int:
+    "Check the argument `start_epoch` of a fit"
+    first: int = as_count(start_epoch, 'start_epoch', 0)
+    if length.unit != 'epoch' and first: raise ValueError(
+        f'start_epoch={first} counts epochs, but this fit has {length}: leave start_epoch out, and pass resume=True to continue from a checkpoint')
+    if length.unit == 'epoch' and first > length.n: raise ValueError(
+        f'start_epoch={first} should be at most n_epoch={length.n}, which counts the epochs before start_epoch, too')
+    return first

@@ -13,7 +13,6 @@ from typing import Any
 # %% ../nbs/13_length.ipynb #d76c1f9b
 from .basics.arguments import Duration, Every, as_count, as_duration
 from .basics.loaders import n_batches
-from .basics.text import plural, warn_user
 from .callback import Callback
 
 # %% ../nbs/13_length.ipynb #1a493345
@@ -66,8 +65,11 @@ def plan_epochs(
     if (length := state.fit_length) is None: return
     if is_over(state): state.n_epoch = state.epoch + 1
     elif state.epoch + 1 >= state.n_epoch:
-        if length.count(state) == state.counted: raise RuntimeError(
-            f'epoch {state.epoch} made no {length.unit}, so this fit of {length} would not end: check the loader, and callbacks that cancel batches or updates')
+        if length.count(state) == state.counted:
+            uncounted = length.unit == 'update' and state.phase_steps[True].own_update      # by an optimizer that the learner does not have
+            raise RuntimeError(f'epoch {state.epoch} made no {length.unit}, so this fit of {length} would not end: ' + (
+                'pass the optimizer that train_step uses, as in UpdateStep(f, opt=...)' if uncounted else
+                'look for a callback that cancels batches or updates, and for empty batches'))
         state.n_epoch = state.epoch + 2
     state.counted = length.count(state)
 
@@ -84,19 +86,6 @@ def batches_in_phase(
 class MidEpochValidation(Callback):
     "Validates in the middle of an epoch, after a number of steps or updates. `fit(valid_every='500 steps')` adds this callback"
     order, run_valid, run_in = 1e9, False, ('fit',)      # after other callbacks, but before `Checkpoint`
-
-    def before_fit(self) -> None:
-        every, total = self.learn.valid_every, self._planned()
-        if total is not None and total < every.duration.n and getattr(self.learn.dls, 'valid', None) is not None: warn_user(
-            f'valid_every={str(every)!r} is longer than this fit of {plural(total, every.duration.unit)}, so nothing is '
-            'validated: pass a shorter interval')
-
-    def _planned(self) -> int | None:
-        "Return the number of steps or updates of the fit, or None if it is not known"
-        learn, unit = self.learn, self.learn.valid_every.duration.unit
-        if learn.fit_length: return learn.fit_length.n if learn.fit_length.unit == unit else None
-        n = learn.batches_in(learn.dls.train)
-        return None if n is None or unit == 'update' else n*(learn.n_epoch - learn.start_epoch)
 
     def after_batch(self) -> None:
         learn = self.learn

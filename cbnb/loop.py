@@ -19,7 +19,7 @@ from .basics.failures import releases_batches
 from .basics.loaders import batches_of, independent_loader, n_batches, set_epoch
 from .basics.losses import UNKNOWN
 from .basics.nested import is_empty
-from .basics.patch import patch
+from .basics.patch import as_property, patch
 from .basics.trained_modules import in_eval_mode, reset_state
 from .callback import Callback, CallbackList
 from .events import (
@@ -99,10 +99,17 @@ class Loop(State):
         @contextmanager
         def run_as(self, purpose: str, cbs: Any=...) -> Iterator[None]: ...
         def _end_run(self, outer: UndoStack | None, state: dict[str, Any]) -> None: ...
+        @property
+        def outputs(self) -> tuple[Any, ...]: ...
         def note_place(self, e: Exception, i: int) -> None: ...
+        loss_weight: Any
         def evaluating(self, purpose: Any, cbs: Any=..., inner: Any=...) -> Any: ...
         update_weights = _in_runs.update_weights
         validate_within = _in_runs.validate_within
+        @property
+        def ends_row(self) -> Any: ...
+        @property
+        def run_name(self) -> Any: ...
         where = _in_runs.where
         stopped_where = _in_runs.stopped_where
     callbacks: CallbackList
@@ -130,29 +137,6 @@ class Loop(State):
     def running(self) -> bool:
         "True while a run of this learner is in progress"
         return self.undo is not None
-
-    @property
-    def run_name(self) -> str:
-        "The name of the current or last run in messages, such as fit, get_preds or lr_find"
-        return self.called or ('get_preds' if self.purpose == 'preds' else self.purpose)
-
-    @property
-    def outputs(self) -> tuple[Any, ...]:
-        "The outputs that metrics can choose from: the predictions, then the targets"
-        return self.phase_steps[self.training].outputs(self)
-
-    @property
-    def loss_weight(self) -> Any:
-        "How much `loss` counts in averages, a number or a scalar tensor. None: the losses of batches are added up"
-        if self._weight is UNKNOWN: self._weight = self.phase_steps[self.training].batch_weight(self)
-        return self._weight
-    @loss_weight.setter
-    def loss_weight(self, weight: Any) -> None: self._weight = weight
-
-    @property
-    def ends_row(self) -> bool:
-        "True during a validation that ends a row of the table in the middle of an epoch"
-        return self.mid_epoch and self.valid_set + 1 == len(valid_loaders(self.dls))
 
 # %% ../nbs/00_loop.ipynb #0b2caf55
 @patch
@@ -203,7 +187,10 @@ def run_batches(self: Loop) -> None:
     """Run the batches of the loader `dl`
 
     Raises:
-        ValueError: the training loader gave no batches: it should yield at least one in each epoch. Check its dataset
+        ValueError: the training loader gave no batches in epoch {epoch}, after those of earlier epochs. An iterator can be
+            used only once: return a new one each time, from __iter__ or from the function passed to Batches
+        ValueError: the training loader gave no batches: check that its dataset yields items each time it is iterated over,
+            and leave out drop_last=True if they do not fill a batch
     """
     __tracebackhide__ = True
     n = self.n_iter = batches_in_phase(self)
@@ -217,8 +204,12 @@ def run_batches(self: Loop) -> None:
             self.one_batch(i, batch)
             batch = None                       # free it before the next one is loaded
             if self.fit_length and self.training and is_over(self): break
-        if i < 0 and self.training: raise ValueError(
-            'the training loader gave no batches: it should yield at least one in each epoch. Check its dataset')
+        if i < 0 and self.training:
+            if self.purpose == 'fit' and self.epoch > self.start_epoch: raise ValueError(
+                f'the training loader gave no batches in epoch {self.epoch}, after those of earlier epochs. An iterator can be used only once: '
+                'return a new one each time, from __iter__ or from the function passed to Batches')
+            raise ValueError('the training loader gave no batches: check that its dataset yields items each time it is iterated over, '
+                             'and leave out drop_last=True if they do not fill a batch')
         self.in_batch = False
     except Exception as e:
         self.note_place(e, i if batch is not None else i + 1)       # the batch, or the loading of the next one
@@ -352,12 +343,12 @@ def run_as(self: Loop, purpose: str, cbs: Any = None) -> Iterator[None]:
     Returns:
         nothing
     Raises:
-        RuntimeError: this learner is already running (...), and cannot start another {purpose} inside of this run: start it
+        RuntimeError: this learner is already running (...), and cannot start a new {purpose} inside this run: start it
             afterwards
     """
     outer, state = self.undo, {name: getattr(self, name) for name in LOOP_STATE}
     if outer is not None and purpose in ('fit', 'lr_find'): raise RuntimeError(
-        f'this learner is already running ({self.where()}), and cannot start another {purpose} inside of this run: start it afterwards')
+        f'this learner is already running ({self.where()}), and cannot start a new {purpose} inside this run: start it afterwards')
     with interrupts_wait(), releases_batches(), UndoStack() as undo:
         undo.callback(self._end_run, outer, state)
         self.undo = undo
@@ -384,6 +375,13 @@ def _end_run(self: Loop, outer: UndoStack | None, state: dict[str, Any]) -> None
         self.xb = self.yb = (None,)
     else:
         for name in LOOP_STATE: setattr(self, name, state[name])
+
+# %% ../nbs/00_loop.ipynb #e140c081
+@patch
+@as_property
+def outputs(self: Loop) -> tuple[Any, ...]:
+    "The outputs that metrics can choose from: the predictions, then the targets"
+    return self.phase_steps[self.training].outputs(self)
 
 # %% ../nbs/00_loop.ipynb #14da1d62
 @patch

@@ -6,7 +6,7 @@
 __all__ = ['one_group', 'param_groups', 'make_opt', 'hold_hypers', 'belongs_to']
 
 # %% ../nbs/05_optim.ipynb #e6b0b2ea
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 # %% ../nbs/05_optim.ipynb #b86dcc80
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from .basics.fused import fuse, has_sparse
 from .basics.optimizers import (
     check_opt_func, held_params, hyper_key, is_opt, add_fastai_names, copied_hypers, save_hypers, set_hyper, set_wd, spread_lrs)
+from .basics.text import with_article
 from .undo import UndoStack
 
 # %% ../nbs/05_optim.ipynb #9de6902f
@@ -34,16 +35,10 @@ def param_groups(
     "Return the parameters of a model in groups. Raise `ValueError` if no parameter is trainable"
     groups = list(splitter(model))
     if groups and isinstance(groups[0], Tensor): groups = [groups]
-    groups = [list(g.parameters() if isinstance(g, nn.Module) else g) for g in groups]
-    if not all(isinstance(p, Tensor) for g in groups for p in g): raise TypeError(
-        'the splitter should return lists of parameters or modules, not dicts: pass the rates and decays of the groups to '
-        'fit(lr=[...], wd=[...]), or make the optimizer yourself and pass it as opt_func')
+    groups = _as_lists(groups)
     held, groups = {id(p) for g in groups for p in g}, groups or [[]]
     groups[-1] += [p for p in others if id(p) not in held]
-    if not any(p.requires_grad for g in groups for p in g):
-        why = 'all are frozen (requires_grad is False). Call requires_grad_() on the layers to train'
-        if not any(groups): why = 'the splitter returned none. Return model.parameters(), or lists of parameters'
-        raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')
+    _check_trainable(groups, model)
     return [g for g in groups if g]
 
 # %% ../nbs/05_optim.ipynb #2e722968
@@ -93,3 +88,21 @@ def belongs_to(
     others = list(others)
     outside, found = {id(p) for p in others}, {id(p) for g in param_groups(model, splitter, others) for p in g}
     return held_params(opt) - outside == found - outside
+
+# %% ../nbs/05_optim.ipynb #fcedf11e
+def _as_lists(groups: list[Any]) -> list[list[nn.Parameter]]:
+    "Return the groups as lists of parameters"
+    if any(isinstance(g, Mapping) for g in groups): raise TypeError(
+        'the splitter returned dicts, but a group should be a module or a list of parameters: pass the rates and decays of the groups to '
+        'fit(lr=[...], wd=[...]), or make the optimizer yourself and pass it as opt_func')
+    groups = [list(g.parameters() if isinstance(g, nn.Module) else g) for g in groups]
+    if wrong := [p for g in groups for p in g if not isinstance(p, Tensor)]: raise TypeError(
+        f'the splitter returned a group with {with_article(type(wrong[0]).__name__)}: a group should be a module, or a list of parameters, such as list(layer.parameters())')
+    return groups
+
+def _check_trainable(groups: list[list[nn.Parameter]], model: nn.Module) -> None:
+    if any(p.requires_grad for g in groups for p in g): return
+    why = 'all are frozen (requires_grad is False). Call requires_grad_() on the layers to train'
+    if not any(True for _ in model.parameters()): why = 'it has no parameters at all. If its layers are in a list, make it an nn.ModuleList'
+    elif not any(groups): why = 'the splitter returned none. Return model.parameters(), or lists of parameters'
+    raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')

@@ -16,9 +16,10 @@ from .basics.arguments import as_number
 from .basics.buffers import ScalarBuffer
 from .basics.losses import MeanLoss, UNKNOWN, given_weight, n_items, weigher
 from .basics.nested import find_bs, put_state, state_of
-from .basics.patch import patch
+from .basics.patch import patch, property_of
 from .basics.processes import gather_over_processes, n_processes
 from .basics.metric_functions import view_for_metric
+from .loop import Loop
 from .step import Step
 
 # %% ../nbs/14_phase.ipynb #19e26043
@@ -49,6 +50,16 @@ def derived_weight(self: Step, learn: Any) -> Any:
     if not self.calls_loss_func: return UNKNOWN
     weigh = learn.weigh if self.loss_func in (None, learn.loss_func) else weigher(self.loss_func)
     return UNKNOWN if weigh is None else weigh(learn.pred, *learn.yb)
+
+def _known_weight(learn: Loop) -> Any:
+    if learn._weight is UNKNOWN: learn._weight = learn.phase_steps[learn.training].batch_weight(learn)
+    return learn._weight
+
+@patch
+@property_of(_known_weight)
+def loss_weight(self: Loop, weight: Any) -> None:
+    "How much `loss` counts in averages, a number or a scalar tensor. None: the losses of batches are added up"
+    self._weight = weight
 
 # %% ../nbs/14_phase.ipynb #a629ed0b
 class PhaseMetrics:

@@ -8,7 +8,6 @@ __all__ = ['Recorder', 'History', 'Run']
 # %% ../nbs/08_recorder.ipynb #a54c0374
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,9 +16,9 @@ from .basics.buffers import NamedLoss, nan_since
 from .basics.arguments import Every
 from .basics.losses import MeanLoss
 from .basics.settings import how_it_ends, settings_of, why_stopped
-from .basics.text import say, user_level
-from .basics.patch import patch
-from .basics.processes import gather_over_processes, n_processes, process_number
+from .basics.text import say
+from .basics.patch import as_property, patch
+from .basics.processes import n_processes
 from .basics.text import clock
 from .callback import Callback
 from .columns import Columns, HyperColumns, columns_of
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from .lr import finder as _in_finder
     from .display import plots as _in_plots
     from .callbacks import recorder_names as _in_recorder_names
+    from .files import recorder_state as _in_recorder_state
 
 class Recorder(Callback):
     """Records the losses and hyper-parameters of each training batch, and a row for each epoch, in a history
@@ -55,14 +55,35 @@ class Recorder(Callback):
         assert [row['epoch'] for row in learn.recorder.last().epochs] == [0, 1]
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+        @property
+        def losses(self) -> Any: ...
+        @property
+        def lrs(self) -> Any: ...
+        @property
+        def values(self) -> Any: ...
+        @property
+        def moms(self) -> Any: ...
+        @property
+        def hps(self) -> Any: ...
+        @property
+        def iters(self) -> Any: ...
+        @property
+        def metric_names(self) -> Any: ...
+        @property
+        def val_losses(self) -> Any: ...
+        @property
+        def metrics(self) -> Any: ...
+        @property
+        def nb_batches(self) -> Any: ...
         __dir__ = _in_recorder_names.__dir__
         plot_losses = _in_plots.plot_losses
         plot_lr = _in_plots.plot_lr
         plot_metrics = _in_plots.plot_metrics
         plot_loss = _in_plots.plot_loss
         plot_sched = _in_plots.plot_sched
+        state_dict = _in_recorder_state.state_dict
+        load_state_dict = _in_recorder_state.load_state_dict
         plot = _in_finder.plot
-        def _add_to_phase(self) -> None: ...
         def _open_row(self, mid_epoch: bool=...) -> Any: ...
         def _fill_train(self, whole: bool=...) -> None: ...
         def _write_row(self, complete: bool, shown: bool=...) -> None: ...
@@ -71,15 +92,16 @@ class Recorder(Callback):
         def _end_row_early(self) -> None: ...
         def _is_written(self) -> bool: ...
         def _complete_row(self) -> None: ...
+        def _add_to_phase(self) -> None: ...
         def _note_parts(self) -> None: ...
         def look_for_nan(self, wait: bool=...) -> None: ...
         def track(self, name: str) -> None: ...
         def _end_early(self, shown: bool=...) -> None: ...
         def _close(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None: ...
         def last(self) -> Run: ...
+        @property
+        def log(self) -> list[Any]: ...
         def log_rows(self) -> list[list[Any]]: ...
-        def state_dict(self) -> dict[str, Any]: ...
-        def load_state_dict(self, state: dict[str, Any]) -> None: ...
     order, run_in = 50, ('fit', 'validate')
     no_state = ('hypers', 'phases', 'start', 'history', 'train')
     watchers: tuple[Callable[[Learner, Run, Sequence[float], bool], None], ...] = ()    # called with learner, run, losses and `wait` of `look_for_nan`
@@ -106,9 +128,6 @@ class Recorder(Callback):
         learn = self.learn
         learn.metrics = learn.metrics               # convert metrics appended to the list
         if learn.purpose != 'fit': return
-        if getattr(learn, 'recorder', self) is not self: warnings.warn(
-            'learn.recorder writes the table of this fit, and this second Recorder only records. To change the table, make '
-            'the learner with Learner(..., cbs=Recorder(...)), or call learn.remove_cb(Recorder) first', stacklevel=user_level())
         self.columns = columns_of(learn, self.train_metrics, self.valid_metrics)
         names = ['step' if isinstance(learn.valid_every, Every) else 'epoch', *self.columns.names]
         run = Run(len(self.history), names + ['time']*self.add_time, learn.n_epoch, self.beta)
@@ -121,32 +140,6 @@ class Recorder(Callback):
 
     def before_epoch(self) -> None:
         if self.learn.purpose == 'fit': self._open_row()
-
-    # -- what you read, of the last run
-
-    @property
-    def losses(self) -> list[float]:
-        "Smoothed training losses of the last run"
-        return list(self.last().losses)
-
-    @property
-    def lrs(self) -> list[float]:
-        "Learning rate of the last group, for each training batch of the last run"
-        return self.last().hyper('lr')
-
-    @property
-    def values(self) -> list[list[float | None]]:
-        "Losses and metrics of each epoch of the last run"
-        return self.last().values
-
-    @property
-    def log(self) -> list[Any]:
-        "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
-        run = self.last()
-        if self.row is None: return self.last_log
-        if self.train_is_late: self._fill_train()
-        place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
-        return [place, *(self.row[name] for name in self.columns.names)]
 
 # %% ../nbs/08_recorder.ipynb #5cd3c1f2
 @patch
@@ -185,14 +178,6 @@ def before_validate(self: Recorder) -> None:
     if nested: self.learn.undo.callback(lambda: self.phases.remove(phase) if phase in self.phases else None)
 
 @patch
-def _add_to_phase(self: Recorder) -> None:
-    "Add a validation batch, unless it was cancelled before its loss, or has no targets"
-    if not self.phases: return
-    learn, phase = self.learn, self.phases[-1]
-    cancelled, phase.cancelled = phase.cancelled, False             # set by `after_cancel_batch`
-    if learn.loss is not None or not cancelled and (learn.yb or learn.step_result is not None): phase.add(learn)
-
-@patch
 def after_validate(self: Recorder) -> None:
     "End the phase: write its values into the row, or set them as the result of `validate`"
     learn = self.learn
@@ -206,6 +191,15 @@ def after_validate(self: Recorder) -> None:
     else:
         self._fill_valid(phase, values, parts)
         if learn.ends_row: self._end_row_early()
+
+# %% ../nbs/08_recorder.ipynb #c0f2c059
+@patch
+def after_epoch(self: Recorder) -> None:
+    "Write the row of the epoch"
+    if self.learn.purpose != 'fit': return
+    self._fill_train()
+    if self._is_written(): self._complete_row()
+    else: self._write_row(complete=True)
 
 # %% ../nbs/08_recorder.ipynb #0866ef9a
 @patch
@@ -239,7 +233,7 @@ def _fill_train(self: Recorder,
     if whole or n_processes() == 1: row.update(zip(self.columns.train[1:], train.metric_values()))
     train.metrics = ()                           # they were read, which other processes did at the same time
 
-# %% ../nbs/08_recorder.ipynb #c0f2c059
+# %% ../nbs/08_recorder.ipynb #a91fe7d8
 @patch
 def _write_row(self: Recorder, complete: bool, shown: bool = True) -> None:
     learn, run, row = self.learn, self.history[-1], self.row
@@ -256,14 +250,6 @@ def _write_row(self: Recorder, complete: bool, shown: bool = True) -> None:
     if getattr(learn, 'recorder', self) is not self: return       # a second recorder only records
     learn.final_record, self.last_log = run.values[-1], self.log_rows()[-1]
     learn.logger(self.last_log)
-
-@patch
-def after_epoch(self: Recorder) -> None:
-    "Write the row of the epoch"
-    if self.learn.purpose != 'fit': return
-    self._fill_train()
-    if self._is_written(): self._complete_row()
-    else: self._write_row(complete=True)
 
 # %% ../nbs/08_recorder.ipynb #df52046a
 @patch
@@ -309,6 +295,14 @@ def _complete_row(self: Recorder) -> None:
     self.row, self.new_row, last['complete'] = None, False, True
 
 # %% ../nbs/08_recorder.ipynb #250436df
+@patch
+def _add_to_phase(self: Recorder) -> None:
+    "Add a validation batch, unless it was cancelled before its loss, or has no targets"
+    if not self.phases: return
+    learn, phase = self.learn, self.phases[-1]
+    cancelled, phase.cancelled = phase.cancelled, False             # set by `after_cancel_batch`
+    if learn.loss is not None or not cancelled and (learn.yb or learn.step_result is not None): phase.add(learn)
+
 @patch
 def before_train(self: Recorder) -> None:
     "Count the training batches from here"
@@ -422,6 +416,16 @@ def last(self: Recorder) -> Run:
     return self.history.runs[-1]
 
 @patch
+@as_property
+def log(self: Recorder) -> list[Any]:
+    "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
+    run = self.last()
+    if self.row is None: return self.last_log
+    if self.train_is_late: self._fill_train()
+    place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
+    return [place, *(self.row[name] for name in self.columns.names)]
+
+@patch
 def log_rows(self: Recorder) -> list[list[Any]]:
     """Return the rows of the last run, in the form that `learn.logger` receives
 
@@ -430,39 +434,6 @@ def log_rows(self: Recorder) -> list[list[Any]]:
     """
     run = self.history[-1]
     return [[row[run.metric_names[0]], *values, *[clock(row['time'])]*self.add_time] for row, values in zip(run.epochs, run.values)]
-
-# %% ../nbs/08_recorder.ipynb #51eeb24d
-@patch
-def state_dict(self: Recorder) -> dict[str, Any]:
-    """Return the history, and in the middle of an epoch the open row
-
-    Returns:
-        for `load_state_dict`
-    """
-    train = self.train.state_dict()
-    state = Callback.state_dict(self) | dict(history=self.history.state_dict(), train=train)
-    if self.row is not None: state['seconds'] = time.perf_counter() - self.start
-    if self.train.metrics: state['metrics'] = gather_over_processes(train['metrics'])
-    return state
-
-@patch
-def load_state_dict(self: Recorder, state: dict[str, Any]) -> None:
-    """Take over the history of a saved state. During a fit, its last run becomes the run of this fit
-
-    Args:
-        state: the result of `state_dict`
-    """
-    state, fitting = dict(state), self.learn.running and self.learn.purpose == 'fit'
-    history, train, seconds, metrics = (state.pop(name, None) for name in ('history', 'train', 'seconds', 'metrics'))
-    for name in history['runs'][-1]['hypers'] if fitting else (): self.track(name)
-    self.history.load_state_dict(history, self.history[-1] if fitting else None)
-    Callback.load_state_dict(self, state)
-    if seconds is not None: self.start = time.perf_counter() - seconds
-    found = metrics[process_number()] if metrics and len(metrics) == n_processes() else ()
-    if train: self.train.load_state_dict({**train, 'metrics': found})
-    if metrics and self.train.metrics and not found: say(
-        f'{len(metrics)} processes had computed metrics on training batches, and there are {n_processes()}: '
-        'in this epoch, these metrics include only the remaining batches')
 
 # %% ../nbs/08_recorder.ipynb #f8837664
 Learner.recorder: Recorder  # type: ignore[misc]    # declared for editors and type checkers

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 # %% ../nbs/17_runs.ipynb #626c1c8d
 from .basics.loaders import independent_loader, quiet_batches_of
-from .basics.patch import patch
+from .basics.patch import as_property, patch
 from .basics.text import log_nothing, plural
 from .basics.trained_modules import training_modes
 from .events import BATCH_EVENTS, EPOCH, FIT
+from .length import valid_loaders
 from .loop import PHASE_STATE, FitInterrupted, Loop
 from .undo import UndoStack, interrupts_act
 
@@ -78,7 +79,19 @@ def validate_within(self: Loop) -> None:
         for m, training in modes.items(): m.training = training
         for name in PHASE_STATE: setattr(self, name, state[name])
 
+@patch
+@as_property
+def ends_row(self: Loop) -> bool:
+    "True during a validation that ends a row of the table in the middle of an epoch"
+    return self.mid_epoch and self.valid_set + 1 == len(valid_loaders(self.dls))
+
 # %% ../nbs/17_runs.ipynb #1d63d43a
+@patch
+@as_property
+def run_name(self: Loop) -> str:
+    "The name of the current or last run in messages, such as fit, get_preds or lr_find"
+    return self.called or ('get_preds' if self.purpose == 'preds' else self.purpose)
+
 @patch
 def where(self: Loop, event_name: str | None = None) -> str:
     """Describe the current position in the loop, such as 'epoch 0, training batch 1'

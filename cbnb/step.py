@@ -69,13 +69,13 @@ class Step:
         Args:
             learn: the learner
         Raises:
-            ValueError: loss_func is missing: assign one, such as learn.loss_func = nn.MSELoss(), or pass a step that computes
-                the loss
+            ValueError: loss_func is missing: assign one, such as learn.loss_func = nn.MSELoss(), or pass a train_step (for
+                validation, an eval_step) that computes the loss
         """
         __tracebackhide__ = True
         if not learn.yb and not needs_no_target(learn.loss_func): return
         if learn.loss_func is None: raise ValueError(
-            'loss_func is missing: assign one, such as learn.loss_func = nn.MSELoss(), or pass a step that computes the loss')
+            'loss_func is missing: assign one, such as learn.loss_func = nn.MSELoss(), or pass a train_step (for validation, an eval_step) that computes the loss')
         self.set_loss(learn, self._call_loss_func(learn))
 
     def set_loss(self, learn: Any, found: Any) -> None:
@@ -98,10 +98,6 @@ class Step:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.calls_loss_func = not cls.own_loss and cls.loss.__module__.startswith('cbnb.')
-
-class PredictStep(Step):
-    "Evaluates a batch without computing a loss. Pass it as `eval_step` if validation needs none"
-    def loss(self, learn: Any) -> None: "Do nothing"
 
 # %% ../nbs/06_step.ipynb #11944545
 @patch
@@ -148,3 +144,8 @@ def _call_loss_func(self: Step, learn: Any) -> Any:
     self.observes = call is not None
     if call is not None: learn.divisor, self.ignores = weight_of_call(*call), label_of_call(*call)
     return found
+
+# %% ../nbs/06_step.ipynb #505eb679
+class PredictStep(Step):
+    "Evaluates a batch without computing a loss. Pass it as `eval_step` if validation needs none"
+    def loss(self, learn: Any) -> None: "Do nothing"

@@ -48,6 +48,7 @@ class UndoStack(ExitStack):
             exc.add_note(f'another error was raised while undoing what the run had changed: {failed!r}')
             return False
 
+# %% ../nbs/03_undo.ipynb #a050de24
 def _homes(obj: Any) -> list[dict[str, Any]]:
     "Return the dicts with the attributes of an object: its own, and for a module of torch those of parameters, buffers and children"
     own = vars(obj)

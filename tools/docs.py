@@ -155,7 +155,7 @@ class Site:
     def cells(self, cell: NotebookNode, module: str | None) -> list[NotebookNode]:
         """What one cell becomes on the page: nothing, itself, or entries and source."""
         if cell.cell_type == "markdown":
-            cell.source = to_pages(self.link(cell.source, module))
+            cell.source = without_synonyms(to_pages(self.link(cell.source, module)))
             return [cell]
         if cell.cell_type != "code" or is_hidden(cell):
             return []
@@ -244,6 +244,11 @@ def to_pages(markdown: str) -> str:
         return f"]({page_name(Path(match[1]))}.ipynb"
 
     return re.sub(r"\]\(((?!\w+:)[^)#]+\.ipynb)", renamed, markdown)
+
+
+def without_synonyms(markdown: str) -> str:
+    """The search knows what a page is also called; on the page itself, custom.css hides it."""
+    return re.sub(r"^Also called:.*$", r":::{container} also-called\n\g<0>\n:::", markdown, flags=re.M)
 
 
 # --- the build ---

@@ -233,7 +233,7 @@ def _has_entry(base: type) -> bool:
 
 def _function(stored: object) -> Callable | None:
     """The function behind a method or property."""
-    stored = stored.fget if isinstance(stored, property) else getattr(stored, "__func__", stored)
+    stored = (stored.fset or stored.fget) if isinstance(stored, property) else getattr(stored, "__func__", stored)
     return stored if inspect.isfunction(stored) else None
 
 

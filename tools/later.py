@@ -81,7 +81,11 @@ def _additions(module: Module) -> Iterator[tuple[str, ast.stmt]]:
 def _members(node: ast.stmt, source: str) -> Iterator[tuple[str, str]]:
     """(name, line of the class body) of what a statement adds; `source` is the module that has it, as the class can name it."""
     if isinstance(node, _Function):
-        plain = "contextmanager" not in map(ast.unparse, node.decorator_list)  # mypy cannot follow it from module to module and back
+        decorators = {ast.unparse(d).partition("(")[0] for d in node.decorator_list}
+        if decorators & {"checked_property", "property_of"}:
+            yield node.name, f"{node.name}: Any"
+            return
+        plain = not decorators & {"contextmanager", "as_property"}  # mypy cannot follow these from module to module and back
         yield node.name, f"{node.name} = {source}{node.name}" if source and plain else _signature(node, typed=not source)
     elif isinstance(node, ast.AnnAssign):
         yield node.target.attr, f"{node.target.attr}: {source}{ast.unparse(node.annotation)}"
@@ -97,5 +101,6 @@ def _signature(function: _Function, typed: bool) -> str:
         arg.annotation = arg.annotation if typed else ast.Name("Any")
     args.args[0].annotation = None
     returns = ast.unparse(function.returns) if typed and function.returns else "Any"
-    decorators = [f"@{ast.unparse(d)}\n        " for d in function.decorator_list if typed and ast.unparse(d) != "patch"]
+    names = [ast.unparse(d).replace("as_property", "property") for d in function.decorator_list]
+    decorators = [f"@{name}\n        " for name in names if name == "property" or typed and name != "patch"]
     return f"{''.join(decorators)}def {function.name}({ast.unparse(args)}) -> {returns}: ..."

@@ -32,9 +32,14 @@ def as_count(n: Any, name: str, least: int) -> int:
     try: count = operator.index(n) if not isinstance(n, bool) else None
     except TypeError: count = None
     shown = reprlib.repr(n)                  # an array would fill the screen
-    if count is None: raise TypeError(f'{name}={shown} should be a whole number')
+    if count is None: raise TypeError(f'{name}={shown} should be a whole number{_as_whole(n, least)}')
     if count < least: raise ValueError(f'{name}={n!r} should be {least} or more')
     return count
+
+def _as_whole(n: Any, least: int) -> str:
+    "Return advice to pass 2 instead of 2.0 or '2', or an empty string for other values"
+    try: return f': pass {int(n)}' if not isinstance(n, bool) and float(n) == int(n) >= least else ''
+    except (TypeError, ValueError, OverflowError, RuntimeError): return ''
 
 # %% ../../nbs/basics/arguments.ipynb #870055cc
 def recommended(value: Any) -> Any:    # the recommended rate, or `value` itself if it is a rate
@@ -45,9 +50,8 @@ def recommended(value: Any) -> Any:    # the recommended rate, or `value` itself
 
 # %% ../../nbs/basics/arguments.ipynb #f5bd1d85
 def _is_number_text(text: str) -> bool:
-    try: float(text)
+    try: return math.isfinite(float(text))
     except ValueError: return False
-    return True
 
 def as_positive(value: Any, name: str = 'lr', zero: bool = True,    # whether 0 is allowed
 ) -> float:                                                        # a finite number, 0 or more
@@ -56,7 +60,7 @@ def as_positive(value: Any, name: str = 'lr', zero: bool = True,    # whether 0 
     scalar = isinstance(value, Tensor) and value.numel() == 1
     if scalar or (hasattr(value, 'item') and getattr(value, 'ndim', 1) == 0): value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
-        example = '' if name in ('moms', 'mom', 'n_epoch') else f', such as {name}=0.001'
+        example = f', such as {name}=0.001' if 'lr' in name or name in ('rate', 'wd') else ''
         hint = ': leave out the quotes' if isinstance(value, str) and _is_number_text(value) else f': pass one{example}'
         raise TypeError(f'{name}={value!r} is not a number{hint}')
     if not math.isfinite(value) or value < 0 or value == 0 and not zero:
@@ -203,9 +207,9 @@ class Duration:
 # %% ../../nbs/basics/arguments.ipynb #5dc31307
 _UNITS = dict(epoch='epoch', step='step', batch='step', batche='step', iteration='step', update='update')
 
-def as_duration(value: Any,    # a whole number of epochs, text such as '500 steps', or a `Duration`
+def as_duration(value: Any,    # a whole number of epochs, a string such as '500 steps', or a `Duration`
     name: str = 'n_epoch') -> Duration:
-    "Convert a value to a `Duration`. Raise `TypeError` if it is neither a whole number nor text, and `ValueError` if it is below 1 or its unit is unknown"
+    "Convert a value to a `Duration`. Raise `TypeError` if it is neither a whole number nor a string, and `ValueError` if it is below 1 or its unit is unknown"
     if isinstance(value, Duration): return value
     if name == 'n_epoch' and not isinstance(value, str) and (hasattr(value, '__getitem__') or hasattr(value, '__iter__')) and getattr(value, 'ndim', 1) != 0: raise TypeError(
         f'n_epoch should be a number of epochs, as in learn.fit(3), not {with_article(type(value).__name__)}. Pass data to '
@@ -222,7 +226,7 @@ def _hint(number: str, word: str) -> str:
     n = number or '500'
     near = nearest(word, [f'{unit}s' for unit in COUNTERS]) if word else None
     if near: return f"has an unknown unit: did you mean '{n} {near}'?"
-    return f"should be a number of epochs, or text such as '{n} steps', '{n} updates' or '{n} epochs'"
+    return f"should be a whole number of epochs, or a string such as '{n} steps', '{n} updates' or '{n} epochs'"
 
 # %% ../../nbs/basics/arguments.ipynb #0bfd54ae
 class Every:
@@ -247,10 +251,12 @@ def checked_model(
     remark_on: Callable[[Any], str],      # returns a remark about a model of another library, or ''
 ) -> Any:                                 # `model`
     "Raise `TypeError` if a model is a class, a function without arguments, or cannot be called"
-    if inspect.isfunction(model) and not inspect.signature(model).parameters: raise TypeError(
-        f'model={model.__name__} is a function without parameters, which cannot be called with a batch. If it returns the model, pass model={model.__name__}()')
-    if isinstance(model, nn.Module) or not isinstance(model, type) and callable(model) and not remark_on(model): return model
-    raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module{remark_on(model)}')
+    if inspect.isfunction(model) and not inspect.signature(model).parameters:
+        way = 'pass what it returns' if model.__name__ == '<lambda>' else f'call it: model={model.__name__}()'
+        raise TypeError(f'model={model.__name__} is a function that takes no arguments, so it cannot be called with a batch. If it returns the model, {way}')
+    if isinstance(model, type): raise TypeError(f'model is the class {model.__name__}: pass an instance, such as {model.__name__}()')
+    if isinstance(model, nn.Module) or callable(model) and not remark_on(model): return model
+    raise TypeError(f'model={model!r:.80} is not a model: pass an instance of nn.Module{remark_on(model)}')
 
 def checked_loss_func(
     f: Any,        # the argument of a learner, or None
@@ -265,7 +271,7 @@ def checked_moms(
 ) -> tuple[float, ...]:        # three numbers
     "Raise an error if the momenta of a one-cycle fit are not three rates"
     if not hasattr(moms, '__len__') or len(moms) != 3: raise ValueError(
-        f'moms={moms!r} should be three numbers, for the start, the peak and the end of the fit, such as (0.95, 0.85, 0.95)')
+        f'moms={moms!r} should be three numbers, for the start of the fit, the peak of the learning rate and the end, such as (0.95, 0.85, 0.95)')
     return tuple(as_positive(m, 'moms') for m in moms)
 
 def event_names(

@@ -32,11 +32,10 @@ def module_of(kind: str) -> ModuleType:    # such as `torch.cuda`
 def as_device(device: torch.device | str | int) -> torch.device:
     "Return a device of torch. Raise `ValueError` for a name that torch does not know, and for an accelerator that this machine lacks"
     try: found = torch.device(device)
-    except RuntimeError as e: raise ValueError(
-        f"device={device!r} is not a device of PyTorch: pass 'cuda' for a GPU, 'mps' for the GPU of a Mac, or 'cpu', "
-        "or leave device out to use the best one available") from e
+    except (RuntimeError, TypeError) as e: raise ValueError(
+        f"device={device!r} is not a device of PyTorch: pass 'cuda' for a GPU, 'mps' for the GPU of a Mac, or 'cpu'") from e
     if found.type in ('cuda', 'mps', 'xpu') and not module_of(found.type).is_available(): raise ValueError(
-        f'device={str(found)!r} is not available to PyTorch {torch.__version__} on this machine: leave device out to use the best one available')
+        f'device={str(found)!r} is not available to PyTorch {torch.__version__} on this machine: pass {accelerator() or "cpu"!r}')
     return found
 
 def process_device(rank: int | None = None,    # number of this process on its machine; None: use the current device

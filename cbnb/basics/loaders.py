@@ -108,8 +108,8 @@ def as_loader(
     if callable(dl) and not iterable: return Batches(dl)
     if isinstance(dl, Iterator):
         raise TypeError(
-            f'{with_article(kind)} can be iterated only once, but each epoch needs all batches again: pass a list, a DataLoader, or a function '
-            'that returns a new iterator')
+            f'{with_article(kind)} can be iterated only once{"" if single else ", but each epoch needs all batches again"}: '
+            'pass a list, a DataLoader, or a function that returns a new iterator')
     if not iterable: raise TypeError(
         f'{with_article(kind)} is not a data loader: pass a DataLoader, or another iterable of batches')
     return dl
@@ -133,7 +133,15 @@ def first_batch(dl: Any) -> Any:    # the batch that the next epoch begins with
     try:
         for batch in independent_loader(dl): return batch
     finally: restore()
-    raise ValueError('the loader gave no batches: check whether its dataset is empty, or drop_last=True drops the only batch')
+    raise ValueError(f'the loader gave no batches: {_why_empty(dl)}')
+
+def _why_empty(dl: Any) -> str:
+    "Return what may be wrong with a loader without batches"
+    n_items, sampler = n_batches(getattr(dl, 'dataset', None)), getattr(dl, 'batch_sampler', None)
+    if n_items and getattr(sampler, 'drop_last', False):
+        return f'drop_last=True drops its only batch, of {plural(n_items, "item")}. Pass a smaller batch size, or drop_last=False'
+    if n_batches(dl) == 0: return 'its dataset is empty. Check how it is split or filtered'
+    return 'check that its dataset yields items, and that each iteration gets a new iterator'
 
 # %% ../../nbs/basics/loaders.ipynb #d822a78e
 def set_epoch(dl: Any, epoch: int) -> None:
@@ -294,25 +302,29 @@ def check_datasets(train_ds: Any, others: list[Any],    # datasets for validatio
     train, valid = (getattr(ds, 'shape', None) for ds in (train_ds, (others or [None])[0]))
     if train is not None and valid is not None and train[1:] != valid[1:]: raise TypeError(
         f'from_datasets takes a training and a validation dataset, but the items of these arrays have different shapes, '
-        f'{tuple(train[1:])} and {tuple(valid[1:])}. For inputs x and targets y, pass TensorDataset(x, y)')
+        f'{tuple(train[1:])} and {tuple(valid[1:])}. For inputs x and targets y, pass TensorDataset(x, y), with tensors x and y')
     for ds in (train_ds, *others): _check_no_columns(ds)
 
 def _check_no_columns(ds: Any) -> None:
     "Raise `TypeError` if a tuple, list or dict holds whole arrays, as `(x, y)` does, and not items, and for a table"
-    if isinstance(ds, Mapping): parts, kind = list(ds.values()), f'dict with {", ".join(map(str, ds))}'
+    if isinstance(ds, Mapping): parts, kind = list(ds.values()), 'dict'
     elif isinstance(ds, (tuple, list)): parts, kind = list(ds), type(ds).__name__
     elif hasattr(ds, 'iloc') and ds.ndim == 2: raise TypeError(
         f'{with_article(type(ds).__name__)} is a table, not a dataset: pass TensorDataset(x, y), with tensors of its columns, such as '
         'x = torch.tensor(df[columns].to_numpy(), dtype=torch.float32)')
     else: return
-    if parts and all(isinstance(part, Dataset) for part in parts): raise TypeError(
-        f'{with_article(kind)} of {plural(len(parts), "dataset")} is not a dataset: pass one for training and one for validation, as in DataLoaders.from_datasets(*random_split(data, [0.8, 0.2]))')
+    if parts and all(isinstance(part, Dataset) for part in parts):
+        way = f'data[{next(iter(ds))!r}], ...' if isinstance(ds, Mapping) else '*random_split(data, [0.8, 0.2])'
+        raise TypeError(
+            f'{with_article(kind)} of {plural(len(parts), "dataset")} is not a dataset: pass one for training and one for validation, '
+            f'as in DataLoaders.from_datasets({way}). To train with several as one, pass ConcatDataset([...])')
     if len(parts) < 2 or not all(getattr(part, 'shape', ()) for part in parts): return
     lengths = {len(part) for part in parts}
     same = len(lengths) == 1 and max(lengths) > len(parts)       # columns of one table, which has more items than columns
     differ = len({(str(part.dtype), len(part.shape)) for part in parts}) > 1
     if not same or isinstance(ds, list) and not differ: return
-    shapes = ' and '.join(str(tuple(part.shape)) for part in parts)
+    *first, last = [str(tuple(part.shape)) for part in parts]
+    shapes = f'{", ".join(first)} and {last}'
     raise TypeError(
         f'{with_article(kind)} of arrays of shapes {shapes} holds inputs and targets, but is not a dataset: pass TensorDataset(x, y), '
         'with tensors x and y')

@@ -351,20 +351,28 @@ def as_loss(value: Any, training: bool,    # whether the loss will be differenti
     "Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number"
     if not isinstance(value, Tensor):
         if value is None: raise TypeError(f'{source} returned None, not a tensor: does it lack a `return`?')
-        raise TypeError(f'{source} returned {with_article(type(value).__name__)} ({value!r}), not a tensor: compute the loss from the predictions without item() or float()')
+        raise TypeError(f'{source} returned {with_article(type(value).__name__)} ({value!r:.80}), not a tensor: {_loss_advice(value)}')
     if value.ndim == 0 or not training: return value
     if value.numel() == 1: return value.reshape(())
     raise ValueError(
         f'{source} returned a tensor of shape {tuple(value.shape)}, but training needs one number: take the mean over the '
         'batch, with loss.mean() or reduction="mean"')
 
+def _loss_advice(value: Any) -> str:
+    "Return what a loss function should do instead of returning `value`"
+    if isinstance(value, Real): return 'compute the loss from the predictions without item() or float()'
+    if isinstance(value, Mapping): return 'return the loss as the entry "loss"'
+    if hasattr(value, 'dtype'): return 'compute the loss with PyTorch instead of NumPy'
+    return 'return one tensor, such as the sum of several losses'
+
 # %% ../../nbs/basics/losses.ipynb #9ef0bb8f
 def loss_and_parts(found: Any, training: bool,    # whether the loss will be differentiated
+    source: str = 'loss_func',    # what returned the loss, for errors
 ) -> tuple[Tensor, dict[str, Tensor]]:    # the loss; the parts by name
     "Return the loss and its parts, after the checks of `as_loss`"
-    if isinstance(found, Tensor): return as_loss(found, training), {}
+    if isinstance(found, Tensor): return as_loss(found, training, source), {}
     loss, parts, _ = split_result(found, needs_loss=True)
-    return as_loss(found if loss is None else loss, training), parts
+    return as_loss(found if loss is None else loss, training, source), parts
 
 def loss_of(found: Any) -> Any:    # the loss; None: there is none
     "Return the loss without its parts"

@@ -30,16 +30,14 @@ from .arguments import without_partial
 from .losses import torch_loss
 from .nested import kind_of, named_parts, part_of
 from .random_state import save_rng
-from .text import number, user_level, with_article
+from .text import number, snake_name, user_level, with_article
 
 # %% ../../nbs/basics/metric_functions.ipynb #9ee92435
 def name_of(f: Callable[..., Any]) -> str:
-    "Return the name of a function, or of the function inside a partial. Raise `ValueError` if the function has no name"
+    "Return the name of a function, or of the function inside a partial. An object without a name has that of its class, in snake case"
     f = without_partial(f)
     name = getattr(f, '__name__', None)
-    if isinstance(name, str): return name
-    raise ValueError(f'the metric is {with_article(type(f).__name__)}, which has no __name__ for the heading of its column: '
-                     'pass AvgMetric(f, name="...")')
+    return name if isinstance(name, str) else snake_name(type(f))
 
 # %% ../../nbs/basics/metric_functions.ipynb #3a5c8d14
 def one_number(
@@ -51,7 +49,8 @@ def one_number(
     if isinstance(value, Real): return value
     if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value.item()    # numpy numbers and arrays
     if isinstance(value, Tensor) and value.numel() == 1: return value.reshape(())
-    hint = 'does it lack a `return`?' if value is None else hint
+    if value is None: hint = 'does it lack a `return`?'
+    if isinstance(value, (dict, tuple, list)) and len(value): hint = 'return one of its values, and pass one metric for each number'
     raise TypeError(f'metric {name!r} returned {_described(value)}, but it should return one number: {hint}')
 
 def _described(value: Any) -> str:
@@ -86,8 +85,8 @@ def is_of_sklearn(f: Any) -> bool:
     own = getattr(f, '__globals__', {}).get('__name__')      # functools.wraps copies `__module__`, but not this
     if not str(own or getattr(f, '__module__', '')).startswith('sklearn.'): return False
     if inspect.isroutine(f): return True
-    raise TypeError(f'{f!r} of scikit-learn takes an estimator, not targets and predictions: '
-                    'pass a function, such as f1_score, or SklearnMetric(f1_score)')
+    what = 'a scorer of scikit-learn, which takes an estimator' if hasattr(f, '_score_func') else 'not a function of scikit-learn'
+    raise TypeError(f'{f!r:.80} is {what}: pass a function of targets and predictions, such as f1_score, or SklearnMetric(f1_score)')
 
 # %% ../../nbs/basics/metric_functions.ipynb #b4f5056c
 _TARGETS = {f'{name}{s}' for name in ('y', 'target', 'targ', 'label', 'actual', 'truth', 'gt', 'y_true', 'ground_truth') for s in ('', 's')}
@@ -108,14 +107,25 @@ def takes_targets_first(f: Callable[..., Any]) -> bool:
 # %% ../../nbs/basics/metric_functions.ipynb #59accdda
 def check_averaged(f: Callable[..., Any]) -> None:
     "Raise `TypeError` if `f` is of a library whose metrics are seldom means over items"
+    name = name_of(f)
+    def call(kind: str, inner: Any, n_first: int, *words: str) -> str:
+        return f'{kind}({", ".join([*words, *_arguments(inner, getattr(f, "keywords", {}), n_first)])})'
     if is_of_sklearn(f): raise TypeError(
-        f'{name_of(f)} of scikit-learn takes the targets first, and its mean over batches is usually wrong: use SklearnMetric({name_of(f)}), which calls it once with all items')
+        f'{name} of scikit-learn takes the targets first, and its mean over batches is usually wrong: '
+        f'use {call("SklearnMetric", without_partial(f), 2, name)}, which calls it once with all items')
     module = str(getattr(without_partial(f), '__module__', ''))
     if not module.startswith('torchmetrics.functional'): return
-    library, plain = '.'.join(['torchmetrics', *module.split('.')[2:3]]), name_of(f).replace('_', '')
-    classes = [f'{library}.{name}()' for name in vars(sys.modules.get(library, math)) if name.lower() == plain]
-    raise TypeError(f'the mean of {name_of(f)} of torchmetrics over batches is usually wrong: use {[*classes, "its class in torchmetrics"][0]}, '
-                    f'or AccumMetric({name_of(f)}), which calls it once with all items')
+    library, plain = '.'.join(['torchmetrics', *module.split('.')[2:3]]), name.replace('_', '')
+    classes = [call(f'{library}.{kind}', cls, 0) for kind, cls in vars(sys.modules.get(library, math)).items() if isinstance(cls, type) and kind.lower() == plain]
+    raise TypeError(f'the mean of {name} of torchmetrics over batches is usually wrong: use {[*classes, "its class in torchmetrics"][0]}, '
+                    f'or {call("AccumMetric", without_partial(f), 2, name)}, which calls it once with all items')
+
+def _arguments(f: Any, given: dict[str, Any], n_first: int) -> list[str]:
+    "Return as code the arguments in `given`, and `name=...` for the other ones that `f` needs after the first `n_first`"
+    try: params = [*inspect.signature(f).parameters.values()][n_first:]
+    except (TypeError, ValueError): params = []
+    needed = [p.name for p in params if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return [f'{k}={v!r}' for k, v in given.items()] + [f'{name}=...' for name in needed if name not in given]
 
 # %% ../../nbs/basics/metric_functions.ipynb #3899e95c
 def class_axis(
@@ -291,8 +301,9 @@ def _by_name(learn: Any, name: str) -> Any:
     if len(told) == len(learn.yb): found += [y for t, y in zip(told, learn.yb) if t == name]
     if not found: raise KeyError(f'reads {name!r}, but {_there(outputs, _tuple_names(learn.pred))}')
     if len(found) == 1: return found[0]
-    raise KeyError(f'reads {name!r}, but {len(found)} outputs have this name: choose one by a path '
-                   f'such as (0, {name!r}); {_there(outputs)}')
+    places = dict.fromkeys(next((place for i, v in enumerate(outputs) for place, part in ((i, v), ((i, name), named_parts(v).get(name))) if part is value), (0, name))
+                           for value in found)
+    raise KeyError(f'reads {name!r}, but {len(found)} outputs have this name: choose {" or ".join(map(repr, places))} instead; {_there(outputs)}')
 
 def _tuple_names(value: Any) -> tuple: return getattr(value, '_fields', ())
 
@@ -351,8 +362,17 @@ def check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
     if torch_loss(loss_func) not in _ELEMENTWISE: return
     if not isinstance(pred, Tensor) or not isinstance(y, Tensor): return
     if pred.shape == y.shape or not pred.numel() == y.numel() > 1: return
-    raise ValueError(f'{title_of(loss_func)} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(y.shape)}: it would '
-                     'compare each prediction with every target. Give both the same shape, with y[:, None] or pred.squeeze(1)')
+    try: torch.broadcast_shapes(pred.shape, y.shape)
+    except RuntimeError: why = 'it cannot compare these'
+    else: why = 'it would compare each prediction with every target'
+    raise ValueError(f'{title_of(loss_func)} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(y.shape)}: {why}. '
+                     f'Give both the same shape{_same_shape(pred, y)}')
+
+def _same_shape(pred: Tensor, y: Tensor) -> str:
+    "Return code that gives predictions and targets the same shape, or an empty string if they differ in more than dimensions of size 1"
+    if pred.ndim + y.ndim == 3: return ', with y[:, None] or pred.squeeze(1)' if pred.ndim == 2 else ', with y.squeeze(1) or pred[:, None]'
+    sizes = [[n for n in t.shape if n != 1] for t in (pred, y)]
+    return ', with y.reshape(pred.shape)' if sizes[0] == sizes[1] else ''
 
 # %% ../../nbs/basics/metric_functions.ipynb #8a0878f6
 def is_column_and_row(pred: Any, y: Any) -> bool:
@@ -393,8 +413,8 @@ class AllPairs:
             self.said = True
             warnings.warn(
                 f'{what} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(yb[0].shape)}, and '
-                'compares each prediction with every target. Give both the same shape, with y[:, None] or pred.squeeze(1). '
-                'To compare all pairs, pass y[None, :]', AllPairsWarning, stacklevel=user_level())
+                f'compares each prediction with every target. Give both the same shape{_same_shape(pred, yb[0])}. '
+                f'To compare all pairs, pass {"y" if pred.ndim == 2 else "pred"}[None, :]', AllPairsWarning, stacklevel=user_level())
         return found
 
 # %% ../../nbs/basics/metric_functions.ipynb #a7e20002

@@ -87,7 +87,8 @@ def map_rows(f: Callable[[Tensor], Any],    # called with each tensor that has `
         mapped, kind = [map_rows(f, v, n, strict) for v in batch], type(batch)
         return kind(*mapped) if hasattr(batch, '_fields') else kind(mapped)
     if (held := entries(batch)) is not None: return rebuild(batch, {k: map_rows(f, v, n, strict) for k, v in held.items()})
-    if strict: raise ValueError(f'{with_article(type(batch).__name__)} cannot be split into items, because it does not have one row for each item: pass a tensor, or a list or dict of tensors')
+    what = f'a tensor of shape {tuple(batch.shape)}' if isinstance(batch, Tensor) else with_article(type(batch).__name__)
+    if strict: raise ValueError(f'{what} cannot be split into {n} items: pass a tensor with one row for each item, or a list or dict of such tensors')
     return batch
 
 # %% ../../nbs/basics/nested.ipynb #fd27f6f1
@@ -183,7 +184,7 @@ def _why_sizeless(part: Any) -> str:
     if part is None: return 'it has no tensor with one row for each item: give it one'
     if isinstance(part, Tensor): return 'its first tensor is a scalar: begin the batch with a tensor that has one row for each item'
     return (f'{with_article(type(part).__name__)} has no length: '
-            'add to the class a property `num_graphs` or a method `__len__`')
+            'add a property `num_graphs` or a method `__len__` to the class')
 
 # %% ../../nbs/basics/nested.ipynb #304691d1
 def first_tensor(batch: Any) -> Tensor | None:    # None if the batch has no tensor
@@ -347,7 +348,7 @@ def _encoded_rarely(value: Any, tensors: _Tensors, name: str) -> Any:
             data = torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8) if value.size else torch.empty(0)
             return {'!ndarray': _encoded(data, tensors, name), 'dtype': value.dtype.str, 'shape': list(value.shape)}
     kind = type(value)
-    raise TypeError(f'{name} is {value!r:.80}, and a checkpoint cannot store objects of type {kind.__module__}.{kind.__qualname__}: '
+    raise TypeError(f'{name} is {value!r:.80}, and objects of type {kind.__module__}.{kind.__qualname__} cannot be stored: '
                     'convert it to a number, a string, a tensor, or a container of these')
 
 def _as_tensor(values: array) -> Tensor:

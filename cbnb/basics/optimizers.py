@@ -6,7 +6,8 @@
 __all__ = ['SCHEDULER_KEYS', 'FASTAI_NAMES', 'hyper_key', 'known_hypers', 'get_hyper', 'no_such_hyper', 'set_hyper',
            'write_hyper', 'set_wd', 'state_keys', 'copied_hypers', 'save_hypers', 'spread_lrs', 'freeze_groups',
            'norm_params', 'total_norm', 'is_opt', 'check_opt_func', 'checked_lr', 'own_rates', 'warn_of_next_rate',
-           'taken_rates', 'held_params', 'MultiOptimizer', 'Hypers', 'AllHypers', 'HyperNames', 'add_fastai_names']
+           'taken_rates', 'held_params', 'sizes_differ', 'MultiOptimizer', 'Hypers', 'AllHypers', 'HyperNames',
+           'add_fastai_names']
 
 # %% ../../nbs/basics/optimizers.ipynb #62e1593d
 import functools
@@ -184,13 +185,13 @@ def check_opt_func(opt_func: Any) -> None:
     "Raise `TypeError` if `opt_func` is neither an optimizer nor a function that takes parameter groups and `lr`"
     if is_opt(opt_func): return
     if not callable(opt_func):
-        raise TypeError(f'opt_func={opt_func!r} is not an optimizer: pass a class, such as torch.optim.{_class_like(opt_func)}{_NO_METRIC}')
+        raise TypeError(f'opt_func={opt_func!r:.80} is not an optimizer: pass a class, such as torch.optim.{_class_like(opt_func)}{"" if isinstance(opt_func, str) else _NO_METRIC}')
     try: signature = inspect.signature(opt_func)
     except (TypeError, ValueError): return       # written in C
     try: signature.bind([], lr=1e-3)
     except TypeError as e: raise TypeError(
         f'opt_func={getattr(opt_func, "__name__", opt_func)} cannot be called with parameter groups and lr=... ({e}): pass a class, such as '
-        f'torch.optim.AdamW, or functools.partial(torch.optim.SGD, momentum=0.9), which may have its own lr=0.1{_NO_METRIC}') from None
+        f'torch.optim.AdamW, or functools.partial(torch.optim.SGD, momentum=0.9){_NO_METRIC}') from None
 
 _NO_METRIC = '. Pass metrics as metrics=...'
 
@@ -212,6 +213,8 @@ def checked_lr(lr: Any, opt_func: Any,    # may have a rate: `partial(SGD, lr=0.
         theirs = rates[0] if all(r == rates[0] for r in rates) else rates
     if theirs is None or lr == theirs: return lr
     if lr == 1e-3: return theirs                # the learner has its default rate
+    if is_opt(opt_func): raise ValueError(
+        f'lr={lr!r} differs from the learning rate {theirs!r} of the optimizer that you pass: create the optimizer with lr={lr!r}, or leave lr out')
     raise ValueError(f'the learning rate is given twice, as lr={lr!r} and as {theirs!r} in opt_func: remove one of them')
 
 # %% ../../nbs/basics/optimizers.ipynb #7e72f521
@@ -260,6 +263,16 @@ class _States(MutableMapping):
         for opt in self.optimizers: opt.state.clear()
 
 # %% ../../nbs/basics/optimizers.ipynb #c58dc051
+def sizes_differ(
+    theirs: list[dict],    # saved parameter groups
+    mine: list[dict],      # parameter groups of an optimizer
+) -> str | None:           # such as '1 parameter group (with 2 parameters), but this one has 2 (with 2 and 3)'
+    "Return how the numbers of parameters in two lists of groups differ, or None if they are equal"
+    sizes = [[len(g['params']) for g in groups] for groups in (theirs, mine)]
+    if sizes[0] == sizes[1]: return None
+    words = [' and '.join(filter(None, [', '.join(map(str, ns[:-1])), *map(str, ns[-1:])])) for ns in sizes]
+    return f'{plural(len(theirs), "parameter group")} (with {words[0]} parameter{"s"*(sizes[0] != [1])}), but this one has {len(mine)} (with {words[1]})'
+
 def _renumbered(group: dict, by: int) -> dict:
     return group | dict(params=[i + by for i in group['params']])
 
@@ -283,7 +296,7 @@ class MultiOptimizer(Optimizer):
         ValueError: MultiOptimizer got no optimizers: pass a list of them
         TypeError: {opt} is not an optimizer: pass a list of optimizers, such as
             MultiOptimizer([torch.optim.AdamW(model.parameters())])
-        ValueError: opts[{first}] and opts[{i}] hold the same parameter: pass it to only one of them
+        ValueError: opts[{first}] and opts[{i}] hold the same parameter, of shape ...: pass it to only one of them
     Example:
         import torch
         first, second = (torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=lr) for lr in (0.2, 0.02))
@@ -295,11 +308,11 @@ class MultiOptimizer(Optimizer):
         if not self.optimizers: raise ValueError('MultiOptimizer got no optimizers: pass a list of them')
         for opt in self.optimizers:
             if not hasattr(opt, 'param_groups'): raise TypeError(
-                f'{opt!r} is not an optimizer: pass a list of optimizers, such as MultiOptimizer([torch.optim.AdamW(model.parameters())])')
+                f'{opt!r:.80} is not an optimizer: pass a list of optimizers, such as MultiOptimizer([torch.optim.AdamW(model.parameters())])')
         owner: dict[int, int] = {}
         for i, p in ((i, p) for i, opt in enumerate(self.optimizers) for group in opt.param_groups for p in group['params']):
             if (first := owner.setdefault(id(p), i)) != i:
-                raise ValueError(f'opts[{first}] and opts[{i}] hold the same parameter: pass it to only one of them')
+                raise ValueError(f'opts[{first}] and opts[{i}] hold the same parameter, of shape {tuple(p.shape)}: pass it to only one of them')
 
     @property
     def param_groups(self) -> list[dict]:
@@ -348,14 +361,12 @@ class MultiOptimizer(Optimizer):
         Args:
             state_dict: a state that `state_dict` returned
         Raises:
-            ValueError: the saved optimizer has groups of ... parameters, but this one has groups of ...: create the optimizers
-                with the groups that they had when they were saved
+            ValueError: the saved optimizer has {different}: create the optimizers with the groups that they had when they were
+                saved
         """
         mine, groups = self.param_groups, list(state_dict['param_groups'])
-        sizes = [[len(g['params']) for g in some] for some in (groups, mine)]
-        if sizes[0] != sizes[1]: raise ValueError(
-            f'the saved optimizer has groups of {sizes[0]} parameters, but this one has groups of {sizes[1]}: create the '
-            'optimizers with the groups that they had when they were saved')
+        if different := sizes_differ(groups, mine): raise ValueError(
+            f'the saved optimizer has {different}: create the optimizers with the groups that they had when they were saved')
         parts, first = [], 0
         for opt in self.optimizers:
             own = [groups.pop(0) for _ in opt.param_groups]

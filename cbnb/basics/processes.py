@@ -110,7 +110,8 @@ def agreed_value(name: str, compute: Callable[[], Any]) -> float:
     numbers = all(isinstance(v, float) for v in found)
     if numbers and all(math.isclose(v, mine, rel_tol=1e-5, abs_tol=1e-9) or v != v and mine != mine
                        for v in found): return mine
-    raise TypeError(f'metric {name!r} has different values in the processes, {", ".join(map(str, found))}, because each process evaluates '
+    said = 'has different values in the processes' if numbers else 'has no value in some of the processes'
+    raise TypeError(f'metric {name!r} {said}, {", ".join(map(str, found))}, because each process evaluates '
                     'only a part of the items: add a method merge_state(other), which includes the items of another process, or use AccumMetric') from error
 
 # %% ../../nbs/basics/processes.ipynb #97fb292b

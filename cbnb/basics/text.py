@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LOWER', 'HIGHER', 'shell', 'say', 'user_level', 'warn_user', 'silenced', 'variable_name', 'number', 'trim_zeros',
-           'plural', 'with_article', 'clock', 'snake_name', 'named_direction', 'lower_is_better', 'distinct',
+           'plural', 'one_of', 'with_article', 'clock', 'snake_name', 'named_direction', 'lower_is_better', 'distinct',
            'text_table', 'escape', 'html_row', 'html_table', 'csv_text', 'as_dataframe', 'write_text', 'json_text',
            'from_json_text', 'log_nothing']
 
@@ -101,6 +101,15 @@ def plural(n: int, word: str) -> str:
     ending = 'es' if word.endswith(('tch', 's')) else 's'
     return f'{n:,} {word}{ending*(n != 1)}'
 
+# %% ../../nbs/basics/text.ipynb #4eb4f93d
+def one_of(names: Iterable[Any],    # the allowed values
+    most: int = 30,                 # the largest number of values to list
+) -> str:
+    "List values for an error message, such as `'a', 'b' or 'c'`. Of more than `most` values, list the first, and end with `...`"
+    *first, last = map(repr, names)
+    if len(first) >= most: return f'{", ".join(first[:most])}, ...'
+    return f'{", ".join(first)} or {last}' if first else last
+
 # %% ../../nbs/basics/text.ipynb #cc95108d
 def with_article(name: str) -> str:
     "Put 'a' or 'an' before a name, as it is spoken"
@@ -132,7 +141,7 @@ def named_direction(name: str,    # name of a loss or metric, such as `valid_los
 ) -> int:    # -1 if lower values are better, 1 if higher values are better, 0 if the name does not say
     "Return the direction that a name says"
     words = re.split('[^a-z]+', name.lower())
-    def has(known: set[str]) -> bool: return any(word in known or any(len(k) > 3 and k in word for k in known) for word in words)
+    def has(known: set[str]) -> bool: return name in known or any(word in known or any(len(k) > 3 and k in word for k in known) for word in words)
     return -1 if has(LOWER) else int(has(HIGHER))
 
 def lower_is_better(name: str,    # name of a loss or metric, such as `valid_loss`
@@ -142,7 +151,7 @@ def lower_is_better(name: str,    # name of a loss or metric, such as `valid_los
     if not found and name not in _named:
         _named.add(name)
         warnings.warn(f'the name {name!r} does not say whether lower values are better, so higher values count as better. '
-                      "Pass comp='min' or comp='max' to the callback, or add the name to HIGHER or LOWER in cbnb.basics.text", stacklevel=user_level())
+                      f"If lower is better, call LOWER.add({name!r}), otherwise HIGHER.add({name!r}), both from cbnb.basics.text", stacklevel=user_level())
     return found < 0
 
 # %% ../../nbs/basics/text.ipynb #7665eb24
@@ -159,7 +168,8 @@ def distinct(names: Iterable[str],    # names, of which some may be equal
 def text_table(rows: list[tuple[str, ...]],
     sides: Sequence[str] = (),    # the alignment of each column, 'left' or 'right'; (): all left
 ) -> list[str]:
-    "Format a table as lines of text with aligned columns"
+    "Format a table as lines of text with aligned columns. A newline in a cell becomes a space"
+    rows = [tuple(cell.replace('\n', ' ') for cell in row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows)]
     aligned = [str.rjust if side == 'right' else str.ljust for side in sides or ['left']*len(widths)]
     return ['  '.join(align(cell, w) for align, cell, w in zip(aligned, row, widths)).rstrip() for row in rows]

@@ -66,8 +66,8 @@ def dialect_of(cb: Any) -> str | None:
     _check_origin(cb, [*v1, *mindspore, *_methods(cb, _BOTH)])
     if (declared := getattr(cb, 'dialect', None)) in ('fastai_v1', 'mindspore'): return declared
     if v1 and mindspore: raise TypeError(
-        f'{cb!r} has methods of fastai v1 ({v1[0]}) and of MindSpore ({mindspore[0]}): '
-        'derive it from the Callback of one of the two in cbnb.dialects')
+        f'{class_of(cb).__name__} has methods of fastai v1 ({v1[0]}) and of MindSpore ({mindspore[0]}): '
+        'derive it from the Callback of either cbnb.dialects.fastai_v1 or cbnb.dialects.mindspore')
     if v1 or mindspore: return 'fastai_v1' if v1 else 'mindspore'
     for name in _methods(cb, _BOTH):
         return 'fastai_v1' if _takes_keywords(getattr(cb, name)) else 'mindspore'

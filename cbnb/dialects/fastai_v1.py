@@ -432,18 +432,19 @@ class Learner(NativeLearner):
         silent: True: print no table of epochs
         **others: more arguments for cbnb's learner
     Raises:
-        ValueError: true_wd=False adds the decay to the gradient, which AdamW does not do: pass opt_func=torch.optim.Adam
-        ValueError: bn_wd=False is not supported: put the batch norm layers into a group of their own with layer_groups, and
-            set its wd to 0 in the optimizer
+        ValueError: true_wd=False is not supported: leave it out, and pass an optimizer that adds the decay to the gradient,
+            such as opt_func=torch.optim.Adam
+        ValueError: bn_wd=False is not supported: leave it out, put the batch norm layers into a group of their own with
+            layer_groups, and pass a wd for each group, such as fit(1, wd=[0.01, 0.])
     """
     def __init__(self, data: Any, model: nn.Module, opt_func: Any = torch.optim.AdamW, loss_func: Any = None, metrics: Any = None,
             true_wd: bool = True, bn_wd: bool = True, wd: float | None = None, train_bn: bool = True, path: Any = None,
             model_dir: str = 'models', callback_fns: Any = None, callbacks: Any = None, layer_groups: Any = None, add_time: bool = True,
             silent: bool | None = None, **others: Any):
         if not true_wd: raise ValueError(
-            'true_wd=False adds the decay to the gradient, which AdamW does not do: pass opt_func=torch.optim.Adam')
-        if not bn_wd: raise ValueError('bn_wd=False is not supported: put the batch norm layers into a group of '
-                                       'their own with layer_groups, and set its wd to 0 in the optimizer')
+            'true_wd=False is not supported: leave it out, and pass an optimizer that adds the decay to the gradient, such as opt_func=torch.optim.Adam')
+        if not bn_wd: raise ValueError('bn_wd=False is not supported: leave it out, put the batch norm layers into a group of their own with '
+                                       'layer_groups, and pass a wd for each group, such as fit(1, wd=[0.01, 0.])')
         self.train_bn = train_bn
         if layer_groups is not None: others['splitter'] = functools.partial(_as_given, list(layer_groups))
         cbs = [*as_list(callbacks), *as_list(callback_fns), *as_list(others.pop('cbs', None))]
@@ -503,11 +504,12 @@ class Learner(NativeLearner):
             remove_module: must be False: the file must use the parameter names of the model
             **kwargs: arguments for cbnb's `load`, like `args`
         Raises:
-            ValueError: remove_module=True is not supported: load the file with torch.load, rename its keys, as
-                {k.removeprefix('module.'): v}, and save it again
+            ValueError: remove_module=True is not supported: read state = torch.load(path), or its entry 'model' if it has one,
+                and call learn.model.load_state_dict({k.removeprefix('module.'): v for k, v in state.items()})
         """
         if remove_module: raise ValueError(
-            "remove_module=True is not supported: load the file with torch.load, rename its keys, as {k.removeprefix('module.'): v}, and save it again")
+            "remove_module=True is not supported: read state = torch.load(path), or its entry 'model' if it has one, and call "
+            "learn.model.load_state_dict({k.removeprefix('module.'): v for k, v in state.items()})")
         NativeLearner.load(self, *args, **kwargs)
         return self
 

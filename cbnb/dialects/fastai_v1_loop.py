@@ -136,7 +136,7 @@ class RecorderNames(LentNames):
         if self.learn.purpose != 'fit': return
         if self.added_values is None: raise ValueError(
             f'recorder.add_metrics({metrics!r}): the table has no column for this value: '
-            "call recorder.add_metric_names(['name']) in on_train_begin")
+            "call recorder.add_metric_names(['name']) in on_train_begin, and set _order = -20 in the class of the callback")
         self.added_values += as_list(metrics)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #29a0ad97
@@ -286,7 +286,7 @@ class V1Slots(Callback):
         now.last_loss = learn.loss
         if not learn.training or learn.loss_grad is None: return
         loss, _ = now.handler.on_backward_begin(learn.loss_grad)
-        if loss is not learn.loss_grad: learn.loss_grad = as_loss(loss, True)
+        if loss is not learn.loss_grad: learn.loss_grad = as_loss(loss, True, 'on_backward_begin')
         now.last_loss = learn.loss_grad
 
     def before_step(self) -> None:
@@ -426,7 +426,7 @@ def _value_of(cb: Any, last_metrics: list[Any]) -> Any:
     if not values and getattr(cb, 'metric', None) is not None: values = [cb.metric]    # early v1
     if len(values) == 1: return values[0]
     raise TypeError(
-        f'{type(cb).__name__}.on_epoch_end added {len(values)} values to last_metrics, but a metric has one: return '
+        f'{type(cb).__name__}.on_epoch_end added {len(values)} values to last_metrics, but a metric has one value: return '
         'add_metrics(last_metrics, value)')
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b6330c3f

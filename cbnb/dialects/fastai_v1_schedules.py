@@ -23,7 +23,7 @@ from ..learner import Learner
 from ..basics.arguments import as_count
 from ..lr.finder import LRFind, geometric
 from ..basics.optimizers import hyper_key, spread_lrs
-from ..schedule import SchedPoly
+from ..callbacks.more_schedules import SchedPoly
 from ..files.snapshot import snapshot
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #6406d098
@@ -67,14 +67,14 @@ class GeneralScheduler(LearnerCallback):
         phases: phases that follow one another
         start_epoch: epoch to continue from; None: the first
     Raises:
-        ValueError: no phase has a length above 0: pass at least one with a number of epochs
+        ValueError: no phase has a length above 0: pass at least one with a number of batches, such as TrainingPhase(100)
     """
     run_in = ('fit',)
 
     def __init__(self, learn: Learner, phases: Sequence[TrainingPhase], start_epoch: int | None = None):
         super().__init__(learn)
         self.phases, self.start_epoch = [p for p in phases if p.length], start_epoch
-        if not self.phases: raise ValueError('no phase has a length above 0: pass at least one with a number of epochs')
+        if not self.phases: raise ValueError('no phase has a length above 0: pass at least one with a number of batches, such as TrainingPhase(100)')
 
     def on_train_begin(self, **kwargs):
         self.n, self.per_epoch = sum(p.length for p in self.phases), n_batches(self.learn.dls.train)
@@ -84,7 +84,7 @@ class GeneralScheduler(LearnerCallback):
 
     def jump_to_epoch(self, epoch):
         if self.per_epoch is None: raise ValueError(
-            'to continue from an epoch, the training loader needs a length: wrap the loader in Batches(lambda: loader, n_iter=...)')
+            f'to continue from epoch {epoch}, the training loader needs a length: wrap the loader in Batches(lambda: loader, n_iter=...)')
         for self.at in range(self.per_epoch*epoch + 1): self._set_now()
 
     def on_batch_end(self, train, num_batch, **kwargs):
@@ -121,13 +121,15 @@ class OneCycleScheduler(GeneralScheduler):
         tot_epochs: number of epochs in the schedule; None: as many as in the fit
         start_epoch: epoch to continue from; None: the first
     Raises:
-        ValueError: moms={moms} should be two numbers, at the ends and at the peak, such as (0.95, 0.85)
+        ValueError: moms={moms} should be two numbers, for both ends of the fit and for the peak of the learning rate, such
+            as (0.95, 0.85)
         ValueError: pct_start={pct_start} should be from 0 to 1
     """
     def __init__(self, learn: Learner, lr_max: Any, moms: Sequence[float] = (0.95, 0.85), div_factor: float = 25., pct_start: float = 0.3,
             final_div: float | None = None, tot_epochs: int | None = None, start_epoch: int | None = None):
         LearnerCallback.__init__(self, learn)            # the phases are known when the fit begins
-        if len(moms) != 2: raise ValueError(f'moms={moms!r} should be two numbers, at the ends and at the peak, such as (0.95, 0.85)')
+        if not hasattr(moms, '__len__') or len(moms) != 2: raise ValueError(
+            f'moms={moms!r} should be two numbers, for both ends of the fit and for the peak of the learning rate, such as (0.95, 0.85)')
         if not 0 <= pct_start <= 1: raise ValueError(f'pct_start={pct_start} should be from 0 to 1')
         self.lr_max, self.moms, self.div_factor = lr_max, tuple(moms), div_factor
         self.pct_start, self.final_div = pct_start, final_div or div_factor*1e4

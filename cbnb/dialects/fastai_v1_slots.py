@@ -229,16 +229,16 @@ class CallbackHandler:
             metrics: the metrics for the state; None: the handler's own
             metrics_names: names of the metrics; None: names of the handler's own metrics
             epoch: the epoch at which the loop begins
-        Raises:
-            ValueError: on_train_begin returned epoch={epoch}: it should be a whole number from 0 to {epochs}
         """
         self.new_state()
         state, own = self.state_dict, [getattr(m, 'name', type(m).__name__) for m in self.metrics]
         state.update(epoch=epoch, n_epochs=epochs, pbar=pbar, metrics=metrics or self.metrics)
         self('on_train_begin', metrics_names=own if metrics_names is None else metrics_names)
         epoch = state['epoch']
-        if not isinstance(epoch, int) or not 0 <= epoch <= epochs: raise ValueError(
-            f'on_train_begin returned epoch={epoch!r}: it should be a whole number from 0 to {epochs}')
+        if not isinstance(epoch, int) or not 0 <= epoch <= epochs:
+            cb = self.said_by.get('epoch', (None, None))[0]
+            raise ValueError(f'{f"{type(cb).__name__}.on_train_begin returned " if cb is not None else ""}epoch={epoch!r}: it should be a whole '
+                             f'number from 0 to {epochs}, the number of epochs')
         if epoch == 0: return
         for cb in self.callbacks:
             jump = getattr(cb, 'jump_to_epoch', None)
@@ -385,7 +385,7 @@ class CallbackHandler:
         for key, value in new.items():
             key = _DOCUMENTED.get(key, key)
             if key not in state and key != 'stop_training': raise ValueError(
-                f'{where} returned the entry {key!r}, which the state of the loop does not have in this slot: '
+                f'{where} returned the key {key!r}, which is not in the state of the loop at this point: '
                 f'{columns_hint(str(key), list(dict.fromkeys([*state, "stop_training"])))}')
             state[key], self.said_by[key] = value, (cb, method)
 

@@ -23,7 +23,8 @@ from ..basics.nested import map_tensors
 from ..lr.rules import minimum, slide, steep, valley
 from ..metrics import as_metric
 from ..basics.arguments import as_choice, as_positive
-from ..schedule import SchedCos, SchedExp, SchedLin, SchedNo
+from ..callbacks.more_schedules import SchedExp, SchedNo
+from ..schedule import SchedCos, SchedLin
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #58142962
 def sched_no(start: Any, end: Any, pos: float) -> Any:

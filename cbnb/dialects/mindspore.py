@@ -191,8 +191,9 @@ class _Columns(DataLoaders):
         training = model.learn is not None and model.learn.training
         if n != 2 and model.loss_fn is not None and (training or model.eval_network is None):
             which = 'train_dataset' if training else 'valid_dataset'
-            raise ValueError(f"When 'loss_fn' is not None, '{which}' should return two elements, "
-                             f'but got {n}: pass a network that takes them all, without loss_fn')
+            fix = ('leave out loss_fn, and pass a network that takes all elements and returns the loss' if training else
+                   'pass eval_network, which takes all elements, with eval_indexes=[0, 1, 2] if it returns loss, prediction and label')
+            raise ValueError(f"When 'loss_fn' is not None, '{which}' should return two elements, but got {n}: {fix}")
         return super().split(batch)
 
 # %% ../../nbs/dialects/mindspore.ipynb #602d6bf9
@@ -231,10 +232,8 @@ class Model:
         amp_level: only 'O0' is supported
         boost_level: only 'O0' is supported
     Raises:
-        ValueError: {name}={level}: the only level here is 'O0', in float32. For bfloat16, pass train(...,
-            callbacks=[MixedPrecision('bf16')]), with MixedPrecision from cbnb.all
-        TypeError: optimizer={optimizer} is not an optimizer of torch: pass one, such as
-            torch.optim.Adam(network.parameters())
+        ValueError: {name}={level}: the only level here is 'O0', so leave {name} out
+        TypeError: optimizer={optimizer} should be an optimizer, such as torch.optim.Adam(network.parameters())
         ValueError: metrics need an evaluation: pass loss_fn or eval_network, too
         ValueError: eval_indexes={eval_indexes} should be a list of three whole numbers, the positions of loss, prediction
             and label in the outputs of eval_network, such as [0, 1, 2]
@@ -243,10 +242,10 @@ class Model:
             eval_network: nn.Module | None = None, eval_indexes: list[int] | None = None, amp_level: str = 'O0', boost_level: str = 'O0'):
         for name, level in dict(amp_level=amp_level, boost_level=boost_level).items():
             if level != 'O0': raise ValueError(
-                f"{name}={level!r}: the only level here is 'O0', in float32. For bfloat16, pass "
-                "train(..., callbacks=[MixedPrecision('bf16')]), with MixedPrecision from cbnb.all")
+                f"{name}={level!r}: the only level here is 'O0', so leave {name} out" + (
+                "" if name == 'boost_level' else ". For bfloat16, pass train(..., callbacks=[MixedPrecision('bf16')]), with MixedPrecision from cbnb.all"))
         if optimizer is not None and not hasattr(optimizer, 'param_groups'):
-            raise TypeError(f'optimizer={optimizer!r} is not an optimizer of torch: pass one, such as torch.optim.Adam(network.parameters())')
+            raise TypeError(f'optimizer={optimizer!r} should be an optimizer, such as torch.optim.Adam(network.parameters())')
         self.metrics = get_metrics(metrics)
         if metrics is not None and loss_fn is None and eval_network is None:
             raise ValueError('metrics need an evaluation: pass loss_fn or '
@@ -292,21 +291,23 @@ class Model:
         Returns:
             the history of all runs of this model's learner
         Raises:
-            ValueError: initial_epoch={initial_epoch} should be less than epoch={epoch}
+            ValueError: initial_epoch={initial_epoch} should be less than epoch={epoch}, which counts the earlier epochs, too
             ValueError: valid_dataset is given, but there are no metrics to evaluate: pass some, as in Model(...,
                 metrics={"loss"})
             ValueError: optimizer is missing, so training would change nothing: pass one, as in Model(..., optimizer=...)
-            ValueError: train_dataset is empty: pass a loader with at least one batch
+            ValueError: train_dataset is empty: check that it has items, and leave out drop_last=True if they do not fill a
+                batch
         """
         epoch, initial_epoch = as_count(epoch, 'epoch', 1), as_count(initial_epoch, 'initial_epoch', 0)
         _check_sink(dataset_sink_mode or valid_dataset_sink_mode, sink_size)
         every = _as_valid_every(valid_frequency)
-        if initial_epoch >= epoch: raise ValueError(f'initial_epoch={initial_epoch} should be less than epoch={epoch}')
+        if initial_epoch >= epoch: raise ValueError(f'initial_epoch={initial_epoch} should be less than epoch={epoch}, which counts the earlier epochs, too')
         if valid_dataset is not None and not self.metrics: raise ValueError(
             'valid_dataset is given, but there are no metrics to evaluate: pass some, as in Model(..., metrics={"loss"})')
         if self.loss_fn is not None and self.optimizer is None: raise ValueError(
             'optimizer is missing, so training would change nothing: pass one, as in Model(..., optimizer=...)')
-        if n_batches(train_dataset) == 0: raise ValueError('train_dataset is empty: pass a loader with at least one batch')
+        if n_batches(train_dataset) == 0: raise ValueError(
+            'train_dataset is empty: check that it has items, and leave out drop_last=True if they do not fill a batch')
         learn = self._learner(train_dataset, valid_dataset)
         groups = getattr(learn.opt_func, 'param_groups', [dict(lr=0)])    # for a step without an optimizer
         with learn.no_logging(), in_parallel(learn):

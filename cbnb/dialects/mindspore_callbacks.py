@@ -26,7 +26,7 @@ from ..files.atomic import write_whole
 from ..files.saving import as_loadable, read_file
 from ..callbacks.stopping import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
-from ..basics.arguments import as_choice, as_count, as_positive
+from ..basics.arguments import as_choice, as_count, as_positive, columns_hint
 from ..basics.optimizers import get_hyper, set_hyper
 from ..basics.text import with_article
 
@@ -172,8 +172,8 @@ def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple
     Returns:
         names in the net not loaded, names in the dict not used
     Raises:
-        RuntimeError: {name} is of shape ... in the net, and of shape ... in parameter_dict: build the net with the layers
-            that it had when the file was written
+        RuntimeError: {name} is of shape ... in the net, and of shape ... in parameter_dict: build the net with the same
+            layers as before, or leave {name} out of parameter_dict
     """
     mine = net.state_dict()
     tensors = {name: v for name, v in parameter_dict.items() if isinstance(v, Tensor)}
@@ -181,7 +181,7 @@ def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple
     for name, v in found.items():
         if v.shape != mine[name].shape: raise RuntimeError(
             f'{name} is of shape {tuple(mine[name].shape)} in the net, '
-            f'and of shape {tuple(v.shape)} in parameter_dict: build the net with the layers that it had when the file was written')
+            f'and of shape {tuple(v.shape)} in parameter_dict: build the net with the same layers as before, or leave {name} out of parameter_dict')
     for name, v in found.items(): mine[name].copy_(v)
     not_loaded = [name for name in mine if name not in found]
     return not_loaded, [name for name in parameter_dict if name not in found]
@@ -198,12 +198,13 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
     Returns:
         values by name, with the tensors on the CPU
     Raises:
-        ValueError: there is no checkpoint file ...: pass the path of a file that save_checkpoint wrote
+        ValueError: there is no checkpoint file ...: pass the path of a file that save_checkpoint wrote, with its ending
+            .ckpt
     """
     path = Path(ckpt_file_name)
-    if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}: pass the path of a file that save_checkpoint wrote')
+    if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}: pass the path of a file that save_checkpoint wrote, with its ending .ckpt')
     try: state = read_file(path, writer='save_checkpoint')
-    except Exception as e: raise ValueError(f'{str(path)!r} is not a checkpoint file: {e}') from e
+    except Exception as e: raise ValueError(str(e)) from e         # which names the file
     if not isinstance(state, dict):
         raise ValueError(f'{str(path)!r} contains {with_article(type(state).__name__)}, not a dict of tensors: pass a file that save_checkpoint wrote')
     skipped = (filter_prefix,) if isinstance(filter_prefix, str) else tuple(filter_prefix or ())
@@ -218,7 +219,7 @@ def one_of(default: int, least: int = 0, **choices: int | None) -> list[int | No
     first, second = choices
     if a and b: raise ValueError(f'{first}={a} and {second}={b} exclude each other: pass only one of them')
     if b: return [None, b]
-    if a == 0 and not least: raise ValueError(f'{first}=0 alone would do nothing: pass {second}, or leave {first} out')
+    if a == 0 and not least: raise ValueError(f'{first}=0 would do nothing: pass {second} above 0, or leave {first} out')
     return [least if a == 0 else a or default, None]
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #cddfb525
@@ -243,8 +244,9 @@ class CheckpointConfig:
     Raises:
         ValueError: enc_key is not supported, because cbnb does not encrypt checkpoint files: leave it out
         ValueError: format={format} should be 'ckpt', the only format here
-        TypeError: append_info={append_info} should be a list
-        ValueError: append_info has the entry {entry}: it may have 'epoch_num', 'step_num' and dicts
+        TypeError: append_info={append_info} should be a list, such as ['epoch_num', {'lr': 0.1}]
+        ValueError: append_info has the entry {entry}: an entry should be 'epoch_num', 'step_num' or a dict, such as {'lr':
+            0.1}
     """
     def __init__(self, save_checkpoint_steps: int | None = None, save_checkpoint_seconds: int | None = None,
             keep_checkpoint_max: int | None = None, keep_checkpoint_per_n_minutes: int | None = None, integrated_save: bool = True,
@@ -261,11 +263,11 @@ class CheckpointConfig:
             5, least=1, keep_checkpoint_max=keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=keep_checkpoint_per_n_minutes)
         self.saved_network, self.exception_save, self.async_save = saved_network, exception_save, async_save
-        if not isinstance(append_info, list | None): raise TypeError(f'append_info={append_info!r} should be a list')
+        if not isinstance(append_info, list | None): raise TypeError(f"append_info={append_info!r} should be a list, such as ['epoch_num', {{'lr': 0.1}}]")
         self.append_info = append_info or []
         for entry in self.append_info:
             if entry not in ('epoch_num', 'step_num') and not isinstance(entry, dict): raise ValueError(
-                f"append_info has the entry {entry!r}: it may have 'epoch_num', 'step_num' and dicts")
+                f"append_info has the entry {entry!r}: an entry should be 'epoch_num', 'step_num' or a dict, such as {{'lr': 0.1}}")
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
         "Return a dict with the settings for saving and keeping files. A setting that does not apply is None"
@@ -282,19 +284,19 @@ class ModelCheckpoint(StepInEpoch):
         directory: folder; None: the current folder
         config: None: save each step, keep five files
     Raises:
-        ValueError: prefix={prefix} should be a name without '/', or a function
+        ValueError: prefix={prefix} should be a non-empty string without '/', or a function
         TypeError: directory={directory} should be a path, or a function
-        TypeError: config={config} should be a CheckpointConfig
+        TypeError: config={config} should be a CheckpointConfig, such as CheckpointConfig(save_checkpoint_steps=100)
     """
     eval_in_fit, no_state = False, ('config', 'directory', '_time', '_writing')     # clocks differ between processes
     def __init__(self, prefix: str | Function[[Params], str] = 'CKP', directory: str | Path | Function[[Params], str] | None = None,
             config: CheckpointConfig | None = None):
         if not callable(prefix) and (not isinstance(prefix, str) or not prefix or '/' in prefix):
-            raise ValueError(f"prefix={prefix!r} should be a name without '/', or a function")
+            raise ValueError(f"prefix={prefix!r} should be a non-empty string without '/', or a function")
         if not (directory is None or callable(directory) or isinstance(directory, (str, Path))):
             raise TypeError(f'directory={directory!r} should be a path, or a function')
         if not isinstance(config, CheckpointConfig | None):
-            raise TypeError(f'config={config!r} should be a CheckpointConfig')
+            raise TypeError(f'config={config!r} should be a CheckpointConfig, such as CheckpointConfig(save_checkpoint_steps=100)')
         self.config = config or CheckpointConfig()
         self.directory = directory if callable(directory) else Path(directory or '.').absolute()
         self.prefix = prefix
@@ -418,7 +420,7 @@ def monitored(p: Params, name: str) -> float | None:
     if name in results: return None if p.get('metrics_partial', False) else float(results[name])
     if name == 'loss': return float(shown_loss(p.net_outputs))
     if 'eval_results' not in p: return None
-    raise ValueError(f'monitor={name!r} is not a value of this training: the values are {", ".join(["loss", *results])}')
+    raise ValueError(f'monitor={name!r} is not a value of this training: {columns_hint(name, list(dict.fromkeys(["loss", *results])))}')
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #ee2e1948
 class EarlyStopping(Callback):

@@ -23,6 +23,7 @@ from torch import Tensor
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #97166aa2
 from ..events import CancelFitException, CancelTrainException, CancelValidException
+from ..basics.arguments import columns_hint
 from ..basics.text import distinct, user_level, warn_user, with_article
 from ..basics.nested import Held, map_tensors, state_of
 from ..basics.loaders import n_batches
@@ -45,8 +46,7 @@ class Params(dict):
     "The state of a run for MindSpore callbacks, as attributes and as items"
     __slots__ = ()                      # all attributes are items
     def __missing__(self, name: Any) -> Any:
-        raise MissingName(f'the context has no {name!r} at this point; '
-                          f'it has {", ".join(map(str, self))}')
+        raise MissingName(f'the context has no entry {name!r} at this point: {columns_hint(str(name), list(map(str, self)))}')
     def __getattr__(self, name: str) -> Any: return self[name]
     def __setattr__(self, name: str, value: Any) -> None: self[name] = value
     def __delattr__(self, name: str) -> None:

@@ -22,7 +22,7 @@ from .mindspore_context import as_output
 from ..learner import Learner
 from ..step import Step
 from ..metrics import Metric as NativeMetric
-from ..basics.arguments import as_number
+from ..basics.arguments import as_number, columns_hint
 from ..basics.text import with_article
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #c46795b7
@@ -50,9 +50,8 @@ def feed(metric: Any, inputs: tuple[Any, ...]) -> None:
 def one_number(value: Any, name: str) -> Any:
     "Return the result of a metric. If the result is not a single number, raise `TypeError`"
     try: as_number(value)
-    except (TypeError, ValueError): raise TypeError(
-        f'metric {name!r} gave {value!r}: its eval should return one number, '
-        'such as the mean of these') from None
+    except (TypeError, ValueError, RuntimeError): raise TypeError(
+        f'metric {name!r} gave {value!r}: its eval should return one number, such as a mean') from None
     return value
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #323dc4b5
@@ -87,10 +86,10 @@ class Metric(NativeMetric):
         Returns:
             the metric itself
         Raises:
-            ValueError: indexes={indexes} should be a list of whole numbers
+            ValueError: indexes={indexes} should be a list of whole numbers, such as [0, 1]
         """
         if not isinstance(indexes, list) or not all(isinstance(i, int) for i in indexes):
-            raise ValueError(f'indexes={indexes!r} should be a list of whole numbers')
+            raise ValueError(f'indexes={indexes!r} should be a list of whole numbers, such as [0, 1]')
         self.indexes = indexes or None
         return self
 
@@ -138,11 +137,12 @@ class MeanMetric(Metric):
         """Return prediction and label as tensors. If there are more or fewer inputs, raise `ValueError`
 
         Raises:
-            ValueError: For '{where}', it needs 2 inputs (predicted value, true value), but got ....
+            ValueError: For '{where}', it needs 2 inputs (predicted value, true value), but got ....{fix}
         """
         where = f'{type(self).__name__}.update'
         if len(inputs) == 2: return [as_tensor(v, where) for v in inputs]
-        raise ValueError(f"For '{where}', it needs 2 inputs (predicted value, true value), but got {len(inputs)}.")
+        fix = ' Choose two with set_indexes, such as [1, 2] if they are loss, prediction and label.'*(len(inputs) > 2)
+        raise ValueError(f"For '{where}', it needs 2 inputs (predicted value, true value), but got {len(inputs)}.{fix}")
 
     def eval(self) -> float:
         if self.count: return float(self.total)/self.count
@@ -193,11 +193,11 @@ class Loss(MeanMetric):
         """Update the metric with the loss of a batch
 
         Raises:
-            ValueError: For 'Loss.update', it needs 1 input (the loss), but got ....
+            ValueError: For 'Loss.update', it needs 1 input (the loss), but got .... Choose it with set_indexes, such as [0].
             ValueError: For 'Loss.update', the loss should have 0 or 1 dimensions, but has {loss.ndim}.
         """
         if len(inputs) != 1: raise ValueError(
-            f"For 'Loss.update', it needs 1 input (the loss), but got {len(inputs)}.")
+            f"For 'Loss.update', it needs 1 input (the loss), but got {len(inputs)}. Choose it with set_indexes, such as [0].")
         value = inputs[0]
         loss = torch.tensor(value) if isinstance(value, float) else as_tensor(value, 'Loss.update')
         if loss.ndim > 1: raise ValueError(
@@ -244,19 +244,19 @@ def get_metrics(metrics: Any) -> dict[str, Any]:
     Returns:
         metrics by name; those of a set in alphabetical order
     Raises:
-        TypeError: metric {name} is {m}: it should have clear, update and eval
-        TypeError: metrics={metrics} should be a set of names, or a dict of metrics
-        KeyError: no metric is called {name}; the metrics are ...
+        TypeError: metric {name} is {m}: it should be an object with clear, update and eval, such as MAE()
+        TypeError: metrics={metrics} should be a set of names, or a dict of metrics, such as {'mae'} or {'mae': MAE()}
+        KeyError: no metric is called {name}: ...
     """
     if metrics is None: return {}
     if isinstance(metrics, dict):
         for name, m in metrics.items():
-            if not all(hasattr(m, a) for a in ('clear', 'update', 'eval')): raise TypeError(
-                f'metric {name!r} is {m!r}: it should have clear, update and eval')
+            if isinstance(m, type) or not all(hasattr(m, a) for a in ('clear', 'update', 'eval')): raise TypeError(
+                f'metric {name!r} is {m!r}: it should be an object with clear, update and eval, such as MAE()')
         return dict(metrics)
     if not isinstance(metrics, set):
-        raise TypeError(f'metrics={metrics!r} should be a set of names, or a dict of metrics')
+        raise TypeError(f"metrics={metrics!r} should be a set of names, or a dict of metrics, such as {{'mae'}} or {{'mae': MAE()}}")
     for name in metrics:
         if name not in METRICS:
-            raise KeyError(f'no metric is called {name!r}; the metrics are {", ".join(METRICS)}')
+            raise KeyError(f'no metric is called {name!r}: {columns_hint(str(name), list(METRICS))}')
     return {name: METRICS[name]() for name in sorted(metrics)}

@@ -68,12 +68,13 @@ def set_auto_parallel_context(*, parallel_mode: str | None = None, gradients_mea
         global_rank: must be the rank of this process, which torchrun decides
         parameter_broadcast: ignored: training always begins with the weights of process 0
     Raises:
-        ValueError: {name}={given} should be {is_so}, the value that torchrun sets: leave {name} out
+        ValueError: {name}={given} should be {is_so}, the {what}, which torchrun sets: leave {name} out
     """
     if parallel_mode is not None: as_choice(parallel_mode, 'parallel_mode', *_MODES)
-    for name, given, is_so in (('device_num', device_num, n_processes()), ('global_rank', global_rank, process_number())):
+    for name, given, is_so, what in (('device_num', device_num, n_processes(), 'number of processes'),
+                                     ('global_rank', global_rank, process_number(), 'rank of this process')):
         if given is not None and given != is_so: raise ValueError(
-            f'{name}={given} should be {is_so}, the value that torchrun sets: leave {name} out')
+            f'{name}={given} should be {is_so}, the {what}, which torchrun sets: leave {name} out')
     new = dict(parallel_mode=parallel_mode, gradients_mean=gradients_mean)
     _settings.update({name: value for name, value in new.items() if value is not None})
 

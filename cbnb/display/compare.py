@@ -35,7 +35,8 @@ def _runs_in(source: Any) -> list[Run]:
     if isinstance(source, (list, tuple)): return [run for each in source for run in _runs_in(each)]
     for owner in source, getattr(source, 'recorder', None):
         if isinstance(history := getattr(owner, 'history', None), History): return list(history)
-    raise TypeError(f'{with_article(type(source).__name__)} has no recorded runs: pass learners, or their learn.recorder.history')
+    if hasattr(source, 'add_cb'): raise TypeError('this learner has no Recorder, so its runs are not recorded: call learn.add_cb(Recorder) before the fit')
+    raise TypeError(f'{with_article(type(source).__name__)} has no recorded runs: pass learners, runs of a lab book such as lab[1], or learn.recorder.history')
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, str, list[Run]]]:
     "Return the name that was given to each source, the name of its variable, and its runs. A name that is missing is ''"
@@ -266,10 +267,14 @@ class RunsTable:
     def __len__(self) -> int: return len(self.rows)
     def __repr__(self) -> str: return '\n'.join(self.lines())
 
-    def lines(self) -> list[str]:
+    def lines(self,
+        width: int | None = None,    # if the lines would be longer, a run has a column instead of a line; None: always a line
+    ) -> list[str]:
         "Return the table as lines of text"
         if not self.rows: return ['no runs yet']
-        return text_table([tuple(self.rows[0]), *(tuple(cell_text(*item) for item in row.items()) for row in self.rows)])
+        cells = [tuple(self.rows[0]), *(tuple(cell_text(*item) for item in row.items()) for row in self.rows)]
+        lines = text_table(cells)
+        return lines if width is None or max(map(len, lines)) <= width else text_table(list(zip(*cells)))
 
     def to_df(self) -> Any:    # a pandas DataFrame
         "Return the table as a pandas DataFrame"
@@ -287,7 +292,7 @@ def _known_metric(metric: str | None, names: Sequence[str]) -> str:
     "Check the name of a metric, and choose a metric if the name is None"
     if metric is None: return 'valid_loss' if 'valid_loss' in names else names[0]
     if metric in names: return metric
-    raise ValueError(f'none of these runs has metric={metric!r}: {columns_hint(metric, list(names))}')
+    raise ValueError(f'there is no column for metric={metric!r}: {columns_hint(metric, list(names))}')
 
 def _css() -> str: return css_variables('.cbnb-runs') + asset('compare.css')
 
@@ -316,7 +321,7 @@ def runs_table(*sources: Any, sort: str | None = None, metric: str | None = None
     "Make a table of runs with their status, their metrics and the settings that differ. With `return_fig=True`, return a figure"
     table = RunsTable(runs_of(*sources, **named), sort, metric)
     if not return_fig and ax is None: return table
-    if table.metric is None: raise ValueError('these runs have no values yet: train for at least one epoch')
+    if table.metric is None: raise ValueError('there are no values to plot yet: train for at least one epoch')
     fig = best_figure(table.rows, table.metric, ax)
     return show(fig, f'best {table.metric} of {plural(len(table), "run")}', True) if ax is None else ax
 
@@ -393,7 +398,7 @@ def _diff(first: str, other: str, *having: list[str]) -> Iterator[str]:
     return unified_diff(first.splitlines(), other.splitlines(), one, two, lineterm='', n=2)
 
 # %% ../../nbs/display/compare.ipynb #3d72536d
-_DIFF_LOOK = css_variables('.cbnb-diff', ['good', 'bad', 'quiet']) + '.cbnb-diff pre{white-space:pre-wrap;margin:.3em 0}'
+_DIFF_LOOK = css_variables('.cbnb-diff', ['good', 'bad', 'quiet']) + '.cbnb-diff pre{white-space:pre-wrap;overflow-wrap:anywhere;word-break:normal;margin:.3em 0}'
 
 def diffs_html(
     diffs: Mapping[str, str],    # from `source_diffs`
@@ -438,7 +443,7 @@ class Comparison:
     def __init__(self, runs: Mapping[str, Run], metric: str | None = None, by: str = 'step',
         sort: str | None = None,    # column of the table to sort by; None: the best value of `metric`
     ):
-        if not runs: raise ValueError('there are no runs to compare: call learn.fit(1) first')
+        if not runs: raise ValueError('there are no runs to compare: call learn.fit(1) first, and pass the learner')
         as_choice(by, 'by', *AXES)
         points = 200 if len(runs) < 9 else 100
         names = dict.fromkeys([*_metrics(runs.values()), *(name for run in runs.values() for name in (*run.named, *run.hypers))])
@@ -501,9 +506,14 @@ class Comparison:
         "Return the table as a pandas DataFrame"
         return self.table.to_df()
 
-    def __repr__(self) -> str:
+    def text(self,
+        width: int | None = None,    # number of characters in a line; None: any
+    ) -> str:
+        "Return the table and the notes as text"
         differing = [f'source that differs: {", ".join(self.source_diffs)}'] if self.source_diffs else []
-        return '\n'.join([*self.table.lines(), *self.notes(self.metric), *differing])
+        return '\n'.join([*self.table.lines(width), *self.notes(self.metric), *differing])
+
+    def __repr__(self) -> str: return self.text()
     def _repr_html_(self) -> str: return self.html()
 
     def html(self, live: bool | None = None) -> str:

@@ -179,8 +179,8 @@ def kept_span(
     n: int,    # number of steps or epochs
     skip_start: int, skip_end: int) -> tuple[int, int]:    # the first that is kept, and the first of those left out at the end
     "Return the range that is left. If nothing would be left, return the whole range"
-    if skip_start < 0 or skip_end < 0:
-        raise ValueError(f'skip_start={skip_start} and skip_end={skip_end} should be 0 or more')
+    for name, skip in dict(skip_start=skip_start, skip_end=skip_end).items():
+        if skip < 0: raise ValueError(f'{name}={skip} should be 0 or more')
     if skip_start + skip_end >= n: return 0, n              # nothing would be left, so draw everything
     return skip_start, n - skip_end
 
@@ -278,6 +278,8 @@ def lr_find_figure(lrs: Sequence[float],
     with figure(ax, size=(WIDE[0], 3.6)) as (fig, [ax]):
         ax.plot(lrs, losses, color=COLORS['train'])
         ax.set_xscale('log')
+        rates = [*lrs, *([] if recommended is None else [recommended])]
+        if rates and not any(map(math.isfinite, losses)): ax.set_xlim(min(rates)/1.3, max(rates)*1.3)     # no curve sets the limits
         named = {f'{rule_title(name)} {lr_text(lr)}': (lr, loss) for name, (lr, loss) in marks.items()}
         strong = next((text for text, (lr, _) in named.items() if lr == recommended), '')
         _take(ax, recommended, band, bool(strong))
@@ -335,10 +337,10 @@ def lr_trials_figure(
 # %% ../../nbs/display/figures.ipynb #18f5b34d
 def wants_figure(widget: bool | None, return_fig: bool | None, ax: Any) -> bool:
     "Return whether the arguments of a plot ask for a figure. If they ask for a widget, too, raise `ValueError`"
-    asked = bool(return_fig) or ax is not None
+    asked = ['return_fig=True']*bool(return_fig) + ['ax']*(ax is not None)
     if widget and asked: raise ValueError(
-        'widget=True shows a widget, but return_fig and ax ask for a figure: leave out widget, or return_fig and ax')
-    return asked or widget is False
+        f'widget=True shows a widget, but {" and ".join(asked)} {"asks" if len(asked) == 1 else "ask"} for a figure: leave out widget, or {" and ".join(asked)}')
+    return bool(asked) or widget is False
 
 def answers_mouse(
     widget: bool | None,    # True: always a chart; False: never; None: in a notebook front end, unless it is headless

@@ -421,7 +421,7 @@ class LRPicker:
     def learn(self) -> Learner:
         "The learner of the picker. Raises `RuntimeError` if the learner was deleted"
         learn = self._learn()
-        if learn is None: raise RuntimeError('the learner of this picker was deleted: call lr_find again')
+        if learn is None: raise RuntimeError('the learner of this picker was deleted: make a new one, and call its lr_find()')
         return learn
 
     @property
@@ -479,7 +479,8 @@ class LRPicker:
     ) -> None:
         "Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate"
         if name not in self.rates:
-            raise ValueError(f"the rule {name!r} suggested no learning rate: choose one of the rules that did, {', '.join(self.rates)}")
+            *others, last = map(repr, self.rates)
+            raise ValueError(f'{name!r} is not a rule with a suggestion: choose {", ".join(others)}{" or "*bool(others)}{last}')
         self._take(self.rates[name])
 
     def _ipython_display_(self) -> None: self.show()

@@ -7,9 +7,11 @@ __all__ = []
 
 # %% ../../nbs/display/plots.ipynb #745646ae
 import math
+from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/display/plots.ipynb #c183c38d
+from ..basics.arguments import columns_hint
 from ..basics.patch import patch
 from .chart import Chart, Line, show_charts
 from .figures import WIDE, answers_mouse, envelope, figure, legend, show
@@ -32,13 +34,15 @@ def plot_losses(self: Recorder, skip_start: int = 0, skip_end: int = 0, return_f
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     Raises:
-        TypeError: {name}={skip} should be a number of batches. To save the figure:
+        TypeError: {name}=... should be a number of batches. To save the figure:
             plot_losses(return_fig=True).savefig('losses.png')
+        TypeError: {name}={skip} should be a number of batches
     """
     self.last()
     for name, skip in dict(skip_start=skip_start, skip_end=skip_end).items():
-        if not isinstance(skip, int): raise TypeError(f'{name}={skip!r} should be a number of batches. To save the figure: '
-                                                      "plot_losses(return_fig=True).savefig('losses.png')")
+        if isinstance(skip, (str, Path)): raise TypeError(f'{name}={str(skip)!r} should be a number of batches. To save the figure: '
+                                                          "plot_losses(return_fig=True).savefig('losses.png')")
+        if not isinstance(skip, int): raise TypeError(f'{name}={skip!r} should be a number of batches' + '. To draw into axes, pass them as ax=...'*hasattr(skip, 'figure'))
     chart = losses_chart(self.history.runs, skip_start, skip_end, self.beta)
     return show_charts([chart], not answers_mouse(widget, return_fig, ax), return_fig, ax, widget, size=WIDE)
 
@@ -61,7 +65,7 @@ def plot_lr(self: Recorder, show_moms: bool = False, skip_start: int = 0, skip_e
     self.last()
     runs = self.history.runs
     if show_moms and not any('mom' in run.hypers for run in runs):
-        raise ValueError(f'{type(self.learn.opt).__name__} has no momentum to show: pass show_moms=False')
+        raise ValueError(f'{runs[-1].settings.get("optimizer", "the optimizer")} has no momentum to show: pass show_moms=False')
     charts = rates_charts(runs, show_moms, skip_start, skip_end)
     return show_charts(charts, not answers_mouse(widget, return_fig, ax), return_fig, ax, widget, len(charts))
 
@@ -131,11 +135,11 @@ def plot_sched(self: Recorder, keys: list[str] | None = None, figsize: tuple[flo
     Returns:
         the figure with `return_fig=True`, otherwise None
     Raises:
-        ValueError: {key} was not recorded: pass one of the recorded hyper-parameters, ...
+        ValueError: {key} was not recorded: ...
     """
     hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
     for key in keys or ():
         if key not in hps: raise ValueError(
-            f"{key!r} was not recorded: pass one of the recorded hyper-parameters, {', '.join(hps)}")
+            f'{key!r} was not recorded: {columns_hint(key, list(hps))}')
     charts = [Chart([Line(key, range(len(hps[key])), hps[key], COLORS['lr'])], xlabel='step') for key in keys or hps]
     return show_charts(charts, True, return_fig, cols=2, size=figsize or (4.2*min(len(charts), 2), 2.8*math.ceil(len(charts)/2)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 # %% ../../nbs/display/profile.ipynb #9b4da4cb
+from ..basics.arguments import nearest
 from ..basics.text import escape, html_row, html_table, number, plural, text_table
 from .figures import COLORS, figure, show
 
@@ -113,7 +114,8 @@ class Profile:
 
     def __getitem__(self, name: str) -> float:
         if name in self.names(): return self.seconds(name)
-        raise KeyError(f'no part is called {name!r}; the parts are {", ".join(self.names())}')
+        near, parts = nearest(str(name), self.names()), ', '.join(map(repr, self.names()))
+        raise KeyError(f'no part is called {name!r}: ' + (f'did you mean {near!r}? (the parts are {parts})' if near else f'the parts are {parts}'))
 
     def __contains__(self, name: str) -> bool: return name in self.names()
     def __iter__(self) -> Iterator[Row]: return iter(self.rows)

@@ -135,7 +135,7 @@ def _scheds_of(what: Any) -> dict[str, Callable[[float], Any]]:
     if isinstance(what, OneCycle): return what.planned()
     if isinstance(what, ParamScheduler): return what.scheds
     if isinstance(what, Mapping): return dict(what)
-    if callable(what) and not isinstance(what, Callback): return dict(value=what)
+    if callable(what) and not isinstance(what, (Callback, type)): return dict(value=what)
     raise TypeError(f'{what!r} is not a schedule: pass a function of the completed share of the fit, such as SchedCos(0.1, 0.), '
                     'a ParamScheduler, a OneCycle or a TorchScheduler')
 
@@ -234,7 +234,7 @@ def schedule_plan(
     if isinstance(what, Callback) and not isinstance(what, ParamScheduler) and is_scheduler(what):
         return SchedulePlan('', _rehearse(alone := _Alone(what, n, as_positive(lr, 'lr')), alone.n_iter))
     if isinstance(what, Callback) and vars(what).get('monitor'):
-        raise ValueError(f'the rates of {what} depend on {what.monitor}, so they are not known before the fit: plot them afterwards with learn.recorder.plot_lr()')
+        raise ValueError(f'{what} depends on {what.monitor}, which is not known before the fit: if it changes the rates, plot them afterwards with learn.recorder.plot_lr()')
     return SchedulePlan('', {name: group for name, sched in _scheds_of(what).items() if (group := _called(sched, n))})
 
 # %% ../../nbs/display/schedules.ipynb #5f34ba7c
@@ -253,9 +253,10 @@ class _StandsIn:
 
     def _batches(self: Any) -> int:
         if n := self.batches_in(self.dls.train): return n
-        raise ValueError(
-            'a plan needs to know how many batches an epoch has, but the training loader has no length or is empty: wrap '
-            'the loader in Batches(lambda: loader, n_iter=...)')
+        if n == 0: raise ValueError('the training loader is empty, so there is nothing to plan: check that its dataset has items, '
+                                    'and leave out drop_last=True if they do not fill a batch')
+        raise ValueError('a plan needs to know how many batches an epoch has, but the training loader has no length: wrap '
+                         'the loader in Batches(lambda: loader, n_iter=...)')
 
     @contextmanager
     def _lent_opt(self: Any, lr: Any, wd: float | None, reset_opt: bool) -> Iterator[None]:

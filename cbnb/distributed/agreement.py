@@ -133,7 +133,7 @@ class Group:
         if found > request:
             self.told_batch = int(max(rows)[5])            # of a process with the highest request
             self.told, self.interrupted = found, 0.
-            raise EXCEPTIONS[found](*[self.first_failure() or 'another process failed']*(found == Request.FAIL))
+            raise EXCEPTIONS[found](*[self.first_failure() or 'another process failed: its output says why']*(found == Request.FAIL))
         if not found and len({row[4] for row in rows}) > 1: self._part(place)
         return int(sum(row[1] for row in rows))
 
@@ -229,7 +229,8 @@ class Group:
             part = 5.
             if not place.startswith('a batch') and time.monotonic() - begun >= self.patience: break
         absent = [i for i in range(self.n) if not shared_store().check([self._mark(i, self.n_exchanges)])]
-        raise TimeoutError(f'process {", ".join(map(str, absent))} has not reached {place} ({self.where()}) within {self.patience:g} s: check that all processes '
+        who = f'process {absent[0]} has' if len(absent) == 1 else f'processes {", ".join(map(str, absent))} have' if absent else 'the other processes have'
+        raise TimeoutError(f'{who} not reached {place} ({self.where()}) within {self.patience:g} s: check that all processes '
                            'make the same calls of the learner')
 
     def _mark(self, number: int, exchange: int) -> str: return f'cbnb/at/{self.run}/{exchange}/{number}'

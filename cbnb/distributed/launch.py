@@ -53,6 +53,7 @@ def process_count(learn: Learner, n: int | None,    # number of processes; None:
         f'n_process={n} is too many: each process needs a GPU of its own, and this machine has {plural(n_gpu, "GPU")}. '
         f'Pass n_process={n_gpu}')
     batches = n_batches(learn.dls.train)
+    if batches == 0: raise ValueError('the training loader is empty: check that its dataset has items, and leave out drop_last=True')
     if batches is not None and n > batches: raise ValueError(
         f'n_process={n} is too many: an epoch has {plural(batches, "batch")}, and each process needs one. Pass '
         f'n_process={batches}, or use smaller batches')

@@ -222,7 +222,9 @@ def check_sharding(
         f'{type(step).__name__} needs the whole model, and sharded=True gives each process a part: '
         'train with learn.distributed(), where each process holds the whole model')
     for opt in opts:
-        if needs_closure(opt): raise TypeError(f'{type(opt).__name__} needs all parameters in one process, and sharded=True divides them: train with learn.distributed()')
+        if needs_closure(opt): raise TypeError(
+            f'{type(opt).__name__} needs all parameters in one process, but sharded=True divides them among the processes. '
+            'Use another optimizer, or train in a single process, without learn.distributed()')
     _check_callbacks(learn.cbs)
     for m in models: _check_model(m)
     _check_params(models, held)

@@ -134,4 +134,6 @@ def check_writable(path: str | Path,    # file that will be written later; its f
         if target.is_dir(): raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if target.exists() and not target.is_file(): return
         with interrupts_wait(), draft_of(folder/target.name): pass      # no draft is left behind
-    except OSError as e: raise type(e)(e.errno, f'{e.strerror}, so {use} could not be written there; choose another folder', str(path)) from None
+    except OSError as e:
+        other = 'name' if isinstance(e, IsADirectoryError) else 'folder'
+        raise type(e)(e.errno, f'{e.strerror}, so {use} could not be written there; choose another {other}', str(path)) from None

@@ -74,7 +74,7 @@ def read_manifest(
 ) -> dict[str, Any]:       # `files`, `saved`, `number`, `format`, and the keyword arguments of `write_checkpoint`
     "Return the manifest of a checkpoint. If the manifest is missing, damaged, or of another format, raise `ValueError`"
     file = Path(path)/'manifest.json'
-    if not file.is_file(): raise ValueError(f'{path} is not a complete checkpoint: it has no manifest.json. Pass a folder that Checkpoint has written')
+    if not file.is_file(): raise ValueError(f'{path} is not a complete checkpoint: {_no_manifest(Path(path))}')
     try:
         content = json.loads(data := file.read_bytes())['content']
         intact, format = _canonical(content) == data, content['format']
@@ -85,6 +85,11 @@ def read_manifest(
     if format != FORMAT: raise ValueError(
         f'{path} has format {format}, but this cbnb reads format {FORMAT}: install the version of cbnb that wrote it')
     return content
+
+def _no_manifest(path: Path) -> str:
+    if not path.exists(): return 'there is no such folder'
+    inside = [*path.glob('[0-9]*_*/manifest.json'), *path.glob('fit_*/[0-9]*_*/manifest.json')]
+    return 'it has no manifest.json. ' + (f'Pass one of the checkpoints in it, such as {inside[-1].parent}' if inside else 'Use another checkpoint, or delete this folder')
 
 def _damaged(path: str | Path, why: str) -> ValueError:
     return ValueError(f'{path} is not a complete checkpoint: {why}. Use another checkpoint, or delete this folder')
@@ -167,7 +172,8 @@ def read_checkpoint(path: str | Path) -> Any:    # the state that was passed to 
             for i, whole in zip(places, read_shards(path), strict=True): tensors[i] = whole
         return from_json((path/'state.json').read_text(), tensors)
     except ImportError: raise                # safetensors is not installed
-    except Exception as e: raise _damaged(path, f'it cannot be read ({e})') from e
+    except Exception as e: raise ValueError(       # the checksums are right, so the files are as they were written
+        f'{path} cannot be read with this version of cbnb and torch ({e}): install the versions that wrote it, or use another checkpoint') from e
 
 # %% ../../nbs/files/checkpoints.ipynb #2a1367d2
 class Due:
@@ -298,7 +304,7 @@ class Resume:
         self.path = None if path is None else Path(path)
         self.allow = {allow} if isinstance(allow, str) else set(allow)
         if unknown := self.allow - set(_MAY_DIFFER): raise ValueError(
-            f'allow={allow!r} should only contain {", ".join(_MAY_DIFFER)}, not {", ".join(sorted(unknown))}')
+            f'allow={allow!r} should only contain {", ".join(map(repr, _MAY_DIFFER))}, not {", ".join(map(repr, sorted(unknown)))}')
 
 _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 
@@ -326,21 +332,24 @@ def _changed_words(name: str, was: str | None, now: str) -> str:
     "Describe how a setting differs. If a setting has several lines, show only the first line that differs"
     if was and '\n' in was + now: was, now = next(((a.strip(), b.strip()) for a, b in itertools.zip_longest(
         was.splitlines(), now.splitlines(), fillvalue='missing') if a != b), (was, now))
-    if name in _DETAILS: return f'{name.replace("_", " ")} were {was}, and are {now}'
+    if name in _DETAILS or name == 'metrics': return f'{name.replace("_", " ")} were {was}, and are {now}'
     return f'{name} was {was}, and is {now}'
 
-def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str], misfit: str | None = None) -> set[str]:
+def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str], misfit: str | None = None,
+    given: Path | None = None,    # the path that was passed to `Resume`
+) -> set[str]:
     "Return the names of settings that differ between two fits. If a setting differs and is not in `allow`, or a state does not fit, raise `ValueError`"
     changed = [name for name in now if was.get(name, now[name] if name in _DETAILS else None) != now[name]]
     differs = {_DETAILS.get(name, name) for name in changed}
     if not differs - allow and not misfit: return differs
     words = [_changed_words(name, was.get(name), now[name]) for name in changed if _DETAILS.get(name, name) not in allow]
     if 'data' in differs - allow and _sizes(was.get('data', '')) == _sizes(now['data']):
-        words.append('so these are different items: call set_seed before you split the data')
-    way = f' To continue it with the new settings, pass resume=Resume(allow={sorted(differs)}).' if differs <= set(_MAY_DIFFER) and not misfit else ''
+        words.append('so these are different items: if you split the data at random, call set_seed before')
+    chosen = '' if given is None else f'{str(given)!r}, '
+    way = f' To continue it with the new settings, pass resume=Resume({chosen}allow={sorted(differs)}).' if differs <= set(_MAY_DIFFER) and not misfit else ''
     raise ValueError(
         f'{path} belongs to another fit: {"; ".join(words or [str(misfit)])}. To continue that fit, call it with its own settings.{way} '
-        f'To begin anew, delete {path.parent}, or keep it and pass cbs=Checkpoint(path=...)')
+        + (f'To begin anew, delete {path.parent}, or keep it and pass cbs=Checkpoint(path=...)' if given is None else 'To begin anew, pass resume=False'))
 
 # %% ../../nbs/files/checkpoints.ipynb #167fdb22
 def _warn_of_losses(learn: Learner) -> None:
@@ -621,6 +630,13 @@ def _newest_whole(self: Checkpoint, path: Path | None) -> tuple[Path, Any] | Non
     return None
 
 # %% ../../nbs/files/checkpoints.ipynb #e25e4a0c
+def _end_of_epoch(path: Path, allow: list[str]) -> str:
+    "Say how to continue a fit from the end of an epoch, if there is such a checkpoint beside the one at `path`"
+    whole = [f for f in checkpoints(path.parent) if '_batch_' not in f.name and not f.name.endswith('_epoch_0')]
+    if whole: return f'Pass the checkpoint from the end of an epoch: resume=Resume({str(whole[-1])!r}, allow={allow})'
+    return ('There is no checkpoint from the end of an epoch, which Checkpoint(every_steps=..., every_epochs=1) saves, too: '
+            'return to the settings of that fit, or begin anew with resume=False')
+
 @patch
 def _go_on(self: Checkpoint, resume: Resume) -> None:
     found = self._newest_whole(resume.path)
@@ -629,13 +645,12 @@ def _go_on(self: Checkpoint, resume: Resume) -> None:
         print(f'no {"whole " if n else ""}checkpoint in {self.folder} yet: the fit begins with its first epoch')
         return self._save(self.learn.start_epoch, 0)
     path, state = found
-    differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state))
+    differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state), resume.path)
     if state['batch'] and 'data' in differs: raise ValueError(
-        f"{path} was saved in the middle of an epoch over other data, which cannot be continued: pass a checkpoint "
-        "from the end of an epoch, as in resume=Resume(path, allow='data')")
+        f'{path} was saved in the middle of an epoch, so it can only be continued with the training data of that fit. {_end_of_epoch(path, sorted(differs))}')
     if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
-        f"{path} was saved in the middle of an epoch by {state.get('n_process')} processes with loaders of their own: "
-        'resume in as many processes, or from a checkpoint at the end of an epoch')
+        f"{path} was saved in the middle of an epoch by {state.get('n_process')} processes with loaders of their own, so it can only be continued "
+        f'by as many processes. {_end_of_epoch(path, sorted(differs))}')
     self._say_where(path, state)
     self.learn.epoch = state['epoch']
     if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)

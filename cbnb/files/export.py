@@ -153,13 +153,16 @@ def _content(learn: Learner, factory: Any) -> dict[str, Any]:
     return dict(model=state, others=others, kind=type(model).__name__, factory=_factory_path(factory), history=history, **recipe_of(learn))
 
 # %% ../../nbs/files/export.ipynb #27611cd6
+def _why_no_factory(factory: Any) -> str:
+    if isinstance(factory, nn.Module): return 'is a model, and not a function that makes one: pass a function or class of a module'
+    return 'cannot be imported by another process: define it with def or class in a module'
+
 def _factory_path(factory: Any) -> str | None:
     if factory is None: return None
     path = factory if isinstance(factory, str) else import_path(factory)
     if path is None: raise ValueError(
-        f'factory={brief(factory)} cannot be imported by another process: define it in a module, or leave it out here '
-        f'and load with load_learner(path, model={brief(factory)})')
-    if ':' not in path: raise ValueError(f"factory={path!r} should be of the form 'module:name'")
+        f'factory={brief(factory)} {_why_no_factory(factory)}, or leave factory out, and pass the model when you load, as in load_learner(path, model=...)')
+    if ':' not in path: raise ValueError(f"factory={path!r} should be of the form 'module:name', such as 'torch.nn:Identity'")
     at_path(path)                        # raises ValueError now, instead of when the file is loaded
     return path
 
@@ -225,30 +228,31 @@ def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) 
         f'{path} creates its model with {factory}, and importing that runs code: call {call}trust=True) if you trust the '
         f'file, or {call}model=...) with a model of yours')
     model = at_path(factory, 'model') if model is None else model
+    if not callable(model): raise TypeError(f'model={brief(model)} is not a model: pass an nn.Module, or a function or class that makes one')
     made = model if isinstance(model, nn.Module) else model()
     if not isinstance(made, nn.Module): raise TypeError(
         f'{brief(model)} returned {with_article(type(made).__name__)}, not a model: return an nn.Module')
-    if why := model_differs(made, state['model']): raise ValueError(f'the model does not fit the weights in {path}: {why}. Pass a model with the same layers as the exported one')
+    if why := model_differs(made, state['model']): raise ValueError(f'{path} does not fit the model: {why}. Pass a model with the same layers as the exported one')
     load_model_state(made, state['model'])
     return made
 
 # %% ../../nbs/files/export.ipynb #d7585263
 class Missing:
     "Placeholder for a loss or an optimizer that was not in the file. If you call the placeholder, it raises `ValueError`"
-    def __init__(self, part: str, why: str, path: str): self.part, self.why, self.path = part, why, path
+    def __init__(self, part: str, why: str, call: str): self.part, self.why, self.call = part, why, call
     def __repr__(self) -> str: return f'Missing({self.part})'
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise ValueError(f'this learner has no {self.part}, because {self.why}: call load_learner({self.path!r}, {self.part}=...)')
+        raise ValueError(f'this learner has no {self.part}, because {self.why}: call {self.call}, {self.part}=...)')
 
-def _parts_of(path: str | Path, state: dict[str, Any], passed: dict[str, Any], trust: bool) -> dict[str, Any]:
+def _parts_of(path: str | Path, state: dict[str, Any], passed: dict[str, Any], trust: bool, model: Any = None) -> dict[str, Any]:
     "Return the parts of a learner: those passed, those made from the file, and placeholders for a missing loss or optimizer"
-    parts = dict(passed)
+    parts, call = dict(passed), ', '.join([f'load_learner({str(path)!r}', *['model=...']*(model is not None), *['trust=True']*trust])
     for name, recipe in state['parts'].items():
         if name in passed: continue
         why = lacks(recipe, name, trust)
         if why is None: parts[name] = make_part(recipe, name)
-        elif name in ('loss_func', 'opt_func'): parts[name] = Missing(name, why, str(path))
-        else: warnings.warn(f'{name} is not loaded, because {why}: call load_learner({str(path)!r}, {name}=...)', stacklevel=user_level())
+        elif name in ('loss_func', 'opt_func'): parts[name] = Missing(name, why, call)
+        else: warnings.warn(f'the learner was loaded without its {name}, because {why}: call {call}, {name}=...)', stacklevel=user_level())
     return parts
 
 # %% ../../nbs/files/export.ipynb #c771b263
@@ -269,7 +273,7 @@ def load_learner(fname: str | Path, cpu: bool = True, trust: bool = False, model
     else:
         state = _read(fname)
         made = _model_of(fname, state, model, trust)
-        kwargs = dict(path=Path(fname).parent) | state['plain'] | _parts_of(fname, state, parts, trust)
+        kwargs = dict(path=Path(fname).parent) | state['plain'] | _parts_of(fname, state, parts, trust, model)
         learn = Learner(_no_data(state['n_inp'], state['targets'], cpu) if dls is None else dls, made, **kwargs)
         load_module_states(learn, state.get('others', {}))
         load_callback_states(learn, state['history'])

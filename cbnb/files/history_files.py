@@ -71,7 +71,7 @@ def to_dict(self: Run) -> dict[str, Any]:
     """Return the run as plain data
 
     Returns:
-        the data, for `Run.from_dict`
+        the data, for `fill_from_dict`
     """
     names = ('status', 'n_epoch', 'start_epoch', 'beta', 'metric_names', 'settings', 'epochs', 'events')
     return dict(run=self.number, name=self.given_name, **copy.deepcopy({name: getattr(self, name) for name in names}),

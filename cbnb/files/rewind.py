@@ -188,8 +188,8 @@ class RestorePoints:
             f'this learner is running ({learn.where()}): rewind it when the run has ended')
         if not points: raise RuntimeError(self.nothing())
         if n > len(points): raise ValueError(
-            f'rewind({n}): only {plural(len(points), "fit")} can be taken back, which learn.runs lists. To take back more '
-            f'than {self.keep}, set learn.keep_restore_points = {max(n, self.keep + 1)} before the fits')
+            f'rewind({n}): only {plural(len(points), "fit")} can be taken back, as learn.runs shows'
+            + f'. To take back more than {self.keep}, set learn.keep_restore_points = {n} before the fits'*(n > self.keep))
         if (point := points[-n]).restore is None: raise RuntimeError(
             f'{point.called} cannot be taken back, because it left no restore point: {point.why}')
         return point

@@ -30,7 +30,7 @@ from ..basics.text import warn_user, with_article
 from .atomic import write_whole
 from ..learner import Learner
 from ..basics.trained_modules import load_module_states, module_states, trained_modules
-from ..basics.optimizers import SCHEDULER_KEYS, save_hypers, state_keys
+from ..basics.optimizers import SCHEDULER_KEYS, save_hypers, sizes_differ, state_keys
 from ..undo import interrupts_wait
 
 # %% ../../nbs/files/saving.ipynb #fcc79b31
@@ -60,8 +60,11 @@ def _check_loadable(value: Any, name: str) -> None:
         torch.load(file, weights_only=True)
     except Exception as e: raise TypeError(
         f'{name} is {value!r:.80}, of type {kind.__module__}.{kind.__qualname__}, which learn.load could not read, so '
-        'nothing was written: convert it to a tensor, a number, a string, or a container of these, in a module in '
-        'get_extra_state') from e
+        f'nothing was written: convert it to a tensor, a number, a string, or a container of these{_where_to_convert(name)}') from e
+
+def _where_to_convert(name: str) -> str:
+    if name.startswith("the optimizer's state"): return ', or pass with_opt=False'
+    return ', in the method get_extra_state of its module' if '_extra_state' in name else ''
 
 # %% ../../nbs/files/saving.ipynb #b8e66e52
 def _wrong_entry(path: str | Path) -> str | None:
@@ -83,10 +86,10 @@ def read_file(path: str | Path, map_location: Any = 'cpu', trust: bool = False, 
     "Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`"
     with open(path, 'rb'): pass       # if the file cannot be opened, the system's error says why
     is_zip, damaged = _is_zip(path), f'{path} is damaged, or was not written by {writer}'
-    if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}. Pass another copy of the file')
+    if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}. Pass an intact copy, or another file')
     try: return torch.load(path, map_location=map_location, weights_only=not trust)
     except Exception as e:
-        if not is_zip or 'PytorchStreamReader' in str(e): raise ValueError(f'{damaged}. Pass another copy of the file') from e
+        if not is_zip or 'PytorchStreamReader' in str(e): raise ValueError(f'{damaged}. Pass an intact copy, or another file') from e
         if isinstance(e, pickle.UnpicklingError): raise _needs_trust(path, e) from e
         e.add_note(f'while reading {path}')
         raise
@@ -245,8 +248,7 @@ def _one_sided(theirs: dict, mine: dict) -> str:
 # %% ../../nbs/files/saving.ipynb #db7b193f
 def groups_differ(theirs: list[dict], mine: list[dict], their_names: list[list], my_names: list[list]) -> str | None:
     "Return why saved parameter groups, with the names of their parameters, do not fit those of an optimizer, or None if they fit"
-    sizes = [[len(g['params']) for g in groups] for groups in (theirs, mine)]
-    if sizes[0] != sizes[1]: return f'its groups have {sizes[0]} parameters, and those of this optimizer {sizes[1]}'
+    if different := sizes_differ(theirs, mine): return f'it has {different}'
     pairs = ((i, a, b) for i, (old, new) in enumerate(zip(their_names, my_names)) for a, b in zip(old, new))
     return next((f'in group {i} it has {a!r} where this optimizer has {b!r}' for i, a, b in pairs if a not in (b, None)), None)
 

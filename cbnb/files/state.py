@@ -32,6 +32,8 @@ from ..basics.processes import gather_over_processes, process_number
 from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback, wrapped
 from ..basics.settings import brief
+from ..basics.text import plural
+from . import recorder_state  # noqa: F401 (adds `state_dict` of callbacks and of the recorder)
 from .saving import groups_differ, name_in, param_names, plain_name, renamed
 from ..learner import Learner
 from ..schedule import ParamScheduler
@@ -223,8 +225,8 @@ def state_dict(self: Learner) -> dict[str, Any]:
 def state_differs(learn: Learner, state: Mapping[str, Any]) -> str | None:    # the reason as text; None: the state fits
     "Return why a state does not fit a learner, or None if it fits"
     _, models, opts = owned_by_steps(learn)
-    for what, mine, theirs in ('models', models, state['models']), ('optimizers', opts, state['opts']):
-        if len(mine) != len(theirs): return f'it has {len(theirs)} {what}, and this learner {len(mine)}'
+    for what, mine, theirs in ('model', models, state['models']), ('optimizer', opts, state['opts']):
+        if len(mine) != len(theirs): return f'the state has {plural(len(theirs), what)}, and this learner has {len(mine)}'
     why = [f'the state of the model does not fit: {found}'
            for m, s in zip(models, state['models']) if (found := model_differs(m, s))]
     why += [f'the state of the optimizer does not fit: {found}'
@@ -240,7 +242,7 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
     Raises:
         ValueError: this is not the state of a learner, because it has no models and opts: pass the result of
             learn.state_dict(). For the weights of a model alone, call learn.model.load_state_dict(state)
-        ValueError: {why}; nothing was changed
+        ValueError: {why}; nothing was changed. Load the state into a learner with the same model and optimizer
     """
     if not state.keys() >= {'models', 'opts'}: raise ValueError(
         'this is not the state of a learner, because it has no models and opts: pass the result of learn.state_dict(). '
@@ -250,7 +252,7 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
     if together := getattr(self, 'data_parallel', None): state = together.parted(state)
     if why := state_differs(self, state):
         if made: self.opt = None
-        raise ValueError(f'{why}; nothing was changed')
+        raise ValueError(f'{why}; nothing was changed. Load the state into a learner with the same model and optimizer')
     owners, models, opts = owned_by_steps(self)
     for m, s in zip(models, state['models']):
         mine = [(t, t.clone()) for t in _class_weights(m).values()]

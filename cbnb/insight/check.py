@@ -119,7 +119,7 @@ def skipped_codes(skip: Any) -> set[str]:
     for name in wanted:
         if name in FAULTS or name in by_name: continue
         close = get_close_matches(str(name), by_name, 1)
-        raise ValueError(f'skip={name!r} is not the name or code of a fault' + (f': did you mean {close[0]!r}?' if close else '; all of them are in FAULTS of cbnb.insight.findings'))
+        raise ValueError(f'skip={name!r} is not the name or code of a fault' + (f': did you mean {close[0]!r}?' if close else ': they are listed in FAULTS, from cbnb.insight.findings'))
     return {by_name.get(name, name) for name in wanted}
 
 last_checks: WeakKeyDictionary[Learner, Findings] = WeakKeyDictionary()      # what `learn.check()` found last, for `learn.diagnose()`

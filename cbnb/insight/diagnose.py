@@ -187,6 +187,8 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
 
     Raises:
         RuntimeError: this learner is running (...): diagnose it after the fit
+        RuntimeError: this learner has no Recorder, so there is no fit to diagnose: call learn.add_cb(Recorder) and
+            learn.fit(1)
         RuntimeError: there is no fit to diagnose: call learn.fit(1) first
         IndexError: run={run}: the history has ..., so use an index from -... to ...
     Example:
@@ -197,7 +199,9 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
     """
     left_out = skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): diagnose it after the fit')
-    if not (runs := self.recorded_runs()): raise RuntimeError('there is no fit to diagnose: call learn.fit(1) first')
+    if not (runs := self.recorded_runs()):
+        if not hasattr(self, 'recorder'): raise RuntimeError('this learner has no Recorder, so there is no fit to diagnose: call learn.add_cb(Recorder) and learn.fit(1)')
+        raise RuntimeError('there is no fit to diagnose: call learn.fit(1) first')
     if not -len(runs) <= run < len(runs): raise IndexError(f'run={run}: the history has {plural(len(runs), "run")}, so use an index from -{len(runs)} to {len(runs) - 1}')
     with without_trace(self, training=False), interrupts_act():      # callbacks act, too
         found, learned, why = in_predictions(self, slices)

@@ -65,7 +65,7 @@ _DATA: dict[str, Text] = {
     'D8': Text('error', 'with equal targets, a model that ignores its inputs is perfect',
         'check the code that creates the targets'),
     'D9': Text('note', 'a model that always predicts {label} is right for {share} of the items, so a high accuracy means little',
-        'use a metric such as RocAucBinary, or class weights in the loss'),
+        'use a metric such as SklearnMetric(balanced_accuracy_score), or class weights in the loss'),
     'D9.weights': Text('warning', 'the loss almost ignores the other labels',
         'weight = n_items/(n_labels*n_items_of_label)'),
     'D9.few': Text('warning', 'the model cannot learn this label from so few items, and the metric hardly changes if it is wrong',

@@ -21,14 +21,19 @@ from .store import without_nan
 from .table import table_lines, terminal_width, visible
 
 # %% ../../nbs/lab/command.ipynb #b19cadba
+def _which(text: str) -> int | str:
+    "Return the number of a run, or its name"
+    try: return int(text)
+    except ValueError: return text
+
 def parser() -> argparse.ArgumentParser:
     "Return the parser of the command line"
     top = argparse.ArgumentParser('python -m cbnb', description='Read the lab book that LabBook(folder) keeps')
-    runs = top.add_subparsers(dest='what', required=True).add_parser('runs', help='the runs of a lab book')
-    does = runs.add_subparsers(dest='does', required=True)
+    runs = top.add_subparsers(dest='what', metavar='runs', required=True).add_parser('runs', help='the runs of a lab book')
+    does = runs.add_subparsers(dest='does', metavar='list|show|compare|export', required=True)
     def command(name: str, about: str, numbers: str | None) -> Any:
         found = does.add_parser(name, help=about)
-        if numbers: found.add_argument('run', nargs=numbers, type=int, help='number of a run, as list prints it')
+        if numbers: found.add_argument('run', nargs=numbers, type=_which, help='number of a run, as list prints it, or its name')
         found.add_argument('--folder', default='runs', help='folder of the lab book (default: runs)')
         return found
     listed = command('list', 'one line for each run, the newest first', None)
@@ -52,7 +57,9 @@ def _show(run: Any, sources: bool) -> list[str]:
 
 def main(args: list[str] | None = None) -> None:
     "Run the command line. None: the arguments of the process"
-    given = parser().parse_args(args)
+    words = sys.argv[1:] if args is None else list(args)
+    if words[:1] == ['runs'] and (words[1:] == [] or words[1][0] == '-' and words[1] not in ('-h', '--help')): words.insert(1, 'list')
+    given = parser().parse_args(words)
     if not (Path(given.folder)/'runs.sqlite').exists(): sys.exit(f'there is no lab book in {given.folder}: --folder names its folder, and LabBook(folder) makes one')
     try: book = LabBook(given.folder)
     except (ValueError, OSError) as e: sys.exit(str(e))
@@ -66,7 +73,7 @@ def main(args: list[str] | None = None) -> None:
     elif given.does == 'show': lines = _show(chosen[0], given.sources)
     elif given.does == 'compare':
         found = compare(chosen)
-        lines = [repr(found), *(f'\n--- {what}\n{diff}' for what, diff in found.source_diffs.items())]
+        lines = [found.text(terminal_width()), *(f'\n--- {what}\n{diff}' for what, diff in found.source_diffs.items())]
     else:
         history = History()
         history.runs += [run.run for run in chosen]

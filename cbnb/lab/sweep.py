@@ -27,8 +27,11 @@ def _shares(space: Space, make: Any, method: Any) -> tuple[list[str], list[str]]
     "Return the settings for `make`, and those for the fit. If there is no place for one, raise `ValueError`"
     made, fitted = _parameters(make) if make else [], [name for name in _parameters(method) if name not in ('self', 'cbs')]
     for name in space.values:
-        if name not in made and name not in fitted: raise ValueError(
-            f'the setting {name!r} is an argument neither of {method.__name__} nor of a function passed as make: {columns_hint(name, [*made, *fitted])}')
+        if name in made or name in fitted: continue
+        hint = columns_hint(name, [*made, *fitted])
+        if make: raise ValueError(f'the setting {name!r} is an argument neither of {method.__name__} nor of make: {hint}')
+        raise ValueError(f'the setting {name!r} is no argument of {method.__name__}: {hint}. For settings of the model or the data, pass make=, '
+                         'a function of them that returns a learner')
     return [name for name in space.values if name in made], [name for name in space.values if name not in made]
 
 # %% ../../nbs/lab/sweep.ipynb #6ae54cbf

@@ -26,11 +26,11 @@ _HIDDEN = ('ended', 'steps', 'commit', 'clean', 'seed', 'sweep_length')
 
 def shown_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     "Return the columns to show first: the best values, the settings that differ, and what has a value of your own"
-    def differs(name: str) -> bool: return any(row[name] != rows[0][name] for row in rows)
+    def differs(name: str, first: Any) -> bool: return any(row[name] != first for row in rows)
     def is_shown(name: str) -> bool:
         if name in _HIDDEN or f'best {name}' in rows[0]: return False
         if name in ('name', 'tags', 'note'): return any(row[name] for row in rows)
-        return name in _FIXED or name.startswith('best ') or differs(name)
+        return name in _FIXED or name.startswith('best ') or differs(name, rows[0][name])
     return sorted(filter(is_shown, rows[0] if rows else ()), key=_ranks(list(rows[0]) if rows else []).__getitem__)
 
 _ORDER = dict(id=0, name=0, status=0, method=3, n_epoch=3, epochs=4, time=4, tags=5, started=6, note=7)     # best values are 1, settings 2, others 3
@@ -48,29 +48,41 @@ def visible(text: str) -> str:
 
 def text_of(name: str, value: Any) -> str:
     "Format a value of the table"
-    if isinstance(value, datetime): return f'{value:%Y-%m-%d %H:%M}'
+    if isinstance(value, str): return visible(value)
+    if isinstance(value, datetime): return value.isoformat(' ', 'minutes')[:16]
     return str(value) if name == 'id' or isinstance(value, bool) else visible(cell_text(name, value))
 
 # %% ../../nbs/lab/table.ipynb #3d5fab59
+_LEVELS = [chr(c) for c in range(35, 127)]
+
 def curve_text(values: Sequence[float]) -> str:
     "Return a curve as characters, from # for the lowest value to ~ for the highest"
     lo, hi = min(values, default=0.), max(values, default=0.)
-    digits = [chr(c) for c in range(35, 127)]
-    return ''.join(digits[round(91*(v - lo)/((hi - lo) or 1.))] for v in values)
+    scale = 91/((hi - lo) or 1.)
+    return ''.join([_LEVELS[round(scale*(v - lo))] for v in values])
 
 def _format(name: str, values: Sequence[Any]) -> str:
     "Return how the page formats a column"
     if name in ('id', 'seed'): return 'id'
     if name == 'time': return 'time'
-    if any(isinstance(v, bool) or not isinstance(v, (int, float, type(None))) for v in values): return 'text'
+    kinds = {type(value) for value in values} - {type(None)}
+    if bool in kinds or not all(issubclass(kind, (int, float)) for kind in kinds): return 'text'
     if name in ('lr', 'wd'): return 'rate'
-    return 'count' if all(isinstance(v, (int, type(None))) for v in values) else 'number'
+    return 'count' if all(issubclass(kind, int) for kind in kinds) else 'number'
 
-def _packed(name: str, value: Any, kind: str) -> Any:
-    if value is None or value == '': return None
-    if kind == 'text': return text_of(name, value)
-    if not math.isfinite(value): return str(value)            # JSON has no nan
+def _json_number(value: float) -> float | str:
+    "Return six digits of a number, and nan or infinity as text, which JSON does not have"
+    if not math.isfinite(value): return str(value)
     return float(f'{value:.6g}') if isinstance(value, float) else value
+
+def _packed(name: str, values: Sequence[Any], kind: str) -> list[Any]:
+    "Return the values of a column as texts or numbers"
+    if kind == 'text':
+        of_repr = {repr(v): v for v in values}              # thousands of runs share a few values, and some are slow to format
+        texts = {key: None if v is None or v == '' else text_of(name, v) for key, v in of_repr.items()}
+        return [texts[repr(v)] for v in values]
+    if kind in ('id', 'count'): return list(values)
+    return [None if v is None else _json_number(v) for v in values]
 
 def table_data(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[float]],
     of: str = 'lab',             # the runs in the call that `book.js` shows for marked rows
@@ -84,7 +96,7 @@ def table_data(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[floa
         values = [row[name] for row in rows]
         kind, metric = _format(name, values), name.removeprefix('best ')
         high = name in ('id', 'started') or f'best {metric}' in rows[0] and not lower_is_better(metric)
-        columns.append(dict(name=name, format=kind, shown=name in shown, down=high, values=[_packed(name, v, kind) for v in values]))
+        columns.append(dict(name=name, format=kind, shown=name in shown, down=high, values=_packed(name, values, kind)))
     css = css_variables('.cbnb-runs') + asset('compare.css') + asset('book.css')
     first = dict(column=names.index(sort), down=down) if sort else dict(column=0, down=True)
     return dict(kind='book', css=css, size=50, of=of, sort=first, columns=columns, curves=[curve_text(curve) for curve in curves])

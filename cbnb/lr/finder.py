@@ -344,7 +344,7 @@ def _mock_run(self: Learner, counter: UpdateCounter, cbs: Any = None,    # furth
             except Exception as e:
                 if not counter.ends_at(e): raise
                 failed = (self.xb, self.yb), e
-            if isinstance(self.train_step, UpdateStep) and not self.train_updates: raise ValueError(
+            if isinstance(self.train_step, UpdateStep) and self.train_iter and not self.train_updates: raise ValueError(
                 'train_step updates the weights with an optimizer of its own, so lr_find cannot change the rate. Pass this optimizer to the step: '
                 'train_step=UpdateStep(f, opt=...)')
     if failed is not None: _try_again(self, *failed)
@@ -650,13 +650,19 @@ class LRFind:
         """Set `lr` to a different rate. `recommended` does not change
 
         Args:
-            lr: rate of the last group: a number, or the name of a rule with a suggestion
-        Raises:
-            ValueError: the rule {lr} suggested no learning rate:
+            lr: rate of the last group: a number, the name of a rule with a suggestion, or 'balanced' for the recommended rate
         """
-        if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
-            f"the rule {lr!r} suggested no learning rate: " + (f"choose one of the rules that did, {', '.join(self.suggestions)}" if self.suggestions else 'pass a number'))
-        self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
+        if not isinstance(lr, str): self.lr = as_positive(lr)
+        elif lr == self.rule: self.lr = self.recommended
+        elif lr in self.suggestions: self.lr = self.suggestions[lr]
+        else: raise ValueError(self._no_rate_of(lr))
+
+    def _no_rate_of(self, rule: str) -> str:
+        there = ', '.join(map(repr, [*[self.rule]*bool(self.rule), *self.suggestions]))
+        known = rule in self.refusals or rule in RULES or rule in ('balanced', 'trials')
+        why = f' ({self.refusals[rule]})' if rule in self.refusals else ''
+        what = f'the rule {rule!r} suggested no learning rate{why}' if known else f'there is no rule {rule!r}'
+        return f'{what}: ' + (f'choose one of {there}, or pass a number' if there else 'pass a number')
 
     @property
     def rough(self) -> str:
@@ -688,8 +694,13 @@ class LRFind:
     def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
 
     def _given(self) -> list[float]:
-        if self.lr is None: raise ValueError(f'lr_find recommended no learning rate: {self.reason}. Pass a number instead')
+        if self.lr is None: raise ValueError(f'lr_find recommended no learning rate: {self.reason}. Choose a rate yourself')
         return list(self.suggestions.values())
+
+    def _why_not(self, rule: str) -> str:
+        found = self.__dict__
+        if rule in found.get('refusals', ()): return f', because {found["refusals"][rule]}'
+        return '' if found.get('lr') is None else f': pass suggest_funcs={rule!r} to lr_find'
 
     def __iter__(self) -> Iterator[float]: return iter(self._given())
     def __getitem__(self, i: int) -> float: return self._given()[i]
@@ -698,7 +709,7 @@ class LRFind:
     def __getattr__(self, name: str) -> float:
         if name[:1] != '_' and name in self.__dict__.get('suggestions', ()):
             return self.suggestions[name]
-        known = f', and {name} made no suggestion' if name in RULES else ''
+        known = f', and {name} made no suggestion{self._why_not(name)}' if name in RULES else ''
         raise AttributeError(f'LRFind has no attribute {name!r}{known}')
 
     def plot(self, return_fig: bool | None = None, ax: Any = None, widget: bool | None = None) -> Any:
@@ -821,12 +832,12 @@ def checked_trials(
     if trials is None or trials is False: return None
     if trials is True: return 0.2
     if isinstance(trials, Real) and (0 < float(trials) < 1 or float(trials) == 1 and not hasattr(trials, '__index__')): return float(trials)
-    if isinstance(trials, Real) and not hasattr(trials, '__index__') or isinstance(trials, str):
-        raise ValueError(f'trials={trials!r} should be True, a share of the run up to 1., '
+    if isinstance(trials, str) or isinstance(trials, Real) and (not hasattr(trials, '__index__') or trials <= 0):
+        raise ValueError(f'trials={trials!r} should be True, a share of the run up to 1.0, '
                          'or a whole number of batches')
     least = num_it + (MOST_TRIALS + 1)*VALID_BATCHES + MOST_TRIALS*LEAST_UPDATES
     if as_count(trials, 'trials', 1) < least:
-        raise ValueError(f'trials={trials} batches are too few: pass at least {least}, of which the sweep takes up to {num_it}')
+        raise ValueError(f'trials={trials} batches are too few: pass at least {least}, of which the sweep takes up to {num_it}, or a share of the run, such as 0.2')
     return int(trials)
 
 # %% ../../nbs/lr/finder.ipynb #01cb9727

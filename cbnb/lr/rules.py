@@ -137,10 +137,10 @@ RULES: dict[str, Callable[..., Suggestion]] = dict(
 def as_rule(rule: str | Callable[..., Suggestion]) -> Callable[..., Suggestion]:
     "Return the function of a rule. Raises `ValueError` if the name is unknown"
     if callable(rule): return rule
-    if rule in RULES: return RULES[rule]
+    if isinstance(rule, str) and rule in RULES: return RULES[rule]
     near = nearest(rule, RULES) if isinstance(rule, str) else None
-    raise ValueError(f'there is no rule {rule!r}; the rules are {", ".join(RULES)}, or pass a function of '
-                     '(lrs, losses, num_it)' + f'. Did you mean {near!r}?'*bool(near))
+    raise ValueError(f'there is no rule {rule!r}: ' + (f'did you mean {near!r}? Pass' if near else 'pass')
+                     + f' {", ".join(map(repr, RULES))}, or a function of (lrs, losses, num_it)')
 
 # %% ../../nbs/lr/rules.ipynb #63620727
 def as_rules(rules: Any,    # one rule or several, by name or as functions; None: no rules

@@ -46,8 +46,7 @@ from ..basics.nested import find_bs, to_detach
 from ..callbacks.predictions import FetchPredsCallback, GatherPredsCallback, before_batch_cb
 from ..callbacks.stopping import SkipToEpoch
 from ..lr.finder import LRFinder
-from ..callbacks.more_metrics import AvgSmoothLoss
-from ..metrics import AvgLoss
+from ..callbacks.more_metrics import AvgLoss, AvgSmoothLoss
 
 # %% ../../nbs/names/fastai.ipynb #35c28079
 _all_ = ['Interpretation', 'SkipToEpoch', 'FetchPredsCallback', 'GatherPredsCallback', 'before_batch_cb', 'find_bs', 'to_detach', 'LRFinder',

@@ -501,7 +501,7 @@ def test_objects_say_how_many_items_they_hold():
     assert [cbnb.basics.nested.find_bs(b) for b in (Graphs(None, [1, 2]), nested, sized, dgl, ("a name", sized))] == [2, 2, 5, 7, 5]
     silent = type("Silent", (), dict(to=lambda self, device: self))()
     assert cbnb.basics.nested.find_bs((silent, torch.ones(4))) == 4
-    with pytest.raises(ValueError, match="a Silent has no length: add to the class a property `num_graphs`"):
+    with pytest.raises(ValueError, match="a Silent has no length: add a property `num_graphs`"):
         cbnb.basics.nested.find_bs(silent)
 
 
@@ -763,7 +763,7 @@ def test_an_object_tells_how_many_items_it_holds_or_is_named():
     assert find_bs(Moves(num_graphs=5)) == 5 and find_bs((Moves(batch_size=2), T)) == 2 and find_bs(Moves(num_graphs=5, batch_size=2)) == 5
     assert find_bs((Moves(), U)) == 4 and find_bs(type("Sized", (Moves,), {"__len__": lambda self: 7})()) == 7
     assert find_bs(Moves(num_graphs="many", batch_size=2)) == 2
-    with pytest.raises(ValueError, match="a Moves has no length: add to the class a property `num_graphs`"):
+    with pytest.raises(ValueError, match="a Moves has no length: add a property `num_graphs`"):
         find_bs(Moves())
     with pytest.raises(ValueError, match="its first tensor is a scalar"):
         find_bs((torch.tensor(1.0), U))

@@ -529,5 +529,5 @@ def test_named_sets_are_made_from_datasets():
     ds = TensorDataset(X, Y)
     dls = cbnb.DataLoaders.from_datasets(ds, dict(val=ds, ood=ds), bs=8, device="cpu")
     assert list(dls.valid_sets) == ["val", "ood"] and dls.valid is dls["val"] is dls[1] and dls["ood"] is dls[2]
-    with pytest.raises(ValueError, match="the name 'train' of a validation set"):
+    with pytest.raises(ValueError, match="'train' cannot be the name of a validation set"):
         cbnb.DataLoaders(ds, dict(train=ds), device="cpu")

@@ -18,7 +18,8 @@ from cbnb.basics.losses import as_loss, pred_of, split_result
 from cbnb.basics.optimizers import checked_lr
 from cbnb.callback_list import as_list, is_a
 from cbnb.callbacks.model_loss import ModelLossStep, computes_loss
-from cbnb.function_steps import as_step, depends_on
+from cbnb.function_steps import as_step
+from cbnb.insight.first_batch import depends_on
 from cbnb.length import as_valid_every
 from helpers import Line, ab, line_batches, line_learner
 
@@ -410,7 +411,11 @@ def test_a_function_may_train_outside_of_a_run():
 
 @pytest.mark.parametrize(
     "model, words",
-    [(Line, "is not a model: pass an instance"), (3, "model=3 is not a model"), (lambda: Line(), r"pass model=<lambda>\(\)")],
+    [
+        (Line, "model is the class Line: pass an instance, such as Line"),
+        (3, "model=3 is not a model"),
+        (lambda: Line(), "takes no arguments.*pass what it returns"),
+    ],
 )
 def test_what_is_no_model_is_refused(model, words):
     with pytest.raises(TypeError, match=words):
@@ -722,7 +727,7 @@ def test_a_switched_off_callback_is_on_again_after_the_run_and_not_after_one_wit
 
 def test_a_second_run_is_refused_where_it_would_train_and_named():
     learn = line_learner()
-    with pytest.raises(RuntimeError, match=r"already running \(epoch 0, training batch 0\), and cannot start another fit"):
+    with pytest.raises(RuntimeError, match=r"already running \(epoch 0, training batch 0\), and cannot start a new fit"):
         learn.fit(1, cbs=cbnb.Callback(after_batch=lambda cb: cb.learn.fit(1)))
 
 

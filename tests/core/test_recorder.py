@@ -20,7 +20,7 @@ import cbnb
 from cbnb import recorder
 from cbnb.basics import arguments, text
 from cbnb.basics.buffers import ScalarBuffer, SmoothedBuffer
-from cbnb.callbacks.more_metrics import AvgSmoothLoss
+from cbnb.callbacks.more_metrics import AvgLoss, AvgSmoothLoss
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
 from cbnb.display.look import PALETTE, RUN_SHADES
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
@@ -369,7 +369,7 @@ def test_nothing_waits_for_the_device_in_a_batch(waits, kind):
 def test_metrics_shipped():
     """Exact on ragged batches; AvgSmoothLoss corrects its start; D36: zero is a value."""
     learn = line_learner()
-    avg, smooth = cbnb.metrics.AvgLoss(), AvgSmoothLoss()
+    avg, smooth = AvgLoss(), AvgSmoothLoss()
     for m in (avg, smooth):
         m.reset()
     for n, loss in ((16, 25.0), (8, 1.0)):
@@ -390,7 +390,7 @@ def test_metrics_shipped():
     assert cbnb.AccumMetric(share, dim_argmax=0)(pred, y).item() == 1.0
     assert cbnb.AccumMetric(share, thresh=0.0)(torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([0, 1, 1])).item() == 1.0
     empty = cbnb.AccumMetric(share)
-    assert empty.value is None and cbnb.metrics.AvgLoss().value is None
+    assert empty.value is None and AvgLoss().value is None
 
 
 def test_a_metric_over_all_predictions_is_not_a_mean_of_batches():
@@ -442,7 +442,7 @@ def test_metrics_called_like_columns_get_a_number():
     def valid_loss(pred, y):
         return 8.0
 
-    learn = line_learner(metrics=[time, valid_loss, cbnb.metrics.AvgLoss()])
+    learn = line_learner(metrics=[time, valid_loss, AvgLoss()])
     learn.recorder.train_metrics = True
     learn.fit(1)
     names = learn.recorder.metric_names
@@ -1266,7 +1266,7 @@ def test_a_fit_goes_on_with_a_history_from_a_file():
 
 @pytest.mark.parametrize("source", ["{}", '{"epochs": []}'])
 def test_a_file_of_something_else_is_no_history(source, tmp_path):
-    with pytest.raises(ValueError, match="pass a text that History.to_json returned"):
+    with pytest.raises(ValueError, match="is not a saved History, because it has no .runs.: pass a file that History.to_json wrote"):
         cbnb.History.from_json(source)
     with pytest.raises(FileNotFoundError):
         cbnb.History.from_json(tmp_path / "none.json")

@@ -200,9 +200,9 @@ def test_shares_that_add_up_to_one(pcts):
 @pytest.mark.parametrize(
     "pcts, n, words",
     [
-        ([0.5, 0.4], 2, "add up to 1, not 0.9"),
+        ([0.5, 0.4], 2, "add up to 1, but add up to 0.9"),
         ([1.5, -0.5], 2, "0 or more"),
-        ([0.5, 0.5], 1, "2 shares for 1 schedules"),
+        ([0.5, 0.5], 1, "2 shares for 1 schedule:"),
         ([], 0, "add up to 1"),
     ],
 )
@@ -398,8 +398,8 @@ def test_values_for_groups_are_one_for_each_or_one_for_all():
         learn.fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: value}))
         assert learn.recorder.lrs == pytest.approx([0.5] * 4)
     for value, words in (
-        ([0.5] * 2, "the schedule of 'lr' returned 2 values for 3 groups"),
-        (math.nan, "returned nan, which is not a number"),
+        ([0.5] * 2, "the schedule of 'lr' returned 2 values for 3 parameter groups"),
+        (math.nan, "returned nan at position 0, which is not a number"),
         ([1, math.nan, 1], "which is not a number"),
     ):
         with pytest.raises(ValueError, match=words):

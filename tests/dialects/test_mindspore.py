@@ -1589,9 +1589,9 @@ def test_metrics_by_name():
     given = {"mine": ms.MAE()}
     assert ms.get_metrics(given) == given and ms.get_metrics(given) is not given
     for wrong, error, words in (
-        ({"mine": 3}, TypeError, "metric 'mine' is 3: it should have clear, update and eval"),
+        ({"mine": 3}, TypeError, "metric 'mine' is 3: it should be an object with clear, update and eval"),
         (["mae"], TypeError, "should be a set of names, or a dict of metrics"),
-        ({"none"}, KeyError, "no metric is called 'none'; the metrics are mae"),
+        ({"none"}, KeyError, "no metric is called 'none': the choices are mae"),
     ):
         with pytest.raises(error, match=words):
             ms.get_metrics(wrong)

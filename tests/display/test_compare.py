@@ -342,7 +342,7 @@ def test_a_table_as_a_figure_is_the_best_value_of_each_run():
 
 
 def test_a_table_without_values_is_no_figure():
-    with pytest.raises(ValueError, match="these runs have no values yet"):
+    with pytest.raises(ValueError, match="there are no values to plot yet"):
         runs_table(line_learner(), return_fig=True)
 
 
@@ -372,7 +372,7 @@ def test_curves_by_metric_and_axis():
     for metric in found.curves:
         for by in ("step", "epoch", "time"):
             assert all(len(line.xs) == len(line.ys) for line in found.lines(metric, by))
-    with pytest.raises(ValueError, match="none of these runs has metric=.*: did you mean 'valid_loss'"):
+    with pytest.raises(ValueError, match="there is no column for metric=.*: did you mean 'valid_loss'"):
         compare(small, metric="valid_los")
     with pytest.raises(ValueError, match="by='epochs' should be 'step', 'epoch' or 'time'"):
         compare(small, by="epochs")

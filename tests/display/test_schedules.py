@@ -142,7 +142,7 @@ def test_a_scheduler_of_torch_alone():
     fig = step.plot(5, lr=0.5, return_fig=True)
     assert list(fig.axes[0].lines[0].get_ydata()) == pytest.approx([0.5] * 3 + [0.05] * 2)
     plateau = TorchScheduler(lambda opt: lr_scheduler.ReduceLROnPlateau(opt), monitor="valid_loss")
-    with pytest.raises(ValueError, match="depend on valid_loss, so they are not known"):
+    with pytest.raises(ValueError, match="depends on valid_loss, which is not known"):
         plateau.plot()
     learn = line_learner(n=4, lr=0.1)
     assert learn.planned_schedule(2, method="fit", cbs=plateau).values["lr"] == [[0.1] * 8]  # as if it never acts

@@ -426,7 +426,7 @@ def test_wrong_calls_fail_at_once(nothing_starts):
         (TypeError, "fit has no argument 'lrr': did you mean lr=", 1, dict(lrr=0.1)),
         (TypeError, "fine_tune has no argument 'freeze_epoch': did you mean freeze_epochs=", 1, dict(method="fine_tune", freeze_epoch=2)),
         (TypeError, "cycle_len", 1, dict(method="fit_sgdr")),
-        (ValueError, "n_epoch='many' should be a number of epochs", "many", {}),
+        (ValueError, "n_epoch='many' should be a whole number of epochs", "many", {}),
         (ValueError, "n_process=0 should be 1 or more", 1, dict(n_process=0)),
         (ValueError, "n_process=9 is too many: an epoch has 8 batches, and each process needs one", 1, dict(n_process=9)),
     ]:
@@ -451,7 +451,7 @@ def test_a_fit_in_a_callback_is_refused(nothing_starts):
         def after_batch(self):
             self.learn.fit_distributed(1)
 
-    with pytest.raises(RuntimeError, match="already running .* cannot start another fit"):
+    with pytest.raises(RuntimeError, match="already running .* cannot start a new fit"):
         new_learner(16).fit(1, cbs=Nests)
 
 

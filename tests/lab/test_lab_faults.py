@@ -327,7 +327,7 @@ def test_what_users_of_other_trackers_look_for(lab):
     for found, said in (
         (lambda: lab.log(loss=1.0), "a lab book has no attribute 'log': learn.log"),
         (lambda: lab.finish(), "a lab book has no attribute 'finish': lab.close"),
-        (lambda: lab[1].config, "a run of the lab book has no attribute 'config': settings"),
+        (lambda: lab[1].config, "a run of the lab book has no attribute 'config': use settings"),
         (lambda: lab[1].metrics, "best\\('valid_loss'\\)"),
         (lambda: lab.nothing, "a lab book has no attribute 'nothing'$"),
         (lambda: lab.run, "a lab book has no attribute 'run': lab.runs is the list of all runs, and lab\\[17\\] is run 17"),
@@ -339,6 +339,55 @@ def test_what_users_of_other_trackers_look_for(lab):
     with pytest.raises(TypeError, match="lab.runs is the list of all runs"):
         lab[:3]
     assert copy.copy(lab[1]).id == pickle.loads(pickle.dumps(lab[1])).id == 1
+
+
+def test_a_run_is_found_by_its_name_and_by_its_learner(lab):
+    first, second = wave_learner(), wave_learner()
+    for learn in (first, second, first):
+        learn.fit(1)
+    assert (lab[first].id, lab[second].id) == (3, 2)
+    lab[1].name = lab[second].name = "base line"
+    assert lab["base line"].id == 2  # the latest of them
+    for which, said in (
+        ("base lin", "did you mean 'base line'"),
+        ("x", "its names are 'base line'"),
+        (wave_learner(), "begin after the line lab = LabBook"),
+    ):
+        with pytest.raises(KeyError, match=said):
+            lab[which]
+    lab.delete("base line", confirm=True)
+    assert [run.id for run in lab] == [1, 3]
+    with pytest.raises(KeyError, match="no fit of this learner"):
+        lab[second]
+
+
+def test_settings_of_your_own_are_written_and_nothing_else_is_assigned(lab):
+    learn = wave_learner()
+    seen = []
+
+    def assign(cb):
+        if cb.epoch == 1:
+            lab[-1].name = "while it runs"
+            with pytest.raises(ValueError, match="run 1 is still running") as e:
+                lab[-1].settings["crops"] = 4
+            seen.append(e)
+
+    learn.fit(2, cbs=cbnb.Callback(before_epoch=assign))
+    run = lab["while it runs"]
+    assert len(seen) == 1 and "crops" not in run.settings
+    run.settings["crops"], run.settings["kind"] = 4, torch.float16
+    run.settings.update(flips=True)
+    run.settings |= dict(seed=7)
+    assert run.settings.setdefault("crops", 9) == 4 and run.settings.pop("flips") is True
+    kept = lab[1].settings
+    assert kept == {**run.settings, "kind": "torch.float16"} and kept["seed"] == 7 and kept["n_epoch"] == 2
+    assert lab.rows()[0]["crops"] == lab[1].run.settings["crops"] == 4
+    copied = pickle.loads(pickle.dumps(run.settings))
+    copied["crops"] = 5
+    assert lab[1].settings["crops"] == 5
+    for name in ("notes", "settings", "status", "wieghts"):
+        with pytest.raises(AttributeError):
+            setattr(lab[1], name, "x")
 
 
 def test_a_value_whose_name_does_not_say_what_is_better_has_no_best(lab):
@@ -493,7 +542,7 @@ def test_weights_of_a_fit_that_failed_and_of_another_book(tmp_path):
     with pytest.raises(ZeroDivisionError):
         learn.fit(3, cbs=cbnb.Callback(before_epoch=fail))
     assert list(book[1].weights) == ["best"]
-    with pytest.raises(ValueError, match=r"lab\[1\] has no last weights, only the best: LabBook"):
+    with pytest.raises(ValueError, match=r"lab\[1\] has no 'last' weights: pass which='best'. LabBook"):
         book[1].load_weights(net(), "last")
     with pytest.raises(ValueError, match="does not fit the weights"):
         book[1].load_weights(torch.nn.Linear(1, 1))

@@ -77,7 +77,9 @@ def test_sqlite_and_other_programs_read_a_fit_that_diverged(lab, capsys):
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
-@pytest.mark.parametrize("number, error", [(0, KeyError), (2**70, KeyError), ("x", TypeError), (slice(0, 2), TypeError)])
+@pytest.mark.parametrize(
+    "number, error", [(0, KeyError), (2**70, KeyError), ("x", KeyError), ("", KeyError), (0.5, TypeError), (slice(0, 2), TypeError)]
+)
 def test_numbers_that_no_run_has(lab, number, error):
     line_learner().fit(1)
     with pytest.raises(error, match="lab|no run"):

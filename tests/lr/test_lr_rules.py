@@ -201,11 +201,13 @@ def test_the_rate_is_the_middle_of_three_and_says_which_it_was():
 
 def test_a_rule_is_a_function_or_the_name_of_one():
     assert as_rule(len) is len and as_rule("slide") is slide
-    with pytest.raises(ValueError, match="no rule 'hill'.*valley, slide"):
+    with pytest.raises(ValueError, match="no rule 'hill': pass 'valley', 'slide'"):
         as_rule("hill")
-    with pytest.raises(ValueError, match=r"no rule 'vallley'; the rules are valley, .*\. Did you mean 'valley'\?$"):
+    with pytest.raises(
+        ValueError, match=r"no rule 'vallley': did you mean 'valley'\? Pass 'valley', .*, or a function of \(lrs, losses, num_it\)$"
+    ):
         as_rule("vallley")
-    with pytest.raises(ValueError, match=r"no rule 7; the rules are .* \(lrs, losses, num_it\)$"):
+    with pytest.raises(ValueError, match=r"no rule 7: pass .* \(lrs, losses, num_it\)$"):
         as_rule(7)
 
 

@@ -164,6 +164,7 @@ def test_pages_say_what_they_are_also_called():
     nb = new_notebook(cells=[new_markdown_cell("# A\n\n> B\n\nAlso called: amp, `fp16`, [half](x.ipynb) precision.")])
     assert docs.synonyms(nb) == ["amp", "fp16", "half precision"]
     assert docs.synonyms(new_notebook(cells=[new_markdown_cell("# A")])) == []
+    assert docs.without_synonyms("# A\n\nAlso called: b\n\nC") == "# A\n\n:::{container} also-called\nAlso called: b\n:::\n\nC"
 
 
 def test_the_search_knows_the_words_and_the_names_of_each_part_of_a_page():
