@@ -65,8 +65,11 @@ def plan_epochs(
     if (length := state.fit_length) is None: return
     if is_over(state): state.n_epoch = state.epoch + 1
     elif state.epoch + 1 >= state.n_epoch:
-        if length.count(state) == state.counted: raise RuntimeError(
-            f'epoch {state.epoch} made no {length.unit}, so this fit of {length} would not end: look for a callback that cancels batches or updates, and for empty batches')
+        if length.count(state) == state.counted:
+            uncounted = length.unit == 'update' and state.phase_steps[True].own_update      # by an optimizer that the learner does not have
+            raise RuntimeError(f'epoch {state.epoch} made no {length.unit}, so this fit of {length} would not end: ' + (
+                'pass the optimizer that train_step uses, as in UpdateStep(f, opt=...)' if uncounted else
+                'look for a callback that cancels batches or updates, and for empty batches'))
         state.n_epoch = state.epoch + 2
     state.counted = length.count(state)
 

@@ -398,7 +398,7 @@ def _diff(first: str, other: str, *having: list[str]) -> Iterator[str]:
     return unified_diff(first.splitlines(), other.splitlines(), one, two, lineterm='', n=2)
 
 # %% ../../nbs/display/compare.ipynb #3d72536d
-_DIFF_LOOK = css_variables('.cbnb-diff', ['good', 'bad', 'quiet']) + '.cbnb-diff pre{white-space:pre-wrap;margin:.3em 0}'
+_DIFF_LOOK = css_variables('.cbnb-diff', ['good', 'bad', 'quiet']) + '.cbnb-diff pre{white-space:pre-wrap;overflow-wrap:anywhere;word-break:normal;margin:.3em 0}'
 
 def diffs_html(
     diffs: Mapping[str, str],    # from `source_diffs`

@@ -176,6 +176,11 @@ def _fill_cell(ax: Any, i: int, j: int, share: float, text: str, size: float) ->
     ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, edgecolor=COLORS['page'], lw=1.5))
     ax.text(j, i, text, ha='center', va='center', color=ink, fontsize=size)
 
+def _class_label(name: str) -> str:
+    "Return the name of a class in one line of up to 28 characters"
+    name = ' '.join(name.split())
+    return name if len(name) <= 28 else f'{name[:16]}…{name[-11:]}'
+
 def _named_axes(ax: Any, names: Sequence[str]) -> None:
     n, size = len(names), max(5, min(10, 200/len(names)))
     ax.set(xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5), xlabel='predicted', ylabel='actual', aspect='equal')
@@ -190,14 +195,15 @@ def confusion_figure(matrix: Tensor, names: Sequence[str], normalize: bool = Fal
     "Draw a confusion matrix"
     values = by_row(matrix) if normalize else matrix
     shares, n = _shares(values), len(matrix)
-    side = max(3.2, min(9, 1.6 + 0.45*n))
-    with figure(ax, size=(side + 0.6, side)) as (fig, [ax]):
+    side, labels = max(3.2, min(9, 1.6 + 0.45*n)), [_class_label(str(name)) for name in names]
+    room = 0.07*max([len(label) - 8 for label in labels if len(label) > 8], default=0)         # inches
+    with figure(ax, size=(side + 0.6 + room, side + room)) as (fig, [ax]):
         for i in range(n):
             for j in range(n):
                 value = float(values[i, j])
                 text = f'{value:.2f}' if normalize else f'{int(value)}'
                 if value: _fill_cell(ax, i, j, float(shares[i, j]), text if n <= 40 else '', max(4, min(9, 130/n)))
-        _named_axes(ax, list(map(str, names)))
+        _named_axes(ax, labels)
         ax.set_title(title)
         return fig
 

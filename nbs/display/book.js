@@ -63,7 +63,10 @@ class Book {
   draw() {
     this.more.setAttribute('aria-pressed', this.all)
     this.width = this.box.clientWidth
-    this.shown = this.data.columns.map((c, i) => i).filter(i => this.all || this.data.columns[i].shown)
+    // a very narrow page has room for a value only without the curve and the status
+    const narrow = !this.all && this.width && this.width < 420
+    this.table.classList.toggle('narrow', narrow)
+    this.shown = this.data.columns.map((c, i) => i).filter(i => this.all || this.data.columns[i].shown && !(narrow && this.data.columns[i].name === 'status' && i !== this.sort.column))
     this.drawTable()
     // the columns for which there is no room are left out from the right, the one that sorts last of all
     while (!this.all && this.width && this.shown.length > 3 && this.table.offsetWidth > this.width) {
@@ -84,7 +87,7 @@ class Book {
       const b = th.appendChild(html('button', { type: 'button', title: `sort by ${c.name}` }))
       b.append(html('span', {}, c.name), html('i', { 'aria-hidden': 'true' }))
       b.onclick = () => { this.sort = { column: i, down: this.sort.column === i ? !this.sort.down : c.down }; this.page = 0; this.select() }
-      if (!i) row.append(html('td', {}, 'compare'), html('td', {}, 'training loss'))
+      if (!i) row.append(html('td', {}, 'compare'), html('td', { class: 'curve' }, 'training loss'))
       return [i, th]
     })
     const head = html('thead')
@@ -122,7 +125,7 @@ class Book {
     return tr
   }
   curve(at) {
-    const cell = html('td'), points = this.data.curves[at]
+    const cell = html('td', { class: 'curve' }), points = this.data.curves[at]
     if (points.length > 1) {
       const picture = cell.appendChild(svg('svg', { viewBox: `0 0 ${points.length - 1} 1`, preserveAspectRatio: 'none', 'aria-hidden': 'true' }))
       picture.append(svg('path', { d: [...points].map((c, x) => `${x ? 'L' : 'M'}${x},${(93 - (c.charCodeAt(0) - 35 - (c > '\\'))) / 93}`).join('') }))

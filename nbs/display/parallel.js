@@ -25,12 +25,13 @@ class Parallel {
     this.fitted = width
     this.data.xs = xs.map((x, i) => side + i * (width - 2 * side) / Math.max(xs.length - 1, 1))
     const moved = x => { const i = xs.map((at, k) => [Math.abs(at - x), k]).sort((a, b) => a[0] - b[0])[0][1]; return this.data.xs[i] + x - xs[i] }
-    const ofKey = x => width < w ? 8 + (x - side) * 0.85 : x
+    const step = Math.min(130, (width - 102) / 2), ofKey = x => { const i = Math.floor((x - side) / 130); return width < w ? 2 + i * step + x - side - 130 * i : x }
     for (const [part, d, x, y] of parts) {
       if (d) part.setAttribute('d', d.replace(/([ML])(-?[\d.]+),([\d.]+)/g, (_, letter, at, down) => `${letter}${(down < 20 ? ofKey : moved)(Number(at)).toFixed(1)},${down}`))
       else part.setAttribute('x', (y < 20 ? ofKey : moved)(x).toFixed(1))
     }
     this.picture.setAttribute('viewBox', `0 0 ${width} ${h}`)
+    this.picture.setAttribute('width', width)          // width and height are the shape of the picture
     this.picture.style.minWidth = `${Math.min(width, 700)}px`
     this.draw()
   }
