@@ -289,7 +289,7 @@ def test_fewer_outputs_than_classes():
     assert not learn.diagnose().skipped and learn.interpret().found.task == "other"
     late = y[200:].sort().indices + 200
     learn.dls = DataLoaders(learn.dls.train, DataLoader(TensorDataset(x[late], y[late]), 20), device="cpu")
-    with pytest.raises(ValueError, match="go up to 3, but the model has 3 outputs.*task='other'"):
+    with pytest.raises(ValueError, match="go up to 3, but the model predicts only the classes 0 to 2.*task='other'"):
         learn.interpret()
     assert learn.diagnose().skipped and len(learn.interpret(task="other")) == 100
 
