@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LOWER', 'HIGHER', 'shell', 'say', 'user_level', 'warn_user', 'silenced', 'variable_name', 'number', 'trim_zeros',
-           'plural', 'with_article', 'clock', 'snake_name', 'named_direction', 'lower_is_better', 'distinct',
+           'plural', 'one_of', 'with_article', 'clock', 'snake_name', 'named_direction', 'lower_is_better', 'distinct',
            'text_table', 'escape', 'html_row', 'html_table', 'csv_text', 'as_dataframe', 'write_text', 'json_text',
            'from_json_text', 'log_nothing']
 
@@ -100,6 +100,15 @@ def plural(n: int, word: str) -> str:
     "Format a count with its noun, such as `1 epoch` or `2 batches`"
     ending = 'es' if word.endswith(('tch', 's')) else 's'
     return f'{n:,} {word}{ending*(n != 1)}'
+
+# %% ../../nbs/basics/text.ipynb #4eb4f93d
+def one_of(names: Iterable[Any],    # the allowed values
+    most: int = 30,                 # the largest number of values to list
+) -> str:
+    "List values for an error message, such as `'a', 'b' or 'c'`. Of more than `most` values, list the first, and end with `...`"
+    *first, last = map(repr, names)
+    if len(first) >= most: return f'{", ".join(first[:most])}, ...'
+    return f'{", ".join(first)} or {last}' if first else last
 
 # %% ../../nbs/basics/text.ipynb #cc95108d
 def with_article(name: str) -> str:

@@ -19,6 +19,7 @@ from ..basics.arguments import hinted
 from ..basics.processes import local_parts
 from ..callback import Callback
 from ..learner import Learner
+from .twins import check_single
 from ..files.snapshot import owned_by_steps
 from ..undo import interrupts_wait
 
@@ -33,8 +34,8 @@ class Averaged:
     def __init__(self, models: list[nn.Module]):
         params = _each_once([p for m in models for p in m.parameters()])
         if any(map(nn.parameter.is_lazy, params)): raise ValueError(
-            'EMA copies the weights, but the model has lazy layers, which have no weights yet: call learn.to_dls_device() '
-            'and learn.model(learn.dls.one_batch()[0]) before the fit')
+            'EMA copies the weights, but the model has lazy layers, which have no weights yet: before the fit, call '
+            'learn.to_dls_device() and run the model on a batch, as in learn.model(learn.dls.one_batch()[0])')
         self.params = [p for p in params if _is_real(p)]
         modules = _each_once([module for m in models for module in m.modules()])
         self.places = [(m._buffers, name) for m in modules for name, b in m._buffers.items() if _is_real(b)]
@@ -119,9 +120,7 @@ class EMA(Callback):
     def before_fit(self):
         learn = self.learn
         if learn.purpose != 'fit': return
-        if sum(isinstance(cb, EMA) and cb.run for cb in learn.cbs) > 1: raise ValueError(
-            'this fit has two EMA callbacks, which would both swap the weights: remove one with learn.remove_cb(cb), or '
-            'switch it off with cb.run = False')
+        check_single(self, EMA, 'swap the weights')
         averaged = Averaged(owned_by_steps(learn)[1])
         self.means = [t.detach().clone() for t in averaged.tensors()]
         self.n_updates, self.weights, self.cancelled = 0, None, False

@@ -87,8 +87,9 @@ def _dataset_of(dl: Any) -> Any:
     "Return the dataset of a loader. If it is not a map-style dataset (with `__len__` and `__getitem__`), raise `ValueError`"
     dataset = getattr(dl, 'dataset', None)
     if dataset is None or not hasattr(dataset, '__len__') or not hasattr(dataset, '__getitem__'): raise ValueError(
-        f'the training loader is {with_article(type(dl).__name__)} without a dataset that can be indexed, so cbnb cannot make batches '
-        'of other sizes: pass DataLoaders.from_datasets(train, valid) with datasets that have __len__ and __getitem__')
+        'find_batch_size makes batches of other sizes from the training dataset, which needs __len__ and __getitem__, but '
+        + (f'the training loader is {with_article(type(dl).__name__)}' if dataset is None else f'this dataset is {with_article(type(dataset).__name__)}')
+        + ': assign learn.dls = DataLoaders.from_datasets(train_ds, valid_ds)')
     return dataset
 
 def _batch_of(dl: Any, n: int, each: Callable[[int], Any] = lambda i: None) -> Any:
@@ -209,7 +210,7 @@ class BatchSizeSearch:
         "Start the search at `n` items. Return the largest size that fits, with headroom if memory ran out, and the reason for stopping there"
         self.warm_up(n)
         while not self.attempt(n).fits:
-            if n == 1: raise torch.OutOfMemoryError('not even a batch of one item fits into memory: use a smaller model or smaller items')
+            if n == 1: raise torch.OutOfMemoryError('not even a batch of one item fits into memory: free memory that other programs use, or use a smaller model or smaller items')
             n //= 2
         if len(self.tries) > 1: return self._narrow(n, self.tries[-2].bs)
         while (why := self._end(n)) is None:
@@ -305,14 +306,14 @@ def find_batch_size(self: Learner, start: int = 8, max: int | None = None, secon
     Returns:
         `.bs` is the largest size that fits, `.enough` the smallest with at least 0.9 of the highest speed
     Raises:
-        RuntimeError: this learner is running (...): call find_batch_size between fits
+        RuntimeError: this learner is running (...): call find_batch_size after the run
         FitInterrupted: find_batch_size stopped; learn is usable
     Example:
         from cbnb.toy import digits_learner
         small = digits_learner().find_batch_size(start=4, max=64)
         assert [t.bs for t in small.tries] == [4, 8, 16, 32, 64] and small.bs == 64
     """
-    if self.running: raise RuntimeError(f'this learner is running ({self.where()}): call find_batch_size between fits')
+    if self.running: raise RuntimeError(f'this learner is running ({self.where()}): call find_batch_size after the run')
     n_items = len(_dataset_of(self.dls.train))
     most = n_items if max is None else min(as_count(max, 'max', 1), n_items)
     with interrupts_wait(), UndoStack() as undo:

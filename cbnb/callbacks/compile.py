@@ -29,6 +29,7 @@ from ..callback import Callback
 from .hooks import HookCallback
 from ..learner import Learner
 from .model_loss import ModelLossStep
+from .twins import check_single
 from ..step import Step
 
 # %% ../../nbs/callbacks/compile.ipynb #8d663346
@@ -299,13 +300,14 @@ def _check_model(model: Any) -> None:
     "Raise `TypeError` or `ValueError` for a model that cannot be compiled in place"
     kind = type(model).__name__
     if not isinstance(model, nn.Module): raise TypeError(
-        f'Compile needs an nn.Module, but the model is {with_article(kind)}: pass torch.compile(model) to the learner, without Compile')
-    if hasattr(model, '_orig_mod') or model._compiled_call_impl is not None: raise ValueError(
-        f'the model is compiled already: pass the learner the plain {type(getattr(model, "_orig_mod", model)).__name__}, '
-        'or leave Compile out')
+        f'Compile needs an nn.Module, but the model is {with_article(kind)}: define it as an nn.Module, or leave Compile out')
+    if hasattr(model, '_orig_mod'): raise ValueError(
+        f'the model is already compiled: pass the learner the plain {type(model._orig_mod).__name__}, without torch.compile, or leave Compile out')
+    if model._compiled_call_impl is not None: raise ValueError(
+        'the model is already compiled: do not call model.compile(), or leave Compile out')
     if isinstance(model, DataParallel): raise ValueError(
-        'Compile does not work with DataParallel, which copies the model for each batch: use '
-        'DistributedDataParallel, or a single device')
+        'Compile does not work with DataParallel, which copies the model for each batch: pass the learner the plain model, and '
+        'train on several GPUs with learn.distributed()')
 
 # %% ../../nbs/callbacks/compile.ipynb #6da2a726
 def _may_go_back_twice(step: Step) -> bool:
@@ -351,10 +353,10 @@ def _pred_and_loss(model: nn.Module, loss_func: Callable[..., Tensor]) -> Callab
 def _use_step(learn: Learner, call: _Call) -> None:
     "Replace the plain steps of the learner by compiled ones until the fit ends. For a custom step, raise `ValueError`"
     if type(step := learn.train_step) is not Step: raise ValueError(
-        "what='step' only works with the default step, and this learner has train_step="
-        f"{type(step).__name__}(...): pass what='model' to compile only the model")
+        f"what='step' only works with the default step, and the step of this learner is {with_article(type(step).__name__)}: "
+        "pass what='model' to compile only the model")
     if learn.loss_func is None: raise ValueError(
-        "what='step' compiles the loss function, but the learner has none: pass loss_func to the learner, or what='model'")
+        "what='step' compiles the loss function, but the learner has none: assign one, such as learn.loss_func = nn.MSELoss()")
     learn.undo.set(learn, 'chooses_eval_step', learn.chooses_eval_step)      # assigning a step changes it
     for name in ('eval_step', 'train_step'):
         if type(getattr(learn, name)) is Step: learn.undo.set(learn, name, CompiledStep(call))
@@ -362,9 +364,9 @@ def _use_step(learn: Learner, call: _Call) -> None:
 # %% ../../nbs/callbacks/compile.ipynb #44a56ef7
 def _with_graphs(settings: dict[str, Any]) -> dict[str, Any]:
     "Return the settings with which torch.compile records CUDA graphs. If another backend or mode is set, raise `ValueError`"
-    if settings['backend'] != 'inductor' or settings['mode'] is not None: raise ValueError(
-        f"graphs=True sets backend='inductor' and mode='reduce-overhead' itself, but you passed backend={settings['backend']!r} and "
-        f"mode={settings['mode']!r}: leave out backend and mode, or graphs")
+    for name, own in dict(backend='inductor', mode='reduce-overhead').items():
+        if settings[name] not in (None, own): raise ValueError(
+            f'graphs=True sets {name}={own!r} itself, but you passed {name}={settings[name]!r}: leave out {name}, or graphs=True')
     return settings | dict(mode='reduce-overhead')
 
 # %% ../../nbs/callbacks/compile.ipynb #cbc287cb
@@ -403,10 +405,11 @@ class Compile(Callback):
 
     def before_fit(self):
         learn, model = self.learn, self.learn.model
+        check_single(self, Compile, 'compile the model')
         _check_model(model)
         device = torch.device(getattr(learn.dls, 'device', None) or 'cpu').type
         if self.graphs and device != 'cuda': raise ValueError(
-            f'graphs=True records CUDA graphs, but the batches are on the {device}: leave graphs out, or train on a GPU')
+            f'graphs=True records CUDA graphs, but the batches are on the {device.upper()}: leave out graphs=True, or train on a GPU')
         call = self.kept.of(model, *self._parts(model))
         call.where, call.copies, call.off, self.said = learn.where, self.graphs, False, len(call.compilations)
         call.seen.clear()

@@ -79,9 +79,10 @@ class CSVLogger(Callback):
         if process_number() == 0: check_rows(self.file)
         if not self.begun: return
         with open(self.file, newline='') as f: there = next(csv.reader(f))
+        remedy = 'append=False to replace the file' if self.append else 'delete the file, which a fit with start_epoch continues'
         if there != self.learn.recorder.metric_names: raise ValueError(
-            f"{self.file} has the columns {', '.join(there)}, but this fit has "
-            f"{', '.join(self.learn.recorder.metric_names)}: pass another fname, or append=False to replace the file")
+            f"{self.file} has the columns {', '.join(map(repr, there)) or '(none)'}, but this fit has "
+            f"{', '.join(map(repr, self.learn.recorder.metric_names))}: pass another fname, or {remedy}")
 
     def after_validate(self):
         if self.learn.ends_row: self._write()

@@ -17,6 +17,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 # %% ../../nbs/callbacks/gradients.ipynb #961beb05
 from ..basics.processes import local_parts, whole_tensor
 from ..callback import Callback, STEP
+from .twins import check_single
 from ..events import CancelBatchException
 from ..basics.arguments import as_choice, as_count, as_positive
 from ..basics.devices import exact_dtype
@@ -143,10 +144,7 @@ class GradientAccumulation(Callback):
 
     def before_fit(self):
         self.sum = _Sum()
-        if sum(isinstance(cb, GradientAccumulation) and cb.run for cb in self.learn.cbs) > 1:
-            raise ValueError(
-                'this fit has two GradientAccumulation callbacks, which would both scale the loss: remove one with '
-                'learn.remove_cb(cb), or switch it off with cb.run = False')
+        check_single(self, GradientAccumulation, 'scale the loss')
 
     def before_backward(self):
         learn, held = self.learn, self.sum

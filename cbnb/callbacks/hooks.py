@@ -9,6 +9,7 @@ __all__ = ['Hook', 'hook_output', 'Hooks', 'hook_outputs', 'find_layers', 'as_ho
 # %% ../../nbs/callbacks/hooks.ipynb #434b5d4f
 import inspect
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from types import MethodType
 from typing import Any, Self
@@ -22,8 +23,8 @@ from ..callback import Callback
 from ..display.axes import nice_step
 from ..display.chart import described
 from ..basics.nested import map_tensors
-from ..basics.arguments import as_count, as_positive
-from ..basics.text import silenced
+from ..basics.arguments import as_count, as_positive, nearest
+from ..basics.text import one_of, silenced
 from ..callback_list import as_list
 from ..display.figures import COLORS, envelope, figure, legend, show
 
@@ -155,15 +156,24 @@ def find_layers(model: nn.Module, which: Any = None, include_paramless: bool = F
     named = dict(model.named_modules())
     if which is None:
         leaves = {name: m for name, m in named.items() if next(m.children(), None) is None}
-        return {name: m for name, m in leaves.items()
-                if include_paramless or next(m.parameters(), None) is not None}
+        if layers := {name: m for name, m in leaves.items() if include_paramless or next(m.parameters(), None) is not None}: return layers
+        raise ValueError(f'{type(model).__name__} has no leaf layers with parameters: pass the layers to hook, such as modules={next(iter(leaves))!r}')
     wanted = [which] if isinstance(which, nn.Module) else as_list(which)   # some modules can be iterated
     found = [{name for name, m in named.items() if _is_wanted(w, name, m)} for w in wanted]
     for w, names in zip(wanted, found):
-        if not names: raise ValueError(
-            f'the model has no layer {getattr(w, "__name__", w)!r}, which you passed in modules: its layers are '
-            f'{", ".join(find_layers(model, include_paramless=True))}')
+        if not names: raise ValueError(_no_such_layer(model, w))
     return {name: m for name, m in named.items() if any(name in names for names in found)}
+
+def _no_such_layer(model: nn.Module, w: Any) -> str:
+    "Return the error message for a layer that the model does not have"
+    what = f'of the class {w.__name__}' if isinstance(w, type) else f'{type(w).__name__}(...)' if isinstance(w, nn.Module) else repr(w)
+    said = f'the model has no layer {what}, which you passed in modules'
+    names = [name for name in find_layers(model, include_paramless=True) if name]
+    if not names: return f'{said}, because it is a single {type(model).__name__}: leave modules out'
+    if isinstance(w, type): return f'{said}: its layers are of the classes {", ".join(sorted({type(m).__name__ for m in model.modules() if m is not model}))}'
+    if isinstance(w, nn.Module): return f'{said}: pass a layer of learn.model, or its name, such as {names[0]!r}'
+    near = nearest(str(w), names)
+    return f'{said}: ' + (f'did you mean {near!r}?' if near else f'pass {one_of(names)}')
 
 def _is_wanted(wanted: Any, name: str, m: nn.Module) -> bool:
     if isinstance(wanted, str): return name == wanted
@@ -181,19 +191,20 @@ def _takes(f: Callable[..., Any], n: int) -> bool:
 # %% ../../nbs/callbacks/hooks.ipynb #e92e70d0
 def as_hook(f: Callable[..., Any], cb: Callback) -> Callable[..., Any]:
     "Adapt a hook function of (module, input, output), or of four arguments with `cb` first. For other signatures, raise `TypeError`"
+    if not callable(f): raise TypeError(f'hook={f!r} should be a function of (module, input, output)')
     if _takes(f, 3) and not _takes(f, 9): return f          # a function with `*args` gets the callback, too
     if _takes(f, 4): return MethodType(f, cb)
     raise TypeError(
-        f'hook={getattr(f, "__name__", f)!r} has the parameters {inspect.signature(f)}: it should take (module, input, '
-        'output), or (callback, module, input, output)')
+        f'the hook {getattr(f, "__name__", type(f).__name__)}{inspect.signature(f)} should take (module, input, output), or (callback, module, '
+        'input, output)')
 
 # %% ../../nbs/callbacks/hooks.ipynb #c7a779c5
 def _check_own_hook(cb: Callback) -> None:
     "Raise `TypeError` if a callback class has no method `hook`, or one with a wrong signature"
-    name = type(cb).__name__
-    if not hasattr(type(cb), 'hook'): raise TypeError(
-        f'{name} has no hook: pass a function as hook=f, or define a method hook(self, module, input, output)')
-    if not _takes(cb.hook, 3): raise TypeError(f'{name}.hook{inspect.signature(cb.hook)} should take (self, module, input, output)')
+    name, own = type(cb).__name__, getattr(type(cb), 'hook', None)
+    if own is None: raise TypeError(
+        f'{name} has no hook: pass a function as hook=f, or define a method hook(self, module, input, output) in a subclass')
+    if not _takes(cb.hook, 3): raise TypeError(f'{name}.hook{inspect.signature(own)} should take (self, module, input, output)')
 
 # %% ../../nbs/callbacks/hooks.ipynb #508568d1
 def _after_own(own: Callable | None, f: Callable) -> Callable:
@@ -401,16 +412,18 @@ class ActivationStats(HookCallback):
             self.rows[name].extend([found.get(m) for found in self.waiting])
         self.waiting = []
 
-    def _table(self, i: int | str) -> Tensor:
+    def _table(self, i: Any) -> Tensor:
         "Return all rows of the layer with number or name `i`"
         if not self.layers: raise ValueError(
             'no layer has been recorded yet: pass this callback to a fit first, as in learn.fit(1, cbs=stats)')
         if self.waiting: self._stack()
         names = list(self.layers)
         if i in names: return self.rows[i].read()
-        if isinstance(i, str) or not -len(names) <= i < len(names):
-            raise IndexError(f'there is no layer {i!r}: the {len(names)} layers are {", ".join(names)}')
-        return self.rows[names[i]].read()
+        try: name = names[operator.index(i)]
+        except (IndexError, TypeError): raise IndexError(
+            f'there is no layer {i!r}: ' + (f'pass a number from 0 to {len(names) - 1}, or a name: {one_of(names)}' if len(names) > 1 else
+            'only one layer was recorded, so pass 0')) from None
+        return self.rows[name].read()
 
     def layer_stats(self, i: int | str) -> tuple[list[float], list[float], list[float]]:
         """Return the means, standard deviations and shares near zero of a layer, one value per batch
@@ -457,8 +470,8 @@ class ActivationStats(HookCallback):
         """
         if not self.with_hist: raise ValueError('no histograms were recorded: pass ActivationStats(with_hist=True) to a fit')
         table, limits = self._table(i), limits or self.limits(i)
-        if not limits[0] < limits[1]:
-            raise ValueError(f'limits={limits} should be (low, high), with low below high')
+        if not (isinstance(limits, (tuple, list)) and len(limits) == 2 and limits[0] < limits[1]):
+            raise ValueError(f'limits={limits!r} should be (low, high), with low below high')
         if table.shape[1] == 1: return torch.zeros(self.bins, len(table))
         ran = table[:, 5:].sum(1).nan_to_num() > 0           # False for nan and infinite outputs, too
         table = table.where(ran[:, None], torch.zeros(()))

@@ -24,7 +24,7 @@ from ..basics.metric_functions import IGNORED, class_axis, ignored_label, loss_a
 from ..basics.loaders import as_loader, first_batch
 from ..basics.losses import label_of_call, loss_of, torch_loss, with_call
 from ..basics.nested import entries, find_bs, map_tensors, shape_text, to_detach
-from ..basics.text import escape, number, plural, shell
+from ..basics.text import escape, number, one_of, plural, shell
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
 from .predictions import GatherPredsCallback, activation_of, in_order, losses_and_weights
@@ -259,8 +259,11 @@ def class_names(learn: Learner, dl: Any, n: int, classes: Any) -> list[str]:
     if classes is None:
         found = (_as_names(names, n) for names in _names_found(learn, dl))
         return next(filter(None, found), None) or [str(i) for i in range(n)]
-    if not hasattr(classes, '__len__'): raise TypeError(f'classes={classes!r} should be a list of names, one for each of the {n} outputs')
-    names = _as_names(classes, n)
+    names = _as_names(classes, n) if hasattr(classes, '__len__') else None
+    if names is None and (isinstance(classes, str) or not hasattr(classes, '__len__')): raise TypeError(
+        f'classes={classes!r} should be a list of names, one for each of the {n} outputs')
+    missing = [i for i in range(n) if i not in classes] if isinstance(classes, Mapping) else []
+    if missing: raise ValueError(f'classes has no name for class {missing[0]}: pass a dict with the keys 0 to {n - 1}, or a list')
     if names is None: raise ValueError(
         f'classes has {len(classes)} names, but the model has {n} outputs: pass one name for each output, in their order')
     return names
@@ -346,7 +349,8 @@ def loader_of(learn: Learner, dl: Any) -> Any:
         if learn.dls.valid is None: raise ValueError("there is no validation data: assign learn.dls = DataLoaders(train, valid), or pass dl='train' or a loader")
         return learn.dls.valid
     if isinstance(dl, str) and dl == 'train': return learn.dls.train
-    if isinstance(dl, str): raise ValueError(f"dl={dl!r} should be 'valid', 'train' or a loader")
+    if isinstance(dl, str): raise ValueError(
+        f"dl={dl!r} should be 'valid', 'train' or a loader" + (f', such as learn.dls[{learn.dls.valid_names[0]!r}]' if learn.dls.valid_names else ''))
     return learn.dls[dl] if isinstance(dl, int) else as_loader(dl, single=True)
 
 # %% ../../nbs/callbacks/interpret.ipynb #5ff470a1
@@ -374,9 +378,9 @@ def predictions(learn: Learner, dl: Any = None, classes: Any = None, act: Callab
     preds, targets, losses = map(gather.gathered, (gather.preds, gather.targets, gather.losses))
     n = preds.shape[1] if isinstance(preds, Tensor) else 0 if gather.counts is None else len(gather.counts)
     if gather.task == 'classes' and targets is not None and len(targets) and (most := int(targets.max())) >= n: raise ValueError(
-        f"the targets go up to {most}, but the model has {n} outputs, for the classes 0 to {n - 1}: check the targets. If "
-        "the outputs are not scores of classes, pass task='other', or act=f with a function that returns a probability "
-        "for each class")
+        f"the targets go up to {most}, but the model predicts only the classes 0 to {n - 1}: class numbers begin at 0, and the model "
+        "needs an output for each class. If its outputs are not scores of classes, pass task='other', or act=f with a function "
+        "that returns a probability for each class")
     has_names = gather.task in ('classes', 'labels') or gather.counts is not None
     names = class_names(learn, source, n, classes) if has_names else list(map(str, classes or ()))
     found = Predictions(gather.task, preds, targets, None if gather.note else losses, gather.note, items, names, numbers)
@@ -459,7 +463,7 @@ def _shown(fig: Any, title: str, ax: Any, return_fig: bool | None) -> Any:
 # %% ../../nbs/callbacks/interpret.ipynb #0fa49f1c
 _PAGE_BYTES, _PAGE_CLASSES = 400_000, 25      # most characters of items, and most classes of the matrix, on the page
 _DOES = dict(classes='predicts classes: see plot_confusion_matrix', labels='predicts several labels: see report()',
-             values='predicts values: see plot_predictions and plot_residuals', maps='predicts maps without classes', other='has outputs of a form of its own')
+             values='predicts values: see plot_predictions and plot_residuals', maps='predicts maps of values: see learn.show_results()')
 
 # %% ../../nbs/callbacks/interpret.ipynb #dd0d4c90
 def _ranks(cells: Tensor, losses: Tensor) -> Tensor:
@@ -494,7 +498,7 @@ class Interpretation:
         found: the result of `predictions`
     Raises:
         ValueError: an interpretation compares predictions with targets, but this loader has no targets: to show predictions
-            alone, call learn.show_results()
+            alone, call learn.show_results with the same dl
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         def top_losses(self, k: int | None=..., largest: bool=...) -> TopLosses: ...
@@ -524,7 +528,7 @@ class Interpretation:
     def __init__(self, found: Predictions):
         if found.targets is None: raise ValueError(
             'an interpretation compares predictions with targets, but this loader has no targets: to show predictions '
-            'alone, call learn.show_results()')
+            'alone, call learn.show_results with the same dl')
         self.found, self.task = found, found.task               # 'classes', 'labels', 'values', 'maps' or 'other'
         self.preds, self.targets = found.preds, found.targets   # one row per item: probabilities or values
         self.decoded = found.decoded                            # decoded predictions, in the form of `targets`
@@ -552,13 +556,16 @@ class Interpretation:
         Returns:
             for each bin: mean probability, share that is right, number of items
         Raises:
-            ValueError: the predictions are not probabilities, because the loss function has no known activation: pass one, as
-                in learn.interpret(act=lambda x: x.softmax(1))
+            ValueError: the predictions for {n} of ... items are NaN: check the inputs, and the weights of the model
+            ValueError: the predictions are not probabilities, which add up to 1 for each item: pass a function that computes
+                them from the outputs of the model, as in learn.interpret(act=lambda x: x.softmax(1))
         """
         self._need('calibration', 'classes')
+        if n := int(self.preds.isnan().any(1).sum()): raise ValueError(
+            f'the predictions for {n:,} of {len(self):,} items are NaN: check the inputs, and the weights of the model')
         if not _are_probabilities(self.preds): raise ValueError(
-            'the predictions are not probabilities, because the loss function has no known activation: pass one, as in '
-            'learn.interpret(act=lambda x: x.softmax(1))')
+            'the predictions are not probabilities, which add up to 1 for each item: pass a function that computes them from the '
+            'outputs of the model, as in learn.interpret(act=lambda x: x.softmax(1))')
         known = self.targets >= 0
         true, prob = self._true_and_prob(of)
         return calibration(true[known], prob[known], as_count(n_bins, 'n_bins', 1))
@@ -587,8 +594,13 @@ class Interpretation:
 
     def _need(self, what: str, *tasks: str) -> None:
         "Raise `ValueError` if the task of the model is not one of `tasks`"
-        if self.task not in tasks or self.task == 'maps' and self.found.counts is None: raise ValueError(
-            f'{what} is for models that predict {" or ".join(t for t in tasks if t != "maps")}, but this model {_DOES[self.task]}')
+        of_maps = self.task == 'maps' and self.found.counts is not None
+        if self.task in tasks and (self.task != 'maps' or of_maps): return
+        kinds = [task for task in tasks if task != 'maps']
+        if kinds == ['classes'] and 'maps' not in tasks: kinds = ['one class for each item']
+        if self.task == 'other': does = "this interpretation has task='other': compute it from learn.get_preds()"
+        else: does = f'this model {"predicts a class for each position: see plot_confusion_matrix" if of_maps else _DOES[self.task]}'
+        raise ValueError(f'{what} is for models that predict {", ".join(kinds[:-1])}{" or "*(len(kinds) > 1)}{kinds[-1]}, but {does}')
 
     def _task_words(self) -> list[str]:
         if self.task == 'classes':
@@ -612,9 +624,9 @@ def top_losses(self: Interpretation, k: int | None = None, largest: bool = True)
     Returns:
         losses, and the indices of their items
     Raises:
-        ValueError: there is no loss for each item: {found.note}
+        ValueError: there are no losses to sort: {found.note}
     """
-    if self.losses is None: raise ValueError(f'there is no loss for each item: {self.found.note}')
+    if self.losses is None: raise ValueError(f'there are no losses to sort: {self.found.note}')
     n = len(self) if k is None else min(as_count(k, 'k', 1), len(self))
     losses = self.losses.nan_to_num(float('inf') if largest else float('-inf'))     # nan counts as the worst loss
     indices = losses.argsort(descending=largest, stable=True)[:n]
@@ -710,7 +722,8 @@ def plot_confusion_matrix(self: Interpretation, normalize: bool = False, max_cla
 def _class_number(self: Interpretation, of: Any) -> int:
     if of in self.classes: return self.classes.index(of)
     if isinstance(of, int) and -len(self.classes) <= of < len(self.classes): return of % len(self.classes)
-    raise ValueError(f'there is no class {of!r}: the classes are {", ".join(self.classes)}')
+    numbered = self.classes == [str(i) for i in range(len(self.classes))]
+    raise ValueError(f'there is no class {of!r}: pass a number from 0 to {len(self.classes) - 1}' + ('' if numbered else f', or a name: {one_of(self.classes)}'))
 
 # %% ../../nbs/callbacks/interpret.ipynb #846ec71f
 @patch

@@ -16,8 +16,8 @@ from torch import Tensor
 # %% ../../nbs/callbacks/log_values.ipynb #7695f82a
 from ..basics.buffers import NamedLoss
 from ..basics.losses import MeanLoss
-from ..basics.nested import kind_of
 from ..basics.patch import patch
+from ..basics.text import with_article
 from ..learner import Learner
 from ..recorder import Recorder
 
@@ -31,13 +31,14 @@ def _as_scalar(name: str, value: Any) -> Tensor:
         try: return torch.tensor(float(value), dtype=torch.float64)
         except (TypeError, ValueError): pass
     shown = f'a tensor of shape {tuple(value.shape)} and type {value.dtype}' if isinstance(value, Tensor) else reprlib.repr(value)
-    raise TypeError(f'learn.log({name}=...) needs one number, not {shown}: pass a number{", such as its mean" if hasattr(value, "mean") else ""}')
+    how = '' if not isinstance(value, Tensor) or value.is_floating_point() else 'abs().' if value.is_complex() else 'float().'
+    raise TypeError(f'learn.log({name}=...) needs one number, not {shown}' + (f': pass one, such as value.{how}mean()' if hasattr(value, 'mean') else ''))
 
 # %% ../../nbs/callbacks/log_values.ipynb #4ae4279f
 def _in_one(*values: Any) -> dict[str, Any]:
     "Merge dicts into one. If one of them is something else, raise `TypeError`"
     for held in values:
-        if not isinstance(held, Mapping): raise TypeError(f'learn.log({kind_of(held)}): each number needs a name, as in learn.log(name=value)')
+        if not isinstance(held, Mapping): raise TypeError(f'learn.log got {with_article(type(held).__name__)} without a name: name each number, as in learn.log(name=value)')
     return {str(name): value for held in values for name, value in held.items()}
 
 # %% ../../nbs/callbacks/log_values.ipynb #8384143d
@@ -60,10 +61,11 @@ def log(self: Learner, *values: Mapping[str, Any], **named: Any) -> None:
         **named: names and numbers. A number may be a tensor with one element, on any device
     Raises:
         RuntimeError: learn.log records values of a running fit, but no fit is running: call it from a callback, a loss
-            function, a model or a step. To store a value for a whole run, assign learn.recorder.last().settings[name] =
+            function, a model or a step. To store a value with the last run, assign learn.recorder.last().settings[name] =
             value
         RuntimeError: learn.log writes into the history, but this learner has no Recorder: call learn.add_cb(Recorder)
-        RuntimeError: learn.log was called before the recorder began this fit: call it in before_epoch or later
+        RuntimeError: learn.log was called before the recorder began this fit, or after the fit had ended: call it in
+            before_epoch, in after_fit, or in an event between them
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(cbs=Callback(after_batch=lambda self: self.learn.log(share=self.pct_train)))
@@ -72,13 +74,13 @@ def log(self: Learner, *values: Mapping[str, Any], **named: Any) -> None:
     """
     if not self.running: raise RuntimeError(
         'learn.log records values of a running fit, but no fit is running: call it from a callback, a loss function, a '
-        'model or a step. To store a value for a whole run, assign learn.recorder.last().settings[name] = value')
+        'model or a step. To store a value with the last run, assign learn.recorder.last().settings[name] = value')
     if self.purpose != 'fit': return                       # lr_find, validate and get_preds leave no trace in the history
     recorder = getattr(self, 'recorder', None)
     if recorder is None: raise RuntimeError(
         'learn.log writes into the history, but this learner has no Recorder: call learn.add_cb(Recorder)')
     if not recorder.history.runs or recorder.history[-1].status != 'running': raise RuntimeError(
-        'learn.log was called before the recorder began this fit: call it in before_epoch or later')
+        'learn.log was called before the recorder began this fit, or after the fit had ended: call it in before_epoch, in after_fit, or in an event between them')
     if recorder.row is None and not recorder.history[-1].epochs and self.iter is not None: return     # the batch that `sanity_check` tries
     for name, value in _in_one(*values, named).items():
         scalar = _as_scalar(name, value)

@@ -211,7 +211,7 @@ class Logger(Callback):
 def _as_name(value: Any, parameter: str) -> Any:
     "Return a name or a path. If the value is something else, such as a number, raise `TypeError`"
     if isinstance(value, (str, os.PathLike)): return value
-    more = '. To log every batch, pass every=1' if type(value) is int else ''
+    more = f'. To set the interval of logged batches, pass every={value}' if type(value) is int else ''
     raise TypeError(f'{parameter}={value!r} should be a string{more}')
 
 # %% ../../nbs/callbacks/loggers.ipynb #e0d26b0b
@@ -306,7 +306,9 @@ def needed(module: str, who: str) -> Any:
     "Import a module of an optional dependency. If it is missing, raise `ImportError` with the command that installs what `who` needs"
     try: return import_module(module)
     except ImportError as e:
-        raise ImportError(f'{who} needs {module.split(".")[0]}: pip install "cbnb[loggers]"') from e
+        name = module.partition('.')[0]
+        if isinstance(e, ModuleNotFoundError) and e.name == name: raise ImportError(f'{who} needs {name}: pip install "cbnb[loggers]"') from e
+        raise ImportError(f'{who} could not import {module} ({e}): try pip install --upgrade "cbnb[loggers]"') from e
 
 # %% ../../nbs/callbacks/loggers.ipynb #f167dcf4
 @functools.lru_cache

@@ -17,18 +17,18 @@ from torch.distributions import Beta
 from ..callback import Callback
 from ..basics.nested import find_bs, first_tensor, map_tensors
 from ..basics.arguments import as_positive
+from ..basics.text import with_article
+from .twins import check_single
+from ..step import Step
 
 # %% ../../nbs/callbacks/mixup.ipynb #9d4feab5
 def _check_mix(cb: Callback) -> None:
     "Raise `ValueError` if the step computes no loss from predictions and targets, or if two `Mix` callbacks are active"
     learn, step = cb.learn, cb.learn.train_step
-    if learn.loss_func is None or step.own_update or step.own_loss: raise ValueError(
-        f'{type(cb).__name__} calls loss_func with the targets of both items of a pair, but {type(step).__name__} '
-        f'computes the loss itself: leave {type(cb).__name__} out, and mix the items inside the step')
-    both = [other for other in learn.cbs if isinstance(other, Mix) and other.run]
-    if len(both) > 1: raise ValueError(
-        f'{both[0]} and {both[1]} together would mix inputs twice, but targets only once: remove one with '
-        'learn.remove_cb(cb), or switch it off with cb.run = False')
+    if learn.loss_func is None and type(step) is not Step or step.own_update or step.own_loss: raise ValueError(
+        f'{type(cb).__name__} calls loss_func with the targets of both items of a pair, which does not work with the step of this learner, '
+        f'{with_article(type(step).__name__)}: leave {type(cb).__name__} out, and mix the items in the dataset or in the step')
+    check_single(cb, Mix, 'mix the inputs, although the targets are mixed only once')
 
 # %% ../../nbs/callbacks/mixup.ipynb #e399e2a0
 class Mix(Callback):

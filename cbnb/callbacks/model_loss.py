@@ -37,7 +37,10 @@ class ModelLossStep(Step):
     def loss(self, learn: Any) -> None:
         if (loss := learn.loss_grad) is None:
             if not learn.training: return
-            raise ValueError(f'{type(learn.model).__name__} returned no loss: add the labels to each batch, as in dict(..., labels=y)')
+            name, named = type(learn.model).__name__, isinstance(learn.xb, dict) or learn.xb and isinstance(learn.xb[0], Mapping)
+            raise ValueError(
+                f'{name} got labels, but returned no loss: let its forward return the loss first, as in return loss, logits' if named and learn.yb else
+                f'{name} returned no loss: pass it the labels by name, with batches such as dict(..., labels=y)')
         learn.loss_grad = loss = as_loss(loss, learn.training, type(learn.model).__name__)
         learn.loss = loss.detach().clone()
         if learn.training: learn.divisor = divisor(loss)

@@ -20,6 +20,7 @@ from ..basics.nested import map_tensors
 from ..basics.text import say, warn_user
 from ..basics.patch import patch
 from ..callback import Callback
+from .twins import check_single
 from ..events import CancelStepException
 from ..learner import Learner
 from ..files.snapshot import owned_by_steps
@@ -70,7 +71,9 @@ def check_autocast(device_type: str, dtype: torch.dtype) -> None:
         warnings.simplefilter('error')
         try: torch.autocast(device_type, dtype)
         except (RuntimeError, UserWarning) as e:
-            raise ValueError(f'{device_type} has no autocast to {dtype}: pass another amp_mode ({e})') from e
+            other = 'to_fp16' if dtype is torch.bfloat16 else 'to_bf16'
+            raise ValueError(
+                f'{device_type} has no autocast to {dtype} ({str(e).splitlines()[0]}): try learn.{other}(), or train in float32 with learn.to_fp32()') from e
     if device_type == 'cuda' and dtype is torch.bfloat16 and not torch.cuda.is_bf16_supported(False):
         warn_user('this GPU only emulates bf16, which is slower than float32: use learn.to_fp16()')
 
@@ -91,13 +94,13 @@ def check_fp16(learn: Learner) -> None:
     "Raise `TypeError` if the step, its optimizers or the type of the weights rule out a loss scale"
     step, opt = learn.train_step, learn.opt
     if step.own_update: raise TypeError(f'{type(step).__name__} computes gradients by itself, so fp16 cannot scale its loss: '
-                                        'use learn.to_bf16(), which needs no scale, or a GradScaler in the step')
+                                        'use learn.to_bf16(), which needs no scale')
     ours = [opt, *getattr(opt, 'optimizers', [])]
     if any(not any(o is mine for mine in ours) for o in owned_by_steps(learn)[2]): raise TypeError(
         f'{type(step).__name__} has an optimizer besides learn.opt, and fp16 would not unscale its gradients: '
-        'combine both in MultiOptimizer([...]), or use learn.to_bf16(), which needs no scale')
+        'set self.opt = MultiOptimizer([...]) with both in this step, or use learn.to_bf16(), which needs no scale')
     if any(p.dtype is torch.float16 for g in opt.param_groups for p in g['params']): raise TypeError(
-        'the weights are in float16, where small updates are lost: call model.float(). Mixed precision keeps the weights '
+        'the weights are in float16, where small updates are lost: call learn.model.float(). Mixed precision keeps the weights '
         'in float32, and casts them in each operation')
 
 # %% ../../nbs/callbacks/precision.ipynb #87fffe19
@@ -114,8 +117,8 @@ class MixedPrecision(Callback):
         backoff_factor: factor of the loss scale after infinite or NaN gradients; ignored for bf16
         growth_interval: updates in a row with finite gradients before the scale grows; ignored for bf16
     Raises:
-        ValueError: growth_factor={growth_factor} should be above 1, and backoff_factor={backoff_factor} between 0 and 1:
-            the defaults are 2 and 0.5
+        ValueError: growth_factor={growth_factor} should be above 1, such as 2
+        ValueError: backoff_factor={backoff_factor} should be between 0 and 1, such as 0.5
     Example:
         from cbnb.toy import line_learner
         seen = Callback(after_backward=lambda cb: grads.append((cb.model.a.grad.item(), cb.loss_grad.item())))
@@ -140,9 +143,8 @@ class MixedPrecision(Callback):
     def __init__(self, amp_mode: str = 'fp16', init_scale: float = 2.**16, growth_factor: float = 2., backoff_factor: float = 0.5,
             growth_interval: int = 2000):
         amp_mode = getattr(amp_mode, 'value', amp_mode)      # `AMPMode.BF16` of fastai is an enum
-        if not growth_factor > 1 > backoff_factor > 0: raise ValueError(
-            f'growth_factor={growth_factor!r} should be above 1, and backoff_factor={backoff_factor!r} between 0 and 1: '
-            'the defaults are 2 and 0.5')
+        if not growth_factor > 1: raise ValueError(f'growth_factor={growth_factor!r} should be above 1, such as 2')
+        if not 0 < backoff_factor < 1: raise ValueError(f'backoff_factor={backoff_factor!r} should be between 0 and 1, such as 0.5')
         self.amp_mode, self.init_scale = as_choice(amp_mode, 'amp_mode', *AMP_MODES), as_positive(init_scale, 'init_scale', zero=False)
         self.growth = growth_factor, backoff_factor, as_count(growth_interval, 'growth_interval', 1)
 
@@ -152,9 +154,7 @@ class MixedPrecision(Callback):
         return super().wants(event_name, training, purpose)
 
     def before_fit(self) -> None:
-        if sum(isinstance(cb, MixedPrecision) and cb.run for cb in self.learn.cbs) > 1: raise ValueError(
-            'this fit has two MixedPrecision callbacks, which would both scale the loss: remove one with '
-            'learn.remove_cb(cb), or switch it off with cb.run = False')
+        check_single(self, MixedPrecision, 'set the precision')
         self._prepare_steps()
 
     def before_train(self) -> None: self._prepare_steps()
@@ -321,7 +321,11 @@ class ChannelsLast(Callback):
 
     def before_fit(self):
         learn = self.learn
-        if not (laid := [(p, p.stride(), _channels_last(p)) for p in _four_d(learn.model)]): raise ValueError(
+        laid = [(p, p.stride(), _channels_last(p)) for p in _four_d(learn.model)]
+        if not laid and any(map(nn.parameter.is_lazy, learn.model.parameters())): raise ValueError(
+            'ChannelsLast converts the weights, but the model has lazy layers, which have no weights yet: before the fit, call '
+            'learn.to_dls_device() and run the model on a batch, as in learn.model(learn.dls.one_batch()[0])')
+        if not laid: raise ValueError(
             'ChannelsLast has no effect, because the model has no weights with 4 dimensions, such as those of nn.Conv2d: leave it out')
         learn.undo.set(self, 'laid', laid)
         learn.undo.callback(self._lay_out, laid, 1, learn.opt)

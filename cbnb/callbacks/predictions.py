@@ -31,13 +31,14 @@ from ..basics.arguments import as_count, hinted
 from ..basics.patch import patch
 from ..files.atomic import sweep_drafts, write_whole
 from ..files.saving import read_file
-from ..basics.loaders import as_loader, check_datasets
+from ..basics.loaders import as_loader, check_datasets, n_batches
 from ..basics.losses import UNKNOWN, given_weight, loss_of, needs_no_target, per_item, torch_loss, weight_of_call, with_call
 from ..basics.metric_functions import title_of
 from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..basics.text import plural, warn_user, with_article
 from ..callback_list import as_list
+from ..function_steps import CallStep
 from ..data import DataLoaders
 from ..learner import Learner
 from ..undo import interrupts_wait
@@ -77,7 +78,7 @@ def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
     "Turn off the averaging of a loss with the attribute or the argument `reduction`, for the duration of a `with` block"
     if loss_func is None: raise TypeError(
         "the learner has no loss_func, and a model or a step computes only one loss for a batch, not one for each item: "
-        "pass loss_func to the learner")
+        "assign one, such as learn.loss_func = nn.CrossEntropyLoss()")
     if hasattr(loss_func, 'reduction'):
         old, loss_func.reduction = loss_func.reduction, 'none'
         try: yield loss_func
@@ -86,7 +87,7 @@ def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
     else:
         raise TypeError(
             f"{title_of(loss_func)} cannot give a loss for each item, because it has no argument `reduction`: add one, "
-            "where reduction='none' returns the loss of each item, or leave with_loss out")
+            "where reduction='none' returns the loss of each item")
 
 # %% ../../nbs/callbacks/predictions.ipynb #a1c0de02
 def _one_item(batch: Any, i: int, n: int) -> Any:
@@ -220,7 +221,7 @@ class SavedBatches:
     "A sequence of the saved batches in a folder, each read from its file when you index it"
     def __init__(self, folder: str | Path, trust: bool = False):
         self.folder, self.trust = Path(folder), trust
-        if not self.folder.is_dir(): raise FileNotFoundError(f'there is no folder {folder}: pass the folder of save_preds or save_targs')
+        if not self.folder.is_dir(): raise FileNotFoundError(f'there is no folder {str(folder)!r}: pass a folder that get_preds wrote with save_preds or save_targs')
 
     @property
     def paths(self) -> list[Path]:
@@ -234,7 +235,7 @@ class SavedBatches:
 
     def load(self, dim: int = 0) -> Any:
         "Read all batches, and join them along `dim`. If the folder holds no batches, raise `ValueError`"
-        if not len(self): raise ValueError(f'there are no batches in {self.folder}: pass a folder that get_preds wrote with save_preds or save_targs')
+        if not len(self): raise ValueError(f'there are no batches in {str(self.folder)!r}: pass a folder that get_preds wrote with save_preds or save_targs')
         return joined(list(self), dim)
 
     def __repr__(self) -> str: return f'SavedBatches({str(self.folder)!r}: {plural(len(self), "batch")})'
@@ -405,9 +406,14 @@ def _run_to_gather(learn: Learner, dl: Any, gather: GatherPredsCallback, cbs: An
     with learn.evaluating('preds', cbs, inner) as evaluate, learn.added_cbs(gather):
         gather.at_home()                     # bind the callback to this run before a nested run can
         evaluate(dl)
-    if not gather.n_batches: raise ValueError(
-        'no batch has a prediction: a function passed as eval_step should return (loss, pred, *targets), and a callback should not cancel every batch' if gather.n_seen else
-        'the loader gave no batches, or a callback cancelled the run, so there are no predictions: check the length of its dataset, and drop_last')
+    if not gather.n_batches: raise ValueError(_why_none(learn, dl, gather.n_seen))
+
+def _why_none(learn: Learner, dl: Any, n_seen: int) -> str:
+    "Return the error message of a run over `n_seen` batches that made no predictions"
+    if n_seen and isinstance(learn.eval_step, CallStep): return 'no batch has a prediction: the function passed as eval_step should return (loss, pred, *targets)'
+    if n_seen: return 'no batch has a prediction, because a callback cancelled every batch, or the step does not set learn.pred: remove the callback, or set learn.pred in the step'
+    if n_batches(dl): return 'there are no predictions, because a callback cancelled the run before its first batch: remove this callback'
+    return 'the loader gave no batches, so there are no predictions: check that its dataset yields items, and leave out drop_last=True if it has less than one batch'
 
 # %% ../../nbs/callbacks/predictions.ipynb #be1c271b
 @patch
@@ -482,9 +488,10 @@ def _check_item(usual: Any, inputs: Any) -> None:
         if not isinstance(one, Tensor) or not isinstance(many, Tensor) or one.ndim == many.ndim:
             continue
         what = f'input {name!r}' if len(names) > 1 else 'the input'
+        several = f'. To predict several items, call learn.get_preds(dl=[{"batch" if len(inputs) > 1 else "(x,)"}])' if one.ndim > many.ndim else ''
         raise ValueError(
             f'predict takes one item, in which {what} has the shape {tuple(many.shape[1:])}, as in the training set, but got '
-            f'the shape {tuple(one.shape[1:])}. To predict several items, call learn.get_preds(dl=[(x,)])')
+            f'the shape {tuple(one.shape[1:])}{several}')
 
 # %% ../../nbs/callbacks/predictions.ipynb #ccb33fbc
 def _without_targets(item: Any, inputs: tuple | dict, targets: tuple) -> Any:
@@ -540,8 +547,10 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
     Returns:
         the decision, and the prediction after activation; with `with_input`, the item comes first
     Raises:
-        TypeError: predict takes one item, but got a {type(item)}: to predict all items of a loader, call
+        TypeError: predict takes one item, but got a DataLoader: to predict all items of a loader, call
             learn.get_preds(dl=loader)
+        TypeError: predict takes one item, but got a {type(item)}: to predict all items of a dataset, call
+            learn.get_preds(dl=DataLoader(dataset, 64))
     Example:
         import torch
         from cbnb.toy import close, line_learner
@@ -549,7 +558,9 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
         line.fit(1)
         assert close(line.predict(torch.tensor(2.))[1], 0.72*2 + 1.08)
     """
-    if isinstance(item, (DataLoader, Dataset)): raise TypeError(f'predict takes one item, but got {with_article(type(item).__name__)}: to predict all items of a loader, call learn.get_preds(dl=loader)')
+    if isinstance(item, DataLoader): raise TypeError('predict takes one item, but got a DataLoader: to predict all items of a loader, call learn.get_preds(dl=loader)')
+    if isinstance(item, Dataset): raise TypeError(
+        f'predict takes one item, but got {with_article(type(item).__name__)}: to predict all items of a dataset, call learn.get_preds(dl=DataLoader(dataset, 64))')
     by_name = isinstance(item, Mapping) and bool(getattr(self.dls, 'targets', ()))
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     usual, targets = _usual_batch(self) or (None, ())

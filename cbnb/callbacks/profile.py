@@ -488,7 +488,7 @@ def _check_free(learn: Learner) -> None:
     "Raise `RuntimeError` if a learner is running or being profiled"
     if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): profile it after the run')
     if any(isinstance(getattr(f, '__self__', None), _Profiler) for f in learn.callbacks.wrappers): raise RuntimeError(
-        'this learner is being profiled already: end the block of learn.profiling() first')
+        'this learner is already being profiled: leave its block "with learn.profiling()" first')
 
 # %% ../../nbs/callbacks/profile.ipynb #30b0664f
 def _apart(learn: Learner, folder: Path, undo: UndoStack) -> None:

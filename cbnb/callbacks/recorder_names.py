@@ -99,8 +99,8 @@ def smooth_loss(self: Learner) -> Tensor:
     """The current smoothed training loss. Reading the property waits for the device
 
     Raises:
-        AttributeError: smooth_loss has no value before the first training batch: fit first
+        AttributeError: smooth_loss has no value before the first training batch of a fit: read it later
     """
     losses = self.recorder.last().losses
-    if not len(losses): raise AttributeError('smooth_loss has no value before the first training batch: fit first')
+    if not len(losses): raise AttributeError('smooth_loss has no value before the first training batch of a fit: read it later')
     return torch.tensor(losses[-1])

@@ -40,9 +40,9 @@ class SaveModel(Tracker):
         reset_on_fit: forget the best value when a fit begins
         every: such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see above
     Raises:
-        ValueError: every={every} already says when to save: leave out every_epoch and at_end
-        ValueError: every_epoch={every_epoch} saves the last epoch, too, and at_end=True saves only the last one: leave one
-            of them out
+        ValueError: every={every} already says when to save: leave out ...
+        ValueError: every_epoch={every_epoch} saves the weights of several epochs, but at_end=True only those at the end of
+            the fit: leave one of them out
     Example:
         from cbnb.toy import line_learner
         line = line_learner(cbs=SaveModel(fname='best'))
@@ -60,9 +60,9 @@ class SaveModel(Tracker):
         self.duration = None if every is None else as_duration(every, 'every')
         self.every: Any = None         # the `Every` of the fit, if you passed `every`
         if every is not None and (every_epoch or at_end): raise ValueError(
-            f'every={every!r} already says when to save: leave out every_epoch and at_end')
+            f'every={every!r} already says when to save: leave out {"every_epoch" if every_epoch else "at_end"}')
         if every_epoch and at_end: raise ValueError(
-            f'every_epoch={every_epoch!r} saves the last epoch, too, and at_end=True saves only the last one: leave one of them out')
+            f'every_epoch={every_epoch!r} saves the weights of several epochs, but at_end=True only those at the end of the fit: leave one of them out')
         every = int(every_epoch) if isinstance(every_epoch, bool) else every_epoch
         self.every_epoch = as_count(every, 'every_epoch', 0 if every_epoch is False else 1)
         self.fname, self.at_end, self.with_opt = str(fname).removesuffix('.pth'), at_end, with_opt

@@ -50,7 +50,7 @@ def _n_steps(learn: Learner, every: str, epochs: int | None = None) -> int:
     if length: n = length.n
     elif in_epoch is None: raise ValueError(
         "the scheduler needs to know how many batches an epoch has, but the training loader has no length: wrap the "
-        "loader in Batches(lambda: loader, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
+        "loader in Batches(lambda: loader, n_iter=...)" + ('' if learn.start_epoch else ", or fit a number of steps, such as fit('2000 steps')"))
     else: n *= in_epoch
     if every == 'batch' or window == 1: return n
     whole, rest = divmod(n, in_epoch or n)
@@ -64,8 +64,8 @@ def _check_alone(learn: Any) -> None:
     "Raise `ValueError` if an active `ParamScheduler` of the learner sets the learning rate"
     for cb in learn.cbs:
         if isinstance(cb, ParamScheduler) and cb.run and 'lr' in getattr(cb, 'scheds', ()):
-            raise ValueError(f'{cb} and TorchScheduler would both set the learning rate: use plain '
-                             'learn.fit(n_epoch, cbs=TorchScheduler(...)), or leave TorchScheduler out')
+            raise ValueError(f'{cb} and TorchScheduler would both set the learning rate: leave one of them out. '
+                             'learn.fit(n_epoch) adds no schedule of its own')
 
 # %% ../../nbs/callbacks/schedulers.ipynb #08223c0a
 def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
@@ -94,8 +94,8 @@ class TorchScheduler(Callback):
         every: when the scheduler steps: after each 'update' of the weights, training 'batch' or 'epoch'
         monitor: column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no value
     Raises:
-        TypeError: TorchScheduler takes a function that returns the scheduler, not a {type(make)}: pass one, such as lambda
-            opt: StepLR(opt, 10)
+        TypeError: TorchScheduler takes a function that returns the scheduler, not a {type(make)}: pass a function, such as
+            lambda opt: StepLR(opt, 10)
     Example:
         import torch
         from cbnb.toy import line_learner
@@ -109,7 +109,7 @@ class TorchScheduler(Callback):
     def __init__(self, make: Callable[..., Any], every: str = 'update', monitor: str | None = None):
         if not callable(make) or hasattr(make, 'optimizer'):
             raise TypeError(
-                f'TorchScheduler takes a function that returns the scheduler, not {with_article(type(make).__name__)}: pass one, such '
+                f'TorchScheduler takes a function that returns the scheduler, not {with_article(type(make).__name__)}: pass a function, such '
                 'as lambda opt: StepLR(opt, 10)')
         as_choice(every, 'every', 'update', 'batch', 'epoch')
         self.make, self.every, self.monitor = make, 'epoch' if monitor else every, monitor

@@ -42,8 +42,8 @@ def as_labels(pred: Tensor, has_classes: bool, thresh: float | None, name: str) 
     if not pred.is_floating_point(): return pred
     if has_classes: return pred.argmax(1)
     raise ValueError(
-        f"{name} needs labels, but there is one score for each target: pass thresh=0. for logits or thresh=0.5 for "
-        "probabilities, or takes='values'")
+        f"{name} needs labels, but there is one score for each target: pass SklearnMetric(..., thresh=0.) for logits, thresh=0.5 for "
+        "probabilities, or takes='values' for a function that compares numbers")
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #f20fe770
 def as_probabilities(pred: Tensor, has_classes: bool) -> Tensor:
@@ -66,8 +66,8 @@ def sklearn_function(name: str) -> Callable[..., float]:
         raise ImportError(f'{name} needs scikit-learn: pip install "cbnb[metrics]"') from e
     func: Callable[..., float] | None = getattr(metrics, name, None)
     if callable(func): return func
-    close = nearest(name, dir(metrics))
-    raise ValueError(f'sklearn.metrics has no function {name!r}' + (f': did you mean {close!r}?' if close else ': pass the name of one that it has, such as f1_score, or a function'))
+    close = f'{name}_score' if hasattr(metrics, f'{name}_score') else nearest(name, [n for n in dir(metrics) if n[:1].islower()])
+    raise ValueError(f'sklearn.metrics has no function {name!r}: ' + (f'did you mean {close!r}?' if close else "pass a name that it has, such as 'f1_score', or a function"))
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #12232952
 _THRESH = dict(logits=0., probabilities=0.5)      # kind of loss -> threshold of a single score
@@ -85,7 +85,7 @@ class SklearnMetric(AccumMetric):
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function, such as average='macro'
     Raises:
-        ValueError: thresh={thresh} only works with takes='labels', not with takes={takes}: leave thresh out
+        ValueError: thresh={thresh} only works with takes='labels', but ... gets takes={takes}: leave thresh out
     Example:
         import torch
         score, is_one = torch.tensor([[-1.], [2.], [.5], [-3.]]), torch.tensor([0., 1., 1., 1.])
@@ -99,7 +99,7 @@ class SklearnMetric(AccumMetric):
         takes = takes_of(func) if takes is None else takes
         as_choice(takes, 'takes', *TAKES)
         if thresh is not None and takes != 'labels':
-            raise ValueError(f"thresh={thresh} only works with takes='labels', not with takes={takes!r}: leave thresh out")
+            raise ValueError(f"thresh={thresh} only works with takes='labels', but {name_of(func)} gets takes={takes!r}: leave thresh out")
         super().__init__(func, thresh=thresh, to_np=True, invert_arg=True, flatten=False, name=name, axis=axis, ignore_index=ignore_index, **kwargs)
         self.takes, self.loss = takes, ''
 
@@ -125,8 +125,10 @@ class SklearnMetric(AccumMetric):
         "Convert one-hot targets to class numbers. If the targets are other probabilities of classes, raise `ValueError`"
         axis = 1 if self.layout.axis is None else self.layout.axis
         if ((targ == 0) | (targ == 1)).all() and (targ.sum(axis) == 1).all(): return targ.argmax(axis)
+        f, how, more = name_of(self.func), 'argmax' if self.takes == 'labels' else 'softmax', ''.join(f', {k}={v!r}' for k, v in self.kwargs.items())
         raise ValueError(
-            f'{self.name} compares class numbers, but the targets are probabilities of the classes: pass y.argmax({axis}) as the targets')
+            f'{self.name} needs class numbers as targets, but the targets are probabilities of the classes: pass '
+            f'AccumMetric(lambda p, y: {f}(y.argmax({axis}), p.{how}({axis}){more}), flatten=False)')
 
     def _class_axis(self, pred: Tensor, targ: Tensor) -> int:
         "Return the dimension of the classes, or raise `ValueError` if none fits the targets"

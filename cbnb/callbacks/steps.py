@@ -7,6 +7,7 @@ __all__ = ['StepState', 'ModelStep', 'check_parts', 'trainable', 'unscaled', 'Tr
            'n_losses', 'MultiLossStep', 'ClosureStep', 'EvalStep']
 
 # %% ../../nbs/callbacks/steps.ipynb #a0be7561
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -35,8 +36,9 @@ class StepState:
     "The attributes that a step reads and writes when there is no learner"
     def __init__(self, step: 'ModelStep', batch: tuple[Any, ...], training: bool):
         if step.model is None or training and step.opt is None:
-            raise TypeError(f'without a learner, {type(step).__name__} needs a model' + ' and an optimizer'*training
-                            + f': pass {type(step).__name__}(model=..., {"opt=..., "*training}loss_func=...)')
+            name, takes = type(step).__name__, inspect.signature(type(step).__init__).parameters
+            parts = ', '.join(f'{part}=...' for part in ('model', 'opt', 'opts', 'loss_func') if part in takes)
+            raise TypeError(f'without a learner, {name} needs a model' + ' and an optimizer'*training + f': pass {name}({parts})')
         self.model, self.loss_func, self.opt = step.model, step.loss_func, step.opt
         if len(batch) == 1 and isinstance(batch[0], (tuple, list)): batch = tuple(batch[0])
         self.xb, self.yb = split_batch(batch, step.n_inp)
@@ -100,8 +102,8 @@ def check_parts(**given: Any) -> None:
             f'{name} is the class {value.__name__}: pass an instance, {value.__name__}(...)')
     opt = given.get('opt')
     if opt is not None and not hasattr(opt, 'param_groups'): raise TypeError(
-        f'opt={opt!r} is not an optimizer: pass one, such as torch.optim.AdamW(model.parameters()), or combine several in '
-        'MultiOptimizer([...])')
+        (f'opt={opt!r}' if isinstance(opt, str) else f'opt is {with_article(type(opt).__name__)}, which') + ' is not an optimizer: pass one, such as '
+        'torch.optim.AdamW(model.parameters()), or combine several in MultiOptimizer([...])')
 
 # %% ../../nbs/callbacks/steps.ipynb #8088c4a6
 def trainable(opt: Optimizer) -> list[Tensor]:
@@ -112,8 +114,8 @@ def _nonempty(params: list[Any]) -> list[Any]:
     "Return `params`. Raise `ValueError` if the list is empty"
     if params: return params
     raise ValueError(
-        'all parameters of the optimizer are frozen, so there is nothing to train: call requires_grad_() of the model, '
-        'or of the layers to train')
+        'all parameters of the optimizer are frozen, so there is nothing to train: call requires_grad_() on the model, '
+        'or on the layers to train')
 
 @contextmanager
 def unscaled(params: list[Tensor], loss_scale: float) -> Iterator[None]:
@@ -159,8 +161,8 @@ class TrainStep(ModelStep):
             self.predict(state)
             self.loss(state)
             if state.loss_grad is None: raise ValueError(
-                'the batch has no targets: let the loader yield (inputs, targets), or pass DataLoaders(..., n_inp=...), '
-                'the number of elements of a batch that are inputs')
+                f'the batch has no targets: call {type(self).__name__} with inputs and targets, as in step(x, y)'
+                + ('' if self.n_inp is None else f', or make it with a smaller n_inp than {self.n_inp}'))
             self.backward(state)
             self.step(state)
         self.zero_grad(state)
@@ -281,8 +283,8 @@ class MultiLossStep(TrainStep):
         learn.step_result = learn.loss_parts or values
         if not learn.training: return
         if self.graph: raise ValueError(
-            f'MixUp and CutMix compute a second loss for the same batch, which {type(self).__name__} cannot: call '
-            'learn.remove_cb(MixUp) or learn.remove_cb(CutMix)')
+            f'{type(self).__name__} computes its losses only once for each batch, so it does not work with callbacks that compute them '
+            'again, such as MixUp and CutMix: leave them out')
         self.graph = [v.sum() for v in found]         # one tensor for each loss that no other code uses
         learn.loss_grad = sum(self.graph)*self.loss_scale
 

@@ -292,12 +292,12 @@ class ShortEpoch(Callback):
         self.pct, self.short_valid = pct, short_valid
 
     def before_fit(self):
-        loaders, valid = [self.learn.dls.train], getattr(self.learn.dls, 'valid', None)
-        if self.short_valid and valid is not None: loaders.append(valid)
-        if any(n_batches(dl) is None for dl in loaders):
-            raise ValueError(
-                'ShortEpoch(pct) takes a share of an epoch, but the loader has no length: use StopAfter(steps=...), or '
-                'wrap the loader in Batches(lambda: loader, n_iter=...)')
+        valid = getattr(self.learn.dls, 'valid', None)
+        wrap = 'has no length: wrap it in Batches(lambda: loader, n_iter=...), or'
+        if n_batches(self.learn.dls.train) is None: raise ValueError(
+            f'ShortEpoch({self.pct}) takes a share of each epoch, but the training loader {wrap} use StopAfter(steps=...)')
+        if self.short_valid and valid is not None and n_batches(valid) is None: raise ValueError(
+            f'ShortEpoch({self.pct}) takes a share of each epoch, but the validation loader {wrap} pass short_valid=False')
 
     def after_batch(self):
         learn = self.learn

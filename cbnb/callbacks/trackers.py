@@ -84,9 +84,9 @@ class Tracker(Callback):
         reset_on_fit: forget the best value when a fit begins
         restore: end the fit with the weights of the best value
     Raises:
-        TypeError: monitor={monitor} should be the heading of a column as a string, such as "valid_loss"
-        ValueError: min_delta={min_delta} only works with comp="min" or comp="max", but comp={comp} is a function: leave
-            min_delta out, and require the difference in this function
+        TypeError: monitor={shown} should be the heading of a column, a string such as {heading}
+        ValueError: min_delta={min_delta} only works if lower or higher values are always better, which is not so with this
+            comp: leave min_delta out, and require the difference in comp
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(cbs=Tracker())
@@ -100,13 +100,14 @@ class Tracker(Callback):
     def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., reset_on_fit: bool = True,
             restore: bool = False):
         if not isinstance(monitor, str):
-            raise TypeError(f'monitor={monitor!r} should be the heading of a column as a string, such as "valid_loss"')
+            shown, heading = getattr(monitor, '__name__', repr(monitor)), getattr(monitor, '__name__', 'valid_loss')
+            raise TypeError(f'monitor={shown} should be the heading of a column, a string such as {heading!r}')
         self.monitor, self.comp, self.reset_on_fit, self.restore = monitor, comp, reset_on_fit, restore
         self._better = as_comparison(comp, monitor)
         self.min_delta, self._sign = as_positive(min_delta, 'min_delta'), direction(self._better)
         if min_delta and not self._sign: raise ValueError(
-            f'min_delta={min_delta!r} only works with comp="min" or comp="max", but comp={comp!r} is a function: leave '
-            'min_delta out, and require the difference in this function')
+            f'min_delta={min_delta!r} only works if lower or higher values are always better, which is not so with this comp: leave '
+            'min_delta out, and require the difference in comp')
         self._forget()
         self.unit = 'epoch'                           # 'step' in a fit with `valid_every='500 steps'`
         self.idx: int | None = None                   # index of the column in `final_record`, set by a fit
@@ -222,9 +223,9 @@ class Tracker(Callback):
         Returns:
             `ax` if you passed it, the figure with `return_fig=True`, else None
         Raises:
-            ValueError: {monitor} has no values yet: pass this callback to a fit first
+            ValueError: {monitor} has no values yet: first run a fit with this callback that computes {monitor}
         """
-        if not self.values: raise ValueError(f'{self.monitor} has no values yet: pass this callback to a fit first')
+        if not self.values: raise ValueError(f'{self.monitor} has no values yet: first run a fit with this callback that computes {self.monitor}')
         by_step = self.unit == 'step'
         best, stop = getattr(self, f'best_{self.unit}'), getattr(self, f'stopped_{self.unit}', None)
         with figure(ax, size=(6.4, 3)) as (fig, [axes]):

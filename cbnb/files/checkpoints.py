@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -172,6 +173,7 @@ def read_checkpoint(path: str | Path) -> Any:    # the state that was passed to 
             for i, whole in zip(places, read_shards(path), strict=True): tensors[i] = whole
         return from_json((path/'state.json').read_text(), tensors)
     except ImportError: raise                # safetensors is not installed
+    except pickle.UnpicklingError as e: raise _damaged(path, f'it cannot be read ({e})') from e      # cbnb writes no such file
     except Exception as e: raise ValueError(       # the checksums are right, so the files are as they were written
         f'{path} cannot be read with this version of cbnb and torch ({e}): install the versions that wrote it, or use another checkpoint') from e
 

@@ -7,8 +7,8 @@ __all__ = ['DATA_CHECKS', 'digits', 'percent', 'listed', 'nonfinite', 'input_sca
            'column_scales', 'integer_input', 'ids_as_numbers', 'channels', 'target_scale', 'target_values',
            'repeated_target', 'constant_target', 'labels', 'imbalance', 'label_range', 'ignored_targets',
            'sorted_batches', 'few_for_validation', 'undrawn', 'leak', 'near_leak', 'leak_of_groups', 'leak_of_column',
-           'shift', 'random_validation', 'tiny_batch', 'copies', 'few_ids', 'label_shift', 'augmentation', 'conflicts',
-           'inverted_weights', 'counted_pads']
+           'shift', 'random_validation', 'tiny_batch', 'copies', 'few_ids', 'label_shift', 'augmentation',
+           'moved_inputs', 'conflicts', 'inverted_weights', 'counted_pads']
 
 # %% ../../nbs/insight/data_faults.ipynb #47963d75
 import math
@@ -98,6 +98,12 @@ def _leaves_out(e: Evidence, bad: Tensor) -> bool:
     if e.loss is None or not bad[:e.n].any() or not math.isfinite(e.loss.item()): return False
     return all(g is None or g.is_sparse or bool(torch.isfinite(g).all()) for g in e.grads.values())
 
+def _enters(e: Evidence, t: Tensor) -> bool:
+    "Return whether inputs enter the first layer with weights as they are, and that is no norm"
+    first = next((layer for layer in e.layers if next(layer.module.parameters(recurse=False), None) is not None), None)
+    if first is None or first.x is None or 'Norm' in type(first.module).__name__ or first.x.numel() != t[:e.n].numel(): return False
+    return torch.allclose(first.x.detach().float().cpu().flatten(), t[:e.n].cpu().flatten(), 1e-3, 1e-6)
+
 def input_scale(e: Evidence) -> Iterator[Finding]:
     "D2: inputs that are far from mean 0 and standard deviation 1"
     for name, t in _floats(e):
@@ -106,7 +112,7 @@ def input_scale(e: Evidence) -> Iterator[Finding]:
         yield finding('D2',
             name, f'mean {digits(mean)}, standard deviation {digits(std)}, largest {digits(top)}',
             'a largest value between 0.05 and 100, and a mean within 10 standard deviations of 0',
-            level='warning' if t.reshape(len(t), -1).std(0).median() > 100 else None)
+            level='warning' if t.reshape(len(t), -1).std(0).median() > 100 or (mean.abs() > 10*std or not 0.05 <= top <= 300) and _enters(e, t) else None)
 
 def _on_scale(t: Tensor) -> Iterator[tuple[int, Tensor]]:
     "Yield number and values of the columns of a table that have many values"
@@ -154,7 +160,7 @@ def column_scales(e: Evidence) -> Iterator[Finding]:
         std = t[:, columns].std(0)
         if std.max() > 1e3*std.min(): yield finding('D4',
             f'columns {columns[int(std.argmax())]} and {columns[int(std.argmin())]}',
-            f'standard deviations {digits(std.max())} and {digits(std.min())}', 'within a factor of 1,000')
+            f'standard deviations {digits(std.max())} and {digits(std.min())}', 'within a factor of 1,000', level='warning' if _enters(e, t) else None)
 
 def integer_input(e: Evidence) -> Iterator[Finding]:
     "D5: whole numbers for a layer with float weights"
@@ -174,10 +180,12 @@ def ids_as_numbers(e: Evidence) -> Iterator[Finding]:
                 'D5.ids', name, f'whole numbers up to {int(ids.max())} enter {layer.name or "the layer"} as floats', 'an embedding, or standardized numbers', n=int(t.max()) + 1)
 
 def channels(e: Evidence) -> Iterator[Finding]:
-    "D6: images with the channels last"
-    conv = next((m for m in e.learn.model.modules() if isinstance(m, nn.Conv2d)), None)
+    "D6: images or signals with the channels last"
+    conv = next((m for m in e.learn.model.modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d))), None)
     for name, t in _inputs(e):
-        if conv is not None and t.ndim == 4 and t.shape[-1] in (1, 3, 4) and t.shape[1] not in (1, 3, 4): yield finding('D6',
+        if conv is None or t.ndim != len(conv.kernel_size) + 2: continue
+        looks_last = t.ndim == 4 and t.shape[-1] in (1, 3, 4) and t.shape[1] not in (1, 3, 4)
+        if looks_last or e.failed and t.shape[-1] == conv.in_channels != t.shape[1]: yield finding('D6',
             f'{name} of shape {tuple(t.shape)}', f'{t.shape[1]} channels', f'{conv.in_channels} channels',
             level='error' if e.failed else 'warning')
 
@@ -203,7 +211,7 @@ def target_values(e: Evidence) -> Iterator[Finding]:
     top, far = float(off.topk(max(1, len(y)//50)).values.sum()/off.sum()), float((y - middle).abs().max())
     if top > 0.95 and far > 50*(high - low) > 0: yield finding('D7.outliers',
         'targets', f'2% of them have {percent(top)} of the variance, and one is {digits(far/(high - low))} times as far from the middle as the quartiles from each other', 'targets on one scale')
-    elif std < 1e-3 and out.std() > 10*std: yield finding('D7.small',
+    elif std < 0.02 and out.std() > 10*std: yield finding('D7.small',
         'targets', f'standard deviation {digits(std)}; outputs: {digits(out.std())}', 'targets of the size of the outputs')
     elif (apart := (out.mean() - y.mean()).abs()) > 20*std and out.mean().abs() > 5*max(float(y.mean().abs()), std): yield finding('L1.numbers',
         'the first outputs', f'mean {digits(out.mean())}, {digits(apart/std)} standard deviations of the targets off', 'outputs near the targets')
@@ -306,15 +314,14 @@ def sorted_batches(e: Evidence) -> Iterator[Finding]:
         'D10.swapped', 'the loaders', 'that of validation shuffles, and that of training does not', 'the reverse')
     if e.in_order is None or not e.kind or not (bs := dl.batch_size): return
     first, drawn = (next((t for _, t in leaves(part[1])), None) for part in (e.in_order, e.items))
-    if first is None or drawn is None or len(first) < 2*bs: return
-    n = len(first)//bs*bs
+    if first is None or drawn is None or (n := min(len(first), len(drawn))//bs*bs) < 2*bs: return      # slow datasets yield fewer items
     if e.kind == 'numbers':
         if not drawn.is_floating_point() or drawn.numel() != len(drawn) or bs < 8 or drawn.var() == 0: return
         within = first[:n].reshape(-1, bs).var(1).mean()/drawn.var()
         if within < 0.3: yield finding('D10', 'the training loader', f'within a batch, the targets have {percent(within)} of their variance', 'about 100%')
         return
     different = [sum(len(batch.unique()) for batch in t[:n].reshape(n, -1)[:, 0].reshape(-1, bs))*bs/n for t in (first, drawn)]
-    if len(drawn) >= n and different[0] < 0.7*different[1]: yield finding('D10',
+    if different[0] < 0.7*different[1]: yield finding('D10',
         'the training loader', f'{different[0]:.1f} different labels in a batch', f'{different[1]:.1f}, as in items drawn at random')
 
 def few_for_validation(e: Evidence) -> Iterator[Finding]:
@@ -357,7 +364,16 @@ def near_leak(e: Evidence) -> Iterator[Finding]:
     if not (x.isfinite().all() and v.isfinite().all()): return
     own, across = torch.cdist(x, x).fill_diagonal_(math.inf).amin(1), torch.cdist(v, x).amin(1)
     near, usual = (float(((0 < t) & (t < 0.1*own.median())).float().mean()) for t in (across, own))
-    if near > 0.05 + 3*usual: yield finding('D12.near', 'the validation set', f'{percent(near)} of the items are nearly equal to one of {len(x)} training items', 'hardly any')
+    if near > 0.05 + 3*usual or len(x) >= 200 and (near := _in_families(x, v)) > 0.15: yield finding('D12.near', 'the validation set', f'{percent(near)} of the items are nearly equal to one of {len(x)} training items', 'hardly any')
+
+def _in_families(x: Tensor, v: Tensor) -> float:
+    "Return the share of items whose nearest training item is much nearer than the distances of the next ones let expect. In a space of d dimensions, n items are within a distance that grows with n to the power 1/d"
+    near = torch.cdist(v, x).topk(32, largest=False).values.sort(1).values.double()
+    near = near[near[:, 0] > 0]
+    if len(near) < 50: return 0.
+    d = math.log(2)/float((near[:, 31]/near[:, 15]).log().median().clamp_min(1e-3))
+    chance = 1 - (1 - (near[:, 0]/near[:, 15])**d)**15        # of such a distance or a smaller one
+    return float((chance < 1e-3).double().mean())
 
 def leak_of_groups(e: Evidence) -> Iterator[Finding]:
     "D13: a group has items in both sets, or training items are later than those of validation, if the groups are dates"
@@ -426,6 +442,11 @@ def _is_random(dl: Any) -> bool:
     first, again = (dl.collate_fn([dl.dataset[i] for i in range(min(8, len(dl.dataset)))]) for _ in range(2))
     return not all(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for (_, a), (_, b) in zip(leaves(first), leaves(again)))
 
+def _beyond(t: Tensor, v: Tensor) -> float:
+    "Return the largest share of the values of a column of validation that are below or above all of training. Of two sets with the same distribution, that is about 2 of the number of training items"
+    low, high = t.amin(0), t.amax(0)
+    return float(((v < low) | (v > high)).float().mean(0).max())
+
 def shift(e: Evidence) -> Iterator[Finding]:
     "D15: inputs of validation have another mean or spread. D17: random transforms of the training set have moved its inputs"
     for (name, t), (_, v) in zip(leaves(e.items[0]), leaves(e.valid[0]) if e.valid else ()):
@@ -436,10 +457,11 @@ def shift(e: Evidence) -> Iterator[Finding]:
         if not some.any(): continue
         off, spread = ((v.mean(axes) - t.mean(axes)).abs()/std)[some], (v.std(axes)/std)[some].median()
         chance = 6*math.sqrt(1/len(t) + 1/len(v)) if t.ndim == 2 else 0.
-        if off.max() <= max(0.5, chance) and 0.3 < spread < 3: continue
+        beyond = _beyond(t, v) if t.ndim == 2 else 0.
+        if off.max() <= max(0.5, chance) and 0.3 < spread < 3 and beyond <= 0.2: continue
         yield finding('D17' if _is_random(e.learn.dls.train) else 'D15',
-            'inputs of validation', f'mean {digits(off.max())} standard deviations off, {digits(spread)} times the spread',
-            'as in training', level='warning' if off.max() > 2 or off.median() > 0.5 or not 0.6 < spread < 1.6 else 'note')
+            'inputs of validation', f'mean {digits(off.max())} standard deviations off, {digits(spread)} times the spread' + f', {percent(beyond)} of a column beyond the values of training'*(beyond > 0.2),
+            'as in training', level='warning' if off.max() > 2 or off.median() > 0.5 or not 0.6 < spread < 1.6 or beyond > 0.2 else 'note')
         return
 
 def random_validation(e: Evidence) -> Iterator[Finding]:
@@ -536,6 +558,20 @@ def augmentation(e: Evidence) -> Iterator[Finding]:
         elif v is None or 0.6 < first.float().std()/v.float().std().clamp_min(1e-9) < 1.7: return
     yield finding('D17.erased', 'inputs', f'two readings of an item have a correlation of {digits(common)}', '0.15 or more')
 
+def moved_inputs(e: Evidence) -> Iterator[Finding]:
+    "D17: two readings of an item have the same values in other places, and their targets, which have the same places, did not move"
+    x, y = ([t for _, t in leaves(part)] for part in e.items)
+    if not e.numbers or len(e.numbers) < 32 or len(x) != 1 or len(y) != 1 or x[0].ndim < 2 or y[0].ndim < 2: return
+    places = y[0][0].numel()
+    if places < 9 or x[0].shape[-1] != y[0].shape[-1] or x[0][0].numel() % places: return
+    again, new_y = (next((t for _, t in leaves(part)), None) for part in e.learn.split_batch(read_items(e.learn.dls.train, e.numbers[:64], 0.1)[0]))
+    if again is None or new_y is None or len(again) != len(new_y): return
+    n = len(again)
+    first, second, targets, others = (t.cpu().reshape(n, -1) for t in (x[0][:n], again, y[0][:n], new_y))
+    moved = (first != second).any(1) & (first.sort(1).values == second.sort(1).values).all(1)
+    if moved.sum() >= 5 and not (targets != others)[moved].any(): yield finding('D17.moved',
+        'inputs', f'two readings of {int(moved.sum())} of {n} items have the same values in other places, and equal targets', 'targets that move with their inputs')
+
 def conflicts(e: Evidence) -> Iterator[Finding]:
     "D20: many equal items with different targets"
     x, y = _rows_of(e.items), _targets_of(e.items)
@@ -556,7 +592,7 @@ def inverted_weights(e: Evidence) -> Iterator[Finding]:
     if weighted.max() > 0.98 and shares.max() < weighted.max() - 1e-3 and weighted.argmax() == shares.argmax(): yield finding('D9.weights',
         f'label {int(weighted.argmax())}', f'{digits(100*weighted.max())}% of the weight and {digits(100*shares.max())}% of the items',
         'weights that are larger for rare labels')
-    elif lost := [i for i, (w, share) in enumerate(zip(weighted, shares)) if share > 0.03 and w < 0.03*share]: yield finding('D9.weights',
+    elif lost := [i for i, (w, share) in enumerate(zip(weighted, shares)) if share > 0.03 and w < 0.1*share]: yield finding('D9.weights',
         f'label {listed(lost)}', f'{percent(shares[lost].sum())} of the items, with {digits(100*weighted[lost].sum())}% of the weight', 'weights that count each label')
 
 def counted_pads(e: Evidence) -> Iterator[Finding]:
@@ -571,4 +607,4 @@ def counted_pads(e: Evidence) -> Iterator[Finding]:
 # %% ../../nbs/insight/data_faults.ipynb #c3501457
 DATA_CHECKS = (nonfinite, input_scale, marked_unknown, constant_input, column_scales, integer_input, ids_as_numbers, few_for_validation, undrawn, channels, target_scale, target_values, repeated_target, constant_target, imbalance, label_range,
                ignored_targets, sorted_batches, leak, near_leak, leak_of_groups, leak_of_column, shift, random_validation, tiny_batch, copies, few_ids,
-               label_shift, augmentation, conflicts, inverted_weights, counted_pads)
+               label_shift, augmentation, moved_inputs, conflicts, inverted_weights, counted_pads)

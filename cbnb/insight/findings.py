@@ -39,11 +39,11 @@ _EFFECTS = dict(
     D1='*', D3='M1 M6 M8 M9 T1 T2 T3 D20', D4='D2 D15 L1 M1 M8 M9 M10 M16 M17 O3 T1 T2', D2='L1 M6 M8 M9 M10 M16 M17 M18 O3 T1 T2',
     D7='L7 M17 O3 T1 T2', D9='L8 L10 T2', D8='D9 M1 T1 T2', L3='O3 T1 T2', L2='T1 T2', M12='T1 T2', M4='M1 M6 O3 T1 T2',
     L12='L1 O3 T1 T2', L11='L10',
-    M7='M1 M6 M8 M9 M16 O3 T1 T2', M9='L1 M1 M6 M8 O3 T1 T2', M10='M1 M6 M8 M16 O3 T1 T2', M19='T1 T2', M14='T1 T2',
+    M7='M1 M6 M8 M9 M16 O3 T1 T2', M9='L1 M1 M6 M8 O3 T1 T2', M10='M1 M6 M8 M16 O3 T1 T2', M19='T1 T2', M14='T1 T2 T5',
     M18='O3 T1',
     M8='L1 M1 M9 M10 M16 M17 O3 T1 T2', M16='M1 O3 T1 T2', M17='L1 O3 T1', M6='T1 T2', O4='O3', O5='O3', L7='M17 O3 T1 T2', M2='L1 T1 T2',
     D17='D15 L1 O3 T1 T2 T3', D20='D12 D15 T3', D14='D15', O6='O3', D21='T1 T2 M6 M13 T3', M1='M6 M8 M9 O3 T1 T2 T3', L8='O3 T1 T2', T3='T1 T2',
-    M5='M6 M16 O3 T1 T2', O1='M5 O3 T1 T2', R2='R1 R3 R4 R8',
+    M5='M6 M16 O3 T1 T2', O1='M5 O3 T1 T2 T5', M20='M2 T1 T2', R2='R1 R3 R4 R8',
     A2='A5 A3 A6 A11', A1='A9 A6 A7')
 _OF_SPLIT = frozenset('D10 D12 D16 D19 D20'.split())        # how items were chosen: no value of an item explains it
 EFFECTS = {code: frozenset(FAULTS) - _OF_SPLIT if codes == '*' else frozenset(codes.split()) for code, codes in _EFFECTS.items()}

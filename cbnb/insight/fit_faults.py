@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PATIENCE', 'Curves', 'curves_of', 'rise_after_best', 'overfit_since', 'best_not_kept', 'rate_out_of_band',
-           'late_fall', 'too_short', 'stopped_early', 'spent_rate', 'too_good']
+           'late_fall', 'too_short', 'too_few_batches', 'stopped_early', 'growing_rate', 'spent_rate', 'too_good']
 
 # %% ../../nbs/insight/fit_faults.ipynb #69c69309
 from collections.abc import Iterator, Sequence
@@ -61,12 +61,13 @@ def overfit_since(curves: Curves, kept: bool) -> Iterator[Finding]:
                   'both fall', level='note' if kept or not risen else 'warning')
 
 # %% ../../nbs/insight/fit_faults.ipynb #dfbea06c
-def best_not_kept(curves: Curves) -> Iterator[Finding]:
-    "A9: the last epoch is worse than the best one"
+def best_not_kept(curves: Curves, first: float = 0.) -> Iterator[Finding]:
+    "A9: the last epoch is worse than the best one, and by a fifth of the first training loss if it is a warning"
     if not curves.valid or (best := curves.valid[curves.best]) <= 0: return
     lost = curves.valid[-1]/best - 1
     if lost > 0.05: yield finding(
-        'A9', f'epoch {curves.epochs[curves.best]}', f'the last validation loss is {percent(lost)} above the best', 'at most 5%')
+        'A9', f'epoch {curves.epochs[curves.best]}', f'the last validation loss is {percent(lost)} above the best', 'at most 5%',
+        level='warning' if curves.valid[-1] - best > first/5 > 0 else None)
 
 # %% ../../nbs/insight/fit_faults.ipynb #a10b0002
 def rate_out_of_band(
@@ -92,12 +93,29 @@ def late_fall(
     before = valid[-1 - max(1, len(valid)//3)]
     return max(0., 1 - valid[-1]/before)
 
-def too_short(curves: Curves) -> Iterator[Finding]:
-    "A3: the validation loss was still falling"
+def too_short(
+    curves: Curves,
+    learned: float | None = None,    # as `share_learned` returns it; None: unknown
+    first: float = 0.,               # the training loss at the beginning; 0.: unknown
+) -> Iterator[Finding]:
+    "A3: the validation loss was still falling. It is a warning if it fell by a sixth of the first loss, or if the model has much left to learn"
     if (fall := late_fall(curves)) <= 0.05: return
     third = max(1, len(curves.valid)//3)
-    yield finding('A3', f'the last {plural(third, "epoch")} of {len(curves.valid)}', f'the validation loss fell by {percent(fall)}', 'at most 5%',
-                  n_epoch=2*len(curves.valid))
+    much = curves.valid[-1 - third] - curves.valid[-1] > first/6 > 0 or _left(learned)*fall > 0.11
+    yield finding('A3', f'the last {plural(third, "epoch")} of {len(curves.valid)}', f'the validation loss fell by {percent(fall)}' + _learned(learned)*much, 'at most 5%',
+                  n_epoch=2*len(curves.valid), level='warning' if much else None)
+
+def _left(learned: float | None) -> float: return 0. if learned is None else min(1., max(0., 1 - learned))
+
+def _learned(learned: float | None) -> str: return '' if learned is None else f', and the model is {percent(max(0., learned))} of the way from a guess to perfect predictions'
+
+def too_few_batches(run: Run, learned: float | None) -> Iterator[Finding]:
+    "A3: in a fit of one or two epochs, the training loss was still falling, and the model has much left to learn"
+    losses, n = run.raw_losses, len(run.raw_losses)//3
+    if n < 6 or learned is None: return
+    before, last = fmean(losses[-2*n:-n]), fmean(losses[-n:])
+    if 0 < last < before and _left(learned)*(1 - last/before) > 0.11: yield finding('A3', f'the last {n} of {plural(len(losses), "batch")}',
+        f'the training loss fell by {percent(1 - last/before)}' + _learned(learned), 'at most 5%', n_epoch=max(4, 2*len(run.epochs)), level='warning')
 
 # %% ../../nbs/insight/fit_faults.ipynb #ce8e9f26
 def stopped_early(run: Run, curves: Curves) -> Iterator[Finding]:
@@ -106,6 +124,13 @@ def stopped_early(run: Run, curves: Curves) -> Iterator[Finding]:
     if run.status != 'cancelled' or not why or why.startswith('StopAfter') or len(valid) < 2 or len(run.epochs) > run.n_epoch/2: return
     if valid[-1] < 0.95*min(valid[:-1]): yield finding(
         'A3.stopped', f'epoch {curves.epochs[-1]} of {run.n_epoch}', f'the validation loss fell from {number(valid[-2])} to {number(valid[-1])}, and the fit was stopped ({why.partition(":")[0]})', 'a stop after the loss has risen')
+
+def growing_rate(run: Run) -> Iterator[Finding]:
+    "O6: the rate is highest at the end of the fit, and ten times as high as at its beginning"
+    rates = [rate for rate in run.hyper('lr') if rate > 0]
+    n = len(rates)
+    if n < 20 or rates[-1] < 10*rates[0] or rates[-1] < 2*rates[n//2] or rates[-1] < max(rates): return
+    yield finding('O6.grows_in_fit', 'the learning rate', f'{number(rates[0])} at the beginning, {number(rates[n//2])} in the middle, and {number(rates[-1])} at the end', 'highest in the first half')
 
 def spent_rate(run: Run) -> Iterator[Finding]:
     "O6: the rate is below 1% of its highest value for more than a third of the fit, and the loss fell until then"

@@ -45,6 +45,9 @@ class LoopCounts:
         self.clear()
         self.total = 0                                      # training batches so far
         self.n_cut, self.done, self.planned = 0, 0, 0       # epochs cut short; batches of the current one; those of its loader
+        self.n_trained = self.n_frozen = 0                  # the most parameters that an epoch trained; epochs in a row that train fewer
+        self.evaluates: bool | None = None                  # whether the model was in evaluation mode in a forward pass; None: not known
+        self.ask_mode = -1                                  # the batch in which that is looked at
         self.adds_up: bool | None = None                    # whether a gradient was added to that of an earlier update; None: not known
         self.next, self.ask = LEAST, 2                      # the batch of the next look; that for which something is prepared
         own = [p for p in model.parameters() if p.requires_grad]
@@ -61,7 +64,7 @@ class LoopCounts:
     def look(self, model: nn.Module) -> Iterator[Finding]:
         "Yield what the shares of the counted batches show"
         n = self.n
-        if self.n_eval > n/2 and has_modes(model): yield _of('R13', 'the model', f'in evaluation mode in {self.n_eval} of {n} training batches', 'training mode')
+        if self.n_eval > n/2 and self.evaluates is not False and has_modes(model): yield _of('R13', 'the model', f'in evaluation mode in {self.n_eval} of {n} training batches', 'training mode')
         if self.n_anew > n/2: yield _of('O2.anew', 'learn.opt', f'another optimizer in {self.n_anew} of {n} batches', 'one for the whole fit')
         if self.n_kept > n/2 and self.adds_up is None: self.ask = self.total
         if any(self.resets.arrived()): yield _of('R3.reset', 'the weights', 'an epoch begins with those of the first one', 'those of the epoch before')
@@ -82,14 +85,21 @@ def _of(code: str, where: str, measured: str, expected: str) -> Finding:
     return finding(code, where, measured, expected)
 
 # %% ../../nbs/insight/loop_faults.ipynb #a02f4e10
+def _frozen(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
+    "Compare the number of parameters that this epoch trains with that of earlier ones. In training by turns, the next epoch trains the others again"
+    n = sum(p.requires_grad for p in learn.model.parameters())
+    c.n_frozen, c.n_trained = c.n_frozen + 1 if n < c.n_trained else 0, max(n, c.n_trained)
+    if c.n_frozen == 2: yield _of('R7.frozen', 'the model', f'{c.n_trained - n} of {c.n_trained} parameters were frozen during the fit', 'none')
+
 def _begins(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
     "Judge the training phase before this one, if there was one, and note where this phase begins"
     if learn.mid_epoch: return
     if c.done < c.planned/2 and not any(isinstance(cb, ShortEpoch) for cb in learn.cbs):
         c.n_cut += 1
-        if c.n_cut == 2: yield _of('O7.cut', 'the epochs', f'they end after {c.done} of {c.planned} batches', 'all batches of the loader')
+        if c.n_cut == min(2, learn.n_epoch): yield _of('O7.cut', 'the epochs', f'they end after {c.done} of {c.planned} batches', 'all batches of the loader')
     c.planned = 0
     if not learn.training: return
+    yield from _frozen(c, learn)
     c.done, c.planned = 0, 0 if learn.fit_length else learn.n_iter or 0
     if c.at_start is None:
         if not is_lazy(c.weight): c.at_start = c.values().clone()
@@ -111,18 +121,25 @@ def _ask_gradient(c: LoopCounts) -> Any:
         if c.adds_up is None: c.adds_up = c.param.grad is not None and bool(local_parts([c.param.grad])[0].any())
     return c.param.register_hook(hook)
 
+def _ask_mode(c: LoopCounts, model: nn.Module) -> Any:
+    "Note whether the model is in evaluation mode in its next forward pass, the first one of a batch. A callback may evaluate it afterwards, and leave it so until the next batch"
+    c.evaluates = None
+    def hook(model: nn.Module, args: Any) -> None:
+        if c.evaluates is None: c.evaluates = not model.training
+    return model.register_forward_pre_hook(hook)
+
 def _changes_inputs(learn: Learner) -> bool:
     "Return whether a callback of yours may change the inputs"
     return any(cb.wants('before_batch', True, 'fit') for cb in learn.callbacks.all if type(cb) is Callback or not type(cb).__module__.startswith('cbnb.'))
 
 def _copy(batch: Any) -> Any:
     try: return map_tensors(Tensor.clone, batch)
-    except Exception: return None        # a look never ends a fit: it leaves out layouts that torch does not copy or compare
+    except (RuntimeError, TypeError): return None        # torch does not copy some layouts
 
 def _mixed(learn: Learner, batch: Any) -> Iterator[Finding]:
     from cbnb.insight.callback_faults import mixed_inputs
     try: found = list(mixed_inputs(learn, learn.split_batch(batch), (learn.xb, learn.yb), 'fit'))
-    except Exception: found = []
+    except (RuntimeError, TypeError): found = []         # nor compares them
     return iter(found)
 
 # %% ../../nbs/insight/loop_faults.ipynb #be6fcc98
@@ -140,14 +157,18 @@ def _training(learn: Learner, run: Run, c: LoopCounts, batches: Iterator[Any]) -
             yield batch.pop()
             continue
         opt, updates, version, hook, raw = learn.opt, learn.train_updates, c.weight._version, None, None
+        mode = _ask_mode(c, model) if c.total - 1 == c.ask_mode else None
         if asks:
             if c.ask > 2: hook = _ask_gradient(c) if c.param.requires_grad else None
             elif _changes_inputs(learn): raw = _copy(batch[0])
         try: yield batch.pop()
         finally:
             if hook is not None: hook.remove()
+            if mode is not None: mode.remove()
         c.n += 1
-        if not model.training: c.n_eval += 1
+        if not model.training:
+            c.n_eval += 1
+            if c.n_eval == 3: c.ask_mode = c.total
         if learn.opt is not opt: c.n_anew += 1
         if learn.train_updates != updates: c.n_kept += c.param.grad is not None
         elif c.param.grad is None and learn.loss_grad is not None and c.weight._version == version and _without_gradient(c, learn): c.n_lost += 1

@@ -6,7 +6,8 @@
 __all__ = ['MODEL_CHECKS', 'ignores_input', 'evaluated', 'mixes_items', 'output_activation', 'width', 'time_leak', 'capacity',
            'small_images', 'bounded', 'no_gradient', 'untrained', 'is_new', 'zero_gradient', 'vanishing',
            'hidden_sigmoids', 'sigmoids', 'shared_layers', 'equal_rows', 'relus', 'units_at_0', 'dead_units',
-           'saturated', 'init_scale', 'linear_linear', 'hidden_softmax', 'dropout', 'norm_statistics', 'unregistered']
+           'saturated', 'init_scale', 'linear_linear', 'only_linear', 'hidden_softmax', 'dropout', 'norm_statistics',
+           'unregistered', 'made_in_forward']
 
 # %% ../../nbs/insight/model_faults.ipynb #3022f927
 import math
@@ -16,12 +17,13 @@ from typing import Any
 # %% ../../nbs/insight/model_faults.ipynb #c5429dc9
 import torch
 from torch import Tensor, nn
+from torch.utils.data import RandomSampler
 
 # %% ../../nbs/insight/model_faults.ipynb #8072d74a
 from ..basics.nested import find_bs, map_tensors
 from ..basics.text import plural
 from .data_faults import digits, labels, listed, percent
-from .evidence import Evidence, leaves, rows, without_dropout
+from .evidence import Evidence, Layer, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import SHAPE_OPERATIONS, last_operation
 from .texts import finding
@@ -60,7 +62,7 @@ def _put_back(kept: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool:
     return True
 
 def mixes_items(e: Evidence) -> Iterator[Finding]:
-    "M2 and T5: in evaluation mode, an item has another prediction among other items, or each time"
+    "M2 and T5: in evaluation mode, an item has another prediction among other items, or after another batch, or each time"
     model = e.learn.model
     if e.failed or not isinstance(e.pred, Tensor) or e.n < 3 or e.pred.ndim == 0 or len(e.pred) != e.n: return
     items_first = e.numbers is not None and find_bs(e.drawn) == len(e.numbers)
@@ -69,15 +71,22 @@ def mixes_items(e: Evidence) -> Iterator[Finding]:
     model.eval()
     kept = [(vars(m), dict(vars(m))) for m in model.modules()]
     try:
-        with torch.no_grad(): out, again, alone = (evaluated(e, b) for b in (e.batch, e.batch, rows(e.batch, [k]*e.n, e.n)) if _put_back(kept))
+        with torch.no_grad():
+            out, again, alone = (evaluated(e, b) for b in (e.batch, e.batch, rows(e.batch, [k]*e.n, e.n)) if _put_back(kept))
+            _put_back(kept)
+            _, later = (evaluated(e, b) for b in (rows(e.batch, [*range(1, e.n), 0], e.n), e.batch))
+            _put_back(kept)
     except Exception: return              # the step needs something of training
     finally: model.train()
     if not isinstance(out, Tensor) or not out.is_floating_point(): return
     size = out.abs().max().clamp_min(1e-12)
-    if (off := (out - again).abs().max()) > 1e-4*size: yield finding('T5',
-        'the model in evaluation mode', f'two passes differ by {digits(off)}', 'the same values')
+    if (off := (out - again).abs().max()) > 1e-4*size:
+        yield finding('T5', 'the model in evaluation mode', f'two passes differ by {digits(off)}', 'the same values')
+        if e.dropped: yield finding('M14.always', 'F.dropout', f'p={max(e.dropped.values()):g}, and two passes in evaluation mode differ', 'no dropout in evaluation mode')
     elif (off := (out[k] - alone[k]).abs().max()) > 1e-3*size and not _compares_items(e, out): yield finding('M2',
         'the prediction of an item', f'changes by {digits(off)} with the other items of the batch', 'no change')
+    elif (off := (out - later).abs().max()) > 1e-3*size and isinstance(getattr(e.learn.dls.train, 'sampler', None), RandomSampler): yield finding('M2.state',
+        'the prediction of an item', f'changes by {digits(off)} with the batch before, and the loader shuffles', 'no change')
 
 
 # %% ../../nbs/insight/model_faults.ipynb #9389c384
@@ -154,6 +163,18 @@ def time_leak(e: Evidence) -> Iterator[Finding]:
     if off > 1e-4*out.abs().max() and not differs > 1e-5*out.abs().max():        # otherwise the model keeps a state between two calls
         yield finding('M3', f'outputs 0 to {half - 1}', f'change by {digits(off)} with inputs from {half} on', 'no change')
 
+def _all_passes(e: Evidence, module: nn.Module) -> bool:
+    "Return whether predictions depend on the inputs through this layer only"
+    hook = module.register_forward_hook(lambda m, args, out: out.mean(0, keepdim=True).expand_as(out))
+    e.learn.model.eval()
+    try:
+        with torch.no_grad(): out = evaluated(e, e.batch)
+    except Exception: return False        # the step needs something of training
+    finally:
+        hook.remove()
+        e.learn.model.train()
+    return isinstance(out, Tensor) and len(out) == e.n and bool((out - out[:1]).abs().max() <= 1e-5*out.abs().max())
+
 def capacity(e: Evidence) -> Iterator[Finding]:
     "M19: many parameters for each item, or a layer that is much narrower than the number of classes"
     n, items = sum(p.numel() for p in e.learn.model.parameters() if p.requires_grad), len(e.learn.dls.train.dataset) if e.numbers else 0
@@ -164,14 +185,27 @@ def capacity(e: Evidence) -> Iterator[Finding]:
     if one: yield finding('M19.one', one, 'one output, which all later layers depend on', f'about {e.call.pred.shape[1]} or more')
     if one or e.kind != 'classes' or e.call.pred.ndim != 2: return
     classes = e.call.pred.shape[1]
+    for layer in e.matrices:
+        m = layer.module
+        if isinstance(m, nn.Linear) and 2*m.out_features <= classes and 8*m.out_features <= m.in_features and _all_passes(e, m):
+            yield finding('M19.waist', layer.name, f'{m.out_features} outputs, which all {classes} outputs of the model depend on', f'about {classes} or more')
+            return
     narrow = next((m for m in e.matrices if isinstance(m.module, nn.Linear) and m.module.out_features < classes/4), None)
     if narrow and classes <= 100: yield finding('M19.narrow', narrow.name, f'{narrow.module.out_features} outputs for {classes} classes', f'at least {math.ceil(classes/4)}')
 
+def _is_flat(x: Tensor) -> bool:
+    "Return whether each channel of each image has one value"
+    places = x.detach().flatten(2)
+    spread = places.amax(2) - places.amin(2)
+    return places.shape[2] > 1 and len(x) > 3 and bool(spread.max() <= 1e-6*places.abs().max()) and bool(places.std(0).max() > 0)
+
 def small_images(e: Evidence) -> Iterator[Finding]:
-    "M20: a convolution gets images of one pixel"
+    "M20: a convolution gets images of one pixel, or of one value"
     convs = [layer for layer in e.matrices if isinstance(layer.module, nn.Conv2d) and layer.x is not None and max(layer.module.kernel_size) > 1]
     one = next((i for i, layer in enumerate(convs) if layer.x is not None and tuple(layer.x.shape[-2:]) == (1, 1)), None)
-    if one is not None: yield finding('M20', convs[one].name, 'images of one pixel', 'images larger than its kernel', level='warning' if 3*one < 2*len(convs) else 'note')
+    flat = next((layer for layer in convs if layer.x is not None and _is_flat(layer.x)), None)
+    if flat is not None: yield finding('M20.flat', flat.name, 'images whose places all have the same values', 'images with several values')
+    elif one is not None: yield finding('M20', convs[one].name, 'images of one pixel', 'images larger than its kernel', level='warning' if 3*one < 2*len(convs) else 'note')
 
 # %% ../../nbs/insight/model_faults.ipynb #0c1e0531
 @torch.no_grad()
@@ -381,17 +415,35 @@ def saturated(e: Evidence) -> Iterator[Finding]:
         yield finding('M10', layer.name, f'{percent(share)} of the inputs of this layer are beyond -5 and 5', 'at most 50%')
         return
 
+def _drawn(w: Tensor) -> bool:
+    "Return whether weights look like independent random numbers, as before a training, after which they have directions in common"
+    w = w[:512, :512]
+    if min(w.shape) < 4: return True                    # too few to tell
+    return bool(torch.linalg.matrix_norm((w - w.mean())/w.std().clamp_min(1e-12), 2) < 1.15*(math.sqrt(len(w)) + math.sqrt(w.shape[1])))
+
+def _factors(e: Evidence) -> Iterator[tuple[float, Tensor, Layer, str]]:
+    "Yield by how much each weight matrix makes values larger, the matrix, its layer, and its name if a recurrent layer has several. For inputs with mean 0, the factor is the norm of a row: 0.58 for a new layer"
+    for layer in {id(layer.module): layer for layer in e.layers}.values():
+        recurrent = isinstance(layer.module, nn.RNNBase)
+        if not recurrent and not isinstance(layer.module, (nn.Linear, nn.modules.conv._ConvNd)): continue
+        for name, w in layer.module.named_parameters(recurse=False):
+            if w.ndim < 2 or not (name == 'weight' or recurrent and name.startswith('weight_hh')): continue
+            w = (w.detach().abs() if w.is_complex() else w.detach()).float().flatten(1)
+            yield float(w.norm(dim=1).mean()), w, layer, f'.{name}'*recurrent
+
 def init_scale(e: Evidence) -> Iterator[Finding]:
-    "M8: weights that make values much larger or smaller. For inputs with mean 0, the factor is the norm of a row: 0.58 for a new linear layer"
-    for layer in e.matrices:
-        w = layer.module.weight.detach()
-        w = (w.abs() if w.is_complex() else w).float()
-        growth = float(w.flatten(1).norm(dim=1).mean())
-        if 0.01 < growth < 8 or growth == 0: continue
+    "M8: weights that make values much larger or smaller: one layer by far, or half of them that still have random numbers"
+    factors = [*_factors(e)]
+    for growth, w, layer, name in factors:
+        if 0.01 < growth < (8 if not name else 3) or growth == 0 or name and not _drawn(w): continue
         yield finding('M8',
-            layer.name, f'weights that make values {digits(growth)} times as large', 'a factor of 0.01 to 8',
-            level='warning' if not 0.002 < growth < 30 else 'note', path=layer.path)
-        return
+            layer.name + name, f'weights that make values {digits(growth)} times as large', 'a factor of 0.01 to 8',
+            level='warning' if name or not 0.002 < growth < 30 else 'note', path=layer.path)
+        break
+    for wrong in (lambda growth: growth > 3, lambda growth: 0 < growth < 0.03):
+        found = [f for f in factors if wrong(f[0]) and _drawn(f[1])]
+        if len(found) > 1 and 2*len(found) >= len(factors): yield finding('M8',
+            listed(layer.name + name for _, _, layer, name in found), f'weights that make values {listed(digits(f[0]) for f in found)} times as large', 'a factor of about 1', path=found[0][2].path, level='warning')
 
 def linear_linear(e: Evidence) -> Iterator[Finding]:
     "M11: two layers of the same kind without an activation between them. Bottlenecks, and convolutions in groups or of size 1, are meant"
@@ -403,12 +455,32 @@ def linear_linear(e: Evidence) -> Iterator[Finding]:
         if (first := made.get(node)) is None or first is layer or type(first.module) is not type(layer.module) or _is_meant(first.module, layer.module): continue
         yield finding('M11', f'{first.name} and {layer.name}', 'no activation between them', 'an activation', first=first.name, second=layer.name)
 
+_LINEAR = frozenset((*SHAPE_OPERATIONS, 'Addmm', 'Mm', 'Convolution', 'Add', 'Sub', 'NativeBatchNorm', 'NativeDropout', 'Cat', 'Mean', 'Sum', 'AvgPool2D',
+    'AdaptiveAvgPool2D', 'Expand', 'AccumulateGrad', 'Stack', 'Flatten'))
+
+def only_linear(e: Evidence) -> Iterator[Finding]:
+    "M11: several layers, and no operation between them that is not linear"
+    found = {id(layer.module): layer for layer in e.matrices}
+    layers = [*found.values()]
+    if len(layers) < 2 or not isinstance(e.pred, Tensor) or any(linear_linear(e)): return
+    seen, todo = set(), [e.pred.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen: continue
+        seen.add(node)
+        if node.name().rpartition('::')[2].rstrip('0123456789').removesuffix('Backward') not in _LINEAR: return
+        todo += [before for before, _ in node.next_functions]
+    if not all(layer.module.weight.requires_grad and layer.out is not None and layer.out.grad_fn in seen for layer in layers): return      # the graph does not have what is frozen
+    widths = [len(layer.module.weight) for layer in layers[:-1]]
+    if isinstance(layers[0].module, nn.Linear) and min(widths) < min(layers[0].module.in_features, len(layers[-1].module.weight)): return       # a bottleneck is meant
+    yield finding('M11', f'{layers[0].name} to {layers[-1].name}', f'{len(layers)} layers, and no activation between them', 'an activation', first=layers[0].name, second=layers[1].name)
+
 def hidden_softmax(e: Evidence) -> Iterator[Finding]:
     "M10: a softmax between two layers"
     for layer in e.matrices:
         node = layer.x.grad_fn if layer.x is not None else None
         while node is not None and node.name().removesuffix('Backward0') in (*SHAPE_OPERATIONS, 'NativeDropout'): node = node.next_functions[0][0]
-        if node is None or not node.name().startswith('Softmax'): continue
+        if node is None or not node.name().startswith(('Softmax', 'LogSoftmax')): continue
         yield finding('M10.softmax', f'the inputs of {layer.name}', 'a softmax of the layer before', 'another activation')
         return
 
@@ -426,6 +498,9 @@ def dropout(e: Evidence) -> Iterator[Finding]:
         return
     for name, p in _dropouts(e).items():
         if p > 0.5: yield finding('M14', name, f'p={p:g}', 'at most 0.5', level='warning' if p >= 0.7 else 'note', share=percent(1 - p))
+    halves = {layer.name: layer.out.shape[1] for layer in e.layers
+              if isinstance(layer.module, nn.Dropout) and layer.module.p == 0.5 and layer.out is not None and layer.out.ndim == 2 and layer.out.shape[1] < 64}
+    if len(halves) > 1: yield finding('M14.many', listed(halves), f'{len(halves)} times p=0.5, of {min(halves.values())} values', 'less in layers this narrow')
     before = {id(layer.out): layer for layer in e.layers if isinstance(layer.module, nn.modules.dropout._DropoutNd) and layer.module.p >= 0.5}
     norm = next((layer for layer in e.layers if isinstance(layer.module, nn.modules.batchnorm._BatchNorm) and id(layer.x) in before), None)
     if norm is not None: yield finding('M14.norm', before[id(norm.x)].name, f'p={before[id(norm.x)].module.p:g} before the norm {norm.name}', 'dropout after the norm')
@@ -462,7 +537,30 @@ def unregistered(e: Evidence) -> Iterator[Finding]:
                 attribute=attribute, kind=kind)
             return
 
+def _others(e: Evidence, loss: Tensor) -> list[nn.Parameter]:
+    "Return the parameters in the graph of a loss that belong neither to the model nor to the optimizer"
+    own = {id(p) for p in e.learn.model.parameters()}
+    own |= {id(p) for group in getattr(e.learn.opt, 'param_groups', ()) for p in group['params']}
+    found, seen, todo = [], set(), [loss.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen: continue
+        seen.add(node)
+        held = getattr(node, 'variable', None)
+        if isinstance(held, nn.Parameter) and id(held) not in own: found.append(held)
+        todo += [before for before, _ in node.next_functions]
+    return found
+
+def made_in_forward(e: Evidence) -> Iterator[Finding]:
+    "O1: a layer that is created in each call of `forward`"
+    if e.failed or e.loss is None or e.learn.train_step.own_update or not (first := _others(e, e.loss)): return
+    try: loss = compute_loss(e.learn, e.batch)
+    except Exception: return              # the step needs something of training
+    known = {id(p) for p in first}
+    if loss is not None and (new := [p for p in _others(e, loss) if id(p) not in known]): yield finding('O1.forward',
+        'the loss', f'{len(new)} parameters that are new in each pass, and in no optimizer', 'parameters of the model')
+
 # %% ../../nbs/insight/model_faults.ipynb #da102688
 MODEL_CHECKS = (norm_statistics, ignores_input, mixes_items, output_activation, bounded, width, no_gradient, untrained, zero_gradient, sigmoids, shared_layers,
-                vanishing, equal_rows, dead_units, saturated, hidden_softmax, init_scale, linear_linear, dropout,
-                time_leak, capacity, small_images, unregistered)
+                vanishing, equal_rows, dead_units, saturated, hidden_softmax, init_scale, linear_linear, only_linear, dropout,
+                time_leak, capacity, small_images, unregistered, made_in_forward)

@@ -22,8 +22,9 @@ from torch import nn
 from ..basics.loaders import n_batches as n_batches_of
 from ..basics.nested import to_device
 from ..callbacks.averaging import EMA
+from ..callbacks.gradients import GradientAccumulation
 from ..callbacks.schedulers import TorchScheduler
-from ..callbacks.trackers import Tracker, as_comparison, direction
+from ..callbacks.trackers import ReduceLROnPlateau, Tracker, as_comparison, direction
 from ..basics.losses import LossCalls, torch_loss
 from ..basics.metric_functions import AllPairs, is_column_and_row, view_for_metric
 from ..basics.text import named_direction, plural, silenced
@@ -101,6 +102,8 @@ def wrong_loss(e: Evidence) -> Iterator[Finding]:
         'the targets', f'{digits(y.min())} to {digits(y.max())}', '0 to 1', loss=call.name)
     elif call.name == 'binary_cross_entropy' and (p.min() < 0 or p.max() > 1): yield finding('L5.predictions',
         'the prediction', f'{digits(p.min())} to {digits(p.max())}', '0 to 1')
+    elif call.name == 'binary_cross_entropy' and last_operation(e.pred) == 'Softmax' and p.ndim == 2 and y.shape == p.shape and ((y.sum(1) - 1).abs() > 0.01).float().mean() > 0.2: yield finding('L2.labels',
+        'the prediction', f'rows of probabilities that sum to 1, and targets that sum to {digits(y.sum(1).mean())}', 'a probability of each label')
     elif call.name == 'cross_entropy' and e.kind == 'classes' and (several := _labels_of_items(e)) > 0.1: yield finding('L5.several',
         'the targets', f'{percent(several)} of the items have several labels', 'one')
     elif call.name == 'poisson_nll_loss' and not call.options.get('log_input') and last_operation(e.pred) in ('Addmm', 'Mm', 'Add'): yield finding('L5.rates',
@@ -306,8 +309,9 @@ def batch_size(e: Evidence) -> Iterator[Finding]:
     "O8: batches that are a large part of the data"
     dl = e.learn.dls.train
     n, bs = len(dl.dataset) if e.numbers else 0, getattr(dl, 'batch_size', None)
-    if n > 1 and bs and math.ceil(n/bs) < 4: yield finding('O8',
-        'the training loader', f'{plural(math.ceil(n/bs), "update")} in an epoch', 'four or more', bs=min(bs, n), n=n, smaller=max(1, n//20),
+    summed = max((cb.n_acc for cb in e.learn.cbs if isinstance(cb, GradientAccumulation)), default=0)
+    if n > 1 and bs and math.ceil(n/(bs := max(bs, summed))) < 4: yield finding('O8.summed' if bs == summed else 'O8',
+        'GradientAccumulation' if bs == summed else 'the training loader', f'{plural(math.ceil(n/bs), "update")} in an epoch', 'four or more', bs=min(bs, n), n=n, smaller=max(1, n//20),
         level='warning' if n >= 64 and n/bs <= 2 and not isinstance(e.learn.opt, torch.optim.LBFGS) else 'note')
 
 def half_precision(e: Evidence) -> Iterator[Finding]:
@@ -399,11 +403,11 @@ def schedule(e: Evidence) -> Iterator[Finding]:
 
 # %% ../../nbs/insight/plan_faults.ipynb #7d9dc6e4
 def tracked(e: Evidence) -> Iterator[Finding]:
-    "A9, O7: a tracker prefers the worse results, or asks for a step that the loss cannot make"
+    "A9, O6, O7: a tracker prefers the worse results, or asks for a step that the loss cannot make"
     for cb in e.learn.cbs:
         if not isinstance(cb, Tracker): continue
         who, wanted, sign = type(cb).__name__, named_direction(cb.monitor), direction(as_comparison(cb.comp, cb.monitor))
-        if wanted*sign < 0: yield finding('A9.direction',
+        if wanted*sign < 0: yield finding('O6.direction' if isinstance(cb, ReduceLROnPlateau) else 'A9.direction',
             who, f'the {"highest" if sign > 0 else "lowest"} {cb.monitor} counts as the best', f'the {"lowest" if sign > 0 else "highest"}', comp='min' if sign > 0 else 'max')
         elif cb.monitor in ('valid_loss', 'train_loss') and sign < 0 and e.loss is not None and cb.min_delta > 0.3*e.loss.item() > 0: yield finding('O7.delta',
             who, f'min_delta={cb.min_delta:g}, and the first loss is {digits(e.loss)}', 'a small part of the loss')

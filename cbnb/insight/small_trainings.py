@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['UPDATES', 'MOST', 'RATE', 'train_on', 'n_updates', 'can_train', 'overfit', 'wanted_loss', 'carries_over', 'follows',
-           'rate', 'shuffled_labels']
+           'rate', 'try_rates', 'shuffled_labels']
 
 # %% ../../nbs/insight/small_trainings.ipynb #1b050d0a
 import math
@@ -26,7 +26,7 @@ from ..basics.text import plural
 from ..callbacks.gradients import GradientClip
 from ..callbacks.schedulers import TorchScheduler
 from .data_faults import column_scales, input_scale, _is_random, digits, listed, percent, target_scale
-from .evidence import Evidence, compute_loss, leaves, note_metrics, read_items, rows, sample, without_dropout
+from .evidence import Evidence, compute_loss, leaves, note_metrics, probe, read_items, rows, sample, without_dropout
 from .findings import Finding
 from .model_faults import is_new
 from .plan_faults import planned_rates
@@ -440,7 +440,7 @@ def rate(e: Evidence) -> Iterator[Finding]:
     if not found and saved is not None and (scaled := _standardized(e, batches)):
         restart()
         learn.opt.load_state_dict(saved)
-        yield from _judge_scaled(own, _try_rate(learn, scaled, n_all), any(column_scales(e)))
+        yield from _judge_scaled(own, _try_rate(learn, scaled, n_all), not any(input_scale(e)))
     planned_moves = (e.n_epoch or 30)*(n_batches_of(learn.dls.train) or 1000)/len(own.losses)
     low = new and bool(own.all) and median(own.all) < min(0.1, 0.5/max(planned_moves, 1))
     if found or saved is None or not (low or _may_be_high(own)) or any(target_scale(e)): return       # large targets need a longer training
@@ -488,11 +488,40 @@ def _judge_higher(own: _Trial, higher: _Trial, where: str) -> Iterator[Finding]:
 
 
 # %% ../../nbs/insight/small_trainings.ipynb #e16ddf78
+def try_rates(
+    learn: Learner,     # after a fit; call this function in `without_trace(learn)`
+    rate: float,        # of the last group of its optimizer
+) -> list[_Trial] | None:    # at this rate, at a tenth and at ten times of it; None: there are too few items, or the updates take too long
+    "Train from the current weights with the optimizer of the learner"
+    batch, numbers = sample(learn.dls.train)
+    n, bs = len(numbers or ()), min(64, getattr(learn.dls.train, 'batch_size', None) or 64)
+    k = min(8, n//bs)
+    if k < 4 or bs < 4: return None
+    drawn = to_device(batch, learn.dls.device)
+    batches = [rows(drawn, slice(i, i + bs), n) for i in range(0, k*bs, bs)]
+    if n_updates(probe(learn, batches[0]), bs, 32) < 32: return None
+    restart, saved, found = _restarting(learn), deepcopy(learn.opt.state_dict()), []
+    times = rate/learn.opt.param_groups[-1]['lr']
+    for factor in (1., 0.1, 10.):
+        restart()
+        learn.opt.load_state_dict(saved)
+        for group in learn.opt.param_groups: group['lr'] = group['lr']*times*factor
+        found.append(_try_rate(learn, batches, 32))
+    return found
+
+def _is_uneven(x: Tensor) -> bool:
+    "Return whether columns of measured numbers differ by a factor of 30, or one is far from 0 beside its spread"
+    if x.ndim != 2 or x.shape[1] > 200 or (x == x.round()).all(0).any(): return False         # whole numbers may be categories
+    columns = x[:, [i for i, column in enumerate(x.T) if len(column.unique()) > 0.2*len(x)]]
+    if columns.shape[1] < 2: return False
+    mean, std = columns.mean(0), columns.std(0)
+    return bool(std.max() > 30*std.min() or (mean.abs()/std).max() > 5)
+
 def _standardized(e: Evidence, batches: list[Any]) -> list[Any]:
     "Return the batches with standardized columns. Nothing if their sizes are as usual, or if the inputs are no single tensor of floats"
-    if not any(column_scales(e)) and not any(input_scale(e)): return []
     x = [t for _, t in leaves(e.items[0])]
     if len(x) != 1 or not x[0].is_floating_point() or x[0].ndim < 2: return []
+    if not any(column_scales(e)) and not any(input_scale(e)) and not _is_uneven(x[0]): return []
     dims = (0,) if x[0].ndim == 2 else tuple(range(x[0].ndim))
     mean, std = (part.to(e.learn.dls.device) for part in (x[0].mean(dims, keepdim=True), x[0].std(dims, keepdim=True)))
     def scaled(batch: Any) -> Any:

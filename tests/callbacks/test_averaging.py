@@ -234,7 +234,7 @@ def test_settings():
     for decay in (1, -0.1, float("nan")):
         with pytest.raises(ValueError, match="decay"):
             EMA(decay)
-    with pytest.raises(ValueError, match="two EMA"):
+    with pytest.raises(ValueError, match="2 EMA callbacks"):
         line_learner(cbs=[EMA(0.5), EMA(0.6)]).fit(1)
     with pytest.raises(ValueError, match="lazy"):
         Averaged([nn.LazyLinear(2)])

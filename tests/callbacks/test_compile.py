@@ -538,12 +538,12 @@ def test_fullgraph_is_an_error():
 
 @pytest.mark.parametrize("wrap", [lambda net: torch.compile(net, backend="eager"), nn.DataParallel], ids=["compiled", "data_parallel"])
 def test_models_that_are_refused(wrap):
-    with pytest.raises(ValueError, match="compiled already|DataParallel"):
+    with pytest.raises(ValueError, match="already compiled|DataParallel"):
         fitted(wrap(Net()), [quick()])
 
 
 def test_cuda_graphs_are_refused_on_the_cpu():
-    with pytest.raises(ValueError, match="batches are on the cpu"):
+    with pytest.raises(ValueError, match="batches are on the CPU"):
         fitted(cbs=[Compile(graphs=True)])
     with pytest.raises(ValueError, match="but you passed backend='eager'"):
         Compile(backend="eager", graphs=True)

@@ -112,7 +112,7 @@ def test_errors_say_what_to_log():
     for value in (torch.ones(2), "high", None, [1]):
         with pytest.raises(TypeError, match="learn.log\\(v=...\\) needs one number"):
             line_learner(cbs=cbnb.Callback(after_batch=lambda cb, value=value: cb.learn.log(v=value))).fit(1)
-    with pytest.raises(TypeError, match="each number needs a name"):
+    with pytest.raises(TypeError, match="learn.log got an int without a name"):
         line_learner(cbs=cbnb.Callback(after_batch=lambda cb: cb.learn.log(3))).fit(1)
     with pytest.raises(RuntimeError, match="no Recorder"):
         line_learner(cbs=LogNorm).remove_cb(cbnb.Recorder).fit(1)

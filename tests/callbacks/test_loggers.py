@@ -687,7 +687,7 @@ def test_nothing_is_written_to_the_current_folder(tmp_path):
     "kind, name", [(JSONLLogger, "fname"), (TensorBoardLogger, "folder"), (MLflowLogger, "experiment"), (WandbLogger, "project")]
 )
 def test_a_number_is_no_name(kind, name):
-    with pytest.raises(TypeError, match=rf"^{name}=1 should be a string\. To log every batch, pass every=1$"):
+    with pytest.raises(TypeError, match=rf"^{name}=1 should be a string\. To set the interval of logged batches, pass every=1$"):
         kind(1)
 
 

@@ -455,7 +455,7 @@ def test_several_outputs_and_maps_fall_back_to_words():
     learn = Learner(DataLoaders([(x, x)], [(x, x)], device="cpu"), Pair(), lambda pred, y: pred[0].sum(), default_cbs=False)
     found = learn.interpret()
     assert found.task == "other" and found.found.card(0).predicted.startswith("[") and len(found.losses) == 8
-    with pytest.raises(ValueError, match="has outputs of a form of its own"):
+    with pytest.raises(ValueError, match="this interpretation has task='other'"):
         found.confusion_matrix()
     assert found.page(live=True) and repr(found)
     y = torch.randint(2, (8,))
@@ -503,7 +503,11 @@ def test_names_are_found_where_libraries_keep_them():
 
 def test_a_wrong_number_of_names_is_an_error():
     learn = classifier()
-    for names in (["a", "b"], {0: "a", 1: "b"}, list("abcd")):
+    with pytest.raises(ValueError, match="classes has no name for class 2: pass a dict with the keys 0 to 2"):
+        learn.interpret(classes={0: "a", 1: "b"})
+    with pytest.raises(TypeError, match="classes='cats' should be a list of names"):
+        learn.interpret(classes="cats")
+    for names in (["a", "b"], list("abcd")):
         with pytest.raises(ValueError, match=f"classes has {len(names)} names, but the model has 3 outputs"):
             learn.interpret(classes=names)
         with pytest.raises(ValueError, match="one name for each"):
@@ -623,7 +627,7 @@ def test_a_loss_that_cannot_be_taken_apart_leaves_a_note():
     for loss in (of_pairs, lambda pred, y, reduction="mean": of_pairs(pred, y)):
         interp = classifier(loss=loss).interpret()
         assert interp.losses is None and "loss for each item" in interp.found.note
-        with pytest.raises(ValueError, match="there is no loss for each item"):
+        with pytest.raises(ValueError, match="there are no losses to sort: .*loss for each item"):
             interp.plot_top_losses()
         assert "no losses" in repr(interp) and "No losses" in interp.page()
         assert page_data(interp.page(live=True))["items"][0]["l"] is None
@@ -884,7 +888,10 @@ def test_positions_are_counted_in_the_confusion_matrix_without_padding(loss, las
     assert {(a, p): n for a, p, n in confused} == pairs and [n for *_, n in confused] == sorted(pairs.values(), reverse=True)
     assert f"5 classes, {theirs.trace()} of 24 positions right" in repr(found)
     assert found.plot_confusion_matrix(return_fig=True) is not None
-    with pytest.raises(ValueError, match="calibration is for models that predict classes"):
+    with pytest.raises(
+        ValueError,
+        match="calibration is for models that predict one class for each item, but this model predicts a class for each position",
+    ):
         found.calibration()
 
 
@@ -902,7 +909,7 @@ def test_labels_that_are_no_class_are_not_counted():
 def test_maps_of_values_have_no_confusion_matrix():
     x = torch.rand(4, 1, 6, 6)
     learn = Learner(DataLoaders([(x, x)], [(x, x)], device="cpu"), nn.Identity(), nn.MSELoss(), default_cbs=False)
-    with pytest.raises(ValueError, match="but this model predicts maps without classes"):
+    with pytest.raises(ValueError, match="but this model predicts maps of values"):
         learn.interpret().confusion_matrix()
     assert repr(learn.interpret())
 

@@ -78,7 +78,9 @@ def test_a_name_that_does_not_say_which_way_is_better_is_noted_once(use, tmp_pat
     """Higher values counted as better, and nothing said so. One function decides it for all of these."""
     name = f"mystery{use.lower()}"
     learn = forced_learner([3, 2], metrics=lambda_named(name), path=tmp_path)
-    with pytest.warns(UserWarning, match=f"'{name}' does not say .* higher values count as better. Pass comp='min' or comp='max'") as seen:
+    with pytest.warns(
+        UserWarning, match=f"'{name}' does not say .* higher values count as better. If lower is better, call LOWER.add"
+    ) as seen:
         for _ in range(2):
             if use == "Checkpoint":
                 fit(learn.add_cb(cb := cbnb.Checkpoint(monitor=name)))
@@ -259,7 +261,7 @@ def names_of(ax) -> list[str]:
 
 def test_plot():
     stop, learn = cbnb.EarlyStopping(patience=2), forced_learner()
-    with pytest.raises(ValueError, match="fit first"):
+    with pytest.raises(ValueError, match="first run a fit"):
         stop.plot()
     fit(learn, cbs=stop)
     (ax,) = stop.plot(return_fig=True).axes

@@ -1266,7 +1266,7 @@ def test_a_fit_goes_on_with_a_history_from_a_file():
 
 @pytest.mark.parametrize("source", ["{}", '{"epochs": []}'])
 def test_a_file_of_something_else_is_no_history(source, tmp_path):
-    with pytest.raises(ValueError, match="pass a text that History.to_json returned"):
+    with pytest.raises(ValueError, match="is not a saved History, because it has no .runs.: pass a file that History.to_json wrote"):
         cbnb.History.from_json(source)
     with pytest.raises(FileNotFoundError):
         cbnb.History.from_json(tmp_path / "none.json")

@@ -1014,7 +1014,7 @@ def test_epochs_are_saved_as_often_as_asked(tmp_path):
     for wrong in (0, -1, 1.5):
         with pytest.raises((ValueError, TypeError), match="every_epoch"):
             cbnb.SaveModel(every_epoch=wrong)
-    with pytest.raises(ValueError, match="saves the last epoch, too"):
+    with pytest.raises(ValueError, match="saves the weights of several epochs"):
         cbnb.SaveModel(every_epoch=2, at_end=True)
 
 

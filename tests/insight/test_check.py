@@ -413,7 +413,7 @@ def test_a_fault_is_found(code):
 @pytest.mark.parametrize("code, i", HEALTHY)
 def test_its_healthy_neighbor_is_not(code, i):
     random_images = code in ("D6", "M20", "D19")  # with labels that do not follow from them
-    found = PREPARED[code][1][i]().check(skip="T3" if random_images else ())
+    found = PREPARED[code][1][i]().check(skip=("T3", "M11") if random_images else ())
     assert code not in found.codes and found.ok and not found.skipped, found
 
 

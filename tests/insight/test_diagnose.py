@@ -289,6 +289,34 @@ def test_fewer_outputs_than_classes():
     assert not learn.diagnose().skipped and learn.interpret().found.task == "other"
     late = y[200:].sort().indices + 200
     learn.dls = DataLoaders(learn.dls.train, DataLoader(TensorDataset(x[late], y[late]), 20), device="cpu")
-    with pytest.raises(ValueError, match="go up to 3, but the model has 3 outputs.*task='other'"):
+    with pytest.raises(ValueError, match="go up to 3, but the model predicts only the classes 0 to 2.*task='other'"):
         learn.interpret()
     assert learn.diagnose().skipped and len(learn.interpret(task="other")) == 100
+
+
+def far_apart():
+    """Two classes that two of ten columns tell apart, 600 training items."""
+    torch.manual_seed(0)
+    x = torch.randn(1000, 10)
+    return loaders(x, (x[:, 0] * x[:, 1] > 0).long(), 600, bs=30)
+
+
+def fitted(lr, n=6, **kwargs):
+    learn = learner(far_apart(), lr=lr, **kwargs)
+    learn.fit(n)
+    return learn, {f.code: f.level for f in learn.diagnose()}
+
+
+def test_a_rate_that_is_too_high_or_too_low_at_the_end():
+    learn, found = fitted(0.5, 4)
+    before = [p.clone() for p in learn.model.parameters()]
+    assert found["O3"] == "warning"
+    learn.diagnose()
+    assert all(torch.equal(a, b) for a, b in zip(before, learn.model.parameters()))
+    assert fitted(0.001)[1]["O3"] == "warning"
+    assert "O3" not in fitted(0.01)[1]
+
+
+def test_a_fit_that_is_too_short_is_a_warning_if_much_is_left():
+    assert fitted(0.01, 3)[1]["A3"] == "warning"
+    assert fitted(0.01, 6)[1]["A3"] == "note"

@@ -93,6 +93,14 @@ class Mode(Own):
         self.learn.model.train()
 
 
+class Evaluates(Own):
+    def before_batch(self):
+        self.learn.model.train()
+
+    def after_batch(self):
+        self.learn.model.eval()  # and computes something there
+
+
 class GoesBack(Own):
     def __init__(self, to):
         self.to = to
@@ -137,6 +145,7 @@ HEALTHY = {
     "epochs that are short on purpose": dict(cbs=ShortEpoch(0.3)),
     "an optimizer made once more": dict(cbs=Anew(50)),
     "weights of an earlier epoch": dict(cbs=GoesBack(1)),
+    "a model that is evaluated after each batch": dict(cbs=Evaluates(), model=dropping()),
     "modes without effect": dict(cbs=Mode(), model=dropping(0.0)),
 }
 

@@ -196,7 +196,7 @@ def test_rates_per_group(start, end):
         (dict(start_lr="small"), "start_lr='small' is not a number"),
         (dict(num_it=1), "num_it=1"),
         (dict(num_it="many"), "num_it='many'"),
-        (dict(suggest_funcs="vally"), "no rule 'vally'; the rules are valley"),
+        (dict(suggest_funcs="vally"), "no rule 'vally': did you mean 'valley'"),
         (dict(suggest_funcs="vally"), "did you mean 'valley'"),
         (dict(start_lr=[1e-6, 1e-5]), "start_lr has 2 values.*1 parameter group"),
     ],
@@ -992,9 +992,7 @@ def test_choose_takes_a_rate_or_the_name_of_a_rule():
     assert found.lr == 0.5
     found.choose("fixed")
     assert found.lr == 0.02
-    with pytest.raises(
-        ValueError, match="the rule 'valley' suggested no learning rate: choose one of 'balanced', 'fixed', or pass a number"
-    ):
+    with pytest.raises(ValueError, match="the rule 'valley' suggested no learning rate: choose one of 'fixed', or pass a number"):
         found.choose("valley")
     with pytest.raises(TypeError, match="lr=None is not a number"):
         found.choose(None)

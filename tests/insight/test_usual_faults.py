@@ -1,0 +1,243 @@
+"""Faults that are frequent in practice, each beside its nearest healthy neighbor."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import cbnb
+from cbnb import Callback, GradientAccumulation, ReduceLROnPlateau
+from cbnb.callbacks.interpret import Predictions
+from cbnb.history import Run
+from cbnb.insight.fit_faults import growing_rate
+from cbnb.insight.prediction_faults import mixed_pair, renumbered
+from test_check import BINARY, CLASSES, HELD_OUT, NUMBERS, X, learner, mlp, regression
+
+IMAGES = torch.randn(300, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+WIDE = torch.randn(300, 40, generator=torch.Generator().manual_seed(0))
+PIXELS = (IMAGES[:, 0] > 0).long()
+MANY = torch.randint(0, 6, (300,), generator=torch.Generator().manual_seed(0))
+
+
+class Then(nn.Module):
+    def __init__(self, net, f):
+        super().__init__()
+        self.net, self.f = net, f
+
+    def forward(self, x):
+        return self.f(self.net(x))
+
+
+class Fresh(nn.Module):
+    def __init__(self, made):
+        super().__init__()
+        self.first, self.last, self.made = nn.Linear(6, 16), nn.Linear(16, 3), made
+
+    def forward(self, x):
+        x = self.first(x).relu()
+        return self.last((nn.Linear(16, 16) if self.made else self.first.weight.new_ones(16).mul)(x))
+
+
+class Carries(nn.Module):
+    def __init__(self, state):
+        super().__init__()
+        torch.manual_seed(0)
+        self.rnn, self.out, self.keep, self.state = nn.LSTM(1, 8, batch_first=True), nn.Linear(8, 3), state, None
+
+    def forward(self, x):
+        fits = self.keep and self.state is not None and self.state[0].shape[1] == len(x)
+        out, state = self.rnn(x[..., None], self.state if fits else None)
+        self.state = tuple(s.detach() for s in state)
+        return self.out(out[:, -1])
+
+
+class Flips(TensorDataset):
+    def __init__(self, both):
+        super().__init__(IMAGES, PIXELS)
+        self.both = both
+
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        flip = torch.rand(()) < 0.5
+        return (x.flip(-1) if flip else x), (y.flip(-1) if flip and self.both else y)
+
+
+def flipping(both):
+    learn = learner(IMAGES, PIXELS, nn.Conv2d(1, 2, 3, padding=1))
+    learn.dls = cbnb.DataLoaders(DataLoader(Flips(both), 32, shuffle=True), device="cpu")
+    return learn
+
+
+def dropping(always):
+    drop = (lambda x: F.dropout(x, 0.3)) if always else nn.Dropout(0.3)
+    return learner(model=nn.Sequential(nn.Linear(6, 32), nn.ReLU(), Then(nn.Identity(), drop), nn.Linear(32, 3)))
+
+
+def convolutions(pool):
+    net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), Then(nn.Identity(), pool), nn.Conv2d(8, 2, 3, padding=1))
+    return learner(IMAGES, PIXELS, net)
+
+
+def waist(n):
+    return learner(
+        WIDE, MANY, nn.Sequential(nn.Linear(40, 32), nn.ReLU(), nn.Linear(32, n), nn.ReLU(), nn.Linear(n, 32), nn.ReLU(), nn.Linear(32, 6))
+    )
+
+
+class Gated(nn.Module):
+    """A narrow layer beside a wide path, as in squeeze and excitation."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.gate, self.last = (
+            nn.Linear(40, 32),
+            nn.Sequential(nn.Linear(32, 2), nn.ReLU(), nn.Linear(2, 32), nn.Sigmoid()),
+            nn.Linear(32, 6),
+        )
+
+    def forward(self, x):
+        x = self.first(x).relu()
+        return self.last(x * self.gate(x))
+
+
+def with_callbacks(*cbs, **more):
+    learn = learner(**more)
+    for cb in cbs:
+        learn.add_cb(cb)
+    return learn
+
+
+def softmax_of_labels(act):
+    y = torch.cat([BINARY, 1 - BINARY, (X[:, 2:3] > 0).float()], 1)
+    return learner(y=y, model=Then(mlp(3), act), loss=nn.BCELoss())
+
+
+def of_one_site(one):
+    kept = X[:, 2] < 0 if one else X[:, 2] > -9
+    return learner(X[kept], CLASSES[kept], valid=HELD_OUT)
+
+
+CASES = {
+    "a layer made in forward": ("O1", lambda: learner(model=Fresh(True)), lambda: learner(model=Fresh(False))),
+    "a state of other items": ("M2", lambda: learner(model=Carries(True)), lambda: learner(model=Carries(False))),
+    "inputs that are flipped without their targets": ("D17", lambda: flipping(False), lambda: flipping(True)),
+    "dropout in evaluation": ("M14", lambda: dropping(True), lambda: dropping(False)),
+    "pooled too early": (
+        "M20",
+        lambda: convolutions(lambda x: x.mean((2, 3), keepdim=True).expand_as(x)),
+        lambda: convolutions(lambda x: x),
+    ),
+    "a waist": ("M19", lambda: waist(2), lambda: waist(16)),
+    "a narrow gate": ("M19", lambda: waist(1), lambda: learner(WIDE, MANY, Gated())),
+    "channels of signals": (
+        "D6",
+        lambda: learner(IMAGES[:, 0, :, :3], CLASSES, nn.Sequential(nn.Conv1d(3, 4, 3), nn.Flatten(), nn.Linear(24, 3))),
+        lambda: learner(IMAGES[:, 0, :3], CLASSES, nn.Sequential(nn.Conv1d(3, 4, 3), nn.Flatten(), nn.Linear(24, 3))),
+    ),
+    "gradients of an epoch": ("O8", lambda: with_callbacks(GradientAccumulation(4096)), lambda: with_callbacks(GradientAccumulation(64))),
+    "a plateau of a growing accuracy": (
+        "O6",
+        lambda: with_callbacks(ReduceLROnPlateau("accuracy", comp="min")),
+        lambda: with_callbacks(ReduceLROnPlateau("accuracy")),
+    ),
+    "a softmax of labels": ("L2", lambda: softmax_of_labels(lambda o: o.softmax(1)), lambda: softmax_of_labels(torch.sigmoid)),
+    "no activation": (
+        "M11",
+        lambda: learner(IMAGES, CLASSES, nn.Sequential(nn.Conv2d(1, 8, 3), nn.Flatten(), nn.Linear(288, 3))),
+        lambda: learner(IMAGES, CLASSES, nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))),
+    ),
+    "weights of one class": (
+        "D9",
+        lambda: learner(loss=nn.CrossEntropyLoss(weight=torch.tensor([40.0, 1.0, 1.0]))),
+        lambda: learner(loss=nn.CrossEntropyLoss(weight=torch.tensor([3.0, 1.0, 1.0]))),
+    ),
+    "values beyond those of training": ("D15", lambda: of_one_site(True), lambda: of_one_site(False)),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_and_its_healthy_neighbor(name):
+    code, faulty, healthy = CASES[name]
+    found, other = faulty().check(), healthy().check()
+    assert code in [f.code for f in found if f.level != "note"] and not found.skipped, found
+    assert code not in [f.code for f in other if f.level != "note"] and not other.skipped, other
+
+
+def predicted(said, y, n):
+    p = F.one_hot(said, n).float() * 0.9 + 0.1 / n
+    return Predictions("classes", p / p.sum(1, keepdim=True), y, None, "", None, [str(i) for i in range(n)])
+
+
+def test_classes_in_another_order():
+    y = torch.arange(200) % 4
+    (found,) = renumbered(predicted((y + 1) % 4, y, 4))
+    assert found.code == "D15" and found.measured.startswith("0% right, and 100%")
+    assert not list(renumbered(predicted(y, y, 4)))
+    assert not list(renumbered(predicted(torch.zeros_like(y), y, 4)))  # a guess
+
+
+def test_two_classes_that_are_mixed_up():
+    y = torch.arange(240) % 4
+    mixed = torch.where(y < 2, torch.arange(240) // 4 % 2, y)
+    (found,) = mixed_pair(predicted(mixed, y, 4))
+    assert (found.code, found.where) == ("A7", "classes 0 and 1")
+    assert not list(mixed_pair(predicted(y, y, 4)))
+    assert not list(mixed_pair(predicted(torch.arange(240) // 4 % 4, y, 4)))  # nothing is told apart
+
+
+def with_rates(rates):
+    run = Run(0, ["epoch"], 1)
+    run.hypers["lr"] = rates
+    for _ in rates:
+        run.series.append(1.0)
+    return run
+
+
+def test_a_rate_that_grows_to_the_end():
+    assert [f.code for f in growing_rate(with_rates([0.01 * 1.05**i for i in range(100)]))] == ["O6"]
+    one_cycle = [*(0.001 * 1.1**i for i in range(30)), *(0.02 * 0.95**i for i in range(70))]
+    assert not list(growing_rate(with_rates(one_cycle))) and not list(growing_rate(with_rates([0.1] * 100)))
+
+
+class FreezesLater(Callback):
+    def __init__(self, turns):
+        self.turns = turns
+
+    def before_epoch(self):
+        if self.epoch:
+            self.learn.model[0].requires_grad_(self.turns and self.epoch % 2 == 0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_layers_frozen_in_the_fit():
+    codes = []
+    for turns in (False, True):
+        learn = learner()
+        learn.add_cb(FreezesLater(turns))
+        with learn.no_bar(), learn.no_logging():
+            learn.fit(4)
+        codes.append(learn.findings.codes)
+    assert codes == [["R7"], []]
+
+
+class Ends(Callback):
+    run_valid = False
+
+    def after_batch(self):
+        if self.iter == 2:
+            raise cbnb.CancelTrainException
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_break_in_the_only_epoch():
+    learn = learner(valid=(X, CLASSES))
+    learn.add_cb(Ends())
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1)
+    assert "O7" in learn.findings.codes
+
+
+def test_the_neighbors_of_a_regression_are_quiet():
+    assert regression(NUMBERS).check().ok
