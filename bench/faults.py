@@ -15,7 +15,7 @@
 
 faults/fault_tasks.py has the healthy trainings, faults/mutators.py the faults, and faults/ports.py small programs with documented faults.
 faults/second_mutators.py and faults/second_ports.py are those of another author: one half was seen, and the other half judges: keep it unseen.
-faults/third_mutators.py to faults/sixth_mutators.py are later sets: bench/README.md says what their authors knew.
+faults/third_mutators.py to faults/seventh_mutators.py are later sets: bench/README.md says what their authors knew.
 A pair of task and fault counts only if the fault harms (faults/harm.py, faults/verified.json). The set was written by somebody who had not
 seen the checks, only the table of codes in their specification, and it was stored before the first time that `learn.check()` saw it.
 
@@ -56,6 +56,7 @@ from second_mutators import MUTATORS as SECOND
 from second_mutators import STORED as SECOND_STORED
 from second_mutators import numbers
 from second_ports import PORTS as SECOND_PORTS
+from seventh_mutators import MUTATORS as SEVENTH
 from sixth_mutators import MUTATORS as SIXTH
 from third_mutators import MUTATORS as THIRD
 from torch import Tensor, nn
@@ -142,7 +143,7 @@ def second_programs(only: str, later: bool) -> Iterable[Row]:
             yield judge("fault", task, name, [*codes, *numbers(codes)], lambda task=task, name=name: faulty(task, name, SECOND), later)
 
 
-MORE_SETS = {"third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
+MORE_SETS = {"third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH}
 
 
 def programs_of_set(name: str, args: argparse.Namespace) -> Iterable[Row]:
