@@ -398,7 +398,7 @@ def test_save_model_every_n_steps(tmp_path):
     assert sorted(path.name for path in (tmp_path / "models").iterdir()) == ["model_step_16.pth", "model_step_8.pth"]
     learn.load("model_step_16")
     assert torch.equal(weights(learn.model), weights(by_hand(16)))
-    with pytest.raises(ValueError, match="leave out every_epoch"):
+    with pytest.raises(ValueError, match="already says when to save: leave out"):
         cbnb.SaveModel(every="8 steps", at_end=True)
 
 

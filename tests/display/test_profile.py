@@ -634,7 +634,7 @@ def test_only_between_runs_and_once():
 
     learn.fit(1, cbs=cbnb.Callback(before_train=inside))
     assert len(found) == 2
-    with learn.profiling(), pytest.raises(RuntimeError, match="profiled already"):
+    with learn.profiling(), pytest.raises(RuntimeError, match="already being profiled"):
         learn.profile()
     assert type(learn) is Learner
 
@@ -832,7 +832,7 @@ def test_text_html_and_data():
     assert lines[0] == "3 s, 10 training batches" and lines[2].split() == ["<img>.after_fit", "2", "s", "66.7%", "1"]
     assert p.to_dict()["rows"][1]["per_batch"] == 0.1
     assert pickle.loads(pickle.dumps(p)) == p
-    with pytest.raises(KeyError, match="the parts are <img>.after_fit, forward"):
+    with pytest.raises(KeyError, match="the parts are '<img>.after_fit', 'forward'"):
         p["nothing"]
 
 
