@@ -265,10 +265,15 @@ def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: 
         valid_every: validate after every n-th epoch, after the listed epochs, or such as '500 steps'
         resume: True: continue from the newest checkpoint; or the path of a checkpoint
         keep_best: end with the weights of the best epoch. True: the lowest validation loss; 'accuracy'; ('score', 'max')
+    Raises:
+        ValueError: start_epoch={start_epoch} should be at most n_epoch={length.n}, which counts the epochs before
+            start_epoch, too
     """
     __tracebackhide__ = True
     length = as_duration(n_epoch, 'n_epoch')
     start_epoch = _checked_start(start_epoch, length)
+    if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(
+        f'start_epoch={start_epoch} should be at most n_epoch={length.n}, which counts the epochs before start_epoch, too')
     every = as_valid_every(valid_every)
     if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
     if keep_best: cbs = self.keeping_best(keep_best, cbs)      # see callbacks/trackers
@@ -363,6 +368,4 @@ def _checked_start(start_epoch: Any, length: Duration) -> int:
     first: int = as_count(start_epoch, 'start_epoch', 0)
     if length.unit != 'epoch' and first: raise ValueError(
         f'start_epoch={first} counts epochs, but this fit has {length}: leave start_epoch out, and pass resume=True to continue from a checkpoint')
-    if length.unit == 'epoch' and first > length.n: raise ValueError(
-        f'start_epoch={first} should be at most n_epoch={length.n}, which counts the epochs before start_epoch, too')
     return first
