@@ -208,7 +208,7 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
         if run in (-1, len(runs) - 1): found += evaluation_gap(runs[run], self)
         else: learned = None
     with interrupts_act():
-        if run in (-1, len(runs) - 1): found += rate_after(runs[run], self)
+        if run in (-1, len(runs) - 1) and 'O3' not in left_out: found += rate_after(runs[run], self)
     from cbnb.insight.fit_faults import rate_out_of_band
     found += rate_out_of_band(runs[:run % len(runs) + 1], getattr(self, 'lr_finder_result', None))
     found = [_check_first(f, learned, last_checks.get(self)) for f in (*in_curves(runs[run], self, learned), *found)]

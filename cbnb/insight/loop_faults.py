@@ -6,7 +6,7 @@
 __all__ = ['LEAST', 'EPOCHS', 'has_modes', 'LoopCounts', 'watch_loop']
 
 # %% ../../nbs/insight/loop_faults.ipynb #8c6bc875
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -147,7 +147,7 @@ def _training(learn: Learner, run: Run, c: LoopCounts, batches: Iterator[Any]) -
     "Count what training batches do"
     __tracebackhide__ = True
     model = learn.model
-    def say(found: Iterator[Finding]) -> None:
+    def say(found: Iterable[Finding]) -> None:
         for f in found: note_finding(run, f, learn.train_iter - 1)
     while True:
         try: batch = [next(batches)]       # a list, so that the batch is freed before the next one is loaded
@@ -173,7 +173,7 @@ def _training(learn: Learner, run: Run, c: LoopCounts, batches: Iterator[Any]) -
         if learn.train_updates != updates: c.n_kept += c.param.grad is not None
         elif c.param.grad is None and learn.loss_grad is not None and c.weight._version == version and _without_gradient(c, learn): c.n_lost += 1
         if raw is not None: say(_mixed(learn, raw))
-        if hook is not None and c.adds_up: say(iter([_of('R4.sums', 'the gradients', 'those of earlier updates are still there', 'zeros after each update')]))
+        if hook is not None and c.adds_up: say([_of('R4.sums', 'the gradients', 'those of earlier updates are still there', 'zeros after each update')])
         if c.total >= c.next:
             say(c.look(model))
             c.next = 2*c.total

@@ -12,21 +12,12 @@ from cbnb.callbacks.interpret import Predictions
 from cbnb.history import Run
 from cbnb.insight.fit_faults import growing_rate
 from cbnb.insight.prediction_faults import mixed_pair, renumbered
-from test_check import BINARY, CLASSES, HELD_OUT, NUMBERS, X, learner, mlp, regression
+from test_check import BINARY, CLASSES, HELD_OUT, NUMBERS, Net, X, learner, mlp, regression
 
 IMAGES = torch.randn(300, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 WIDE = torch.randn(300, 40, generator=torch.Generator().manual_seed(0))
 PIXELS = (IMAGES[:, 0] > 0).long()
 MANY = torch.randint(0, 6, (300,), generator=torch.Generator().manual_seed(0))
-
-
-class Then(nn.Module):
-    def __init__(self, net, f):
-        super().__init__()
-        self.net, self.f = net, f
-
-    def forward(self, x):
-        return self.f(self.net(x))
 
 
 class Fresh(nn.Module):
@@ -71,11 +62,11 @@ def flipping(both):
 
 def dropping(always):
     drop = (lambda x: F.dropout(x, 0.3)) if always else nn.Dropout(0.3)
-    return learner(model=nn.Sequential(nn.Linear(6, 32), nn.ReLU(), Then(nn.Identity(), drop), nn.Linear(32, 3)))
+    return learner(model=nn.Sequential(nn.Linear(6, 32), nn.ReLU(), Net(nn.Identity(), drop), nn.Linear(32, 3)))
 
 
 def convolutions(pool):
-    net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), Then(nn.Identity(), pool), nn.Conv2d(8, 2, 3, padding=1))
+    net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), Net(nn.Identity(), pool), nn.Conv2d(8, 2, 3, padding=1))
     return learner(IMAGES, PIXELS, net)
 
 
@@ -110,7 +101,7 @@ def with_callbacks(*cbs, **more):
 
 def softmax_of_labels(act):
     y = torch.cat([BINARY, 1 - BINARY, (X[:, 2:3] > 0).float()], 1)
-    return learner(y=y, model=Then(mlp(3), act), loss=nn.BCELoss())
+    return learner(y=y, model=Net(mlp(3), act), loss=nn.BCELoss())
 
 
 def of_one_site(one):

@@ -74,4 +74,5 @@ class TestFold1(Fold):
 
 
 class TestFold2(Fold):
+    advised = frozenset(["O3"])
     fold = 2

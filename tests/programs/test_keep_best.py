@@ -40,6 +40,7 @@ def rate(epoch):
 
 
 class KeepsBest(Program):
+    advised = frozenset(["O6"])
     n_epoch = 6
     fails_at = 35
     column, better = "", min

@@ -44,6 +44,8 @@ def hits(pred, y):
 
 
 class TestTwoHeads(Program):
+    advised = frozenset(["O3"])
+
     def by_hand(self):
         (train, valid), model = loaders(), TwoHeads()
         opt = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
