@@ -139,7 +139,7 @@ class Recorder(Callback):
         for name in ('lr', 'mom'): self.track(name)
 
     def before_epoch(self) -> None:
-        if self.learn.purpose == 'fit': self._open_row()
+        if self.learn.purpose == 'fit' and self.row is None: self._open_row()      # `learn.log` may have opened it
 
 # %% ../nbs/08_recorder.ipynb #5cd3c1f2
 @patch
