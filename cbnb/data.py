@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 # %% ../nbs/10_data.ipynb #07ed69df
+from .basics.arguments import hinted
 from .basics.loaders import (
     as_loader, batch_size, check_datasets, counts_of, first_batch, shapes_of, table_of, workers_of)
 from .basics.devices import as_device, process_device
@@ -89,6 +90,7 @@ class DataLoaders:
     valid_names: tuple[str, ...] = ()      # names of the validation sets; empty: only the second loader is validated in a fit
     _shapes = ''                           # description of the first batch that was split
 
+    @hinted
     def __init__(self, train: Any, valid: Any = None, *more: Any, n_inp: int | None = None, targets: str | tuple[str, ...] = (),
             device: torch.device | str | None = None, path: str = '.'):
         named = _named(valid)
