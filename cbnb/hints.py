@@ -309,7 +309,7 @@ def say_instead(
 # %% ../nbs/hints.ipynb #a7fb65af
 _INNER = frozenset('callbacks cbs_changed default_callbacks stopped_where where to_dls_device undo level run_epochs run_batches run_as evaluating '
                    'validate_sets run_validation validate_within in_batch update_weights forget_grads prepare_opt put_opt new_opt split_batch load_batches '
-                   'batches_in before_epochs before_fits around_fits batch_filters error_notes for_now recorded_runs n_trained '
+                   'batches_in on_first_epoch on_fit_call around_fits batch_filters error_notes for_now recorded_runs n_trained '
                    'chooses_eval_step own_hypers called counted updates_per_step remark_on'.split())
 
 @patch
