@@ -132,7 +132,7 @@ class DataLoaders:
         settings: Any = dict(kwargs, num_workers=num_workers, device=device)
         train = make_loader(train_ds, batch_size=bs, shuffle=shuffle and sampler is None, sampler=sampler, drop_last=drop_last, **settings)
         made: list[Any] = [make_loader(ds, batch_size=val_bs or 2*bs, shuffle=False, **settings) for ds in others if ds is not None]
-        if named: made = [dict(zip(named, made)), *made[len(named):]]
+        if named: made = [dict(zip(named, made)), *made[len(named):]]        # the named ones in one dict
         return cls(train, *made, n_inp=n_inp, targets=targets, device=device, path=path)
     from_dsets = from_datasets
 

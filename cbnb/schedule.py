@@ -57,6 +57,7 @@ class ParamScheduler(Callback):
 
     def before_batch(self) -> None:
         groups, pct = self.learn.opt.param_groups, self.learn.pct_train
+        # `i`: index in a tuple, such as `betas`
         for key, i, sched in self.places: write_hyper(groups, key, i, sched(pct))
 
 # %% ../nbs/09_schedule.ipynb #4c7c9805

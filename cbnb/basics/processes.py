@@ -31,7 +31,7 @@ def n_processes() -> int:
 
 # %% ../../nbs/basics/processes.ipynb #90940050
 def process_number() -> int:
-    "Return the rank of this process, which is 0 in a single process"
+    "Return the rank of this process, or 0 if there is only one process"
     return dist.get_rank() if n_processes() > 1 else 0
 
 # %% ../../nbs/basics/processes.ipynb #9d8e11ef
