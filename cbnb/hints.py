@@ -38,7 +38,7 @@ from .callbacks.model_loss import computes_loss
 from .callbacks.trackers import sets_lr
 from .events import EVENTS, event
 from .learner import Learner
-from .length import is_over
+from .length import is_over, is_validated
 from .loop import Loop
 from .recorder import Recorder
 from .basics.text import plural, warn_user, with_article
@@ -160,9 +160,15 @@ def warn_of_second_recorder(
 def warn_of_long_interval(
     learn: Any,      # the learner
 ) -> None:
-    "Warn if `valid_every` is an interval that is longer than the fit"
+    "Warn if `valid_every` is an interval that is longer than the fit. An empty list is left out: it can only be meant"
     every, planned = learn.valid_every, learn.fit_length
-    if learn.purpose != 'fit' or not isinstance(every, Every) or getattr(learn.dls, 'valid', None) is None: return
+    if learn.purpose != 'fit' or getattr(learn.dls, 'valid', None) is None: return
+    if not isinstance(every, Every):
+        meant = hasattr(every, '__len__') and not len(every)
+        if not planned and not meant and not any(is_validated(learn, epoch) for epoch in range(learn.n_epoch)): warn_user(
+            f'valid_every={every!r} validates no epoch of this fit of {plural(learn.n_epoch, "epoch")}: pass another value, such as valid_every=1, '
+            'or valid_every=[] if you do not want to validate')
+        return
     unit, n = every.duration.unit, learn.batches_in(learn.dls.train)
     if planned: total = planned.n if planned.unit == unit else None
     else: total = None if n is None or unit == 'update' else n*(learn.n_epoch - learn.start_epoch)
