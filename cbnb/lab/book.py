@@ -230,7 +230,7 @@ class LabBook(Callback):
         "Keep the fits from here on, after `close`"
         self.close()
         Learner.around_fits = (*Learner.around_fits, self._around)
-        Learner.before_epochs = (*Learner.before_epochs, self._begin)
+        Learner.on_first_epoch = (*Learner.on_first_epoch, self._begin)
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
         RestorePoints.on_take_back = (*RestorePoints.on_take_back, self._taken_back)
 
@@ -238,7 +238,7 @@ class LabBook(Callback):
         "Keep no further fits. The records remain, and you can still read them"
         self._write_ends()
         Learner.around_fits = tuple(f for f in Learner.around_fits if f != self._around)
-        Learner.before_epochs = tuple(f for f in Learner.before_epochs if f != self._begin)
+        Learner.on_first_epoch = tuple(f for f in Learner.on_first_epoch if f != self._begin)
         Learner.batch_filters = tuple(f for f in Learner.batch_filters if f != self._watch)
         RestorePoints.on_take_back = tuple(f for f in RestorePoints.on_take_back if f != self._taken_back)
 
