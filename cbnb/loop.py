@@ -299,7 +299,7 @@ def run_epochs(self: Loop) -> None:
 
 # %% ../nbs/00_loop.ipynb #bb3e42c1
 class TrainEvalCallback(Callback):
-    """Switches between training and evaluation mode, and resets the counters at the start of a run
+    """Moves the model to the device of the loaders, resets the counters when a fit or a sweep begins, and switches between training and evaluation mode
 
     Example:
         from cbnb.all import *                  # from here on, the classes of the package

@@ -50,6 +50,9 @@ class ParamScheduler(Callback):
 
     def before_fit(self) -> None:
         _check_length(self.learn)
+        for cb in self.learn.cbs:
+            twice = [name for name in self.scheds if isinstance(cb, ParamScheduler) and cb is not self and cb.run and name in getattr(cb, 'scheds', ())]
+            if twice: raise ValueError(f'{cb!r} and {self!r} would both set {twice[0]}: leave one of them out. learn.fit(n_epoch) adds no schedule of its own')
         self.places = [(*_place(self.learn, name, sched), sched) for name, sched in self.scheds.items()]
 
     def before_batch(self) -> None:

@@ -6,7 +6,7 @@
 __all__ = ['TABLE_STYLE', 'KEPT_STEPS', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'shortened',
            'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'run_events',
            'finding_events', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
-           'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'LogDisplay',
+           'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'page_lines', 'LogDisplay',
            'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback', 'start_display']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
@@ -409,7 +409,7 @@ def page_so_far(
              f'{output}:has(>.lm-Panel):not(:has(>.lm-Panel>*)):has(+{output} {here}){{display:none}}</style>')
     words = f'a fit that was running when this was stored: {words}'
     page = f'<div class="{here[1:]}">{style}{picture_so_far(run)}{brief(live_table(names, rows))}<p>{escape(words)}</p></div>'
-    return {'text/html': page, 'text/plain': '\n'.join([*_page_lines(names, rows, None, 8), words])}
+    return {'text/html': page, 'text/plain': '\n'.join([*page_lines(names, rows, None, 8), words])}
 
 
 # %% ../../nbs/display/progress.ipynb #05433f20
@@ -472,11 +472,11 @@ def fit_page(names: Sequence[str], rows: Sequence[Sequence[Any]], word: str,
     said = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in finding_events(run))
     page = (f'<div class="cbnb-fit">{style}{main}<div class="cbnb-side">'
             f'{table}</div>{said}<p>{escape(words)}</p></div>')
-    lines = _page_lines(names, rows, run, 8 if live else 60)
+    lines = page_lines(names, rows, run, 8 if live else 60)
     return {'text/html': page, 'text/plain': '\n'.join([*lines, *map(finding_line, finding_events(run)), word])}
 
 # %% ../../nbs/display/progress.ipynb #8911a360
-def _page_lines(names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
+def page_lines(names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
     most: int = 60,    # largest number of rows
 ) -> list[str]:
     "Return the table as lines of text, followed by the best epoch if it is known, and by a sparkline if there are more than 3 steps"
