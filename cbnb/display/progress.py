@@ -6,7 +6,7 @@
 __all__ = ['LOWEST', 'TABLE_STYLE', 'KEPT_STEPS', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words',
            'shortened', 'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace',
            'run_events', 'finding_events', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
-           'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'LogDisplay',
+           'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'page_lines', 'LogDisplay',
            'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback', 'start_display']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
@@ -185,7 +185,7 @@ class Progress(NamedTuple):
     lr: float | None = None       # learning rate of the last parameter group; None: not known
     mom: float | None = None      # momentum of the last parameter group; None: not known
     stage: str = ''               # current stage of a search for a learning rate or a batch size
-    sweep: Any = None             # the `LRFinder` whose curve grows; None: another run
+    sweep: Any = None             # the `LRFinder` whose curve grows; None: the run is not a sweep
 
     def words(self,
         most: float = math.inf,    # largest number of characters; the least important words are left out
@@ -416,7 +416,7 @@ def page_so_far(
              f'{output}:has(>.lm-Panel):not(:has(>.lm-Panel>*)):has(+{output} {here}){{display:none}}</style>')
     words = f'a fit that was running when this was stored: {words}'
     page = f'<div class="{here[1:]}">{style}{picture_so_far(run)}{brief(live_table(names, rows, by=run.watched))}<p>{escape(words)}</p></div>'
-    return {'text/html': page, 'text/plain': '\n'.join([*_page_lines(names, rows, None, 8, run.watched), words])}
+    return {'text/html': page, 'text/plain': '\n'.join([*page_lines(names, rows, None, 8, run.watched), words])}
 
 
 # %% ../../nbs/display/progress.ipynb #05433f20
@@ -480,11 +480,11 @@ def fit_page(names: Sequence[str], rows: Sequence[Sequence[Any]], word: str,
     said = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in finding_events(run))
     page = (f'<div class="cbnb-fit">{style}{main}<div class="cbnb-side">'
             f'{table}</div>{said}<p>{escape(words)}</p></div>')
-    lines = _page_lines(names, rows, run, 8 if live else 60, by)
+    lines = page_lines(names, rows, run, 8 if live else 60, by)
     return {'text/html': page, 'text/plain': '\n'.join([*lines, *map(finding_line, finding_events(run)), word])}
 
 # %% ../../nbs/display/progress.ipynb #8911a360
-def _page_lines(names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
+def page_lines(names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
     most: int = 60,    # largest number of rows
     by: tuple[str, int] = LOWEST,    # as in `best_row`
 ) -> list[str]:
@@ -583,7 +583,7 @@ class NotebookDisplay(LogDisplay):
         self._update(at.words())
 
     def patience(self, seconds: float) -> float: return min(seconds/8, 2.)
-    def finding(self, event: dict[str, Any]) -> None: pass       # part of the page
+    def finding(self, event: dict[str, Any]) -> None: pass       # `_update` shows the findings
 
     def row(self, values: Sequence[Any]) -> None:           # shown with the next update
         late = {name: self.run.named[name].losses[-1] for name in self._late()}
@@ -721,7 +721,7 @@ class ProgressCallback(Callback):
         self._set_times()
 
     def row(self, values: Sequence[Any]) -> None:
-        """Show a row of the table. A resumed fit shows those of earlier epochs before its first batch
+        """Show a row of the table. A resumed fit shows the rows of earlier epochs before its first batch
 
         Args:
             values: a value for each column
