@@ -244,7 +244,7 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
     params = list(e.learn.model.parameters())
     if e.loss is None and e.failed is None and e.learn.loss_func is not None and not e.learn.train_step.own_update and not any(leaves(e.items[1])):
         yield finding('M4.targets', 'the batch', 'no targets', 'targets')
-    if e.loss is None or not params or e.learn.train_step.own_update: return
+    if e.loss is None or not params or e.learn.train_step.own_update or e.failed and e.loss.requires_grad: return
     cut = not e.loss.requires_grad
     if not cut and len(e.grads) > 1 and last_operation(e.pred) not in _BOUNDS and all(
             g is not None and not g.is_sparse and not g.any() for g in e.grads.values()): yield finding('M4.zero',
@@ -277,11 +277,11 @@ def _used(e: Evidence, names: list[str]) -> list[str]:
 def _size(e: Evidence, names: Iterable[str]) -> int: return sum(e.learn.model.get_parameter(name).numel() for name in names)
 
 def untrained(e: Evidence) -> Iterator[Finding]:
-    "M5: parameters that are frozen or get no gradient"
+    "M4 and M5: parameters that are frozen or get no gradient"
     if not e.grads or all(g is None for g in e.grads.values()): return
     without = [name for name, g in e.grads.items() if g is None]
     frozen = [name for name, p in e.learn.model.named_parameters() if not p.requires_grad]
-    if cut := _used(e, without): yield finding('M5.cut', listed(cut), f'{len(cut)} parameters change the prediction and get no gradient', 'none')
+    if cut := _used(e, without): yield finding('M4.cut', listed(cut), f'{len(cut)} parameters change the prediction and get no gradient', 'none')
     elif without: yield finding('M5', listed(without), f'{len(without)} of {len(e.grads)} parameters get no gradient', 'none',
         level='warning' if _size(e, without) > 0.25*_size(e, e.grads) else None)
     if isinstance(p := e.pred, Tensor) and p.ndim == 2 and 1 < p.shape[1] <= 64 and e.n >= 8 and p.requires_grad and e.loss is not None:
@@ -293,8 +293,8 @@ def untrained(e: Evidence) -> Iterator[Finding]:
            and not any(p.shape == w.shape and torch.equal(p, w) for p in trained)]       # a teacher begins as a copy
     tables = [name for name, m in e.learn.model.named_modules() if isinstance(m, nn.Embedding) and not m.weight.requires_grad and _is_drawn(m.weight)]
     if all(is_new(layer.module) for layer in e.matrices if layer.module.weight.numel() >= 64): new += tables
-    if new: yield finding('M5.new', listed(new), f'{len(new)} new layers are frozen', 'layers that were trained')
-    elif frozen: yield finding('M5.frozen', listed(frozen), f'{len(frozen)} parameters are frozen', 'none')
+    if new: yield finding('M4.new', listed(new), f'{len(new)} new layers are frozen', 'layers that were trained')
+    elif frozen: yield finding('M4.part', listed(frozen), f'{len(frozen)} parameters are frozen', 'none')
 
 def _is_drawn(w: Tensor) -> bool:
     "Return whether numbers look like independent draws from a normal distribution. The rows of a table that was trained have directions in common"

@@ -37,7 +37,7 @@ from ..metrics import AvgMetric
 from ..phase import fresh
 
 # %% ../../nbs/insight/small_trainings.ipynb #3982fb06
-UPDATES = dict(items=75, blind=45, rate=30, labels=60)    # on 16 items, without their inputs, and at the rate of the learner: 150; for O3, 30 more if the rate may be too high; for T3: 60 and 120 more
+UPDATES = dict(items=75, blind=45, rate=30, labels=60)    # on 16 items, without their inputs, and at the rate of the learner: 150; for O3, 30 more if the rate may be too high; for D18: 60, and for T3: 120 more
 MOST = 2e9          # multiplications and additions of a small training, about 2 seconds of a processor
 RATE = 3e-3         # of Adam, a rate at which nearly all networks learn something
 
@@ -81,7 +81,7 @@ def n_updates(
 def can_train(e: Evidence) -> bool:
     "Return whether the small trainings make sense: the step computes a loss with a gradient, and does not update by itself"
     step = e.learn.train_step
-    return e.loss is not None and e.loss.requires_grad and math.isfinite(e.loss.item()) and not step.own_update and bool(_trained(e.learn))
+    return e.loss is not None and not e.failed and e.loss.requires_grad and math.isfinite(e.loss.item()) and not step.own_update and bool(_trained(e.learn))
 
 # %% ../../nbs/insight/small_trainings.ipynb #c0a1d207
 def _measured(learn: Learner, batch: Any) -> dict[str, float]:
@@ -316,7 +316,7 @@ def _pair(e: Evidence, items: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     return x[0].cpu(), y[0].cpu()
 
 def carries_over(e: Evidence) -> Iterator[Finding]:
-    "D15: what training inputs tell about their targets does not hold in validation. D17 and T3: they tell much less than those of validation"
+    "D15: what training inputs tell about their targets does not hold in validation. D17 and D18: they tell much less than those of validation"
     if (pair := _pair(e, e.items)) is None or (other := _pair(e, e.valid)) is None or (n := min(len(pair[0]), len(other[0]), 300)) < 100: return
     if any(a.shape[1:] != b.shape[1:] or a.dtype != b.dtype for a, b in zip(pair, other)): return
     x, y = (torch.cat([a[:n], b[:n]]) for a, b in zip(pair, other))
@@ -329,10 +329,10 @@ def carries_over(e: Evidence) -> Iterator[Finding]:
     if own > 0.15 and across < 0.5*own: yield finding('D17.relation' if _is_random(e.learn.dls.train) else 'D15.relation',
         'validation', f'{shares}, and {percent(max(across, 0))} from one set to the other', 'about the same')
     elif valid > 0.2 and own < 0.55*valid and _is_random(e.learn.dls.train): yield finding('D17.relation', 'inputs', shares, 'about the same')
-    elif valid > 0.2 and own < 0.3*valid: yield finding('T3.training', 'the targets', shares, 'about the same')
+    elif valid > 0.2 and own < 0.3*valid: yield finding('D18.training', 'the targets', shares, 'about the same')
 
 def follows(e: Evidence) -> Iterator[Finding]:
-    "T3: the targets do not follow from the inputs, or those of the neighbors do"
+    "D18: the targets do not follow from the inputs, or those of the neighbors do"
     learn, n = e.learn, len(e.numbers or ())
     if n < 200 or (pair := _pair(e, e.items)) is None or (of := _columns(pair[0])) is None or of.shape[1] > 4000: return
     classes, torch_rng = e.kind == 'classes', torch.Generator().manual_seed(0)
@@ -349,7 +349,7 @@ def follows(e: Evidence) -> Iterator[Finding]:
         if len(other) != n: break
         told = _known(of, [_numbers(other, classes)])[0]
         if told > 0.1 and told > max(chance) + 6*pstdev(chance):
-            yield finding('T3.shifted', 'the targets', f'inputs explain {100*max(own, 0.):.0f}% of them, and {100*told:.0f}% of those of the '
+            yield finding('D18.shifted', 'the targets', f'inputs explain {100*max(own, 0.):.0f}% of them, and {100*told:.0f}% of those of the '
                 + ('item before' if step < 0 else 'next item'), 'inputs that explain the target of their own item')
             return
     yield from _untold(e)
@@ -384,10 +384,10 @@ def _permuted(learn: Learner, batch: Any, rng: torch.Generator) -> Any:
     return map_tensors(lambda t: new.get(id(t), t), batch)
 
 def _untold(e: Evidence) -> Iterator[Finding]:
-    "T3, if the model learns nothing about other items either"
+    "D18, if the model learns nothing about other items either"
     n, cut, drawn = len(e.numbers or ()), 3*len(e.numbers or ())//4, to_device(e.drawn, e.learn.dls.device)
     own, chance = _told(e, rows(drawn, slice(0, cut), n), rows(drawn, slice(cut, n), n), 64)
-    if math.isfinite(own) and own > (most := fmean(chance) - 1.5*pstdev(chance)): yield finding('T3.inputs',
+    if math.isfinite(own) and own > (most := fmean(chance) - 1.5*pstdev(chance)): yield finding('D18.inputs',
         'the targets', f'loss {digits(own)} of items that were not trained on, and {digits(fmean(chance))} after a training with permuted targets', f'a loss below {digits(most)}')
 
 # %% ../../nbs/insight/small_trainings.ipynb #d30a59a2
