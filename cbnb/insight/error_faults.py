@@ -92,6 +92,7 @@ def _of_targets(e: Evidence, p: Tensor, y: Tensor, text: str) -> Iterator[Findin
     elif classes and column: yield finding('D11.column', 'the targets', f'shape {tuple(y.shape)}', f'({len(y)},)')
     elif classes and y.is_floating_point() and not _is_whole(y): yield finding('L5.classes', 'the targets', f'numbers on a scale, {y.dtype}', 'numbers of classes')
     elif classes and y.ndim < 2: yield finding('D11.type', 'the targets', str(y.dtype), 'torch.int64, as numbers of classes', to='long')
+    elif y.dtype == torch.uint8: yield finding('D5.bytes', 'the targets', str(y.dtype), f'{p.dtype}, as the predictions', scale='/255'*bool(y.max() > 1))
     elif not y.is_floating_point() and re.search('Float', text) and p.shape == y.shape: yield finding('D11.type', 'the targets', str(y.dtype), f'{p.dtype}, as the predictions', to='float')
     elif y.is_floating_point() and y.dtype != p.dtype: yield finding('D5.float', 'the targets', str(y.dtype), f'{p.dtype}, as the predictions', dtype='float')
 

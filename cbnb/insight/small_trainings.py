@@ -420,7 +420,7 @@ def _try_rate(learn: Learner, batches: list[Any], n: int) -> _Trial:
     grads = {name: float(p.grad.norm()/old.norm()) for name, p, old in weights
              if id(p) in held and p.grad is not None and not p.grad.is_sparse and p.grad.any()}
     usual, grad = median(by_name.values() or [0.]), median(grads.values() or [1.])
-    still = {name: by_name[name] for name, g in grads.items() if by_name[name] <= 0.01*usual*min(1, g/grad)}
+    still = {name: by_name[name] for name, g in grads.items() if by_name[name] <= 0.01*usual*min(1, g/max(grad, 1e-30))}
     return _Trial(losses, len(batches), first, [*by_name.values()], still)
 
 # %% ../../nbs/insight/small_trainings.ipynb #d30a59a3
@@ -436,7 +436,7 @@ def rate(e: Evidence) -> Iterator[Finding]:
     new, lr = _all_new(learn.model), learn.opt.param_groups[-1].get('lr')
     own = _try_rate(learn, batches, n_all)
     e.losses['own rate'], where = own.losses, f'lr={digits(lr)}' if lr is not None else 'the optimizer'
-    yield from (found := [*_judge_rate(own, where, trained, _all_new(learn.model))])
+    yield from (found := [*_judge_rate(own, where, trained, new)])
     if not found and saved is not None and (scaled := _standardized(e, batches)):
         restart()
         learn.opt.load_state_dict(saved)
@@ -457,7 +457,7 @@ def _all_new(model: nn.Module) -> bool:
 def _judge_rate(own: _Trial, where: str, trained: bool = False, new: bool = False) -> Iterator[Finding]:
     first, end, moved = own.losses[0], own.end, median(own.first) if own.first else 1.
     least, fall = 1e-5 if trained else 1e-4, own.begin - end          # a trained model has small gradients
-    unchanged = bool(own.all and own.begin) and median(own.all) < (0.02 if new else 0.002) and fall < 0.05*abs(own.begin) and not trained
+    unchanged = bool(own.all and own.begin) and median(own.all) < (0.006 if new else 0.002) and fall < 0.05*abs(own.begin) and not trained
     if not math.isfinite(end) or first > 0 and end > 2.5*first: yield finding('O3.diverges',
         where, f'loss {digits(first)} to {digits(end)} in {len(own.losses)} updates', 'a loss that falls')
     elif moved > 1 and end > 0.5*first: yield finding('O3.large',
@@ -477,7 +477,10 @@ def _may_be_high(own: _Trial) -> bool:
 def _judge_lower(own: _Trial, lower: _Trial, where: str) -> Iterator[Finding]:
     "Compare the end of a trial with that at a tenth of the rate. On healthy tasks it is at most 1.15 times as high"
     least = max(0.5*abs(lower.end), 0.15*(lower.begin - lower.end))
-    if lower.end < lower.begin and own.end - lower.end > least: yield finding('O3.high',
+    first = own.losses[0]
+    stuck = own.end > 0.97*first and lower.end < 0.9*first
+    rises = max(own.losses) > 4*first > 2*max(lower.losses) and lower.end < 0.95*own.end
+    if first > 0 and (stuck or rises) or lower.end < lower.begin and own.end - lower.end > least: yield finding('O3.high',
         where, f'loss {digits(own.end)} after {len(own.losses)} updates, and {digits(lower.end)} at a tenth of the rate', 'about the same or less')
 
 def _judge_higher(own: _Trial, higher: _Trial, where: str) -> Iterator[Finding]:
