@@ -11,6 +11,7 @@
     python bench/faults.py --verify             train all healthy and all faulty programs again, half an hour; with --second, those of that author
     python bench/faults.py --verify --set sixth the same for a later set: in each task that its author named
     python bench/faults.py --set fourth         the faults of a later author, each in one task, ten minutes; --share 1: in all its tasks
+    python bench/faults.py --set seventh --later       also fit and diagnose each of them
     python bench/faults.py --second --later     also fit and diagnose each faulty program: what is found in all three
 
 faults/fault_tasks.py has the healthy trainings, faults/mutators.py the faults, and faults/ports.py small programs with documented faults.

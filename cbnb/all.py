@@ -130,8 +130,8 @@ from .dialects.detect import adapt, adapt_metric
 
 # %% ../nbs/all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
-Learner.before_fits = (hints.warn_of_written, hints.warn_of_refused_rate, saving.note_loaded)
-Learner.before_epochs = (start_display, hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_empty_validation, hints.warn_of_no_rate, hints.warn_of_second_recorder, hints.warn_of_long_interval, hints.warn_of_update_step, sanity_check)
+Learner.on_fit_call = (hints.warn_of_written, hints.warn_of_refused_rate, saving.note_loaded)
+Learner.on_first_epoch = (start_display, hints.note_rates, hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_empty_validation, hints.warn_of_no_rate, hints.warn_of_second_recorder, hints.warn_of_long_interval, hints.warn_of_update_step, sanity_check)
 Learner.batch_filters = (hints.check_length, hints.keep_modes, loop_faults.watch_loop)
 Learner.error_notes = (hints.note_layer, hints.note_outputs, hints.note_dict, hints.note_mistake, batch_size.note_memory)
 Learner.default_steps = (model_loss_step,)

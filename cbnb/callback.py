@@ -38,7 +38,7 @@ class Callback(Configured, Events):
     """Base class of callbacks. Override event methods to handle events. Missing attributes are read from the learner
 
     Args:
-        **events: functions to use as methods: `before_fit=f`
+        **events: functions to use as methods, `before_fit=f`, and switches, `run_valid=False`
     Raises:
         TypeError: {type(self)}({name}=...): no event is called {name}...
     Example:
@@ -59,15 +59,18 @@ class Callback(Configured, Events):
     run_valid: bool = True
     run_in: tuple[str, ...] = PURPOSES
     distinct_by: tuple[str, ...] | None = None    # two callbacks of a class should differ in these attributes; None: they need not
-    no_state: tuple[str, ...] = ()     # names of attributes that a checkpoint does not store
-    # checks of other pages, which `cbnb.all` installs
+    no_state: tuple[str, ...] = ()     # names of attributes that a checkpoint leaves out of the state of this callback
+    # checks that `cbnb.all` installs: of misspelled events (hints), and of attributes that hide those of the learner (callbacks/twins)
     method_checks: ClassVar[tuple[Callable[[str, Any, str], None], ...]] = ()     # called with the name of each method, the method, and a name for messages
     attribute_checks: ClassVar[tuple[Callable[[Any, str], None], ...]] = ()       # called with the callback and the name of a new attribute
     _switches = _SWITCHES
     _special = _CHANGES_CALLS          # assigning to one of these does more than store a value
 
-    def __init__(self, **events: Callable[[Any], Any]):
+    def __init__(self, **events: Any):
         for name, f in events.items():
+            if name in _SWITCHES:
+                setattr(self, name, f)
+                continue
             if name not in EVENTS: raise TypeError(f'{type(self).__name__}({name}=...): no event is called {name!r}{did_you_mean(name)}')
             for check in self.method_checks: check(name, f, name)
             if f is not None: self.__dict__[name] = types.MethodType(f, self)
@@ -195,8 +198,8 @@ class CallbackList:
         __tracebackhide__ = True                 # IPython leaves this frame out of tracebacks
         version, listeners = self.version, self.table[event_name]
         for cb, method in listeners:
-            if version != self.version and not (     # a callback was added, removed or changed
-                    cb.learn is self.learn and cb.wants(event_name, self.training, self.purpose)): continue
+            if version != self.version:              # a callback was added, removed or changed
+                if cb.learn is not self.learn or not cb.wants(event_name, self.training, self.purpose): continue
             try: method()
             except CancelException as e:
                 if e.raised_in is None: e.raised_in, e.raised_by = event_name, cb

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 # %% ../nbs/10_data.ipynb #07ed69df
+from .basics.arguments import hinted
 from .basics.loaders import (
     as_loader, batch_size, check_datasets, counts_of, first_batch, shapes_of, table_of, workers_of)
 from .basics.devices import as_device, process_device
@@ -89,6 +90,7 @@ class DataLoaders:
     valid_names: tuple[str, ...] = ()      # names of the validation sets; empty: only the second loader is validated in a fit
     _shapes = ''                           # description of the first batch that was split
 
+    @hinted
     def __init__(self, train: Any, valid: Any = None, *more: Any, n_inp: int | None = None, targets: str | tuple[str, ...] = (),
             device: torch.device | str | None = None, path: str = '.'):
         named = _named(valid)
@@ -130,7 +132,7 @@ class DataLoaders:
         settings: Any = dict(kwargs, num_workers=num_workers, device=device)
         train = make_loader(train_ds, batch_size=bs, shuffle=shuffle and sampler is None, sampler=sampler, drop_last=drop_last, **settings)
         made: list[Any] = [make_loader(ds, batch_size=val_bs or 2*bs, shuffle=False, **settings) for ds in others if ds is not None]
-        if named: made = [dict(zip(named, made)), *made[len(named):]]
+        if named: made = [dict(zip(named, made)), *made[len(named):]]        # the named ones in one dict
         return cls(train, *made, n_inp=n_inp, targets=targets, device=device, path=path)
     from_dsets = from_datasets
 

@@ -18,7 +18,7 @@ from .basics.arguments import nearest
 # %% ../nbs/01_events.ipynb #b56b493d
 class Events:
     "Defines one method for each event that a callback can handle, in the order of the loop"
-    def after_create(self) -> None: "The learner is complete. This event fires once, before the first run."
+    def after_create(self) -> None: "The learner has been made. This event fires once, at the end of its constructor."
     def before_fit(self) -> None: "A run begins: a fit, `validate`, `get_preds` or `lr_find`, unless `run_in` leaves it out. Reset the values that you collect during a run."
     def before_epoch(self) -> None: "An epoch begins, and `epoch` is its index, counted from 0."
     def before_train(self) -> None: "The training phase begins."

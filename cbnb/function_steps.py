@@ -29,7 +29,7 @@ def call_on_batch(
 
 # %% ../nbs/15_function_steps.ipynb #26dc8143
 class CallStep(Step):
-    "Calls a function of the batch. As `eval_step`, the function returns `(loss, pred, *targets)`, or these without a loss"
+    "Calls a function of the batch. As `eval_step`, the function returns `(loss, pred, *targets)`, these without a loss, or only `pred` for the targets of the batch"
     own_loss, shares_opt = True, False
     needs_loss = False       # whether the function has to return a loss
 
@@ -59,7 +59,7 @@ class CallStep(Step):
         if loss is not None: learn.loss_grad = as_loss(torch.as_tensor(loss), learn.training, 'train_step')
         made = rest if isinstance(rest, list) else [pred_of(rest)]
         if made: learn.pred = made[0]
-        if len(made) > 1 or made is rest and made and not self.needs_loss: learn.yb = tuple(made[1:])
+        if len(made) > 1 or made is rest and made and not self.needs_loss and isinstance(out, (tuple, list)): learn.yb = tuple(made[1:])
 
     def loss(self, learn: Any) -> None:
         if learn.loss_grad is not None: learn.loss = learn.loss_grad.detach().clone()

@@ -38,7 +38,7 @@ from .callbacks.model_loss import computes_loss
 from .callbacks.trackers import sets_lr
 from .events import EVENTS, event
 from .learner import Learner
-from .length import is_over
+from .length import is_over, is_validated
 from .loop import Loop
 from .recorder import Recorder
 from .basics.text import plural, warn_user, with_article
@@ -160,9 +160,15 @@ def warn_of_second_recorder(
 def warn_of_long_interval(
     learn: Any,      # the learner
 ) -> None:
-    "Warn if `valid_every` is an interval that is longer than the fit"
+    "Warn if `valid_every` is an interval that is longer than the fit. An empty list is left out: it can only be meant"
     every, planned = learn.valid_every, learn.fit_length
-    if learn.purpose != 'fit' or not isinstance(every, Every) or getattr(learn.dls, 'valid', None) is None: return
+    if learn.purpose != 'fit' or getattr(learn.dls, 'valid', None) is None: return
+    if not isinstance(every, Every):
+        meant = hasattr(every, '__len__') and not len(every)
+        if not planned and not meant and not any(is_validated(learn, epoch) for epoch in range(learn.n_epoch)): warn_user(
+            f'valid_every={every!r} validates no epoch of this fit of {plural(learn.n_epoch, "epoch")}: pass another value, such as valid_every=1, '
+            'or valid_every=[] if you do not want to validate')
+        return
     unit, n = every.duration.unit, learn.batches_in(learn.dls.train)
     if planned: total = planned.n if planned.unit == unit else None
     else: total = None if n is None or unit == 'update' else n*(learn.n_epoch - learn.start_epoch)
@@ -303,7 +309,7 @@ def say_instead(
 # %% ../nbs/hints.ipynb #a7fb65af
 _INNER = frozenset('callbacks cbs_changed default_callbacks stopped_where where to_dls_device undo level run_epochs run_batches run_as evaluating '
                    'validate_sets run_validation validate_within in_batch update_weights forget_grads prepare_opt put_opt new_opt split_batch load_batches '
-                   'batches_in before_epochs before_fits around_fits batch_filters error_notes for_now recorded_runs n_trained '
+                   'batches_in on_first_epoch on_fit_call around_fits batch_filters error_notes for_now recorded_runs n_trained '
                    'chooses_eval_step own_hypers called counted updates_per_step remark_on'.split())
 
 @patch

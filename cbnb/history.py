@@ -59,7 +59,7 @@ class Run:
         self.status = 'running'                  # then 'done', 'cancelled', 'interrupted', 'failed'
         self.start_epoch = 0                     # the number of its first epoch
         self.epochs: list[dict[str, Any]] = []   # one dict per epoch
-        self.values: list[list[Any]] = []        # losses and metrics of each epoch; a callback may change them
+        self.values: list[list[Any]] = []        # the numbers of `epochs` as `learn.logger` gets them; a callback may change them
         self.settings: dict[str, Any] = {}       # arguments of the fit, and a description of what was trained
         self.events: list[dict[str, Any]] = []   # see `note`
         # of a lab book, a file that keeps fits
@@ -69,12 +69,12 @@ class Run:
         # of each batch
         self.hypers: dict[str, Any] = {}         # name -> values of the last group, one per batch: an array or a `ScalarBuffer`
         self.named: dict[str, NamedLoss] = {}    # heading -> one of several losses of a step
-        self.logged: dict[str, NamedLoss] = {}   # heading -> the values of `learn.log`
+        self.logged: dict[str, NamedLoss] = {}   # heading -> the values of `learn.log`, see callbacks/log_values
         self.series = SmoothedBuffer(beta)       # the losses
 
     @property
     def n_steps(self) -> int:
-        "The number of training batches so far"
+        "The number of training batches that were recorded so far"
         return len(self.series)
 
     @property

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/04_learner.ipynb #02713ab8
 from . import phase  # noqa: F401 (adds `batch_weight` to the step)
+
+# %% ../nbs/04_learner.ipynb #02713ab8
 from .basics.arguments import Duration, Every, as_count, as_duration, checked_loss_func, checked_model, checked_moms, hinted
 from .basics.loaders import as_loader
 from .basics.losses import weigher
@@ -192,7 +193,7 @@ class Learner(Loop):
     # What other pages add. `cbnb.all` installs what the library has
     default_callbacks: ClassVar[tuple[type[Callback], ...]] = (TrainEvalCallback,)
     default_steps: ClassVar[tuple[Callable[[Any], Step | None], ...]] = ()      # each may return the step for a model that computes its loss
-    before_fits: ClassVar[tuple[Callable[[Any, Any, int], None], ...]] = ()      # called with the learner, and with `lr` and `start_epoch` of `fit`
+    on_fit_call: ClassVar[tuple[Callable[[Any, Any, int], None], ...]] = ()      # called with the learner, and with `lr` and `start_epoch` of `fit`
     around_fits: ClassVar[tuple[Callable[..., AbstractContextManager[Any]], ...]] = ()      # around each training method
     remark_on: Callable[[Any], str] = staticmethod(lambda model: '')      # a remark for errors about a model of another library
 
@@ -216,7 +217,8 @@ class Learner(Loop):
         self.phase_steps, self.chooses_eval_step = [Step(), Step()], False      # for evaluation and for training, see the properties
         self.train_step = default_step(self) if train_step is None else train_step
         self.eval_step = eval_step
-        if opt_func not in (torch.optim.AdamW, self.opt_func): warn_user('opt_func is not used, because train_step has its own optimizer: leave opt_func out')
+        if opt_func not in (torch.optim.AdamW, self.opt_func):        # a step with its own optimizer has replaced it
+            warn_user('opt_func is not used, because train_step has its own optimizer: leave opt_func out')
         self._lr = checked_lr(lr, self.opt_func)
         # A callback that you pass takes the place of a default one
         given, defaults = as_list(cbs), self.default_callbacks if default_cbs else (TrainEvalCallback,)
@@ -278,7 +280,7 @@ def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: 
     if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
     if keep_best: cbs = self.keeping_best(keep_best, cbs)      # see callbacks/trackers
     if resume: cbs = self.resuming(resume, cbs)                # see files/checkpoints
-    for check in self.before_fits: check(self, lr, start_epoch)
+    for check in self.on_fit_call: check(self, lr, start_epoch)
     with self.run_as('fit', cbs):
         set_length(self, length)
         self.start_epoch, self.epoch, self.valid_every = start_epoch, start_epoch, every

@@ -24,7 +24,7 @@ from .basics.trained_modules import in_eval_mode, reset_state
 from .callback import Callback, CallbackList
 from .events import (
     CancelBackwardException, CancelBatchException, CancelException, CancelFitException, CancelStepException,
-    EPOCH, FIT, Level, TRAIN, VALIDATE, event, not_honoured)
+    EPOCH, FIT, Level, TRAIN, VALIDATE, not_honoured)
 from .length import batches_in_phase, is_over, is_validated, plan_epochs, valid_loaders
 from .step import Step
 from .undo import UndoStack, interrupts_act, interrupts_wait
@@ -47,8 +47,8 @@ class State:
     loss_grad: Any = None                   # the loss on which `backward` is called
     loss_parts: Any = None                  # name of a part -> its value; None: the loss has no parts
     step_result: Any = None                 # what a function returned as a step
-    divisor: Any = UNKNOWN                  # what the loss was divided by; `UNKNOWN`: not known yet; None: the losses of batches add up
-    _weight: Any = UNKNOWN                  # `loss_weight`, once it is computed
+    divisor: Any = UNKNOWN                  # what the loss was divided by, see 14_phase; `UNKNOWN`: not known yet; None: by nothing, so the losses of batches add up
+    _weight: Any = UNKNOWN                  # how much the loss counts in averages, once it is computed, see 14_phase
     # of a phase
     dl: Any = None                          # its loader
     n_iter: int | None = None               # its number of batches, None: not known
@@ -62,12 +62,12 @@ class State:
     # of a run
     purpose: str = 'fit'                    # 'fit', 'validate', 'preds' or 'lr_find'
     n_epoch: int = 1                        # number of epochs; of a fit of n steps or updates, an estimate
-    start_epoch: int = 0
+    start_epoch: int = 0                    # the first epoch that this run trains
     valid_every: Any = 1                    # epochs to validate after: every n-th, a list, or an `Every` of steps or updates
     # of a fit of n steps or updates
     fit_length: Duration | None = None
     counted: int = 0                        # steps or updates when the last epoch ended
-    updates_per_step: int = 1               # how much `opt.step()` adds to `train_updates`. 0: the optimizers count, because a step may call them more than once
+    updates_per_step: int = 1               # added to `train_updates` in each step. 0: hooks of the optimizers count, because a step may call them more than once, see 16_fit_opt
     mid_epoch: bool = False                 # a validation in the middle of a training phase is running
 
     @property
@@ -79,7 +79,7 @@ class State:
         "The target if there is only one, otherwise `yb`. To change the targets, assign `yb`"
         return self.yb[0] if len(self.yb) == 1 else self.yb
 
-NAMES = tuple(State.__annotations__)
+NAMES = tuple(State.__annotations__)       # in this order: those of a batch and a phase come before `epoch`
 PHASE_STATE = ('training', *NAMES[:NAMES.index('epoch')])       # what a validation in the middle of a training phase restores
 LOOP_STATE = ('purpose', 'training', *NAMES)                    # what a run inside another run restores
 
@@ -114,7 +114,7 @@ class Loop(State):
         stopped_where = _in_runs.stopped_where
     callbacks: CallbackList
     undo: Any = None                        # the `UndoStack` of the run; None outside a run
-    called: str | None = None               # the method you called, if it calls another method that runs the loop
+    called: str | None = None               # the method you called, if another one runs the loop for it: `predict` calls `get_preds`
     dls: Any
     model: Any
     phase_steps: list[Step]                             # `learn.eval_step` and `learn.train_step`, indexed by `training`
@@ -122,7 +122,7 @@ class Loop(State):
     load_batches: Callable[[Any], Iterable[Any]] = staticmethod(batches_of)
     batches_in: Callable[[Any], int | None] = staticmethod(n_batches)     # batches that this process takes from a loader
     # Functions of the loop that other pages add to. `cbnb.all` installs those of the library
-    before_epochs: ClassVar[tuple[Callable[[Any], None], ...]] = ()                    # called before the first epoch
+    on_first_epoch: ClassVar[tuple[Callable[[Any], None], ...]] = ()                    # called before the first epoch
     batch_filters: ClassVar[tuple[Callable[[Any, Iterator[Any]], Iterator[Any]], ...]] = ()   # read the batches of a phase
     error_notes: ClassVar[tuple[Callable[[Any, Exception, Any], None], ...]] = ()      # called with an error and the batch
 
@@ -198,11 +198,11 @@ def run_batches(self: Loop) -> None:
     try:
         batches = iter(self.load_batches(self.dl))
         for read in self.batch_filters: batches = read(self, batches)
-        for i, batch in enumerate(batches):
+        for i, batch in enumerate(batches):        # `i` counts empty batches, too
             if is_empty(batch): continue       # its loss would be nan
             if i == n: self.n_iter = None      # more batches than it said
             self.one_batch(i, batch)
-            batch = None                       # free it before the next one is loaded
+            batch = None                       # free it before the next one is loaded. None also tells an error in loading from one in a batch
             if self.fit_length and self.training and is_over(self): break
         if i < 0 and self.training:
             if self.purpose == 'fit' and self.epoch > self.start_epoch: raise ValueError(
@@ -233,7 +233,7 @@ def level(self: Loop, level: Level, body: Callable[..., Any], *args: Any) -> Non
         body(*args)
     except CancelException as e:
         if e.level is not level: raise
-        self.in_batch = False
+        self.in_batch = False        # the exception may come from inside a batch
         fire(level.cancelled)
     fire(level.after)
 
@@ -241,7 +241,7 @@ def level(self: Loop, level: Level, body: Callable[..., Any], *args: Any) -> Non
 @patch
 def _epochs(self: Loop) -> None:
     __tracebackhide__ = True
-    epoch = max(self.epoch, self.start_epoch)
+    epoch = max(self.epoch, self.start_epoch)      # a fit that is resumed begins in `epoch`
     while epoch < self.n_epoch:                    # `n_epoch` may change while they run
         self.epoch = epoch
         self.level(EPOCH, self._epoch)
@@ -260,7 +260,7 @@ def validate_sets(self: Loop) -> None:
     "Run a validation phase for each validation set"
     __tracebackhide__ = True
     for self.valid_set, dl in enumerate(valid_loaders(self.dls)):
-        self.run_validation(independent_loader(dl) if self.mid_epoch else dl)
+        self.run_validation(independent_loader(dl) if self.mid_epoch else dl)      # in mid-epoch, it may be the loader that trains
 
 @patch
 def run_validation(self: Loop, dl: Iterable[Any]) -> None:
@@ -271,8 +271,8 @@ def run_validation(self: Loop, dl: Iterable[Any]) -> None:
     Example:
         from cbnb.toy import close, line_learner
         learn = line_learner()
-        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)      # opens a run, see below
-        assert close(learn.final_record, [2**2 + 3**2])       # the result: the loss of the line a = b = 0
+        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)      # opens a run, see "A run" below
+        assert close(learn.final_record, [2**2 + 3**2])       # the recorder's result: the loss of the line a = b = 0
     """
     __tracebackhide__ = True
     self.dl = dl
@@ -287,8 +287,8 @@ def run_epochs(self: Loop) -> None:
     try:
         try:
             with interrupts_act():
-                self.callbacks.fire(event.before_fit)
-                for check in self.before_epochs: check(self)
+                self.callbacks.fire(FIT.before)
+                for check in self.on_first_epoch: check(self)
                 self._epochs()
         except (CancelFitException, KeyboardInterrupt) as e:
             interrupted = isinstance(e, KeyboardInterrupt)
@@ -299,7 +299,7 @@ def run_epochs(self: Loop) -> None:
 
 # %% ../nbs/00_loop.ipynb #bb3e42c1
 class TrainEvalCallback(Callback):
-    """Switches between training and evaluation mode, and resets the counters at the start of a run
+    """Moves the model to the device of the loaders, resets the counters when a fit or a sweep begins, and switches between training and evaluation mode
 
     Example:
         from cbnb.all import *                  # from here on, the classes of the package

@@ -51,7 +51,7 @@ def make_opt(
     others: Iterable[nn.Parameter] = (),                # parameters outside the model, as in `param_groups`
 ) -> Optimizer:        # a new optimizer, or `opt_func` itself if it is an optimizer
     "Make an optimizer for the groups of a model. Raise `TypeError` if `opt_func` is not an optimizer and does not return one"
-    groups = param_groups(model, splitter, others)
+    groups = param_groups(model, splitter, others)      # also checks the model of an optimizer that you passed
     if is_opt(opt_func): return cast(Optimizer, opt_func)
     check_opt_func(opt_func)
     opt: Optimizer = opt_func([dict(params=g) for g in groups], lr=lr)

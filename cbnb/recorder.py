@@ -50,7 +50,7 @@ class Recorder(Callback):
     Example:
         from cbnb.all import *                    # the recorder of the package, with the methods below
         from cbnb.toy import line_learner
-        learn = line_learner(cbs=Recorder, default_cbs=False)
+        learn = line_learner(cbs=Recorder, default_cbs=False)      # replaces the recorder of the toy
         learn.fit(2)
         assert [row['epoch'] for row in learn.recorder.last().epochs] == [0, 1]
     """
@@ -104,7 +104,7 @@ class Recorder(Callback):
         def log_rows(self) -> list[list[Any]]: ...
     order, run_in = 50, ('fit', 'validate')
     no_state = ('hypers', 'phases', 'start', 'history', 'train')
-    watchers: tuple[Callable[[Learner, Run, Sequence[float], bool], None], ...] = ()    # called with learner, run, losses and `wait` of `look_for_nan`
+    watchers: tuple[Callable[[Learner, Run, Sequence[float], bool], None], ...] = ()    # `look_for_nan`, below, calls them with learner, run, losses and `wait`
     learn: Learner
 
     def __init__(self, add_time: bool = True, train_metrics: bool = False, valid_metrics: bool = True, beta: float = 0.98) -> None:
@@ -122,7 +122,7 @@ class Recorder(Callback):
         self.train = PhaseMetrics()                   # the training batches of the row
         self.phases: list[PhaseMetrics] = []          # the validations in progress, the innermost last
         self.new_row = False                          # whether the epoch has written a row of its own; loggers read it
-        self.last_log: list[Any] = []
+        self.last_log: list[Any] = []                 # the row that was shown last
 
     def before_fit(self) -> None:
         learn = self.learn
@@ -139,7 +139,7 @@ class Recorder(Callback):
         for name in ('lr', 'mom'): self.track(name)
 
     def before_epoch(self) -> None:
-        if self.learn.purpose == 'fit': self._open_row()
+        if self.learn.purpose == 'fit' and self.row is None: self._open_row()      # `learn.log` may have opened it
 
 # %% ../nbs/08_recorder.ipynb #5cd3c1f2
 @patch
@@ -154,9 +154,9 @@ def after_batch(self: Recorder) -> None:
     if not learn.training: return self._add_to_phase()
     if self.row is None: return                 # a single batch, outside a fit
     train, loss = self.train, learn.loss
-    train.batch, train.recorded = learn.train_iter, learn.iter      # the batch that was recorded last
+    train.batch, train.recorded = learn.train_iter, learn.iter      # where the record is: `after_cancel_train` and `learn.log` read it
     if loss is None:
-        self.hypers.values = []
+        self.hypers.values = []                # not recorded, see 01_events
         return
     self.hypers.append(learn.opt)
     train.loss.add(loss, learn.loss_weight)        # also appends to the losses of the run
@@ -190,7 +190,7 @@ def after_validate(self: Recorder) -> None:
     if learn.purpose != 'fit': learn.final_record = [*values, *parts.values()]
     else:
         self._fill_valid(phase, values, parts)
-        if learn.ends_row: self._end_row_early()
+        if learn.ends_row: self._end_row_early()       # a validation in the middle of an epoch
 
 # %% ../nbs/08_recorder.ipynb #c0f2c059
 @patch

@@ -50,10 +50,14 @@ class ParamScheduler(Callback):
 
     def before_fit(self) -> None:
         _check_length(self.learn)
+        for cb in self.learn.cbs:
+            twice = [name for name in self.scheds if isinstance(cb, ParamScheduler) and cb is not self and cb.run and name in getattr(cb, 'scheds', ())]
+            if twice: raise ValueError(f'{cb!r} and {self!r} would both set {twice[0]}: leave one of them out. learn.fit(n_epoch) adds no schedule of its own')
         self.places = [(*_place(self.learn, name, sched), sched) for name, sched in self.scheds.items()]
 
     def before_batch(self) -> None:
         groups, pct = self.learn.opt.param_groups, self.learn.pct_train
+        # `i`: index in a tuple, such as `betas`
         for key, i, sched in self.places: write_hyper(groups, key, i, sched(pct))
 
 # %% ../nbs/09_schedule.ipynb #4c7c9805

@@ -21,7 +21,7 @@ class UndoStack(ExitStack):
     "A stack of functions that undo changes at the end of a block, even after an error"
     def set(self, obj: Any, name: str, value: Any) -> None:
         "Set `obj.name` to `value` until the end of the block, and then restore it"
-        # a value that only the class has is not kept: it counts again when that of `obj` is deleted
+        # if only the class has the attribute, undoing deletes that of `obj`
         home = next((held for held in _homes(obj) if name in held), None)
         with interrupts_wait():
             if isinstance(getattr(type(obj), name, None), property): self.callback(setattr, obj, name, getattr(obj, name))

@@ -31,13 +31,16 @@ class Figures:
     """What is counted of one notebook or several."""
 
     words: int = 0
-    exported: list[int] = field(default_factory=list)  # lines of each exported cell
+    exported: list[int] = field(default_factory=list)  # lines of each exported cell, with its docstrings
+    code: int = 0  # lines of these cells without docstrings
+    docs: int = 0  # lines of their docstrings
     asserts: int = 0
     defining: int = 0  # exported cells with a function or class
     followed: int = 0  # those of them with an example right after
 
     def add(self, other: "Figures") -> None:
         self.words, self.exported, self.asserts = self.words + other.words, self.exported + other.exported, self.asserts + other.asserts
+        self.code, self.docs = self.code + other.code, self.docs + other.docs
         self.defining, self.followed = self.defining + other.defining, self.followed + other.followed
 
     def __str__(self) -> str:
@@ -69,7 +72,9 @@ def figures(path: Path, to_detail: bool = False) -> Figures:
             continue
         if all(isinstance(node, ast.Import | ast.ImportFrom) for node in tree.body):
             continue
+        n_code, n_docs = _without_docstrings(without_directives(cell.source))
         found.exported.append(sum(bool(line.strip()) for line in without_directives(cell.source).splitlines()))
+        found.code, found.docs = found.code + n_code, found.docs + n_docs
         if any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body):
             found.defining += 1
             found.followed += after is not None and not _is_exported(after) and not is_hidden(after)
@@ -108,16 +113,22 @@ def table(paths: Iterable[Path]) -> list[str]:
     return lines
 
 
+def _without_docstrings(source: str) -> tuple[int, int]:
+    """The lines of code of a source, which are neither empty nor comments nor docstrings, and the lines of its docstrings."""
+    tree = ast.parse(source)
+    docs = [n.body[0] for n in ast.walk(tree) if isinstance(n, _DOCUMENTED) and ast.get_docstring(n, clean=False) is not None]
+    said = {line for doc in docs for line in range(doc.lineno, doc.end_lineno + 1)}
+    code = [i for i, line in enumerate(source.splitlines(), 1) if line.strip() and line.strip()[0] != "#" and i not in said]
+    return len(code), len(said)
+
+
 def package(modules: Iterable[Path], core: set[str]) -> str:
     """Lines of code and of docstrings, classes, and rungs: classes that nothing but one other class of their file uses, as its base."""
     code, docs, classes, heirs, used = Counter(), 0, 0, {}, Counter()
     for path in modules:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        spans = [n.body[0] for n in ast.walk(tree) if isinstance(n, _DOCUMENTED) and ast.get_docstring(n, clean=False) is not None]
-        docs += sum(doc.end_lineno - doc.lineno + 1 for doc in spans)
-        said = {line for doc in spans for line in range(doc.lineno, doc.end_lineno + 1)}
-        lines = path.read_text(encoding="utf-8").splitlines()
-        n = sum(bool(line.strip()) and line.strip()[0] != "#" and i not in said for i, line in enumerate(lines, 1))
+        source = path.read_text(encoding="utf-8")
+        tree, (n, said) = ast.parse(source), _without_docstrings(source)
+        docs += said
         code.update({"package": n, "core": n * (path.stem in core and path.parent == LIB)})
         used.update(n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute))
         used.update(alias.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for alias in n.names)
@@ -129,9 +140,10 @@ def package(modules: Iterable[Path], core: set[str]) -> str:
 
 
 def first_reading(paths: Iterable[Path]) -> str:
-    """How much a first reading of pages is, in words and lines of exported code."""
+    """How much a first reading of pages is: words, and lines of exported code and of its docstrings."""
     each = [figures(path, to_detail=True) for path in paths]
-    return f"first reading of {len(each)} pages: {sum(f.words for f in each):,} words, {sum(sum(f.exported) for f in each):,} lines of code"
+    code, docs = sum(f.code for f in each), sum(f.docs for f in each)
+    return f"first reading of {len(each)} pages: {sum(f.words for f in each):,} words, {code:,} lines of code, {docs:,} of docstrings"
 
 
 if __name__ == "__main__":

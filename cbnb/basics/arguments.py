@@ -134,7 +134,7 @@ _SYNONYMS = dict(                    # name in another library -> names in cbnb
     criterion=['loss_func'], opt=['opt_func'], optim=['opt_func'], optimizer=['opt_func'],
     metric=['metrics'], data=['dls', 'dl'], dataloaders=['dls'], dataloader=['dl'],
     test_dl=['dl'], suggestions=['suggest_funcs'], plot=['show_plot'], mode=['comp'],
-    restore_best_weights=['restore'], filepath=['fname'], filename=['fname'], log_dir=['folder', 'fname'],
+    restore_best_weights=['restore'], filepath=['fname'], filename=['fname'], file=['fname'], fname=['path'], log_dir=['folder', 'fname'],
     save_dir=['folder', 'fname'], experiment_name=['experiment'], tracking_uri=['uri'])
 
 # %% ../../nbs/basics/arguments.ipynb #794f017c
@@ -150,6 +150,7 @@ _ELSEWHERE = dict(                   # argument -> where to pass it instead
     validation_data='pass it to the loaders, as in DataLoaders(train, valid)',
     class_weight='pass it to the loss, as in nn.CrossEntropyLoss(weight=...)',
     verbose='write `with learn.no_bar():` to hide the bar, or `with learn.no_logging():` to hide the rows, too',
+    save_best_only='leave it out, because only the best weights are saved unless every_epoch, at_end or every is passed',
     lr_scheduler='add the callback TorchScheduler',
     patience='add the callback EarlyStopping',
     gradient_clip_val='add the callback GradientClip',
@@ -250,10 +251,10 @@ def checked_model(
     model: Any,                           # the argument of a learner
     remark_on: Callable[[Any], str],      # returns a remark about a model of another library, or ''
 ) -> Any:                                 # `model`
-    "Raise `TypeError` if a model is a class, a function without arguments, or cannot be called"
-    if inspect.isfunction(model) and not inspect.signature(model).parameters:
+    "Raise `TypeError` if a model is a class, a function that needs no arguments, or cannot be called"
+    if inspect.isfunction(model) and not any(p.kind is p.VAR_POSITIONAL or p.default is p.empty for p in inspect.signature(model).parameters.values()):
         way = 'pass what it returns' if model.__name__ == '<lambda>' else f'call it: model={model.__name__}()'
-        raise TypeError(f'model={model.__name__} is a function that takes no arguments, so it cannot be called with a batch. If it returns the model, {way}')
+        raise TypeError(f'model={model.__name__} is a function that needs no arguments, but a model is called with a batch. If the function returns the model, {way}')
     if isinstance(model, type): raise TypeError(f'model is the class {model.__name__}: pass an instance, such as {model.__name__}()')
     if isinstance(model, nn.Module) or callable(model) and not remark_on(model): return model
     raise TypeError(f'model={model!r:.80} is not a model: pass an instance of nn.Module{remark_on(model)}')

@@ -74,12 +74,14 @@ def _are_columns(parts: tuple | list) -> bool:
 def _items_remedy(dl: Any, single: bool = False) -> str | None:
     "Return a message that says what to pass instead of `dl`, or None if `dl` may hold batches"
     kind = type(dl).__name__
+    make = 'DataLoader(dataset, batch_size=64)' if single else 'DataLoaders.from_datasets(train_ds, valid_ds, bs=64)'
     if isinstance(dl, Dataset):
-        make = (f'DataLoader({kind}(...), batch_size=64)' if isinstance(dl, IterableDataset)
-                else 'DataLoader(dataset, batch_size=64)' if single
-                else 'DataLoaders.from_datasets(train_ds, valid_ds, bs=64)')
+        if isinstance(dl, IterableDataset): make = f'DataLoader({kind}(...), batch_size=64)'
         return (f'{with_article(kind)} is a dataset, not a loader of batches: use {make}, '
                 'or DataLoader(..., batch_size=None) if its items are whole batches')
+    if isinstance(dl, (tuple, list)) and dl and all(isinstance(ds, Dataset) for ds in dl): return (
+        f'{with_article(kind)} of {plural(len(dl), "dataset")} is not a loader of batches: use {make}')
+    if isinstance(dl, str): return f'dl={dl!r} is not a loader of batches: pass a DataLoader, or another iterable of batches'
     if hasattr(dl, 'shape'): return f'{with_article(kind)} is not a loader of batches: use {_ONE_BATCH if single else _OF_TENSORS}'
     if isinstance(dl, (tuple, list)) and _are_columns(dl):
         return (f'{with_article(kind)} of tensors with different shapes or types holds inputs and targets, '

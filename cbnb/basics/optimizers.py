@@ -44,7 +44,7 @@ def hyper_key(
 
 # %% ../../nbs/basics/optimizers.ipynb #53926c11
 def known_hypers(opt: Optimizer) -> list[str]:    # names that all groups have
-    "List the common names of an optimizer's hyper-parameters"
+    "List the numeric hyper-parameters of an optimizer, by their common names"
     first, *others = opt.param_groups
     keys = [k for k, v in first.items() if isinstance(v, (Real, Tensor))
             and not isinstance(v, bool) and all(k in g for g in others)]
@@ -86,12 +86,12 @@ def write_hyper(groups: list[dict], key: str, i: int | None,    # the index from
         if i is not None:
             group[key] = (*group[key][:i], v, *group[key][i + 1:])
         elif isinstance(group[key], Tensor):
-            group[key].fill_(v)    # compiled and CUDA-graph steps hold a tensor lr: keep the object
+            group[key].fill_(v)    # in place, because compiled steps and CUDA graphs hold this tensor
         else: group[key] = v
 
 # %% ../../nbs/basics/optimizers.ipynb #2842b0cf
 def set_wd(opt: Optimizer, wd: Any) -> None:
-    "Set the weight decay. A number leaves groups at 0 unless all groups are at 0"
+    "Set the weight decay. A number does not change groups whose decay is 0, unless it is 0 in all groups. A list sets every group"
     if isinstance(wd, (list, tuple)): values = [as_positive(v, 'wd') for v in wd]
     else:
         wd, now = as_positive(wd, 'wd'), get_hyper(opt, 'wd')
@@ -99,12 +99,12 @@ def set_wd(opt: Optimizer, wd: Any) -> None:
     set_hyper(opt, 'wd', values)
 
 # %% ../../nbs/basics/optimizers.ipynb #baf62004
-SCHEDULER_KEYS = frozenset('initial_lr max_lr min_lr max_momentum base_momentum swa_lr'.split())     # those that torch's schedulers add to groups
+SCHEDULER_KEYS = frozenset('initial_lr max_lr min_lr max_momentum base_momentum swa_lr'.split())     # keys that torch's schedulers add to the groups
 
 def state_keys(opt: Optimizer) -> set[str]:
-    "Return the keys of the groups in which an optimizer keeps state of its own, such as a counter of steps"
+    "Return the keys of `param_groups` that hold state of the optimizer, such as a step counter, and not a hyper-parameter"
     if not isinstance(opt, Optimizer): return set()
-    parts = [opt, *getattr(opt, 'optimizers', ()), *(v for v in vars(opt).values() if isinstance(v, Optimizer))]   # it may wrap others
+    parts = [opt, *getattr(opt, 'optimizers', ()), *(v for v in vars(opt).values() if isinstance(v, Optimizer))]   # it may wrap other optimizers
     kinds: set[type] = {cls for part in parts for cls in type(part).__mro__ if issubclass(cls, Optimizer)}
     return {key for group in opt.param_groups for key in group}.difference(SCHEDULER_KEYS, *map(_taken_by, kinds), ('params', 'param_names'))
 
@@ -149,7 +149,8 @@ def _spread_slice(lr: slice, n: int, name: str) -> list[float]:
 
 # %% ../../nbs/basics/optimizers.ipynb #a365d0f1
 def freeze_groups(opt: Optimizer, n: int,    # the first trainable group; negative counts from the end
-    keep: Iterable[Tensor] = ()) -> int:    # the first trainable group
+    keep: Iterable[Tensor] = (),    # parameters that are trainable in every group
+) -> int:    # index of the first trainable group, 0 or more
     "Freeze the groups before `n`, and unfreeze the other groups. The optimizer keeps its state"
     count, kept = len(opt.param_groups), {id(p) for p in keep}
     if not -count <= n <= count: raise ValueError(
@@ -158,7 +159,7 @@ def freeze_groups(opt: Optimizer, n: int,    # the first trainable group; negati
     for i, group in enumerate(opt.param_groups):
         for p in group['params']:
             p.requires_grad_(i >= first or id(p) in kept)
-            if not p.requires_grad: p.grad = None      # the next step would use it
+            if not p.requires_grad: p.grad = None      # the next step would still use it
     return first
 
 def norm_params(model: nn.Module) -> list[nn.Parameter]:
@@ -196,7 +197,7 @@ def check_opt_func(opt_func: Any) -> None:
 _NO_METRIC = '. Pass metrics as metrics=...'
 
 def _class_like(name: Any) -> str:
-    "Return the class name of the torch optimizer that equals `name` apart from upper and lower case. Without one, return 'AdamW'"
+    "Return the name of the torch optimizer that equals `name` apart from upper and lower case, or 'AdamW' if there is none"
     return next((n for n in dir(torch.optim) if n.lower() == str(name).lower() and n != n.lower()), 'AdamW')
 
 # %% ../../nbs/basics/optimizers.ipynb #ad113d2e
@@ -233,7 +234,7 @@ def taken_rates(
     opt: Optimizer,           # the optimizer that was made
     lr: Any,                  # the rate of the learner
 ) -> Any:                     # `lr`, or a list of the optimizer's rates
-    "Return the rate that a learner has with a new optimizer. Print it if the optimizer chose it"
+    "Return the value of `learn.lr` for a new optimizer. If the optimizer chose rates of its own, print and return these"
     if isinstance(lr, (list, tuple, slice)) or (own := own_rates(opt, lr)) is None: return lr
     print(f'{type(opt).__name__} gave its parameter groups rates of its own, so learn.lr is {own} now and not {lr}. '
           'If you pass one rate to a fit or a schedule, all groups get it')
@@ -241,7 +242,7 @@ def taken_rates(
 
 # %% ../../nbs/basics/optimizers.ipynb #307f72b6
 def held_params(opt: Optimizer) -> set[int]:    # the `id` of each parameter
-    "Return the parameters that an optimizer holds"
+    "Return the ids of the parameters that an optimizer holds"
     return {id(p) for g in opt.param_groups for p in g['params']}
 
 # %% ../../nbs/basics/optimizers.ipynb #e3aba710
@@ -377,8 +378,8 @@ class MultiOptimizer(Optimizer):
     def __repr__(self) -> str:
         return f'MultiOptimizer({", ".join(type(opt).__name__ for opt in self.optimizers)})'
 
-    def __getstate__(self) -> dict[str, Any]:                        # torch's methods drop attributes
-        return {k: v for k, v in vars(self).items() if k not in FASTAI_NAMES}    # such as `optimizers`
+    def __getstate__(self) -> dict[str, Any]:                        # torch's method would leave out `optimizers`
+        return {k: v for k, v in vars(self).items() if k not in FASTAI_NAMES}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -408,7 +409,7 @@ class Hypers(MutableMapping):
 
 # %% ../../nbs/basics/optimizers.ipynb #6b7a81ea
 class AllHypers(Sequence[Hypers]):
-    "One `Hypers` mapping per parameter group of an optimizer, the groups that are added later included"
+    "One `Hypers` mapping per parameter group of an optimizer, including groups that are added later"
     def __init__(self, opt: Optimizer): self.opt = opt
     def __len__(self) -> int: return len(self.opt.param_groups)
     def __getitem__(self, i: Any) -> Any: return [Hypers(self.opt, k) for k in range(len(self))][i]
@@ -459,7 +460,7 @@ class HyperNames:
 FASTAI_NAMES = ('hypers', 'set_hyper', 'set_hypers', 'all_params', 'freeze_to', 'freeze', 'unfreeze', 'clear_state')
 
 def add_fastai_names(opt: Optimizer, undo: ExitStack) -> None:
-    "Add fastai's names to an optimizer until `undo` is unwound. A name that the optimizer has itself stays"
+    "Add fastai's names to an optimizer until `undo` is unwound. A name that the optimizer already has is not replaced"
     if not hasattr(opt, '__dict__'): return
     names = HyperNames(opt)
     for name in FASTAI_NAMES:

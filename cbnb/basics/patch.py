@@ -30,11 +30,11 @@ def as_property(f: Callable[[Any], Any]) -> Any:
 def checked_property(
     setter: Callable[[Any, Any], None],   # called as `setter(obj, value)` when the attribute is assigned. It stores the value in `_name`
 ) -> Any:        # the property
-    "Return the property `name` of the setter `name`. Reading it returns `_name`"
+    "Return a property for a setter called `name`. Reading the property returns the attribute `_name`"
     return property(operator.attrgetter(f'_{setter.__name__}'), setter, doc=setter.__doc__)
 
 def property_of(
     read: Callable[[Any], Any],           # returns the value of the attribute
-) -> Callable[[Callable[[Any, Any], None]], Any]:      # a decorator for its setter
-    "Return a decorator like `checked_property`, for a value that is held elsewhere"
+) -> Callable[[Callable[[Any, Any], None]], Any]:      # a decorator for the setter
+    "Return a decorator like `checked_property`, for a property whose value is not in `_name`"
     return lambda setter: property(read, setter, doc=setter.__doc__)

@@ -31,7 +31,7 @@ def n_processes() -> int:
 
 # %% ../../nbs/basics/processes.ipynb #90940050
 def process_number() -> int:
-    "Return the rank of this process, counted from 0"
+    "Return the rank of this process, or 0 if there is only one process"
     return dist.get_rank() if n_processes() > 1 else 0
 
 # %% ../../nbs/basics/processes.ipynb #9d8e11ef
@@ -41,16 +41,16 @@ def local_parts(tensors: Iterable[torch.Tensor],    # tensors, of which some may
     return [t.to_local() if hasattr(t, 'to_local') else t for t in tensors]
 
 def whole_tensor(t: Any) -> Any:
-    "Gather a sharded tensor from all processes, and return other values unchanged"
+    "Gather a sharded tensor from all processes, which must all call `whole_tensor`. Return other values unchanged"
     return t.full_tensor() if hasattr(t, 'full_tensor') else t
 
 # %% ../../nbs/basics/processes.ipynb #7dfd09aa
-before_exchange: list[Callable[[str], Any]] = []      # called with the name of an exchange, before it
+before_exchange: list[Callable[[str], Any]] = []      # functions to call before an exchange, with the name of the function that exchanges
 
 def _announce(name: str) -> None:
     for f in before_exchange: f(name)
 
-def sum_over_processes(*numbers: Any,    # numbers or scalar tensors, the same count in each process
+def sum_over_processes(*numbers: Any,    # numbers or scalar tensors, equally many in each process
 ) -> list[Any]:    # the sums as Python floats; with one process, `numbers` unchanged
     "Sum each number over all processes. All processes must call `sum_over_processes`"
     if n_processes() == 1: return list(numbers)
@@ -65,7 +65,7 @@ def _shared_device() -> torch.device:
 
 # %% ../../nbs/basics/processes.ipynb #a7fbbcde
 def gather_over_processes(value: Any,    # anything that can be pickled; tensors should be on the CPU
-) -> list[Any]:    # the values of all processes, by rank
+) -> list[Any]:    # the values of all processes, in the order of the ranks
     "Collect a value from each process. All processes must call `gather_over_processes`"
     if n_processes() == 1: return [value]
     _announce('gather_over_processes')
@@ -86,9 +86,9 @@ def wait_for_processes() -> None:
     dist.barrier()
 
 # %% ../../nbs/basics/processes.ipynb #72ce488a
-def merged_metric(metric: Any, seen: bool,    # whether the metric saw a batch in this process
+def merged_metric(metric: Any, seen: bool,    # whether the metric was updated in this process
 ) -> Any:    # the merged metric, which may be a copy of `metric`
-    "Merge the states of a metric from all processes that saw a batch"
+    "Merge a metric with the copies of all other processes in which it was updated"
     mine = copy.deepcopy(metric).to('cpu') if seen and hasattr(metric, 'to') else metric
     first, *others = [m for m in gather_over_processes(mine if seen else None) if m is not None]
     if hasattr(first, 'distributed_available_fn'):
@@ -98,7 +98,7 @@ def merged_metric(metric: Any, seen: bool,    # whether the metric saw a batch i
 
 # %% ../../nbs/basics/processes.ipynb #ada830f3
 def agreed_value(name: str, compute: Callable[[], Any]) -> float:
-    "Compute a value in each process and return it. If the values differ, raise `TypeError` in all processes"
+    "Compute a value in each process and return it. If the values differ, or only some processes have one, raise `TypeError` in all processes"
     mine: Any
     error = None
     try:
@@ -120,8 +120,8 @@ def write_shards(
     folder: str | Path,        # folder for the files, which all processes share
     group: Any = None,         # process group of the CPU; None: the group of all processes
     background: bool = False,  # copy the parts to the CPU now, and write them in a thread; needs a group of its own
-) -> Callable[[], None]:       # waits until all processes have written their parts, and raises an error if one could not
-    "Write sharded tensors, each process its part. All processes must call this function, and the one that it returns"
+) -> Callable[[], None]:       # a function that waits until the parts are written, and raises an error if a part could not be written
+    "Write sharded tensors to files, each process its own part. All processes must call this function, and then the function that it returns, which writes the parts unless `background` is set"
     from torch.distributed import checkpoint as dcp
     state = {str(i): t.detach() for i, t in enumerate(parts)}
     how: dict[str, Any] = dict(storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True), process_group=group)

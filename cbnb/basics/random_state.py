@@ -68,7 +68,7 @@ def rng_state(loaders: Iterable[Any] = ()) -> dict[str, Any]:    # plain data, s
 
 def set_rng_state(state: Mapping[str, Any], loaders: Iterable[Any] = ()) -> None:
     "Restore the random state that `rng_state` returned"
-    set_device_rng_state(state.get('devices', {}))      # first: it looks at torch's seed
+    set_device_rng_state(state.get('devices', {}))      # first, because it compares a saved seed with torch's current seed
     random.setstate(state['python'])
     torch.set_rng_state(state['torch'])
     if 'numpy' in state and (numpy := sys.modules.get('numpy')): numpy.random.set_state(state['numpy'])

@@ -47,7 +47,7 @@ class Configured:
 _signatures: WeakKeyDictionary[Any, inspect.Signature] = WeakKeyDictionary()
 
 def _signature(f: Any) -> inspect.Signature:
-    "Return the signature of a function. It is kept as long as the function, because a fit asks for those of its callbacks"
+    "Return the signature of a function. It is cached as long as the function exists, because each fit needs the signatures of its callbacks"
     if not inspect.isfunction(f): return inspect.signature(f)
     if (found := _signatures.get(f)) is None: found = _signatures[f] = inspect.signature(f)
     return found
@@ -156,7 +156,7 @@ def _hyper_values(opt: Any, name: str) -> float | list[float] | None:
     return values[0] if len(set(values)) == 1 else values
 
 def _reprs(cbs: Iterable[Any]) -> list[str]:
-    "Return the reprs of the callbacks, without memory addresses. Leave out those of the core, of `cbnb.display` and of `cbnb.lab`"
+    "Return the reprs of the callbacks, without memory addresses. Leave out the callbacks of `cbnb.loop`, `cbnb.recorder`, `cbnb.display` and `cbnb.lab`"
     no_part = 'cbnb.display.', 'cbnb.loop', 'cbnb.recorder', 'cbnb.lab.'
     return [re.sub(' at 0x[0-9a-f]+', '', repr(cb))[:200] for cb in cbs if not type(cb).__module__.startswith(no_part)]
 
@@ -176,8 +176,8 @@ def settings_of(learn: Any) -> dict[str, Any]:    # plain data, without None
 
 # %% ../../nbs/basics/settings.ipynb #f2ce8d7f
 def how_it_ends(run: Any, exc: BaseException | None,    # the exception that ended the fit; None: no exception
-    start_epoch: int = 0) -> tuple[str, str]:    # the status, and the reason if it is 'interrupted' or 'failed'
-    "Return the status of a run at the end of its fit. If the fit was interrupted or failed, also return the reason"
+    start_epoch: int = 0) -> tuple[str, str]:    # the status, and the reason, which is '' unless the fit was interrupted or failed
+    "Return the status of a run at the end of its fit, and the reason if the fit was interrupted or failed"
     if isinstance(exc, (KeyboardInterrupt, SystemExit)):
         return 'interrupted', (str(exc) or type(exc).__name__).removesuffix('; learn is usable')
     if exc is not None: return 'failed', f'{type(exc).__name__}: {exc}'.split('\n')[0].removesuffix(': ')[:200]
@@ -185,7 +185,7 @@ def how_it_ends(run: Any, exc: BaseException | None,    # the exception that end
     return 'done' if n_whole == run.n_epoch - start_epoch else 'cancelled', ''
 
 def why_stopped(stop: Any, learn: Any) -> str:
-    "Describe which callback stopped a fit, and why"
+    "Describe which callback cancelled a fit, and why"
     cb = stop.raised_by
     why = str(stop) or getattr(cb, 'reason', None) or learn.stopped_where()
     return why if cb is None or type(cb).__name__ == 'Callback' else f'{cb}: {why}'

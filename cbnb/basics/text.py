@@ -45,7 +45,7 @@ def user_level() -> int:
     return _outside()[1]
 
 def _outside() -> tuple[Any, int]:
-    "Return the first frame outside this package and torch, and its distance from the caller of the caller"
+    "Return the first frame outside this package and torch, and its `stacklevel` for the function that called the caller"
     frame, level, ours = sys._getframe(2), 1, ('cbnb.', 'contextlib', 'torch.')
     while frame.f_back is not None and frame.f_globals.get('__name__', '').startswith(ours):
         frame, level = frame.f_back, level + 1
@@ -105,14 +105,14 @@ def plural(n: int, word: str) -> str:
 def one_of(names: Iterable[Any],    # the allowed values
     most: int = 30,                 # the largest number of values to list
 ) -> str:
-    "List values for an error message, such as `'a', 'b' or 'c'`. Of more than `most` values, list the first, and end with `...`"
+    "List values for an error message, such as `'a', 'b' or 'c'`. If there are more than `most` values, list only the first ones, and end with `...`"
     *first, last = map(repr, names)
     if len(first) >= most: return f'{", ".join(first[:most])}, ...'
     return f'{", ".join(first)} or {last}' if first else last
 
 # %% ../../nbs/basics/text.ipynb #cc95108d
 def with_article(name: str) -> str:
-    "Put 'a' or 'an' before a name, as it is spoken"
+    "Put 'a' or 'an' before a name, according to its pronunciation"
     letters = 'AEFHILMNORSX' if name[:2].isupper() else 'AEIOaeio'      # an LSTM is spoken letter by letter
     return f'{"an" if name[:1] in letters or name == "ndarray" else "a"} {name}'
 
@@ -135,18 +135,18 @@ LOWER = set('loss error mae mse rmse mape smape rmsle rmspe msle mde nll bce ce 
 HIGHER = set('accuracy acc f r auc roc auroc ap map precision recall sensitivity specificity dice iou miou jaccard '
              'bleu rouge meteor cider score kappa mcc corr correlation corrcoef pearson spearman kendall explained psnr ssim '
              'ndcg mrr hit hits top similarity reward return success likelihood elbo qwk pck tpr tnr gini concordance'.split())    # words in names of other metrics
-_named: set[str] = set()      # columns whose names said nothing
+_named: set[str] = set()      # columns that `lower_is_better` has warned about
 
 def named_direction(name: str,    # name of a loss or metric, such as `valid_loss`
-) -> int:    # -1 if lower values are better, 1 if higher values are better, 0 if the name does not say
-    "Return the direction that a name says"
+) -> int:    # -1 if lower values are better, 1 if higher values are better, 0 if the name has no known word
+    "Infer from a name whether lower or higher values are better"
     words = re.split('[^a-z]+', name.lower())
     def has(known: set[str]) -> bool: return name in known or any(word in known or any(len(k) > 3 and k in word for k in known) for word in words)
     return -1 if has(LOWER) else int(has(HIGHER))
 
 def lower_is_better(name: str,    # name of a loss or metric, such as `valid_loss`
 ) -> bool:    # True if lower values are better
-    "Return whether a loss or metric with this name should fall. If its name does not say, warn once, and return False"
+    "Return whether a loss or metric with this name should fall. If the name has no known word, warn once, and return False"
     found = named_direction(name)
     if not found and name not in _named:
         _named.add(name)
@@ -216,12 +216,12 @@ def as_dataframe(rows: list[dict[str, Any]]) -> Any:    # a pandas `DataFrame`
     return pandas.DataFrame(rows)
 
 # %% ../../nbs/basics/text.ipynb #426b333e
-def write_text(text: str, path: str | Path | None,    # file to write; None: write none
+def write_text(text: str, path: str | Path | None,    # file to write; None: write no file
 ) -> str:    # the text
-    "Write a text to a file, which takes the place of an old one when it is complete"
+    "Write text to a file. An old file is replaced only when the new file is complete"
     if path is None: return text
     file = Path(os.path.realpath(path))
-    if file.exists() and not file.is_file(): file.write_text(text)                # a device cannot be replaced
+    if file.exists() and not file.is_file(): file.write_text(text)                # a device, such as /dev/null, cannot be replaced
     else:
         with tempfile.TemporaryDirectory(prefix=f'.{file.name}.', dir=file.parent) as folder:
             (draft := Path(folder)/file.name).write_text(text)
@@ -243,7 +243,7 @@ def _finite(value: Any, lost: list[Any], *at: str | int) -> Any:
     if at[2:3] != ('steps',) or not math.isnan(value): lost.append((list(at), str(value)))
 
 def from_json_text(text: str) -> Any:
-    "Return the plain data, with the numbers that are not finite"
+    "Read the plain data that `json_text` converted, including the numbers that are not finite"
     data = json.loads(text)
     for run in data.get('runs', ()):
         run['steps'] = {name: [math.nan if v is None else v for v in column] for name, column in run['steps'].items()}

@@ -45,8 +45,8 @@ def _modules_in(owner: Any, name: str) -> Iterator[tuple[str, nn.Module]]:
         yield from ((f'{name}.{k}', v) for k, v in held_by(owner).items() if isinstance(v, nn.Module))
 
 # %% ../../nbs/basics/trained_modules.ipynb #16015cc8
-def trained_modules(learn: Any) -> dict[str, nn.Module]:    # 'model', 'loss_func', 'train_step.proj' and the like -> module
-    "Return everything that is trained and saved: the model, the loss function and the modules of the steps. Leave out modules inside another one of the list"
+def trained_modules(learn: Any) -> dict[str, nn.Module]:    # name, such as 'model', 'loss_func' or 'train_step.proj' -> module
+    "Return the modules that are trained or saved: the model, the loss function and the modules of the steps. Leave out a module that is part of an earlier one"
     parts = [('model', learn.model), ('loss_func', learn.loss_func)]
     for name in 'train_step', 'eval_step':
         step = getattr(learn, name)
@@ -60,7 +60,7 @@ def trained_modules(learn: Any) -> dict[str, nn.Module]:    # 'model', 'loss_fun
     return found
 
 # %% ../../nbs/basics/trained_modules.ipynb #9a570ac7
-def params_outside(learn: Any) -> dict[str, nn.Parameter]:    # 'loss_func.s' and the like -> parameter, frozen ones included
+def params_outside(learn: Any) -> dict[str, nn.Parameter]:    # name, such as 'loss_func.s' -> parameter; includes frozen parameters
     "Return the parameters of the loss function and the training step that are not in the model and not in another optimizer"
     step = learn.train_step
     found: dict[str, nn.Parameter] = {}
@@ -90,7 +90,7 @@ def in_eval_mode(learn: Any) -> Iterator[None]:
 
 # %% ../../nbs/basics/trained_modules.ipynb #9b2a9e4b
 def _prefixes(part: nn.Module, model: Any) -> tuple[str, ...]:
-    "Return the beginnings of those names in the state of a module that belong to modules of the model"
+    "Return the prefixes of those keys in the state dict of a module that belong to modules of the model"
     own = set(modules_of(model)) if part is not model else set()
     return tuple(f'{name}.' for name, m in part.named_modules(remove_duplicate=False) if m in own)
 
@@ -121,7 +121,7 @@ def load_module_states(
 def training_modes(
     learn: Any,                      # the learner
 ) -> dict[nn.Module, bool]:          # module -> whether it is in training mode
-    "Return which modules of the model and of the steps are in training mode"
+    "Return the modes of all modules in the model of the learner and in the models of its steps"
     return {m: m.training for part in (learn, learn.train_step, learn.eval_step) for m in modules_of(part.model)}
 
 # %% ../../nbs/basics/trained_modules.ipynb #23c8c5e6
@@ -129,7 +129,7 @@ def training_modes(
 def reset_state(
     model: Any,    # a model with a method `reset`
 ) -> None:
-    "Call `model.reset()`. If this changes parameters, put them back and warn"
+    "Call `model.reset()`. If this changes parameters, restore them and warn"
     before = [(m, name, p, p.clone()) for m in modules_of(model) for name, p in m._parameters.items()
               if p is not None and not is_lazy(p)]
     model.reset()

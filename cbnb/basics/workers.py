@@ -43,14 +43,14 @@ class Workers(NamedTuple):
     "A number of workers and the reason for it"
     n: int                  # number of workers
     why: str                # the reason, for messages
-    tried: bool = False     # whether a forked process loaded some items
+    tried: bool = False     # whether a trial loaded items, and their tensors were in CPU memory
 
     def __str__(self) -> str: return f'{plural(self.n, "worker")}: {self.why}'
 
 # %% ../../nbs/basics/workers.ipynb #b1cbd239
 def decide(item: float,    # seconds to load an item
     size: int, n: int, cores: int,    # cores that this process may use
-    least: float = 1.,    # seconds that an epoch takes to load, at least, to be worth the start of workers
+    least: float = 1.,    # the shortest loading time of an epoch, in seconds, for which workers are started
 ) -> Workers:
     "Choose a number of workers from the time that loading takes"
     batch = item*size
@@ -82,7 +82,7 @@ def _alone() -> str | None:
     return f'by {how}, a worker would run this script again: put its main part below if __name__ == "__main__":'
 
 def start_method() -> str:
-    "Return how Python starts processes, such as 'fork' or 'spawn', and leave the choice open if nobody has chosen"
+    "Return how Python starts processes, such as 'fork' or 'spawn', without setting the default if it is not set yet"
     return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 def cores() -> int:
@@ -105,7 +105,7 @@ def _runs_again() -> bool:
     return frame is None or not any(n.lineno <= frame.f_lineno <= (n.end_lineno or 0) for n in guards)
 
 def packed(obj: Any) -> bytes:    # for `pickle.loads` in another process
-    "Pickle an object for a spawned process, with the classes and functions that a notebook or script defines"
+    "Pickle an object for a spawned process. If `cloudpickle` is installed, include the classes and functions that a notebook or script defines"
     try: from cloudpickle import dumps
     except ImportError: dumps = pickle.dumps
     return dumps(obj)
@@ -115,7 +115,7 @@ def packed(obj: Any) -> bytes:    # for `pickle.loads` in another process
 _PLAIN = int, float, str, bytes, bool, type(None)
 
 def held(obj: Any) -> Iterator[Any]:
-    "Yield an object, the contents of its attributes, and the first 100 elements of each container in them"
+    "Yield an object and, recursively, the values of its attributes and the first 100 elements of each container"
     seen: dict[int, Any] = {}
     waiting = [obj]
     while waiting and len(seen) < 10_000:
@@ -148,7 +148,7 @@ def next_numbers() -> list[float]:
 
 # %% ../../nbs/basics/workers.ipynb #69fb500e
 def _equal(a: Any, b: Any) -> bool:
-    "Return whether two batches are equal, with nan equal to nan"
+    "Return whether two batches are equal, where nan counts as equal to nan"
     if type(a) is not type(b): return False
     if isinstance(a, Tensor): return a.shape == b.shape and bool(((a == b) | (a != a)).all())
     if isinstance(a, Mapping): return a.keys() == b.keys() and all(_equal(a[k], b[k]) for k in a)
@@ -185,7 +185,7 @@ def measured(dl: DataLoader) -> Trial:
 
 # %% ../../nbs/basics/workers.ipynb #10ec1635
 def _silent(dl: DataLoader | bytes) -> Trial | str:
-    "Call `measured` for a loader, or for the copy that `packed` made of it, without output. Return its result, or the reason why there is none"
+    "Call `measured` for a loader, or for the copy that `packed` made of it, without output. Return the result, or the reason why there is none"
     with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         try: dl = pickle.loads(dl) if isinstance(dl, bytes) else dl
         except Exception as e: return f'a worker cannot read the dataset ({type(e).__name__}: {e})' + _CLOUDPICKLE*('cloudpickle' not in sys.modules)
@@ -195,7 +195,7 @@ def _silent(dl: DataLoader | bytes) -> Trial | str:
 _CLOUDPICKLE = '; for classes of a notebook, pip install "cbnb[distributed]"'
 
 def _trial(dl: DataLoader | bytes, answer: Any) -> None:
-    "Run the trial in another process, and send the result to `answer`"
+    "Main function of the process in which the trial runs. It sends the result to `answer`"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     answer.send(_silent(dl))
@@ -280,7 +280,7 @@ def _end(pid: int, done: Any, queues: list[Any], processes: list[Any]) -> None:
 
 # %% ../../nbs/basics/workers.ipynb #576e3126
 class _Packed:
-    "Holds an object for spawned processes, in which pickle creates the object itself"
+    "Wrapper that sends an object to a spawned process, where unpickling the wrapper gives the object itself"
     def __init__(self, obj: Any): self.data = packed(obj)
     def __reduce__(self) -> tuple: return pickle.loads, (self.data,)
 

@@ -64,12 +64,13 @@ class AccumMetric(Metric):
     """Calls a function once per phase, with all predictions and targets
 
     Args:
-        func: called with all predictions and all targets; with several targets if it has an argument for each
+        func: called with all predictions and all targets; with several targets if it has a required argument for each
         dim_argmax: dimension over which to take the argmax; None: no argmax
         activation: 'no', 'sigmoid', 'softmax', or 'binary' (the last column of the softmax)
         thresh: replace each value by `value >= thresh` after the activation; None: no threshold
         to_np: whether to pass numpy arrays to the function
-        invert_arg: whether to pass targets first; None: only for functions of scikit-learn and of (y_true, y_pred)
+        invert_arg: whether to pass targets first; None: only for functions of scikit-learn, and for functions with the
+            arguments (y_true, y_pred)
         flatten: whether to flatten the tensors; the classes keep a dimension of their own
         name: heading of its column; None: the function's name
         axis: dimension of the classes; None: the one that the targets lack
@@ -89,7 +90,7 @@ class AccumMetric(Metric):
         self.to_np, self.flatten = to_np, flatten
         self.invert_arg = takes_targets_first(func) if invert_arg is None else invert_arg
         self.layout = Layout(axis if dim_argmax is None else dim_argmax, ignore_index)
-        self.ignored: int | None = None             # the label of the last batch that is left out
+        self.ignored: int | None = None             # label of the targets that are left out, from the last batch
         self.lost_shape = False                     # targets of several dimensions were flattened
         self.reset()
 
@@ -102,7 +103,7 @@ class AccumMetric(Metric):
         self.add(*(outputs if takes_all else a_pair(self.name, learn)))
 
     def add(self, pred: Tensor, targ: Tensor, *others: Tensor) -> None:
-        """Store one batch, after `prepared`
+        """Prepare one batch with `prepared`, and store it
 
         Args:
             pred: predictions of a batch
@@ -150,7 +151,7 @@ class AccumMetric(Metric):
         Args:
             pred: all predictions, on the CPU
             targ: all targets, on the CPU
-            *others: the same for further targets
+            *others: further targets, on the CPU
         Returns:
             a number or a scalar tensor
         """

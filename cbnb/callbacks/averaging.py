@@ -25,7 +25,7 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/averaging.ipynb #2ce941e4
 def warm_decay(decay: float, t: int) -> float:
-    "Return the decay at update `t`, from 1. The decay is lower at first, so that the untrained weights soon drop out of the average"
+    "Return the decay at update `t`, where the first update is 1. The decay is lower at first, so that the untrained weights soon drop out of the average"
     return min(decay, (1 + t)/(10 + t))
 
 # %% ../../nbs/callbacks/averaging.ipynb #9e5da73a

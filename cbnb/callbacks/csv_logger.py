@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #d93ae9ee
+from ..basics.arguments import hinted
 from ..basics.text import warn_user
 from ..basics.processes import process_number
 from ..callback import Callback
@@ -61,6 +62,7 @@ class CSVLogger(Callback):
     order, run_in = 60, ('fit',)        # after the recorder, whose rows it writes
     no_state = ('told',)
 
+    @hinted
     def __init__(self, fname: str | Path = 'history.csv', append: bool = False): self.fname, self.append = fname, append
 
     @property

@@ -19,7 +19,7 @@ from ..basics.processes import local_parts, whole_tensor
 from ..callback import Callback, STEP
 from .twins import check_single
 from ..events import CancelBatchException
-from ..basics.arguments import as_choice, as_count, as_positive
+from ..basics.arguments import as_choice, as_count, as_positive, hinted
 from ..basics.devices import exact_dtype
 from ..basics.text import warn_user
 from ..basics.nested import find_bs, map_tensors
@@ -62,6 +62,7 @@ class GradientClip(Callback):
     order, run_valid, run_in = 11, False, ('fit', 'lr_find')    # after mixed precision has unscaled the gradients
     norm: Any = None            # norm of the last gradient before clipping; a list of norms for kind='tensor'
 
+    @hinted
     def __init__(self, max_norm: float = 1., norm_type: float = 2., kind: str = 'global', log: bool = False):
         for name, value in (('max_norm', max_norm), ('norm_type', norm_type)):
             if value != math.inf: as_positive(value, name, zero=False)
@@ -139,6 +140,7 @@ class GradientAccumulation(Callback):
     """
     order, run_valid, run_in = 6, False, ('fit', 'lr_find')
 
+    @hinted
     def __init__(self, n_acc: int = 32):
         self.n_acc, self.sum = as_count(n_acc, 'n_acc', 1), _Sum()
 

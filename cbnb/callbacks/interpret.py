@@ -65,7 +65,7 @@ def task_of(pred: Any, yb: tuple, loss_func: Any, ignored: int | None = None) ->
     return 'classes' if not one and torch_loss(loss_func) is F.cross_entropy else 'values'
 
 def _class_dim(pred: Tensor, y: Tensor, known: int | None) -> int | None:
-    "Return the dimension of the classes in scores with several positions. None: there is none, or the shapes fit several and `known` does not say which"
+    "Return the dimension of the classes in scores with several positions. None: there is none, or several dimensions fit, and `known` is none of them"
     try: return class_axis(pred.shape, y.shape, known=known)
     except ValueError: return None
 
@@ -90,7 +90,7 @@ def _as_task(task: str, pred: Any, yb: tuple, act: Callable[[Any], Any],
     classes = (pred if yes is None else torch.stack([1 - yes, yes], 1)).float()
     if y is None: return classes, None
     numbers = (y.reshape(n) if y.numel() == n else y.argmax(1)).round().long()
-    return classes, numbers if ignored is None or y.is_floating_point() else numbers.where(numbers != ignored, -1)    # below 0: it does not count
+    return classes, numbers if ignored is None or y.is_floating_point() else numbers.where(numbers != ignored, -1)    # -1: the loss ignores this target
 
 # %% ../../nbs/callbacks/interpret.ipynb #3c0bca46
 def _agreement(pred: Tensor, y: Tensor, ignored: int | None = None, axis: int | None = None) -> list[str]:
@@ -129,11 +129,11 @@ class _GatherItems(GatherPredsCallback):
         super().__init__()
         self.my_act, self.wanted, self.limit = act, task, limit
         self.kept: list[Any] = []             # inputs of the first items
-        self.weights: list[Tensor] = []       # how much each loss counts in the mean of all
+        self.weights: list[Tensor] = []       # weight of each loss in the mean over all items
         self.task, self.note = '', ''
         self.axis: int | None = None          # dimension of the classes
         self.counts: Tensor | None = None     # confusion matrix of all positions
-        self.ignored: int | None = None       # label that does not count
+        self.ignored: int | None = None       # target label that the loss ignores
 
     def add_inputs(self) -> None:
         if self.limit <= 0: return
@@ -170,7 +170,7 @@ class _GatherItems(GatherPredsCallback):
         self.add_inputs()
 
     def _ignored_label(self) -> int | None:
-        "Return the label that the loss ignores, or that a loss of torch ignores which the loss function calls"
+        "Return the label that the loss ignores. If the loss function calls a loss of torch, return the label that this loss ignores"
         f, known = self.learn.loss_func, ignored_label(self.learn.loss_func)
         if known is not None or torch_loss(f) is not None or not callable(f) or not self.learn.yb: return known
         try: _, call = with_call(f, self.learn.pred, *self.learn.yb, loss_of=loss_of)
@@ -178,7 +178,7 @@ class _GatherItems(GatherPredsCallback):
         return None if call is None else label_of_call(*call)
 
     def _find_axis(self, pred: Tensor, y: Tensor) -> None:
-        "Set the dimension of the classes. If several fit, it is that of the loss, or of the batch before"
+        "Set the dimension of the classes. If several dimensions fit, use that of the loss, or else that of the previous batch"
         known = loss_axis(self.learn.loss_func)
         self.axis = _class_dim(pred, y, self.axis if known is None else known)
 
@@ -293,8 +293,8 @@ class Predictions:
         numbers: indices of the items in the dataset; None: 0, 1, 2 and so on
     """
     looks: dict[str, Any] = {}       # arguments of `shown_parts`, which control how an item is shown
-    loss_weights: Tensor | None = None    # how much the loss of each item counts in the mean of all; None: equally
-    counts: Tensor | None = None     # for 'maps': the confusion matrix of all positions; None: they are no classes
+    loss_weights: Tensor | None = None    # weight of each loss in the mean over all items; None: equal weights
+    counts: Tensor | None = None     # for 'maps': the confusion matrix of all positions; None: the positions have no classes
 
     def __init__(self, task: str, preds: Any, targets: Any, losses: Tensor | None, note: str, items: Any, names: Sequence[str] = (),
             numbers: Sequence[int] | None = None):
@@ -344,7 +344,7 @@ class Predictions:
 
 # %% ../../nbs/callbacks/interpret.ipynb #76342342
 def loader_of(learn: Learner, dl: Any) -> Any:
-    "Return a loader by 'valid', 'train', its index in `learn.dls`, or itself. None is 'valid'. For other names, raise `ValueError`"
+    "Return the loader for `dl`, which is 'valid', 'train', an index of `learn.dls`, a loader, or None for 'valid'. For other names, raise `ValueError`"
     if dl is None or isinstance(dl, str) and dl == 'valid':
         if learn.dls.valid is None: raise ValueError("there is no validation data: assign learn.dls = DataLoaders(train, valid), or pass dl='train' or a loader")
         return learn.dls.valid
@@ -371,7 +371,7 @@ def _run(learn: Learner, dl: Any, act: Any, task: str | None) -> tuple[_GatherIt
 # %% ../../nbs/callbacks/interpret.ipynb #20a84985
 def predictions(learn: Learner, dl: Any = None, classes: Any = None, act: Callable[[Any], Any] | None = None, task: str | None = None,
         numbers: Sequence[int] | None = None, **looks: Any) -> Predictions:
-    "Return predictions, targets and losses for all items of a loader or for some `numbers`. `looks` are `how`, `decode` and `columns`"
+    "Return predictions, targets and losses for all items of a loader, or for the items with the indices `numbers`. `looks` are `how`, `decode` and `columns`"
     if task is not None: as_choice(task, 'task', *TASKS)
     source = loader_of(learn, dl)
     gather, items = _run(learn, in_order(source) if numbers is None else only_items(in_order(source), numbers), act, task)
@@ -478,7 +478,7 @@ def _ranks(cells: Tensor, losses: Tensor) -> Tensor:
     return ranks
 
 def items_for_page(cells: Tensor, wrong: Tensor, losses: Tensor | None, n: int) -> list[int]:
-    "Choose up to `n` items for the interactive page, in rounds over the cells of the confusion matrix, the most informative first"
+    "Choose up to `n` items for the interactive page, in rounds over the cells of the confusion matrix, with wrong predictions first in each round"
     losses = torch.zeros(len(cells)) if losses is None else losses.nan_to_num(float('inf'))
     order = (~wrong).long().argsort(stable=True)
     return order[_ranks(cells, losses)[order].argsort(stable=True)][:n].tolist()
@@ -532,7 +532,7 @@ class Interpretation:
         self.found, self.task = found, found.task               # 'classes', 'labels', 'values', 'maps' or 'other'
         self.preds, self.targets = found.preds, found.targets   # one row per item: probabilities or values
         self.decoded = found.decoded                            # decoded predictions, in the form of `targets`
-        self.losses = found.losses                              # None if the loss function only returns a mean
+        self.losses = found.losses                              # None if there is no loss for each item
         self.classes = found.names                              # names of classes, labels or values
 
     def __len__(self) -> int: return len(self.found)
@@ -628,13 +628,13 @@ def top_losses(self: Interpretation, k: int | None = None, largest: bool = True)
     """
     if self.losses is None: raise ValueError(f'there are no losses to sort: {self.found.note}')
     n = len(self) if k is None else min(as_count(k, 'k', 1), len(self))
-    losses = self.losses.nan_to_num(float('inf') if largest else float('-inf'))     # nan counts as the worst loss
+    losses = self.losses.nan_to_num(float('inf') if largest else float('-inf'))     # items with a NaN loss come first
     indices = losses.argsort(descending=largest, stable=True)[:n]
     return TopLosses(self.losses[indices], indices)
 
 @patch
 def mean_loss(self: Interpretation) -> float | None:
-    """Return the mean of the losses of the items by their weights, which is the loss that `learn.validate()` returns
+    """Return the weighted mean of the losses of the items. For the validation loader, this is the loss that `learn.validate()` returns
 
     Returns:
         None: there are no losses of items

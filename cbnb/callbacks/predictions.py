@@ -53,7 +53,7 @@ def activation_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
     return _ACTIVATIONS.get(_kind(loss_func), lambda p: p)
 
 def _kind(loss_func: Any) -> Any:
-    "Return the function of torch that a loss is. A subclass that changes a loss of probabilities may take scores, and is not one"
+    "Return the function of torch that a loss computes, or None. A subclass with its own `forward` may take scores where torch's loss takes probabilities, so return None for it"
     kind = torch_loss(loss_func)
     return torch_loss(loss_func, changed=False) if kind in (F.nll_loss, F.binary_cross_entropy) else kind
 
@@ -120,7 +120,7 @@ def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable
     return losses, weights
 
 def _loss_and_weight(loss_func: Any, item: list[Any], batch_weight: Callable[..., Any] | None) -> tuple[Tensor, Tensor]:
-    "Return the loss of a batch of one item, and how much it counts"
+    "Return the loss of a batch of one item, and its weight in the mean over items"
     result, call = with_call(loss_func, *item, loss_of=loss_of)
     loss, weight = loss_of(result).detach().mean(), UNKNOWN if call is None else weight_of_call(*call)
     if batch_weight is not None: weight = given_weight(batch_weight, *item)
@@ -145,7 +145,7 @@ def item_losses(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[...
     return losses_and_weights(loss_func, pred, yb, batch_weight)[0]
 
 def losses_and_weights(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
-    "Return `item_losses` of a batch, and how much each loss counts in the mean of all"
+    "Return `item_losses` of a batch, and the weight of each loss in the mean over all items"
     if not yb and not needs_no_target(loss_func): raise ValueError(
         'with_loss needs targets, but this loader has none: leave with_loss out, or pass batches (x, y)')
     if not (loss_func is None or hasattr(loss_func, 'reduction') or _takes_reduction(loss_func)): return _of_items_alone(loss_func, pred, yb, batch_weight)
@@ -164,7 +164,7 @@ def _one_each(parts: list[Any]) -> bool:
 
 # %% ../../nbs/callbacks/predictions.ipynb #b8d830bb
 def joined(parts: list[Any], dim: int = 0) -> Any:
-    "Join batches with the same nesting along `dim`, tensors with fewer dimensions along 0. What cannot be concatenated becomes a list of items"
+    "Join batches with the same nesting along `dim`, tensors with fewer dimensions along 0. Values that cannot be concatenated become a list of items"
     first = parts[0]
     if isinstance(first, Tensor): return _joined_tensors(parts, dim)
     if (held := entries(first)) is not None:
@@ -203,7 +203,7 @@ def _plain(batch: Any) -> Any:
 
 # %% ../../nbs/callbacks/predictions.ipynb #66050294
 def save_batch(folder: str | Path, i: int, batch: Any, pickle_protocol: int = 2) -> Path:
-    "Copy batch number `i` to the CPU, which waits for the device, and write it to a file of its own. Return its path"
+    "Copy batch number `i` to the CPU, which waits for the device, and write it to its own file. Return the path of the file"
     content = _plain(map_tensors(_own_copy, batch))
     path = Path(folder)/f'{i:06d}.pt'          # `forget_batches` removes its drafts
     def write(draft: Path) -> None: torch.save(content, draft, pickle_protocol=pickle_protocol)
@@ -270,7 +270,7 @@ class OfOneRun(Callback):
 
 # %% ../../nbs/callbacks/predictions.ipynb #5d0c3a72
 def split_new_items(learn: Learner) -> Callable[[Any], tuple[Any, Any]]:    # batch -> `xb`, `yb`
-    "Return the function that splits the batches of a learner, also those of a dict that has none of the targets"
+    "Return a function that splits batches as `learn.split_batch` does, and that also splits a dict without any of the targets"
     split, targets = learn.split_batch, tuple(getattr(learn.dls, 'targets', ()))
     def split_new(batch: Any) -> tuple[Any, Any]:
         held = entries(batch)
@@ -352,7 +352,7 @@ class GatherPredsCallback(OfOneRun):
 
     def _empty(self) -> None:
         self.inputs, self.preds, self.targets, self.losses = list[Any](), list[Any](), list[Any](), list[Any]()
-        self.n_batches = self.n_seen = 0         # number of batches gathered so far, and of batches predicted
+        self.n_batches = self.n_seen = 0         # number of batches with a prediction, and of all batches so far
 
     def _keep(self, parts: list[Any], batch: Any, kept: bool, folder: str | Path | None) -> None:
         if folder is not None and batch is not None:
@@ -386,7 +386,7 @@ def _activation(loss_func: Any) -> Callable[[Any], Any]:
     return lambda pred: own(pred) if isinstance(pred, Tensor) else pred
 
 def _warn_of_scores(learn: Learner, preds: Any, targets: Any) -> None:
-    "Warn if the decisions for class numbers are the outputs of the model, because the loss function is not known"
+    "Warn if the targets are class numbers, but the decisions are the outputs of the model, because the loss function is not one of torch and has no `decodes`"
     f, y = learn.loss_func, targets[0] if isinstance(targets, (tuple, list)) and len(targets) == 1 else targets
     if not (inspect.isroutine(f) or isinstance(f, (nn.Module, partial))) or _kind(f) is not None or hasattr(f, 'decodes') or hasattr(f, 'activation'): return
     if not (isinstance(preds, Tensor) and isinstance(y, Tensor)) or y.is_floating_point() or preds.ndim != 2 or y.ndim != 1 or preds.shape[1] < 2: return
@@ -502,7 +502,7 @@ def _without_targets(item: Any, inputs: tuple | dict, targets: tuple) -> Any:
 
 # %% ../../nbs/callbacks/predictions.ipynb #22ff218b
 def _collated(learn: Learner, item: Any) -> Any:
-    "Return the inputs of a batch of one item, by the collate function of the loaders, or None if it fails. The target may be that of another item"
+    "Return the inputs of a batch of one item, made by the collate function of the loaders. Return None if it fails, or is torch's default. If the item has no target, it gets that of another item first"
     like = learn.dls.train if getattr(learn.dls, 'valid', None) is None else learn.dls.valid
     collate, restore = getattr(like, 'collate_fn', default_collate), save_rng()
     if collate in (default_collate, default_convert): return None
@@ -582,7 +582,7 @@ class FetchPredsCallback(OfOneRun):
         dl: loader to use instead; None: the loader of `ds_idx`
         with_input: also keep the inputs
         with_decoded: also keep decisions
-        cbs: callbacks or callback classes to remove while predicting, beside those with `remove_on_fetch=True`
+        cbs: callbacks or callback classes to remove while predicting, in addition to those with `remove_on_fetch=True`
         reorder: use the order of the dataset, even if the loader shuffles
     """
     run_in = ('fit', 'validate')

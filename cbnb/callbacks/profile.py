@@ -66,7 +66,7 @@ class Stopwatch:
         self.now, self.since = part, now
 
     def timed(self, f: Callable[..., Any], parts: Sequence[Row], loop: Any) -> Callable[..., Any]:
-        "Wrap a function so that its time counts for a part of the fit. `loop.training` chooses among the parts for validation and for training"
+        "Wrap a function so that its time counts for a part of the fit. `parts` has one part for validation and one for training, and `loop.training` chooses between them"
         clock = self.clock
         def call(*args: Any, **kwargs: Any) -> Any:      # inlined instead of calling `switch`, as it runs a dozen times per batch
             __tracebackhide__ = True
@@ -108,7 +108,7 @@ class _TimedMetric:
     __slots__ = ('__dict__', '_accumulate', '_metric', '_time', '_value')
 
     def __init__(self,
-        metric: Any,                 # the metric, which does the work
+        metric: Any,                 # the metric to time
         time: Callable[..., Any],    # function that times another one: (function, name, group) -> timed function
     ):
         self.__dict__ = vars(metric)
@@ -142,7 +142,7 @@ class DeviceTimes:
         return self.free.pop() if self.free else self.event()
 
     def drain(self, wait: bool = False) -> None:
-        "Read the events that have passed, with `wait` all events, and add their times to the parts, without the time of nested parts"
+        "Read the events that the device has passed, or all events if `wait` is set. Add their times to the parts, without the time of nested parts"
         while self.waiting and (wait or self.waiting[0][-1].query()):
             part, outer, start, end = self.waiting.popleft()
             if wait: end.synchronize()
@@ -214,7 +214,7 @@ class _Profiler:
         return functools.partial(self.start, timed) if event_name == event.before_fit else timed
 
     def start(self, timed: Callable[[], Any]) -> None:
-        "Call a method for `before_fit`, before which the optimizer was prepared"
+        "Call a `before_fit` method. The first of them ends the time for preparing the optimizer"
         if self.watch.now is self.opt: self.watch.switch(self.setup)
         timed()
 
@@ -264,7 +264,7 @@ class _Profiler:
         watch.switch(before)
 
     def replace_functions(self) -> None:
-        "Replace the functions that split a batch and write a row by timed ones until the run ends, unless a callback replaces them before"
+        "Replace `split_batch` and `logger` of the learner with timed functions. At the end of the run, restore those that no callback has replaced"
         device, table = torch.device(getattr(self.learn.dls, 'device', None) or 'cpu').type, self.watch.part('table of epochs', 'display')
         for name in ('split_batch', 'logger'):
             f = getattr(self.learn, name)

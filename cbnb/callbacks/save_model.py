@@ -80,7 +80,10 @@ class SaveModel(Tracker):
         self.every = self.duration and Every(self.duration)
         if self.at_end: self.learn.undo.callback(self._save_end)
         elif self.restore:
-            super().before_fit()
+            try: super().before_fit()
+            except ValueError as e:
+                if self.fname == 'model': e.add_note(f'monitor is the first argument of SaveModel: to name the file, pass fname={self.monitor!r}')
+                raise
             if self.best is None: self._best_file = None
             if self.best is None and self.learn.start_epoch: self._go_on()
 

@@ -60,7 +60,7 @@ def _check_origin(cb: Any, names: list[str]) -> None:
 
 # %% ../../nbs/dialects/detect.ipynb #f4fafdf5
 def dialect_of(cb: Any) -> str | None:
-    "Return 'fastai_v1', 'mindspore' or None, by what a callback declares or by its methods. If these are of both, or of Keras, raise `TypeError`"
+    "Return 'fastai_v1', 'mindspore' or None, by what a callback declares or by its methods. If it has methods of both libraries, or of Keras, Lightning or transformers, raise `TypeError`"
     if isinstance(cb, functools.partial): return dialect_of(cb.func)
     v1, mindspore = _methods(cb, _V1), _methods(cb, _MINDSPORE)
     _check_origin(cb, [*v1, *mindspore, *_methods(cb, _BOTH)])

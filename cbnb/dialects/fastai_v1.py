@@ -278,7 +278,7 @@ class SaveModelCallback(TrackerCallback):
         filed = self.best
         if self.every == 'epoch': self._save(f'{self.name}_{epoch}')
         elif not self.is_better(self.get_monitor_value()): return
-        elif any_over_processes(not self._save(self.name)): self.best = filed     # that of the weights in the file
+        elif any_over_processes(not self._save(self.name)): self.best = filed     # the best value is that of the weights in the file
         else: self.saved = True
 
     def on_train_end(self, **kwargs):
@@ -324,7 +324,7 @@ class CSVLogger(LearnerCallback):
         self._write()
 
     def _write(self) -> None:
-        "Write the rows that wait. If they cannot be written, warn once, and try again with the next row"
+        "Write the rows that are not in the file yet. If they cannot be written, warn once, and try again with the next row"
         try:
             if self.rows: append_rows(self.path, self.rows, new=not self.begun)
             self.begun, self.rows = True, []
@@ -513,7 +513,7 @@ class Learner(NativeLearner):
         NativeLearner.load(self, *args, **kwargs)
         return self
 
-    fit_one_cycle, lr_find = fit_one_cycle, lr_find          # the functions above
+    fit_one_cycle, lr_find = fit_one_cycle, lr_find          # the functions with these names, as methods
 
     def freeze_to(self, n: int, train_bn: bool | None = None) -> None:
         """Freeze the parameter groups before group `n`

@@ -128,7 +128,7 @@ class LearnerCallback(Callback):
         warn_shadow(self, name, stacklevel=3)
 
     def _show(self, callbacks: Any) -> None:
-        "Become an attribute of the learner. Warn if a callback of another class was there, unless it comes from the same cell"
+        "Become an attribute of the learner. Warn if a callback of another class was there, unless it is an older version of the class, from a cell that you ran again"
         name, cls = self.cb_name, type(self)
         old = type(callbacks.shown[name] if callbacks.is_shown(name) else self)
         callbacks.show(name, self)
@@ -215,7 +215,7 @@ class CallbackHandler:
         self.smoother = Smoother(self.beta)                    # of the losses
         self.said_by: dict[str, tuple[Any, Callable]] = {}     # entry -> the callback and the method that changed it
         self.warned = False                                    # `_validation_is_meant` warns once
-        self.asked: list[tuple[Any, ...]] | None = None                  # those whose `on_epoch_end` was called early
+        self.asked: list[tuple[Any, ...]] | None = None                  # the entries whose `on_epoch_end` was called early
 
     @property
     def skip_validate(self) -> bool: return self.state_dict['skip_validate']

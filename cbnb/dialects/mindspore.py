@@ -142,7 +142,7 @@ class _ModelMetric(NativeMetric):
     def __init__(self, name: str, metric: Any, indexes: list[int] | None = None, whole: bool = False):    # `whole`: it gets all outputs of a network
         self.name, self.metric, self.indexes = name, metric, indexes
         self.whole, self.seen = whole, False
-        self.kept: list[tuple] = []     # with several processes: the inputs of this one
+        self.kept: list[tuple] = []     # with several processes: the inputs of the batches in this process
 
     def __copy__(self) -> '_ModelMetric':
         return _ModelMetric(self.name, copy.deepcopy(self.metric), self.indexes, self.whole)
@@ -167,7 +167,7 @@ class _ModelMetric(NativeMetric):
 # %% ../../nbs/dialects/mindspore.ipynb #ae92eac9
 class _EvalNetwork(CallStep):
     "Evaluation step that calls an evaluation network, and reads the loss and the prediction at `indexes`"
-    def __init__(self, network: nn.Module, indexes: list[int] | None):    # of loss, prediction and label; None: no loss
+    def __init__(self, network: nn.Module, indexes: list[int] | None):    # positions of loss, prediction and label in the outputs; None: no loss
         super().__init__(network)
         self.indexes = indexes
     def predict(self, learn: Learner) -> None:
@@ -329,7 +329,7 @@ class Model:
         """
         if not self.metrics: raise ValueError('there are no metrics to evaluate: pass some, as in Model(..., metrics={"loss"})')
         _check_sink(dataset_sink_mode, -1)
-        running = self.learn if self.learn is not None and self.learn.running else None     # called from a callback
+        running = self.learn if self.learn is not None and self.learn.running else None     # not None if a callback calls `eval`
         learn = self._learner(valid_dataset) if running is None else running
         with in_parallel(learn) if running is None else contextlib.nullcontext():
             values = learn.validate(dl=as_loader(valid_dataset), cbs=callbacks)

@@ -214,7 +214,7 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #0bc4b772
 def one_of(default: int, least: int = 0, **choices: int | None) -> list[int | None]:
-    "Return the one of two arguments that is above 0, and None for the other. If both are, or if the first is 0 and `least` too, raise `ValueError`"
+    "Check two arguments of which only one applies, and return None for the other. If both are missing, the first is `default`. If the first is 0 and the second is missing, the first is `least`. If both are above 0, or if neither would do anything, raise `ValueError`"
     a, b = (None if v is None else as_count(v, name, 0) for name, v in choices.items())
     first, second = choices
     if a and b: raise ValueError(f'{first}={a} and {second}={b} exclude each other: pass only one of them')

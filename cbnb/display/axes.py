@@ -35,7 +35,7 @@ def log_ticks(
     lo: float,    # above 0
     hi: float,    # above `lo`
     n: int) -> list[float]:
-    "Return about `n` ticks between `lo` and `hi`: powers of ten, and 2 and 5 times these powers if there is room. For a small range, return evenly spaced ticks"
+    "Return about `n` ticks between `lo` and `hi`: powers of ten, and 2 and 5 times these powers if there is room. If a range of at most a factor of ten contains fewer than three of them, return evenly spaced ticks"
     low, high = math.log10(lo), math.log10(hi)
     every = max(1, math.ceil((high - low)/n))
     times = (1, 2, 5) if high - low < n/3 else (1,)
@@ -46,7 +46,7 @@ def log_ticks(
 
 # %% ../../nbs/display/axes.ipynb #f58777eb
 def tick_labels(ticks: Sequence[float], log: bool = False) -> list[str]:
-    "Return tick labels in one format: with as many decimals as the distance between ticks needs, or with exponents"
+    "Return the labels of ticks. On a linear axis, all labels have as many decimals as the distance between ticks needs, or exponents if the largest value is very large or very small"
     if not ticks: return []
     largest = max(map(abs, ticks))
     step = min((b - a for a, b in zip(ticks, ticks[1:])), default=largest) or 1.
@@ -62,7 +62,7 @@ def _power(value: float) -> str:
     return f'{trim_zeros(digits)}e{int(exponent)}'
 
 def _shortened(ticks: Sequence[float], labels: list[str], widest: int) -> list[str]:
-    "If a label has more than `widest` characters, write large values with exponents, unless labels would be equal or no shorter"
+    "If a label has more than `widest` characters, write large values with exponents, unless two labels would then be equal, or the longest label would not be shorter"
     short = [_power(v) if abs(v) >= 1e4 else label for v, label in zip(ticks, labels)]
     longest, shorter = (max(map(len, texts), default=0) for texts in (labels, short))
     return short if longest > widest and shorter < longest and len(set(short)) == len(short) else labels

@@ -67,7 +67,7 @@ class Mark(NamedTuple):
 class Event(NamedTuple):
     "An event of a run at a step, such as an interruption or a changed learning rate"
     x: float                # step of the event
-    kind: str               # 'interrupted', 'stopped', 'failed', 'lr', 'paused', 'resumed', 'restart', 'best' or 'note'
+    kind: str               # 'interrupted', 'stopped', 'failed', 'lr', 'paused', 'resumed', 'restart', 'best', 'finding' or 'note'
     text: str               # description of the event
 
 # %% ../../nbs/display/chart.ipynb #45d44a43
@@ -105,7 +105,7 @@ class Chart:
     def __init__(self, lines: Iterable[Line], *, marks: Iterable[Mark] = (), events: Iterable[Event] = (),
         borders: Iterable[float] = (),    # x of dotted vertical lines, such as the start of a new fit
         xlabel: str = '',
-        ylabel: str = '',    # label of the y axis, written above the upper left corner
+        ylabel: str = '',    # label of the y axis; the static picture does not show it
         title: str = '',
         log_x: bool = False,                           # logarithmic x axis, without values of 0 or below
         log_y: bool = False,                           # logarithmic y axis, without values of 0 or below
@@ -177,7 +177,7 @@ def _floats(values: Iterable[float]) -> str:
     return base64.b64encode(array('f', [as_float32(v) for v in values]).tobytes()).decode()
 
 def as_float32(value: float) -> float:
-    "Return a number that a 32-bit float can store: an infinite one for a number that is too large"
+    "Return `value`, or infinity with its sign if `value` is too large for a 32-bit float"
     return value if abs(value) < 3e38 or value != value else math.copysign(math.inf, value)
 
 def _values(values: Sequence[float], digits: int | None) -> Any:
@@ -195,7 +195,7 @@ def _places(xs: Sequence[float]) -> Any:
     return _floats(xs)
 
 # %% ../../nbs/display/chart.ipynb #d9214012
-_MOST_DOTS = 500      # values of epochs that are sent for a line; of more, only the envelope
+_MOST_DOTS = 500      # largest number of points in a line with dots that is sent to the page without thinning
 
 def kept_points(chart: 'Chart') -> list[tuple[Sequence[float], Sequence[float]]]:
     "Return the x and y values that a page gets for each line. Lines over the same range of steps keep the same steps"
@@ -251,7 +251,7 @@ def chart_spec(chart: Chart) -> dict[str, Any]:
         asks=chart.asks)
 
 def without_blanks(spec: Mapping[str, Any]) -> dict[str, Any]:
-    "Leave out what is None, False or empty, because a missing name means the same to `chart.js`"
+    "Leave out the entries that are None, False or empty, because `chart.js` treats a missing entry in the same way"
     return {name: value for name, value in spec.items() if value is not None and value is not False and value not in ('', [])}
 
 def _finite(value: float | None) -> float | None: return value if value is not None and math.isfinite(value) else None
@@ -275,7 +275,7 @@ def steps_between(lines: Sequence[Line], first: float, last: float,
     return found
 
 def _smoothed(values: Sequence[float], beta: float) -> array:
-    "Return the running mean at each value, as the recorder computes it"
+    "Return the exponentially weighted mean at each value, as the recorder computes it"
     buffer = SmoothedBuffer(beta)
     buffer.fill(array('d', listed(values)))
     return buffer.smoothed()
@@ -315,7 +315,7 @@ class _Plane:
 def _axes(chart: Chart, shown: Sequence[tuple]) -> tuple[Axis, Axis]:
     "Return the axes of a chart. By default, the y axis includes all marks, and all lines except those with `beyond=True`"
     whole = all(len(xs) and isinstance(xs[0], int) for xs, _ in shown)
-    ends = [v for line in chart.lines for v in (*line.xs[:1], *line.xs[-1:])]     # also if thinned
+    ends = [v for line in chart.lines for v in (*line.xs[:1], *line.xs[-1:])]     # of the full lines, because thinning may drop their ends
     x = Axis([*ends, *(m.x for m in chart.marks)], chart.log_x, chart.x_range, whole=whole)
     inside = [ys for line, (_, ys) in zip(chart.lines, shown) if not line.beyond] or [ys for _, ys in shown]
     all_y = [v for ys in inside for v in ys] + [m.y for m in chart.marks]
@@ -330,7 +330,7 @@ def _robust_limits(chart: Chart, shown: Sequence[tuple]) -> tuple[float, float] 
     if not ends: return None
     begin = min(xs[0] for _, (xs, _) in lines if len(xs))
     early = begin + 0.1*(max(ends) - begin)
-    points = [(x >= early or line.dots or 10*i >= len(xs), y)                  # a short run beside a long one is shown, too
+    points = [(x >= early or line.dots or 10*i >= len(xs), y)                  # keeps the later values of a run that ends in the first tenth of the steps
               for line, (xs, ys) in lines for i, (x, y) in enumerate(zip(xs, ys)) if math.isfinite(y)]
     late = [y for is_late, y in points if is_late]
     if not late: return None
@@ -413,7 +413,7 @@ def _verticals(plane: _Plane) -> str:
 # %% ../../nbs/display/chart.ipynb #fd09df72
 def _end_names(plane: _Plane) -> str:
     "Return SVG with the name and the last value of each line, at the right end of the line"
-    lines = list({line.name: line for line in plane.chart.lines if not line.of}.values())    # the latest of a name
+    lines = list({line.name: line for line in plane.chart.lines if not line.of}.values())    # the last line of each name
     lasts = [_last(line) for line in lines]
     wanted = [plane.down(last) if last is not None and plane.y.has(last) else plane.bottom for last in lasts]
     places = spread([min(max(y, _TOP + 4), plane.bottom) for y in wanted], 16, plane.bottom + 4)
@@ -515,7 +515,7 @@ def _draw_curves(ax: Any, curves: Sequence[tuple[Line, list[float], list[float]]
         ax.xaxis.set_major_locator(MaxNLocator('auto', steps=[1, 2, 5, 10], integer=True))
 
 def _draw_panel(ax: Any, chart: Chart, n: int, own: bool, room: bool) -> None:
-    "Draw a chart with up to `n` labels of epochs. `own`: in axes of cbnb, whose limits it may set; `room`: with names at the ends of curves"
+    "Draw a chart in matplotlib axes, with up to `n` labels of epochs. `own`: cbnb created the axes, so set their limits; `room`: write names at the ends of curves"
     curves = _by_name(chart.lines)
     _draw_curves(ax, curves)
     for x in chart.borders: ax.axvline(x, color=_INK, lw=1, ls=':')

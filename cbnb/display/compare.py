@@ -39,12 +39,12 @@ def _runs_in(source: Any) -> list[Run]:
     raise TypeError(f'{with_article(type(source).__name__)} has no recorded runs: pass learners, runs of a lab book such as lab[1], or learn.recorder.history')
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, str, list[Run]]]:
-    "Return the name that was given to each source, the name of its variable, and its runs. A name that is missing is ''"
+    "Return (given name, name of the variable, runs) for each source. A missing name is ''"
     found = [each for source in sources for each in _own_names(source)]
     return [(given, name, _runs_in(source)) for given, name, source in (*found, *((name, '', source) for name, source in named.items()))]
 
 def _own_names(source: Any) -> list[tuple[str, str, Any]]:
-    "Return the sources in a source, with the names in a dict or of runs, and the names of variables. If one of a list has no variable, none is named so"
+    "Return (given name, name of the variable, source) for each source in `source`. The given name is the key of a dict, or the name of a run. If one source of a list has neither name, all names of variables are ''"
     if isinstance(source, Mapping): return [(name, '', one) for name, one in source.items()]
     each = source if isinstance(source, (list, tuple)) else [source]
     given = [one.name if isinstance(one, Run) else '' for one in each]
@@ -76,7 +76,7 @@ class Curve(NamedTuple):
 
 def run_curve(run: Run,
     metric: str,          # column of the table of epochs, named loss, 'train_loss', or hyper-parameter
-    points: int = 200,    # approximate number of values to keep of a column with a value for each batch
+    points: int = 200,    # largest number of values to keep from a column with a value for each batch
 ) -> Curve:
     "Copy a column of a run. If the run does not have this column, the curve is empty"
     values: Sequence[float]
@@ -139,7 +139,7 @@ def leaves_range(curves: Sequence[Sequence[float]]) -> list[bool]:
     ranges = [_late_range(values) for values in curves]
     known = [r for r in ranges if r is not None]
     if len(known) < 2: return [False]*len(curves)
-    middle = (len(known) - 1)//2                      # of two curves, the one with the smaller range
+    middle = (len(known) - 1)//2                      # for an even number of curves, the median that makes the range smaller
     top = sorted(max(r[1:]) for r in known)[middle]
     bottom = sorted((min(r[0], r[2]) for r in known), reverse=True)[middle]
     span = sorted(max(r[1:]) - min(r[0], r[2]) for r in known)[middle]
@@ -170,7 +170,7 @@ def _metrics(runs: Iterable[Run]) -> list[str]:
     return [name for name in names if name not in ('epoch', 'step', 'time')]
 
 def _best(values: Iterable[Any], metric: str) -> float | None:
-    "Return the best finite value of a metric, which is the lowest or the highest. If no value is finite, return None"
+    "Return the best finite value of a metric: the lowest value if lower is better, otherwise the highest. If no value is finite, return None"
     finite = [v for v in values if isinstance(v, (int, float)) and math.isfinite(v)]
     return (min if lower_is_better(metric) else max)(finite, default=None)
 
@@ -268,7 +268,7 @@ class RunsTable:
     def __repr__(self) -> str: return '\n'.join(self.lines())
 
     def lines(self,
-        width: int | None = None,    # if the lines would be longer, a run has a column instead of a line; None: always a line
+        width: int | None = None,    # largest number of characters in a line; if a line would be longer, each run is a column instead of a line; None: each run is a line
     ) -> list[str]:
         "Return the table as lines of text"
         if not self.rows: return ['no runs yet']
@@ -298,7 +298,7 @@ def _css() -> str: return css_variables('.cbnb-runs') + asset('compare.css')
 
 # %% ../../nbs/display/compare.ipynb #b27a80ac
 def table_data(rows: Sequence[Mapping[str, Any]], sort: str | None = None,
-    looks: Mapping[str, tuple[str, str]] | None = None,    # name of a run -> CSS color, 'dash', 'dot' or ''
+    looks: Mapping[str, tuple[str, str]] | None = None,    # name of a run -> (CSS color, line style), with the style '', 'dash' or 'dot'
 ) -> dict[str, Any]:
     "Convert rows to the data that `compare.js` shows"
     columns, best = list(rows[0]), _best_cells(rows)
@@ -327,7 +327,7 @@ def runs_table(*sources: Any, sort: str | None = None, metric: str | None = None
 
 # %% ../../nbs/display/compare.ipynb #01cfee3f
 def best_figure(rows: Sequence[Mapping[str, Any]], metric: str, ax: Any = None) -> Any:
-    "Draw the best value of each run as a point, with the first run at the top"
+    "Draw the best value of each run as a point, with the first run at the top. If the table has no best values of `metric`, draw the last values"
     column = next((name for name in (f'best {metric}', metric) if name in rows[0]))
     values = [row[column] for row in rows]
     with figure(ax, size=(7.4, 0.9 + 0.28*len(rows))) as (fig, [ax]):
@@ -347,7 +347,7 @@ _STUDENT = 12.71, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26     # 97.5% quan
 def seed_groups(
     runs: Mapping[str, Run],
 ) -> dict[str, list[Run]]:    # what the runs of a group have in common -> runs
-    "Group runs that differ in their seed only. Runs of the same settings and the same seed are left out"
+    "Group runs that differ in their seed only. A group in which two runs have the same seed, or in which a run has none, is left out"
     found: dict[tuple, list[Run]] = {}
     for name, run in runs.items():
         settings = {k: v for k, v in run.settings.items() if k != 'seed'}
@@ -362,8 +362,8 @@ def seed_groups(
 def seed_noise(
     runs: Mapping[str, Run],
     metric: str,          # column of the table of epochs
-) -> list[str]:           # one line; none if no group of runs has several seeds
-    "Say whether the two best groups differ by more than the noise of seeds: a t test of 5%, with one variance for all groups"
+) -> list[str]:           # one line; empty if there are fewer than two groups, if no group has several seeds, or if the name of the metric does not tell whether lower is better
+    "Return a sentence about whether the two best groups differ by more than the noise of seeds. This is a t test at the 5% level, with one variance for all groups"
     from statistics import fmean                      # imported here, because the import takes milliseconds
     if not named_direction(metric): return []
     found = {name: [v for run in of if (v := _best(run[metric] if metric in run.metric_names else (), metric)) is not None]
@@ -382,7 +382,7 @@ def seed_noise(
 # %% ../../nbs/display/compare.ipynb #f338fd79
 def source_diffs(
     runs: Mapping[str, Run],
-) -> dict[str, str]:    # such as 'model Net' -> the lines that differ; empty if no run has sources
+) -> dict[str, str]:    # such as 'model Net' -> its diff; empty if no sources differ
     "Compare the sources of runs with those of the first run that has any. Runs with the same source share a diff"
     kept = {name: run.sources for name, run in runs.items() if run.sources}
     found = {}
@@ -394,7 +394,7 @@ def source_diffs(
     return found
 
 def _diff(first: str, other: str, *having: list[str]) -> Iterator[str]:
-    one, two = (' '.join(', '.join(names).split()) for names in having)        # a name is one line
+    one, two = (' '.join(', '.join(names).split()) for names in having)        # a name must be on one line
     return unified_diff(first.splitlines(), other.splitlines(), one, two, lineterm='', n=2)
 
 # %% ../../nbs/display/compare.ipynb #3d72536d
@@ -471,7 +471,7 @@ class Comparison:
         return [name for name, far in zip(found, leaves_range([curve.values for curve in found.values()])) if far]
 
     def notes(self, metric: str) -> list[str]:
-        "Return notes on diverged runs, runs out of range and runs without this metric"
+        "Return notes on the noise of seeds, on diverged runs, on runs out of range, and on runs without this metric"
         found = self.curves[metric]
         lines = [*self.noise.get(metric, ()), *(f'{name}: {words}' for name, words in self.diverged.items())]
         for name in self.far(metric):
@@ -482,7 +482,7 @@ class Comparison:
 
     def lines(self, metric: str, by: str) -> list[Line]:
         "Return the curves of a metric as lines of a chart"
-        far, few = self.far(metric), len(self.looks) < 9       # points would hide dashes
+        far, few = self.far(metric), len(self.looks) < 9       # with more runs, some lines are dashed, and dots would hide the dashes
         return [Line(name, self.xs(name, curve.steps, by), curve.values, self.looks[name][0], dots=curve.dots and few,
                      dash=self.looks[name][1], held=True, beyond=name in far) for name, curve in self.curves[metric].items()]
 

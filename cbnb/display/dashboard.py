@@ -91,7 +91,7 @@ class LiveLosses:
         self._add('train, each batch', range(len(raw)), raw)
         self._add('train, smoothed', range(len(smooth)), smooth)
         for name, loss in self.run.named.items():
-            if name in self.sent: self._add(name, loss.steps, loss.series.arrived_smoothed())    # the chart has no line for later losses
+            if name in self.sent: self._add(name, loss.steps, loss.series.arrived_smoothed())    # the chart has no line for a loss that was first logged later
         if valid and 'valid' in self.sent:
             self.chart.add('valid', *zip(*valid))
             self.sent['valid'] += len(valid)
@@ -106,7 +106,7 @@ class LiveLosses:
         return [line for line in loss_lines(self.run, wait=False) if line.name in self.sent]
 
     def end(self, send: bool) -> None:
-        "Keep the steps that the output of the finished fit keeps, for pages that still draw this chart"
+        "Replace the lines by the points that the output of the finished fit contains, for pages that still draw this chart"
         self.draw()
         chart = Chart(loss_lines(self.run), points=KEPT_STEPS)
         self.chart.replace(line._replace(xs=xs, ys=ys) for line, (xs, ys) in zip(chart.lines, kept_points(chart)))
@@ -122,7 +122,7 @@ class LiveLosses:
 
 # %% ../../nbs/display/dashboard.ipynb #49e1450a
 def page_numbers(at: Progress, lr_scale: float = 1., word: str = '') -> list[Any]:
-    "Return the values that `status_html` shows, for `live_chart.js`. The factor and the word are left out if there is nothing to say"
+    "Return the values that `status_html` shows, for `live_chart.js`. The last two values are the factor of the learning rate and the status word. They are left out if the factor is 1 and the word is empty"
     scale = f'{lr_scale:.2g}'
     words = ['' if scale == '1' else scale, word]
     return [at.epochs, at.n_epoch, at.batches, at.n_batches, int(at.training), at.share if at.share is None else round(at.share, 4), _rounded(at.left),
@@ -154,7 +154,7 @@ class _TableNews:
         first = whole or not self.told
         self.told |= shown
         texts = {i: row_text([display.rows[i].get(name) for name in names]) for i in places}
-        rows = [text if i - 1 in texts else (i, text) for i, text in texts.items()]       # a row that follows the one before has no index
+        rows = [text if i - 1 in texts else (i, text) for i, text in texts.items()]       # the index is left out if it is one above the index of the previous row
         return dict(n=n, best=self.best if n > 1 else None, rows=rows) | (dict(names=names) if first else {})
 
     def _look(self) -> None:
@@ -478,7 +478,7 @@ class Dashboard(NotebookDisplay):
         else: self.panel.status.value = self._status()
 
     def _draw_table(self) -> None:
-        seen = len(self.rows), len(self.names) + len(self.run.named)       # either may be new
+        seen = len(self.rows), len(self.names) + len(self.run.named)       # changes with each new row or column
         if seen != self.table_of: self.panel.table.value = self._table()
         self.table_of = seen
 
@@ -494,15 +494,15 @@ class Dashboard(NotebookDisplay):
         return dict(at=numbers) | (dict(table=table) if table else {}) | (dict(small=charts) if charts else {})
 
     def _small(self, whole: bool) -> list[dict[str, Any]] | None:
-        "Return the small charts, if an epoch has ended since the last time or the epoch is long"
+        "Return the small charts, at most once every second if an epoch has ended since the last call, and otherwise every two seconds. If it is too early, return None"
         now, state = time.perf_counter(), (len(self.run.epochs), self.run.n_steps)
         long_ago = now - self.small_at > (0.5 if state[0] > self.small_of[0] else 1)*self.curve_every
         if not whole and (state == self.small_of or not long_ago): return None
         self.small_of, self.small_at = state, now
-        return [dict(title=chart.title, lines=page_spec(chart)['lines']) for chart in small_charts(self.run, wait=False)]      # the page has the rest
+        return [dict(title=chart.title, lines=page_spec(chart)['lines']) for chart in small_charts(self.run, wait=False)]      # the page already has the other settings of the charts
 
     def _keep(self, at: Progress) -> None:
-        "Store the rows and the picture so far in an output of their own, which pages hide while they show the panel. To update the output of the panel would draw the panel anew"
+        "Store the rows and the picture so far in an output of their own, which pages hide while they show the panel. Updating the output of the panel would redraw the panel"
         now = time.perf_counter()
         if now < self.keep_at or not self.seen or not (self.handle or self.callback.keep): return
         self.keep_at = now + self.keep_every

@@ -14,7 +14,7 @@ from ..basics.text import clock, escape, number
 from ..history import Run
 
 # %% ../../nbs/display/epochs_table.ipynb #2f81fb27
-_MOST = 20      # rows; of more, those in the middle are left out
+_MOST = 20      # largest number of rows: a longer table leaves out rows in the middle
 
 def epochs_html(runs: list[Run]) -> str:
     "Return an HTML table of the epochs of runs"

@@ -151,14 +151,14 @@ def listed(
 def envelope(xs: Sequence[float],
     ys: Sequence[float],    # as many as `xs`; nan is a gap
     n: int = 2000) -> tuple[list[float], list[float]]:
-    "Thin a curve to about `n` points: the smallest and the largest value of each of `n/2` groups of consecutive points"
+    "Thin a curve to about `n` points: the smallest and the largest value of each of up to `n/2` groups of consecutive points"
     if len(ys) <= n: return list(xs), listed(ys)
     y = as_doubles(ys)
     at = _extreme_places(y, n)
     return [xs[i] for i in at.tolist()], y[at].tolist()
 
 def _extreme_places(y: Tensor, n: int) -> Tensor:
-    "Return the indices of the smallest and the largest of `n/2` groups of consecutive values"
+    "Return the indices of the smallest and the largest value of each of up to `n/2` groups of consecutive values"
     size = math.ceil(len(y)/(n//2))
     pieces = torch.nn.functional.pad(y, (0, -len(y) % size), value=float('nan')).view(-1, size)
     where_low = torch.nan_to_num(pieces, nan=math.inf).argmin(1)
@@ -177,8 +177,8 @@ def envelope_places(
 # %% ../../nbs/display/figures.ipynb #33bcd4ac
 def kept_span(
     n: int,    # number of steps or epochs
-    skip_start: int, skip_end: int) -> tuple[int, int]:    # the first that is kept, and the first of those left out at the end
-    "Return the range that is left. If nothing would be left, return the whole range"
+    skip_start: int, skip_end: int) -> tuple[int, int]:    # index of the first step that is kept, and of the first step that is left out at the end
+    "Return the range of steps that is left if `skip_start` and `skip_end` steps are left out. If nothing would be left, return the whole range"
     for name, skip in dict(skip_start=skip_start, skip_end=skip_end).items():
         if skip < 0: raise ValueError(f'{name}={skip} should be 0 or more')
     if skip_start + skip_end >= n: return 0, n              # nothing would be left, so draw everything
@@ -206,7 +206,7 @@ def loss_range(losses: Sequence[float],
     if not finite: return None
     low, median = min([finite[0], *more]), finite[len(finite)//2]
     high = max(median, losses[0] if math.isfinite(losses[0]) else finite[-1])
-    pad = 0.12*(high - low) if high - low > 1e-5*abs(high) else 0.1       # rounding errors are no fall
+    pad = 0.12*(high - low) if high - low > 1e-5*abs(high) else 0.1       # a difference this small is a rounding error
     return low - pad, min(finite[-1], high + 4*pad) + pad
 
 # %% ../../nbs/display/figures.ipynb #94301727
@@ -241,10 +241,10 @@ def _take(ax: Any, lr: float | None, band: tuple[float, float] | None, named: bo
 
 def _name_points(ax: Any, points: Mapping[str, tuple[float, float]], faint: Sequence[str] = (), strong: str = '',
                  recommended: float | None = None) -> None:
-    "Write names beside points, in positions that cover no other name, nor the label of the recommended rate"
+    "Write names beside points, if possible in positions that cover neither other names nor the label of the recommended rate"
     ax.figure.draw_without_rendering()                          # computes the pixel positions of the points
     box, taken = ax.bbox, []
-    edges = box.x0, -box.y1, box.x1, -box.y0                    # down from the top
+    edges = box.x0, -box.y1, box.x1, -box.y0                    # in pixels, with y pointing down
     drawn = [(x, -y) for line in ax.lines for x, y in _pixels(line, box)]
     if recommended is not None and not strong:
         x, y = ax.get_xaxis_transform().transform((recommended, 0.03))
@@ -326,7 +326,7 @@ def lr_trials_figure(
             low, high = min(y for _, y in ended), max(y for _, y in ended)
             room = high - low or 0.1*abs(high) or 0.1
             ax.set_ylim(low - 0.2*room, high + 0.4*room)
-        if start is not None:                            # often far above what is of interest
+        if start is not None:                            # does not extend the y axis, so the line may be outside
             ax.axhline(start, color=COLORS['text'], ls=':', lw=1, label='untrained')
         _trial_numbers(ax, lrs, losses, [lr for lr in (recommended, *(band or ())) if lr is not None])
         ax.set(xlabel='learning rate', ylabel='loss at the end')

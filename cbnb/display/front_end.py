@@ -54,9 +54,9 @@ def set_display(mode: str | None) -> None:
     Example:
         from cbnb.all import *
         from cbnb.toy import line_learner
-        set_display('plain')                          # tables as text, and no bars
+        set_display('plain')                          # no widgets in later outputs
         line_learner(quiet=False).fit(2)
-        set_display(None)                             # what suits this place
+        set_display(None)                             # back to the mode that suits the front end
     """
     global _chosen
     _chosen = as_choice(mode, 'mode', *MODES) if mode is not None else None

@@ -34,7 +34,7 @@ class Points:
         self.ys.extend(ys)
 
 def thinned_together(lines: Iterable[tuple[array, array]], most: int) -> list[tuple[array, array]]:
-    "Thin lines to about `most` points. Lines with the same x values as the line before keep the same points"
+    "Thin lines to about `most` points. A line with the same x values as the previous line keeps the same points"
     found, before, places = [], None, list[int]()
     for xs, ys in lines:
         if len(xs) > most and xs != before: before, places = xs, envelope_places(ys, most)
@@ -53,7 +53,7 @@ def news(points: Sequence[Points],
     return found
 
 def _as_bytes(lines: Iterable[tuple[array, array]]) -> tuple[list[int], bytes]:
-    "Return the number of points of each line, and their bytes. A line with the x values of the line before has a negative number and y values only"
+    "Return the number of points of each line, and their bytes. If a line has the same x values as the previous line, its number is negative, and the bytes contain only its y values"
     counts, parts, before = [], [], array('f')
     for xs, ys in lines:
         same = len(xs) > 0 and xs == before
@@ -245,7 +245,7 @@ class LiveChart:
         return message
 
     def _receive(self, _: Any, message: dict, buffers: list) -> None:
-        "Handle a message of a page: a request for code or points, the report that it draws the chart, or a click"
+        "Handle a message of a page: a request for code or points, the report that the page draws the chart, or a click"
         kind = message.get('type')
         if kind == 'code': self.widget.send(dict(code=True), [_code()])
         if kind == 'here': self.here = True

@@ -20,7 +20,7 @@ class Shade(NamedTuple):
     light: str
     dark: str
 
-PAGES = Shade('#ffffff', '#111111')    # behind everything
+PAGES = Shade('#ffffff', '#111111')    # background of a page
 
 # %% ../../nbs/display/look.ipynb #d38d7d40
 PALETTE: dict[str, Shade] = dict(
@@ -83,7 +83,7 @@ def in_page(
 # %% ../../nbs/display/look.ipynb #cce33656
 FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif'
 LINE_WIDTHS = dict(line=2.2, faint=1, dots=1.5)     # pixels: a curve, the values behind it, a line through dots
-WIDEST = 1200                                       # pixels: as wide as a chart may become
+WIDEST = 1200                                       # pixels: largest width of a chart
 
 # %% ../../nbs/display/look.ipynb #987002b3
 def lr_text(

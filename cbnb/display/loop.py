@@ -45,7 +45,7 @@ def _cancel_of(level: Level) -> str:
 
 # %% ../../nbs/display/loop.ipynb #b2153ec8
 _ROW, _PAD, _RAIL = 20, 7, 10          # pixels: height of a line, space inside a box, space for the red line
-_SIZE, _SMALL = 12, 11                 # pixels: letters of events, and of everything else
+_SIZE, _SMALL = 12, 11                 # pixels: font size of events, and of all other text
 
 def _wide(text: str, size: float = _SMALL) -> float:
     "Return the width of some text in pixels"

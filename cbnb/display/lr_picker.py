@@ -80,7 +80,7 @@ def _marks(found: Any) -> list[Mark]:
 
 # %% ../../nbs/display/lr_picker.ipynb #33950718
 def _layout(found: Any, lr: float | None) -> dict[str, Any]:
-    tried = [loss for loss in (*(t.loss for t in found.trials), *found.raw_losses) if math.isfinite(loss)]     # none lies below the frame
+    tried = [loss for loss in (*(t.loss for t in found.trials), *found.raw_losses) if math.isfinite(loss)]     # so that none of these losses lies below the axis
     return dict(marks=_marks(found), band=found.band, cursor=lr, log_x=True, y_range=loss_range(found.losses, tried),
                 xlabel='learning rate', title='Loss over learning rate', size=(WIDEST, 380), points=200,
                 say=lr_text, text=picker_text(found, lr), tools=())
@@ -102,7 +102,7 @@ def _band_words(found: Any) -> str:
 
 def _loss_words(found: Any, lr: float) -> str:
     if not found.lrs or not found.lrs[0]*0.99 <= lr <= found.lrs[-1]*1.01: return ', outside of the sweep'
-    loss = Line('', found.lrs, found.losses).at(lr)            # interpolated as in the chart
+    loss = Line('', found.lrs, found.losses).at(lr)            # at the nearest rate of the sweep, as in the chart
     return f', loss there {value_text(loss)}' if loss is not None else ''
 
 # %% ../../nbs/display/lr_picker.ipynb #33f2909a
@@ -181,7 +181,7 @@ class Printed:
     def update(self) -> None:
         "Show the current text"
         self.shown, text = time.monotonic(), self.text.rstrip('\n')
-        if self.cut: text = '…\n' + text[text.find('\n') + 1:]           # whole lines
+        if self.cut: text = '…\n' + text[text.find('\n') + 1:]           # leaves out the first line, which may be cut off
         self.show(_printed_html(text) if text else '')
 
     @contextmanager
@@ -341,7 +341,7 @@ def start_problem(found: Any, lr: float) -> str:    # empty: a fit may start at 
     low, high = (found.lrs[0], found.lrs[-1]) if found.lrs else (0., math.inf)
     if lr == found.recommended or low < lr < high: return ''
     where = 'the lower' if lr <= low else 'the upper'
-    return (f'{lr_text(lr)} is at {where} end of the sweep, or beyond it, so its curve does not speak for this rate. Choose one inside, sweep again '
+    return (f'{lr_text(lr)} is at {where} end of the sweep, or beyond it, so its curve does not show whether this rate is good. Choose one inside, sweep again '
             f'with another {"start_lr" if lr <= low else "end_lr"}, or train with learn.fit_one_cycle and this rate')
 
 # %% ../../nbs/display/lr_picker.ipynb #c31d0005
@@ -430,7 +430,7 @@ class LRPicker:
         return nearby(self.slider.value, [*self.exact, self.meant])
 
     def show(self) -> None:
-        "Show the widgets, and store a static chart for the saved notebook. Without widgets, show a figure. Outside IPython, do nothing"
+        "Show the widgets, and store a static chart for the saved notebook. In a headless run, show a figure instead, unless the display mode is 'widgets'. Outside of notebooks, do nothing"
         if not shell(): return
         from IPython.display import display
         if display_mode() == 'widgets' or front_end() != 'headless':

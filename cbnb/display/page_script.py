@@ -32,7 +32,7 @@ def asset(
     return (Path(__file__).parent/name).read_text(encoding='utf-8')
 
 def script(*names: str) -> str:
-    "Return scripts as one module, with `page.js` before them. Its function `mount` draws what they define in `KINDS`"
+    "Return one module: `page.js`, followed by the scripts. Its function `mount` draws data with the function that a script has stored in `KINDS` under the `kind` of the data"
     return '\n'.join(map(asset, ('page.js', *names)))
 
 # %% ../../nbs/display/page_script.ipynb #802de5da
@@ -122,5 +122,5 @@ def show_in_place(bundle: Mapping[str, Any],
     handle.update(bundle, raw=True, **more)
     return handle
 
-EMPTY = {'text/plain': ''}      # an output that takes no place. nbconvert warns of one without any form
+EMPTY = {'text/plain': ''}      # an output that takes no space; nbconvert warns about an output without any data
 

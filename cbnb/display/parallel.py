@@ -21,7 +21,7 @@ from .page_script import asset, runs_scripts, script, scripted, still_image
 class Scale(NamedTuple):
     "An axis of the figure"
     name: str
-    places: list[float | None]            # of each row, from 0 at the bottom to 1; None: the row has no value
+    places: list[float | None]            # position of each row, from 0 at the bottom to 1 at the top; None: the row has no value
     ticks: list[tuple[float, str]]        # place, label
 
 def _is_number(value: Any) -> bool: return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -61,7 +61,7 @@ def _path(scales: Sequence[Scale], row: int) -> str:
 def _axis(x: float, scale: Scale, last: bool, ink: str, quiet: str, page: str) -> str:
     "Return an axis with its name and its labels"
     side, anchor = (8, 'start') if last else (-8, 'end')
-    halo = f'paint-order="stroke" stroke="{page}" stroke-width="4" stroke-linejoin="round"'    # lines behind a label stay apart from it
+    halo = f'paint-order="stroke" stroke="{page}" stroke-width="4" stroke-linejoin="round"'    # keeps lines behind a label from touching its letters
     labels = ''.join(f'<path d="M{x - 3:.1f},{_TOP + _HEIGHT*(1 - p):.1f}h6" stroke="{quiet}"/>'
                      f'<text x="{x + side:.1f}" y="{_TOP + _HEIGHT*(1 - p) + 4:.1f}" text-anchor="{anchor}" {halo}>{escape(text[:12])}</text>' for p, text in scale.ticks)
     return (f'<path d="M{x:.1f},{_TOP}v{_HEIGHT}" stroke="{quiet}"/>{labels}'
@@ -69,7 +69,7 @@ def _axis(x: float, scale: Scale, last: bool, ink: str, quiet: str, page: str) -
 
 def parallel_svg(scales: Sequence[Scale], looks: Sequence[str], text: str, color: Any = lambda name: COLORS[name],
 ) -> str:
-    "Return the figure as SVG. `looks` has 'run', 'pruned' or 'best' for each row, and `color` the color of a name in `COLORS`"
+    "Return the figure as SVG. `looks` has 'run', 'pruned' or 'best' for each row. `color` returns the CSS color for a name in `COLORS`"
     styles = dict(pruned=f'stroke="{color("raw")}" stroke-dasharray="4 3" opacity=".6"', run=f'stroke="{color("train")}" stroke-width="1.5" opacity=".8"',
                   best=f'stroke="{color("valid")}" stroke-width="3"')
     order = sorted(range(len(looks)), key=lambda row: list(styles).index(looks[row]))

@@ -245,12 +245,12 @@ LIMITS = dict(
     metric=0.1,          # share: one metric
     display=0.05,        # share: all displays
     saving=0.1,          # share: writing files
-    start=0.1,           # share: extra time of the first batch, or of the first batch of each epoch
+    start=0.1,           # share: extra time of the first batch, of the first batch of each epoch, or of preparing the optimizer
     start_seconds=0.2,   # seconds: smallest extra time that is reported
     validation=0.5,      # share: all parts of validation
     optimizer=0.25,      # share: an optimizer that has a fused form but does not use it
     small=300e-6,        # seconds: computation of a small training batch, if it is at most half of the time
-    idle=0.5,            # share: computation on the device, below which the device is idle
+    idle=0.5,            # share: computation on the device, below which the device counts as idle
     syncs=1,             # number of times in a batch that one part makes the CPU wait for the device
     profiler=0.05)       # share: the measurement itself
 

@@ -6,7 +6,7 @@
 __all__ = ['TABLE_STYLE', 'KEPT_STEPS', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'shortened',
            'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'run_events',
            'finding_events', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
-           'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'LogDisplay',
+           'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'page_lines', 'LogDisplay',
            'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback', 'start_display']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
@@ -341,7 +341,7 @@ def run_events(run: Run) -> list[Event]:
     return [*found, Event(step, 'best', f'lowest valid_loss: {value_text(loss)}')]
 
 def finding_events(run: Run | None) -> list[dict[str, Any]]:
-    "Return the events that tell what is wrong with a fit. The recorder has printed a line about losses that are not finite"
+    "Return the events that report a fault of a fit. Leave out `R1`, losses that are not finite, because the recorder prints a line about them"
     return [event for event in run.events if event['kind'] == 'finding' and event['code'] != 'R1'] if run else []
 
 def finding_line(
@@ -382,7 +382,7 @@ def losses_chart(run: Run, more: Mapping[str, Any] = {}, asks: str = '') -> str:
     return chart(loss_lines(run), **losses_layout(run), points=KEPT_STEPS, digits=4, smoothing=run.beta, tools=('smooth', 'log_y'),
                  still_points=20 if runs_scripts() else 50, more=more, asks=asks)
 
-KEPT_STEPS = 175      # steps of a finished fit that its output keeps
+KEPT_STEPS = 175      # about the largest number of steps that the output of a finished fit contains
 
 # %% ../../nbs/display/progress.ipynb #425816a6
 def picture_so_far(run: Run) -> str:    # HTML, or ''
@@ -409,7 +409,7 @@ def page_so_far(
              f'{output}:has(>.lm-Panel):not(:has(>.lm-Panel>*)):has(+{output} {here}){{display:none}}</style>')
     words = f'a fit that was running when this was stored: {words}'
     page = f'<div class="{here[1:]}">{style}{picture_so_far(run)}{brief(live_table(names, rows))}<p>{escape(words)}</p></div>'
-    return {'text/html': page, 'text/plain': '\n'.join([*_page_lines(names, rows, None, 8), words])}
+    return {'text/html': page, 'text/plain': '\n'.join([*page_lines(names, rows, None, 8), words])}
 
 
 # %% ../../nbs/display/progress.ipynb #05433f20
@@ -472,11 +472,11 @@ def fit_page(names: Sequence[str], rows: Sequence[Sequence[Any]], word: str,
     said = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in finding_events(run))
     page = (f'<div class="cbnb-fit">{style}{main}<div class="cbnb-side">'
             f'{table}</div>{said}<p>{escape(words)}</p></div>')
-    lines = _page_lines(names, rows, run, 8 if live else 60)
+    lines = page_lines(names, rows, run, 8 if live else 60)
     return {'text/html': page, 'text/plain': '\n'.join([*lines, *map(finding_line, finding_events(run)), word])}
 
 # %% ../../nbs/display/progress.ipynb #8911a360
-def _page_lines(names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
+def page_lines(names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
     most: int = 60,    # largest number of rows
 ) -> list[str]:
     "Return the table as lines of text, followed by the best epoch if it is known, and by a sparkline if there are more than 3 steps"
@@ -493,7 +493,7 @@ class LogDisplay:
     live = False             # whether `progress` shows anything
     poll_every = math.inf    # seconds between calls of `poll`
     callback: Any = None     # the `ProgressCallback` that uses this display
-    stopped = False          # whether Stop was pressed, below a run that is not a fit
+    stopped = False          # whether the Stop button of a run that is not a fit was pressed
 
     def progress(self, at: Progress) -> None:
         "Show the progress of the run. By default, show nothing"
@@ -599,13 +599,13 @@ class NotebookDisplay(LogDisplay):
         elif self.handle: self.send(EMPTY)                # a run without a table clears its bar
 
     def last_page(self, word: str, drawn: str | None = None, asks: str = '') -> dict[str, str]:
-        "Return the output of a fit that has ended. Of a fit that is taken back, as in `profile`, only the sentence stays"
+        "Return the output of a fit that has ended. For `profile`, which undoes its fit, the output is only the sentence"
         if self.callback is None or self.callback.learn.called != 'profile': return fit_page(*self.table(), word, self.run, drawn, asks)
         return {'text/html': f'<p>{escape(word)}</p>', 'text/plain': word}
 
     def _update(self, text: str) -> None:
         found = ''.join(f'<p>{escape(finding_line(event))}</p>' for event in finding_events(self.run))
-        page = live_table(*self.table(), self.bar + found)        # the style adds arrows at the end
+        page = live_table(*self.table(), self.bar + found)        # without the style sheet, which adds the arrows after the fit
         long = self.run and time.perf_counter() - self.begun > 2
         self.send({'text/html': page + (picture_so_far(self.run) if long else self.curve), 'text/plain': text})
 
@@ -740,7 +740,7 @@ def start_display(learn: Learner) -> None:
 # %% ../../nbs/display/progress.ipynb #2cdf44a7
 @patch
 def choose_display(self: ProgressCallback, with_table: Any) -> None:
-    """Make the display for the current display mode, or for 'widgets' if `place` is set. In place of 'widgets', a run that is not a fit has 'stop', and a fit without a table, and any run without `learn.create_mbar`, has 'plain'
+    """Make the display for the current display mode, or for 'widgets' if `place` is set. Instead of 'widgets', a run that is not a fit uses 'stop'. A fit without a table, and any run with `learn.create_mbar=False`, uses 'plain'
 
     Args:
         with_table: whether the run has a table of epochs
@@ -833,7 +833,7 @@ def _draw(self: ProgressCallback, now: float) -> None:
 
 @patch
 def _tell(self: ProgressCallback) -> None:
-    "Show the findings that are new, once"
+    "Show each new finding once"
     recorder = getattr(self.learn, 'recorder', None)
     found = finding_events(recorder.last()) if recorder and recorder.history.runs else []
     for event in found[self.n_found:]: self.shown.finding(event)

@@ -175,7 +175,7 @@ def metric_names(runs: Sequence[Run]) -> list[str]:
     "Return the names of the metrics of runs, without duplicates"
     others = ('epoch', 'step', 'train_loss', 'valid_loss', 'time')
     names = dict.fromkeys(name for run in runs for name in run.metric_names)
-    names |= dict.fromkeys(name for run in runs for name in run.logged)        # one that was first logged after the first row has no column
+    names |= dict.fromkeys(name for run in runs for name in run.logged)        # a value that was first logged after the first row has no column
     return [name for name in names if name not in others]
 
 def metric_charts(runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0) -> list[Chart]:
@@ -200,7 +200,7 @@ def _logged_lines(runs: Sequence[Run], name: str, kept: _Kept) -> list[Line]:
 
 # %% ../../nbs/display/run_charts.ipynb #smch0002
 def _few(run: Run, column: str, most: int) -> tuple[list[int], list[float]]:
-    "Return some steps of a run, with the last one, and the values of a hyper-parameter there. The cost does not depend on the length of the run"
+    "Return some steps of a run, including the last one, and the values of a hyper-parameter at these steps"
     values = run.hypers[column]
     if isinstance(values, ScalarBuffer): values = values.read()
     n = min(len(values), run.n_steps)

@@ -342,7 +342,7 @@ def _draggable(made: Any, plan: SchedulePlan, args: Sequence[Any], kwargs: Mappi
     [cbs, *more] = made._ran
     alone = not more and len(cbs) == 1 and type(cbs[0]) is OneCycle and len(args) <= 5
     if not alone or set(kwargs) - _OF_CYCLE or 'mom' not in plan.values: return None
-    if len(_told_apart(plan.values['lr'], '')) > 1: return None             # rates of groups
+    if len(_told_apart(plan.values['lr'], '')) > 1: return None             # the groups have different rates
     cycle, default = cbs[0], (0.95, 0.85, 0.95)
     top = spread_lrs(made.lr if cycle.lr_max is None else cycle.lr_max, len(plan.values['lr']))[-1]
     moms = cycle.mom or (None if tuple(made.moms) == default else made.moms)

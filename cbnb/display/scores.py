@@ -80,7 +80,7 @@ def _rows(each: Tensor, items: Tensor, names: Sequence[str]) -> Scores:
     "Make a row for each class, and two rows with means"
     headings, share = ('precision', 'recall', 'f1'), items.double()/max(int(items.sum()), 1)
     def row(values: Tensor, n: float) -> dict[str, float]: return dict(zip(headings, values.tolist()), items=n)
-    names = distinct([*_MEANS, *names])[len(_MEANS):]           # a class may be called 'mean', and two may have one name
+    names = distinct([*_MEANS, *names])[len(_MEANS):]           # a class may be called 'mean', and two classes may have the same name
     found = {name: row(values, int(n)) for name, values, n in zip(names, each, items)}
     return Scores(found | {'mean': row(each.mean(0), int(items.sum())), 'weighted mean': row(share @ each, int(items.sum()))})
 

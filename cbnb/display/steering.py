@@ -39,12 +39,12 @@ class Steering(Callback):
         self.reset()
 
     def reset(self) -> None:
-        "Return to the planned rate, and forget stops, pauses and changes"
+        "Return to the planned rate, and clear stops, pauses and changes"
         self.stopping, self.paused = False, False
         self.lr_scale = 1.                              # factor on the planned rate
         self.changes: list[tuple[int, float]] = []      # (first step, factor) of each change in this fit
         self.n_pauses, self.seconds_paused = 0, 0.
-        self._noted = -math.inf, -math.inf              # step and time of the latest mark
+        self._noted = -math.inf, -math.inf              # step and time of the latest recorded change of the rate
 
     def scale_lr(self,
         by: float,    # factor on the planned rate: 1 for the planned rate, 0.5 for half the planned rate
@@ -55,7 +55,7 @@ class Steering(Callback):
         self.lr_scale = float(by)
 
     def apply_now(self) -> None:
-        "Apply the factor to the update of the batch under way, too"
+        "Apply the factor to the update of the current batch, too"
         if self._put_back: self._unscale()
         self.before_batch()
 

@@ -56,7 +56,9 @@ def control_group() -> Any:
     if not any(known is world for known, _ in _control):
         long = datetime.timedelta(days=30)
         _control[:] = [(world, dist.new_group(backend='gloo', timeout=long))]
-        if dist.get_backend() == 'gloo': dist.distributed_c10d._set_pg_timeout(long)       # torch has no public function for it
+        if dist.get_backend() == 'gloo':
+            if hasattr(dist, 'set_timeout'): dist.set_timeout(long)
+            else: dist.distributed_c10d._set_pg_timeout(long)      # before torch 2.14, which has no public function for it
         atexit.register(_leave, world)
     return _control[0][1]
 

@@ -7,6 +7,7 @@ __all__ = ['on_gpus', 'process_count', 'fit_methods', 'Crew', 'Trouble', 'tempor
 
 # %% ../../nbs/distributed/launch.ipynb #9f849e55
 import contextlib
+import importlib.util
 import inspect
 import os
 import pickle
@@ -32,6 +33,7 @@ from ..basics.loaders import n_batches
 from ..basics.patch import patch
 from ..basics.random_state import rng_state
 from ..basics.text import plural
+from .data_parallel import NO_ACCELERATE
 from ..files.state import loaders_of
 from ..learner import Learner
 from ..runs import as_one_fit
@@ -45,8 +47,9 @@ def on_gpus(learn: Learner) -> bool:
 
 def process_count(learn: Learner, n: int | None,    # number of processes; None: one per GPU, or two without GPUs
 ) -> int:
-    "Return the number of processes to start. Raises `ValueError` if `n` is below 1 or exceeds the batches or GPUs there are, and `OSError` on Windows"
+    "Return the number of processes to start. Raises `ValueError` if `n` is below 1 or exceeds the batches or GPUs there are, `OSError` on Windows, and `ImportError` without accelerate"
     if os.name != 'posix': raise OSError('fit_distributed needs Linux or macOS: call the method that trains, such as fit, instead')
+    if importlib.util.find_spec('accelerate') is None: raise ImportError(NO_ACCELERATE)
     n_gpu = torch.cuda.device_count() if on_gpus(learn) else 0
     n = n_gpu or 2 if n is None else as_count(n, 'n_process', 1)
     if n_gpu and n > n_gpu: raise ValueError(

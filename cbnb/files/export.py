@@ -174,10 +174,13 @@ def export(self: Learner, fname: str | Path = 'export.pkl', factory: Any = None)
     """Save the learner without data and optimizer state to a file for `load_learner`
 
     Args:
-        fname: file name, relative to `path`; the ending '.cbnb' gives a file that runs no code
+        fname: file name, relative to `path`; '.cbnb' gives a file that runs no code, '.pkl' a pickle
         factory: for '.cbnb': function or class that makes the model, or 'module:name'; None: none
     Returns:
         path of the written file
+    Raises:
+        ValueError: export does not write ...: call learn.export('{path.stem}.cbnb'), or end the name with '.pkl' for a
+            pickle
     Example:
         from cbnb.toy import line_learner
         line = line_learner()
@@ -186,7 +189,10 @@ def export(self: Learner, fname: str | Path = 'export.pkl', factory: Any = None)
     """
     self.__getstate__()                                  # raises RuntimeError during a run
     path = Path(self.path)/fname
-    if path.suffix != '.cbnb': return _export_pickle(self, path)
+    if path.suffix in ('.pkl', '.pickle'): return _export_pickle(self, path)
+    if path.suffix != '.cbnb': raise ValueError(
+        f"export does not write {path.suffix or 'files without an ending'}: call learn.export('{path.stem}.cbnb'), or end the name with '.pkl' for a pickle"
+        + (path.suffix == '.onnx')*'. For ONNX, pass learn.model to the exporter of PyTorch, as in torch.onnx.export(learn.model, (x,), ...)')
     text, tensors = to_json(_content(self, factory))
     content = dict(cbnb=FORMAT, state=text, tensors=[t.detach().cpu().clone() for t in tensors])
     return write_whole(path, lambda draft: torch.save(content, draft))

@@ -144,9 +144,9 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     from statistics import median
 
     from cbnb.insight.callback_faults import compare_callbacks, try_callbacks
-    from cbnb.insight.data_faults import DATA_CHECKS
+    from cbnb.insight.data_faults import DATA_CHECKS, nonfinite
     from cbnb.insight.error_faults import of_error
-    from cbnb.insight.evidence import collect
+    from cbnb.insight.evidence import collect, not_finite
     from cbnb.insight.model_faults import MODEL_CHECKS
     from cbnb.insight.place_faults import PLACE_CHECKS
     from cbnb.insight.plan_faults import PLAN_CHECKS
@@ -162,7 +162,9 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
         if e is not None and e.batch is None: return Findings([of_error(e)])
         if e is None: return Findings(skipped=['data, model and training, because the training loader has no batch'])
         e.n_epoch, e.labels, e.causal, e.groups = n_epoch, labels, causal, groups
-        found, failed = run_checks(e, (*DATA_CHECKS, carries_over, *MODEL_CHECKS, *PLACE_CHECKS, *PLAN_CHECKS))
+        broken = bool(not_finite(self.model))        # nothing else can be measured then
+        found, failed = run_checks(e, (nonfinite,) if broken else (*DATA_CHECKS, carries_over, *MODEL_CHECKS, *PLACE_CHECKS, *PLAN_CHECKS))
+        if broken: failed.append('model, loss and training, because weights are nan or inf')
         if e.failed and not any(f.level == 'error' for f in found): found.append(of_error(e))
         if not fast and can_train(e):
             trained, more = run_checks(e, (overfit, follows, shuffled_labels, try_callbacks, rate, compare_callbacks))

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSa
 # %% ../../nbs/insight/data_faults.ipynb #65f31ea6
 from ..basics.nested import to_device
 from ..basics.text import plural
-from .evidence import Evidence, compute_loss, leaves, numbered, read_items
+from .evidence import Evidence, compute_loss, leaves, not_finite, numbered, read_items
 from .findings import Finding
 from .texts import finding
 
@@ -56,7 +56,7 @@ _STANDARDIZE = 'x = (x - x_train.mean(0))/x_train.std(0)'
 
 # %% ../../nbs/insight/data_faults.ipynb #9f91143f
 def nonfinite(e: Evidence) -> Iterator[Finding]:
-    "D1: nan or inf in inputs or targets"
+    "D1: nan or inf in inputs, targets or weights, or in the loss or its gradient"
     for kind, part in zip(('input', 'target'), e.items):
         for _, t in leaves(part):
             if not t.is_floating_point() or t.ndim == 0 or (bad := ~torch.isfinite(t)).sum() == 0: continue
@@ -69,9 +69,11 @@ def nonfinite(e: Evidence) -> Iterator[Finding]:
                 f'{kind}s of {"all items" if in_all else f"items {listed(e.numbers[i] if e.numbers else i for i in items)}"}' + f', {columns}'*bool(columns),
                 f'{int(bad.sum())} of {t.numel()} values are nan or inf', 'none')
     finite = all(bool(torch.isfinite(t).all()) for part in e.items for _, t in leaves(part) if t.is_floating_point())
-    if finite: yield from _rare_nonfinite(e)
+    weights = not_finite(e.learn.model)
+    if finite: yield from _rare_nonfinite(e, bool(weights))
+    if weights: yield finding('D1.weights', f'weights {listed(weights)}', 'nan or inf' + ' since an earlier fit'*bool(e.learn.recorded_runs()), 'numbers')
     bad_grads = [name for name, g in e.grads.items() if g is not None and not g.is_sparse and not torch.isfinite(g).all()]
-    if finite and e.loss is not None and (bad_grads or not math.isfinite(e.loss.item())): yield finding('D1.gradient',
+    if finite and not weights and e.loss is not None and (bad_grads or not math.isfinite(e.loss.item())): yield finding('D1.gradient',
         listed(bad_grads) or 'the loss', f'the loss is {digits(e.loss)}' + ', and its gradient is nan or inf'*bool(bad_grads), 'numbers')
 
 def _rows_not_finite(dl: Any) -> list[int]:
@@ -85,9 +87,9 @@ def _rows_not_finite(dl: Any) -> list[int]:
             bad.update((~t.reshape(len(t), -1).isfinite().all(1)).nonzero().flatten().tolist())
     return sorted(bad) if of is None else [i for i, row in enumerate(of) if int(row) in bad] if bad else []
 
-def _rare_nonfinite(e: Evidence) -> Iterator[Finding]:
-    "D1: a few of all items have nan or inf, and their loss is no number"
-    if not e.numbers or e.loss is None or not math.isfinite(e.loss.item()) or not (bad := _rows_not_finite(e.learn.dls.train)): return
+def _rare_nonfinite(e: Evidence, broken: bool) -> Iterator[Finding]:
+    "D1: a few of all items have nan or inf, and their loss is no number. If the weights have nan (`broken`), so has each loss"
+    if not e.numbers or e.loss is None or not broken and not math.isfinite(e.loss.item()) or not (bad := _rows_not_finite(e.learn.dls.train)): return
     batch = read_items(e.learn.dls.train, [*bad[:4], *(i for i in e.numbers if i not in bad)][:32])[0]
     with torch.no_grad(): loss = compute_loss(e.learn, to_device(batch, e.learn.dls.device))
     if loss is not None and not math.isfinite(loss.item()): yield finding('D1',

@@ -36,7 +36,7 @@ FAULTS = dict(
 
 # %% ../../nbs/insight/findings.ipynb #d20dd0b7
 _EFFECTS = dict(
-    D1='*', D3='M1 M6 M8 M9 T1 T2 T3 D18 D20', D4='D2 D15 L1 M1 M8 M9 M10 M16 M17 O3 T1 T2', D2='L1 M6 M8 M9 M10 M16 M17 M18 O3 T1 T2',
+    D1='*', D3='M1 M6 M8 M9 T1 T2 T3 D18 D20', D4='D2 D15 L1 L10 M1 M8 M9 M10 M16 M17 O3 T1 T2', D2='L1 L10 M6 M8 M9 M10 M16 M17 M18 O3 T1 T2',
     D7='L7 M17 O3 T1 T2', D9='L8 L10 T2', D8='D9 M1 T1 T2', L3='O3 T1 T2', L2='T1 T2', M12='T1 T2', M4='M1 M6 M16 O3 T1 T2',
     L12='L1 O3 T1 T2', L11='L10',
     M7='M1 M6 M8 M9 M16 O3 T1 T2', M9='L1 M1 M6 M8 O3 T1 T2', M10='M1 M6 M8 M16 O3 T1 T2', M19='T1 T2', M14='T1 T2 T5',
@@ -62,6 +62,7 @@ class Finding:
     limit: str         # what it should be
     why: str           # why this is a fault, in one sentence
     fix: str           # a line of code, or an instruction
+    own: bool = field(default=False, compare=False, repr=False)                 # whether it is a cause, and no effect of another finding
     figure: 'Figure | None' = field(default=None, compare=False, repr=False)    # shown beside the text in a notebook; None: there is none
 
     @property
@@ -88,7 +89,7 @@ def _raise_level(f: Finding, codes: set[str]) -> Finding:
     doubtful = f.level == 'note' and f.code in _RAISED and codes & (EFFECTS[f.code] - {*_RAISED, 'D15', 'L7'})
     return replace(f, level='warning') if doubtful else f
 
-def _explains(cause: Finding, f: Finding) -> bool: return cause.level != 'note' and f.code in EFFECTS.get(cause.code, ())
+def _explains(cause: Finding, f: Finding) -> bool: return cause.level != 'note' and not f.own and f.code in EFFECTS.get(cause.code, ())
 
 def in_groups(
     found: Iterable[Finding],    # in any order
@@ -141,7 +142,7 @@ class Findings:
 
     def rows(self) -> list[dict[str, str]]:
         "Return the findings as plain data, for a file or a data frame"
-        return [{k: v for k, v in asdict(f).items() if k != 'figure'} | dict(name=f.name, page=f.page) for f in self]
+        return [{k: v for k, v in asdict(f).items() if k not in ('own', 'figure')} | dict(name=f.name, page=f.page) for f in self]
 
     def raise_if_wrong(self) -> None:
         "Raise `ValueError` with all findings if there is an error or a warning. Call this method in scripts and tests"

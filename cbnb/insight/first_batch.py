@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 # %% ../../nbs/insight/first_batch.ipynb #02a9c8d3
 import torch
@@ -52,11 +53,13 @@ def last_operation(t: Any) -> str:
     while node is not None and node.name().removesuffix('Backward0') in SHAPE_OPERATIONS: node = node.next_functions[0][0]
     return '' if node is None else node.name().removesuffix('Backward0')
 
+_said: WeakKeyDictionary[Any, str] = WeakKeyDictionary()        # learner -> its last warning
+
 def warn_of_activation(
     learn: Any,        # the learner, with the predictions of the first batch of a phase
     loss_func: Any,    # the loss function
 ) -> Any:              # the same loss function
-    "Warn if the model ends with the activation function that the loss applies itself"
+    "Warn once for each learner if the model ends with the activation function that the loss applies itself"
     model, pred = learn.model, learn.pred
     if not learn.training or learn.train_iter or not isinstance(pred, Tensor): return loss_func
     if (kind := torch_loss(loss_func)) not in _APPLIED_BY_LOSS: return loss_func
@@ -64,8 +67,10 @@ def warn_of_activation(
     if not isinstance(_last_layer(model), activation) and last_operation(pred) != node: return loss_func
     name, layers = activation.__name__.lower(), [(n, m) for n, m in getattr(model, 'named_modules', list)() if isinstance(m, activation)]
     where = f'its layer {layers[-1][0]!r}, {layers[-1][1]}' if layers else f'a {name} in {type(model).__name__}.forward'
-    warn_user(f'the model ends with {where}, and {title_of(loss_func)} applies a {name} itself, so the {name} is applied twice and the model '
-          f'learns slowly. Remove it from the model: get_preds and predict apply a {name} to the outputs')
+    message = (f'the model ends with {where}, and {title_of(loss_func)} applies a {name} itself, so the {name} is applied twice and the model '
+               f'learns slowly. Remove it from the model: get_preds and predict apply a {name} to the outputs')
+    if _said.get(learn) != message: warn_user(message)
+    _said[learn] = message
     return loss_func
 
 # %% ../../nbs/insight/first_batch.ipynb #b6e43f20

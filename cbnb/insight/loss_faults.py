@@ -58,7 +58,8 @@ class LossWatch:
             if not math.isfinite(sum(block)):
                 if 'R1' not in self.told and not math.isfinite(block[-1]):
                     self.told.add('R1')
-                    yield self.n - self.size + (nan_since(block) or 0), _not_finite(block[-1])
+                    step = self.n - self.size + (nan_since(block) or 0)
+                    yield step, _not_finite(block[-1], step)
                 block = [x for x in block if math.isfinite(x)]
                 if len(block) < self.size/2: continue
             self.means.append(sum(block)/len(block))
@@ -120,9 +121,9 @@ def _of_loss(code: str, measured: str, expected: str, **values: Any) -> Finding:
     from cbnb.insight.texts import finding        # here: it makes `import cbnb` faster
     return finding(code, 'the training loss', measured, expected, **values)
 
-def _not_finite(loss: float) -> Finding: return _of_loss('R1', f'{loss}', 'finite numbers', loss=loss)
+def _not_finite(loss: float, step: int) -> Finding: return _of_loss('R1' if step else 'R1.start', f'{loss}' + ' from the first batch on'*(not step), 'finite numbers', loss=loss)
 def _diverging(loss: float, low: float) -> Finding: return _of_loss('R2', f'it rose from {number(low)} to {number(loss)}', 'a loss that falls')
-def _not_learning(loss: float, than: float, what: str) -> Finding: return _of_loss('R3', f'{number(loss)}, and {what} is {number(than)}', '3 % less')
+def _not_learning(loss: float, than: float, what: str) -> Finding: return _of_loss('R3', f'{number(loss)}, and {what} is {number(than)}', '3% less')
 def _oscillating(low: float) -> Finding: return _of_loss('R4', f'3 times up to twice as much, down to {number(low)} last', 'a loss that falls')
 def _spikes(loss: float, usual: float) -> Finding: return _of_loss('R8', f'3 spikes, the last of {number(loss)} beside {number(usual)}', 'losses near their median')
 
@@ -211,13 +212,13 @@ def note_finding(
 ) -> None:
     "Add a finding to the events of a run, unless the run has one with this code, level and place"
     if any(e['kind'] == 'finding' and (e['code'], e['level'], e['where']) == (found.code, found.level, found.where) for e in run.events): return
-    run.note('finding', f'{found.name}: {found.measured}', step, **asdict(found))
+    run.note('finding', f'{found.name}: {found.measured}', step, **{name: value for name, value in asdict(found).items() if name != 'own'})
 
 def findings_of(
     run: Run,
 ) -> Findings:
     "Return the findings of a fit"
-    names = [field.name for field in fields(Finding)]
+    names = [field.name for field in fields(Finding) if field.name != 'own']
     return Findings((Finding(**{name: e[name] for name in names}) for e in run.events if e['kind'] == 'finding'), run.extent())
 
 def _findings(learn: Learner) -> Findings:

@@ -220,7 +220,7 @@ def _range_of_outputs(e: Evidence) -> tuple[float, float] | None:
             out = evaluated(e, e.batch)
             for p, _ in kept: p.mul_(1e3)
             larger = evaluated(e, e.batch)
-    except Exception: return None
+    except Exception: return None         # layers of your own may fail with such outputs
     finally:
         for p, value in kept: p.copy_(value)
     if not isinstance(out, Tensor) or not larger.isfinite().all() or larger.abs().max() > 1.5*out.abs().max() or not out.any(): return None

@@ -121,7 +121,7 @@ def misplaced(e: Evidence) -> Iterator[Finding]:
     e.learn.model.eval()
     try:
         with torch.no_grad(): before, after = (evaluated(e, map_tensors(lambda t: new if t is x else t, e.batch)) for new in pair)
-    except Exception: return
+    except Exception: return              # the step needs something of training, or the inputs belong together
     finally: e.learn.model.train()
     change = _by_place((after - before)[:8], places)
     if change is None or not (change := change.abs().sum(2)).any(1).all(): return

@@ -227,7 +227,7 @@ def uncounted_items(e: Evidence) -> Iterator[Finding]:
     shifts, p = torch.linspace(-1, 2, e.n, device=pred.device), pred.detach()
     try:
         with torch.no_grad(): whole, row, column = (float(learn.loss_func(q, ys[0])) for q in (p, p + shifts[:, None], p + shifts[:pred.shape[1]]))
-    except Exception: return
+    except Exception: return              # a loss of your own may fail for other predictions
     if abs(row - whole) > 0.01*abs(whole) and abs(column - whole) < 1e-4*abs(whole): yield finding('M2.loss',
         'the loss', 'a softmax over the items of the batch', 'one over the classes of each item')
 
@@ -256,7 +256,7 @@ def of_labels(e: Evidence) -> Iterator[Finding]:
     if (call := e.call) is None: return
     if (smoothing := call.options.get('label_smoothing') or 0.) > 0.5: yield finding('L5.smoothing', 'the loss', f'label_smoothing={smoothing:g}', 'at most 0.2')
     p, q = e.pred, call.pred
-    if call.name != 'cross_entropy' or not isinstance(p, torch.Tensor) or p.shape != q.shape or not (p := p.detach()).any() or torch.equal(p, q): return
+    if call.name != 'cross_entropy' or not isinstance(p, torch.Tensor) or p.shape != q.shape or not (p := p.detach()).any() or torch.equal(p, q) or not (p.isfinite().all() and q.isfinite().all()): return
     factor = float((p*q).sum()/p.square().sum())
     if not 0.04 <= abs(factor) <= 25 and torch.allclose(q, factor*p, 1e-3, 1e-3*float(q.abs().max())): yield finding('L1.factor',
         'the loss', f'the prediction times {digits(factor)}', 'a factor around 1')

@@ -73,7 +73,7 @@ def share_learned(
 # %% ../../nbs/insight/prediction_faults.ipynb #29366e4b
 def majority(found: Predictions) -> Iterator[Finding]:
     "A5: nearly all predictions are one class, or a label is never predicted"
-    if found.task == 'classes' and len(found.targets) >= 50: yield from _one_class(*_scored(found), found.names)
+    if found.task == 'classes' and len(found.targets) >= 50 and found.preds.isfinite().all(): yield from _one_class(*_scored(found), found.names)
     if found.task == 'labels':
         never = [name for name, said, true in zip(found.names, found.decoded.any(0).tolist(), found.targets.sum(0).tolist()) if true >= 10 and not said]
         if never: yield finding('A5.labels', listed(never), 'never predicted', 'about as often as in the targets')
@@ -83,7 +83,7 @@ def _one_class(p: Tensor, y: Tensor, names: Sequence[str]) -> Iterator[Finding]:
     top = int(said.argmax())
     missed = (1 - float(said[top]))/max(1e-9, 1 - float(true[top]))     # how many of the others are said
     if true[top] < 0.99 and said[top] > 0.9 and missed < 0.5: yield finding(
-        'A5', f'class {names[top]}', f'predicted for {percent(said[top])} of the items', f'about {percent(true[top])}')
+        'A5' if true[top] > 1.5/max(1, int((true > 0).sum())) else 'A5.balanced', f'class {names[top]}', f'predicted for {percent(said[top])} of the items', f'about {percent(true[top])}')
 
 # %% ../../nbs/insight/prediction_faults.ipynb #a99d0455
 def temperature(

@@ -26,6 +26,8 @@ _DATA: dict[str, Text] = {
         'leave these columns out, or look for a division by 0 in the code that computes them'),
     'D1.gradient': Text('error', 'after one update, all weights are nan',
         'add a small number inside log or sqrt, or to the divisor, as in (x + 1e-8).sqrt(); use log_softmax instead of softmax and log'),
+    'D1.weights': Text('error', 'each prediction and each update of such a model is nan',
+        'make the model again, or load a checkpoint: learn.load(...)'),
     'D2': Text('note', 'layers are initialized for inputs with a mean near 0 and a standard deviation near 1',
         'std = x_train.std(0); x = (x - x_train.mean(0))/std.where(std > 0, 1)'),
     'D2.unknown': Text('warning', 'this number seems to mark missing values, but the model treats it as a measured value',
@@ -439,6 +441,10 @@ _PLAN: dict[str, Text] = {
 _FIT: dict[str, Text] = {
     'R1': Text('error', 'an update with this loss also makes the weights {loss}',
         'learn.rewind(), and fit with a third of the learning rate'),
+    'R1.start': Text('error', 'no update comes before the first loss, so the data, the weights or the loss function are the reason, and not the learning rate',
+        'learn.check()   # finds which of them'),
+    'R1.weights': Text('error', 'each prediction of this model is nan',
+        'learn.rewind(), or make the model again, and fit with a third of the learning rate'),
     'R2': Text('warning', 'the updates are too large, or go in the wrong direction',
         'learn.rewind(), and fit with a third of the learning rate'),
     'R3': Text('warning', 'the model is no better than a constant prediction so far',
@@ -502,6 +508,8 @@ _AFTER: dict[str, Text] = {
         'learn.check()   # looks for items that are in both sets'),
     'A5': Text('warning', 'the model predicts almost only one class',
         'use nn.CrossEntropyLoss(weight=...), or a WeightedRandomSampler'),
+    'A5.balanced': Text('warning', 'the model predicts almost only one class, which is no more frequent than others',
+        'learn.check()   # looks for the reason'),
     'D15.numbers': Text('warning', 'training and validation number the classes differently',
         'make one list of classes, and use it for both sets'),
     'A5.labels': Text('warning', 'these labels are so rare that the loss hardly counts them',
@@ -525,6 +533,8 @@ _AFTER: dict[str, Text] = {
 # %% ../../nbs/insight/texts.ipynb #cf47ffa9
 TEXTS = {**_DATA, **_MODEL, **_PLAN, **_FIT, **_AFTER}
 
+_OWN = 'D2.unknown', 'D2.cut'        # standardizing the columns does not mend these
+
 def finding(
     key: str,                     # a key of `TEXTS`
     where: str,                   # the layer, column, items or parameters
@@ -535,4 +545,4 @@ def finding(
 ) -> Finding:
     "Return a finding with the text of its fault"
     text = TEXTS[key]
-    return Finding(key.partition('.')[0], level or text.level, where, measured, limit, text.why.format(**words), text.fix.format(**words))
+    return Finding(key.partition('.')[0], level or text.level, where, measured, limit, text.why.format(**words), text.fix.format(**words), key in _OWN)

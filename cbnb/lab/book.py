@@ -230,7 +230,7 @@ class LabBook(Callback):
         "Keep the fits from here on, after `close`"
         self.close()
         Learner.around_fits = (*Learner.around_fits, self._around)
-        Learner.before_epochs = (*Learner.before_epochs, self._begin)
+        Learner.on_first_epoch = (*Learner.on_first_epoch, self._begin)
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
         RestorePoints.on_take_back = (*RestorePoints.on_take_back, self._taken_back)
 
@@ -238,7 +238,7 @@ class LabBook(Callback):
         "Keep no further fits. The records remain, and you can still read them"
         self._write_ends()
         Learner.around_fits = tuple(f for f in Learner.around_fits if f != self._around)
-        Learner.before_epochs = tuple(f for f in Learner.before_epochs if f != self._begin)
+        Learner.on_first_epoch = tuple(f for f in Learner.on_first_epoch if f != self._begin)
         Learner.batch_filters = tuple(f for f in Learner.batch_filters if f != self._watch)
         RestorePoints.on_take_back = tuple(f for f in RestorePoints.on_take_back if f != self._taken_back)
 
@@ -412,20 +412,36 @@ class LabRun:
         def __repr__(self) -> str: ...
         def learner(self, model: Any=..., dls: Any=..., **parts: Any) -> Learner: ...
         def load_weights(self, model: Any, which: str=...) -> None: ...
+    file: Path
+    id: int
+    epochs: int
+    steps: int
+    started: datetime | None
+    ended: datetime | None
+    heartbeat: datetime | None      # the last write
+    settings: RunSettings
+    summary: dict[str, Any]
+    commit: str | None
+    clean: bool | None
+    status: str            # 'killed' if it runs no longer and its process could not say why; 'pruned' if a sweep has ended it
+    _name: str
+    _tags: str
+    _note: str
     _made = False          # True: only the name, the tags and the note can be assigned
 
     def __init__(self, file: Path, found: Any) -> None:
-        self.file, self.id, self.epochs, self.steps = file, found['id'], found['epochs'] or 0, found['steps'] or 0
-        self._name, self._tags, self._note = found['name'], found['tags'], found['note']
-        self.started, self.ended, self.heartbeat = (t and datetime.fromtimestamp(t) for t in (found['started'], found['ended'], found['heartbeat']))
-        self.settings = RunSettings(file, self.id, json.loads(found['settings'] or '{}'))
-        self.summary = json.loads(found['summary'] or '{"values": {}, "curve": [], "time": 0}')
-        self.summary['values'] = {name: [float(v) if isinstance(v, str) else v for v in values] for name, values in self.summary['values'].items()}
-        self.commit, self.clean = found['git_commit'], None if found['clean'] is None else bool(found['clean'])
-        self.status: str = found['status']         # 'killed' if it runs no longer and its process could not say why; 'pruned' if a sweep has ended it
-        if self.status == 'cancelled' and self.settings.get('pruned'): self.status = 'pruned'
-        if self.status == 'running' and found['process'] and is_gone(json.loads(found['process'])): self.status = 'killed'
-        self._made = True
+        started, ended, heartbeat = [t and datetime.fromtimestamp(t) for t in (found['started'], found['ended'], found['heartbeat'])]
+        settings = RunSettings(file, found['id'], json.loads(found['settings'] or '{}'))
+        summary = json.loads(found['summary'] or '{"values": {}, "curve": [], "time": 0}')
+        for values in summary['values'].values():
+            if isinstance(values[0], str): values[0] = float(values[0])      # the last value; JSON has no nan
+        status = found['status']
+        if status == 'cancelled' and settings.get('pruned'): status = 'pruned'
+        if status == 'running' and found['process'] and is_gone(json.loads(found['process'])): status = 'killed'
+        vars(self).update(                         # `__setattr__` is for users, and takes a while for thousands of runs
+            file=file, id=found['id'], epochs=found['epochs'] or 0, steps=found['steps'] or 0, _name=found['name'], _tags=found['tags'], _note=found['note'],
+            started=started, ended=ended, heartbeat=heartbeat, settings=settings, summary=summary,
+            commit=found['git_commit'], clean=None if found['clean'] is None else bool(found['clean']), status=status, _made=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._made and name not in ('name', 'tags', 'note') and vars(self).get(name) is not value:      # `settings |= ...` assigns itself
@@ -524,6 +540,8 @@ class LabRun:
         return found
 
 # %% ../../nbs/lab/book.ipynb #c6809842
+_TAKEN = frozenset(('id', 'name', 'status', 'started', 'ended', 'epochs', 'steps', 'time', 'tags', 'note', 'commit', 'clean'))      # a setting with such a name has no column
+
 @patch
 def _parts(self: LabRun, direction: Callable[[str], int]) -> list[dict[str, Any]]:
     "Return the columns in groups: of the run, best values, last values, length, settings, yours"
@@ -533,9 +551,8 @@ def _parts(self: LabRun, direction: Callable[[str], int]) -> list[dict[str, Any]
     best = {f'best {name}': values[name][0] if (found := self._best(name, known < 0)) is None else found for name, known in metrics.items()}      # nan if all are
     length = dict(epochs=self.epochs, steps=self.steps, time=self.summary['time'])
     last = dict(tags=self.tags, note=self.note, commit=self.commit, clean=self.clean)
-    taken = head | length | last                       # a setting with such a name has no column
-    return [head, best, {f'last {name}' if name in taken else name: v[0] for name, v in values.items()}, length,
-            {name: value for name, value in self.settings.items() if name not in taken}, last]
+    return [head, best, {f'last {name}' if name in _TAKEN else name: v[0] for name, v in values.items()}, length,
+            self.settings if _TAKEN.isdisjoint(self.settings) else {name: value for name, value in self.settings.items() if name not in _TAKEN}, last]
 
 @patch
 def __repr__(self: LabRun) -> str:
@@ -721,9 +738,10 @@ def to_dataframe(self: LabBook) -> Any:
 # %% ../../nbs/lab/book.ipynb #05d97af2
 @patch
 def _repr_html_(self: LabBook) -> str:
-    with _without_collections():
+    def page() -> str:                     # its records are gone before collections begin again
         runs = self.runs[::-1]
         return book_html(_rows(runs), [run.summary['curve'] for run in runs])
+    with _without_collections(): return page()
 
 @patch
 def __str__(self: LabBook) -> str:

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/lab/command.ipynb #52ada6b0
+from ..basics.text import clock, text_table
 from ..display.compare import compare
+from ..display.progress import finding_line, page_lines
 from ..history import History
 from .book import LabBook
 from .store import without_nan
-from .table import table_lines, terminal_width, visible
+from .table import table_lines, terminal_width, text_of, visible
 
 # %% ../../nbs/lab/command.ipynb #b19cadba
 def _which(text: str) -> int | str:
@@ -39,21 +41,42 @@ def parser() -> argparse.ArgumentParser:
     listed = command('list', 'one line for each run, the newest first', None)
     listed.add_argument('-n', type=int, default=20, help='number of runs to print (default: 20)')
     listed.add_argument('--json', action='store_true', help='one JSON object for each run')
-    command('show', 'settings, table of epochs and events of a run', '?').add_argument('--sources', action='store_true', help='also the source code')
+    shown = command('show', 'status, settings, epochs and findings of a run, of the latest one without a number', '?')
+    shown.add_argument('--sources', action='store_true', help='also the source code')
+    form = shown.add_mutually_exclusive_group()
+    form.add_argument('--json', action='store_true', help='one JSON object, with all numbers of the table of epochs')
+    form.add_argument('--csv', action='store_true', help='the table of epochs as CSV, with all digits')
     command('compare', 'the table of some runs, with the settings and the sources that differ', '+')
     exported = command('export', 'the histories of some runs as JSON, or the table of epochs as CSV', '+')
     exported.add_argument('--csv', choices=('epochs', 'steps'), help='write CSV instead')
     return top
 
 # %% ../../nbs/lab/command.ipynb #b34a1c49
+def _facts(run: Any) -> dict[str, Any]:
+    "Return what is known about a run beside its settings"
+    return dict(id=run.id, name=run.name, status=run.status, tags=run.tags, note=run.note, started=run.started, ended=run.ended, commit=run.commit, clean=run.clean)
+
+def _table(values: dict[str, Any]) -> list[str]:
+    "Return names and values as lines of text"
+    return ['  ' + line for line in text_table([(name, text_of(name, value)) for name, value in values.items() if value not in ('', None)])]
+
 def _show(run: Any, sources: bool) -> list[str]:
-    "Return a run as lines of text"
-    facts = dict(tags=run.tags, note=run.note, started=run.started and f'{run.started:%Y-%m-%d %H:%M:%S}', commit=run.commit and run.commit + ', with changes'*(not run.clean))
-    facts |= {name: value for name, value in (run.settings | run.environment).items() if name not in facts}
-    history = run.history
-    lines = [repr(run), *(f'{name}: {value}' for name, value in facts.items() if value not in ('', None)), '', history.to_csv().rstrip()]
-    lines += [f"step {e['step']}, {e['kind']}: {e['text']}" for e in history[0].events]
-    return lines + [f'\n--- {name}\n{text}' for name, text in run.sources.items()]*sources
+    "Return a run as lines of text for people"
+    facts, record = _facts(run), run.run
+    if run.commit and not run.clean: facts['commit'] = f'{run.commit}, with uncommitted changes'
+    for name in ('id', 'name', 'status', 'clean'): del facts[name]
+    for name in ('started', 'ended'): facts[name] = facts[name] and f'{facts[name]:%Y-%m-%d %H:%M:%S}'
+    lines = [repr(run)[7:-1], *_table(facts), '', 'settings', *_table(run.settings), '', 'environment', *_table(run.environment), '']
+    names = record.metric_names
+    lines += page_lines(names, [[clock(row['time']) if name == 'time' else row.get(name) for name in names] for row in record.epochs], record) if record.epochs else ['no epoch has ended']
+    said = [finding_line(e) if e['kind'] == 'finding' else f"step {e['step']:,}: {e['kind']}: {e['text']}" for e in record.events]
+    return [*lines, *[''][:len(said)], *said, *[f'\n--- {name}\n{text}' for name, text in run.sources.items()]*sources]
+
+def _show_json(run: Any, sources: bool) -> str:
+    "Return a run as JSON text for programs"
+    record = run.run
+    found = _facts(run) | dict(settings=run.settings, environment=run.environment, epochs=record.epochs, events=record.events) | (dict(sources=run.sources) if sources else {})
+    return json.dumps(without_nan(found), default=str)
 
 def main(args: list[str] | None = None) -> None:
     "Run the command line. None: the arguments of the process"
@@ -70,7 +93,7 @@ def main(args: list[str] | None = None) -> None:
     if given.does == 'list':
         rows = book.rows()
         lines = [json.dumps(without_nan(row), default=str) for row in rows[:given.n]] if given.json else table_lines(rows, given.n, terminal_width()) if rows else ['the lab book has no runs yet']
-    elif given.does == 'show': lines = _show(chosen[0], given.sources)
+    elif given.does == 'show' and not given.csv: lines = [_show_json(chosen[0], given.sources)] if given.json else _show(chosen[0], given.sources)
     elif given.does == 'compare':
         found = compare(chosen)
         lines = [found.text(terminal_width()), *(f'\n--- {what}\n{diff}' for what, diff in found.source_diffs.items())]
@@ -78,6 +101,7 @@ def main(args: list[str] | None = None) -> None:
         history = History()
         history.runs += [run.run for run in chosen]
         for run, of in zip(history.runs, chosen): run.number = of.id
-        lines = [history.to_csv(what=given.csv).rstrip() if given.csv else history.to_json()]
+        what = 'epochs' if given.does == 'show' else given.csv
+        lines = [history.to_csv(what=what).rstrip() if what else history.to_json()]
     try: print(visible('\n'.join(lines)), flush=True)
     except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())      # such as `| head`: the reader has closed the pipe

@@ -26,7 +26,7 @@ _HIDDEN = ('ended', 'steps', 'commit', 'clean', 'seed', 'sweep_length')
 
 def shown_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     "Return the columns to show first: the best values, the settings that differ, and what has a value of your own"
-    def differs(name: str, first: Any) -> bool: return any(row[name] != first for row in rows)
+    def differs(name: str, first: Any) -> bool: return [row[name] for row in rows].count(first) < len(rows)
     def is_shown(name: str) -> bool:
         if name in _HIDDEN or f'best {name}' in rows[0]: return False
         if name in ('name', 'tags', 'note'): return any(row[name] for row in rows)
@@ -78,19 +78,21 @@ def _json_number(value: float) -> float | str:
 def _packed(name: str, values: Sequence[Any], kind: str) -> list[Any]:
     "Return the values of a column as texts or numbers"
     if kind == 'text':
-        of_repr = {repr(v): v for v in values}              # thousands of runs share a few values, and some are slow to format
-        texts = {key: None if v is None or v == '' else text_of(name, v) for key, v in of_repr.items()}
-        return [texts[repr(v)] for v in values]
+        keys = [v if type(v) in (str, datetime) else (repr(v),) for v in values]      # thousands of runs share a few values, and some are slow to format
+        texts = {key: None if v is None or v == '' else text_of(name, v) for key, v in dict(zip(keys, values)).items()}
+        return [texts[key] for key in keys]
     if kind in ('id', 'count'): return list(values)
-    return [None if v is None else _json_number(v) for v in values]
+    numbers = {v: None if v is None else _json_number(v) for v in set(values)}      # many runs have the same rate
+    return [numbers[v] for v in values]
 
 def table_data(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[float]],
+    shown: Sequence[str] | None = None,    # columns to show first; None: as `shown_columns` returns them
     of: str = 'lab',             # the runs in the call that `book.js` shows for marked rows
     sort: str | None = None,     # column to sort by; None: the first one, the largest first
     down: bool = False,          # whether `sort` has the largest value first
 ) -> dict[str, Any]:
     "Return the data for `book.js`"
-    shown, columns = shown_columns(rows), []
+    shown, columns = list(shown_columns(rows) if shown is None else shown), []
     names = shown + [name for name in rows[0] if name not in shown]
     for name in names:
         values = [row[name] for row in rows]
@@ -137,4 +139,4 @@ def book_html(rows: Sequence[Mapping[str, Any]], curves: Sequence[Sequence[float
     still = html_table([names[0], 'training loss', *names[1:]], cells, [f'{side};white-space:pre' for side in (sides[0], 'left', *sides[1:])])
     if (left_out := len(rows) - most) > 0: still += f'<p>... and {plural(left_out, "older run")}</p>'
     if not (runs_scripts() if live is None else live): return f'<div style="overflow-x:auto" tabindex="0" role="region" aria-label="runs of the lab book">{still}</div>'
-    return scripted(still, script('book.js'), table_data(rows, curves, **more), True)
+    return scripted(still, script('book.js'), table_data(rows, curves, names, **more), True)

@@ -250,7 +250,7 @@ class LRFinder(UpdateCounter):
     weight_norm = 0.                       # norm of the weights before the sweep
     moved: Any = None                      # `UpdateNorms`, which measures the norms during the sweep
     epoch_batches: int | None = None       # batches in an epoch; None: not known
-    n_items = 0                            # items seen
+    items: list[int] = []                  # number of items of each batch seen
     pace = n_tenth = math.inf              # seconds of a batch, after the tenth update; batches until then
     bad_data, several = '', False          # message about bad items; whether there are several optimizers
 
@@ -273,7 +273,9 @@ class LRFinder(UpdateCounter):
     def epoch_size(self) -> tuple[float, float] | None:
         "Return the numbers of updates and of items in an epoch, or None if they are not known"
         if not self.epoch_batches or not self.n_seen or not self.n_used: return None
-        return self.epoch_batches*len(self.lrs)/self.n_used, self.epoch_batches*self.n_items/self.n_seen
+        n = self.epoch_batches
+        epoch = self.items[:n]             # exact if the sweep has seen a whole epoch: its last batch may be small
+        return n*len(self.lrs)/self.n_used, n*sum(epoch)/len(epoch)
 
     def before_fit(self):
         if self.learn.purpose == 'fit':                        # lr_find has already taken a snapshot
@@ -287,7 +289,7 @@ class LRFinder(UpdateCounter):
             self.mom, self.own_mom = (self.learn.moms[0] + self.learn.moms[1])/2, float(get_hyper(opt, 'mom')[-1])
             set_hyper(opt, 'mom', self.mom)
         self.smoother, self.losses = Smoother(self.beta), []
-        self.moved, self.epoch_batches, self.n_items = UpdateNorms(p for g in groups for p in g['params'] if p.requires_grad), None, 0
+        self.moved, self.epoch_batches, self.items = UpdateNorms(p for g in groups for p in g['params'] if p.requires_grad), None, []
         self.n_tenth, self.pace = math.inf, math.inf
         self.bad_data, self.several = '', isinstance(opt, MultiOptimizer)
 
@@ -313,7 +315,7 @@ class LRFinder(UpdateCounter):
         super().stop(why)
 
     def take(self, seen: SeenBatch) -> None:
-        self.n_items += seen.n_items
+        self.items.append(seen.n_items)
         super().take(seen)
 
     def after_train(self):

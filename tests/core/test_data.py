@@ -1102,6 +1102,8 @@ def test_what_is_a_loader_and_how_many_batches_it_has():
         (iter([1]), "can be iterated only once"),
         (3, "an int is not a data loader"),
         (SET, "a TensorDataset is a dataset"),
+        ((SET, SET), "a tuple of 2 datasets is not a loader of batches: use DataLoaders.from_datasets"),
+        ("test", "dl='test' is not a loader"),
         (T, "a Tensor is not a loader of batches"),
     ]:
         with pytest.raises(TypeError, match=words):

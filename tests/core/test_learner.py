@@ -414,7 +414,8 @@ def test_a_function_may_train_outside_of_a_run():
     [
         (Line, "model is the class Line: pass an instance, such as Line"),
         (3, "model=3 is not a model"),
-        (lambda: Line(), "takes no arguments.*pass what it returns"),
+        (lambda: Line(), "needs no arguments.*pass what it returns"),
+        (lambda width=3, *, deep=False: Line(), "needs no arguments.*pass what it returns"),
     ],
 )
 def test_what_is_no_model_is_refused(model, words):

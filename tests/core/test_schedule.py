@@ -222,6 +222,23 @@ def test_two_schedulers_are_both_recorded():
     assert learn.recorder.hps.keys() == {"lr", "mom", "wd"}
 
 
+@pytest.mark.parametrize(
+    "train",
+    [
+        lambda learn, mine: learn.fit(1, cbs=[mine, cbnb.ParamScheduler({"lr": cbnb.SchedExp(1, 0.1), "wd": cbnb.SchedNo(1, 1)})]),
+        lambda learn, mine: learn.fit_one_cycle(1, cbs=mine),
+        lambda learn, mine: learn.fit_flat_cos(1, cbs=mine),
+    ],
+)
+def test_two_schedulers_of_one_hyper_parameter_are_refused(train):
+    """The second would set each rate anew, and the first would have no effect."""
+    learn, mine = line_learner(), cbnb.ParamScheduler({"lr": cbnb.SchedLin(1, 0)})
+    with pytest.raises(ValueError, match=r"ParamScheduler\(scheds={'lr': SchedLin\(1, 0\)}\).* would both set lr: leave one of them out"):
+        train(learn, mine)
+    mine.run = False
+    train(learn, mine)
+
+
 def test_unknown_hyper_parameters_are_refused():
     """D40: they were added to the optimizer silently."""
     learn = line_learner()

@@ -1676,3 +1676,11 @@ def test_a_function_that_steps_with_gradients_of_its_own_is_not_stepped_again():
     learn = line_learner(n=1, valid=False, model=model, loss_func=None, train_step=cbnb.UpdateStep(train, opt))
     learn.fit(1)
     assert ab(learn) == pytest.approx((0.4, 0.6))
+
+
+@pytest.mark.parametrize("evaluate", [lambda net, x: net(x), lambda net, x: dict(pred=net(x))])
+def test_an_evaluation_that_returns_only_predictions_keeps_the_targets_of_the_batch(evaluate):
+    learn = line_learner(metrics=mae)
+    expected = learn.validate()[1]
+    learn.eval_step = lambda x, y: evaluate(learn.model, x)
+    assert learn.validate()[1] == expected and learn.get_preds()[1] is not None

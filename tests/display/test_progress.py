@@ -674,7 +674,7 @@ def test_the_display_starts_after_what_callbacks_do_before_the_fit_and_before_th
     learn, told = ticking(clock), []
     late = cbnb.Callback(before_fit=lambda cb: told.append(list(seen.last.told)))
     late.order = 1000
-    learn.before_epochs = (*learn.before_epochs[:1], lambda learn: told.append(list(seen.last.told)), *learn.before_epochs[1:])
+    learn.on_first_epoch = (*learn.on_first_epoch[:1], lambda learn: told.append(list(seen.last.told)), *learn.on_first_epoch[1:])
     learn.fit(1, cbs=late)
     assert told[0] == [] and [name for name, *_ in told[1]] == ["start"] and [t for t in seen.last.told if t[0] == "start"] == told[1]
 

@@ -431,3 +431,12 @@ def test_a_pickle_that_lacks_a_module_of_yours_keeps_the_error_of_python(tmp_pat
         file = line_learner(path=tmp_path, cbs=place.Mine()).export()
     with pytest.raises(ModuleNotFoundError, match="No module named 'gone'"):
         cbnb.load_learner(file, trust=True)
+
+
+@pytest.mark.parametrize(
+    "name, words", [("net", r"files without an ending: call learn.export\('net.cbnb'\)"), ("net.onnx", r"torch.onnx.export\(learn.model")]
+)
+def test_a_name_without_a_known_ending_is_refused(tmp_path, name, words):
+    with pytest.raises(ValueError, match=words):
+        line_learner(path=tmp_path).export(name)
+    assert not list(tmp_path.iterdir())

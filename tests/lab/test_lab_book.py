@@ -23,7 +23,7 @@ from cbnb.toy import line_learner, wave_learner
 
 
 def hooks():
-    return cbnb.Learner.around_fits, cbnb.Learner.before_epochs, cbnb.Learner.batch_filters
+    return cbnb.Learner.around_fits, cbnb.Learner.on_first_epoch, cbnb.Learner.batch_filters
 
 
 def same_numbers(a: Run, b: Run) -> None:

@@ -27,7 +27,7 @@ from cbnb.toy import line_learner, wave_learner
 
 
 def hooks():
-    return cbnb.Learner.around_fits, cbnb.Learner.before_epochs, cbnb.Learner.batch_filters, type(line_learner().runs).on_take_back
+    return cbnb.Learner.around_fits, cbnb.Learner.on_first_epoch, cbnb.Learner.batch_filters, type(line_learner().runs).on_take_back
 
 
 # --- which book keeps a fit

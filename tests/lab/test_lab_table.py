@@ -74,7 +74,18 @@ def test_in_a_terminal(lab, capsys):
     main(["runs", "list", "--folder", folder, "-n", "1"])
     assert capsys.readouterr().out.splitlines()[-1] == "... and 2 older runs"
     main(["runs", "show", "1", "--folder", folder])
-    assert "lr: 0.003" in capsys.readouterr().out
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0][:3] == ["#1:", "2", "of"] and ["lr", "0.003"] in lines and ["settings"] in lines and ["environment"] in lines
+    [head] = [i for i, line in enumerate(lines) if line[:3] == ["epoch", "train_loss", "valid_loss"]]
+    assert [line[0] for line in lines[head + 1 : head + 3]] == ["0", "1"]
+    main(["runs", "show", "1", "--folder", folder, "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["status"] == "done" and shown["settings"]["lr"] == 0.003 and "sources" not in shown
+    assert [row["valid_loss"] for row in shown["epochs"]] == [row["valid_loss"] for row in lab[1].run.epochs]
+    main(["runs", "show", "1", "--folder", folder, "--csv"])
+    shown = capsys.readouterr().out
+    main(["runs", "export", "1", "--folder", folder, "--csv", "epochs"])
+    assert shown == capsys.readouterr().out and shown.count("\n") == 3
     main(["runs", "compare", "1", "2", "--folder", folder])
     assert "#1" in capsys.readouterr().out
     main(["runs", "export", "2", "--folder", folder])
@@ -85,6 +96,28 @@ def test_in_a_terminal(lab, capsys):
     with pytest.raises(SystemExit, match="no lab book in"):
         main(["runs", "list", "--folder", folder + "x"])
     assert cbnb.Learner.around_fits == before  # a book that is only read keeps no fits
+
+
+def test_a_run_in_a_terminal_says_what_went_wrong(tmp_path, capsys):
+    book = LabBook(tmp_path / "runs")
+    with pytest.raises(ZeroDivisionError):
+        wave_learner().fit(2, cbs=cbnb.Callback(after_epoch=lambda cb: 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        wave_learner().fit(2, cbs=cbnb.Callback(before_epoch=lambda cb: 1 / 0))
+    wave_learner().fit(2, lr=1e30)
+    book.close()
+    folder = ["--folder", str(book.folder)]
+    capsys.readouterr()
+    said = []
+    for number in "123":
+        main(["runs", "show", number, *folder])
+        said.append(capsys.readouterr().out)
+    assert "failed" in said[0].splitlines()[0] and "failed: ZeroDivisionError" in said[0]
+    assert "no epoch has ended" in said[1]
+    assert "Fix: " in said[2] and "nan" in said[2]
+    main(["runs", "show", "3", *folder, "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["epochs"][-1]["train_loss"] is None and any(event["kind"] == "finding" for event in shown["events"])
 
 
 def test_the_source_that_differs_between_two_runs(tmp_path, capsys):

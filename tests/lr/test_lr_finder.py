@@ -1497,3 +1497,9 @@ def test_what_callbacks_log_in_a_sweep_is_not_written():
     learn.logger = rows.append
     sweep(learn, num_it=5)
     assert rows == [] and learn.logger == rows.append
+
+
+def test_the_items_of_an_epoch_are_counted_with_its_small_last_batch():
+    """400 items in batches of 32 counted as 401.4, and so as more than 400."""
+    found = sweep(regression(400, 32))
+    assert found.epoch_size == (13, 400)

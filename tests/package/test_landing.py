@@ -52,6 +52,7 @@ BENCH = (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
         ("In 67% of the cases", r"cbnb, one sweep +\d+% +\d+% +67%"),
         ("reached 37%", r"\n +valley +\d+% +\d+% +37%"),
         ("reached 63%", r"\n +minimum/10 +\d+% +\d+% +63%"),
+        ("1.20, 1.01 and 0.99", r"\| cbnb \| loop, fused AdamW \| 1\.20 .*?\| 1\.01 .*?\| 0\.99 "),
         ("0.73, 0.89 and 0.84 times", r"\| cbnb \| loop, AdamW \| 0\.73 .*?\| 0\.89 .*?\| 0\.84 "),
         (
             "seven other libraries took 1.05 to 5.2 times the CPU time",
