@@ -37,7 +37,7 @@ from ..metrics import AvgMetric
 from ..phase import fresh
 
 # %% ../../nbs/insight/small_trainings.ipynb #3982fb06
-UPDATES = dict(items=75, blind=45, rate=30, labels=60)    # on 16 items, without their inputs, and at the rate of the learner: 150; for O3, 30 more if the rate may be too high; for D18: 60, and for T3: 120 more
+UPDATES = dict(items=75, blind=45, rate=30, labels=60)    # on 16 items, without their inputs, and at the rate of the learner: 150; 30 more with standardized inputs if these are uneven, and 30 more if another rate is worth a try; for D18: 60, and for T3: 120 more
 MOST = 2e9          # multiplications and additions of a small training, about 2 seconds of a processor
 RATE = 3e-3         # of Adam, a rate at which nearly all networks learn something
 
@@ -398,6 +398,7 @@ class _Trial(NamedTuple):
     first: list[float]          # how far the first update has moved each matrix, as a share of its size
     all: list[float]            # how far all updates have moved it
     still: dict[str, float]     # matrices with a gradient that the optimizer has, and that did not move, or hardly beside the others
+    valid: float = math.nan     # the validation loss after it; nan: not measured
 
     @property
     def begin(self) -> float:
@@ -491,11 +492,18 @@ def _judge_higher(own: _Trial, higher: _Trial, where: str) -> Iterator[Finding]:
 
 
 # %% ../../nbs/insight/small_trainings.ipynb #e16ddf78
+def _valid_loss(learn: Learner, batches: list[Any]) -> float:
+    "Return the mean loss of batches in evaluation; nan: there are none, or the step computes no loss for them"
+    learn.model.eval()
+    losses = [float(loss.detach()) for batch in batches if (loss := compute_loss(learn, batch)) is not None]
+    learn.model.train()
+    return fmean(losses) if losses else math.nan
+
 def try_rates(
     learn: Learner,     # after a fit; call this function in `without_trace(learn)`
     rate: float,        # of the last group of its optimizer
 ) -> list[_Trial] | None:    # at this rate, at a tenth and at ten times of it; None: there are too few items, or the updates take too long
-    "Train from the current weights with the optimizer of the learner"
+    "Train three times for 32 updates from the current weights, with the optimizer of the learner. Then compute the loss of up to 512 validation items"
     batch, numbers = sample(learn.dls.train)
     n, bs = len(numbers or ()), min(64, getattr(learn.dls.train, 'batch_size', None) or 64)
     k = min(8, n//bs)
@@ -505,11 +513,13 @@ def try_rates(
     if n_updates(probe(learn, batches[0]), bs, 32) < 32: return None
     restart, saved, found = _restarting(learn), deepcopy(learn.opt.state_dict()), []
     times = rate/learn.opt.param_groups[-1]['lr']
+    other = sample(learn.dls.valid)[0] if getattr(learn.dls, 'valid', None) is not None else None
+    others = _parts(to_device(other, learn.dls.device), min(bs, m)) if other is not None and (m := find_bs(other)) else []
     for factor in (1., 0.1, 10.):
         restart()
         learn.opt.load_state_dict(saved)
         for group in learn.opt.param_groups: group['lr'] = group['lr']*times*factor
-        found.append(_try_rate(learn, batches, 32))
+        found.append(_try_rate(learn, batches, 32)._replace(valid=_valid_loss(learn, others)))
     return found
 
 def _is_uneven(x: Tensor) -> bool:
