@@ -386,7 +386,7 @@ class Dashboard(NotebookDisplay):
         page['text/html'] += lost
         self.send(page)
         if point or not getattr(points, 'is_open', False): _offer(button, self.so_far)
-        elif self.so_far: self.so_far.update(EMPTY, raw=True)                         # a profile leaves the button of the last fit
+        elif self.so_far: self.so_far.update(EMPTY, raw=True)                         # after `profile`, the button of the last fit stays
         self._ended.append((self.panel, self.growing))
         if len(self._ended) > 3: _end(*self._ended.popleft())
 
@@ -398,7 +398,7 @@ class Dashboard(NotebookDisplay):
         panel.curve.value = self._curve()
 
     def _make_live(self) -> None:
-        if self.growing: self.growing.chart.close()           # replaced when a step names further losses
+        if self.growing: self.growing.chart.close()           # replaced when the training step returns further named losses
         self.growing = LiveLosses(self.run)
         self.growing.chart.beside = lambda: self._beside(whole=True)
         self.pump.route(self.growing.chart.widget)
@@ -494,7 +494,7 @@ class Dashboard(NotebookDisplay):
         return dict(at=numbers) | (dict(table=table) if table else {}) | (dict(small=charts) if charts else {})
 
     def _small(self, whole: bool) -> list[dict[str, Any]] | None:
-        "Return the small charts, at most once every second if an epoch has ended since the last call, and otherwise every two seconds. If it is too early, return None"
+        "Return the small charts, at most once every second if an epoch has ended since they were last returned, and otherwise every two seconds. If it is too early, return None"
         now, state = time.perf_counter(), (len(self.run.epochs), self.run.n_steps)
         long_ago = now - self.small_at > (0.5 if state[0] > self.small_of[0] else 1)*self.curve_every
         if not whole and (state == self.small_of or not long_ago): return None

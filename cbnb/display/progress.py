@@ -179,7 +179,7 @@ class Progress(NamedTuple):
     lr: float | None = None       # learning rate of the last parameter group; None: not known
     mom: float | None = None      # momentum of the last parameter group; None: not known
     stage: str = ''               # current stage of a search for a learning rate or a batch size
-    sweep: Any = None             # the `LRFinder` whose curve grows; None: another run
+    sweep: Any = None             # the `LRFinder` whose curve grows; None: the run is not a sweep
 
     def words(self,
         most: float = math.inf,    # largest number of characters; the least important words are left out
@@ -574,7 +574,7 @@ class NotebookDisplay(LogDisplay):
         self._update(at.words())
 
     def patience(self, seconds: float) -> float: return min(seconds/8, 2.)
-    def finding(self, event: dict[str, Any]) -> None: pass       # part of the page
+    def finding(self, event: dict[str, Any]) -> None: pass       # `_update` shows the findings
 
     def row(self, values: Sequence[Any]) -> None:           # shown with the next update
         late = {name: self.run.named[name].losses[-1] for name in self._late()}
@@ -707,7 +707,7 @@ class ProgressCallback(Callback):
         self._set_times()
 
     def row(self, values: Sequence[Any]) -> None:
-        """Show a row of the table. A resumed fit shows those of earlier epochs before its first batch
+        """Show a row of the table. A resumed fit shows the rows of earlier epochs before its first batch
 
         Args:
             values: a value for each column
