@@ -43,6 +43,7 @@ def in_curves(
     learned: float | None = None,    # as `share_learned` returns it; None: unknown
 ) -> Iterator[Finding]:
     "Yield what the curves of a run show"
+    from cbnb.insight.evidence import numbered
     from cbnb.insight.finding_figures import Figure
     from cbnb.insight.fit_faults import best_not_kept, curves_of, growing_rate, overfit_since, spent_rate, stopped_early, too_few_batches, too_good, too_short
     curves = curves_of(run)
@@ -50,10 +51,11 @@ def in_curves(
     yield from spent_rate(run)
     if len(curves.valid) < 3: yield from too_few_batches(run, learned)
     if len(curves.valid) < 2: return
-    kept, first = keeps_best(run), _first(run)
+    kept, first, valid = keeps_best(run), _first(run), learn.dls.valid
+    n_items = len(valid.dataset) if numbered(valid) else 1000
     figure = Figure('lines', 'Loss by epoch', ('training', 'validation'), (tuple(curves.train), tuple(curves.valid)), (curves.best,), tuple(curves.epochs), 'epoch')
-    for f in overfit_since(curves, kept, first): yield replace(f, figure=figure)
-    for f in best_not_kept(curves, first) if not kept else (): yield replace(f, figure=figure)
+    for f in overfit_since(curves, kept, first, n_items): yield replace(f, figure=figure)
+    for f in best_not_kept(curves, first, n_items) if not kept else (): yield replace(f, figure=figure)
     for f in [*stopped_early(run, curves)] or too_short(curves, learned, first): yield replace(f, figure=figure)
     yield from too_good(run, curves, learn.model)
 

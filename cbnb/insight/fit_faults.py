@@ -52,23 +52,24 @@ def rise_after_best(
     fall = max(valid[0], train[0]) - valid[best]
     return max(0., (median(valid[-PATIENCE:]) - valid[best])/fall) if fall > 0 else 0.
 
-def overfit_since(curves: Curves, kept: bool, first: float = 0.) -> Iterator[Finding]:
-    "A1: the validation loss rises while the training loss falls. It is a warning if the loss rises above its first value, or by a fifth of the first training loss"
+def overfit_since(curves: Curves, kept: bool, first: float = 0., n_items: float = 1000) -> Iterator[Finding]:
+    "A1: the validation loss rises while the training loss falls. It is a warning if it rises above its first value, by a fifth of the first training loss, or by a quarter. With fewer than 50 items (`n_items`), such a part may be one item"
     if (rise := rise_after_best(curves)) <= 0.1: return
-    best, lost = curves.epochs[curves.best], curves.valid[-1] - curves.valid[curves.best]
-    risen = lost > 0.1*curves.valid[curves.best] and (rise > 1 or lost > first/5)
+    best, low = curves.epochs[curves.best], curves.valid[curves.best]
+    usual, last = median(curves.valid[-PATIENCE:]), curves.valid[-1]
+    risen = last > 1.1*low and (rise > 1 or n_items >= 50 and (last - low > first/5 > 0 or usual > 1.25*low))
     yield finding('A1', f'since epoch {best}',
                   f'validation loss {number(curves.valid[curves.best])} to {number(curves.valid[-1])}, training loss {number(curves.train[curves.best])} to {number(curves.train[-1])}',
                   'both fall', level='note' if kept or not risen else 'warning')
 
 # %% ../../nbs/insight/fit_faults.ipynb #dfbea06c
-def best_not_kept(curves: Curves, first: float = 0.) -> Iterator[Finding]:
-    "A9: the last epoch is worse than the best one. It is a warning if it is worse by a fifth of the first training loss, at least `PATIENCE` epochs after the best"
+def best_not_kept(curves: Curves, first: float = 0., n_items: float = 1000) -> Iterator[Finding]:
+    "A9: the last epoch is worse than the best one. It is a warning if it is worse by a fifth of the first training loss, at least `PATIENCE` epochs after the best, and on 50 validation items or more"
     if not curves.valid or (best := curves.valid[curves.best]) <= 0: return
     lost = curves.valid[-1]/best - 1
     if lost > 0.05: yield finding(
         'A9', f'epoch {curves.epochs[curves.best]}', f'the last validation loss is {100*lost:.{1 if lost < 0.1 else 0}f}% above the best', 'at most 5%',
-        level='warning' if curves.valid[-1] - best > first/5 > 0 and len(curves.valid) - 1 - curves.best >= PATIENCE else None)
+        level='warning' if curves.valid[-1] - best > first/5 > 0 and n_items >= 50 and len(curves.valid) - 1 - curves.best >= PATIENCE else None)
 
 # %% ../../nbs/insight/fit_faults.ipynb #a10b0002
 def rate_out_of_band(
