@@ -161,13 +161,18 @@ def described(
     return '; '.join(parts) or 'empty chart'
 
 def _by_name(lines: Iterable[Line]) -> list[tuple[Line, list[float], list[float]]]:
-    "Join the points of all lines with the same name, such as the lines of several runs. Steps without a value become a gap"
+    "Join the points of all lines with the same name, such as the lines of several runs. Steps without a value become a gap, and so does the start of a run in a smoothed line, as the mean begins anew"
     found: dict[str, tuple[Line, list[float], list[float]]] = {}
+    latest: dict[str, Line] = {}
     for line in lines:
         _, xs, ys = found.setdefault(line.name, (line, [], []))
-        if xs and not line.dots and len(line.xs) and line.xs[0] > xs[-1] + 1:
+        if not len(line.xs): continue
+        before = latest.get(line.name, line)
+        anew = line.smooths is not None and line.run != before.run and min(len(line.xs), len(before.xs)) > 1     # one point alone would be no line
+        if xs and not line.dots and (line.xs[0] > xs[-1] + 1 or anew):
             xs.append(xs[-1])
             ys.append(math.nan)
+        latest[line.name] = line
         xs.extend(line.xs)
         ys.extend(listed(line.ys))
     return list(found.values())
