@@ -22,7 +22,7 @@ from ..basics.text import clock, escape, plural, shell
 from ..display.chart import Chart, Line, chart_css, chart_spec, page_spec, without_blanks
 from ..display.look import css_variables
 from ..display.page_script import asset, script
-from ..display.progress import FIT_STYLE, LOWEST, best_row, loss_lines, losses_layout, row_text
+from ..display.progress import FIT_STYLE, LOWEST, best_row, brief, loss_lines, losses_layout, row_text
 from ..display.run_charts import small_charts
 from ..display.steering import Steering
 from ..history import Run
@@ -259,7 +259,7 @@ def act(self: Watch, what: str) -> str:
 def page(self: Watch, nonce: str) -> str:
     "Return the page as HTML"
     code, data = script('chart.js', 'watch.js'), json.dumps(dict(kind='watch', css='', steer=self.steer))
-    style = f'<style>{css_variables("body")}{asset("watch.css")}{chart_css()}</style>{FIT_STYLE}'.replace('body[data-theme=auto] body', 'body[data-theme=auto]')
+    style = f'<style>{css_variables("body")}{asset("watch.css")}{chart_css()}</style>{brief(FIT_STYLE)}'.replace('body[data-theme=auto] body', 'body[data-theme=auto]')
     return (f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(self.name)}</title>{style}</head>'
             f'<body data-theme="auto"><main></main><script type="module" nonce="{nonce}">{code}\nmount(document.querySelector("main"), {data})</script></body></html>')
 

@@ -573,7 +573,8 @@ class SmallCharts {
   fill(button, spec) {
     const line = spec.lines[spec.lines.length - 1], p = line.points, latest = p.n ? p.y[p.n - 1] : null, b = html('b', {}, latest === null ? '' : spec.title === 'learning rate' ? rate(latest) : number(latest))
     const picture = svg('svg', { viewBox: '0 0 100 24', preserveAspectRatio: 'none', 'aria-hidden': 'true' })
-    picture.append(svg('path', { d: outline(p), fill: 'none', stroke: safe(line.color), 'stroke-width': 1.5, 'vector-effect': 'non-scaling-stroke', 'stroke-linejoin': 'round' }))
+    const d = outline(p), alone = d.endsWith('h.1')      // one value is a dot
+    picture.append(svg('path', { d, fill: 'none', stroke: safe(line.color), 'stroke-width': alone ? 6 : 1.5, 'stroke-linecap': 'round', 'vector-effect': 'non-scaling-stroke', 'stroke-linejoin': 'round' }))
     button.replaceChildren(html('span', { title: spec.title }, spec.title), b, picture)
   }
   draw() {
@@ -593,7 +594,7 @@ function outline(p) {
     if (!Number.isFinite(ys[i])) { pen = 'M'; continue }
     d += `${pen}${(2 + 96 * (p.x[i] - x0) / wide).toFixed(1)} ${(22 - 20 * (ys[i] - lo) / room).toFixed(1)}`; pen = 'L'
   }
-  return finite.length === 1 ? `${d}h.1` : d
+  return finite.length === 1 ? 'M50 12h.1' : d
 }
 
 // `data`: { css, charts: specs, columns, table, small }. The table has all epochs of a fit, and replaces a short one. Charts with the same x share a crosshair.

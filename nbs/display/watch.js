@@ -26,7 +26,10 @@ class Watched {
       if (answer.ok) state = await answer.json()
     } catch (e) { console.debug(e) }
     this.gone = state ? 0 : this.gone + 1
-    if (this.gone > 2) this.said.textContent = 'the program that trains does not answer: it has ended, or the watch is closed'
+    if (this.gone > 2) {
+      this.said.textContent = 'the program that trains does not answer: it has ended, or the watch is closed'
+      if (this.stop) this.stop.disabled = this.pause.disabled = true
+    }
     if (state) this.draw(state)
     if (this.gone < 30) setTimeout(() => this.ask(), 1000)
   }

@@ -3,6 +3,7 @@
 import gc
 import http.client
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -154,6 +155,7 @@ def test_names_with_markup_are_text(watched):
     assert status == 200 and "<script>alert" not in page and "&lt;script&gt;alert" in page
     assert "nonce-" in headers["Content-Security-Policy"] and "frame-ancestors 'none'" in headers["Content-Security-Policy"]
     assert json.loads(ask(watch)[1])["name"] == Net.__name__  # `watch.js` shows it by textContent
+    assert re.search(r"\.b::?after", page) and not re.search(r"\.better\b", page)  # the class names of the table that `chart.js` makes
 
 
 def test_the_server_ends_with_close_with_a_new_watch_and_with_the_learner(watched):
