@@ -62,6 +62,7 @@ class Run:
         self.values: list[list[Any]] = []        # the numbers of `epochs` as `learn.logger` gets them; a callback may change them
         self.settings: dict[str, Any] = {}       # arguments of the fit, and a description of what was trained
         self.events: list[dict[str, Any]] = []   # see `note`
+        self.watched = ('valid_loss', -1)        # the column by which an epoch is the best, and 1 if higher is better; a callback that keeps the best weights sets it
         # of a lab book, a file that keeps fits
         self.sources: dict[str, str] = {}        # source code of the model and others
         self.recipe = ''                         # JSON: how to make the learner again

@@ -386,7 +386,18 @@ def predictions(learn: Learner, dl: Any = None, classes: Any = None, act: Callab
     found = Predictions(gather.task, preds, targets, None if gather.note else losses, gather.note, items, names, numbers)
     found.looks, found.loss_weights = looks_of(source, **looks), None if gather.note else gather.gathered(gather.weights)
     found.counts = None if gather.counts is None else gather.counts.cpu()
+    if looks.get('columns') is not None: _check_columns(looks['columns'], found)
     return found
+
+def _check_columns(columns: Any, found: Predictions) -> None:
+    "Raise an error if the names that a user passed are no list, or not one for each number of a row"
+    if isinstance(columns, str) or not hasattr(columns, '__len__'): raise TypeError(
+        f'columns={columns!r} should be a list of names, one for each number of a row')
+    rows = [list(part.value) for part in (found.parts(0) if len(found) else ()) if part.kind == 'row']
+    numbered = [row for row in rows if row[:1] in (['x'], ['x0'])]         # `shown` has found names for none of these numbers
+    if numbered and not any(row[:1] == [str(name) for name in columns[:1]] for row in rows):
+        n = len(numbered[0]) if numbered[0][-1] != '…' else None
+        raise ValueError(f'columns has {plural(len(columns), "name")}, but a row has {"more numbers" if n is None else plural(n, "number")}: pass one name for each number, in their order')
 
 def only_items(dl: Any, numbers: Sequence[int], bs: int | None = None) -> Any:
     "Return a loader over the items `numbers`, in batches of `bs` items or as many as before. If the loader has no dataset with known indices, return a list with its first batch"

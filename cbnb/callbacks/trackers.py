@@ -147,7 +147,9 @@ class Tracker(Callback):
         self.new_best, self.wait, self.values, self._warned = False, 0, [], False
         self.unit = learn.recorder.last().metric_names[0]                 # 'epoch' or 'step'
         if self.reset_on_fit: self._forget()
-        if self.restore: learn.undo.callback(self._end)
+        if self.restore:
+            learn.undo.callback(self._end)
+            if self._sign: learn.recorder.last().watched = self.monitor, self._sign       # the table marks the epoch that is kept
         epochs = range(learn.start_epoch, learn.n_epoch)
         if self._of_validation() and not isinstance(learn.valid_every, Every) and not any(is_validated(learn, epoch) for epoch in epochs):
             warn_user(

@@ -51,7 +51,7 @@ class Data:
     ): self.learn = learn
 
     def __getattr__(self, name: str) -> Any:
-        if name[:2] == '__' or 'learn' not in vars(self): raise AttributeError(name)   # in a copy
+        if name[:2] == '__' or 'learn' not in vars(self): raise AttributeError(name)   # `copy` and `pickle` look up names before `learn` is set
         return operator.attrgetter(_DATA.get(name, f'dls.{name}'))(self.learn)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b589e2e1
@@ -235,7 +235,7 @@ class V1Slots(Callback):
     order = 55
     nested: tuple[Now, ...] = ()       # this run, and evaluations inside it
     listening: list[V1Callback]        # adapters of the active callbacks
-    version: int                       # of `learn.callbacks` when `listening` was read
+    version: int                       # `learn.callbacks.version` when `listening` was read
     own_undo: Any                      # the undo stack of this run, which an evaluation inside it does not have
 
     @property
@@ -423,7 +423,7 @@ class V1Cancels(Callback):
 def _value_of(cb: Any, last_metrics: list[Any]) -> Any:
     "Return the result of a metric, which it has appended to `last_metrics`. If there is not exactly one result, raise `TypeError`"
     values = last_metrics[1:]
-    if not values and getattr(cb, 'metric', None) is not None: values = [cb.metric]    # early v1
+    if not values and getattr(cb, 'metric', None) is not None: values = [cb.metric]    # an early version of fastai v1
     if len(values) == 1: return values[0]
     raise TypeError(
         f'{type(cb).__name__}.on_epoch_end added {len(values)} values to last_metrics, but a metric has one value: return '

@@ -34,7 +34,7 @@ SLOTS = ('on_train_begin', 'on_epoch_begin', 'on_batch_begin', 'on_loss_begin',
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #f98bae8a
 class Callback:
     "Base class of callbacks in the style of fastai v1, with ten slots that do nothing"
-    _order = 0                 # lower is called earlier
+    _order = 0                 # callbacks with a lower value are called earlier
     dialect = 'fastai_v1'      # for `dialect_of`
     exclude: list[str]         # names that `get_state` and a pickle leave out
     not_min: list[str]         # names that `get_state` leaves out by default
@@ -212,7 +212,7 @@ class CallbackHandler:
     def new_state(self) -> None:
         "Create a new state for a fit"
         self.state_dict: dict[str, Any] = dict(epoch=0, iteration=0, num_batch=0, skip_validate=False)
-        self.smoother = Smoother(self.beta)                    # of the losses
+        self.smoother = Smoother(self.beta)                    # smooths the losses
         self.said_by: dict[str, tuple[Any, Callable]] = {}     # entry -> the callback and the method that changed it
         self.warned = False                                    # `_validation_is_meant` warns once
         self.asked: list[tuple[Any, ...]] | None = None                  # the entries whose `on_epoch_end` was called early

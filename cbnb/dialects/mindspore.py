@@ -139,7 +139,7 @@ class WithEvalCell(Cell):
 class _ModelMetric(NativeMetric):
     "Native metric that calls a metric of a `Model`"
     name: Any = None                # set per object
-    def __init__(self, name: str, metric: Any, indexes: list[int] | None = None, whole: bool = False):    # `whole`: it gets all outputs of a network
+    def __init__(self, name: str, metric: Any, indexes: list[int] | None = None, whole: bool = False):    # `whole`: the metric gets all outputs of a network
         self.name, self.metric, self.indexes = name, metric, indexes
         self.whole, self.seen = whole, False
         self.kept: list[tuple] = []     # with several processes: the inputs of the batches in this process
@@ -264,9 +264,9 @@ class Model:
             epoch: number of the last epoch, counted from 1
             train_dataset: any iterable of batches
             callbacks: one callback or several, of any kind
-            dataset_sink_mode: True only warns: each batch is a step
+            dataset_sink_mode: True: only issue a warning, because each batch is a step
             sink_size: checked, but without effect, as there is no sink mode
-            initial_epoch: number of epochs done before
+            initial_epoch: number of epochs that were trained before
         Returns:
             the history of all runs of this model's learner
         """
@@ -284,10 +284,10 @@ class Model:
             valid_dataset: iterable of batches to evaluate on; None: no evaluation
             valid_frequency: evaluate every so many epochs, or after the listed epochs
             callbacks: one callback or several, of any kind
-            dataset_sink_mode: True only warns: each batch is a step
-            valid_dataset_sink_mode: True only warns: each batch is a step
+            dataset_sink_mode: True: only issue a warning, because each batch is a step
+            valid_dataset_sink_mode: True: only issue a warning, because each batch is a step
             sink_size: checked, but without effect, as there is no sink mode
-            initial_epoch: number of epochs done before
+            initial_epoch: number of epochs that were trained before
         Returns:
             the history of all runs of this model's learner
         Raises:
@@ -321,7 +321,7 @@ class Model:
         Args:
             valid_dataset: any iterable of batches
             callbacks: one callback or several, of any kind
-            dataset_sink_mode: True only warns: each batch is a step
+            dataset_sink_mode: True: only issue a warning, because each batch is a step
         Returns:
             the metrics by name
         Raises:
@@ -349,7 +349,7 @@ class Model:
         step: Any = None      # None: the learner's own
         if opt is not None: step = TrainStep(network, self.loss_fn)      # also takes a vector of losses
         elif getattr(type(network), 'forward', None) is TrainOneStepCell.forward:
-            step, opt = network.step, network.optimizer       # callbacks see a NaN before the update
+            step, opt = network.step, network.optimizer       # callbacks can find a NaN before the update
         elif self.loss_fn is None:
             step = UpdateStep(network)
             opt = step.opt = step.opt or _joined_optimizers(network)

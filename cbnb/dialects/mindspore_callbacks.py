@@ -96,7 +96,7 @@ class Timer:
     def __init__(self) -> None:
         self.start = self.last = time.perf_counter()
         self.steps, self.waited = 0, 0.
-        self.total: float | None = None                    # None: it runs
+        self.total: float | None = None                    # None: the timer is running
     def fetched(self) -> None: self.waited += (time.perf_counter() - self.last)*1000
     def step_done(self) -> None: self.steps, self.last = self.steps + 1, time.perf_counter()
     def stop(self) -> float:
@@ -204,7 +204,7 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
     path = Path(ckpt_file_name)
     if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}: pass the path of a file that save_checkpoint wrote, with its ending .ckpt')
     try: state = read_file(path, writer='save_checkpoint')
-    except Exception as e: raise ValueError(str(e)) from e         # which names the file
+    except Exception as e: raise ValueError(str(e)) from e         # the message names the file
     if not isinstance(state, dict):
         raise ValueError(f'{str(path)!r} contains {with_article(type(state).__name__)}, not a dict of tensors: pass a file that save_checkpoint wrote')
     skipped = (filter_prefix,) if isinstance(filter_prefix, str) else tuple(filter_prefix or ())
@@ -302,7 +302,7 @@ class ModelCheckpoint(StepInEpoch):
         self.prefix = prefix
         self._params: Params | None = None                # the context; None: no fit runs
         self._files: list[tuple[Path, float]] = []        # the files of this object, with their times
-        self._writing: Future | None = None               # the file that a thread writes; None: it was waited for
+        self._writing: Future | None = None               # the file that a thread writes; None: no file is being written
         if not callable(prefix) and isinstance(self.directory, Path):
             while any(self.directory.glob(f'{glob.escape(str(self.prefix))}-*.ckpt')): self._next_prefix(prefix)
 
@@ -415,7 +415,7 @@ class LearningRateScheduler(Callback):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #b534bfb0
 def monitored(p: Params, name: str) -> float | None:
-    "Return 'loss', 'eval_loss' or a metric at the end of an epoch. None: no complete evaluation. If the name is unknown, raise `ValueError`"
+    "Return the value of 'loss', 'eval_loss' or a metric at the end of an epoch. If there is no complete evaluation, return None. If the name is unknown, raise `ValueError`"
     results = p.get('eval_results', {})
     if name in results: return None if p.get('metrics_partial', False) else float(results[name])
     if name == 'loss': return float(shown_loss(p.net_outputs))

@@ -260,7 +260,7 @@ def net_outputs(learn: Learner) -> Any:
     "Return the outputs of the step for the current batch, one `Output` or several"
     loss, result, step = learn.loss, learn.step_result, learn.eval_step
     if learn.training: return as_output(loss if result is None else result)
-    def is_loss(v: Any) -> bool:                      # or its detached version, which shares the memory
+    def is_loss(v: Any) -> bool:                      # also for a detached loss, which shares the memory
         return isinstance(v, Tensor) and v.shape == loss.shape and v.data_ptr() == loss.data_ptr()
     plain = type(step).outputs is Step.outputs
     made = (learn.pred, *learn.yb) if plain else learn.outputs
@@ -290,7 +290,7 @@ class Evaluation:
     step: int = 0             # batches that have begun
     partial: bool = False     # True: stopped before its last batch
 
-_PASSING = 'net_outputs', 'eval_dataset_element', 'valid_dataset'      # they last for a batch or an evaluation
+_PASSING = 'net_outputs', 'eval_dataset_element', 'valid_dataset'      # entries that change with each batch or evaluation
 
 class Session:
     "One `fit` or `validate` for the MindSpore callbacks in it"

@@ -213,7 +213,7 @@ class Loss(MeanMetric):
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #c86ee34f
 class Accuracy(MeanMetric):
-    """Fraction of items with the correct class
+    """Fraction of correct predictions
 
     Args:
         eval_type: 'classification', or 'multilabel': all labels of an item must be correct

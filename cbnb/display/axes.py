@@ -79,7 +79,7 @@ class Axis:
         fit = [v for v in limits or values if self.has(v)]
         self.empty = not fit
         lo, hi = (self.scale(v) for v in (min(fit), max(fit))) if fit else (0., 1.)
-        if hi - lo <= 1e-12*max(abs(lo), abs(hi)):     # one value: in the middle
+        if hi - lo <= 1e-12*max(abs(lo), abs(hi)):     # a single value is in the middle of the axis
             room = 0.3 if log else 0.1*abs(lo) or 0.5
             lo, hi = lo - room, hi + room
         elif not limits: lo, hi = lo - pad*(hi - lo), hi + pad*(hi - lo)

@@ -125,7 +125,7 @@ class Chart:
         details: Mapping[str, Sequence[tuple[str, str, bool]]] | None = None,    # name of a line -> (setting, value, whether it differs)
         robust: bool = False,    # keep high values in the first tenth of the steps from flattening the later values
         digits: int | None = None,    # significant digits of the values for `chart.js`; None: stored as 32-bit floats
-        asks: str = '',    # name of the `LiveChart` that answers for steps that the page does not have; '': none
+        asks: str = '',    # name of the `LiveChart` from which the page requests steps that it does not have; '': none
     ):
         if y_range and not y_range[0] < y_range[1]:
             raise ValueError(f'y_range={y_range} should be (low, high), with low below high')
@@ -161,13 +161,18 @@ def described(
     return '; '.join(parts) or 'empty chart'
 
 def _by_name(lines: Iterable[Line]) -> list[tuple[Line, list[float], list[float]]]:
-    "Join the points of all lines with the same name, such as the lines of several runs. Steps without a value become a gap"
+    "Join the points of all lines with the same name, such as the lines of several runs. Steps without a value become a gap, and so does the start of a run in a smoothed line, as the mean begins anew"
     found: dict[str, tuple[Line, list[float], list[float]]] = {}
+    latest: dict[str, Line] = {}
     for line in lines:
         _, xs, ys = found.setdefault(line.name, (line, [], []))
-        if xs and not line.dots and len(line.xs) and line.xs[0] > xs[-1] + 1:
+        if not len(line.xs): continue
+        before = latest.get(line.name, line)
+        anew = line.smooths is not None and line.run != before.run and min(len(line.xs), len(before.xs)) > 1     # one point alone would be no line
+        if xs and not line.dots and (line.xs[0] > xs[-1] + 1 or anew):
             xs.append(xs[-1])
             ys.append(math.nan)
+        latest[line.name] = line
         xs.extend(line.xs)
         ys.extend(listed(line.ys))
     return list(found.values())
@@ -560,7 +565,7 @@ def charts_html(charts: Sequence[Chart],
     return scripted(still, script('chart.js'), {**dict(kind='charts', css=chart_css(), charts=list(map(page_spec, charts)), columns=columns), **more}, True)
 
 def page_spec(chart: Chart) -> dict[str, Any]:
-    "Convert a chart to data for `chart.js`, without what is empty"
+    "Convert a chart to data for `chart.js`, without empty entries"
     return without_blanks(chart_spec(chart) | dict(epochs=even_ends(chart.epochs)))
 
 def even_ends(ends: Sequence[tuple[int, int]]) -> list:

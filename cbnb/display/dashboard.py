@@ -82,7 +82,8 @@ class LiveLosses:
         points = [(max(row['step'] - 1, 0), row['valid_loss']) for row in new if row.get('valid_loss') is not None]
         self._add_points(points)
         self.chart.add_epochs((max(row['step'] - 1, 0), row['epoch']) for row in new if row['complete'] and row['step'])
-        self._set_events([loss for _, loss in points if math.isfinite(loss)])
+        column, sign = self.run.watched
+        self._set_events([-sign*row[column] for row in new if isinstance(row.get(column), (int, float)) and math.isfinite(row[column])])
         if self.chart.here: self.chart.flush(most=max(32//len(self.sent), 6), beside=beside)
         else: self.chart.hold()
 
@@ -112,9 +113,9 @@ class LiveLosses:
         self.chart.replace(line._replace(xs=xs, ys=ys) for line, (xs, ys) in zip(chart.lines, kept_points(chart)))
         if send: self.chart.widget.send_state('history')
 
-    def _set_events(self, losses: Sequence[float]) -> None:
+    def _set_events(self, values: Sequence[float]) -> None:      # of new rows; lower is better
         seen, self.seen = self.seen, (len(self.run.events), *self.run.events[-1:])      # the latest event may have been replaced
-        low, self.lowest = self.lowest, min([self.lowest, *losses])
+        low, self.lowest = self.lowest, min([self.lowest, *values])
         if seen == self.seen and low == self.lowest and self.n_rows > 2: return
         if (events := run_events(self.run)[-20:]) == self.events: return
         self.events = events
@@ -160,8 +161,9 @@ class _TableNews:
     def _look(self) -> None:
         "Update the best row with the rows that were added since the last call of this method"
         for i, row in enumerate(self.display.rows[self.looked:], self.looked):
-            loss = row.get('valid_loss')
-            if isinstance(loss, (int, float)) and loss < self.lowest: self.best, self.lowest = i, loss
+            column, sign = self.display.watched
+            value = row.get(column)
+            if isinstance(value, (int, float)) and -sign*value < self.lowest: self.best, self.lowest = i, -sign*value
         self.looked = len(self.display.rows)
 
 # %% ../../nbs/display/dashboard.ipynb #4f1c9870
@@ -386,7 +388,7 @@ class Dashboard(NotebookDisplay):
         page['text/html'] += lost
         self.send(page)
         if point or not getattr(points, 'is_open', False): _offer(button, self.so_far)
-        elif self.so_far: self.so_far.update(EMPTY, raw=True)                         # a profile leaves the button of the last fit
+        elif self.so_far: self.so_far.update(EMPTY, raw=True)                         # after `profile`, the button of the last fit stays
         self._ended.append((self.panel, self.growing))
         if len(self._ended) > 3: _end(*self._ended.popleft())
 
@@ -398,7 +400,7 @@ class Dashboard(NotebookDisplay):
         panel.curve.value = self._curve()
 
     def _make_live(self) -> None:
-        if self.growing: self.growing.chart.close()           # replaced when a step names further losses
+        if self.growing: self.growing.chart.close()           # replaced when the training step returns further named losses
         self.growing = LiveLosses(self.run)
         self.growing.chart.beside = lambda: self._beside(whole=True)
         self.pump.route(self.growing.chart.widget)
@@ -464,7 +466,7 @@ class Dashboard(NotebookDisplay):
     def _status(self) -> str:
         return status_html(self.at, self._lr_scale(), self.word) if self.at else waiting_html(self.word)
 
-    def _table(self) -> str: return brief(live_table(*self.table()))
+    def _table(self) -> str: return brief(live_table(*self.table(), by=self.watched))
 
     def _curve(self) -> str:
         "Return a picture of the losses as HTML, inside the placeholder of the live chart if there is one"
@@ -494,7 +496,7 @@ class Dashboard(NotebookDisplay):
         return dict(at=numbers) | (dict(table=table) if table else {}) | (dict(small=charts) if charts else {})
 
     def _small(self, whole: bool) -> list[dict[str, Any]] | None:
-        "Return the small charts, at most once every second if an epoch has ended since the last call, and otherwise every two seconds. If it is too early, return None"
+        "Return the small charts, at most once every second if an epoch has ended since they were last returned, and otherwise every two seconds. If it is too early, return None"
         now, state = time.perf_counter(), (len(self.run.epochs), self.run.n_steps)
         long_ago = now - self.small_at > (0.5 if state[0] > self.small_of[0] else 1)*self.curve_every
         if not whole and (state == self.small_of or not long_ago): return None

@@ -113,7 +113,7 @@ def legend(
 ) -> None:
     "Write names and last values of curves to the right of the axes. If there are areas, or `own` is false, add a matplotlib legend instead"
     handles, labels = ax.get_legend_handles_labels()
-    if not own or not all(hasattr(handle, 'get_xdata') for handle in handles):     # areas have no end
+    if not own or not all(hasattr(handle, 'get_xdata') for handle in handles):     # an area has no last point to name
         ax.legend(fontsize=9)
         return
     curves = [(line, label, _last_point(line)) for line, label in zip(handles, labels)]
@@ -125,7 +125,7 @@ def legend(
         key = '●' if line.get_marker() == 'o' else '—'
         at = dict(transform=ax.transAxes, va='center', fontsize=9)
         ax.text(1.015, 1 - down, key, color=line.get_color(), fontweight='bold', **at)
-        curve = len(set(line.get_xdata())) > 1    # not one point, or a vertical line
+        curve = len(set(line.get_xdata())) > 1    # more than one point, and not a vertical line
         ax.text(1.05, 1 - down, label + (f'  {number(point[1])}' if point and curve else ''), **at)
 
 def _last_point(line: Any) -> tuple[float, float] | None:
@@ -163,7 +163,7 @@ def _extreme_places(y: Tensor, n: int) -> Tensor:
     pieces = torch.nn.functional.pad(y, (0, -len(y) % size), value=float('nan')).view(-1, size)
     where_low = torch.nan_to_num(pieces, nan=math.inf).argmin(1)
     where_high = torch.nan_to_num(pieces, nan=-math.inf, posinf=math.inf).argmax(1)
-    where = torch.stack([where_low, where_high], 1).sort(1).values      # keep their order
+    where = torch.stack([where_low, where_high], 1).sort(1).values      # in the order of the steps
     return (where + torch.arange(len(pieces))[:, None]*size).flatten().clamp(max=len(y) - 1)
 
 def envelope_places(
@@ -190,7 +190,7 @@ def epoch_ticks(ends: Sequence[tuple[int, int]], n: int = 12) -> list[tuple[int,
     every = next(k*10**power for power in itertools.count() for k in (1, 2, 5)
                  if len(ends) <= n*k*10**power)
     chosen = [(step, str(epoch)) for step, epoch in ends if every == 1 or epoch % every == 0]
-    return chosen[::max(math.ceil(len(chosen)/n), 1)]      # many short fits have many epochs 0
+    return chosen[::max(math.ceil(len(chosen)/n), 1)]      # with many short fits, many epochs have the number 0
 
 # %% ../../nbs/display/figures.ipynb #a98ae71a
 NAMED_COLORS = [COLORS[name] for name in ('lr', 'mom', 'mark', 'text')]
@@ -301,7 +301,7 @@ def _trial_numbers(ax: Any, lrs: Sequence[float], losses: Sequence[float], other
         if math.isfinite(loss):
             ax.annotate(str(i), (lr, loss), (0, 6), textcoords='offset points', ha='center')
         else: ax.annotate(f'{i}: blew up', (lr, 0.94), **over)
-    ax.set_xticks(sorted(lrs), [f'{lr_text(lr)}' for lr in sorted(lrs)])    # few: name them all
+    ax.set_xticks(sorted(lrs), [f'{lr_text(lr)}' for lr in sorted(lrs)])    # a few rates: label all of them
     ax.minorticks_off()
     low, high = min([*lrs, *others]), max([*lrs, *others])
     room = (high/low)**0.12*1.05

@@ -149,7 +149,7 @@ def widget_bundle(widget: Any,
     return {'application/vnd.jupyter.widget-view+json': view, 'text/plain': text}
 
 # %% ../../nbs/display/live_chart.ipynb #27e727b5
-_NAMES = dict(cursor='chosen', xlabel='x_label', ylabel='y_label')      # layout -> spec, where they differ
+_NAMES = dict(cursor='chosen', xlabel='x_label', ylabel='y_label')      # argument of `Chart` -> entry of the spec, if the names differ
 
 class LiveChart:
     "A chart that grows while a cell runs, and reports clicks to Python"
@@ -258,7 +258,7 @@ class LiveChart:
             self.on_pick(message['x'], message['done'])
 
     def _answer(self, message: dict, lines: Sequence[Line]) -> None:
-        "Send the steps that a page asks for: all of a short range, the envelope of a long range"
+        "Send the steps that a page requests: all steps of a short range, or the envelope of a long range"
         first, last = message['range']
         if self.points: last = min(last, max((p.xs[p.sent - 1] for p in self.points.values() if p.sent), default=-1))    # later steps come with `flush`
         found = steps_between(lines, first, last, beta=message.get('beta'))

@@ -37,7 +37,7 @@ RUN_SHADES = [
     Shade('#5b2fa8', '#7f6fe0'), Shade('#006244', '#ffd74d'), Shade('#7a1a10', '#d3546d'),
     Shade('#e0409a', '#8ff0f0')]
 
-COLORS = {name: shade.light for name, shade in PALETTE.items()}    # for figures, which are light
+COLORS = {name: shade.light for name, shade in PALETTE.items()}    # for figures, which have a white background
 RUN_COLORS = [shade.light for shade in RUN_SHADES]
 
 # %% ../../nbs/display/look.ipynb #e7af25d0

@@ -168,7 +168,7 @@ _STYLE = _COLORS.replace(_AUTO, f'{_AUTO},:root.cbnb-loop') + asset('loop.css')
 _NAME = 'The training loop, with its events and the exceptions that cancel a part of it'
 
 def _levels(level: Level) -> Iterator[Level]:
-    "Yield a level and all levels inside"
+    "Yield a level and all levels inside it"
     yield level
     for part in level.body:
         if isinstance(part, Level): yield from _levels(part)

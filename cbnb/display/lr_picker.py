@@ -139,7 +139,7 @@ class Tee:
     "A stream that passes the text of the thread that created it to `take`, and the text of other threads to the original stream"
     def __init__(self, stream: Any, take: Callable[[str], None]):
         self._stream, self._take = stream, take
-        self._thread: int | None = threading.get_ident()      # None: ended
+        self._thread: int | None = threading.get_ident()      # the thread whose text goes to `take`; None: after `end`
 
     def end(self,
         name: str,                     # name of the stream in `sys`: 'stdout' or 'stderr'
@@ -263,7 +263,7 @@ def lr_slider(found: Any, lr: Any = None) -> Any:
                    tooltip='the learning rate, on a log scale')
 
 def nearby(value: float, exact: list[float]) -> float:
-    "Return the rate in `exact` nearest to the slider if it is within half a step. Otherwise return the value of the slider"
+    "Return the rate in `exact` that is nearest to `value`, the value of the slider, if it is within half a step. Otherwise return `value`"
     def steps(lr: float) -> float: return abs(math.log10(lr/value))/_STEP
     nearest = min(exact, key=steps, default=value)
     return nearest if steps(nearest) < 0.51 else value

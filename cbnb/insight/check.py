@@ -43,15 +43,9 @@ def run_checks(
 
 def _decided(found: list[Finding], trained: list[Finding]) -> list[Finding]:
     "Join findings. A small training decides about some weights without gradient, and not about all of them. Targets that do not belong to their items are reported once"
-    if any(f.code == 'T3' for f in found): trained = [f for f in trained if f.code != 'T3']
+    if any(f.code == 'D18' for f in found): trained = [f for f in trained if f.code not in ('D18', 'T3')]
     if any(f.code == 'M6' and f.level == 'error' for f in found): return found + [f for f in trained if f.code != 'M6']
     return [f for f in found if f.code != 'M6'] + trained
-
-def _of_failure(e: 'Evidence') -> Finding:
-    from cbnb.insight.texts import finding
-    notes = [note for note in getattr(e.failed, '__notes__', ()) if not note.startswith('in layer ')]       # of `learn.error_notes`
-    return finding('X1', 'the first batch', type(e.failed).__name__, 'no error', error=e.failed,
-                   fix=notes[-1] if notes else 'learn.fit(1) shows where it is raised')
 
 # %% ../../nbs/insight/check.ipynb #76f3607a
 def _layer_bars(title: str, values: dict[str, float], marked: Any, percent: bool = False) -> 'Figure | None':
@@ -151,6 +145,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
 
     from cbnb.insight.callback_faults import compare_callbacks, try_callbacks
     from cbnb.insight.data_faults import DATA_CHECKS, nonfinite
+    from cbnb.insight.error_faults import of_error
     from cbnb.insight.evidence import collect, not_finite
     from cbnb.insight.model_faults import MODEL_CHECKS
     from cbnb.insight.place_faults import PLACE_CHECKS
@@ -164,12 +159,13 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     with without_trace(self), interrupts_act():
         if self.opt is None: self.create_opt()
         e = collect(self)
+        if e is not None and e.batch is None: return Findings([of_error(e)])
         if e is None: return Findings(skipped=['data, model and training, because the training loader has no batch'])
         e.n_epoch, e.labels, e.causal, e.groups = n_epoch, labels, causal, groups
         broken = bool(not_finite(self.model))        # nothing else can be measured then
         found, failed = run_checks(e, (nonfinite,) if broken else (*DATA_CHECKS, carries_over, *MODEL_CHECKS, *PLACE_CHECKS, *PLAN_CHECKS))
         if broken: failed.append('model, loss and training, because weights are nan or inf')
-        if e.failed and not any(f.level == 'error' for f in found): found.append(_of_failure(e))
+        if e.failed and not any(f.level == 'error' for f in found): found.append(of_error(e))
         if not fast and can_train(e):
             trained, more = run_checks(e, (overfit, follows, shuffled_labels, try_callbacks, rate, compare_callbacks))
             own = e.losses.get('own rate', [])

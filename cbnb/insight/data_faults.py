@@ -176,9 +176,10 @@ def ids_as_numbers(e: Evidence) -> Iterator[Finding]:
     known = [layer.x for layer in e.layers if isinstance(layer.module, nn.Embedding)]
     for name, t in _inputs(e) if e.n and not known else ():
         ids = t[:e.n].unique() if t.dtype in (torch.int32, torch.int64) else t[:0]
-        if len(ids) < 20 or ids.min() < 0 or ids.max() > 4*len(t.unique()): continue
-        for layer in e.matrices[:1]:
-            if layer.x is not None and layer.x.is_floating_point() and torch.equal(layer.x.detach().unique().cpu().double(), ids.cpu().double()): yield finding(
+        if len(ids) < 4 or ids.min() < 0 or ids.max() > 4*len(t.unique()): continue
+        for layer in [layer for layer in e.layers if next(layer.module.parameters(recurse=False), None) is not None][:1]:
+            alone = layer.x is not None and layer.x.shape[-1] == 1 and layer.x.numel() == t[:e.n].numel() and t.ndim == 2 and t.shape[1] > 2      # the steps of a text, one after the other
+            if (len(ids) >= 20 or alone) and layer.x is not None and layer.x.is_floating_point() and torch.equal(layer.x.detach().unique().cpu().double(), ids.cpu().double()): yield finding(
                 'D5.ids', name, f'whole numbers up to {int(ids.max())} enter {layer.name or "the layer"} as floats', 'an embedding, or standardized numbers', n=int(t.max()) + 1)
 
 def channels(e: Evidence) -> Iterator[Finding]:
@@ -283,11 +284,12 @@ def _counts_alike(e: Evidence) -> bool:
     return not weighted and not drawn and all(name in ('accuracy', 'hits', '<lambda>') or 'acc' in name for name in e.metrics)
 
 def label_range(e: Evidence) -> Iterator[Finding]:
-    "D11: labels below 0, or without an output of the model"
+    "D11: labels below 0, or without an output of the model. M13: fewer outputs than labels"
     out = e.call.pred if e.call is not None and e.kind == 'classes' else e.pred if e.failed else None
     if not isinstance(out, Tensor) or out.ndim < 2 or (y := e.targets) is None or y.is_floating_point() or not y.numel() or out.shape[1:] == y.shape[1:]: return
     n, low, high = out.shape[1], int(y.min()), int(y.max())
     if low >= 0 and high < n: return
+    if low == 0 and len(y.unique()) == high + 1: yield finding('M13.short', 'the last layer', f'{n} outputs', f'{high + 1}, the number of labels', needed=high + 1)
     yield finding('D11.shifted' if high - low < n else 'D11', 'targets', f'labels {low} to {high}', f'0 to {n - 1}', n=n, low=low, needed=high + 1, last=n - 1)
 
 def _is_label(y: Tensor, ignored: int) -> bool:
@@ -498,13 +500,20 @@ def _repeats(e: Evidence, x: Tensor) -> bool:
     of_x, of_y, both = _equal_pairs(_hashes(x)), _equal_pairs(_hashes(y)), _equal_pairs([*zip(_hashes(x), _hashes(y))])
     return of_x > 4*_by_chance(x) and of_y < 0.1 and both > 0.95*of_x
 
+def _drawn_again(e: Evidence, x: Tensor) -> bool:
+    "Return whether rows with labels are equal much more often than independent columns are, and equal rows always have one label"
+    y = next((t for _, t in leaves(e.items[1])), None)
+    if y is None or len(y) != len(x): return False
+    of_x, of_y, both = _equal_pairs(_hashes(x)), _equal_pairs(_hashes(y)), _equal_pairs([*zip(_hashes(x), _hashes(y))])
+    return of_x > 4*_by_chance(x) and of_y < 0.6 and both > 0.98*of_x
+
 def copies(e: Evidence) -> Iterator[Finding]:
     "D20: many items are equal. Rows of few numbers count if they are equal much more often than independent columns would be"
     x = _rows_of(e.items)
     if x is None or len(x) < 50: return
     n = len(x) - len(set(_hashes(x)))
     if x[0].numel() < (3 if x.is_floating_point() else 9) or len(x[:200].unique()) < 10:
-        if n >= 10 and _repeats(e, x): yield finding('D20',
+        if n >= 10 and _repeats(e, x) or n > 0.7*len(x) >= 70 and x[0].numel() > 4 and _drawn_again(e, x): yield finding('D20',
             'the training set', f'{n} of {len(x)} items are copies', f'about {0.5*len(x)**2*_by_chance(x):.1f}, as of independent columns', level='warning')
     elif n > 0.05*len(x): yield finding('D20', 'the training set', f'{n} of {len(x)} items are copies', 'at most 5%', level='warning' if n > 0.7*len(x) else None)
 

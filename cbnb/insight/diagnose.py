@@ -43,6 +43,7 @@ def in_curves(
     learned: float | None = None,    # as `share_learned` returns it; None: unknown
 ) -> Iterator[Finding]:
     "Yield what the curves of a run show"
+    from cbnb.insight.evidence import numbered
     from cbnb.insight.finding_figures import Figure
     from cbnb.insight.fit_faults import best_not_kept, curves_of, growing_rate, overfit_since, spent_rate, stopped_early, too_few_batches, too_good, too_short
     curves = curves_of(run)
@@ -50,10 +51,11 @@ def in_curves(
     yield from spent_rate(run)
     if len(curves.valid) < 3: yield from too_few_batches(run, learned)
     if len(curves.valid) < 2: return
-    kept, first = keeps_best(run), _first(run)
+    kept, first, valid = keeps_best(run), _first(run), learn.dls.valid
+    n_items = len(valid.dataset) if numbered(valid) else 1000
     figure = Figure('lines', 'Loss by epoch', ('training', 'validation'), (tuple(curves.train), tuple(curves.valid)), (curves.best,), tuple(curves.epochs), 'epoch')
-    for f in overfit_since(curves, kept): yield replace(f, figure=figure)
-    for f in best_not_kept(curves, first) if not kept else (): yield replace(f, figure=figure)
+    for f in overfit_since(curves, kept, first, n_items): yield replace(f, figure=figure)
+    for f in best_not_kept(curves, first, n_items) if not kept else (): yield replace(f, figure=figure)
     for f in [*stopped_early(run, curves)] or too_short(curves, learned, first): yield replace(f, figure=figure)
     yield from too_good(run, curves, learn.model)
 
@@ -149,7 +151,8 @@ def rate_after(
     run: Run,            # the last fit
     learn: Learner,
 ) -> Iterator[Finding]:
-    "O3: from the weights at the end of a fit with a rate that stays the same, some updates at a tenth of it, or at ten times, end with a much lower training loss"
+    """O3: from the weights at the end of a fit with a rate that stays the same, some updates at a tenth of it, or at ten times, end with a much lower training loss.
+    At a higher rate, a model may only memorize the few batches of such a trial faster, so the validation loss must be lower, too"""
     from statistics import fmean
 
     from cbnb.insight.small_trainings import try_rates
@@ -167,7 +170,7 @@ def rate_after(
     if not 0 < own < float('inf'): return
     if 0 < lower < 0.7*min(own, late) and min(own, late) - lower > 0.25*(first - lower): yield finding(
         'O3.after', f'lr={top:.2g}', f'{measured} {number(lower)} at a tenth of this rate', 'about the same', rate=f'{top/10:.2g}', than='lower')
-    elif 0 < higher < own and own - higher > max(0.45*(first - higher), 0.1*first) > 0 and len(found[0].all) > 0: yield finding(
+    elif 0 < higher < own and own - higher > max(0.45*(first - higher), 0.1*first) > 0 and len(found[0].all) > 0 and not found[2].valid >= found[0].valid: yield finding(
         'O3.after', f'lr={top:.2g}', f'{measured} {number(higher)} at ten times this rate', 'about the same', rate=f'{top*10:.2g}', than='higher')
 
 def evaluation_gap(
@@ -193,7 +196,8 @@ def evaluation_gap(
 # %% ../../nbs/insight/diagnose.ipynb #ee58205a
 @patch
 def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] | None = None, skip: Any = ()) -> Findings:
-    """Look at the curves of a fit and at the predictions for the validation set. The learner stays as it is
+    """Look at the curves of a fit and at the predictions for the validation set. The learner stays as it is.
+    After a fit whose rate stays about the same, three trials of 32 updates compare rates: `skip='O3'` leaves them out
 
     Args:
         run: index of the fit in `learn.recorder.history`; -1: the last one

@@ -52,7 +52,10 @@ def read_items(
     if several is not None: return dl.collate_fn(several(numbers)), len(numbers)
     items, start = [], time.perf_counter()
     for i in numbers:
-        items.append(dl.dataset[i])
+        try: items.append(dl.dataset[i])
+        except Exception as error:
+            error.add_note(f'item {i} of the dataset')
+            raise
         if len(items) >= 32 and time.perf_counter() - start > seconds: break
     return dl.collate_fn(items), len(items)
 
@@ -276,8 +279,9 @@ def probe(
     if not e.failed:
         with torch.no_grad(): note_metrics(e)
     if e.loss is not None and e.loss.requires_grad:
-        e.loss.backward(retain_graph=True)
-        e.grads = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+        try: e.loss.backward(retain_graph=True)
+        except Exception as error: e.failed = error
+        else: e.grads = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
     return e
 
 # %% ../../nbs/insight/evidence.ipynb #964d31fb
@@ -285,10 +289,11 @@ def _split(learn: Learner, batch: Any) -> Any: return None if batch is None else
 
 def collect(
     learn: Learner,    # a learner; call this function in `without_trace(learn)`
-) -> Evidence | None:  # None: there is no batch
+) -> Evidence | None:  # None: there is no batch; without a batch, `failed` has the error of reading items
     "Collect what the checks look at"
     dl, valid = learn.dls.train, getattr(learn.dls, 'valid', None)
-    drawn, numbers = sample(dl)
+    try: drawn, numbers = sample(dl)
+    except Exception as error: return Evidence(learn, failed=error)      # of the dataset, or while items are joined
     if drawn is None: return None
     n = find_bs(drawn) or 0
     bs = min(n, 64, getattr(dl, 'batch_size', None) or 64) if numbers else n

@@ -19,7 +19,7 @@ if TYPE_CHECKING: from cbnb.insight.finding_figures import Figure        # loade
 
 # %% ../../nbs/insight/findings.ipynb #d54d7ab3
 FAULTS = dict(
-    D1='nonfinite', D3='constant-input', D8='constant-target', D5='integer-input', D6='channels', D11='label-range',
+    D1='nonfinite', D3='constant-input', D8='constant-target', D5='input-type', D6='channels', D11='label-range',
     D4='column-scales', D2='input-scale', D7='target-scale', L8='negative-loss', L6='broadcast', L4='softmax-of-one',
     L3='missing-log-softmax', L5='wrong-loss', L2='softmax-twice', M12='output-activation', M4='no-gradient',
     O2='stale-parameters', O1='missing-parameters', L7='sum', M7='equal-rows', M9='dead-units', M10='saturated',
@@ -27,7 +27,7 @@ FAULTS = dict(
     D10='sorted-batches', D20='copies', D12='leak', D17='augmentation', D15='shift', D16='random-validation', D19='tiny-batch', M2='mixes-items',
     T5='random-evaluation', O4='optimizer-settings', O5='decay', O9='half-precision', O3='rate', L12='penalty', L1='first-loss',
     D13='leak-group', D14='leak-feature', M3='time-leak', M20='small-images',
-    O6='schedule-length', M18='evaluation-gap', T3='shuffled-labels', O7='too-short',
+    O6='schedule-length', M18='evaluation-gap', D18='mislabelled', T3='shuffled-labels', O7='too-short',
     D21='ignored-targets', M5='untrained', T1='overfit', T2='blind', D9='imbalance',
     L9='weighted-mean', L11='metric', L10='metric-and-loss', M13='width', O8='batch-size', X1='fails',
     R1='not-finite', R2='diverging', R3='not-learning', R4='oscillating', R12='rank-drift', R7='frozen-layer', R6='dying', R5='update-size', R8='spikes', R13='mode',
@@ -36,13 +36,13 @@ FAULTS = dict(
 
 # %% ../../nbs/insight/findings.ipynb #d20dd0b7
 _EFFECTS = dict(
-    D1='*', D3='M1 M6 M8 M9 T1 T2 T3 D20', D4='D2 D15 L1 L10 M1 M8 M9 M10 M16 M17 O3 T1 T2', D2='L1 L10 M6 M8 M9 M10 M16 M17 M18 O3 T1 T2',
-    D7='L7 M17 O3 T1 T2', D9='L8 L10 T2', D8='D9 M1 T1 T2', L3='O3 T1 T2', L2='T1 T2', M12='T1 T2', M4='M1 M6 O3 T1 T2',
+    D1='*', D3='M1 M6 M8 M9 T1 T2 T3 D18 D20', D4='D2 D15 L1 L10 M1 M8 M9 M10 M16 M17 O3 T1 T2', D2='L1 L10 M6 M8 M9 M10 M16 M17 M18 O3 T1 T2',
+    D7='L7 M17 O3 T1 T2', D9='L8 L10 T2', D8='D9 M1 T1 T2', L3='O3 T1 T2', L2='T1 T2', M12='T1 T2', M4='M1 M6 M16 O3 T1 T2',
     L12='L1 O3 T1 T2', L11='L10',
     M7='M1 M6 M8 M9 M16 O3 T1 T2', M9='L1 M1 M6 M8 O3 T1 T2', M10='M1 M6 M8 M16 O3 T1 T2', M19='T1 T2', M14='T1 T2 T5',
     M18='O3 T1',
     M8='L1 M1 M9 M10 M16 M17 O3 T1 T2', M16='M1 O3 T1 T2', M17='L1 O3 T1', M6='T1 T2', O4='O3', O5='O3', L7='M17 O3 T1 T2', M2='L1 T1 T2',
-    D17='D15 L1 O3 T1 T2 T3', D20='D12 D15 T3', D14='D15', O6='O3', D21='T1 T2 M6 M13 T3', M1='M6 M8 M9 O3 T1 T2 T3', L8='O3 T1 T2', T3='T1 T2',
+    D17='D15 D18 L1 O3 T1 T2 T3', D18='T1 T2 T3', D20='D12 D15 D18 T3', D14='D15', O6='O3', D21='D18 T1 T2 M6 M13 T3', M1='D18 M6 M8 M9 O3 T1 T2 T3', M13='D11', L8='O3 T1 T2', T3='T1 T2',
     M5='M6 M16 O3 T1 T2', O1='M5 O3 T1 T2 T5', M20='M2 T1 T2', R2='R1 R3 R4 R8',
     A2='A5 A3 A6 A11', A1='A9 A6 A7')
 _OF_SPLIT = frozenset('D10 D12 D16 D19 D20'.split())        # how items were chosen: no value of an item explains it

@@ -52,22 +52,24 @@ def rise_after_best(
     fall = max(valid[0], train[0]) - valid[best]
     return max(0., (median(valid[-PATIENCE:]) - valid[best])/fall) if fall > 0 else 0.
 
-def overfit_since(curves: Curves, kept: bool) -> Iterator[Finding]:
-    "A1: the validation loss rises while the training loss falls"
-    if rise_after_best(curves) <= 0.1: return
-    best, risen = curves.epochs[curves.best], curves.valid[-1] > 1.1*curves.valid[curves.best]
+def overfit_since(curves: Curves, kept: bool, first: float = 0., n_items: float = 1000) -> Iterator[Finding]:
+    "A1: the validation loss rises while the training loss falls. It is a warning if it rises above its first value, by a fifth of the first training loss, or by a quarter. With fewer than 50 items (`n_items`), such a part may be one item"
+    if (rise := rise_after_best(curves)) <= 0.1: return
+    best, low = curves.epochs[curves.best], curves.valid[curves.best]
+    usual, last = median(curves.valid[-PATIENCE:]), curves.valid[-1]
+    risen = last > 1.1*low and (rise > 1 or n_items >= 50 and (last - low > first/5 > 0 or usual > 1.25*low))
     yield finding('A1', f'since epoch {best}',
                   f'validation loss {number(curves.valid[curves.best])} to {number(curves.valid[-1])}, training loss {number(curves.train[curves.best])} to {number(curves.train[-1])}',
                   'both fall', level='note' if kept or not risen else 'warning')
 
 # %% ../../nbs/insight/fit_faults.ipynb #dfbea06c
-def best_not_kept(curves: Curves, first: float = 0.) -> Iterator[Finding]:
-    "A9: the last epoch is worse than the best one, and by a fifth of the first training loss if it is a warning"
+def best_not_kept(curves: Curves, first: float = 0., n_items: float = 1000) -> Iterator[Finding]:
+    "A9: the last epoch is worse than the best one. It is a warning if it is worse by a fifth of the first training loss, at least `PATIENCE` epochs after the best, and on 50 validation items or more"
     if not curves.valid or (best := curves.valid[curves.best]) <= 0: return
     lost = curves.valid[-1]/best - 1
     if lost > 0.05: yield finding(
-        'A9', f'epoch {curves.epochs[curves.best]}', f'the last validation loss is {percent(lost)} above the best', 'at most 5%',
-        level='warning' if curves.valid[-1] - best > first/5 > 0 else None)
+        'A9', f'epoch {curves.epochs[curves.best]}', f'the last validation loss is {100*lost:.{1 if lost < 0.1 else 0}f}% above the best', 'at most 5%',
+        level='warning' if curves.valid[-1] - best > first/5 > 0 and n_items >= 50 and len(curves.valid) - 1 - curves.best >= PATIENCE else None)
 
 # %% ../../nbs/insight/fit_faults.ipynb #a10b0002
 def rate_out_of_band(
@@ -87,10 +89,10 @@ def rate_out_of_band(
 def late_fall(
     curves: Curves,
 ) -> float:
-    "Return by how much the validation loss fell in the last third of a run, as a share of its value before. 0.: it has risen, or there are fewer than 3 epochs"
+    "Return by how much the lowest validation loss fell in the last third of a run, as a share of its value before. 0.: it has risen, or there are fewer than 3 epochs"
     valid = curves.valid
     if len(valid) < 3 or valid[-1] > 1.005*valid[curves.best] or valid[-1] <= 0: return 0.
-    before = valid[-1 - max(1, len(valid)//3)]
+    before = min(valid[:-max(1, len(valid)//3)])         # the lowest: a loss that only recovers from a jump has not fallen
     return max(0., 1 - valid[-1]/before)
 
 def too_short(
@@ -98,11 +100,12 @@ def too_short(
     learned: float | None = None,    # as `share_learned` returns it; None: unknown
     first: float = 0.,               # the training loss at the beginning; 0.: unknown
 ) -> Iterator[Finding]:
-    "A3: the validation loss was still falling. It is a warning if it fell by a sixth of the first loss, or if the model has much left to learn"
+    """A3: the validation loss was still falling. It is a warning if it fell by a sixth of the first loss, or if the model has much left to learn,
+    and a note if it is not known how much the model has learned"""
     if (fall := late_fall(curves)) <= 0.05: return
     third = max(1, len(curves.valid)//3)
-    much = curves.valid[-1 - third] - curves.valid[-1] > first/6 > 0 or _left(learned)*fall > 0.11
-    yield finding('A3', f'the last {plural(third, "epoch")} of {len(curves.valid)}', f'the validation loss fell by {percent(fall)}' + _learned(learned)*much, 'at most 5%',
+    much = learned is not None and (min(curves.valid[:-third]) - curves.valid[-1] > first/6 > 0 or _left(learned)*fall > 0.11)
+    yield finding('A3', f'the last {plural(third, "epoch")} of {len(curves.valid)}', f'the validation loss fell by {100*fall:.{1 if fall < 0.1 else 0}f}%' + _learned(learned)*much, 'at most 5%',
                   n_epoch=2*len(curves.valid), level='warning' if much else None)
 
 def _left(learned: float | None) -> float: return 0. if learned is None else min(1., max(0., 1 - learned))

@@ -244,7 +244,7 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
     params = list(e.learn.model.parameters())
     if e.loss is None and e.failed is None and e.learn.loss_func is not None and not e.learn.train_step.own_update and not any(leaves(e.items[1])):
         yield finding('M4.targets', 'the batch', 'no targets', 'targets')
-    if e.loss is None or not params or e.learn.train_step.own_update: return
+    if e.loss is None or not params or e.learn.train_step.own_update or e.failed and e.loss.requires_grad: return
     cut = not e.loss.requires_grad
     if not cut and len(e.grads) > 1 and last_operation(e.pred) not in _BOUNDS and all(
             g is not None and not g.is_sparse and not g.any() for g in e.grads.values()): yield finding('M4.zero',
@@ -253,8 +253,8 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
     yield finding('M4', 'the loss' if cut else 'all parameters', 'no gradient', 'a gradient')
 
 @torch.no_grad()
-def _used(e: Evidence, names: list[str]) -> list[str]:
-    "Return those of the first 16 parameters that change the prediction, in training or in evaluation mode"
+def _used(e: Evidence, names: list[str]) -> dict[str, bool]:
+    "Return those of the first 16 parameters that change the prediction, and whether they change it in training mode, and not only in evaluation mode"
     model, own = e.learn.model, dict(e.learn.model.named_parameters())
     used: dict[str, bool] = {}
     def predicted() -> Tensor:
@@ -268,20 +268,20 @@ def _used(e: Evidence, names: list[str]) -> list[str]:
                 for name in names[:16]:
                     p, kept = own[name], own[name].clone()
                     p.add_(torch.randn_like(p)*(0.1 + p.abs().mean()))
-                    if (predicted() - before).abs().max() > 1e-4*before.abs().max(): used[name] = True
+                    if (predicted() - before).abs().max() > 1e-4*before.abs().max(): used.setdefault(name, training)
                     p.copy_(kept)
         except Exception: continue            # the step needs something else
         finally: model.train()
-    return list(used)
+    return used
 
 def _size(e: Evidence, names: Iterable[str]) -> int: return sum(e.learn.model.get_parameter(name).numel() for name in names)
 
 def untrained(e: Evidence) -> Iterator[Finding]:
-    "M5: parameters that are frozen or get no gradient"
+    "M4 and M5: parameters that are frozen or get no gradient"
     if not e.grads or all(g is None for g in e.grads.values()): return
     without = [name for name, g in e.grads.items() if g is None]
     frozen = [name for name, p in e.learn.model.named_parameters() if not p.requires_grad]
-    if cut := _used(e, without): yield finding('M5.cut', listed(cut), f'{len(cut)} parameters change the prediction and get no gradient', 'none')
+    if cut := _used(e, without): yield finding('M4.cut' if all(cut.values()) else 'M5.cut', listed(cut), f'{len(cut)} parameters change the prediction and get no gradient', 'none')
     elif without: yield finding('M5', listed(without), f'{len(without)} of {len(e.grads)} parameters get no gradient', 'none',
         level='warning' if _size(e, without) > 0.25*_size(e, e.grads) else None)
     if isinstance(p := e.pred, Tensor) and p.ndim == 2 and 1 < p.shape[1] <= 64 and e.n >= 8 and p.requires_grad and e.loss is not None:
@@ -293,8 +293,8 @@ def untrained(e: Evidence) -> Iterator[Finding]:
            and not any(p.shape == w.shape and torch.equal(p, w) for p in trained)]       # a teacher begins as a copy
     tables = [name for name, m in e.learn.model.named_modules() if isinstance(m, nn.Embedding) and not m.weight.requires_grad and _is_drawn(m.weight)]
     if all(is_new(layer.module) for layer in e.matrices if layer.module.weight.numel() >= 64): new += tables
-    if new: yield finding('M5.new', listed(new), f'{len(new)} new layers are frozen', 'layers that were trained')
-    elif frozen: yield finding('M5.frozen', listed(frozen), f'{len(frozen)} parameters are frozen', 'none')
+    if new: yield finding('M4.new', listed(new), f'{len(new)} new layers are frozen', 'layers that were trained')
+    elif frozen: yield finding('M4.part', listed(frozen), f'{len(frozen)} parameters are frozen', 'none')
 
 def _is_drawn(w: Tensor) -> bool:
     "Return whether numbers look like independent draws from a normal distribution. The rows of a table that was trained have directions in common"
@@ -312,7 +312,8 @@ def is_new(
     w = next(m.parameters()).detach().float()
     if w.numel() < 64: return False
     bound = (m.hidden_size if isinstance(m, nn.RNNBase) else w[0].numel())**-0.5
-    return bool(0.98*bound < w.abs().max() <= 1.0001*bound and 0.9 < w.std()*3**0.5/bound < 1.1)
+    near, off = min(0.98, 1 - 6/w.numel()), max(0.1, 1.4*w.numel()**-0.5)       # what few numbers leave to chance
+    return bool(near*bound < w.abs().max() <= 1.0001*bound and abs(w.std()*3**0.5/bound - 1) < off)
 
 def zero_gradient(e: Evidence) -> Iterator[Finding]:
     "M6: weights whose gradient is exactly 0 in the first batch. A small training decides whether it stays so, as it does not behind layers that begin with zeros"
@@ -501,6 +502,7 @@ def dropout(e: Evidence) -> Iterator[Finding]:
     halves = {layer.name: layer.out.shape[1] for layer in e.layers
               if isinstance(layer.module, nn.Dropout) and layer.module.p == 0.5 and layer.out is not None and layer.out.ndim == 2 and layer.out.shape[1] < 64}
     if len(halves) > 1: yield finding('M14.many', listed(halves), f'{len(halves)} times p=0.5, of {min(halves.values())} values', 'less in layers this narrow')
+    elif e.kind == 'numbers' and len(strong := [name for name, p in _dropouts(e).items() if p >= 0.5]) > 1: yield finding('M14.numbers', listed(strong), f'{len(strong)} times p=0.5 or more, and the targets are numbers', 'a small p, or none')
     before = {id(layer.out): layer for layer in e.layers if isinstance(layer.module, nn.modules.dropout._DropoutNd) and layer.module.p >= 0.5}
     norm = next((layer for layer in e.layers if isinstance(layer.module, nn.modules.batchnorm._BatchNorm) and id(layer.x) in before), None)
     if norm is not None: yield finding('M14.norm', before[id(norm.x)].name, f'p={before[id(norm.x)].module.p:g} before the norm {norm.name}', 'dropout after the norm')

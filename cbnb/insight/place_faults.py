@@ -165,7 +165,7 @@ def _alternatives(y: Tensor) -> dict[str, Tensor]:
 
 # %% ../../nbs/insight/place_faults.ipynb #5d5c0412
 def turned_targets(e: Evidence) -> Iterator[Finding]:
-    "T3: inputs say much more about targets of other places than about their own"
+    "D18: inputs say much more about targets of other places than about their own"
     xs, ys = ([t.cpu() for _, t in leaves(part)] for part in e.items)
     if len(xs) != 1 or len(ys) != 1: return
     x, y = xs[0], ys[0]
@@ -178,7 +178,7 @@ def turned_targets(e: Evidence) -> Iterator[Finding]:
     meant = [name for name, other in _alternatives(y).items() if x.shape == y.shape and (other == x).float().mean() > 0.7]      # a copy of the inputs, as in a forecast
     told = {name: _share_told(features, other, other != skipped) for name, other in _alternatives(y).items() if name not in meant}
     best = max(told, key=told.__getitem__)
-    if told[best] > max(0.1, 2*own, own + 0.1): yield finding('T3.turned',
+    if told[best] > max(0.1, 2*own, own + 0.1): yield finding('D18.turned',
         'the targets', f'inputs explain {percent(max(own, 0.))} of them, and {percent(told[best])} if they are {best}', 'targets of their own places')
 
 # %% ../../nbs/insight/place_faults.ipynb #b044096c

@@ -124,7 +124,9 @@ def broadcast(e: Evidence) -> Iterator[Finding]:
     y: Any = next((t for _, t in leaves(e.learn.yb)), None)
     if not e.calls and is_column_and_row(e.pred, y):
         watch = AllPairs()
-        with silenced(): watch.call('the loss', e.learn.loss_func, e.pred, y)
+        try:
+            with silenced(): watch.call('the loss', e.learn.loss_func, e.pred, y)
+        except Exception: return              # the error of the pass
         if watch.said: yield finding('L6', 'prediction and target', f'{tuple(e.pred.shape)} and {tuple(y.shape)}', 'the same shape')
     if (call := e.call) is None or call.name in ('cross_entropy', 'nll_loss'): return
     p, y = call.pred.shape, call.target.shape
@@ -310,6 +312,8 @@ def batch_size(e: Evidence) -> Iterator[Finding]:
     dl = e.learn.dls.train
     n, bs = len(dl.dataset) if e.numbers else 0, getattr(dl, 'batch_size', None)
     summed = max((cb.n_acc for cb in e.learn.cbs if isinstance(cb, GradientAccumulation)), default=0)
+    per_item = e.targets is not None and e.targets.numel() == len(e.targets)
+    if bs == 1 and summed < 2 and n >= 64 and per_item: yield finding('O8.one', 'the training loader', 'batches of one item', 'several items')
     if n > 1 and bs and math.ceil(n/(bs := max(bs, summed))) < 4: yield finding('O8.summed' if bs == summed else 'O8',
         'GradientAccumulation' if bs == summed else 'the training loader', f'{plural(math.ceil(n/bs), "update")} in an epoch', 'four or more', bs=min(bs, n), n=n, smaller=max(1, n//20),
         level='warning' if n >= 64 and n/bs <= 2 and not isinstance(e.learn.opt, torch.optim.LBFGS) else 'note')
@@ -389,6 +393,30 @@ def _bad_rates(e: Evidence) -> Iterator[Finding]:
         elif top < 0.1: yield finding('O6.low', name, f'at most {percent(top)} of the rate in {plural(n, unit)}', 'the rate of the learner', share=digits(top))
         elif top > 20: yield finding('O6.grows', name, f'{digits(top)} times the rate within {plural(n, unit)}', 'about the rate of the learner')
 
+def _ends_early(e: Evidence) -> Iterator[Finding]:
+    "O6: a scheduler that steps with each update raises an error before the first epoch ends, or before the planned ones"
+    n = round((e.n_epoch or 1)*(n_batches_of(e.learn.dls.train) or 0))
+    for cb in e.learn.cbs:
+        if not isinstance(cb, TorchScheduler) or cb.monitor or cb.every == 'epoch' or n > 20_000: continue
+        trial, i = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1, momentum=0.9), 0
+        try: scheduler = cb.make(trial)
+        except Exception: continue          # it asks for the number of steps, or for groups of the optimizer
+        try:
+            for i in range(n):
+                trial.step()
+                scheduler.step()
+        except Exception as error: yield finding('O6.ends', type(scheduler).__name__, f'an error in step {i + 1}', f'{n} steps, as {"the fit" if e.n_epoch else "an epoch"} has', error=error)
+
+def _wrong_mode(e: Evidence) -> Iterator[Finding]:
+    "O6: a scheduler that watches a value lowers the rate while it improves"
+    for cb in e.learn.cbs:
+        if not isinstance(cb, TorchScheduler) or not cb.monitor: continue
+        try: scheduler = cb.make(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1, momentum=0.9))
+        except Exception: continue
+        mode, wanted = getattr(scheduler, 'mode', ''), named_direction(cb.monitor)
+        if wanted and mode in ('min', 'max') and (mode == 'max') != (wanted > 0): yield finding('O6.mode',
+            type(scheduler).__name__, f'mode={mode!r} for {cb.monitor}', f'mode={"min" if mode == "max" else "max"!r}', mode='min' if mode == 'max' else 'max')
+
 def _slow_average(e: Evidence) -> Iterator[Finding]:
     "O6: averaged weights that are mostly the initial ones after the planned updates, or after ten epochs"
     n = round((e.n_epoch or 10)*(n_batches_of(e.learn.dls.train) or 0))
@@ -398,7 +426,7 @@ def _slow_average(e: Evidence) -> Iterator[Finding]:
 
 def schedule(e: Evidence) -> Iterator[Finding]:
     "O6: a scheduler of torch, or an average, does not suit the length of an epoch or of the planned fit"
-    yield from [*_bad_rates(e), *_slow_average(e)] or _schedule_length(e)
+    yield from [*_ends_early(e)] or [*_bad_rates(e), *_slow_average(e), *_wrong_mode(e)] or _schedule_length(e)
 
 
 # %% ../../nbs/insight/plan_faults.ipynb #7d9dc6e4

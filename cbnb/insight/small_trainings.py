@@ -37,7 +37,7 @@ from ..metrics import AvgMetric
 from ..phase import fresh
 
 # %% ../../nbs/insight/small_trainings.ipynb #3982fb06
-UPDATES = dict(items=75, blind=45, rate=30, labels=60)    # on 16 items, without their inputs, and at the rate of the learner: 150; for O3, 30 more if the rate may be too high; for T3: 60 and 120 more
+UPDATES = dict(items=75, blind=45, rate=30, labels=60)    # on 16 items, without their inputs, and at the rate of the learner: 150; 30 more with standardized inputs if these are uneven, and 30 more if another rate is worth a try; for D18: 60, and for T3: 120 more
 MOST = 2e9          # multiplications and additions of a small training, about 2 seconds of a processor
 RATE = 3e-3         # of Adam, a rate at which nearly all networks learn something
 
@@ -81,7 +81,7 @@ def n_updates(
 def can_train(e: Evidence) -> bool:
     "Return whether the small trainings make sense: the step computes a loss with a gradient, and does not update by itself"
     step = e.learn.train_step
-    return e.loss is not None and e.loss.requires_grad and math.isfinite(e.loss.item()) and not step.own_update and bool(_trained(e.learn))
+    return e.loss is not None and not e.failed and e.loss.requires_grad and math.isfinite(e.loss.item()) and not step.own_update and bool(_trained(e.learn))
 
 # %% ../../nbs/insight/small_trainings.ipynb #c0a1d207
 def _measured(learn: Learner, batch: Any) -> dict[str, float]:
@@ -316,7 +316,7 @@ def _pair(e: Evidence, items: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     return x[0].cpu(), y[0].cpu()
 
 def carries_over(e: Evidence) -> Iterator[Finding]:
-    "D15: what training inputs tell about their targets does not hold in validation. D17 and T3: they tell much less than those of validation"
+    "D15: what training inputs tell about their targets does not hold in validation. D17 and D18: they tell much less than those of validation"
     if (pair := _pair(e, e.items)) is None or (other := _pair(e, e.valid)) is None or (n := min(len(pair[0]), len(other[0]), 300)) < 100: return
     if any(a.shape[1:] != b.shape[1:] or a.dtype != b.dtype for a, b in zip(pair, other)): return
     x, y = (torch.cat([a[:n], b[:n]]) for a, b in zip(pair, other))
@@ -329,10 +329,10 @@ def carries_over(e: Evidence) -> Iterator[Finding]:
     if own > 0.15 and across < 0.5*own: yield finding('D17.relation' if _is_random(e.learn.dls.train) else 'D15.relation',
         'validation', f'{shares}, and {percent(max(across, 0))} from one set to the other', 'about the same')
     elif valid > 0.2 and own < 0.55*valid and _is_random(e.learn.dls.train): yield finding('D17.relation', 'inputs', shares, 'about the same')
-    elif valid > 0.2 and own < 0.3*valid: yield finding('T3.training', 'the targets', shares, 'about the same')
+    elif valid > 0.2 and own < 0.3*valid: yield finding('D18.training', 'the targets', shares, 'about the same')
 
 def follows(e: Evidence) -> Iterator[Finding]:
-    "T3: the targets do not follow from the inputs, or those of the neighbors do"
+    "D18: the targets do not follow from the inputs, or those of the neighbors do"
     learn, n = e.learn, len(e.numbers or ())
     if n < 200 or (pair := _pair(e, e.items)) is None or (of := _columns(pair[0])) is None or of.shape[1] > 4000: return
     classes, torch_rng = e.kind == 'classes', torch.Generator().manual_seed(0)
@@ -349,7 +349,7 @@ def follows(e: Evidence) -> Iterator[Finding]:
         if len(other) != n: break
         told = _known(of, [_numbers(other, classes)])[0]
         if told > 0.1 and told > max(chance) + 6*pstdev(chance):
-            yield finding('T3.shifted', 'the targets', f'inputs explain {100*max(own, 0.):.0f}% of them, and {100*told:.0f}% of those of the '
+            yield finding('D18.shifted', 'the targets', f'inputs explain {100*max(own, 0.):.0f}% of them, and {100*told:.0f}% of those of the '
                 + ('item before' if step < 0 else 'next item'), 'inputs that explain the target of their own item')
             return
     yield from _untold(e)
@@ -384,10 +384,10 @@ def _permuted(learn: Learner, batch: Any, rng: torch.Generator) -> Any:
     return map_tensors(lambda t: new.get(id(t), t), batch)
 
 def _untold(e: Evidence) -> Iterator[Finding]:
-    "T3, if the model learns nothing about other items either"
+    "D18, if the model learns nothing about other items either"
     n, cut, drawn = len(e.numbers or ()), 3*len(e.numbers or ())//4, to_device(e.drawn, e.learn.dls.device)
     own, chance = _told(e, rows(drawn, slice(0, cut), n), rows(drawn, slice(cut, n), n), 64)
-    if math.isfinite(own) and own > (most := fmean(chance) - 1.5*pstdev(chance)): yield finding('T3.inputs',
+    if math.isfinite(own) and own > (most := fmean(chance) - 1.5*pstdev(chance)): yield finding('D18.inputs',
         'the targets', f'loss {digits(own)} of items that were not trained on, and {digits(fmean(chance))} after a training with permuted targets', f'a loss below {digits(most)}')
 
 # %% ../../nbs/insight/small_trainings.ipynb #d30a59a2
@@ -398,6 +398,7 @@ class _Trial(NamedTuple):
     first: list[float]          # how far the first update has moved each matrix, as a share of its size
     all: list[float]            # how far all updates have moved it
     still: dict[str, float]     # matrices with a gradient that the optimizer has, and that did not move, or hardly beside the others
+    valid: float = math.nan     # the validation loss after it; nan: not measured
 
     @property
     def begin(self) -> float:
@@ -420,7 +421,7 @@ def _try_rate(learn: Learner, batches: list[Any], n: int) -> _Trial:
     grads = {name: float(p.grad.norm()/old.norm()) for name, p, old in weights
              if id(p) in held and p.grad is not None and not p.grad.is_sparse and p.grad.any()}
     usual, grad = median(by_name.values() or [0.]), median(grads.values() or [1.])
-    still = {name: by_name[name] for name, g in grads.items() if by_name[name] <= 0.01*usual*min(1, g/grad)}
+    still = {name: by_name[name] for name, g in grads.items() if by_name[name] <= 0.01*usual*min(1, g/max(grad, 1e-30))}
     return _Trial(losses, len(batches), first, [*by_name.values()], still)
 
 # %% ../../nbs/insight/small_trainings.ipynb #d30a59a3
@@ -436,7 +437,7 @@ def rate(e: Evidence) -> Iterator[Finding]:
     new, lr = _all_new(learn.model), learn.opt.param_groups[-1].get('lr')
     own = _try_rate(learn, batches, n_all)
     e.losses['own rate'], where = own.losses, f'lr={digits(lr)}' if lr is not None else 'the optimizer'
-    yield from (found := [*_judge_rate(own, where, trained, _all_new(learn.model))])
+    yield from (found := [*_judge_rate(own, where, trained, new)])
     if not found and saved is not None and (scaled := _standardized(e, batches)):
         restart()
         learn.opt.load_state_dict(saved)
@@ -457,7 +458,7 @@ def _all_new(model: nn.Module) -> bool:
 def _judge_rate(own: _Trial, where: str, trained: bool = False, new: bool = False) -> Iterator[Finding]:
     first, end, moved = own.losses[0], own.end, median(own.first) if own.first else 1.
     least, fall = 1e-5 if trained else 1e-4, own.begin - end          # a trained model has small gradients
-    unchanged = bool(own.all and own.begin) and median(own.all) < (0.02 if new else 0.002) and fall < 0.05*abs(own.begin) and not trained
+    unchanged = bool(own.all and own.begin) and median(own.all) < (0.006 if new else 0.002) and fall < 0.05*abs(own.begin) and not trained
     if not math.isfinite(end) or first > 0 and end > 2.5*first: yield finding('O3.diverges',
         where, f'loss {digits(first)} to {digits(end)} in {len(own.losses)} updates', 'a loss that falls')
     elif moved > 1 and end > 0.5*first: yield finding('O3.large',
@@ -477,7 +478,10 @@ def _may_be_high(own: _Trial) -> bool:
 def _judge_lower(own: _Trial, lower: _Trial, where: str) -> Iterator[Finding]:
     "Compare the end of a trial with that at a tenth of the rate. On healthy tasks it is at most 1.15 times as high"
     least = max(0.5*abs(lower.end), 0.15*(lower.begin - lower.end))
-    if lower.end < lower.begin and own.end - lower.end > least: yield finding('O3.high',
+    first = own.losses[0]
+    stuck = own.end > 0.97*first and lower.end < 0.9*first
+    rises = max(own.losses) > 4*first > 2*max(lower.losses) and lower.end < 0.95*own.end
+    if first > 0 and (stuck or rises) or lower.end < lower.begin and own.end - lower.end > least: yield finding('O3.high',
         where, f'loss {digits(own.end)} after {len(own.losses)} updates, and {digits(lower.end)} at a tenth of the rate', 'about the same or less')
 
 def _judge_higher(own: _Trial, higher: _Trial, where: str) -> Iterator[Finding]:
@@ -488,11 +492,18 @@ def _judge_higher(own: _Trial, higher: _Trial, where: str) -> Iterator[Finding]:
 
 
 # %% ../../nbs/insight/small_trainings.ipynb #e16ddf78
+def _valid_loss(learn: Learner, batches: list[Any]) -> float:
+    "Return the mean loss of batches in evaluation; nan: there are none, or the step computes no loss for them"
+    learn.model.eval()
+    losses = [float(loss.detach()) for batch in batches if (loss := compute_loss(learn, batch)) is not None]
+    learn.model.train()
+    return fmean(losses) if losses else math.nan
+
 def try_rates(
     learn: Learner,     # after a fit; call this function in `without_trace(learn)`
     rate: float,        # of the last group of its optimizer
 ) -> list[_Trial] | None:    # at this rate, at a tenth and at ten times of it; None: there are too few items, or the updates take too long
-    "Train from the current weights with the optimizer of the learner"
+    "Train three times for 32 updates from the current weights, with the optimizer of the learner. Then compute the loss of up to 512 validation items"
     batch, numbers = sample(learn.dls.train)
     n, bs = len(numbers or ()), min(64, getattr(learn.dls.train, 'batch_size', None) or 64)
     k = min(8, n//bs)
@@ -502,11 +513,13 @@ def try_rates(
     if n_updates(probe(learn, batches[0]), bs, 32) < 32: return None
     restart, saved, found = _restarting(learn), deepcopy(learn.opt.state_dict()), []
     times = rate/learn.opt.param_groups[-1]['lr']
+    other = sample(learn.dls.valid)[0] if getattr(learn.dls, 'valid', None) is not None else None
+    others = _parts(to_device(other, learn.dls.device), min(bs, m)) if other is not None and (m := find_bs(other)) else []
     for factor in (1., 0.1, 10.):
         restart()
         learn.opt.load_state_dict(saved)
         for group in learn.opt.param_groups: group['lr'] = group['lr']*times*factor
-        found.append(_try_rate(learn, batches, 32))
+        found.append(_try_rate(learn, batches, 32)._replace(valid=_valid_loss(learn, others)))
     return found
 
 def _is_uneven(x: Tensor) -> bool:

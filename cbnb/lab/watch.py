@@ -22,7 +22,7 @@ from ..basics.text import clock, escape, plural, shell
 from ..display.chart import Chart, Line, chart_css, chart_spec, page_spec, without_blanks
 from ..display.look import css_variables
 from ..display.page_script import asset, script
-from ..display.progress import FIT_STYLE, best_row, loss_lines, losses_layout, row_text
+from ..display.progress import FIT_STYLE, LOWEST, best_row, loss_lines, losses_layout, row_text
 from ..display.run_charts import small_charts
 from ..display.steering import Steering
 from ..history import Run
@@ -44,6 +44,7 @@ class State(NamedTuple):
     batches: int | None = None             # of an epoch; None: not known
     small: tuple[Chart, ...] = ()          # the rate, the momentum, the metrics and the logged values
     left: float | None = None              # seconds; None: not known
+    watched: tuple[str, int] = LOWEST      # the column by which an epoch is the best
 
     @property
     def share(self) -> float | None:
@@ -60,7 +61,7 @@ def state_of(learn: Any, wait: bool = False) -> State:
     lines = tuple(line._replace(xs=range(len(line.ys)) if isinstance(line.xs, range) else list(line.xs), ys=list(line.ys), smooths=None) for line in loss_lines(run, wait))
     names = tuple(run.metric_names)
     rows = tuple(tuple(clock(row[name]) if name == 'time' else row.get(name) for name in names) for row in run.epochs)
-    return State(run.status, lines, losses_layout(run), names, rows, sum(row['complete'] for row in run.epochs), run.n_epoch, run.n_steps, run.settings.get('batches'), tuple(small_charts(run, wait)))
+    return State(run.status, lines, losses_layout(run), names, rows, sum(row['complete'] for row in run.epochs), run.n_epoch, run.n_steps, run.settings.get('batches'), tuple(small_charts(run, wait)), watched=run.watched)
 
 # %% ../../nbs/lab/watch.ipynb #aa8df2ac
 def page_state(name: str, state: State, paused: bool, version: int) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def page_state(name: str, state: State, paused: bool, version: int) -> dict[str,
     left = f', {clock(state.left)} left' if running and state.left is not None else ''
     words = 'waiting for a fit' if state.layout is None else f'{"paused" if paused and running else state.status}: {state.done} of {plural(state.n_epoch, "epoch")}, {plural(state.steps, "step")}{left}'
     return dict(name=name, words=words, running=running, paused=paused, share=state.share, version=f'{version} {state.steps} {len(state.rows)} {state.status}', names=state.names,
-                rows=[row_text(row) for row in state.rows], best=best_row(state.names, state.rows), chart=chart and without_blanks(chart_spec(chart)),
+                rows=[row_text(row) for row in state.rows], best=best_row(state.names, state.rows, state.watched), chart=chart and without_blanks(chart_spec(chart)),
                 small=[page_spec(each) for each in state.small] if chart else [])
 
 # %% ../../nbs/lab/watch.ipynb #acf7ea5b

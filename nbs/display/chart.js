@@ -530,7 +530,7 @@ export function epochTable(names, rows, best, above) {
     const tr = body.appendChild(html('tr', { class: place === best ? 'best' : null }))
     texts.forEach((text, i) => {
       const cell = tr.appendChild(html(i ? 'td' : 'th', i ? { class: look(names[i], latest[i], text) } : { scope: 'row' }))
-      if (place === best && !i) cell.append(html('span', { role: 'img', 'aria-label': 'lowest valid_loss' }, '★'), ' ')
+      if (place === best && !i) cell.append(html('span', { role: 'img', 'aria-label': 'best epoch' }, '★'), ' ')
       cell.append(place === best ? html('b', {}, text) : text)
       if (isNumber(text)) latest[i] = text
     })

@@ -177,6 +177,16 @@ def test_columns_of_another_length_are_not_used():
     assert list(shown(torch.zeros(3), columns=["a", "b"]).value) == ["x0", "x1", "x2"]
 
 
+@pytest.mark.parametrize("columns", [["a"], ["a", "b", "c", "d"], [], "abc", 7])
+def test_columns_that_are_passed_have_a_name_for_each_number(columns):
+    learn = learner(torch.rand(6, 3), torch.zeros(6, dtype=torch.long))
+    error, said = (ValueError, "but a row has 3 numbers") if isinstance(columns, list) else (TypeError, "should be a list of names")
+    for call in (learn.interpret, learn.show_results):
+        with pytest.raises(error, match=said):
+            call(columns=columns)
+    assert list(learn.interpret(columns=("a", "b", "c")).found.parts(0)[0].value) == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize(
     "card",
     [

@@ -165,6 +165,13 @@ def test_a_figure_where_a_page_could_be(in_page):
     assert sorted(bundle) == ["image/png", "text/plain"]
 
 
+def test_the_smoothed_line_of_a_figure_breaks_between_two_fits():
+    """The smoothing begins anew with each fit, so the step from one fit to the next is no change of the loss."""
+    [ax] = fitted(3, 2).recorder.plot_losses(return_fig=True).axes
+    found = {line.get_label(): torch.as_tensor(line.get_ydata()).isnan().nonzero().flatten().tolist() for line in ax.lines}
+    assert found["train, smoothed"] == [12] and found["train, each batch"] == [] == found["valid"]
+
+
 def test_a_plot_of_a_diverged_fit():
     learn = line_learner(n=4)
     with learn.no_logging():

@@ -303,7 +303,7 @@ def long_table(n: int = 80, best: int = 21) -> list:
 def best_of(page):
     """The row that is marked, by words too; the cells of the epoch are headings of their rows."""
     (row,) = re.findall("<tr class=best>(.*?)</tr>", page)
-    assert row.startswith('<th scope=row><span role=img aria-label="lowest valid_loss">★</span> ')
+    assert row.startswith('<th scope=row><span role=img aria-label="best epoch">★</span> ')
     return re.findall("<b>(.*?)</b>", row)
 
 
@@ -1044,3 +1044,21 @@ def test_a_progress_callback_that_is_switched_off_shows_nothing(run):
     progress.run = False
     run(learn)
     assert progress.learn is learn and not hasattr(progress, "started")
+
+
+@pytest.mark.parametrize(
+    "kept, best, words", [(None, 2, "lowest valid_loss: 1.000000, in epoch 2"), ("score", 1, "highest score: 9.000000, in epoch 1")]
+)
+def test_the_table_marks_the_epoch_that_the_fit_keeps(kept, best, words):
+    """The star was on the lowest valid_loss, while the sentence below named another epoch."""
+    scores, losses = iter([1.0, 9.0, 5.0]), iter([3.0, 2.0, 1.0])
+    learn = line_learner(1, metrics=cbnb.ValueMetric(lambda: next(scores), "score"), sanity_check=False)
+    learn.eval_step = lambda x, y: (torch.tensor(next(losses)), x, y)
+    learn.fit(3, **({"keep_best": (kept, "max")} if kept else {}))
+    run = learn.recorder.last()
+    names = run.metric_names
+    rows = [[row.get(name) for name in names] for row in run.epochs]
+    page = fit_page(names, rows, "done", run)
+    assert best_row(names, rows, run.watched) == best and words in page["text/html"] and words in page["text/plain"]
+    assert re.search(rf"★</span> <b>{best}</b>", page["text/html"])
+    assert [event.text for event in run_events(run)][-1].startswith("weights are those" if kept else "lowest valid_loss")

@@ -199,7 +199,6 @@ PREPARED = dict(
         [seq_first, lambda: learner(model=nn.Sequential(nn.BatchNorm1d(6), mlp()))],
     ),
     M4=(lambda: learner(model=Net(mlp(), torch.Tensor.detach)), [lambda: learner()]),
-    M5=(lambda: learner(model=changed(mlp(), lambda m: m[0].requires_grad_(False))), [lambda: learner()]),
     M7=(
         lambda: learner(model=changed(mlp(), lambda m: nn.init.constant_(m[2].weight, 0.1))),
         [lambda: learner(model=nn.Sequential(nn.Linear(6, 32), Residual(), Residual(), nn.Linear(32, 3)))],
@@ -413,7 +412,7 @@ def test_a_fault_is_found(code):
 @pytest.mark.parametrize("code, i", HEALTHY)
 def test_its_healthy_neighbor_is_not(code, i):
     random_images = code in ("D6", "M20", "D19")  # with labels that do not follow from them
-    found = PREPARED[code][1][i]().check(skip=("T3", "M11") if random_images else ())
+    found = PREPARED[code][1][i]().check(skip=("D18", "M11") if random_images else ())
     assert code not in found.codes and found.ok and not found.skipped, found
 
 

@@ -145,8 +145,8 @@ CASES = {
         lambda: tags(loss=lambda p, y: F.cross_entropy(p.reshape(-1, 5), y.flatten())),
         lambda: tags(loss=lambda p, y: F.cross_entropy(p.transpose(1, 2).reshape(-1, 5), y.flatten())),
     ),
-    "T3 turned": (lambda: pictures(lambda y: y.transpose(1, 2).contiguous()), lambda: pictures(lambda y: y)),
-    "T3 shifted": (lambda: tags((WORDS % 5).roll(2, 1)), tags),
+    "D18 turned": (lambda: pictures(lambda y: y.transpose(1, 2).contiguous()), lambda: pictures(lambda y: y)),
+    "D18 shifted": (lambda: tags((WORDS % 5).roll(2, 1)), tags),
     "O3 zeroed": (lambda: called(after_backward=zero), lambda: called(after_backward=halve)),
     "D17 mixed": (lambda: called(before_batch=mix), lambda: called(before_batch=blur)),
     "M18 mode": (lambda: called(before_batch=lambda cb: cb.model.eval()), lambda: called(before_batch=lambda cb: cb.model.train())),
@@ -179,7 +179,7 @@ CASES = {
         lambda: learner(loss=nn.CrossEntropyLoss(label_smoothing=0.9)),
         lambda: learner(loss=nn.CrossEntropyLoss(label_smoothing=0.1)),
     ),
-    "M5 recurrent": (lambda: frozen_recurrent(False), lambda: frozen_recurrent(True)),
+    "M4 recurrent": (lambda: frozen_recurrent(False), lambda: frozen_recurrent(True)),
     "M5 unused": (lambda: learner(model=Unused(400)), lambda: learner(model=Unused(8))),
 }
 

@@ -151,7 +151,7 @@ CASES = [
     ("M3", lambda: learner(WORDS, NEXT, Steps(False)), lambda: learner(WORDS, WORDS.flip(1), Steps(False))),
     ("M4", lambda: regression(model=Net(mlp(1), torch.round)), lambda: regression(model=Net(mlp(1), torch.sinh))),
     ("M5", lambda: learner(model=Heads("second")), lambda: learner(model=Heads("first"))),
-    ("M5", lambda: learner(WORDS, WORDS[:, 0] % 3, Table(torch.detach)), lambda: learner(WORDS, WORDS[:, 0] % 3, Table(torch.clone))),
+    ("M4", lambda: learner(WORDS, WORDS[:, 0] % 3, Table(torch.detach)), lambda: learner(WORDS, WORDS[:, 0] % 3, Table(torch.clone))),
     ("L5", lambda: several(lambda p, y: F.cross_entropy(p, y.argmax(1))), lambda: several(nn.BCEWithLogitsLoss())),
     (
         "L5",
@@ -176,12 +176,12 @@ def regression_with(metric):
 
 @pytest.mark.parametrize("code, wrong, right", CASES)
 def test_the_fault_is_named_and_its_neighbor_is_not(code, wrong, right):
-    found, healthy = wrong().check(skip="T3"), right().check(skip="T3")
+    found, healthy = wrong().check(skip="D18"), right().check(skip="T3")
     assert code in loud(found) and not found.skipped, found
     assert code not in loud(healthy) and not healthy.skipped, healthy
 
 
 def test_a_rate_that_is_too_high_is_compared_with_a_tenth_of_it():
     """At 0.1, Adam moves weights of about 0.1 by a large part of their size, and the loss does not diverge."""
-    high, low = (deep(lr).check(skip="T3") for lr in (0.1, 0.02))
+    high, low = (deep(lr).check(skip="D18") for lr in (0.1, 0.02))
     assert [f.measured.endswith("at a tenth of the rate") for f in high if f.code == "O3"] == [True] and "O3" not in low.codes

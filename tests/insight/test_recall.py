@@ -165,7 +165,7 @@ PREPARED = dict(
     D17=(lambda: augmented(Augmented), lambda: augmented(Mild)),
     D20=(lambda: learner(COPIES, CLASSES), lambda: learner(X, CLASSES)),
     M2=(lambda: learner(model=OverItems(False)), lambda: learner(model=OverItems(True))),
-    M5=(lambda: learner(model=Body(torch.detach)), lambda: learner(model=Body(torch.clone))),
+    M4=(lambda: learner(model=Body(torch.detach)), lambda: learner(model=Body(torch.clone))),
     M12=(
         lambda: regression(NUMBERS[:, :1].abs().repeat(1, 4), model=mlp(4, nn.ReLU, nn.Linear(4, 4), nn.ReLU())),
         lambda: regression(NUMBERS.abs(), mlp(1, nn.ReLU, nn.Softplus())),
@@ -193,7 +193,7 @@ PREPARED = dict(
         lambda: scheduled(lambda opt: CosineAnnealingLR(opt, 100)),
     ),
     O8=(lambda: whole(), lambda: learner(ROWS, KINDS)),
-    T3=(lambda: learner(ROWS, KINDS.roll(1)), lambda: learner(ROWS, KINDS)),
+    D18=(lambda: learner(ROWS, KINDS.roll(1)), lambda: learner(ROWS, KINDS)),
 )
 
 
@@ -250,13 +250,13 @@ def with_groups(rate):
     [
         ("D3", lambda: words(torch.ones(300, 5).long().where(WORDS > 4, 0))),
         ("D3", lambda: words(WORDS[:1].repeat(300, 1))),
-        ("T3", swapped),
+        ("D18", swapped),
         ("D15", easy),
         ("D10", lambda: regression(NUMBERS[ORDER], x=X[ORDER], shuffle=False)),
         ("L5", lambda: ninths(CLASSES)),
         ("O3", lambda: with_groups(0.0)),
         ("O3", lambda: learner(lr=1e-6, loss=lambda p, y: 100 * F.cross_entropy(p, y))),
-        ("M5", lambda: frozen(False)),
+        ("M4", lambda: frozen(False)),
         ("M18", lambda: normed(lambda m: setattr(m, "momentum", 0.0))),
         ("L8", lambda: learner(y=BINARY, model=mlp(1), loss=nn.BCEWithLogitsLoss(), opt_func=partial(torch.optim.Adam, maximize=True))),
     ],
@@ -345,12 +345,12 @@ class Forced(nn.Module):
     "code, wrong, right",
     [
         ("T5", lambda: learner(model=Net(mlp(), lambda h: F.dropout(h, 0.1))), lambda: learner(model=Remembers())),
-        ("M5", lambda: learner(model=Taught(False)), lambda: learner(model=Taught(True))),
+        ("M4", lambda: learner(model=Taught(False)), lambda: learner(model=Taught(True))),
         ("L1", lambda: learner(WORDS, WORDS[:, 0], Tied(False)), lambda: learner(WORDS, WORDS[:, 0], Tied(True))),
     ],
 )
 def test_what_looks_like_a_fault_and_is_meant(code, wrong, right):
-    assert code in loud(wrong().check(skip="T3")) and code not in loud(right().check(skip="T3"))
+    assert code in loud(wrong().check(skip="D18")) and code not in loud(right().check(skip="D18"))
 
 
 def test_a_loader_that_changes_its_batches_is_asked_for_them():

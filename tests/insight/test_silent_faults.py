@@ -194,7 +194,7 @@ FAST = [
     ("D21", lambda: learner(loss=lambda p, y: F.cross_entropy(p[:1], y[:1])), lambda: learner(loss=lambda p, y: F.cross_entropy(p, y, reduction="none").topk(16).values.mean())),
     ("M2", lambda: tagged(lambda p: p.reshape(len(p), 3, -1)), lambda: tagged(lambda p: p.transpose(1, 2))),
     ("M2", lambda: learner(loss=by_hand(0)), lambda: learner(loss=by_hand(1))),
-    ("M5", lambda: frozen(lambda w: None), lambda: frozen(pretrained)),
+    ("M4", lambda: frozen(lambda w: None), lambda: frozen(pretrained)),
     ("M10", lambda: with_layers(nn.Softmax(1)), lambda: with_layers(nn.ReLU())),
     ("M12", lambda: regression(model=Net(mlp(1), lambda p: p.clamp(0, 1))), lambda: regression(model=Net(mlp(1), lambda p: p.clamp(-9, 9)))),
     ("M12", lambda: regression(model=mlp(1, nn.ReLU, nn.Softplus())), lambda: learner(y=COUNTS, model=mlp(1, nn.ReLU, nn.Softplus()), loss=nn.MSELoss())),
@@ -216,7 +216,7 @@ TRAINED = [
     ("O3", lambda: groups(1e-5), lambda: groups(0.1)),
     ("O3", lambda: learner(lr=3e-5), lambda: learner(lr=5e-4)),
     ("O3", lambda: scheduled(lambda opt: OneCycleLR(opt, 3.0, total_steps=48)), lambda: scheduled(lambda opt: OneCycleLR(opt, 0.01, total_steps=48))),
-    ("T3", lambda: split(train=lambda x, y: (x, y.roll(7))), lambda: split()),
+    ("D18", lambda: split(train=lambda x, y: (x, y.roll(7))), lambda: split()),
 ]  # fmt: skip
 
 

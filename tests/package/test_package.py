@@ -177,6 +177,7 @@ OF_CHECKS = [
     "data_faults",
     "model_faults",
     "place_faults",
+    "error_faults",
     "callback_faults",
     "plan_faults",
     "small_trainings",

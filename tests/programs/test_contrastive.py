@@ -40,8 +40,6 @@ def info_nce(a, b, temperature=0.2):
 class TestContrastive(Program):
     """The function that trains evaluates too."""
 
-    advised = frozenset(["A9"])
-
     def by_hand(self):
         (train, valid), model = loaders(), net()
         opt = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)

@@ -28,8 +28,6 @@ def smoothed_ctc(pred, frames, y, letters):
 
 
 class TestCTC(Program):
-    advised = frozenset(["A3"])
-
     def by_hand(self):
         (train, valid), model = loaders(), net()
         opt = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)

@@ -70,7 +70,6 @@ def loaders():
 
 
 class TestPackedDocuments(Program):
-    advised = frozenset(["A3"])
     weights, losses, rows, fails_at = 1e-4, 1e-5, 1e-5, 8
 
     def by_hand(self):

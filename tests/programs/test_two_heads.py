@@ -44,8 +44,6 @@ def hits(pred, y):
 
 
 class TestTwoHeads(Program):
-    advised = frozenset(["O3"])
-
     def by_hand(self):
         (train, valid), model = loaders(), TwoHeads()
         opt = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
