@@ -382,7 +382,8 @@ def accepted(row: Row) -> set[str]:
 def marks(row: Row, who: str) -> tuple[bool, bool, bool]:
     """Named, first, flagged."""
     codes, right = loud(row[who]), accepted(row)
-    return any(c in right for c in codes), codes[:1] != [] and codes[0] in right, bool(codes)
+    named = [c in right or ALIASES.get(c) in right for c in codes]  # the rules of the literature say names
+    return any(named), named[:1] == [True], bool(codes)
 
 
 def interval(rows: Sequence[Row], who: str, which: int, by: str = "task") -> tuple[float, float]:
