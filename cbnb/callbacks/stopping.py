@@ -200,7 +200,7 @@ Learner.nan_batch = None     # inputs and targets for which `TerminateOnNaN` sto
 def next_time(at: Any, now: datetime | None = None) -> datetime:
     "Return the next moment with a time of day, 'HH:MM' or a `time`, or a `datetime` itself. If that is over, or no time, raise `ValueError`"
     if isinstance(at, str):
-        try: at = datetime.strptime(at, '%H:%M').time()
+        try: at = datetime.strptime(at, '%H:%M:%S' if at.count(':') == 2 else '%H:%M').time()
         except ValueError as e: raise ValueError(f"at={at!r} should be a time of day, such as '18:30'. For another day, pass a datetime") from e
     if not isinstance(at, (day_time, datetime)):
         raise TypeError(f"at={at!r} should be a time of day, such as '18:30', or a datetime")
