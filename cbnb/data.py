@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 # %% ../nbs/10_data.ipynb #07ed69df
-from .basics.arguments import hinted
+from .basics.arguments import as_count, hinted
 from .basics.loaders import (
     as_loader, batch_size, check_datasets, counts_of, first_batch, shapes_of, table_of, workers_of)
 from .basics.devices import as_device, process_device
@@ -127,6 +127,7 @@ class DataLoaders:
         named = _named(valid_ds)
         others = [*(named.values() if named else [valid_ds]), *more]
         check_datasets(train_ds, others, kwargs)
+        bs, val_bs = as_count(bs, 'bs', 1), None if val_bs is None else as_count(val_bs, 'val_bs', 1)
         device = default_device() if device is None else as_device(device)
         sampler = kwargs.pop('sampler', None)             # its numbers are those of training items
         settings: Any = dict(kwargs, num_workers=num_workers, device=device)

@@ -289,6 +289,8 @@ ELSEWHERE = {name: instead for names, instead in {           # names in other li
     'forward': 'learn.model(x) calls the model',
     'plot_losses plot_loss plot_metrics plot_lr': 'the plots are those of the recorder, such as learn.recorder.plot_losses()',
     'show_batch show_items': 'learn.show_results() shows items, and after a fit learn.interpret() those with the highest losses',
+    'confusion_matrix plot_confusion_matrix': 'learn.interpret().plot_confusion_matrix() shows which classes the model takes for which',
+    'reset reset_weights reset_parameters': 'learn.rewind() takes back the last fit. For fresh weights, make a new model, and a new Learner with it',
     'data train_dl valid_dl train_dataloader val_dataloader': 'the loaders are learn.dls, learn.dls.train and learn.dls.valid',
     'device': 'it is learn.dls.device',
     'to cuda cpu': 'learn.dls.to(device) moves the batches, and the model follows in the next run',
