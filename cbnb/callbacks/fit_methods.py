@@ -15,7 +15,7 @@ from ..basics.patch import patch
 from ..callback_list import as_list
 from ..learner import Learner
 from ..runs import as_one_fit
-from ..schedule import ParamScheduler, SchedCos, SchedCombined, combined_cos
+from ..schedule import ParamScheduler, SchedCos, SchedCombined, check_share, combined_cos
 
 # %% ../../nbs/callbacks/fit_methods.ipynb #629f9cb8
 @patch
@@ -42,6 +42,7 @@ def fit_flat_cos(self: Learner, n_epoch: int | str, lr: Any = None, div_final: f
         learn.fit_flat_cos(4, lr=0.1)
         assert learn.recorder.lrs[:16] == [0.1]*16                      # three quarters of 20 batches
     """
+    check_share('pct_start', pct_start)
     lrs = _lrs(self, lr)
     sched = combined_cos(pct_start, lrs, lrs, [lr/div_final for lr in lrs])
     cbs = [ParamScheduler({'lr': sched}), *as_list(cbs)]

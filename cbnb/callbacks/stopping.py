@@ -200,10 +200,10 @@ Learner.nan_batch = None     # inputs and targets for which `TerminateOnNaN` sto
 def next_time(at: Any, now: datetime | None = None) -> datetime:
     "Return the next moment with a time of day, 'HH:MM' or a `time`, or a `datetime` itself. If that is over, or no time, raise `ValueError`"
     if isinstance(at, str):
-        try: at = day_time.fromisoformat(at)
-        except ValueError as e: raise ValueError(f"at={at!r} should be a time like '18:30'") from e
+        try: at = datetime.strptime(at, '%H:%M:%S' if at.count(':') == 2 else '%H:%M').time()
+        except ValueError as e: raise ValueError(f"at={at!r} should be a time of day, such as '18:30'. For another day, pass a datetime") from e
     if not isinstance(at, (day_time, datetime)):
-        raise TypeError(f"at={at!r} should be a time like '18:30', or a datetime")
+        raise TypeError(f"at={at!r} should be a time of day, such as '18:30', or a datetime")
     now = now or datetime.now(at.tzinfo)
     if isinstance(at, datetime):
         if at <= now: raise ValueError(f'at={at} is in the past: pass a later time')

@@ -279,7 +279,7 @@ def described(learn: Learner) -> dict[str, str]:    # setting -> text
         layers=_unsharded(re.sub(' at 0x[0-9a-f]+', '', repr(bare_model(learn.model)))),
         loss=brief(learn.loss_func), loss_settings=_loss_settings(learn.loss_func),
         loss_weights=', '.join(f'{k}={_tensor_words(v)}' for k, v in _class_weights(learn.loss_func).items()) or 'none', optimizer=f'{type(learn.opt).__name__} with rate and weight decay {lrs}',
-        data=' and '.join(map(_data_words, loaders_of(learn))), n_epoch=str(learn.fit_length or learn.n_epoch),
+        data=', '.join(_data_words('validation' if i else 'training', dl) for i, dl in enumerate(loaders_of(learn))), n_epoch=str(learn.fit_length or learn.n_epoch),
         metrics=', '.join(m.name for m in learn.metrics) or 'none',
         schedule=', '.join(repr(cb) for cb in learn.cbs if _schedules(cb)) or 'none')
 
@@ -305,10 +305,11 @@ def _tensor_words(t: Tensor) -> str:
     if len(values) <= 8: return f'[{", ".join(values)}]'
     return f'[{", ".join(values[:8])}, ...] of {len(values)}, checksum {zlib.crc32(" ".join(values).encode()):08x}'
 
-def _data_words(dl: Any) -> str:
+def _data_words(kind: str, dl: Any) -> str:
     dataset = getattr(dl, 'dataset', None)
     items, check = n_batches(dataset), _checksum(dataset)
-    words = f'{n_batches(dl)} batches of {batch_size(dl)}' + (f' from {items} items' if items is not None else '')
+    n, bs = n_batches(dl), batch_size(dl)
+    words = ('batches of unknown number' if n is None else plural(n, f'{kind} batch')) + (f' of {bs}' if bs else '') + (f' from {plural(items, "item")}' if items is not None else '')
     return words + (f', checksum {check:08x}' if check is not None else '')
 
 def _checksum(dataset: Any) -> int | None:
