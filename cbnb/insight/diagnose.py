@@ -107,31 +107,37 @@ def _mean_of(found: Predictions) -> float | None:
     weights = torch.ones_like(losses) if found.loss_weights is None else found.loss_weights.double().cpu()
     return float((losses*weights).sum()/weights.sum())
 
+def _earlier_epoch(run: Run, learn: Learner, found: Predictions) -> int | None:
+    "Return the index of the epoch, but the last, whose validation loss the model has now. None: there is none, or the losses cannot be compared"
+    from cbnb.insight.fit_faults import curves_of
+    valid, now = curves_of(run).valid, _mean_of(found)
+    if not valid or now is None or not learn.train_step.calls_loss_func or learn.train_step.own_update or keeps_best(run) or run.status != 'done': return None
+    near = min(range(len(valid)), key=lambda i: abs(valid[i] - now))
+    return near if near < len(valid) - 1 and abs(valid[near] - now) < 1e-3*now and abs(now - valid[-1]) > 0.01*now else None
+
 def other_weights(
     run: Run,              # the last fit
-    learn: Learner,
+    learn: Learner,        # as it is now
     found: Predictions,    # of the validation set
 ) -> Iterator[Finding]:
-    "A9: the model has other weights than at the end of the fit, as its validation loss is much higher now"
+    "A9: the model has the weights of an earlier epoch, and a much higher validation loss than at the end of the fit"
     from cbnb.insight.fit_faults import curves_of
     from cbnb.insight.texts import finding
-    curves, now = curves_of(run), _mean_of(found)
-    if not curves.valid or now is None or not learn.train_step.calls_loss_func or learn.train_step.own_update or keeps_best(run) or run.status != 'done': return
-    last, near = curves.valid[-1], min(range(len(curves.valid)), key=lambda i: abs(curves.valid[i] - now))
-    if now > 1.1*last > 0 and near < len(curves.valid) - 1 and abs(curves.valid[near] - now) < 1e-3*now: yield finding(
-        'A9.other', 'the weights', f'validation loss {number(now)}, as after epoch {curves.epochs[near]}', f'{number(last)}, as after epoch {curves.epochs[-1]}')
+    curves = curves_of(run)
+    if (i := _earlier_epoch(run, learn, found)) is not None and curves.valid[i] > 1.1*curves.valid[-1] > 0: yield finding(
+        'A9.other', 'the weights', f'validation loss {number(curves.valid[i])}, as after epoch {curves.epochs[i]}', f'{number(curves.valid[-1])}, as after epoch {curves.epochs[-1]}')
 
-def in_predictions(learn: Learner, slices: Mapping[str, Sequence[Any]] | None = None, run: Run | None = None) -> tuple[list[Finding], float | None, str]:    # findings; as `share_learned`; why there are none
+def in_predictions(learn: Learner, slices: Mapping[str, Sequence[Any]] | None = None, run: Run | None = None) -> tuple[list[Finding], float | None, str, bool]:    # findings; as `share_learned`; why there are none; whether the weights are those of an earlier epoch of `run`
     "Predict the validation set, and return what the predictions show"
     from cbnb.insight.prediction_faults import PREDICTION_CHECKS, share_learned, weak_slices
-    if learn.dls.valid is None: return [], None, 'predictions: there is no validation set'
+    if learn.dls.valid is None: return [], None, 'predictions: there is no validation set', False
     try: found = predictions(learn)
-    except (ValueError, TypeError, RuntimeError) as e: return [], None, f'predictions: {e}'
-    if found.targets is None: return [], None, f'predictions: {found.note}'
+    except (ValueError, TypeError, RuntimeError) as e: return [], None, f'predictions: {e}', False
+    if found.targets is None: return [], None, f'predictions: {found.note}', False
     checks = PREDICTION_CHECKS if found.task in ('classes', 'labels', 'values') else ()
     seen = [f for check in checks for f in check(found)] + list(weak_slices(found, slices))
     others = [] if run is None else [*other_weights(run, learn, found)]       # `run`: the last one
-    return [replace(f, figure=figure_of_predictions(f, found, slices)) for f in seen] + others, share_learned(found), ''
+    return [replace(f, figure=figure_of_predictions(f, found, slices)) for f in seen] + others, share_learned(found), '', run is not None and _earlier_epoch(run, learn, found) is not None
 
 def _check_first(f: Finding, learned: float | None, checked: Findings | None, short: Finding | None) -> Finding:
     """Point to what `learn.check()` has found, or to `learn.check()` if the model has learned little: a longer fit, a temperature or other labels may not be what it needs.
@@ -251,9 +257,9 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
     if wrong: return Findings(wrong, runs[run].extent(), ['curves, predictions and rates, because they tell nothing after such a loss'])
     with without_trace(self, training=False), interrupts_act():      # callbacks act, too
         last = run in (-1, len(runs) - 1)
-        found, learned, why = in_predictions(self, slices, runs[run] if last else None)
+        found, learned, why, earlier = in_predictions(self, slices, runs[run] if last else None)
         if not last: learned = None
-        elif all(f.code != 'A9' for f in found): found += evaluation_gap(runs[run], self)
+        elif not earlier: found += evaluation_gap(runs[run], self)
     with interrupts_act():
         if run in (-1, len(runs) - 1) and 'O3' not in left_out: found += rate_after(runs[run], self)
     from cbnb.insight.fit_faults import rate_out_of_band

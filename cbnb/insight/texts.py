@@ -370,7 +370,7 @@ _PLAN: dict[str, Text] = {
         'use min_delta=0., or at most a hundredth of the loss'),
     'D18.inputs': Text('warning', 'neither the model nor a regression on the inputs predicts other items better than chance, so the targets belong to other items, or are mostly noise',
         'check whether inputs and targets are in the same order'),
-    'D18.confident': Text('warning', 'errors are as frequent where the model is confident as elsewhere, and training items have them, too, as if labels were drawn at random',
+    'D18.confident': Text('warning', 'errors are nearly as frequent where the model is confident as elsewhere, as if labels were drawn at random',
         'inspect some of them with their labels, with learn.interpret().show_results()'),
     'D18.training': Text('warning', 'most training targets belong to other items, or are noise',
         'inspect some items with their labels, with learn.show_results()'),
