@@ -50,6 +50,7 @@ def _triplets(o: Any, anchor: Tensor, *_: Any) -> Any:
 
 # %% ../../nbs/basics/losses.ipynb #bfd7dc70
 def _labels(o: Any, pred: Tensor, y: Tensor) -> Any:
+    if o.ignore_index is None: return y.numel()      # of `_PLAIN`
     if o.weight is None: return (y != o.ignore_index).sum()
     kept = y != o.ignore_index
     return (o.weight[y.where(kept, 0)]*kept).sum()

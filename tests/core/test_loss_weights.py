@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import cbnb.all as cbnb
 from helpers import line_learner
@@ -28,6 +29,14 @@ def test_accumulated_gradients_are_those_of_the_large_batch(name, size):
     learn = learner(CASES[name], CUTS[size], 0.1, cbnb.GradientAccumulation(N))
     learn.fit(1)
     assert weights(learn) == pytest.approx(moved, **SAME)
+
+
+def test_a_loss_for_each_label_is_validated_as_its_mean():
+    x, y = torch.linspace(-1, 1, 20)[:, None], torch.arange(20) % 3
+    model = torch.nn.Linear(1, 3)
+    dls = cbnb.DataLoaders([(x[:8], y[:8])], [(x[:8], y[:8]), (x[8:], y[8:])], device="cpu")
+    learn = cbnb.Learner(dls, model, lambda pred, y: F.cross_entropy(pred, y, reduction="none"))
+    assert learn.validate() == pytest.approx([F.cross_entropy(model(x), y).item()], **SAME)
 
 
 @pytest.fixture(scope="module")
