@@ -8,7 +8,7 @@ __all__ = ['PATIENCE', 'Curves', 'curves_of', 'rise_after_best', 'overfit_since'
 
 # %% ../../nbs/insight/fit_faults.ipynb #69c69309
 from collections.abc import Iterator, Sequence
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 # %% ../../nbs/insight/fit_faults.ipynb #dec640b4
@@ -52,9 +52,17 @@ def rise_after_best(
     fall = max(valid[0], train[0]) - valid[best]
     return max(0., (median(valid[-PATIENCE:]) - valid[best])/fall) if fall > 0 else 0.
 
+def _learned_by_heart(curves: Curves, first: float) -> Iterator[Finding]:
+    "A1: at the end, the validation loss is many times the training loss, and the difference is a large part of the first loss. In healthy fits, it is up to 2.5 times, or up to 4% of the first loss"
+    train, valid = curves.train[-1], curves.valid[-1]
+    if len(curves.valid) >= 5 and 0 < train < valid/4 and valid - train > 0.12*first > 0: yield finding(
+        'A1.gap', f'epoch {curves.epochs[-1]}', f'training loss {number(train)}, and validation loss {number(valid)}', 'about the same')
+
 def overfit_since(curves: Curves, kept: bool, first: float = 0., n_items: float = 1000) -> Iterator[Finding]:
     "A1: the validation loss rises while the training loss falls. It is a warning if it rises above its first value, by a fifth of the first training loss, or by a quarter. With fewer than 50 items (`n_items`), such a part may be one item"
-    if (rise := rise_after_best(curves)) <= 0.1: return
+    if (rise := rise_after_best(curves)) <= 0.1:
+        yield from _learned_by_heart(curves, first)
+        return
     best, low = curves.epochs[curves.best], curves.valid[curves.best]
     usual, last = median(curves.valid[-PATIENCE:]), curves.valid[-1]
     risen = last > 1.1*low and (rise > 1 or n_items >= 50 and (last - low > first/5 > 0 or usual > 1.25*low))
@@ -117,7 +125,9 @@ def too_few_batches(run: Run, learned: float | None) -> Iterator[Finding]:
     losses, n = run.raw_losses, len(run.raw_losses)//3
     if n < 6 or learned is None: return
     before, last = fmean(losses[-2*n:-n]), fmean(losses[-n:])
-    if 0 < last < before and _left(learned)*(1 - last/before) > 0.11: yield finding('A3', f'the last {n} of {plural(len(losses), "batch")}',
+    if not 0 < last < before: return
+    fall, chance = 1 - last/before, (stdev(losses[-2*n:-n])**2 + stdev(losses[-n:])**2)**0.5/n**0.5/before
+    if _left(learned)*fall > 0.11 or fall > 0.2 + 3*chance: yield finding('A3', f'the last {n} of {plural(len(losses), "batch")}',
         f'the training loss fell by {percent(1 - last/before)}' + _learned(learned), 'at most 5%', n_epoch=max(4, 2*len(run.epochs)), level='warning')
 
 # %% ../../nbs/insight/fit_faults.ipynb #ce8e9f26

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PREDICTION_CHECKS', 'guess', 'share_learned', 'majority', 'temperature', 'too_sure', 'suspect_items', 'renumbered',
-           'mixed_pair', 'suspect_labels', 'slices_of', 'weak_slices']
+           'mixed_pair', 'random_labels', 'suspect_labels', 'slices_of', 'weak_slices']
 
 # %% ../../nbs/insight/prediction_faults.ipynb #c1a53f12
 import math
@@ -153,6 +153,17 @@ def mixed_pair(found: Predictions) -> Iterator[Finding]:
         if apart < 0.1 and rest > 0.85: yield finding('A7.pair', f'classes {found.names[j]} and {found.names[i]}',
             f'{percent(pair.diagonal().sum()/m)} of their items are told apart, and {percent(rest)} of the others are right', f'well above {percent(pair.sum(1).max()/m)}')
 
+def random_labels(found: Predictions) -> Iterator[Finding]:
+    "D18: the model is wrong nearly as often about the items of which it is most confident as about others, although it has learned much. In healthy fits, it is wrong about less than 16% of them, or about less than half as many as of others"
+    if found.task != 'classes' or len(found.targets) < 150: return
+    p, y = _scored(found)
+    top, said = p.max(1)
+    wrong = (said != y).float()[top.argsort(descending=True)]
+    sure, all_wrong, learned = float(wrong[:len(wrong)//4].mean()), float(wrong.mean()), share_learned(found)
+    if learned is None or learned < 0.25 or all_wrong > 0.55: return
+    if sure > 0.25 and sure > 0.68*all_wrong and top.mean() < 0.75: yield finding('D18.confident', 'the labels',
+        f'{percent(sure)} of the predictions that the model is most confident of are wrong, and {percent(all_wrong)} of all', 'far fewer')
+
 def suspect_labels(found: Predictions) -> Iterator[Finding]:
     "A7: items whose target is probably wrong"
     if found.task not in ('classes', 'values') or len(found.targets) < 100: return
@@ -208,4 +219,4 @@ def weak_slices(found: Predictions, named: Mapping[str, Sequence[Any]] | None = 
                   others=f' (and for {plural(len(weak) - 1, "other part")})' if len(weak) > 1 else '')
 
 # %% ../../nbs/insight/prediction_faults.ipynb #57874556
-PREDICTION_CHECKS = renumbered, guess, majority, mixed_pair, too_sure, suspect_labels
+PREDICTION_CHECKS = renumbered, random_labels, guess, majority, mixed_pair, too_sure, suspect_labels

@@ -1,5 +1,7 @@
 """`learn.diagnose()`: each finding on a training that has the fault, and not on its nearest healthy neighbour."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -320,3 +322,90 @@ def test_a_rate_that_is_too_high_or_too_low_at_the_end():
 def test_a_fit_that_is_too_short_is_a_warning_if_much_is_left():
     assert fitted(0.01, 3)[1]["A3"] == "warning"
     assert fitted(0.01, 6)[1]["A3"] == "note"
+
+
+def numbers(y_of, n):
+    torch.manual_seed(0)
+    x = torch.randn(n + 400, 10)
+    return loaders(x, y_of(x), n)
+
+
+def regressor(dls, **kwargs):
+    torch.manual_seed(0)
+    return learner(dls, nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 1)), nn.MSELoss(), **kwargs)
+
+
+def test_items_known_by_heart_without_a_rise_of_the_validation_loss():
+    """60 items are too few to learn a product, and enough for a sum: its validation loss is 100 times the training loss, and small."""
+    for y_of, said in ((lambda x: x[:, :1] * x[:, 1:2] + x[:, 2:3], True), (lambda x: x[:, :3].sum(1, keepdim=True), False)):
+        learn = regressor(numbers(y_of, 60), lr=0.01)
+        learn.fit(30)
+        run = learn.recorder.history[-1]
+        train, valid = (run[name][-1] for name in ("train_loss", "valid_loss"))
+        assert valid > 20 * train
+        found = [f for f in learn.diagnose() if f.code == "A1"]
+        assert [(f.level, f.where) for f in found] == [("warning", "epoch 29")] * said, found
+
+
+class LoadsEpoch(Callback):
+    """Loads the weights of an epoch after the fit."""
+
+    def __init__(self, epoch):
+        self.of = epoch
+
+    def after_epoch(self):
+        if self.epoch == self.of:
+            self.weights = copy.deepcopy(self.learn.model.state_dict())
+
+    def after_fit(self):
+        self.learn.model.load_state_dict(self.weights)
+
+
+def of_weights(learn):
+    return [f.level for f in learn.diagnose() if f.code == "A9" and f.where == "the weights"]
+
+
+def test_weights_of_an_earlier_epoch():
+    learn = learner(far_apart(), lr=0.01)
+    learn.fit(6, cbs=LoadsEpoch(0))
+    assert of_weights(learn) == ["warning"]
+    learn = learner(far_apart(), lr=0.01)
+    learn.fit(6)
+    assert of_weights(learn) == []
+
+
+def test_weights_of_a_better_epoch_that_you_load():
+    learn = learner(noisy()[2], lr=0.02)
+    learn.fit(25, cbs=LoadsEpoch(2))
+    losses = learn.recorder.history[-1]["valid_loss"]
+    assert losses[2] == min(losses) < losses[-1] / 2
+    assert of_weights(learn) == [] and "M18" not in learn.diagnose().codes  # the training loss is higher than at the end, too
+
+
+def clusters(drawn, spread):
+    """Four classes of 250 items; a share of the labels is drawn at random."""
+    torch.manual_seed(0)
+    y = torch.arange(1000) % 4
+    x = spread * torch.randn(1000, 10)
+    x[torch.arange(1000), y] += 2
+    return loaders(x, torch.where(torch.rand(1000) < drawn, torch.randint(0, 4, (1000,)), y), 600, bs=50)
+
+
+def test_labels_that_look_drawn_at_random():
+    """About as many errors in both: because half of the labels are random, and because the classes overlap."""
+    wrong = []
+    for drawn, spread, said in ((0.5, 0.3, True), (0.0, 1.6, False)):
+        learn = learner(clusters(drawn, spread), nn.Linear(10, 4), lr=0.05, metrics=accuracy)
+        learn.fit(6)
+        wrong.append(1 - learn.recorder.history[-1]["accuracy"][-1])
+        assert ("D18" in levels(learn.diagnose())) is said
+    assert all(0.3 < share < 0.45 for share in wrong), wrong
+
+
+def test_one_epoch_whose_loss_still_falls():
+    """The model has learned most of it in the epoch, and the loss still falls by a large part; at a higher rate it is as low as the noise lets it be."""
+    for lr, said in ((0.002, True), (0.01, False)):
+        learn = regressor(numbers(lambda x: x[:, :3].sum(1, keepdim=True) + 0.3 * torch.randn(len(x), 1), 2000), lr=lr)
+        learn.fit(1)
+        found = [f for f in learn.diagnose() if f.code == "A3"]
+        assert [(f.level, f.where) for f in found] == [("warning", "the last 33 of 100 batches")] * said, found

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR
 from torch.utils.data import DataLoader, Subset
 
 import cbnb
+from cbnb.insight.small_trainings import _judge_lower, _Trial
 from test_check import BINARY, COUNTS, NUMBERS, Net, Steps, X, learner, mlp, regression
 from test_recall import loud, scheduled
 
@@ -185,3 +186,21 @@ def test_a_rate_that_is_too_high_is_compared_with_a_tenth_of_it():
     """At 0.1, Adam moves weights of about 0.1 by a large part of their size, and the loss does not diverge."""
     high, low = (deep(lr).check(skip="D18") for lr in (0.1, 0.02))
     assert [f.measured.endswith("at a tenth of the rate") for f in high if f.code == "O3"] == [True] and "O3" not in low.codes
+
+
+def test_a_rate_at_which_nothing_is_learned_or_the_loss_rises_first():
+    """Beside a trial at a tenth of the rate that ends only a little lower."""
+
+    def judged(own, lower):
+        trials = (_Trial([1.0, *losses], 1, [0.05], [0.05], {}) for losses in (own, lower))
+        return [f.code for f in _judge_lower(*trials, "lr=1")]
+
+    assert judged([1.1, 0.98], [0.95, 0.85]) == ["O3"] and judged([1.1, 0.93], [0.95, 0.85]) == []
+    assert judged([5.0, 0.4], [0.7, 0.35]) == ["O3"] and judged([3.0, 0.4], [0.7, 0.35]) == []
+    assert judged([5.0, 0.4], [2.5, 0.35]) == []  # it rises at a tenth of the rate, too
+
+
+def test_a_rate_that_hardly_changes_new_weights():
+    low, usual = (regression(NUMBERS, lr=lr, opt_func=torch.optim.SGD).check() for lr in (0.001, 0.01))
+    (found,) = [f for f in low if f.code == "O3"]
+    assert found.measured.startswith("30 updates change weights by 0.00") and "O3" not in usual.codes

@@ -65,6 +65,12 @@ def dropping(always):
     return learner(model=nn.Sequential(nn.Linear(6, 32), nn.ReLU(), Net(nn.Identity(), drop), nn.Linear(32, 3)))
 
 
+def twice_dropped(p, n, **more):
+    torch.manual_seed(0)
+    layers = [m for n_in in (6, 80) for m in (nn.Linear(n_in, 80), nn.ReLU(), nn.Dropout(p))]
+    return learner(model=nn.Sequential(*layers, nn.Linear(80, n)), **more)
+
+
 def convolutions(pool):
     net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), Net(nn.Identity(), pool), nn.Conv2d(8, 2, 3, padding=1))
     return learner(IMAGES, PIXELS, net)
@@ -114,6 +120,16 @@ CASES = {
     "a state of other items": ("M2", lambda: learner(model=Carries(True)), lambda: learner(model=Carries(False))),
     "inputs that are flipped without their targets": ("D17", lambda: flipping(False), lambda: flipping(True)),
     "dropout in evaluation": ("M14", lambda: dropping(True), lambda: dropping(False)),
+    "dropout of numbers": (
+        "M14",
+        lambda: twice_dropped(0.5, 1, y=NUMBERS, loss=nn.MSELoss()),
+        lambda: twice_dropped(0.1, 1, y=NUMBERS, loss=nn.MSELoss()),
+    ),
+    "dropout of classes": (
+        "M14",
+        lambda: twice_dropped(0.5, 1, y=NUMBERS, loss=nn.MSELoss()),
+        lambda: twice_dropped(0.5, 3),
+    ),
     "pooled too early": (
         "M20",
         lambda: convolutions(lambda x: x.mean((2, 3), keepdim=True).expand_as(x)),
