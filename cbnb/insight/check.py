@@ -145,7 +145,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
 
     from cbnb.insight.callback_faults import compare_callbacks, try_callbacks
     from cbnb.insight.data_faults import DATA_CHECKS, nonfinite
-    from cbnb.insight.error_faults import of_error
+    from cbnb.insight.error_faults import later_batches, of_error
     from cbnb.insight.evidence import collect, not_finite
     from cbnb.insight.model_faults import MODEL_CHECKS
     from cbnb.insight.place_faults import PLACE_CHECKS
@@ -171,6 +171,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
             own = e.losses.get('own rate', [])
             if own and median(own[-5:]) < 0.7*own[0]: trained = [f for f in trained if f.code != 'T1']      # the rate of the learner suits it better
             found, failed = _decided(found, trained), failed + more
+        if can_train(e) and not any(f.level == 'error' for f in found): found += run_checks(e, (later_batches,))[0]
         found = [replace(f, figure=figure_of(f, e)) for f in found if f.code not in left_out]
     if not fast and not e.failed and not can_train(e) and self.train_step.own_update: failed.append('small trainings: train_step updates the weights itself')
     about = plural(len(e.numbers), 'item') if e.numbers else '1 batch'

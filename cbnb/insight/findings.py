@@ -62,8 +62,8 @@ class Finding:
     limit: str         # what it should be
     why: str           # why this is a fault, in one sentence
     fix: str           # a line of code, or an instruction
-    own: bool = field(default=False, compare=False, repr=False)                 # whether it is a cause, and no effect of another finding
     figure: 'Figure | None' = field(default=None, compare=False, repr=False)    # shown beside the text in a notebook; None: there is none
+    own: bool = field(default=False, compare=False, repr=False)                 # whether it is a cause, and no effect of another finding
 
     @property
     def name(self) -> str:

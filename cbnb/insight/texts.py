@@ -551,4 +551,4 @@ def finding(
 ) -> Finding:
     "Return a finding with the text of its fault"
     text = TEXTS[key]
-    return Finding(key.partition('.')[0], level or text.level, where, measured, limit, text.why.format(**words), text.fix.format(**words), key in _OWN)
+    return Finding(key.partition('.')[0], level or text.level, where, measured, limit, text.why.format(**words), text.fix.format(**words), own=key in _OWN)

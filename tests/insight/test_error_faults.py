@@ -156,3 +156,46 @@ def test_a_plan_that_cannot_work_is_named(case):
     wrong, right = (make().check(fast=True) for make in PLANS[case])
     assert case.split()[0] in loud(wrong) and not wrong.skipped, wrong
     assert case.split()[0] not in loud(right) and not right.skipped, right
+
+
+class Recurrent(nn.Module):
+    """`start(x, state)` makes the first state of a batch from the last one of the batch before."""
+
+    def __init__(self, start):
+        super().__init__()
+        torch.manual_seed(0)
+        self.rnn, self.head, self.start, self.state = nn.RNN(6, 4, batch_first=True), nn.Linear(4, 3), start, None
+
+    def forward(self, x):
+        out, self.state = self.rnn(x[:, None], self.start(x, self.state))
+        return self.head(out[:, -1])
+
+
+def kept(x, state):
+    return None if state is None or state.shape[1] != len(x) else state
+
+
+STARTS = {
+    "the second batch": (kept, lambda x, state: None if kept(x, state) is None else state.detach()),
+    "the last batch, of 12 items": (lambda x, state: torch.zeros(1, 32, 4), lambda x, state: torch.zeros(1, len(x), 4)),
+}
+
+
+@pytest.mark.parametrize("where", STARTS)
+@pytest.mark.parametrize("fast", [False, True])
+def test_an_error_after_the_first_batch_is_found_before_the_fit(where, fast):
+    wrong, right = (learner(model=Recurrent(start)).check(fast=fast) for start in STARTS[where])
+    assert [(f.code, f.where) for f in wrong.errors] == [("X1", where)]
+    assert not right.errors and not right.skipped
+
+
+def test_a_callback_may_prepare_each_batch():
+    class Detach(cbnb.Callback):
+        def before_batch(self):
+            if self.model.state is not None:
+                self.model.state = self.model.state.detach()
+
+    prepared = learner(model=Recurrent(kept))
+    prepared.add_cb(Detach())
+    assert not prepared.check(fast=True).errors
+    prepared.fit(1)
