@@ -25,7 +25,7 @@ SURE = Figure("calibration", "Right by probability", ("right", "calibrated"), ((
 
 
 def found(code="M16", where="0", figure=None):
-    return Finding(code, "warning", where, "gradient 1e-6", "more", "it is small", "mend it", figure)
+    return Finding(code, "warning", where, "gradient 1e-6", "more", "it is small", "mend it", figure=figure)
 
 
 def html(*found):
