@@ -39,6 +39,7 @@ def hyper_key(
     "Find the key of a hyper-parameter in the parameter groups of an optimizer"
     groups = opt.param_groups
     for key, i in _PLACES.get(name, [(name, None)]):
+        if key == 'alpha' and 'lambd' in groups[0]: continue       # of `ASGD`: an exponent of its rate
         if key != 'params' and all(key in g for g in groups): return key, i
     return None
 
@@ -48,8 +49,8 @@ def known_hypers(opt: Optimizer) -> list[str]:    # names that all groups have
     first, *others = opt.param_groups
     keys = [k for k, v in first.items() if isinstance(v, (Real, Tensor))
             and not isinstance(v, bool) and all(k in g for g in others)]
-    common = [n for n in _PLACES if hyper_key(opt, n)]
-    return common + [k for k in keys if k not in ('momentum', 'weight_decay', 'alpha')]
+    common = {n: place[0] for n in _PLACES if (place := hyper_key(opt, n))}
+    return [*common, *(k for k in keys if k not in common.values())]
 
 # %% ../../nbs/basics/optimizers.ipynb #d1f7990b
 def get_hyper(opt: Optimizer, name: str) -> list[Any]:    # one value per group

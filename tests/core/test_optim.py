@@ -226,6 +226,8 @@ def test_common_names_stand_for_the_first_key_that_all_groups_have():
     assert hyper_key(both, "mom") == ("betas", 0) and hyper_key(both, "sqr_mom") == ("betas", 1)
     assert hyper_key(groups(dict(momentum=0.9, betas=(0.8, 0.7), alpha=0.5)), "mom") == ("momentum", None)
     assert hyper_key(groups(dict(alpha=0.5, betas=(0.8, 0.7))), "sqr_mom") == ("alpha", None)
+    asgd = torch.optim.ASGD(torch.nn.Linear(1, 1).parameters())  # its alpha is an exponent of its rate
+    assert hyper_key(asgd, "sqr_mom") is None and "alpha" in known_hypers(asgd)
     assert hyper_key(groups(dict(weight_decay=0.1)), "wd") == ("weight_decay", None)
     assert hyper_key(groups({}), "params") is hyper_key(groups(dict(lr=1), {}), "lr") is None
 
