@@ -172,10 +172,14 @@ def read_checkpoint(path: str | Path) -> Any:    # the state that was passed to 
         if places := manifest.get('sharded'):
             for i, whole in zip(places, read_shards(path), strict=True): tensors[i] = whole
         return from_json((path/'state.json').read_text(), tensors)
-    except ImportError: raise                # safetensors is not installed
-    except pickle.UnpicklingError as e: raise _damaged(path, f'it cannot be read ({e})') from e      # cbnb writes no such file
-    except Exception as e: raise ValueError(       # the checksums are right, so the files are as they were written
-        f'{path} cannot be read with this version of cbnb and torch ({e}): install the versions that wrote it, or use another checkpoint') from e
+    except (ImportError, MemoryError): raise     # for example, safetensors is not installed
+    except pickle.UnpicklingError as e: raise _damaged(path, 'tensors.pt has objects other than tensors, which cbnb does not write') from e
+    except Exception as e:                       # the checksums are right, so the files are as they were written
+        if 'allocate memory' in str(e): raise
+        from cbnb import __version__
+        raise ValueError(f'{path} cannot be read with cbnb {__version__} and torch {torch.__version__} ({type(e).__name__}: {e}): '
+                         'install the versions that wrote it, or use another checkpoint') from e
+
 
 # %% ../../nbs/files/checkpoints.ipynb #2a1367d2
 class Due:

@@ -445,8 +445,9 @@ class LabRun:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._made and name not in ('name', 'tags', 'note') and vars(self).get(name) is not value:      # `settings |= ...` assigns itself
-            if name in vars(self) or hasattr(type(self), name): raise AttributeError(f'{name} of a run cannot be assigned, only its name, tags, note and single settings, as in lab[{self.id}].settings["crops"] = 4', name=name, obj=self)
-            raise _no_attribute(self, name, 'a run of the lab book')
+            near = nearest(name, ('name', 'tags', 'note'))
+            raise AttributeError(f'{name} of a run cannot be assigned' + (f': did you mean {near}?' if near else
+                f', only its name, tags, note and single settings, as in lab[{self.id}].settings[{name!r}] = {value!r:.40}'), name=name, obj=self)
         super().__setattr__(name, value)
 
     def _set(self, column: str, value: Any) -> None:

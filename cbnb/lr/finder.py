@@ -702,7 +702,8 @@ class LRFind:
     def _why_not(self, rule: str) -> str:
         found = self.__dict__
         if rule in found.get('refusals', ()): return f', because {found["refusals"][rule]}'
-        return '' if found.get('lr') is None else f': pass suggest_funcs={rule!r} to lr_find'
+        if found.get('lr') is None: return ', because lr_find recommended no learning rate'
+        return f': pass suggest_funcs={rule!r} to lr_find'
 
     def __iter__(self) -> Iterator[float]: return iter(self._given())
     def __getitem__(self, i: int) -> float: return self._given()[i]
@@ -712,7 +713,7 @@ class LRFind:
         if name[:1] != '_' and name in self.__dict__.get('suggestions', ()):
             return self.suggestions[name]
         known = f', and {name} made no suggestion{self._why_not(name)}' if name in RULES else ''
-        raise AttributeError(f'LRFind has no attribute {name!r}{known}')
+        raise AttributeError(f'LRFind has no attribute {name!r}{known}', name=name, obj=self)
 
     def plot(self, return_fig: bool | None = None, ax: Any = None, widget: bool | None = None) -> Any:
         """If widgets work, show the picker, where you can choose a rate. Otherwise plot the sweep, and the trials if there are any

@@ -388,7 +388,11 @@ def check_refused(path, why="", words="is not a complete checkpoint"):
     assert words in str(e.value) and why in str(e.value)
     versions = "install the versions that wrote it, or use another checkpoint"
     advice = (
-        versions if "versi" in words else "Use another checkpoint, or delete this folder" if path.is_dir() else "there is no such folder"
+        versions
+        if "cannot be read" in words
+        else "Use another checkpoint, or delete this folder"
+        if path.is_dir()
+        else "there is no such folder"
     )
     assert advice in str(e.value)
 
@@ -497,7 +501,7 @@ def test_a_hostile_state_is_refused(saved, tmp_path, text):
     path = copied(saved, tmp_path)[-1]
     (path / "state.json").write_text(text)
     with_true_sums(path)
-    check_refused(path, words="cannot be read with this version of cbnb and torch")
+    check_refused(path, words="cannot be read with cbnb")
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "3", "null", '{"batch": 1}', '{"batch": 0, "models": 3}', '"text"'])
