@@ -52,7 +52,10 @@ def line_at(page: NotebookPage, cell: int) -> float:
 def spot(page: NotebookPage, cell: int, share: float, down: float = 0.5) -> tuple[float, float]:
     """A place on the curve, as a share of its width. A chart that was taken off the page meanwhile has no width: ask its successor."""
     look = "chart => { chart.scrollIntoViewIfNeeded(); return chart.querySelector('.hit').getBoundingClientRect().toJSON() }"
-    while not (box := page.output(cell).locator(f"{CHART} .plot").evaluate(look))["width"]:
+    for _ in range(200):
+        box = page.output(cell).locator(f"{CHART} .plot").evaluate(look)
+        if box["width"]:
+            break
         page.tab.wait_for_timeout(50)
     return box["x"] + share * box["width"], box["y"] + down * box["height"]
 
