@@ -35,7 +35,7 @@ from .basics.processes import n_processes
 from .callback import Callback
 from .callback_list import as_list
 from .callbacks.model_loss import computes_loss
-from .callbacks.trackers import sets_lr
+from .callbacks.trackers import Tracker, sets_lr
 from .events import EVENTS, event
 from .learner import Learner
 from .length import is_over, is_validated
@@ -165,7 +165,8 @@ def warn_of_long_interval(
     if learn.purpose != 'fit' or getattr(learn.dls, 'valid', None) is None: return
     if not isinstance(every, Every):
         meant = hasattr(every, '__len__') and not len(every)
-        if not planned and not meant and not any(is_validated(learn, epoch) for epoch in range(learn.n_epoch)): warn_user(
+        told = any(isinstance(cb, Tracker) and not cb.monitor.startswith('train') for cb in learn.cbs)       # it warns itself
+        if not planned and not meant and not told and not any(is_validated(learn, epoch) for epoch in range(learn.start_epoch, learn.n_epoch)): warn_user(
             f'valid_every={every!r} validates no epoch of this fit of {plural(learn.n_epoch, "epoch")}: pass another value, such as valid_every=1, '
             'or valid_every=[] if you do not want to validate')
         return

@@ -121,6 +121,7 @@ class Recorder(Callback):
         self.train_is_late = False                    # whether they will be written with those of validation, as on a GPU
         self.train = PhaseMetrics()                   # the training batches of the row
         self.phases: list[PhaseMetrics] = []          # the validations in progress, the innermost last
+        self.early: list[tuple[str, Any]] = []        # values of `learn.log` before the row of their epoch was open
         self.new_row = False                          # whether the epoch has written a row of its own; loggers read it
         self.last_log: list[Any] = []                 # the row that was shown last
 
@@ -132,14 +133,14 @@ class Recorder(Callback):
         names = ['step' if isinstance(learn.valid_every, Every) else 'epoch', *self.columns.names]
         run = Run(len(self.history), names + ['time']*self.add_time, learn.n_epoch, self.beta)
         run.settings = settings_of(learn)
-        self.hypers, self.row, self.told_of_nan = HyperColumns(run.hypers), None, False
+        self.hypers, self.row, self.told_of_nan, self.early = HyperColumns(run.hypers), None, False, []
         with interrupts_wait():                     # no interrupt between these two lines
             self.history.runs.append(run)
             learn.undo.push(self._close)
         for name in ('lr', 'mom'): self.track(name)
 
     def before_epoch(self) -> None:
-        if self.learn.purpose == 'fit' and self.row is None: self._open_row()      # `learn.log` may have opened it
+        if self.learn.purpose == 'fit': self._open_row()
 
 # %% ../nbs/08_recorder.ipynb #5cd3c1f2
 @patch
@@ -212,6 +213,8 @@ def _open_row(self: Recorder,
     if not mid_epoch: self.first_step = run.n_steps
     self.train = PhaseMetrics([fresh(m) for m in learn.metrics] if self.train_metrics else (), losses=run.series)
     self.train.batch = learn.train_iter
+    for name, value in self.early: self.train.logged.setdefault(name, MeanLoss()).add(value, 1)
+    self.early = []
     self.row = dict.fromkeys(['epoch', 'step', *self.columns.names])
     return self.row
 
@@ -375,6 +378,7 @@ def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb:
     run = self.history[-1]
     for column in run.hypers.values(): del column[run.n_steps:]      # an interrupt may have come between a rate and its loss
     if self.row is not None: self._end_early(shown=False)      # an error or an interrupt during an epoch
+    for name, value in self.early if run.epochs else (): run.epochs[-1][self.columns.heading(name, run, run.epochs[-1], logged=True)] = value.item()
     self.look_for_nan(wait=False)
     self.phases, self.hypers, self.train = [], HyperColumns(), PhaseMetrics()       # frees the losses
     if exc is not None and self.learn is not None:

@@ -44,10 +44,12 @@ def _in_one(*values: Any) -> dict[str, Any]:
 # %% ../../nbs/callbacks/log_values.ipynb #8384143d
 def _log_training(recorder: Recorder, name: str, value: Tensor) -> None:
     learn, run, row = recorder.learn, recorder.history[-1], recorder.row
-    if row is None and not (run.epochs and run.epochs[-1]['epoch'] == learn.epoch): row = recorder._open_row()     # in `before_epoch`, before the recorder
     heading = recorder.columns.heading(name, run, {} if row is None else row, logged=True)
     under_way = learn.training and learn.in_batch and recorder.train.recorded != learn.iter      # the recorder has not counted the batch yet
     run.logged.setdefault(heading, NamedLoss(run.beta)).append(run.n_steps if under_way else max(run.n_steps - 1, 0), value)
+    if row is None and not (run.epochs and run.epochs[-1]['epoch'] == learn.epoch):     # in `before_epoch`, before the recorder
+        recorder.early.append((name, value))
+        return
     mean = recorder.train.logged.setdefault(name, MeanLoss())
     mean.add(value, 1)
     if row is None and run.epochs: run.epochs[-1][heading] = mean.value(everywhere=False)  # its row was written before

@@ -149,7 +149,7 @@ class Tracker(Callback):
         if self.reset_on_fit: self._forget()
         if self.restore:
             learn.undo.callback(self._end)
-            if self._sign: learn.recorder.last().watched = self.monitor, self._sign       # the table marks the epoch that is kept
+            if self._sign and not self.min_delta: learn.recorder.last().watched = self.monitor, self._sign       # the table marks the epoch that is kept
         epochs = range(learn.start_epoch, learn.n_epoch)
         if self._of_validation() and not isinstance(learn.valid_every, Every) and not any(is_validated(learn, epoch) for epoch in epochs):
             warn_user(

@@ -176,8 +176,7 @@ def read_checkpoint(path: str | Path) -> Any:    # the state that was passed to 
     except pickle.UnpicklingError as e: raise _damaged(path, 'tensors.pt has objects other than tensors, which cbnb does not write') from e
     except Exception as e:                       # the checksums are right, so the files are as they were written
         if 'allocate memory' in str(e): raise
-        from cbnb import __version__
-        raise ValueError(f'{path} cannot be read with cbnb {__version__} and torch {torch.__version__} ({type(e).__name__}: {e}): '
+        raise ValueError(f'{path} cannot be read with cbnb {sys.modules["cbnb"].__version__} and torch {torch.__version__} ({type(e).__name__}: {e}): '
                          'install the versions that wrote it, or use another checkpoint') from e
 
 

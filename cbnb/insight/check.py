@@ -171,7 +171,9 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
             own = e.losses.get('own rate', [])
             if own and median(own[-5:]) < 0.7*own[0]: trained = [f for f in trained if f.code != 'T1']      # the rate of the learner suits it better
             found, failed = _decided(found, trained), failed + more
-        if can_train(e) and not any(f.level == 'error' for f in found): found += run_checks(e, (later_batches,))[0]
+        if can_train(e) and not broken and not any(f.level == 'error' for f in found):
+            later, more = run_checks(e, (later_batches,))
+            found, failed = found + later, failed + more
         found = [replace(f, figure=figure_of(f, e)) for f in found if f.code not in left_out]
     if not fast and not e.failed and not can_train(e) and self.train_step.own_update: failed.append('small trainings: train_step updates the weights itself')
     about = plural(len(e.numbers), 'item') if e.numbers else '1 batch'

@@ -178,6 +178,7 @@ def ids_as_numbers(e: Evidence) -> Iterator[Finding]:
         ids = t[:e.n].unique() if t.dtype in (torch.int32, torch.int64) else t[:0]
         if len(ids) < 4 or ids.min() < 0 or ids.max() > 4*len(t.unique()): continue
         for layer in [layer for layer in e.layers if next(layer.module.parameters(recurse=False), None) is not None][:1]:
+            if isinstance(layer.module, (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)): continue       # it standardizes them
             alone = layer.x is not None and layer.x.shape[-1] == 1 and layer.x.numel() == t[:e.n].numel() and t.ndim == 2 and t.shape[1] > 2      # the steps of a text, one after the other
             if (len(ids) >= 20 or alone) and layer.x is not None and layer.x.is_floating_point() and torch.equal(layer.x.detach().unique().cpu().double(), ids.cpu().double()): yield finding(
                 'D5.ids', name, f'whole numbers up to {int(ids.max())} enter {layer.name or "the layer"} as floats', 'an embedding, or standardized numbers', n=int(t.max()) + 1)

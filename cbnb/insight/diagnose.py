@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 # %% ../../nbs/insight/diagnose.ipynb #b2db7d6a
 from ..basics.buffers import nan_since
@@ -164,13 +165,13 @@ def _mean_loss(learn: Learner, n: int = 256) -> tuple[float, float] | None:
 
 def not_finite_end(
     run: Run,            # a fit
-    learn: Learner,
+    model: nn.Module | None,       # its model, if the fit was the last one
 ) -> Iterator[Finding]:
     "R1: at the end of the fit, the loss is nan or inf, or weights are"
     from cbnb.insight.data_faults import listed
     from cbnb.insight.evidence import not_finite
     from cbnb.insight.texts import finding
-    losses, weights = run.raw_losses, not_finite(learn.model)
+    losses, weights = run.raw_losses, [] if model is None else not_finite(model)
     since = nan_since(losses)
     if since is not None: yield finding(
         'R1' if since else 'R1.start', 'the training loss', f'{losses[-1]} ' + (f'since batch {since:,} of {len(losses):,}' if since else 'from the first batch on'), 'finite numbers', loss=losses[-1])
@@ -253,15 +254,15 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
         if not hasattr(self, 'recorder'): raise RuntimeError('this learner has no Recorder, so there is no fit to diagnose: call learn.add_cb(Recorder) and learn.fit(1)')
         raise RuntimeError('there is no fit to diagnose: call learn.fit(1) first')
     if not -len(runs) <= run < len(runs): raise IndexError(f'run={run}: the history has {plural(len(runs), "run")}, so use an index from -{len(runs)} to {len(runs) - 1}')
-    with interrupts_act(): wrong = [*not_finite_end(runs[run], self)] if 'R1' not in left_out and not keeps_best(runs[run]) else []
+    last = run in (-1, len(runs) - 1)
+    with interrupts_act(): wrong = [*not_finite_end(runs[run], self.model if last else None)] if 'R1' not in left_out and not keeps_best(runs[run]) else []
     if wrong: return Findings(wrong, runs[run].extent(), ['curves, predictions and rates, because they tell nothing after such a loss'])
     with without_trace(self, training=False), interrupts_act():      # callbacks act, too
-        last = run in (-1, len(runs) - 1)
         found, learned, why, earlier = in_predictions(self, slices, runs[run] if last else None)
         if not last: learned = None
         elif not earlier: found += evaluation_gap(runs[run], self)
     with interrupts_act():
-        if run in (-1, len(runs) - 1) and 'O3' not in left_out: found += rate_after(runs[run], self)
+        if last and 'O3' not in left_out: found += rate_after(runs[run], self)
     from cbnb.insight.fit_faults import rate_out_of_band
     found += rate_out_of_band(runs[:run % len(runs) + 1], getattr(self, 'lr_finder_result', None))
     found = [*in_curves(runs[run], self, learned), *found]

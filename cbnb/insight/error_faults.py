@@ -18,6 +18,8 @@ from torch import Tensor, nn
 # %% ../../nbs/insight/error_faults.ipynb #9e09a77c
 from ..basics.nested import find_bs
 from ..basics.text import plural
+from ..callback import Callback
+from ..events import EVENTS
 from .data_faults import digits
 from .evidence import Evidence, leaves, numbered, rows
 from .findings import Finding
@@ -144,27 +146,35 @@ def of_error(
 def _batches_to_try(e: Evidence) -> Iterator[tuple[str, Any, bool]]:    # where; inputs and targets; whether it is for training
     learn, dl = e.learn, e.learn.dls.train
     for _ in range(2): yield 'the second batch', learn.split_batch(e.batch), True       # twice, as the pass of `e` has kept its graph
-    bs = getattr(dl, 'batch_size', None)
-    left = len(dl.dataset) % bs if bs and numbered(dl) and not dl.drop_last and len(dl.dataset) > bs else 0
+    bs: int = getattr(dl, 'batch_size', None) or 0
+    n_items = len(dl.sampler) if bs and numbered(dl) and hasattr(dl.sampler, '__len__') and not dl.drop_last else 0
+    left = n_items % bs if n_items > bs else 0
     if 1 < left < e.n: yield f'the last batch, of {left} items', learn.split_batch(rows(e.batch, slice(0, left), e.n)), True      # of 1 item: see D19
     if e.valid is not None and (n := find_bs(e.valid) or 0): yield 'the validation set', rows(
         e.valid, slice(0, getattr(learn.dls.valid, 'batch_size', None) or n), n), False
+
+def _may_prepare(cb: Callback) -> bool:
+    "Return whether a callback may run code of the user, or of another library, before a batch"
+    module = type(cb).__module__
+    return not module.startswith('cbnb.') or module.startswith('cbnb.dialects.') or not set(EVENTS).isdisjoint(vars(cb))
 
 def later_batches(
     e: Evidence,    # evidence of a pass that did not fail
 ) -> Iterator[Finding]:
     "X1: batches after the first one raise an error"
     learn = e.learn
-    if not all(type(cb).__module__.startswith('cbnb.') for cb in learn.cbs): return
+    if any(map(_may_prepare, learn.cbs)): return
     for where, (learn.xb, learn.yb), training in _batches_to_try(e):
         step = learn.phase_steps[training]
         learn.iter, learn.training, learn.pred, learn.loss, learn.loss_grad = 1, training, None, None, None
         learn.model.train(training)
+        for param in learn.model.parameters(): param.grad = None       # `e.grads` keeps those of the first batch
         try:
             with torch.set_grad_enabled(training):
                 step.predict(learn)
                 step.loss(learn)
             if training: learn.loss_grad.backward()
+        except (MemoryError, torch.cuda.OutOfMemoryError): return        # `e` holds more memory than a fit does
         except Exception as error:
             fix = next((fix for part, fix in _FIXES.items() if part in str(error)), 'learn.fit(1) shows where it is raised')
             yield finding('X1', where, type(error).__name__, 'no error', error=str(error).rstrip('.'), fix=fix)

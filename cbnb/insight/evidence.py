@@ -85,9 +85,11 @@ def leaves(
 def not_finite(
     model: nn.Module,
 ) -> list[str]:      # their names
-    "Return the parameters that have nan or inf. A buffer may have inf on purpose, such as a mask of attention"
-    known = ((name, p.detach()) for name, p in model.named_parameters() if not is_lazy(p))
-    return [name for name, p in known if (p.is_floating_point() or p.is_complex()) and not math.isfinite(float(p.abs().float().norm()))]
+    "Return the parameters that have nan or inf. A buffer or a frozen parameter may have inf on purpose, such as a mask of attention"
+    def is_broken(p: nn.Parameter) -> bool:
+        size = float((1e-20*p.detach().abs().float()).norm())      # the square of a large number would be inf
+        return math.isnan(size) or p.requires_grad and size == math.inf
+    return [name for name, p in model.named_parameters() if not is_lazy(p) and (p.is_floating_point() or p.is_complex()) and is_broken(p)]
 
 def rows(
     batch: Any,           # nested tensors

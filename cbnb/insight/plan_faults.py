@@ -24,6 +24,7 @@ from ..basics.nested import to_device
 from ..callbacks.averaging import EMA
 from ..callbacks.gradients import GradientAccumulation
 from ..callbacks.schedulers import TorchScheduler
+from ..callbacks.stopping import ShortEpoch
 from ..callbacks.trackers import ReduceLROnPlateau, Tracker, as_comparison, direction
 from ..basics.losses import LossCalls, torch_loss
 from ..basics.metric_functions import AllPairs, is_column_and_row, view_for_metric
@@ -312,7 +313,8 @@ def batch_size(e: Evidence) -> Iterator[Finding]:
     dl = e.learn.dls.train
     n, bs = len(dl.dataset) if e.numbers else 0, getattr(dl, 'batch_size', None)
     summed = max((cb.n_acc for cb in e.learn.cbs if isinstance(cb, GradientAccumulation)), default=0)
-    per_item = e.targets is not None and e.targets.numel() == len(e.targets)
+    y = next((t for _, t in leaves(e.items[1])), None) if e.items else None
+    per_item = y is not None and y.numel() == len(y)
     if bs == 1 and summed < 2 and n >= 64 and per_item: yield finding('O8.one', 'the training loader', 'batches of one item', 'several items')
     if n > 1 and bs and math.ceil(n/(bs := max(bs, summed))) < 4: yield finding('O8.summed' if bs == summed else 'O8',
         'GradientAccumulation' if bs == summed else 'the training loader', f'{plural(math.ceil(n/bs), "update")} in an epoch', 'four or more', bs=min(bs, n), n=n, smaller=max(1, n//20),
@@ -396,8 +398,9 @@ def _bad_rates(e: Evidence) -> Iterator[Finding]:
 def _ends_early(e: Evidence) -> Iterator[Finding]:
     "O6: a scheduler that steps with each update raises an error before the first epoch ends, or before the planned ones"
     n = round((e.n_epoch or 1)*(n_batches_of(e.learn.dls.train) or 0))
+    fewer = any(isinstance(cb, (GradientAccumulation, ShortEpoch)) for cb in e.learn.cbs)       # the scheduler steps less often than batches come
     for cb in e.learn.cbs:
-        if not isinstance(cb, TorchScheduler) or cb.monitor or cb.every == 'epoch' or n > 20_000: continue
+        if not isinstance(cb, TorchScheduler) or cb.monitor or cb.every == 'epoch' or n > 20_000 or fewer: continue
         trial, i = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1, momentum=0.9), 0
         try: scheduler = cb.make(trial)
         except Exception: continue          # it asks for the number of steps, or for groups of the optimizer

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 
 import cbnb
 from test_check import BINARY, CLASSES, NUMBERS, Net, X, learner, mlp
@@ -199,3 +199,44 @@ def test_a_callback_may_prepare_each_batch():
     prepared.add_cb(Detach())
     assert not prepared.check(fast=True).errors
     prepared.fit(1)
+
+
+def test_a_function_may_prepare_each_batch():
+    def detach(cb):
+        if cb.model.state is not None:
+            cb.model.state = cb.model.state.detach()
+
+    prepared = learner(model=Recurrent(kept))
+    prepared.add_cb(cbnb.Callback(before_batch=detach))
+    assert not prepared.check(fast=True).errors
+    prepared.fit(1)
+
+
+def test_the_last_batch_is_that_of_the_sampler():
+    start = STARTS["the last batch, of 12 items"][0]
+    whole = learner(model=Recurrent(start), shuffle=False, sampler=SubsetRandomSampler(range(288)))  # nine batches of 32
+    assert not whole.check(fast=True).errors
+    whole.fit(1)
+
+
+@pytest.mark.parametrize("cb", [cbnb.GradientAccumulation(64), cbnb.ShortEpoch(0.5)])
+def test_a_scheduler_may_step_less_often_than_batches_come(cb):
+    steps = len(learner().dls.train) // 2
+    planned = learner()
+    planned.add_cbs([cbnb.TorchScheduler(lambda opt: OneCycleLR(opt, 0.01, total_steps=steps)), cb])
+    assert "O6" not in loud(planned.check(fast=True))
+    planned.fit(1)
+
+
+def test_what_a_norm_standardizes_is_no_identifier():
+    counts = torch.randint(40, (300, 6), generator=G)
+    assert "D5" not in loud(learner(counts, model=Standardized()).check(fast=True))
+
+
+class Standardized(nn.Sequential):
+    def __init__(self):
+        torch.manual_seed(0)
+        super().__init__(nn.BatchNorm1d(6), nn.Linear(6, 3))
+
+    def forward(self, x):
+        return super().forward(x.float())

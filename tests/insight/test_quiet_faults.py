@@ -177,7 +177,7 @@ def regression_with(metric):
 
 @pytest.mark.parametrize("code, wrong, right", CASES)
 def test_the_fault_is_named_and_its_neighbor_is_not(code, wrong, right):
-    found, healthy = wrong().check(skip="D18"), right().check(skip="T3")
+    found, healthy = (make().check(skip="D18") for make in (wrong, right))
     assert code in loud(found) and not found.skipped, found
     assert code not in loud(healthy) and not healthy.skipped, healthy
 

@@ -47,8 +47,10 @@ def test_an_interrupt_as_a_run_is_set_up_or_ends_leaves_everything_as_it_was(tmp
 @pytest.mark.parametrize("name", ["fit", "predict", "save"])
 def test_real_signals_at_random_moments_leave_everything_as_it_was(name: str):
     found = at_random(name, width=4, n=8, seed=1)
-    assert found.pop("interrupted", 0) + found.pop("too late", 0) >= 8  # on a slow machine all may come late
-    assert not found
+    interrupted, late = found.pop("interrupted", 0), found.pop("too late", 0)
+    assert not found and interrupted + late >= 8
+    if not interrupted:
+        pytest.skip("all signals came after the call")
 
 
 def press():
