@@ -161,3 +161,24 @@ def test_the_lab_book_and_the_csv_file_have_the_values(tmp_path):
     finally:
         lab.close()
     assert (tmp_path / "history.csv").read_text().splitlines()[0] == "epoch,train_loss,norm,valid_loss,time"
+
+
+def test_a_value_of_before_epoch_is_in_the_row_of_its_epoch():
+    learn = line_learner(cbs=cbnb.Callback(before_epoch=lambda cb: cb.learn.log(start=10 + cb.epoch)))
+    learn.fit(3)
+    assert learn.recorder.history[-1]["start"] == [10, 11, 12]
+
+
+@pytest.mark.parametrize("stop", [cbnb.CancelFitException, KeyboardInterrupt])
+def test_a_value_logged_after_a_fit_that_ended_between_epochs_opens_no_row(stop):
+    def end(cb):
+        if cb.epoch == 2:
+            raise stop
+
+    learn = line_learner(cbs=cbnb.Callback(before_epoch=end, after_fit=lambda cb: cb.learn.log(done=7)))
+    try:
+        learn.fit(4)
+    except KeyboardInterrupt:
+        pass
+    run = learn.recorder.history[-1]
+    assert run["epoch"] == [0, 1] and run["done"] == [None, 7]

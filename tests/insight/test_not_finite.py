@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
+from cbnb.insight.evidence import not_finite
 from cbnb.insight.findings import FAULTS
 from helpers import seed
 
@@ -85,3 +86,23 @@ def test_the_best_weights_are_diagnosed_after_a_loss_that_became_nan():
     with learn.no_logging():
         learn.fit(4, keep_best=True)
     assert "R1" not in learn.diagnose().codes
+
+
+def test_a_large_weight_and_a_frozen_mask_of_inf_are_finite():
+    learn = learner(items())
+    with torch.no_grad():
+        learn.model[0].weight[0, 0] = 3e20
+    learn.model.register_parameter("mask", nn.Parameter(torch.full((2, 2), -torch.inf), requires_grad=False))
+    assert not not_finite(learn.model)
+    learn.model.mask.requires_grad_()
+    assert not_finite(learn.model) == ["mask"]
+
+
+def test_weights_broken_later_are_not_blamed_on_an_earlier_fit():
+    learn = learner(items())
+    with learn.no_logging():
+        learn.fit(3)
+        learn.fit(3)
+    with torch.no_grad():
+        learn.model[0].weight[0, 0] = NAN
+    assert learn.diagnose().codes == ["R1"] and "R1" not in learn.diagnose(run=0).codes
