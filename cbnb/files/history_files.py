@@ -60,7 +60,7 @@ def to_json(self: History, path: str | Path | None = None) -> str:
     return write_text(json_text(self.to_dict()), path)
 
 # %% ../../nbs/files/history_files.ipynb #aaa8dda5
-_FIELDS = ('number', 'metric_names', 'n_epoch', 'beta', 'status', 'start_epoch', 'epochs', 'values', 'given_name', 'settings', 'events')
+_FIELDS = ('number', 'metric_names', 'n_epoch', 'beta', 'status', 'start_epoch', 'epochs', 'values', 'given_name', 'settings', 'events', 'watched')
 
 def _within(steps: Sequence[int], n: int) -> list[int]:
     "Return the batches among the first n, each once: a value may be logged twice in a batch, or in a batch that had no loss"
@@ -75,7 +75,7 @@ def to_dict(self: Run) -> dict[str, Any]:
     """
     names = ('status', 'n_epoch', 'start_epoch', 'beta', 'metric_names', 'settings', 'epochs', 'events')
     return dict(run=self.number, name=self.given_name, **copy.deepcopy({name: getattr(self, name) for name in names}),
-                steps=dict(self.steps), **{kind: {name: _within(series.steps, self.n_steps) for name, series in held.items()}
+                watched=list(self.watched), steps=dict(self.steps), **{kind: {name: _within(series.steps, self.n_steps) for name, series in held.items()}
                                           for kind, held in (('named', self.named), ('logged', self.logged))})
 
 @patch
@@ -97,10 +97,12 @@ def load_state_dict(self: Run, state: Mapping[str, Any]) -> None:
     Args:
         state: the result of `state_dict`
     """
-    older: dict[str, Any] = dict(given_name=None, settings={}, events=[], logged={})      # states of older versions lack these
+    older: dict[str, Any] = dict(given_name=None, settings={}, events=[], logged={}, watched=self.watched)      # states of older versions lack these
     state = older | dict(state)
     for name in _FIELDS:
         setattr(self, name, {**state[name], **self.settings} if name == 'settings' else copy.copy(state[name]))
+    column, sign = state['watched']
+    self.watched = column, sign             # a list in JSON
     self.series.fill(state['raw'])
     for name, values in state['hypers'].items():
         mine = self.hypers.setdefault(name, array('d'))

@@ -223,6 +223,14 @@ def test_status(error, status):
     assert run.epochs[1]["train_loss"] == pytest.approx(sum(run.raw_losses[first:]) / (run.n_steps - first))
 
 
+def test_the_column_of_the_best_epoch_is_kept_in_a_file():
+    learn = line_learner()
+    learn.fit(1)
+    learn.recorder.last().watched = "accuracy", 1
+    again = cbnb.History.from_json(learn.recorder.history.to_json())
+    assert again.runs[0].watched == ("accuracy", 1)
+
+
 def test_to_dict_json_and_csv_round_trip(tmp_path):
     seed()
     learn = line_learner(3, metrics=[mae], opt_func=lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9))
