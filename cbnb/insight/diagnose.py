@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 # %% ../../nbs/insight/diagnose.ipynb #b2db7d6a
 from ..basics.buffers import nan_since
@@ -101,18 +101,19 @@ def figure_of_predictions(
     except Exception: return None         # a finding without its figure is better than none
 
 # %% ../../nbs/insight/diagnose.ipynb #11f14a7e
-def _mean_of(found: Predictions) -> float | None:
-    "Return the mean loss of predictions, as a validation computes it; None: the losses of items are not known"
+def _losses_of(found: Predictions) -> tuple[float, Tensor] | None:
+    "Return the mean loss of predictions and the loss of each item, as a validation computes it. None: the losses of items are not known"
     if found.losses is None or found.losses.ndim != 1 or not len(found.losses): return None
     losses = found.losses.double().cpu()
     weights = torch.ones_like(losses) if found.loss_weights is None else found.loss_weights.double().cpu()
-    return float((losses*weights).sum()/weights.sum())
+    return float((losses*weights).sum()/weights.sum()), losses
 
 def _earlier_epoch(run: Run, learn: Learner, found: Predictions) -> int | None:
     "Return the index of the epoch, but the last, whose validation loss the model has now. None: there is none, or the losses cannot be compared"
     from cbnb.insight.fit_faults import curves_of
-    valid, now = curves_of(run).valid, _mean_of(found)
-    if not valid or now is None or not learn.train_step.calls_loss_func or learn.train_step.own_update or keeps_best(run) or run.status != 'done': return None
+    valid, known = curves_of(run).valid, _losses_of(found)
+    if not valid or known is None or not learn.train_step.calls_loss_func or learn.train_step.own_update or keeps_best(run) or run.status != 'done': return None
+    now = known[0]
     near = min(range(len(valid)), key=lambda i: abs(valid[i] - now))
     return near if near < len(valid) - 1 and abs(valid[near] - now) < 1e-3*now and abs(now - valid[-1]) > 0.01*now else None
 
@@ -158,10 +159,9 @@ def _mean_loss(learn: Learner, n: int = 256) -> tuple[float, float] | None:
     if not numbered(dl): return None
     drawn = torch.randperm(len(dl.dataset), generator=torch.Generator().manual_seed(0))[:n].tolist()
     found = predictions(learn, dl, numbers=drawn)
-    if found.losses is None or found.losses.ndim != 1 or len(found.losses) < 2: return None
-    losses = found.losses.double().cpu()
-    weights = torch.ones_like(losses) if found.loss_weights is None else found.loss_weights.double().cpu()
-    return float((losses*weights).sum()/weights.sum()), float(losses.std()/len(losses)**0.5)
+    if (known := _losses_of(found)) is None or len(known[1]) < 2: return None
+    mean, losses = known
+    return mean, float(losses.std()/len(losses)**0.5)
 
 def not_finite_end(
     run: Run,            # a fit

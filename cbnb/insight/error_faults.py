@@ -124,6 +124,9 @@ _FIXES = {'modified by an inplace operation': 'replace operations that change a 
           'Expected hidden': 'make the state for the items of the batch, as in torch.zeros(1, len(x), n_hidden), not for a fixed number of them',
           'must be Tensor, not tuple': 'a recurrent layer returns its outputs and its state: take the outputs, as in out, _ = self.lstm(x)'}
 
+def _fix_of(text: str) -> str:
+    return next((fix for part, fix in _FIXES.items() if part in text), 'learn.fit(1) shows where it is raised')
+
 def of_error(
     e: Evidence,    # evidence of a pass that failed
 ) -> Finding:
@@ -138,9 +141,8 @@ def of_error(
     except Exception: pass                # the message is of another kind
     raises = f'it raises this error: {e.failed}'
     if found: return replace(found[0], why=f'{found[0].why}; {raises}')
-    fix = next((fix for part, fix in _FIXES.items() if part in text), 'learn.fit(1) shows where it is raised')
     where = 'the first batch' if e.batch is not None else next((note for note in notes if note.startswith('item ')), 'the items')
-    return finding('X1', where, type(e.failed).__name__, 'no error', error=e.failed, fix=notes[-1] if notes and notes[-1] != where else fix)
+    return finding('X1', where, type(e.failed).__name__, 'no error', error=e.failed, fix=notes[-1] if notes and notes[-1] != where else _fix_of(text))
 
 # %% ../../nbs/insight/error_faults.ipynb #9da460e4
 def _batches_to_try(e: Evidence) -> Iterator[tuple[str, Any, bool]]:    # where; inputs and targets; whether it is for training
@@ -176,6 +178,5 @@ def later_batches(
             if training: learn.loss_grad.backward()
         except (MemoryError, torch.cuda.OutOfMemoryError): return        # `e` holds more memory than a fit does
         except Exception as error:
-            fix = next((fix for part, fix in _FIXES.items() if part in str(error)), 'learn.fit(1) shows where it is raised')
-            yield finding('X1', where, type(error).__name__, 'no error', error=str(error).rstrip('.'), fix=fix)
+            yield finding('X1', where, type(error).__name__, 'no error', error=str(error).rstrip('.'), fix=_fix_of(str(error)))
             return
