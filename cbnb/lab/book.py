@@ -28,15 +28,16 @@ from ..basics.arguments import as_choice, columns_hint, hinted, nearest
 from ..basics.nested import from_json
 from ..basics.patch import patch
 from ..basics.processes import process_number
-from ..basics.text import as_dataframe, lower_is_better, named_direction, number, plural, warn_user
+from ..basics.text import as_dataframe, html_table, lower_is_better, named_direction, number, plural, warn_user
 from ..callback import Callback
+from ..display.progress import fit_page, run_rows
 from ..files.checkpoints import checkpoints, read_checkpoint, read_manifest, remove_checkpoint, write_checkpoint
 from ..files.export import lacks, make_part
 from ..files.rewind import RestorePoints
 from ..files.state import load_model_state, model_differs, model_state
 from ..history import History, Run
 from .sources import GitStatus, environment, recipe_text, sources_of
-from .table import book_html, table_lines, terminal_width, visible
+from .table import book_html, table_lines, terminal_width, text_of, visible
 from .store import TAKEN_BACK, RunWriter, as_json, connect, create, is_gone, opened, read_run, this_process, transaction
 from ..learner import Learner
 
@@ -409,6 +410,7 @@ class LabRun:
     """
     if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
         def _parts(self, direction: Callable[[str], int]) -> list[dict[str, Any]]: ...
+        def _ended(self) -> str: ...
         def __repr__(self) -> str: ...
         def learner(self, model: Any=..., dls: Any=..., **parts: Any) -> Learner: ...
         def load_weights(self, model: Any, which: str=...) -> None: ...
@@ -484,7 +486,8 @@ class LabRun:
         "The run, read from the file"
         with opened(self.file) as db:
             run = read_run(db, self.id)
-        run.name, run.status, run.sources = self.label, self.status if run.status == 'running' else run.status, self.sources
+        run.name, run.sources = self.label, self.sources
+        if run.status == 'running': run.status = self.status
         return run
 
     @property
@@ -540,6 +543,13 @@ class LabRun:
         [found] = _rows([self])
         return found
 
+    def _repr_html_(self) -> str:
+        run, facts = self.run, dict(tags=self.tags, note=self.note, started=self.started, commit=self.commit) | self.settings
+        page = fit_page(run.metric_names, run_rows(run), self._ended(), run)['text/html']
+        rows = [(name, text_of(name, value)) for name, value in facts.items() if value not in ('', None)]
+        return f'{page}<details><summary>settings</summary>{html_table(["setting", "value"], rows, ["left", "left"])}</details>'
+
+
 # %% ../../nbs/lab/book.ipynb #c6809842
 _TAKEN = frozenset(('id', 'name', 'status', 'started', 'ended', 'epochs', 'steps', 'time', 'tags', 'note', 'commit', 'clean'))      # a setting with such a name has no column
 
@@ -556,10 +566,13 @@ def _parts(self: LabRun, direction: Callable[[str], int]) -> list[dict[str, Any]
             self.settings if _TAKEN.isdisjoint(self.settings) else {name: value for name, value in self.settings.items() if name not in _TAKEN}, last]
 
 @patch
+def _ended(self: LabRun) -> str: return f'{visible(self.label)}: {self.epochs} of {self.settings.get("n_epoch", "?")} epochs, {self.status}'
+
+@patch
 def __repr__(self: LabRun) -> str:
-    n = self.settings.get('n_epoch', '?')
     values = ', '.join(f'{name} {number(v)}' for name in self.summary['values'] if name != 'train_loss' and named_direction(name) and (v := self.best(name)) is not None)
-    return f'LabRun({visible(self.label)}: {self.epochs} of {n} epochs, {self.status}{values and f", best {values}"})'
+    return f'LabRun({self._ended()}{values and f", best {values}"})'
+
 
 # %% ../../nbs/lab/book.ipynb #9f9d3913
 _INSTEAD = dict(
@@ -567,10 +580,11 @@ _INSTEAD = dict(
     log='learn.log(name=value) records a value of the running fit', init="LabBook('runs') is all there is to do", finish='lab.close() ends the recording',
     compare='use compare(lab[1], lab[2])', df='use lab.to_dataframe()', filter='use [run for run in lab.runs if run.settings["lr"] > 0.01]', config='use settings',
     hparams='use settings', params='use settings', metrics="history['valid_loss'] has each epoch, and best('valid_loss') the best one", loss="use history['train_loss']",
-    delete='use lab.delete(number, confirm=True)', plot='compare(lab[17]) draws the curves of a run', plot_losses='compare(lab[17]) draws the curves of a run',
+    delete='use lab.delete(number, confirm=True)', **dict.fromkeys(('plot', 'plot_losses'), 'a cell that ends with lab[17] shows the curves of a run'),
     notes='lab[17].note is the text of a run', comment='lab[17].note is the text of a run', tag='use lab[17].tags', title='use lab[17].name',
     rename='assign lab[17].name = "..."', last='lab[-1] is the latest run', latest='lab[-1] is the latest run', watch='learn.watch() serves a page with the running fit',
-    to_csv="use lab.to_dataframe().to_csv('runs.csv')", code='use sources', git='use commit', **dict.fromkeys(('show', 'table', 'sort', 'search'), 'a cell that ends with lab shows a table that sorts and filters'))
+    to_csv="use lab.to_dataframe().to_csv('runs.csv')", code='use sources', git='use commit',
+    **dict.fromkeys(('show', 'table', 'sort', 'search'), 'a cell that ends with lab shows a table that sorts and filters'))
 
 def _no_attribute(obj: Any, name: str, what: str) -> AttributeError:
     "Return the error for an attribute that a lab book or a run does not have"
