@@ -541,7 +541,7 @@ def compare(*sources: Any, metric: str | None = None, by: str = 'step', sort: st
     """Compare runs of several learners in one chart and one table. With `return_fig=True`, return a figure
 
     Args:
-        *sources: learners, recorders, histories, runs, lists of them, or dicts from names to them
+        *sources: learners, recorders, histories, runs, lab books, lists of them, or dicts from names to them
         metric: loss, metric or hyper-parameter to draw; None: the validation loss if there is one
         by: x axis: 'step', 'epoch' or 'time'
         sort: column of the table to sort by, with a minus to reverse; None: the best value of `metric`
