@@ -6,8 +6,9 @@
 __all__ = ['LOWEST', 'TABLE_STYLE', 'KEPT_STEPS', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words',
            'shortened', 'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace',
            'run_events', 'finding_events', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
-           'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'page_lines', 'LogDisplay',
-           'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback', 'start_display']
+           'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'run_rows', 'page_lines',
+           'LogDisplay', 'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback',
+           'start_display']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
 import itertools
@@ -482,6 +483,10 @@ def fit_page(names: Sequence[str], rows: Sequence[Sequence[Any]], word: str,
     return {'text/html': page, 'text/plain': '\n'.join([*lines, *map(finding_line, finding_events(run)), word])}
 
 # %% ../../nbs/display/progress.ipynb #8911a360
+def run_rows(run: Run) -> list[list[Any]]:
+    "Return the rows of the table of epochs, as the functions of this page take them"
+    return [[clock(row[name]) if name == 'time' else row.get(name) for name in run.metric_names] for row in run.epochs]
+
 def page_lines(names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
     most: int = 60,    # largest number of rows
     by: tuple[str, int] = LOWEST,    # as in `best_row`

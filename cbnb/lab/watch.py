@@ -22,7 +22,7 @@ from ..basics.text import clock, escape, plural, shell
 from ..display.chart import Chart, Line, chart_css, chart_spec, page_spec, without_blanks
 from ..display.look import css_variables
 from ..display.page_script import asset, script
-from ..display.progress import FIT_STYLE, LOWEST, best_row, brief, loss_lines, losses_layout, row_text
+from ..display.progress import FIT_STYLE, LOWEST, best_row, brief, loss_lines, losses_layout, row_text, run_rows
 from ..display.run_charts import small_charts
 from ..display.steering import Steering
 from ..history import Run
@@ -57,9 +57,7 @@ def state_of(learn: Any, wait: bool = False) -> State:
     if not runs: return State()
     run = runs[-1]
     lines = tuple(line._replace(xs=range(len(line.ys)) if isinstance(line.xs, range) else list(line.xs), ys=list(line.ys), smooths=None) for line in loss_lines(run, wait))
-    names = tuple(run.metric_names)
-    rows = tuple(tuple(clock(row[name]) if name == 'time' else row.get(name) for name in names) for row in run.epochs)
-    return State(run.status, lines, losses_layout(run), names, rows, sum(row['complete'] for row in run.epochs), run.n_epoch, run.n_steps, run.settings.get('batches'), tuple(small_charts(run, wait)), watched=run.watched)
+    return State(run.status, lines, losses_layout(run), tuple(run.metric_names), tuple(map(tuple, run_rows(run))), sum(row['complete'] for row in run.epochs), run.n_epoch, run.n_steps, run.settings.get('batches'), tuple(small_charts(run, wait)), watched=run.watched)
 
 # %% ../../nbs/lab/watch.ipynb #aa8df2ac
 def page_state(name: str, state: State, paused: bool, version: int) -> dict[str, Any]:
@@ -154,7 +152,8 @@ class Watch:
         self.begun: tuple[float, float] | None = None      # time and share of the fit at its first copy
         self.server: Any = ThreadingHTTPServer(('127.0.0.1', port), _handler_for(self))
         self.server.daemon_threads = True
-        self.url = f'http://127.0.0.1:{self.server.server_address[1]}/{self.token}/'
+        self.port: int = self.server.server_address[1]
+        self.url = f'http://127.0.0.1:{self.port}/{self.token}/'
         threading.Thread(target=self.server.serve_forever, kwargs=dict(poll_interval=0.2), daemon=True, name='cbnb watch').start()
         Learner.around_fits = (*Learner.around_fits, self._around)
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
@@ -244,21 +243,17 @@ _WATCHES: Any = weakref.WeakKeyDictionary()      # learner -> its watch
 
 @patch
 def watch(self: Learner, steer: bool = False, port: int = 0) -> Watch:
-    """Serve a page with the running fit of this learner to this machine, and print its address
+    """Serve a page with the running fit of this learner to this machine, and print its address. The same call again keeps the address
 
     Args:
         steer: whether the page has Stop and Pause; False: it only shows
         port: port of the server; 0: a free one
     Returns:
         its `url` is the address, and `close` ends it
-    Example:
-        from cbnb.all import *
-        from cbnb.toy import raises, wave_learner
-        learn = wave_learner()
-        watch = learn.watch()
-        learn.fit(3)
     """
-    if (old := _WATCHES.get(self)) is not None: old.close()
-    _WATCHES[self] = found = Watch(self, steer, port)
+    found = _WATCHES.get(self)
+    if found is None or found.server is None or (found.steer, port or found.port) != (bool(steer), found.port):
+        if found is not None: found.close()
+        _WATCHES[self] = found = Watch(self, steer, port)
     if not shell(): print(f'the fits of this learner are shown at {found.url}', flush=True)
     return found
