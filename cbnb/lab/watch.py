@@ -29,8 +29,6 @@ from ..history import Run
 from ..learner import Learner
 
 # %% ../../nbs/lab/watch.ipynb #69ba649f
-from typing import TYPE_CHECKING, Any
-
 class State(NamedTuple):
     "A copy of the state of a fit"
     status: str = 'no fit yet'
@@ -145,16 +143,6 @@ def _handler_for(watch: 'Watch') -> type:
 # %% ../../nbs/lab/watch.ipynb #6e509a33
 class Watch:
     "The server of a page that shows the fits of a learner. `close` ends it, and so does the end of the learner or of the program"
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        @contextmanager
-        def _around(self, learn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]: ...
-        def _watch(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]: ...
-        def _watched(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]: ...
-        def _copy(self, learn: Any) -> None: ...
-        def _left(self, state: State) -> float | None: ...
-        def data(self) -> dict[str, Any]: ...
-        def act(self, what: str) -> str: ...
-        def page(self, nonce: str) -> str: ...
     def __init__(self, learn: Learner, steer: bool = False, port: int = 0) -> None:
         from http.server import ThreadingHTTPServer
         self.learn: Any = weakref.ref(learn)
@@ -184,83 +172,71 @@ class Watch:
     def _repr_html_(self) -> str:
         return f'<p>The fits of this learner are shown at <a href="{self.url}" target="_blank" rel="noopener">{self.url}</a>, on this machine, until the program ends.</p>'
 
-# %% ../../nbs/lab/watch.ipynb #b3d5be12
-@patch
-@contextmanager
-def _around(self: Watch, learn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
-    __tracebackhide__ = True
-    if learn is not self.learn() or self.steering is not None or learn.running:
-        yield
-        return
-    found = learn.callbacks.find(Steering) if self.steer else [None]
-    self.steering, self.begun = found[0] if found else Steering(), None
-    try:
-        if found: yield
-        else:
-            with learn.added_cbs(self.steering): yield
-    finally:
-        self.steering = None
+    @contextmanager
+    def _around(self, learn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
+        __tracebackhide__ = True
+        if learn is not self.learn() or self.steering is not None or learn.running:
+            yield
+            return
+        found = learn.callbacks.find(Steering) if self.steer else [None]
+        self.steering, self.begun = found[0] if found else Steering(), None
+        try:
+            if found: yield
+            else:
+                with learn.added_cbs(self.steering): yield
+        finally:
+            self.steering = None
+            self._copy(learn)
+
+    def _watch(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
+        return self._watched(learn, batches) if learn is self.learn() and learn.purpose == 'fit' else batches
+
+    def _watched(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
+        __tracebackhide__ = True
         self._copy(learn)
+        while True:
+            try: batch = [next(batches)]
+            except StopIteration: return
+            yield batch.pop()                # this function keeps no batch
+            if self.asked: self._copy(learn)
 
-@patch
-def _watch(self: Watch, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
-    return self._watched(learn, batches) if learn is self.learn() and learn.purpose == 'fit' else batches
+    def _copy(self, learn: Any) -> None:
+        state = state_of(learn)
+        self.state, self.n_copies, self.asked = state._replace(left=self._left(state)), self.n_copies + 1, False
+        self.fresh.set()
 
-@patch
-def _watched(self: Watch, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
-    __tracebackhide__ = True
-    self._copy(learn)
-    while True:
-        try: batch = [next(batches)]
-        except StopIteration: return
-        yield batch.pop()                # this function keeps no batch
-        if self.asked: self._copy(learn)
+    def _left(self, state: State) -> float | None:
+        "Estimate the seconds that are left, from the share of the fit since its first copy. Pauses do not count"
+        if state.status != 'running' or (share := state.share) is None: return None
+        now = time.monotonic() - (self.steering.seconds_paused if self.steering else 0.)
+        if self.begun is None: self.begun = now, share
+        (then, before) = self.begun
+        return (now - then)*(1 - share)/(share - before) if share > before else None
 
-# %% ../../nbs/lab/watch.ipynb #eb5d3606
-@patch
-def _copy(self: Watch, learn: Any) -> None:
-    state = state_of(learn)
-    self.state, self.n_copies, self.asked = state._replace(left=self._left(state)), self.n_copies + 1, False
-    self.fresh.set()
+    def data(self) -> dict[str, Any]:
+        "Return the state for the page. If a fit is running, wait for its next batch, but at most a second"
+        steering = self.steering
+        paused = bool(steering and steering.paused)
+        if self.state.status == 'running' and not paused:
+            self.fresh.clear()
+            self.asked = True
+            self.fresh.wait(1.)
+        return page_state(self.name, self.state, paused, self.n_copies if paused else 0)
 
-@patch
-def _left(self: Watch, state: State) -> float | None:
-    "Estimate the seconds that are left, from the share of the fit since its first copy. Pauses do not count"
-    if state.status != 'running' or (share := state.share) is None: return None
-    now = time.monotonic() - (self.steering.seconds_paused if self.steering else 0.)
-    if self.begun is None: self.begun = now, share
-    (then, before) = self.begun
-    return (now - then)*(1 - share)/(share - before) if share > before else None
+    def act(self, what: str) -> str:
+        "Stop, pause or resume the fit. Return why this was not possible, or ''"
+        steering = self.steering
+        if steering is None: return f'there is nothing to {what}: no fit is running'
+        try: getattr(steering, what)()
+        except RuntimeError as e: return str(e)
+        return ''
 
-# %% ../../nbs/lab/watch.ipynb #a08e78b4
-@patch
-def data(self: Watch) -> dict[str, Any]:
-    "Return the state for the page. If a fit is running, wait for its next batch, but at most a second"
-    steering = self.steering
-    paused = bool(steering and steering.paused)
-    if self.state.status == 'running' and not paused:
-        self.fresh.clear()
-        self.asked = True
-        self.fresh.wait(1.)
-    return page_state(self.name, self.state, paused, self.n_copies if paused else 0)
-
-@patch
-def act(self: Watch, what: str) -> str:
-    "Stop, pause or resume the fit. Return why this was not possible, or ''"
-    steering = self.steering
-    if steering is None: return f'there is nothing to {what}: no fit is running'
-    try: getattr(steering, what)()
-    except RuntimeError as e: return str(e)
-    return ''
-
-# %% ../../nbs/lab/watch.ipynb #2d436620
-@patch
-def page(self: Watch, nonce: str) -> str:
-    "Return the page as HTML"
-    code, data = script('chart.js', 'watch.js'), json.dumps(dict(kind='watch', css='', steer=self.steer))
-    style = f'<style>{css_variables("body")}{asset("watch.css")}{chart_css()}</style>{brief(FIT_STYLE)}'.replace('body[data-theme=auto] body', 'body[data-theme=auto]')
-    return (f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(self.name)}</title>{style}</head>'
-            f'<body data-theme="auto"><main></main><script type="module" nonce="{nonce}">{code}\nmount(document.querySelector("main"), {data})</script></body></html>')
+    def page(self, nonce: str) -> str:
+        "Return the page as HTML"
+        code, data = script('chart.js', 'watch.js'), json.dumps(dict(kind='watch', css='', steer=self.steer))
+        style = f'<style>{css_variables("body")}{asset("watch.css")}{chart_css()}</style>{brief(FIT_STYLE)}'.replace('body[data-theme=auto] body', 'body[data-theme=auto]')
+        return (f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(self.name)}</title>{style}</head>'
+                f'<body data-theme="auto"><main></main><script type="module" nonce="{nonce}">{code}\nmount(document.querySelector("main"), {data})</script></body></html>')
 
 # %% ../../nbs/lab/watch.ipynb #5d04b595
 _WATCHES: Any = weakref.WeakKeyDictionary()      # learner -> its watch
