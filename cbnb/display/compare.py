@@ -160,8 +160,7 @@ def differences(runs: Iterable[Run]) -> dict[str, list[Any]]:    # setting -> it
 
 def outcome_of(run: Run) -> str:    # such as 'done' or 'interrupted'
     "Describe how a run ended. The call waits for the device"
-    word = 'stopped early' if run.status == 'cancelled' else run.status
-    return word if run.diverged is None else f'{word}, loss {run.raw_losses[run.diverged]} from step {run.diverged}'
+    return run.status if run.diverged is None else f'{run.status}, loss {run.raw_losses[run.diverged]} from step {run.diverged}'
 
 # %% ../../nbs/display/compare.ipynb #c8db413b
 def _metrics(runs: Iterable[Run]) -> list[str]:
