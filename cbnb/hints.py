@@ -50,7 +50,7 @@ def keep_modes(
     learn: Loop,                 # the learner
     batches: Iterator[Any],      # the batches of the phase that begins
 ) -> Iterator[Any]:              # the same batches
-    "Restore the modes of the modules before the next batch if a callback or the model has changed them, and warn"
+    "Restore the modes of all modules before the next batch if a callback or the model has changed the mode of the model, and warn"
     __tracebackhide__ = True
     model = learn.model if isinstance(learn.model, nn.Module) else nn.Identity()
     at_start, modes = model.training, [(m, m.training) for m in model.modules()]
@@ -367,7 +367,8 @@ def note_outputs(
     f, got = learn.loss_func, kind_of(learn.pred)
     part = f'.{which}' if hasattr(learn.pred, str(which)) else f'[{which!r}]'
     library = {'torch.nn.functional': 'F.', 'torch.nn.modules.loss': 'nn.'}.get(getattr(f, '__module__', ''), '')
-    call = f'{library}{title_of(f)}{"()"*isinstance(f, nn.Module)}'
+    name = title_of(f) if '<' not in title_of(f) else 'loss'          # a lambda has no name that one can call
+    call = f'{library}{name}{"()"*isinstance(f, nn.Module)}'
     y = 'y' if len(learn.yb) == 1 else '*yb'
     e.add_note(f'the loss function {title_of(f)} was called with a {got}. If it takes only a part of that, pass for example '
                f'loss_func=lambda out, {y}: {call}(out{part}, {y})')
