@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 # %% ../nbs/02_callback.ipynb #ebd17c7c
 from .basics.settings import Configured
 from .basics.text import snake_name
-from .basics.patch import patch
 from .events import (  # noqa: F401 (those that are not used here may be imported from here)
     Action, BACKWARD, BATCH, BATCH_EVENTS, CancelBackwardException, CancelBatchException,
     CancelEpochException, CancelException, CancelFitException, CancelStepException,
@@ -46,8 +45,7 @@ class Callback(Configured, Events):
             @property
             def per_item(self): return self.loss / self.bs
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def __setattr__(self, name: str, value: Any) -> None: ...
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         __call__ = _in_callback_list.__call__
         __dir__ = _in_callback_list.__dir__
         state_dict = _in_callback_state.state_dict
@@ -121,6 +119,17 @@ class Callback(Configured, Events):
 
     def __str__(self) -> str: return type(self).__name__
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        held = self.__dict__
+        if name in held and name not in self._special:   # not new: it was checked at the first assignment
+            held[name] = value                           # (the fast path: many callbacks assign in each batch)
+            return
+        object.__setattr__(self, name, value)
+        if self.learn is None: return
+        if name in _CHANGES_CALLS: getattr(self.learn, 'cbs_changed', lambda: None)()
+        else:
+            for check in self.attribute_checks: check(self, name)
+
 # %% ../nbs/02_callback.ipynb #d9644f1e
 class _Table(dict[str, list[tuple[Any, Callable[[], Any]]]]):
     "Maps an event name to a list of `(callback, method)`, which it builds at the first lookup"
@@ -134,8 +143,7 @@ class _Table(dict[str, list[tuple[Any, Callable[[], Any]]]]):
 # %% ../nbs/02_callback.ipynb #8cc897d6
 class CallbackList:
     "The callbacks of a learner, with their order, their names, and the events they handle"
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def __iter__(self) -> Iterator[Any]: ...
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         is_shown = _in_callback_list.is_shown
         _is_learners = _in_callback_list._is_learners
         _free_name = _in_callback_list._free_name
@@ -208,6 +216,8 @@ class CallbackList:
                 e.add_note(f'in {type(cb).__name__}.{event_name}, {self.learn.where(event_name)}')
                 raise
 
+    def __iter__(self) -> Iterator[Any]: return map(wrapped, self.all)
+
 # %% ../nbs/02_callback.ipynb #b5847c36
 def _missing(obj: Callback, name: str) -> AttributeError:
     rest = 'and it is not attached to a learner' if obj.learn is None else 'nor has its learner'
@@ -232,19 +242,6 @@ def _find_setters(cls: type[Callback]) -> None:
     setters = {name for base in cls.__mro__ for name, v in vars(base).items() if hasattr(type(v), '__set__')}
     cls._special = _CHANGES_CALLS | setters
 
-# %% ../nbs/02_callback.ipynb #b9b9873c
-@patch
-def __setattr__(self: Callback, name: str, value: Any) -> None:
-    held = self.__dict__
-    if name in held and name not in self._special:   # not new: it was checked at the first assignment
-        held[name] = value                           # (the fast path: many callbacks assign in each batch)
-        return
-    object.__setattr__(self, name, value)
-    if self.learn is None: return
-    if name in _CHANGES_CALLS: getattr(self.learn, 'cbs_changed', lambda: None)()
-    else:
-        for check in self.attribute_checks: check(self, name)
-
 # %% ../nbs/02_callback.ipynb #e517ea23
 _glosses = ''.join(f'\n- `{name}`: {getattr(Events, name).__doc__}' for name in EVENTS)
 _summary, _args, _more = inspect.cleandoc(Callback.__doc__ or '').partition('\n\nArgs:')
@@ -254,6 +251,3 @@ Callback.__doc__ = f'{_summary}\n\nThe events, in the order of the loop:\n{_glos
 def wrapped(cb: Any) -> Any:
     "Return the foreign callback behind an adapter. Return any other callback unchanged"
     return getattr(cb, '__dict__', {}).get('wraps', cb)
-
-@patch
-def __iter__(self: CallbackList) -> Iterator[Any]: return map(wrapped, self.all)

@@ -24,7 +24,7 @@ from .basics.loaders import (
 from .basics.devices import as_device, process_device
 from .basics.fused import follow_params
 from .basics.nested import can_move, entries, on_device, to_device
-from .basics.patch import as_property, patch
+from .basics.patch import patch
 from .basics.text import with_article
 from .basics.trained_modules import trained_modules
 from .loop import Loop
@@ -67,26 +67,8 @@ class DataLoaders:
         loaders = DataLoaders.from_datasets(items[:8], items[8:], bs=4, device='cpu')
         assert len(loaders.train) == 2 and len(loaders.valid) == 1
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         test_dl = _in_predictions.test_dl
-        @property
-        def train_ds(self) -> Any: ...
-        @property
-        def valid_ds(self) -> Any: ...
-        @property
-        def bs(self) -> int: ...
-        @property
-        def vocab(self) -> Any: ...
-        @property
-        def c(self) -> int: ...
-        def one_batch(self) -> Any: ...
-        def to(self, device: torch.device | str) -> DataLoaders: ...
-        def cuda(self) -> DataLoaders: ...
-        def cpu(self) -> DataLoaders: ...
-        def _below(self) -> str: ...
-        def __repr__(self) -> str: ...
-        def _repr_html_(self) -> str: ...
-        def __getitem__(self, i: int | str) -> Iterable[Any]: ...
     valid_names: tuple[str, ...] = ()      # names of the validation sets; empty: only the second loader is validated in a fit
     _shapes = ''                           # description of the first batch that was split
 
@@ -168,53 +150,98 @@ class DataLoaders:
 
     def __len__(self) -> int: return len(self.loaders)
 
+    @property
+    def train_ds(self) -> Any:
+        "The dataset for training"
+        return _dataset(self.train, 'training')
+
+    @property
+    def valid_ds(self) -> Any:
+        "The dataset for validation"
+        return _dataset(self.valid, 'validation')
+
+    @property
+    def bs(self) -> int:
+        """The batch size of the training loader
+
+        Raises:
+            AttributeError: the training loader, a ..., has no batch size: call find_bs(dls.one_batch()), from
+                cbnb.basics.nested, to count the items of its first batch
+        """
+        if (n := batch_size(self.train)) is not None: return n
+        raise AttributeError(f'the training loader, {with_article(type(self.train).__name__)}, has no batch size: '
+                             'call find_bs(dls.one_batch()), from cbnb.basics.nested, to count the items of its first batch')
+
+    @property
+    def vocab(self) -> Any:
+        """The class names: the attribute `vocab` or `classes` of the training dataset
+
+        Raises:
+            AttributeError: the training dataset, a ..., has neither an attribute vocab nor classes: assign the list of class
+                names, such as dls.train_ds.classes = ['cat', 'dog']
+        """
+        for name in ('vocab', 'classes'):
+            if (names := getattr(self.train_ds, name, None)) is not None: return names
+        raise AttributeError(
+            f"the training dataset, {with_article(type(self.train_ds).__name__)}, has neither an attribute vocab nor classes: assign "
+            "the list of class names, such as dls.train_ds.classes = ['cat', 'dog']")
+
+    @property
+    def c(self) -> int:
+        "The number of classes: the attribute `c` of the training dataset, or the length of `vocab`"
+        return self.train_ds.c if hasattr(self.train_ds, 'c') else len(self.vocab)
+
+    def one_batch(self) -> Any:
+        """Return the first batch of the next training epoch, on the device
+
+        Returns:
+            the batch, as the loader makes it
+        """
+        batch = first_batch(self.train)
+        with contextlib.suppress(KeyError): self.split(batch)
+        return to_device(batch, self.device)
+
+    def to(self, device: torch.device | str) -> 'DataLoaders':
+        """Change the device of the batches
+
+        Args:
+            device: device for the batches and the model
+        Returns:
+            the same object
+        """
+        self.device = as_device(device)
+        return self
+
+    def cuda(self) -> 'DataLoaders':
+        """Change the device to the current CUDA device
+
+        Returns:
+            the loaders themselves
+        """
+        return self.to(torch.device('cuda', torch.cuda.current_device()))
+
+    def cpu(self) -> 'DataLoaders':
+        """Change the device to the CPU
+
+        Returns:
+            the loaders themselves
+        """
+        return self.to('cpu')
+
+    def _below(self) -> str: return '; '.join(filter(None, [self._shapes, str(self.device)]))
+
+    def __repr__(self) -> str:
+        return f'DataLoaders({"; ".join(filter(None, [counts_of(self.loaders), workers_of(self.loaders), self._below()]))})'
+
+    def _repr_html_(self) -> str: return table_of(self.loaders, self._below())
+
+    def __getitem__(self, i: int | str) -> Iterable[Any]:
+        if isinstance(i, str):
+            if i in (there := dict(train=self.train) | self.valid_sets): return there[i]
+        elif _is_number(i) and -len(self) <= i < len(self): return self.loaders[i]
+        raise _no_loader(self, i)
+
 # %% ../nbs/10_data.ipynb #0a35536c
-@patch
-@as_property
-def train_ds(self: DataLoaders) -> Any:
-    "The dataset for training"
-    return _dataset(self.train, 'training')
-
-@patch
-@as_property
-def valid_ds(self: DataLoaders) -> Any:
-    "The dataset for validation"
-    return _dataset(self.valid, 'validation')
-
-@patch
-@as_property
-def bs(self: DataLoaders) -> int:
-    """The batch size of the training loader
-
-    Raises:
-        AttributeError: the training loader, a ..., has no batch size: call find_bs(dls.one_batch()), from
-            cbnb.basics.nested, to count the items of its first batch
-    """
-    if (n := batch_size(self.train)) is not None: return n
-    raise AttributeError(f'the training loader, {with_article(type(self.train).__name__)}, has no batch size: '
-                         'call find_bs(dls.one_batch()), from cbnb.basics.nested, to count the items of its first batch')
-
-@patch
-@as_property
-def vocab(self: DataLoaders) -> Any:
-    """The class names: the attribute `vocab` or `classes` of the training dataset
-
-    Raises:
-        AttributeError: the training dataset, a ..., has neither an attribute vocab nor classes: assign the list of class
-            names, such as dls.train_ds.classes = ['cat', 'dog']
-    """
-    for name in ('vocab', 'classes'):
-        if (names := getattr(self.train_ds, name, None)) is not None: return names
-    raise AttributeError(
-        f"the training dataset, {with_article(type(self.train_ds).__name__)}, has neither an attribute vocab nor classes: assign "
-        "the list of class names, such as dls.train_ds.classes = ['cat', 'dog']")
-
-@patch
-@as_property
-def c(self: DataLoaders) -> int:
-    "The number of classes: the attribute `c` of the training dataset, or the length of `vocab`"
-    return self.train_ds.c if hasattr(self.train_ds, 'c') else len(self.vocab)
-
 def _dataset(dl: Any, name: str) -> Any:
     if dl is None: raise AttributeError(f'there is no {name} loader: pass one, as in DataLoaders(train, valid)')
     try: return dl.dataset
@@ -259,59 +286,6 @@ def to_dls_device(self: Loop) -> None:
     for part in trained_modules(self).values(): part.to(device)
     follow_params(getattr(self, 'opt', None))           # moves its state
 
-# %% ../nbs/10_data.ipynb #27a20542
-@patch
-def one_batch(self: DataLoaders) -> Any:
-    """Return the first batch of the next training epoch, on the device
-
-    Returns:
-        the batch, as the loader makes it
-    """
-    batch = first_batch(self.train)
-    with contextlib.suppress(KeyError): self.split(batch)
-    return to_device(batch, self.device)
-
-@patch
-def to(self: DataLoaders, device: torch.device | str) -> DataLoaders:
-    """Change the device of the batches
-
-    Args:
-        device: device for the batches and the model
-    Returns:
-        the same object
-    """
-    self.device = as_device(device)
-    return self
-
-@patch
-def cuda(self: DataLoaders) -> DataLoaders:
-    """Change the device to the current CUDA device
-
-    Returns:
-        the loaders themselves
-    """
-    return self.to(torch.device('cuda', torch.cuda.current_device()))
-
-@patch
-def cpu(self: DataLoaders) -> DataLoaders:
-    """Change the device to the CPU
-
-    Returns:
-        the loaders themselves
-    """
-    return self.to('cpu')
-
-# %% ../nbs/10_data.ipynb #7052cf68
-@patch
-def _below(self: DataLoaders) -> str: return '; '.join(filter(None, [self._shapes, str(self.device)]))
-
-@patch
-def __repr__(self: DataLoaders) -> str:
-    return f'DataLoaders({"; ".join(filter(None, [counts_of(self.loaders), workers_of(self.loaders), self._below()]))})'
-
-@patch
-def _repr_html_(self: DataLoaders) -> str: return table_of(self.loaders, self._below())
-
 # %% ../nbs/10_data.ipynb #2c74950c
 def _split_by_name(held: dict[str, Any], targets: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Any, ...]]:
     if missing := [k for k in targets if k not in held]: raise KeyError(
@@ -337,13 +311,6 @@ def _named(valid: Any) -> dict[str, Any]:
     return dict(valid)
 
 # %% ../nbs/10_data.ipynb #cb872e17
-@patch
-def __getitem__(self: DataLoaders, i: int | str) -> Iterable[Any]:
-    if isinstance(i, str):
-        if i in (there := dict(train=self.train) | self.valid_sets): return there[i]
-    elif _is_number(i) and -len(self) <= i < len(self): return self.loaders[i]
-    raise _no_loader(self, i)
-
 def _is_number(i: Any) -> bool: return hasattr(i, '__index__') and not getattr(i, 'shape', None) and not isinstance(i, Tensor)      # arrays have an `__index__`, too
 
 def _no_loader(dls: DataLoaders, i: Any) -> Exception:

@@ -207,6 +207,7 @@ def not_honoured(
     "Return a message that explains why `cancel` had no effect where it was raised"
     level, which = cancel.level, {TRAIN: 'training', VALIDATE: 'validation'}
     where = f'in {cancel.raised_in}' if cancel.raised_in else 'outside an event'
-    phase = f' (of the {which[level]} phase)' if level in which else ''
-    return (f'{type(cancel).__name__} was raised {where}, where no {level.name} is running that it '
+    part = f'{which[level]} phase' if level in which else level.name
+    phase = f' (of the {part})' if level in which else ''
+    return (f'{type(cancel).__name__} was raised {where}, where no {part} is running that it '
             f'could cancel. Raise it in: {", ".join(cancel.events())}{phase}.')

@@ -15,7 +15,7 @@ from typing import Any, Self
 # %% ../nbs/07_history.ipynb #8a9ba52f
 from .basics.arguments import as_choice, columns_hint
 from .basics.buffers import NamedLoss, ScalarBuffer, SmoothedBuffer, nan_since
-from .basics.patch import as_property, patch, property_of
+from .basics.patch import property_of
 from .basics.text import from_json_text, plural
 
 # %% ../nbs/07_history.ipynb #bb5a2f92
@@ -36,7 +36,7 @@ class Run:
         n_epoch: planned epochs
         beta: weight of the past in the smoothed losses
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         _repr_html_ = _in_epochs_table._repr_html_
         points = _in_run_charts.points
         ends = _in_run_charts.ends
@@ -44,15 +44,6 @@ class Run:
         state_dict = _in_history_files.state_dict
         load_state_dict = _in_history_files.load_state_dict
         fill_from_dict = _in_history_files.fill_from_dict
-        def note(self, kind: str, text: str, step: int | None=..., **more: Any) -> None: ...
-        def arrived(self) -> 'tuple[array[float], array[float]]': ...
-        def hyper(self, name: str) -> list[float]: ...
-        def extent(self) -> str: ...
-        name: Any
-        @property
-        def diverged(self) -> int | None: ...
-        @property
-        def best(self) -> dict[str, Any] | None: ...
     def __init__(self, number: int, metric_names: list[str], n_epoch: int, beta: float = 0.98) -> None:
         self.number, self.metric_names, self.n_epoch, self.beta = number, metric_names, n_epoch, beta
         self.given_name: str | None = None       # see `name`
@@ -104,6 +95,64 @@ class Run:
     def __repr__(self) -> str:
         return f'Run({self.number if self.given_name is None else self.given_name}: {self.extent()}, {self.status})'
 
+    def note(self, kind: str, text: str, step: int | None = None, **more: Any) -> None:
+        """Add an event to the run
+
+        Args:
+            kind: interrupted, stopped, failed, lr, paused, resumed, restart, best or note
+            text: a short description of the event
+            step: index of the training batch; None: the latest batch
+            **more: further values of the event, as plain data
+        """
+        self.events.append(dict(step=max(self.n_steps - 1, 0) if step is None else int(step), kind=kind, text=text, **more))
+
+    def arrived(self) -> 'tuple[array[float], array[float]]':
+        """Return the raw and the smoothed losses that have reached the CPU. The call waits only on devices other than CUDA and the CPU
+
+        Returns:
+            raw losses and smoothed losses, one for each training batch
+        """
+        smooth = self.series.arrived_smoothed()
+        return self.series.numbers, smooth
+
+    def hyper(self, name: str) -> list[float]:
+        """Return the values of a hyper-parameter, one per training batch. The list is empty if the hyper-parameter was not recorded
+
+        Args:
+            name: 'lr', 'mom', or another recorded hyper-parameter
+        Returns:
+            one value for each training batch
+        """
+        values = self.hypers.get(name, ())
+        return list(values.read() if isinstance(values, ScalarBuffer) else values)[:self.n_steps]
+
+    def extent(self) -> str:
+        """Describe the length of the run: complete epochs and steps
+
+        Returns:
+            such as '2 of 5 epochs, 46 steps'
+        """
+        whole = [row['step'] for row in self.epochs if row['complete']]
+        rest = self.n_steps - max(whole, default=0)
+        more, all_of_it = (f' and {plural(rest, "step")}', ' in all') if rest else ('', '')
+        return f'{len(whole)} of {plural(self.n_epoch, "epoch")}{more}, {plural(self.n_steps, "step")}{all_of_it}'
+
+    @property_of(lambda run: f'run {run.number}' if run.given_name is None else run.given_name)
+    def name(self, given: str | None) -> None:
+        "The name in tables and plots: 'run 3', or the name that you assign"
+        self.given_name = None if given is None else str(given)
+
+    @property
+    def diverged(self) -> int | None:
+        "Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading the property waits for the device"
+        return nan_since(self.raw_losses)
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        "The row of the epoch whose weights the fit ended with, because they were the best (`keep_best`). None: it ended with the last weights"
+        kept = [event['row'] for event in self.events if event['kind'] == 'best' and 'row' in event]
+        return next((row for row in self.epochs if kept and kept[-1] == [row['epoch'], row['step']]), None)
+
 # %% ../nbs/07_history.ipynb #6f4bd126
 class History:
     """The runs of a learner, which you can index, export and save
@@ -115,15 +164,11 @@ class History:
         history: History = learn.recorder.history
         assert history['epoch'] == [0, 1] and history[-1].status == 'done'
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         _repr_html_ = _in_compare._repr_html_
         to_csv = _in_history_files.to_csv
         to_df = _in_history_files.to_df
         to_json = _in_history_files.to_json
-        def to_dict(self) -> dict[str, Any]: ...
-        def state_dict(self) -> dict[str, Any]: ...
-        def load_state_dict(self, state: Mapping[str, Any], current: Run | None=...) -> None: ...
-        def rows(self, what: str=...) -> Iterator[dict[str, Any]]: ...
     def __init__(self) -> None: self.runs: list[Run] = []
 
     def __len__(self) -> int: return len(self.runs)
@@ -155,18 +200,44 @@ class History:
         for run, values in zip(history.runs, data['runs']): run.fill_from_dict(values)
         return history
 
-# %% ../nbs/07_history.ipynb #3d48be99
-@patch
-def note(self: Run, kind: str, text: str, step: int | None = None, **more: Any) -> None:
-    """Add an event to the run
+    def to_dict(self) -> dict[str, Any]:
+        """Return the history as plain data: dicts, lists, strings and numbers
 
-    Args:
-        kind: interrupted, stopped, failed, lr, paused, resumed, restart, best or note
-        text: a short description of the event
-        step: index of the training batch; None: the latest batch
-        **more: further values of the event, as plain data
-    """
-    self.events.append(dict(step=max(self.n_steps - 1, 0) if step is None else int(step), kind=kind, text=text, **more))
+        Returns:
+            the data, for `json.dumps`
+        """
+        return dict(runs=[run.to_dict() for run in self.runs])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all runs as arrays and plain data. The call waits for the device
+
+        Returns:
+            the state, for `load_state_dict` or `torch.save`
+        """
+        return dict(runs=[run.state_dict() for run in self.runs])
+
+    def load_state_dict(self, state: Mapping[str, Any], current: Run | None = None) -> None:
+        """Replace all runs by those of a saved state
+
+        Args:
+            state: the result of `state_dict`
+            current: run of the current fit, filled with the last run of `state`; None: a new run
+        """
+        runs = [Run(r['number'], [], 0, r['beta']) for r in state['runs']]
+        if runs and current: runs[-1] = current
+        for run, values in zip(runs, state['runs']): run.load_state_dict(values)
+        self.runs[:] = runs
+
+    def rows(self, what: str = 'epochs') -> Iterator[dict[str, Any]]:
+        """Yield one dict per row of a table
+
+        Args:
+            what: which table: 'epochs' or 'steps'
+        Returns:
+            one dict for each epoch or step, with the names of the columns as keys
+        """
+        as_choice(what, 'what', 'epochs', 'steps')
+        for run in self.runs: yield from run.steps.rows() if what == 'steps' else ({'run': run.number, **row} for row in run.epochs)
 
 # %% ../nbs/07_history.ipynb #a85ce031
 class StepColumns(Mapping[str, list[float]]):
@@ -207,105 +278,3 @@ def column_of(
     there = list(dict.fromkeys(name for run in runs for name in run.columns))
     if name in there: return [run.number if name == 'run' else row.get(name) for run in runs for row in run.epochs]
     raise _unknown(name, 'epochs', there, f'run.steps[{name!r}] has a value for each batch' if any(name in run.steps for run in runs) else '')
-
-# %% ../nbs/07_history.ipynb #75d5af4e
-@patch
-def arrived(self: Run) -> 'tuple[array[float], array[float]]':
-    """Return the raw and the smoothed losses that have reached the CPU. The call waits only on devices other than CUDA and the CPU
-
-    Returns:
-        raw losses and smoothed losses, one for each training batch
-    """
-    smooth = self.series.arrived_smoothed()
-    return self.series.numbers, smooth
-
-@patch
-def hyper(self: Run, name: str) -> list[float]:
-    """Return the values of a hyper-parameter, one per training batch. The list is empty if the hyper-parameter was not recorded
-
-    Args:
-        name: 'lr', 'mom', or another recorded hyper-parameter
-    Returns:
-        one value for each training batch
-    """
-    values = self.hypers.get(name, ())
-    return list(values.read() if isinstance(values, ScalarBuffer) else values)[:self.n_steps]
-
-# %% ../nbs/07_history.ipynb #7859085a
-@patch
-def extent(self: Run) -> str:
-    """Describe the length of the run: complete epochs and steps
-
-    Returns:
-        such as '2 of 5 epochs, 46 steps'
-    """
-    whole = [row['step'] for row in self.epochs if row['complete']]
-    rest = self.n_steps - max(whole, default=0)
-    more, all_of_it = (f' and {plural(rest, "step")}', ' in all') if rest else ('', '')
-    return f'{len(whole)} of {plural(self.n_epoch, "epoch")}{more}, {plural(self.n_steps, "step")}{all_of_it}'
-
-# %% ../nbs/07_history.ipynb #0259ab48
-@patch
-@property_of(lambda run: f'run {run.number}' if run.given_name is None else run.given_name)
-def name(self: Run, given: str | None) -> None:
-    "The name in tables and plots: 'run 3', or the name that you assign"
-    self.given_name = None if given is None else str(given)
-
-# %% ../nbs/07_history.ipynb #55f5c6ae
-@patch
-@as_property
-def diverged(self: Run) -> int | None:
-    "Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading the property waits for the device"
-    return nan_since(self.raw_losses)
-
-@patch
-@as_property
-def best(self: Run) -> dict[str, Any] | None:
-    "The row of the epoch whose weights the fit ended with, because they were the best (`keep_best`). None: it ended with the last weights"
-    kept = [event['row'] for event in self.events if event['kind'] == 'best' and 'row' in event]
-    return next((row for row in self.epochs if kept and kept[-1] == [row['epoch'], row['step']]), None)
-
-# %% ../nbs/07_history.ipynb #cfc8c621
-@patch
-def to_dict(self: History) -> dict[str, Any]:
-    """Return the history as plain data: dicts, lists, strings and numbers
-
-    Returns:
-        the data, for `json.dumps`
-    """
-    return dict(runs=[run.to_dict() for run in self.runs])
-
-@patch
-def state_dict(self: History) -> dict[str, Any]:
-    """Return all runs as arrays and plain data. The call waits for the device
-
-    Returns:
-        the state, for `load_state_dict` or `torch.save`
-    """
-    return dict(runs=[run.state_dict() for run in self.runs])
-
-@patch
-def load_state_dict(self: History, state: Mapping[str, Any], current: Run | None = None) -> None:
-    """Replace all runs by those of a saved state
-
-    Args:
-        state: the result of `state_dict`
-        current: run of the current fit, filled with the last run of `state`; None: a new run
-    """
-    runs = [Run(r['number'], [], 0, r['beta']) for r in state['runs']]
-    if runs and current: runs[-1] = current
-    for run, values in zip(runs, state['runs']): run.load_state_dict(values)
-    self.runs[:] = runs
-
-# %% ../nbs/07_history.ipynb #254b6f2d
-@patch
-def rows(self: History, what: str = 'epochs') -> Iterator[dict[str, Any]]:
-    """Yield one dict per row of a table
-
-    Args:
-        what: which table: 'epochs' or 'steps'
-    Returns:
-        one dict for each epoch or step, with the names of the columns as keys
-    """
-    as_choice(what, 'what', 'epochs', 'steps')
-    for run in self.runs: yield from run.steps.rows() if what == 'steps' else ({'run': run.number, **row} for row in run.epochs)

@@ -23,7 +23,7 @@ from .basics.loaders import as_loader
 from .basics.losses import weigher
 from .basics.text import warn_user
 from .basics.optimizers import check_opt_func, checked_lr, warn_of_next_rate
-from .basics.patch import checked_property, patch, property_of
+from .basics.patch import checked_property, property_of
 from .callback import Callback, CallbackList
 from .callback_list import as_list, is_a
 from .data import as_dls, splitter_of
@@ -102,7 +102,7 @@ class Learner(Loop):
         assert repr(learn) == 'Learner(Sequential, 97 parameters, AdamW, cpu; 3 epochs trained)'
         learn
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         find_batch_size = _in_batch_size.find_batch_size
         fit_flat_cos = _in_fit_methods.fit_flat_cos
         fit_sgdr = _in_fit_methods.fit_sgdr
@@ -171,16 +171,6 @@ class Learner(Loop):
         findings: Any
         sweep = _in_sweep.sweep
         watch = _in_watch.watch
-        @as_one_fit
-        @hinted
-        def fit(self, n_epoch: int | str, lr: Any=..., wd: Any=..., cbs: Any=..., reset_opt: bool=..., start_epoch: int=..., valid_every: int | str | list[int]=..., resume: Any=..., keep_best: Any=...) -> None: ...
-        @hinted
-        def validate(self, ds_idx: int | str=..., dl: Any=..., cbs: Any=...) -> list[float] | Any: ...
-        train_step: Any
-        eval_step: Any
-        opt: Any
-        opt_func: Any
-        lr: Any
         _mock_run = _in_finder._mock_run
         _try_rates = _in_finder._try_rates
         lr_find = _in_finder.lr_find
@@ -249,120 +239,109 @@ class Learner(Loop):
         "The callbacks, in the order in which they were added"
         return list(self.callbacks.all)
 
-# %% ../nbs/04_learner.ipynb #2ec13621
-@patch
-@as_one_fit
-@hinted
-def fit(self: Learner, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0,
-        valid_every: int | str | list[int] = 1, resume: Any = False, keep_best: Any = False) -> None:
-    """Train the model for `n_epoch` epochs, or for a number of training batches or updates
+    @as_one_fit
+    @hinted
+    def fit(self, n_epoch: int | str, lr: Any = None, wd: Any = None, cbs: Any = None, reset_opt: bool = False, start_epoch: int = 0,
+            valid_every: int | str | list[int] = 1, resume: Any = False, keep_best: Any = False) -> None:
+        """Train the model for `n_epoch` epochs, or for a number of training batches or updates
 
-    Args:
-        n_epoch: total number of epochs, including those before `start_epoch`; or '2000 steps', '100 updates'
-        lr: learning rate, as in the constructor; None: `learn.lr`
-        wd: weight decay, for all groups except those at 0; a list for each group; None: `learn.wd`
-        cbs: callbacks for this fit only
-        reset_opt: whether to start with a new optimizer
-        start_epoch: first epoch to train, as if the earlier epochs had been trained
-        valid_every: validate after every n-th epoch, after the listed epochs, or such as '500 steps'
-        resume: True: continue from the newest checkpoint; or the path of a checkpoint
-        keep_best: end with the weights of the best epoch. True: the lowest validation loss; 'accuracy'; ('score', 'max')
-    Raises:
-        ValueError: start_epoch={start_epoch} should be at most n_epoch={length.n}, which counts the epochs before
-            start_epoch, too
-    """
-    __tracebackhide__ = True
-    length = as_duration(n_epoch, 'n_epoch')
-    start_epoch = _checked_start(start_epoch, length)
-    if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(
-        f'start_epoch={start_epoch} should be at most n_epoch={length.n}, which counts the epochs before start_epoch, too')
-    every = as_valid_every(valid_every)
-    if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
-    if keep_best: cbs = self.keeping_best(keep_best, cbs)      # see callbacks/trackers
-    if resume: cbs = self.resuming(resume, cbs)                # see files/checkpoints
-    for check in self.on_fit_call: check(self, lr, start_epoch)
-    with self.run_as('fit', cbs):
-        set_length(self, length)
-        self.start_epoch, self.epoch, self.valid_every = start_epoch, start_epoch, every
-        self.prepare_opt(lr, wd, reset_opt)
-        self.run_epochs()
+        Args:
+            n_epoch: total number of epochs, including those before `start_epoch`; or '2000 steps', '100 updates'
+            lr: learning rate, as in the constructor; None: `learn.lr`
+            wd: weight decay, for all groups except those at 0; a list for each group; None: `learn.wd`
+            cbs: callbacks for this fit only
+            reset_opt: whether to start with a new optimizer
+            start_epoch: first epoch to train, as if the earlier epochs had been trained
+            valid_every: validate after every n-th epoch, after the listed epochs, or such as '500 steps'
+            resume: True: continue from the newest checkpoint; or the path of a checkpoint
+            keep_best: end with the weights of the best epoch. True: the lowest validation loss; 'accuracy'; ('score', 'max')
+        Raises:
+            ValueError: start_epoch={start_epoch} should be at most n_epoch={length.n}, which counts the epochs before
+                start_epoch, too
+        """
+        __tracebackhide__ = True
+        length = as_duration(n_epoch, 'n_epoch')
+        start_epoch = _checked_start(start_epoch, length)
+        if length.unit == 'epoch' and start_epoch > length.n: raise ValueError(
+            f'start_epoch={start_epoch} should be at most n_epoch={length.n}, which counts the epochs before start_epoch, too')
+        every = as_valid_every(valid_every)
+        if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
+        if keep_best: cbs = self.keeping_best(keep_best, cbs)      # see callbacks/trackers
+        if resume: cbs = self.resuming(resume, cbs)                # see files/checkpoints
+        for check in self.on_fit_call: check(self, lr, start_epoch)
+        with self.run_as('fit', cbs):
+            set_length(self, length)
+            self.start_epoch, self.epoch, self.valid_every = start_epoch, start_epoch, every
+            self.prepare_opt(lr, wd, reset_opt)
+            self.run_epochs()
 
-# %% ../nbs/04_learner.ipynb #584d3308
-@patch
-@hinted
-def validate(self: Learner, ds_idx: int | str = 1, dl: Any = None, cbs: Any = None) -> list[float] | Any:
-    """Compute the loss and the metrics on a loader
+    @hinted
+    def validate(self, ds_idx: int | str = 1, dl: Any = None, cbs: Any = None) -> list[float] | Any:
+        """Compute the loss and the metrics on a loader
 
-    Args:
-        ds_idx: index of the loader in `learn.dls`, or the name of a validation set
-        dl: a loader to use instead; None: loader `ds_idx`
-        cbs: callbacks for this run only
-    Returns:
-        the loss and the metrics; None without a `Recorder`
-    Example:
-        from cbnb.toy import close, line_learner
-        learn = line_learner()
-        assert close(learn.validate(), [2**2 + 3**2])
-    """
-    __tracebackhide__ = True
-    found: Any = None
-    with self.evaluating('validate', cbs) as evaluate, UndoStack() as undo:
-        undo.set(self, 'final_record', None)
-        evaluate(self.dls[ds_idx] if dl is None else as_loader(dl, single=True))
-        found = self.final_record
-    return found
+        Args:
+            ds_idx: index of the loader in `learn.dls`, or the name of a validation set
+            dl: a loader to use instead; None: loader `ds_idx`
+            cbs: callbacks for this run only
+        Returns:
+            the loss and the metrics; None without a `Recorder`
+        Example:
+            from cbnb.toy import close, line_learner
+            learn = line_learner()
+            assert close(learn.validate(), [2**2 + 3**2])
+        """
+        __tracebackhide__ = True
+        found: Any = None
+        with self.evaluating('validate', cbs) as evaluate, UndoStack() as undo:
+            undo.set(self, 'final_record', None)
+            evaluate(self.dls[ds_idx] if dl is None else as_loader(dl, single=True))
+            found = self.final_record
+        return found
 
-# %% ../nbs/04_learner.ipynb #e9af6e3f
-@patch
-@property_of(lambda learn: learn.phase_steps[True])
-def train_step(self: Learner, given: Any) -> None:
-    """The step for training batches
+    @property_of(lambda learn: learn.phase_steps[True])
+    def train_step(self, given: Any) -> None:
+        """The step for training batches
 
-    Raises:
-        RuntimeError: a train_step with its own optimizer cannot be assigned during a run: assign it between runs
-    """
-    step = Step() if given is None else as_step(given, 'train_step')
-    if step.opt is not None and step.opt is not self.opt:
-        if self.running: raise RuntimeError('a train_step with its own optimizer cannot be assigned during a run: assign it between runs')
-        self._opt, self._opt_func, self._lr = step.opt, step.opt, checked_lr(1e-3, step.opt)
-    if step.loss_func is not None: self.loss_func = step.loss_func
-    self.phase_steps[True] = step
-    step.assigned_to(self)
-    if self.chooses_eval_step: self.eval_step = None
+        Raises:
+            RuntimeError: a train_step with its own optimizer cannot be assigned during a run: assign it between runs
+        """
+        step = Step() if given is None else as_step(given, 'train_step')
+        if step.opt is not None and step.opt is not self.opt:
+            if self.running: raise RuntimeError('a train_step with its own optimizer cannot be assigned during a run: assign it between runs')
+            self._opt, self._opt_func, self._lr = step.opt, step.opt, checked_lr(1e-3, step.opt)
+        if step.loss_func is not None: self.loss_func = step.loss_func
+        self.phase_steps[True] = step
+        step.assigned_to(self)
+        if self.chooses_eval_step: self.eval_step = None
 
-@patch
-@property_of(lambda learn: learn.phase_steps[False])
-def eval_step(self: Learner, given: Any) -> None:
-    "The step for validation batches. If you assign None, it follows from the loss function and the training step"
-    self.chooses_eval_step = given is None
-    self.phase_steps[False] = step = default_eval_step(self) if given is None else as_step(given, 'eval_step')
-    step.assigned_to(self)
+    @property_of(lambda learn: learn.phase_steps[False])
+    def eval_step(self, given: Any) -> None:
+        "The step for validation batches. If you assign None, it follows from the loss function and the training step"
+        self.chooses_eval_step = given is None
+        self.phase_steps[False] = step = default_eval_step(self) if given is None else as_step(given, 'eval_step')
+        step.assigned_to(self)
 
-# %% ../nbs/04_learner.ipynb #8120abe2
-@patch
-@checked_property
-def opt(self: Learner, given: Any) -> None:
-    "The optimizer. None before the first fit. If you assign one, `learn.lr` takes its rate"
-    if given is self._opt: return
-    if given is not None:
-        self._lr = checked_lr(1e-3, given)
-        if given is not self.opt_func: print(f'learn.opt was assigned: it keeps its own rate, so learn.lr is {self.lr} now')
-    self._opt, self._opt_is_old = given, False
+    @checked_property
+    def opt(self, given: Any) -> None:
+        "The optimizer. None before the first fit. If you assign one, `learn.lr` takes its rate"
+        if given is self._opt: return
+        if given is not None:
+            self._lr = checked_lr(1e-3, given)
+            if given is not self.opt_func: print(f'learn.opt was assigned: it keeps its own rate, so learn.lr is {self.lr} now')
+        self._opt, self._opt_is_old = given, False
 
-@patch
-@checked_property
-def opt_func(self: Learner, given: Any) -> None:
-    "An optimizer class, a function, or an optimizer. If you assign another one, the next fit makes a new optimizer"
-    if given is self._opt_func: return
-    self._lr = checked_lr(self._lr, given)
-    self._opt_func, self._opt_is_old = given, self._opt is not None      # a fit that is running keeps its optimizer
+    @checked_property
+    def opt_func(self, given: Any) -> None:
+        "An optimizer class, a function, or an optimizer. If you assign another one, the next fit makes a new optimizer"
+        if given is self._opt_func: return
+        self._lr = checked_lr(self._lr, given)
+        self._opt_func, self._opt_is_old = given, self._opt is not None      # a fit that is running keeps its optimizer
 
-@patch
-@checked_property
-def lr(self: Learner, given: Any) -> None:
-    "The learning rate of the next fit. This is a list or a slice if parameter groups have different rates"
-    if self.running and self.pct_train < 1 and given is not self._lr: warn_of_next_rate()
-    self._lr = given
+    @checked_property
+    def lr(self, given: Any) -> None:
+        "The learning rate of the next fit. This is a list or a slice if parameter groups have different rates"
+        if self.running and self.pct_train < 1 and given is not self._lr: warn_of_next_rate()
+        self._lr = given
 
 # %% ../nbs/04_learner.ipynb #8996d8c1
 def _checked_start(start_epoch: Any, length: Duration) -> int:

@@ -19,7 +19,6 @@ from .basics.failures import releases_batches
 from .basics.loaders import batches_of, independent_loader, n_batches, set_epoch
 from .basics.losses import UNKNOWN
 from .basics.nested import is_empty
-from .basics.patch import as_property, patch
 from .basics.trained_modules import in_eval_mode, reset_state
 from .callback import Callback, CallbackList
 from .events import (
@@ -86,22 +85,8 @@ LOOP_STATE = ('purpose', 'training', *NAMES)                    # what a run ins
 # %% ../nbs/00_loop.ipynb #b07d398e
 class Loop(State):
     "Runs the training loop over a model, loaders, steps and callbacks, which a subclass sets up"
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         to_dls_device = _in_data.to_dls_device
-        def one_batch(self, i: int, batch: Any) -> None: ...
-        def run_batches(self) -> None: ...
-        def level(self, level: Level, body: Callable[..., Any], *args: Any) -> None: ...
-        def _epochs(self) -> None: ...
-        def _epoch(self) -> None: ...
-        def validate_sets(self) -> None: ...
-        def run_validation(self, dl: Iterable[Any]) -> None: ...
-        def run_epochs(self) -> None: ...
-        @contextmanager
-        def run_as(self, purpose: str, cbs: Any=...) -> Iterator[None]: ...
-        def _end_run(self, outer: UndoStack | None, state: dict[str, Any]) -> None: ...
-        @property
-        def outputs(self) -> tuple[Any, ...]: ...
-        def note_place(self, e: Exception, i: int) -> None: ...
         loss_weight: Any
         def evaluating(self, purpose: Any, cbs: Any=..., inner: Any=...) -> Any: ...
         update_weights = _in_runs.update_weights
@@ -138,164 +123,209 @@ class Loop(State):
         "True while a run of this learner is in progress"
         return self.undo is not None
 
-# %% ../nbs/00_loop.ipynb #0b2caf55
-@patch
-def one_batch(self: Loop, i: int, batch: Any) -> None:
-    """Run one batch with its events. Update the weights if `training` is set
+    def one_batch(self, i: int, batch: Any) -> None:
+        """Run one batch with its events. Update the weights if `training` is set
 
-    Args:
-        i: index of the batch
-        batch: the batch, as the loader yields it
-    """
-    __tracebackhide__ = True
-    on, fire, training = self.callbacks.table, self.callbacks.fire, self.training      # `on`: event -> callbacks. A call costs more than a look-up
-    self.in_batch = True
-    self.iter, self.pred, self.loss, self.loss_grad, self.loss_parts, self.step_result = i, None, None, None, None, None
-    self.divisor = self._weight = UNKNOWN
-    self.xb, self.yb = self.split_batch(batch)
-    try:
-        if on['before_batch']: fire('before_batch')
-        step = self.phase_steps[training]
-        step.predict(self)
-        if on['after_pred']: fire('after_pred')
-        step.loss(self)
-        if on['after_loss']: fire('after_loss')
-        if training and self.loss_grad is not None:
-            try:
-                if on['before_backward']: fire('before_backward')
-                step.backward(self)
-            except CancelBackwardException: fire('after_cancel_backward')
-            if on['after_backward']: fire('after_backward')
-            try:
-                if on['before_step']: fire('before_step')
-                step.step(self)
-                self.train_updates += self.updates_per_step
-            except CancelStepException: fire('after_cancel_step')
-            if on['after_step']: fire('after_step')
-            step.zero_grad(self)
-    except CancelBatchException:
-        if on['after_cancel_batch']: fire('after_cancel_batch')
-    if training:
-        self.train_iter += 1
-        if self.fit_length: self.pct_train = self.fit_length.share(self)
-        elif self.n_iter: self.pct_train = (self.epoch + (i + 1)/self.n_iter)/self.n_epoch
-    if on['after_batch']: fire('after_batch')
-
-# %% ../nbs/00_loop.ipynb #66dcb1b8
-@patch
-def run_batches(self: Loop) -> None:
-    """Run the batches of the loader `dl`
-
-    Raises:
-        ValueError: the training loader gave no batches in epoch {epoch}, after those of earlier epochs. An iterator can be
-            used only once: return a new one each time, from __iter__ or from the function passed to Batches
-        ValueError: the training loader gave no batches: check that its dataset yields items each time it is iterated over,
-            and leave out drop_last=True if they do not fill a batch
-    """
-    __tracebackhide__ = True
-    n = self.n_iter = batches_in_phase(self)
-    i, batch = -1, None
-    try:
-        batches = iter(self.load_batches(self.dl))
-        for read in self.batch_filters: batches = read(self, batches)
-        for i, batch in enumerate(batches):        # `i` counts empty batches, too
-            if is_empty(batch): continue       # its loss would be nan
-            if i == n: self.n_iter = None      # more batches than it said
-            self.one_batch(i, batch)
-            batch = None                       # free it before the next one is loaded. None also tells an error in loading from one in a batch
-            if self.fit_length and self.training and is_over(self): break
-        if i < 0 and self.training:
-            if self.purpose == 'fit' and self.epoch > self.start_epoch: raise ValueError(
-                f'the training loader gave no batches in epoch {self.epoch}, after those of earlier epochs. An iterator can be used only once: '
-                'return a new one each time, from __iter__ or from the function passed to Batches')
-            raise ValueError('the training loader gave no batches: check that its dataset yields items each time it is iterated over, '
-                             'and leave out drop_last=True if they do not fill a batch')
-        self.in_batch = False
-    except Exception as e:
-        self.note_place(e, i if batch is not None else i + 1)       # the batch, or the loading of the next one
-        for note in self.error_notes: note(self, e, batch)
-        raise
-
-# %% ../nbs/00_loop.ipynb #b01d77e6
-@patch
-def level(self: Loop, level: Level, body: Callable[..., Any], *args: Any) -> None:
-    """Run a level with its events
-
-    Args:
-        level: the level of the loop, such as `EPOCH`
-        body: its work
-        *args: passed to `body`, such as an inner level
-    """
-    __tracebackhide__ = True
-    fire = self.callbacks.fire
-    try:
-        fire(level.before)
-        body(*args)
-    except CancelException as e:
-        if e.level is not level: raise
-        self.in_batch = False        # the exception may come from inside a batch
-        fire(level.cancelled)
-    fire(level.after)
-
-# %% ../nbs/00_loop.ipynb #17506287
-@patch
-def _epochs(self: Loop) -> None:
-    __tracebackhide__ = True
-    epoch = max(self.epoch, self.start_epoch)      # a fit that is resumed begins in `epoch`
-    while epoch < self.n_epoch:                    # `n_epoch` may change while they run
-        self.epoch = epoch
-        self.level(EPOCH, self._epoch)
-        epoch += 1
-
-@patch
-def _epoch(self: Loop) -> None:
-    __tracebackhide__ = True
-    self.dl = self.dls.train
-    if self.purpose == 'fit': set_epoch(self.dl, self.epoch)
-    self.level(TRAIN, self.run_batches)
-    if is_validated(self, self.epoch): self.validate_sets()
-
-@patch
-def validate_sets(self: Loop) -> None:
-    "Run a validation phase for each validation set"
-    __tracebackhide__ = True
-    for self.valid_set, dl in enumerate(valid_loaders(self.dls)):
-        self.run_validation(independent_loader(dl) if self.mid_epoch else dl)      # in mid-epoch, it may be the loader that trains
-
-@patch
-def run_validation(self: Loop, dl: Iterable[Any]) -> None:
-    """Run the level of a validation phase over a loader, without gradients
-
-    Args:
-        dl: a loader
-    Example:
-        from cbnb.toy import close, line_learner
-        learn = line_learner()
-        with learn.run_as('validate'): learn.run_validation(learn.dls.valid)      # opens a run, see "A run" below
-        assert close(learn.final_record, [2**2 + 3**2])       # the recorder's result: the loss of the line a = b = 0
-    """
-    __tracebackhide__ = True
-    self.dl = dl
-    with torch.no_grad(), in_eval_mode(self): self.level(VALIDATE, self.run_batches)
-
-# %% ../nbs/00_loop.ipynb #6320f2e8
-@patch
-def run_epochs(self: Loop) -> None:
-    "Run the level of a fit. Ctrl-C cancels it as a callback does, and `FitInterrupted` is raised after `after_fit`"
-    __tracebackhide__ = True
-    interrupted = False
-    try:
+        Args:
+            i: index of the batch
+            batch: the batch, as the loader yields it
+        """
+        __tracebackhide__ = True
+        on, fire, training = self.callbacks.table, self.callbacks.fire, self.training      # `on`: event -> callbacks. A call costs more than a look-up
+        self.in_batch = True
+        self.iter, self.pred, self.loss, self.loss_grad, self.loss_parts, self.step_result = i, None, None, None, None, None
+        self.divisor = self._weight = UNKNOWN
+        self.xb, self.yb = self.split_batch(batch)
         try:
-            with interrupts_act():
-                self.callbacks.fire(FIT.before)
-                for check in self.on_first_epoch: check(self)
-                self._epochs()
-        except (CancelFitException, KeyboardInterrupt) as e:
-            interrupted = isinstance(e, KeyboardInterrupt)
-            with interrupts_act(): self.callbacks.fire(FIT.cancelled)
-        with interrupts_act(): self.callbacks.fire(FIT.after)
-    except KeyboardInterrupt: interrupted = True
-    if interrupted: raise FitInterrupted(f'{self.stopped_where()}; learn is usable') from None
+            if on['before_batch']: fire('before_batch')
+            step = self.phase_steps[training]
+            step.predict(self)
+            if on['after_pred']: fire('after_pred')
+            step.loss(self)
+            if on['after_loss']: fire('after_loss')
+            if training and self.loss_grad is not None:
+                try:
+                    if on['before_backward']: fire('before_backward')
+                    step.backward(self)
+                except CancelBackwardException: fire('after_cancel_backward')
+                if on['after_backward']: fire('after_backward')
+                try:
+                    if on['before_step']: fire('before_step')
+                    step.step(self)
+                    self.train_updates += self.updates_per_step
+                except CancelStepException: fire('after_cancel_step')
+                if on['after_step']: fire('after_step')
+                step.zero_grad(self)
+        except CancelBatchException:
+            if on['after_cancel_batch']: fire('after_cancel_batch')
+        if training:
+            self.train_iter += 1
+            if self.fit_length: self.pct_train = self.fit_length.share(self)
+            elif self.n_iter: self.pct_train = (self.epoch + (i + 1)/self.n_iter)/self.n_epoch
+        if on['after_batch']: fire('after_batch')
+
+    def run_batches(self) -> None:
+        """Run the batches of the loader `dl`
+
+        Raises:
+            ValueError: the training loader gave no batches in epoch {epoch}, after those of earlier epochs. An iterator can be
+                used only once: return a new one each time, from __iter__ or from the function passed to Batches
+            ValueError: the training loader gave no batches: check that its dataset yields items each time it is iterated over,
+                and leave out drop_last=True if they do not fill a batch
+        """
+        __tracebackhide__ = True
+        n = self.n_iter = batches_in_phase(self)
+        i, batch = -1, None
+        try:
+            batches = iter(self.load_batches(self.dl))
+            for read in self.batch_filters: batches = read(self, batches)
+            for i, batch in enumerate(batches):        # `i` counts empty batches, too
+                if is_empty(batch): continue       # its loss would be nan
+                if i == n: self.n_iter = None      # more batches than it said
+                self.one_batch(i, batch)
+                batch = None                       # free it before the next one is loaded. None also tells an error in loading from one in a batch
+                if self.fit_length and self.training and is_over(self): break
+            if i < 0 and self.training:
+                if self.purpose == 'fit' and self.epoch > self.start_epoch: raise ValueError(
+                    f'the training loader gave no batches in epoch {self.epoch}, after those of earlier epochs. An iterator can be used only once: '
+                    'return a new one each time, from __iter__ or from the function passed to Batches')
+                raise ValueError('the training loader gave no batches: check that its dataset yields items each time it is iterated over, '
+                                 'and leave out drop_last=True if they do not fill a batch')
+            self.in_batch = False
+        except Exception as e:
+            self.note_place(e, i if batch is not None else i + 1)       # the batch, or the loading of the next one
+            for note in self.error_notes: note(self, e, batch)
+            raise
+
+    def level(self, level: Level, body: Callable[..., Any], *args: Any) -> None:
+        """Run a level with its events
+
+        Args:
+            level: the level of the loop, such as `EPOCH`
+            body: its work
+            *args: passed to `body`, such as an inner level
+        """
+        __tracebackhide__ = True
+        fire = self.callbacks.fire
+        try:
+            fire(level.before)
+            body(*args)
+        except CancelException as e:
+            if e.level is not level: raise
+            self.in_batch = False        # the exception may come from inside a batch
+            fire(level.cancelled)
+        fire(level.after)
+
+    def _epochs(self) -> None:
+        __tracebackhide__ = True
+        epoch = max(self.epoch, self.start_epoch)      # a fit that is resumed begins in `epoch`
+        while epoch < self.n_epoch:                    # `n_epoch` may change while they run
+            self.epoch = epoch
+            self.level(EPOCH, self._epoch)
+            epoch += 1
+
+    def _epoch(self) -> None:
+        __tracebackhide__ = True
+        self.dl = self.dls.train
+        if self.purpose == 'fit': set_epoch(self.dl, self.epoch)
+        self.level(TRAIN, self.run_batches)
+        if is_validated(self, self.epoch): self.validate_sets()
+
+    def validate_sets(self) -> None:
+        "Run a validation phase for each validation set"
+        __tracebackhide__ = True
+        for self.valid_set, dl in enumerate(valid_loaders(self.dls)):
+            self.run_validation(independent_loader(dl) if self.mid_epoch else dl)      # in mid-epoch, it may be the loader that trains
+
+    def run_validation(self, dl: Iterable[Any]) -> None:
+        """Run the level of a validation phase over a loader, without gradients
+
+        Args:
+            dl: a loader
+        Example:
+            from cbnb.toy import close, line_learner
+            learn = line_learner()
+            with learn.run_as('validate'): learn.run_validation(learn.dls.valid)      # opens a run, see "A run" below
+            assert close(learn.final_record, [2**2 + 3**2])       # the recorder's result: the loss of the line a = b = 0
+        """
+        __tracebackhide__ = True
+        self.dl = dl
+        with torch.no_grad(), in_eval_mode(self): self.level(VALIDATE, self.run_batches)
+
+    def run_epochs(self) -> None:
+        "Run the level of a fit. Ctrl-C cancels it as a callback does, and `FitInterrupted` is raised after `after_fit`"
+        __tracebackhide__ = True
+        interrupted = False
+        try:
+            try:
+                with interrupts_act():
+                    self.callbacks.fire(FIT.before)
+                    for check in self.on_first_epoch: check(self)
+                    self._epochs()
+            except (CancelFitException, KeyboardInterrupt) as e:
+                interrupted = isinstance(e, KeyboardInterrupt)
+                with interrupts_act(): self.callbacks.fire(FIT.cancelled)
+            with interrupts_act(): self.callbacks.fire(FIT.after)
+        except KeyboardInterrupt: interrupted = True
+        if interrupted: raise FitInterrupted(f'{self.stopped_where()}; learn is usable') from None
+
+    @contextmanager
+    def run_as(self, purpose: str, cbs: Any = None) -> Iterator[None]:
+        """Context manager for a run. At its end, call the functions on `undo`, even after an error
+
+        Args:
+            purpose: one of `PURPOSES`, which selects the callbacks
+            cbs: callbacks for this run only
+        Returns:
+            nothing
+        Raises:
+            RuntimeError: this learner is already running (...), and cannot start a new {purpose} inside this run: start it
+                afterwards
+        """
+        outer, state = self.undo, {name: getattr(self, name) for name in LOOP_STATE}
+        if outer is not None and purpose in ('fit', 'lr_find'): raise RuntimeError(
+            f'this learner is already running ({self.where()}), and cannot start a new {purpose} inside this run: start it afterwards')
+        with interrupts_wait(), releases_batches(), UndoStack() as undo:
+            undo.callback(self._end_run, outer, state)
+            self.undo = undo
+            undo.enter_context(self.callbacks.added(cbs))
+            if outer is None:
+                undo.callback(self.callbacks.switch_on)       # `run = False` holds for one run
+                self.fit_length, self.updates_per_step = None, 1
+            self.purpose, self.iter, self.in_batch, self.mid_epoch = purpose, None, False, False
+            self.training = self.training and outer is not None
+            grad = torch.is_grad_enabled()
+            try: yield
+            except CancelException as e:
+                if outer is not None and e.level in (FIT, EPOCH): raise    # the outer run handles it
+                raise RuntimeError(not_honoured(e)) from e
+            finally: torch.set_grad_enabled(grad)      # an interrupt may have cut a `no_grad` short
+
+    def _end_run(self, outer: UndoStack | None, state: dict[str, Any]) -> None:
+        ended, self.undo = self.purpose, outer
+        if outer is None and ended == 'fit':
+            self.training = False
+            self.dl = self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None     # frees the batch
+            self.divisor = self._weight = UNKNOWN
+            self.xb = self.yb = (None,)
+        else:
+            for name in LOOP_STATE: setattr(self, name, state[name])
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        "The outputs that metrics can choose from: the predictions, then the targets"
+        return self.phase_steps[self.training].outputs(self)
+
+    def note_place(self, e: Exception, i: int) -> None:
+        """Add the position in the loop to an error, unless a callback has added it
+
+        Args:
+            e: the error, to which a note is added
+            i: index of the batch
+        """
+        self.iter, self.in_batch = i, True
+        said: Any = getattr(e, '__notes__', ())
+        if not any(note.endswith(self.where()) for note in said): e.add_note(f'in {self.where()}')
 
 # %% ../nbs/00_loop.ipynb #bb3e42c1
 class TrainEvalCallback(Callback):
@@ -330,71 +360,6 @@ class TrainEvalCallback(Callback):
     def before_validate(self) -> None:
         self.learn.model.eval()
         self.learn.training = False
-
-# %% ../nbs/00_loop.ipynb #4c9c447a
-@patch
-@contextmanager
-def run_as(self: Loop, purpose: str, cbs: Any = None) -> Iterator[None]:
-    """Context manager for a run. At its end, call the functions on `undo`, even after an error
-
-    Args:
-        purpose: one of `PURPOSES`, which selects the callbacks
-        cbs: callbacks for this run only
-    Returns:
-        nothing
-    Raises:
-        RuntimeError: this learner is already running (...), and cannot start a new {purpose} inside this run: start it
-            afterwards
-    """
-    outer, state = self.undo, {name: getattr(self, name) for name in LOOP_STATE}
-    if outer is not None and purpose in ('fit', 'lr_find'): raise RuntimeError(
-        f'this learner is already running ({self.where()}), and cannot start a new {purpose} inside this run: start it afterwards')
-    with interrupts_wait(), releases_batches(), UndoStack() as undo:
-        undo.callback(self._end_run, outer, state)
-        self.undo = undo
-        undo.enter_context(self.callbacks.added(cbs))
-        if outer is None:
-            undo.callback(self.callbacks.switch_on)       # `run = False` holds for one run
-            self.fit_length, self.updates_per_step = None, 1
-        self.purpose, self.iter, self.in_batch, self.mid_epoch = purpose, None, False, False
-        self.training = self.training and outer is not None
-        grad = torch.is_grad_enabled()
-        try: yield
-        except CancelException as e:
-            if outer is not None and e.level in (FIT, EPOCH): raise    # the outer run handles it
-            raise RuntimeError(not_honoured(e)) from e
-        finally: torch.set_grad_enabled(grad)      # an interrupt may have cut a `no_grad` short
-
-@patch
-def _end_run(self: Loop, outer: UndoStack | None, state: dict[str, Any]) -> None:
-    ended, self.undo = self.purpose, outer
-    if outer is None and ended == 'fit':
-        self.training = False
-        self.dl = self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None     # frees the batch
-        self.divisor = self._weight = UNKNOWN
-        self.xb = self.yb = (None,)
-    else:
-        for name in LOOP_STATE: setattr(self, name, state[name])
-
-# %% ../nbs/00_loop.ipynb #e140c081
-@patch
-@as_property
-def outputs(self: Loop) -> tuple[Any, ...]:
-    "The outputs that metrics can choose from: the predictions, then the targets"
-    return self.phase_steps[self.training].outputs(self)
-
-# %% ../nbs/00_loop.ipynb #14da1d62
-@patch
-def note_place(self: Loop, e: Exception, i: int) -> None:
-    """Add the position in the loop to an error, unless a callback has added it
-
-    Args:
-        e: the error, to which a note is added
-        i: index of the batch
-    """
-    self.iter, self.in_batch = i, True
-    said: Any = getattr(e, '__notes__', ())
-    if not any(note.endswith(self.where()) for note in said): e.add_note(f'in {self.where()}')
 
 # %% ../nbs/00_loop.ipynb #9c1af914
 class FitInterrupted(KeyboardInterrupt):

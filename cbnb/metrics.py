@@ -22,13 +22,10 @@ from .basics.metric_functions import (  # noqa: F401 (accuracy and error_rate ma
 from .basics.devices import exact_dtype
 from .basics.losses import MeanLoss
 from .basics.nested import find_bs, map_tensors, to_detach
-from .basics.patch import patch
 from .basics.processes import agreed_value, merged_metric, n_processes, sum_over_processes
 from .basics.text import snake_name
 
 # %% ../nbs/11_metrics.ipynb #85bb6456
-from typing import TYPE_CHECKING, Any
-
 class RunningMean:
     "A weighted mean of numbers or scalar tensors, updated without waiting for the device"
     def __init__(self) -> None: self.reset()
@@ -71,9 +68,6 @@ class Metric:
             value = property(lambda self: self.n)
         assert Batches().name == 'batches'
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def set_indexes(self, indexes: Iterable[int | str | tuple[Any, ...]]) -> 'Metric': ...
-        def __copy__(self) -> Any: ...
     adapters: ClassVar[tuple[Callable[[Any], Any], ...]] = ()     # make a metric of an object of another library, or return None
     chosen_outputs: tuple[Any, ...] = ()         # see `set_indexes`; empty: prediction and targets
     _name: str | None = None
@@ -99,6 +93,22 @@ class Metric:
     def name(self, name: str) -> None: self._name = name
     def __repr__(self) -> str: return f'{type(self).__name__}({self.name})'
 
+    def set_indexes(self, indexes: Iterable[int | str | tuple[Any, ...]]) -> 'Metric':
+        """Choose the outputs that the metric compares, by number, name or path, as in `metric_on`
+
+        Args:
+            indexes: entries of `learn.outputs`; empty: prediction and targets
+        Returns:
+            the metric itself
+        """
+        self.chosen_outputs = checked_outputs(indexes)
+        return self
+
+    def __copy__(self) -> Any:
+        new = object.__new__(type(self))
+        vars(new).update({k: _own(v) for k, v in vars(self).items()})
+        return new
+
 # %% ../nbs/11_metrics.ipynb #31d7a0dd
 class MeanMetric(Metric):
     "Base class of metrics that are a weighted mean. A subclass defines `accumulate`, which adds to `self.mean`"
@@ -123,8 +133,6 @@ class AvgMetric(MeanMetric):
         half.func = lambda pred, y: pred.mean()/2
         assert half.func(torch.tensor([1., 3.]), None) == 1
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def _add_items(self, learn: Any, f: Callable[..., Any], value: Any) -> None: ...
     def __init__(self, func: Callable[..., Any], name: str | None = None, batch_weight: Callable[..., Any] | None = None) -> None:
         self.function, self.batch_weight = BatchFunction(func), batch_weight
         self._name = name or name_of(func)
@@ -152,43 +160,23 @@ class AvgMetric(MeanMetric):
         if self.batch_weight is not None: self.mean.add(value, self.batch_weight(pred, *yb))
         else: self._add_items(learn, f, value)      # see "Targets that do not count"
 
+    def _add_items(self, learn: Any, f: Callable[..., Any], value: Any) -> None:
+        "Add the value of a batch, weighted by its items or by its targets that are not ignored"
+        pred, yb, function = learn.pred, learn.yb, self.function
+        kept, n = function.kept(pred, *yb), find_bs((yb, learn.xb))      # which targets are not ignored, and the number of items
+        if function.ignores: return self.mean.add(value, n if kept is None else kept.sum())
+        self.mean.add(value, n)
+        if kept is not None and function.averaging.labels_may_count:
+            self.mean_of_labels.add(value, kept.sum())      # `value` chooses, when `averaging` has compared
+            self.has_labels = True
+        with torch.no_grad():      # one process alone might call a function that exchanges numbers
+            if not function.pairs.said and n_processes() == 1: function.averaging.compare(self.name, f, value, kept, pred, *yb)
+
 # %% ../nbs/11_metrics.ipynb #79605362
-@patch
-def set_indexes(self: Metric, indexes: Iterable[int | str | tuple[Any, ...]]) -> 'Metric':
-    """Choose the outputs that the metric compares, by number, name or path, as in `metric_on`
-
-    Args:
-        indexes: entries of `learn.outputs`; empty: prediction and targets
-    Returns:
-        the metric itself
-    """
-    self.chosen_outputs = checked_outputs(indexes)
-    return self
-
-@patch
-def __copy__(self: Metric) -> Any:
-    new = object.__new__(type(self))
-    vars(new).update({k: _own(v) for k, v in vars(self).items()})
-    return new
-
 def _own(value: Any) -> Any:
     "Copy an accumulator of a metric. Return any other object as it is"
     if isinstance(value, Tensor): return value.detach().clone()
     return copy.copy(value) if isinstance(value, (list, dict, set, RunningMean, MeanLoss)) else value
-
-# %% ../nbs/11_metrics.ipynb #3ed5f692
-@patch
-def _add_items(self: AvgMetric, learn: Any, f: Callable[..., Any], value: Any) -> None:
-    "Add the value of a batch, weighted by its items or by its targets that are not ignored"
-    pred, yb, function = learn.pred, learn.yb, self.function
-    kept, n = function.kept(pred, *yb), find_bs((yb, learn.xb))      # which targets are not ignored, and the number of items
-    if function.ignores: return self.mean.add(value, n if kept is None else kept.sum())
-    self.mean.add(value, n)
-    if kept is not None and function.averaging.labels_may_count:
-        self.mean_of_labels.add(value, kept.sum())      # `value` chooses, when `averaging` has compared
-        self.has_labels = True
-    with torch.no_grad():      # one process alone might call a function that exchanges numbers
-        if not function.pairs.said and n_processes() == 1: function.averaging.compare(self.name, f, value, kept, pred, *yb)
 
 # %% ../nbs/11_metrics.ipynb #135ef6a9
 class UpdateMetric(Metric):

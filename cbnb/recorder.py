@@ -17,7 +17,7 @@ from .basics.arguments import Every
 from .basics.losses import MeanLoss
 from .basics.settings import how_it_ends, settings_of, why_stopped
 from .basics.text import say
-from .basics.patch import as_property, patch
+from .basics.patch import patch
 from .basics.processes import n_processes
 from .basics.text import clock
 from .callback import Callback
@@ -54,7 +54,7 @@ class Recorder(Callback):
         learn.fit(2)
         assert [row['epoch'] for row in learn.recorder.last().epochs] == [0, 1]
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         @property
         def losses(self) -> Any: ...
         @property
@@ -84,24 +84,6 @@ class Recorder(Callback):
         state_dict = _in_recorder_state.state_dict
         load_state_dict = _in_recorder_state.load_state_dict
         plot = _in_finder.plot
-        def _open_row(self, mid_epoch: bool=...) -> Any: ...
-        def _fill_train(self, whole: bool=...) -> None: ...
-        def _write_row(self, complete: bool, shown: bool=...) -> None: ...
-        def _fill_valid(self, phase: PhaseMetrics, values: list[float | None], parts: dict[str, float | None]) -> None: ...
-        def _look_at_valid_loss(self, value: float | None, mean: MeanLoss) -> None: ...
-        def _end_row_early(self) -> None: ...
-        def _is_written(self) -> bool: ...
-        def _complete_row(self) -> None: ...
-        def _add_to_phase(self) -> None: ...
-        def _note_parts(self) -> None: ...
-        def look_for_nan(self, wait: bool=...) -> None: ...
-        def track(self, name: str) -> None: ...
-        def _end_early(self, shown: bool=...) -> None: ...
-        def _close(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None: ...
-        def last(self) -> Run: ...
-        @property
-        def log(self) -> list[Any]: ...
-        def log_rows(self) -> list[list[Any]]: ...
     order, run_in = 50, ('fit', 'validate')
     no_state = ('hypers', 'phases', 'start', 'history', 'train')
     watchers: tuple[Callable[[Learner, Run, Sequence[float], bool], None], ...] = ()    # `look_for_nan`, below, calls them with learner, run, losses and `wait`
@@ -142,302 +124,259 @@ class Recorder(Callback):
     def before_epoch(self) -> None:
         if self.learn.purpose == 'fit': self._open_row()
 
-# %% ../nbs/08_recorder.ipynb #5cd3c1f2
-@patch
-def before_step(self: Recorder) -> None:
-    "Read the hyper-parameters that the update is going to use"
-    self.hypers.read(self.learn.opt)
+    def before_step(self) -> None:
+        "Read the hyper-parameters that the update is going to use"
+        self.hypers.read(self.learn.opt)
 
-@patch
-def after_batch(self: Recorder) -> None:
-    "Append the loss and the hyper-parameters of a training batch. Add a validation batch to its phase"
-    learn = self.learn
-    if not learn.training: return self._add_to_phase()
-    if self.row is None: return                 # a single batch, outside a fit
-    train, loss = self.train, learn.loss
-    train.batch, train.recorded = learn.train_iter, learn.iter      # where the record is: `after_cancel_train` and `learn.log` read it
-    if loss is None:
-        self.hypers.values = []                # not recorded, see 01_events
-        return
-    self.hypers.append(learn.opt)
-    train.loss.add(loss, learn.loss_weight)        # also appends to the losses of the run
-    if learn.loss_parts: self._note_parts()
-    if learn.loss_parts or train.metrics: train.add_others(learn)
+    def after_batch(self) -> None:
+        "Append the loss and the hyper-parameters of a training batch. Add a validation batch to its phase"
+        learn = self.learn
+        if not learn.training: return self._add_to_phase()
+        if self.row is None: return                 # a single batch, outside a fit
+        train, loss = self.train, learn.loss
+        train.batch, train.recorded = learn.train_iter, learn.iter      # where the record is: `after_cancel_train` and `learn.log` read it
+        if loss is None:
+            self.hypers.values = []                # not recorded, see 01_events
+            return
+        self.hypers.append(learn.opt)
+        train.loss.add(loss, learn.loss_weight)        # also appends to the losses of the run
+        if learn.loss_parts: self._note_parts()
+        if learn.loss_parts or train.metrics: train.add_others(learn)
 
-@patch
-def after_train(self: Recorder) -> None:
-    "Write the values of training into the row. On a GPU, they are written with those of validation, to wait for the GPU only once"
-    self.train_is_late = self.train.loss.is_late and not self.train.metrics
-    if not self.train_is_late: self._fill_train()
+    def after_train(self) -> None:
+        "Write the values of training into the row. On a GPU, they are written with those of validation, to wait for the GPU only once"
+        self.train_is_late = self.train.loss.is_late and not self.train.metrics
+        if not self.train_is_late: self._fill_train()
 
-# %% ../nbs/08_recorder.ipynb #6312f89c
-@patch
-def before_validate(self: Recorder) -> None:
-    "Begin a validation phase"
-    nested = self.phases or self.learn.purpose != 'fit'
-    self.phases.append(phase := PhaseMetrics([fresh(m) if nested else m for m in self.learn.metrics], self.learn.undo))
-    if nested: self.learn.undo.callback(lambda: self.phases.remove(phase) if phase in self.phases else None)
+    def before_validate(self) -> None:
+        "Begin a validation phase"
+        nested = self.phases or self.learn.purpose != 'fit'
+        self.phases.append(phase := PhaseMetrics([fresh(m) if nested else m for m in self.learn.metrics], self.learn.undo))
+        if nested: self.learn.undo.callback(lambda: self.phases.remove(phase) if phase in self.phases else None)
 
-@patch
-def after_validate(self: Recorder) -> None:
-    "End the phase: write its values into the row, or set them as the result of `validate`"
-    learn = self.learn
-    if not self.phases or self.phases[-1].undo is not learn.undo: return     # cancelled before `before_validate` of the recorder
-    phase = self.phases.pop()
-    if self.train_is_late: self.train.send()
-    phase.send()                                      # copies end in order: to wait for this one is enough
-    values, parts = phase.values(), phase.part_values()
-    if self.train_is_late: self._fill_train()
-    if learn.purpose != 'fit': learn.final_record = [*values, *parts.values()]
-    else:
-        self._fill_valid(phase, values, parts)
-        if learn.ends_row: self._end_row_early()       # a validation in the middle of an epoch
+    def after_validate(self) -> None:
+        "End the phase: write its values into the row, or set them as the result of `validate`"
+        learn = self.learn
+        if not self.phases or self.phases[-1].undo is not learn.undo: return     # cancelled before `before_validate` of the recorder
+        phase = self.phases.pop()
+        if self.train_is_late: self.train.send()
+        phase.send()                                      # copies end in order: to wait for this one is enough
+        values, parts = phase.values(), phase.part_values()
+        if self.train_is_late: self._fill_train()
+        if learn.purpose != 'fit': learn.final_record = [*values, *parts.values()]
+        else:
+            self._fill_valid(phase, values, parts)
+            if learn.ends_row: self._end_row_early()       # a validation in the middle of an epoch
 
-# %% ../nbs/08_recorder.ipynb #c0f2c059
-@patch
-def after_epoch(self: Recorder) -> None:
-    "Write the row of the epoch"
-    if self.learn.purpose != 'fit': return
-    self._fill_train()
-    if self._is_written(): self._complete_row()
-    else: self._write_row(complete=True)
+    def after_epoch(self) -> None:
+        "Write the row of the epoch"
+        if self.learn.purpose != 'fit': return
+        self._fill_train()
+        if self._is_written(): self._complete_row()
+        else: self._write_row(complete=True)
 
-# %% ../nbs/08_recorder.ipynb #0866ef9a
-@patch
-def _open_row(self: Recorder,
-    mid_epoch: bool = False,      # whether the epoch goes on after a validation
-) -> Any:                         # the row
-    run, learn = self.history[-1], self.learn
-    run.start_epoch = learn.start_epoch     # a callback may have moved it in `before_fit`
-    self.start, self.n_filled = time.perf_counter(), run.n_steps
-    if not mid_epoch: self.first_step = run.n_steps
-    self.train = PhaseMetrics([fresh(m) for m in learn.metrics] if self.train_metrics else (), losses=run.series)
-    self.train.batch = learn.train_iter
-    for name, value in self.early: self.train.logged.setdefault(name, MeanLoss()).add(value, 1)
-    self.early = []
-    self.row = dict.fromkeys(['epoch', 'step', *self.columns.names])
-    return self.row
+    def _open_row(self,
+        mid_epoch: bool = False,      # whether the epoch goes on after a validation
+    ) -> Any:                         # the row
+        run, learn = self.history[-1], self.learn
+        run.start_epoch = learn.start_epoch     # a callback may have moved it in `before_fit`
+        self.start, self.n_filled = time.perf_counter(), run.n_steps
+        if not mid_epoch: self.first_step = run.n_steps
+        self.train = PhaseMetrics([fresh(m) for m in learn.metrics] if self.train_metrics else (), losses=run.series)
+        self.train.batch = learn.train_iter
+        for name, value in self.early: self.train.logged.setdefault(name, MeanLoss()).add(value, 1)
+        self.early = []
+        self.row = dict.fromkeys(['epoch', 'step', *self.columns.names])
+        return self.row
 
-@patch
-def _fill_train(self: Recorder,
-    whole: bool = True,     # whether all processes have come here
-) -> None:
-    "Write the loss, its parts and the metrics of training into the row. The call waits for the device, once per row"
-    self.train_is_late = False
-    row = self._open_row() if self.row is None else self.row        # None: cancelled before `before_epoch` of the recorder
-    train = self.train
-    if (n := self.history[-1].n_steps) == self.n_filled: return     # no batch was trained since the row began, or since the last call
-    self.n_filled = n
-    train.send()
-    row['train_loss'] = train.loss.value(everywhere=False)
-    parts = {self.columns.parts[name]: mean for name, mean in train.part_values(everywhere=False).items()}
-    row.update((heading, mean) for heading, mean in parts.items() if heading in row)
-    self.look_for_nan()
-    if whole or n_processes() == 1: row.update(zip(self.columns.train[1:], train.metric_values()))
-    train.metrics = ()                           # they were read, which other processes did at the same time
+    def _fill_train(self,
+        whole: bool = True,     # whether all processes have come here
+    ) -> None:
+        "Write the loss, its parts and the metrics of training into the row. The call waits for the device, once per row"
+        self.train_is_late = False
+        row = self._open_row() if self.row is None else self.row        # None: cancelled before `before_epoch` of the recorder
+        train = self.train
+        if (n := self.history[-1].n_steps) == self.n_filled: return     # no batch was trained since the row began, or since the last call
+        self.n_filled = n
+        train.send()
+        row['train_loss'] = train.loss.value(everywhere=False)
+        parts = {self.columns.parts[name]: mean for name, mean in train.part_values(everywhere=False).items()}
+        row.update((heading, mean) for heading, mean in parts.items() if heading in row)
+        self.look_for_nan()
+        if whole or n_processes() == 1: row.update(zip(self.columns.train[1:], train.metric_values()))
+        train.metrics = ()                           # they were read, which other processes did at the same time
 
-# %% ../nbs/08_recorder.ipynb #a91fe7d8
-@patch
-def _write_row(self: Recorder, complete: bool, shown: bool = True) -> None:
-    learn, run, row = self.learn, self.history[-1], self.row
-    if not run.epochs and self.columns.valid and row['valid_loss'] is None: self.columns.add_validation(run, row)
-    row.update(epoch=learn.epoch, step=run.n_steps, time=time.perf_counter() - self.start, complete=complete)
-    if learn.mid_epoch: row['mid_epoch'] = True
-    for name, mean in self.train.logged.items(): row[self.columns.heading(name, run, row, logged=True)] = mean.value(everywhere=False)
-    run.n_epoch = learn.n_epoch              # a fit of n steps may need more epochs than estimated
-    run.epochs.append(row)
-    run.values.append([row[name] for name in self.columns.names])
-    self.row = None
-    if not shown: return
-    self.new_row = True
-    if getattr(learn, 'recorder', self) is not self: return       # a second recorder only records
-    learn.final_record, self.last_log = run.values[-1], self.log_rows()[-1]
-    learn.logger(self.last_log)
+    def _write_row(self, complete: bool, shown: bool = True) -> None:
+        learn, run, row = self.learn, self.history[-1], self.row
+        if not run.epochs and self.columns.valid and row['valid_loss'] is None: self.columns.add_validation(run, row)
+        row.update(epoch=learn.epoch, step=run.n_steps, time=time.perf_counter() - self.start, complete=complete)
+        if learn.mid_epoch: row['mid_epoch'] = True
+        for name, mean in self.train.logged.items(): row[self.columns.heading(name, run, row, logged=True)] = mean.value(everywhere=False)
+        run.n_epoch = learn.n_epoch              # a fit of n steps may need more epochs than estimated
+        run.epochs.append(row)
+        run.values.append([row[name] for name in self.columns.names])
+        self.row = None
+        if not shown: return
+        self.new_row = True
+        if getattr(learn, 'recorder', self) is not self: return       # a second recorder only records
+        learn.final_record, self.last_log = run.values[-1], self.log_rows()[-1]
+        learn.logger(self.last_log)
 
-# %% ../nbs/08_recorder.ipynb #df52046a
-@patch
-def _fill_valid(self: Recorder, phase: PhaseMetrics, values: list[float | None], parts: dict[str, float | None]) -> None:
-    "Write the loss, the metrics and the parts of a validation phase into the row"
-    number, run, heading = self.learn.valid_set, self.history[-1], self.columns.heading
-    logged = phase.part_values(logged=True)
-    if self.columns.valid:
-        self.row.update(zip(self.columns.valid[number*len(values):], values))
-        for name, value in parts.items(): self.row[heading((number, name), run, self.row)] = value
-        self._look_at_valid_loss(values[0], phase.loss)
-    for name, value in logged.items(): self.row[heading((number, name), run, self.row, logged=True)] = value
+    def _fill_valid(self, phase: PhaseMetrics, values: list[float | None], parts: dict[str, float | None]) -> None:
+        "Write the loss, the metrics and the parts of a validation phase into the row"
+        number, run, heading = self.learn.valid_set, self.history[-1], self.columns.heading
+        logged = phase.part_values(logged=True)
+        if self.columns.valid:
+            self.row.update(zip(self.columns.valid[number*len(values):], values))
+            for name, value in parts.items(): self.row[heading((number, name), run, self.row)] = value
+            self._look_at_valid_loss(values[0], phase.loss)
+        for name, value in logged.items(): self.row[heading((number, name), run, self.row, logged=True)] = value
 
-@patch
-def _look_at_valid_loss(self: Recorder, value: float | None, mean: MeanLoss) -> None:
-    if self.told_of_nan or value is None or abs(value) < float('inf'): return
-    self.told_of_nan = True
-    why = ('look for nan and inf in the inputs and targets of the validation set' if any(mean.weights.read()) else
-           'no target of the validation set counts in it, because all are ignored (ignore_index) or have the weight 0')
-    say(f'the validation loss of epoch {self.learn.epoch} is {value}, and the training losses of this fit are finite: {why}')
+    def _look_at_valid_loss(self, value: float | None, mean: MeanLoss) -> None:
+        if self.told_of_nan or value is None or abs(value) < float('inf'): return
+        self.told_of_nan = True
+        why = ('look for nan and inf in the inputs and targets of the validation set' if any(mean.weights.read()) else
+               'no target of the validation set counts in it, because all are ignored (ignore_index) or have the weight 0')
+        say(f'the validation loss of epoch {self.learn.epoch} is {value}, and the training losses of this fit are finite: {why}')
 
-# %% ../nbs/08_recorder.ipynb #47e5cf4b
-@patch
-def _end_row_early(self: Recorder) -> None:
-    "Write a row in the middle of an epoch, and open the next one"
-    self._fill_train()
-    self._write_row(complete=False)
-    self._open_row(mid_epoch=True)
+    def _end_row_early(self) -> None:
+        "Write a row in the middle of an epoch, and open the next one"
+        self._fill_train()
+        self._write_row(complete=False)
+        self._open_row(mid_epoch=True)
 
-@patch
-def _is_written(self: Recorder) -> bool:
-    "Return whether the row in the middle of an epoch, which was written last, has all batches of this epoch"
-    run, row = self.history[-1], self.row
-    last = run.epochs[-1] if run.epochs else {}
-    no_values = row is None or all(row[name] is None for name in self.columns.valid)
-    return bool(last.get('mid_epoch')) and no_values and (last['epoch'], last['step']) == (self.learn.epoch, run.n_steps)
+    def _is_written(self) -> bool:
+        "Return whether the row in the middle of an epoch, which was written last, has all batches of this epoch"
+        run, row = self.history[-1], self.row
+        last = run.epochs[-1] if run.epochs else {}
+        no_values = row is None or all(row[name] is None for name in self.columns.valid)
+        return bool(last.get('mid_epoch')) and no_values and (last['epoch'], last['step']) == (self.learn.epoch, run.n_steps)
 
-@patch
-def _complete_row(self: Recorder) -> None:
-    "Make the last row, whose validation came after the last batch of the epoch, that of the whole epoch"
-    last = self.history[-1].epochs[-1]
-    for name, mean in self.train.logged.items(): last[self.columns.heading(name, self.history[-1], last, logged=True)] = mean.value(everywhere=False)
-    self.row, self.new_row, last['complete'] = None, False, True
+    def _complete_row(self) -> None:
+        "Make the last row, whose validation came after the last batch of the epoch, that of the whole epoch"
+        last = self.history[-1].epochs[-1]
+        for name, mean in self.train.logged.items(): last[self.columns.heading(name, self.history[-1], last, logged=True)] = mean.value(everywhere=False)
+        self.row, self.new_row, last['complete'] = None, False, True
 
-# %% ../nbs/08_recorder.ipynb #250436df
-@patch
-def _add_to_phase(self: Recorder) -> None:
-    "Add a validation batch, unless it was cancelled before its loss, or has no targets"
-    if not self.phases: return
-    learn, phase = self.learn, self.phases[-1]
-    cancelled, phase.cancelled = phase.cancelled, False             # set by `after_cancel_batch`
-    if learn.loss is not None or not cancelled and (learn.yb or learn.step_result is not None): phase.add(learn)
+    def _add_to_phase(self) -> None:
+        "Add a validation batch, unless it was cancelled before its loss, or has no targets"
+        if not self.phases: return
+        learn, phase = self.learn, self.phases[-1]
+        cancelled, phase.cancelled = phase.cancelled, False             # set by `after_cancel_batch`
+        if learn.loss is not None or not cancelled and (learn.yb or learn.step_result is not None): phase.add(learn)
 
-@patch
-def before_train(self: Recorder) -> None:
-    "Count the training batches from here"
-    self.train.batch, self.train.recorded, self.hypers.values = self.learn.train_iter, None, []
+    def before_train(self) -> None:
+        "Count the training batches from here"
+        self.train.batch, self.train.recorded, self.hypers.values = self.learn.train_iter, None, []
 
-@patch
-def after_cancel_step(self: Recorder) -> None:
-    "Read the hyper-parameters if an earlier callback cancelled the update"
-    self.before_step()
+    def after_cancel_step(self) -> None:
+        "Read the hyper-parameters if an earlier callback cancelled the update"
+        self.before_step()
 
-@patch
-def after_cancel_batch(self: Recorder) -> None:
-    "Read the hyper-parameters, or note that a validation batch has no loss"
-    if self.row is not None and self.learn.training: self.before_step()
-    if self.phases and not self.learn.training and self.learn.loss is None: self.phases[-1].cancelled = True
+    def after_cancel_batch(self) -> None:
+        "Read the hyper-parameters, or note that a validation batch has no loss"
+        if self.row is not None and self.learn.training: self.before_step()
+        if self.phases and not self.learn.training and self.learn.loss is None: self.phases[-1].cancelled = True
 
-# %% ../nbs/08_recorder.ipynb #65f01cc5
-@patch
-def _note_parts(self: Recorder) -> None:
-    "Record the parts of the loss of a training batch"
-    run = self.history[-1]
-    for name, value in self.learn.loss_parts.items():
-        heading = self.columns.heading(name, run, self.row)
-        if heading not in run.named: run.named[heading] = NamedLoss(self.beta)
-        run.named[heading].append(run.n_steps - 1, value)
+    def _note_parts(self) -> None:
+        "Record the parts of the loss of a training batch"
+        run = self.history[-1]
+        for name, value in self.learn.loss_parts.items():
+            heading = self.columns.heading(name, run, self.row)
+            if heading not in run.named: run.named[heading] = NamedLoss(self.beta)
+            run.named[heading].append(run.n_steps - 1, value)
 
-# %% ../nbs/08_recorder.ipynb #999b7d02
-@patch
-def look_for_nan(self: Recorder, wait: bool = True) -> None:
-    """Give the losses so far to `watchers`. If the latest losses are not finite, print this and the step at which it began, once per fit
+    def look_for_nan(self, wait: bool = True) -> None:
+        """Give the losses so far to `watchers`. If the latest losses are not finite, print this and the step at which it began, once per fit
 
-    Args:
-        wait: whether to wait for the device; False: check only the losses that have reached the CPU
-    """
-    run = self.history[-1]
-    raw = run.raw_losses if wait else run.series.arrived()
-    for watch in self.watchers: watch(self.learn, run, raw, wait)
-    if self.told_of_nan or (step := nan_since(raw)) is None: return
-    self.told_of_nan = True
-    why = ('try a lower learning rate, or look at that batch' if step else
-           'no update came before it, so it is the data, the weights or the loss function')
-    say(f'the loss is {raw[step]} since step {step} of this fit (epoch {self.learn.epoch}, training batch {step - self.first_step}): '
-        f'{why}. cbs=TerminateOnNaN() stops such a fit before the weights are changed, and finds the layer or the item')
+        Args:
+            wait: whether to wait for the device; False: check only the losses that have reached the CPU
+        """
+        run = self.history[-1]
+        raw = run.raw_losses if wait else run.series.arrived()
+        for watch in self.watchers: watch(self.learn, run, raw, wait)
+        if self.told_of_nan or (step := nan_since(raw)) is None: return
+        self.told_of_nan = True
+        why = ('try a lower learning rate, or look at that batch' if step else
+               'no update came before it, so it is the data, the weights or the loss function')
+        say(f'the loss is {raw[step]} since step {step} of this fit (epoch {self.learn.epoch}, training batch {step - self.first_step}): '
+            f'{why}. cbs=TerminateOnNaN() stops such a fit before the weights are changed, and finds the layer or the item')
 
-@patch
-def after_fit(self: Recorder) -> None:
-    "Look for nan among the losses that have reached the CPU"
-    if self.learn.purpose == 'fit' and self.history.runs: self.look_for_nan(wait=False)
+    def after_fit(self) -> None:
+        "Look for nan among the losses that have reached the CPU"
+        if self.learn.purpose == 'fit' and self.history.runs: self.look_for_nan(wait=False)
 
-# %% ../nbs/08_recorder.ipynb #f2991248
-@patch
-def track(self: Recorder, name: str) -> None:
-    """Record a hyper-parameter in the current run. Do nothing if the optimizer does not have it
+    def track(self, name: str) -> None:
+        """Record a hyper-parameter in the current run. Do nothing if the optimizer does not have it
 
-    Args:
-        name: common name of a hyper-parameter
-    """
-    self.hypers.track(self.learn.opt, name)
+        Args:
+            name: common name of a hyper-parameter
+        """
+        self.hypers.track(self.learn.opt, name)
 
-# %% ../nbs/08_recorder.ipynb #96569cd4
-@patch
-def _end_early(self: Recorder, shown: bool = True) -> None:
-    "Write the row of an epoch that was cut short"
-    self._fill_train(whole=False)
-    if self._is_written(): self.row = None
-    else: self._write_row(complete=False, shown=shown)
+    def _end_early(self, shown: bool = True) -> None:
+        "Write the row of an epoch that was cut short"
+        self._fill_train(whole=False)
+        if self._is_written(): self.row = None
+        else: self._write_row(complete=False, shown=shown)
 
-@patch
-def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-    run = self.history[-1]
-    for column in run.hypers.values(): del column[run.n_steps:]      # an interrupt may have come between a rate and its loss
-    if self.row is not None: self._end_early(shown=False)      # an error or an interrupt during an epoch
-    for name, value in self.early if run.epochs else (): run.epochs[-1][self.columns.heading(name, run, run.epochs[-1], logged=True)] = value.item()
-    self.look_for_nan(wait=False)
-    self.phases, self.hypers, self.train = [], HyperColumns(), PhaseMetrics()       # frees the losses
-    if exc is not None and self.learn is not None:
-        for m in self.learn.metrics: m.reset()      # frees collected predictions
-    run.status, why = how_it_ends(run, exc, self.learn.start_epoch)
-    if why: run.note(run.status, why)
-    if isinstance(exc, Exception) and not run.epochs and not run.n_steps: self.history.runs.remove(run)      # nothing was trained
+    def _close(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
+        run = self.history[-1]
+        for column in run.hypers.values(): del column[run.n_steps:]      # an interrupt may have come between a rate and its loss
+        if self.row is not None: self._end_early(shown=False)      # an error or an interrupt during an epoch
+        for name, value in self.early if run.epochs else (): run.epochs[-1][self.columns.heading(name, run, run.epochs[-1], logged=True)] = value.item()
+        self.look_for_nan(wait=False)
+        self.phases, self.hypers, self.train = [], HyperColumns(), PhaseMetrics()       # frees the losses
+        if exc is not None and self.learn is not None:
+            for m in self.learn.metrics: m.reset()      # frees collected predictions
+        run.status, why = how_it_ends(run, exc, self.learn.start_epoch)
+        if why: run.note(run.status, why)
+        if isinstance(exc, Exception) and not run.epochs and not run.n_steps: self.history.runs.remove(run)      # nothing was trained
 
-@patch
-def after_cancel_train(self: Recorder) -> None:
-    "Record a batch that the loop has counted, and whose `after_batch` an earlier callback has cancelled"
-    if self.row is not None and self.learn.train_iter != self.train.batch and self.learn.loss is not None: self.after_batch()
+    def after_cancel_train(self) -> None:
+        "Record a batch that the loop has counted, and whose `after_batch` an earlier callback has cancelled"
+        if self.row is not None and self.learn.train_iter != self.train.batch and self.learn.loss is not None: self.after_batch()
 
-@patch
-def after_cancel_epoch(self: Recorder) -> None:
-    "Record the batch in which the epoch was cancelled"
-    self.after_cancel_train()
+    def after_cancel_epoch(self) -> None:
+        "Record the batch in which the epoch was cancelled"
+        self.after_cancel_train()
 
-@patch
-def after_cancel_fit(self: Recorder) -> None:
-    "Note why the fit was stopped, and write the row that is still open"
-    self.after_cancel_train()
-    runs, stop = self.history.runs, sys.exception()
-    begun = self.learn.purpose == 'fit' and bool(runs) and runs[-1].status == 'running'    # False: cancelled before the recorder began
-    if begun and isinstance(stop, CancelFitException): runs[-1].note('stopped', why_stopped(stop, self.learn))
-    if self.row is not None: self._end_early()
+    def after_cancel_fit(self) -> None:
+        "Note why the fit was stopped, and write the row that is still open"
+        self.after_cancel_train()
+        runs, stop = self.history.runs, sys.exception()
+        begun = self.learn.purpose == 'fit' and bool(runs) and runs[-1].status == 'running'    # False: cancelled before the recorder began
+        if begun and isinstance(stop, CancelFitException): runs[-1].note('stopped', why_stopped(stop, self.learn))
+        if self.row is not None: self._end_early()
 
-# %% ../nbs/08_recorder.ipynb #906ba05d
-@patch
-def last(self: Recorder) -> Run:
-    """Return the latest run. Raise `AttributeError` before the first fit
+    def last(self) -> Run:
+        """Return the latest run. Raise `AttributeError` before the first fit
 
-    Returns:
-        the latest run, the one under way included
-    Raises:
-        AttributeError: nothing has been recorded yet: call learn.fit(1) first
-    """
-    if not self.history.runs: raise AttributeError('nothing has been recorded yet: call learn.fit(1) first')
-    return self.history.runs[-1]
+        Returns:
+            the latest run, the one under way included
+        Raises:
+            AttributeError: nothing has been recorded yet: call learn.fit(1) first
+        """
+        if not self.history.runs: raise AttributeError('nothing has been recorded yet: call learn.fit(1) first')
+        return self.history.runs[-1]
 
-@patch
-@as_property
-def log(self: Recorder) -> list[Any]:
-    "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
-    run = self.last()
-    if self.row is None: return self.last_log
-    if self.train_is_late: self._fill_train()
-    place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
-    return [place, *(self.row[name] for name in self.columns.names)]
+    @property
+    def log(self) -> list[Any]:
+        "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
+        run = self.last()
+        if self.row is None: return self.last_log
+        if self.train_is_late: self._fill_train()
+        place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
+        return [place, *(self.row[name] for name in self.columns.names)]
 
-@patch
-def log_rows(self: Recorder) -> list[list[Any]]:
-    """Return the rows of the last run, in the form that `learn.logger` receives
+    def log_rows(self) -> list[list[Any]]:
+        """Return the rows of the last run, in the form that `learn.logger` receives
 
-    Returns:
-        one list for each epoch, with a value for each column
-    """
-    run = self.history[-1]
-    return [[row[run.metric_names[0]], *values, *[clock(row['time'])]*self.add_time] for row, values in zip(run.epochs, run.values)]
+        Returns:
+            one list for each epoch, with a value for each column
+        """
+        run = self.history[-1]
+        return [[row[run.metric_names[0]], *values, *[clock(row['time'])]*self.add_time] for row, values in zip(run.epochs, run.values)]
 
 # %% ../nbs/08_recorder.ipynb #f8837664
 Learner.recorder: Recorder  # type: ignore[misc]    # declared for editors and type checkers

@@ -42,7 +42,7 @@ class ParamScheduler(Callback):
         learn.fit(3, cbs=ParamScheduler({'lr': SchedExp(0.05, 0.0005)}))
         learn.recorder.plot_lr(show_moms=True)
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         plot = _in_schedules.plot
     order, run_valid, run_in = 60, False, ('fit',)
 
@@ -68,9 +68,8 @@ class Sched:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         plot = _in_schedules.plot
-        def __repr__(self) -> str: ...
     def __init__(self, start: Any, end: Any) -> None:
         self.start, self.end = start, end
         self.n_groups = next((len(v) for v in (start, end) if hasattr(v, '__len__')), None)
@@ -94,6 +93,11 @@ class Sched:
         if n is None: return self.between(start, end, pos)
         starts, ends = (v if hasattr(v, '__len__') else [v]*n for v in (start, end))
         return [self.between(s, e, pos) for s, e in zip(starts, ends, strict=True)]
+
+    def __repr__(self) -> str:
+        own = {k: v for k, v in vars(self).items() if k not in ('start', 'end', 'n_groups')}
+        given = [f'{self.start}', f'{self.end}', *(f'{k}={v}' for k, v in own.items())]
+        return f'{type(self).__name__}({", ".join(given)})'
 
 # %% ../nbs/09_schedule.ipynb #fe1d6fcb
 class SchedLin(Sched):
@@ -150,7 +154,7 @@ class OneCycle(ParamScheduler):
         learn.fit(4, cbs=OneCycle(lr_max=0.1, div=10))
         assert close(learn.recorder.lrs[0], 0.01) and close(max(learn.recorder.lrs), 0.1)
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         top = _in_schedules.top
         planned = _in_schedules.planned
         plot = _in_schedules.plot
@@ -231,17 +235,10 @@ def _check_one_cycle(div: float, div_final: float, pct_start: float, mom: Sequen
     if mom is not None and len(mom) != 3:
         raise ValueError(f'mom={mom} should be three numbers, for the start of the fit, the peak of the learning rate and the end, such as (0.95, 0.85, 0.95)')
 
-# %% ../nbs/09_schedule.ipynb #f29555bd
-@patch
-def __repr__(self: Sched) -> str:
-    own = {k: v for k, v in vars(self).items() if k not in ('start', 'end', 'n_groups')}
-    given = [f'{self.start}', f'{self.end}', *(f'{k}={v}' for k, v in own.items())]
-    return f'{type(self).__name__}({", ".join(given)})'
-
 # %% ../nbs/09_schedule.ipynb #020b8977
 class SchedCombined:
     "Runs several schedules one after another, each for a share of the training"
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         plot = _in_schedules.plot
     def __init__(self,
         pcts: Sequence[float],        # share of the training for each schedule; they add up to 1

@@ -16,7 +16,6 @@ from torch import Tensor
 from .basics.fused import update, zero_grad
 from .basics.losses import (
     UNKNOWN, divisor, label_of_call, loss_and_parts, loss_of, needs_no_target, weight_of_call, with_call)
-from .basics.patch import patch
 
 # %% ../nbs/06_step.ipynb #5ba57aff
 from typing import TYPE_CHECKING, Any
@@ -35,13 +34,9 @@ class Step:
         learn.fit(1)
         assert close(learn.model.a.item(), 2*(1 - 0.6**2))     # 1.28: two updates with twice the gradient
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
+    if TYPE_CHECKING:      # what later pages add: the export writes it
         batch_weight = _in_phase.batch_weight
         derived_weight = _in_phase.derived_weight
-        def assigned_to(self, learn: Any) -> None: ...
-        def evaluator(self) -> 'Step': ...
-        def outputs(self, learn: Any) -> tuple[Any, ...]: ...
-        def _call_loss_func(self, learn: Any) -> Any: ...
     model: Any = None        # its own model; None: the learner's
     loss_func: Any = None    # its own loss function, which becomes the learner's; None: the learner's
     opt: Any = None          # its own optimizer, which becomes the learner's; None: the learner's
@@ -99,51 +94,45 @@ class Step:
         super().__init_subclass__(**kwargs)
         cls.calls_loss_func = not cls.own_loss and cls.loss.__module__.startswith('cbnb.')
 
-# %% ../nbs/06_step.ipynb #11944545
-@patch
-def assigned_to(self: Step, learn: Any) -> None:
-    """Prepare this step for a learner, which calls this method when you assign the step
+    def assigned_to(self, learn: Any) -> None:
+        """Prepare this step for a learner, which calls this method when you assign the step
 
-    Args:
-        learn: the learner
-    """
-    self.observes, self.ignores = False, None
+        Args:
+            learn: the learner
+        """
+        self.observes, self.ignores = False, None
 
-@patch
-def evaluator(self: Step) -> 'Step':
-    """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
+    def evaluator(self) -> 'Step':
+        """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
 
-    Returns:
-        the step for evaluation
-    """
-    return self
+        Returns:
+            the step for evaluation
+        """
+        return self
 
-@patch
-def outputs(self: Step, learn: Any) -> tuple[Any, ...]:
-    """Return the outputs for metrics: the predictions, then the targets
+    def outputs(self, learn: Any) -> tuple[Any, ...]:
+        """Return the outputs for metrics: the predictions, then the targets
 
-    Args:
-        learn: the learner
-    Returns:
-        predictions and targets, each nested as the model and the loader make them
-    """
-    pred = learn.pred
-    return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
+        Args:
+            learn: the learner
+        Returns:
+            predictions and targets, each nested as the model and the loader make them
+        """
+        pred = learn.pred
+        return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
 
-# %% ../nbs/06_step.ipynb #fe3b4f5e
-@patch
-def _call_loss_func(self: Step, learn: Any) -> Any:
-    "Call the loss function. If the weight of its losses is not known, observe which loss of torch it calls"
-    __tracebackhide__ = True
-    loss_func, data = learn.loss_func, (learn.pred, *learn.yb)
-    if not learn.iter:                                   # the first batch of a phase
-        self.observes = learn.weigh is None and learn.batch_weight is None
-        for check in self.loss_checks if learn.yb else (): loss_func = check(learn, loss_func)
-    if not self.observes: return loss_func(*data)
-    found, call = with_call(loss_func, *data, loss_of=loss_of)
-    self.observes = call is not None
-    if call is not None: learn.divisor, self.ignores = weight_of_call(*call), label_of_call(*call)
-    return found
+    def _call_loss_func(self, learn: Any) -> Any:
+        "Call the loss function. If the weight of its losses is not known, observe which loss of torch it calls"
+        __tracebackhide__ = True
+        loss_func, data = learn.loss_func, (learn.pred, *learn.yb)
+        if not learn.iter:                                   # the first batch of a phase
+            self.observes = learn.weigh is None and learn.batch_weight is None
+            for check in self.loss_checks if learn.yb else (): loss_func = check(learn, loss_func)
+        if not self.observes: return loss_func(*data)
+        found, call = with_call(loss_func, *data, loss_of=loss_of)
+        self.observes = call is not None
+        if call is not None: learn.divisor, self.ignores = weight_of_call(*call), label_of_call(*call)
+        return found
 
 # %% ../nbs/06_step.ipynb #505eb679
 class PredictStep(Step):

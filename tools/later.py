@@ -1,11 +1,15 @@
-"""Tell editors and type checkers the methods that a class gets on a later page.
+"""Write into each class what later cells and pages add to it.
 
-`@patch` adds a method to a class of an earlier page. At run time that is a method as any other, but mypy, pyright and editors read the class
-statement only. So the export writes `if TYPE_CHECKING: lr_find = finder.lr_find` into the class. They then know the method with its own
-signature and docstring, and "go to definition" leads to its page. A method that the same module adds has its signature there. Nothing of it runs.
+`@patch` adds a method to a class of an earlier cell or page. At run time that is a method as any other, but mypy, pyright and editors read
+the class statement only. So the export moves the methods that the same module adds into the class. For those of other modules, it writes
+`if TYPE_CHECKING: lr_find = finder.lr_find`. Type checkers then know the method with its own signature and docstring, and "go to definition"
+leads to its page. Nothing of this block runs.
 """
 
 import ast
+import io
+import re
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,15 +21,95 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def write_later(root: Path) -> None:
-    """Write what later pages add into the classes of all exported modules in `root`."""
+    """Write what later cells and pages add into the classes of all exported modules in `root`."""
     modules = [module_at(path, root) for path in sorted(root.rglob("*.py")) if is_exported(path) and path.name[0] != "_"]
     found: dict[Module, dict[str, list[tuple[Module, ast.stmt]]]] = defaultdict(lambda: defaultdict(list))
     for module in modules:
         for name, node in _additions(module):
             if (place := module.find(name)) and isinstance(place[1], ast.ClassDef):
-                found[place[0]][place[1].name].append((module, node))
+                if place[0] is not module or not isinstance(node, _Function):
+                    found[place[0]][place[1].name].append((module, node))
+        module.path.write_text(with_methods(module.path.read_text(encoding="utf-8")), encoding="utf-8")
     for module, classes in found.items():
         module.path.write_text(with_later(module, classes), encoding="utf-8")
+
+
+def with_methods(source: str) -> str:
+    """The source with each method that it patches into a class of its own inside this class."""
+    tree, lines = ast.parse(source), source.splitlines(keepends=True)
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    moved: dict[str, list[str]] = defaultdict(list)
+    for node in tree.body:
+        if isinstance(node, _Function) and _is_patch(node) and (owner := classes.get(_class_of(node))):
+            first = node.decorator_list[0].lineno
+            while lines[first - 2][:1] == "#" and lines[first - 2][:4] != "# %%":  # what is said above it
+                first -= 1
+            moved[owner.name] += ["\n", *_as_method(node, owner, tree, lines, first)]
+            last = node.end_lineno
+            while last < len(lines) and not lines[last].strip():
+                last += 1
+            lines[first - 1 : last] = [""] * (last - first + 1)
+    for name, methods in moved.items():
+        last, body = classes[name].end_lineno, classes[name].body[0]
+        if body.lineno == classes[name].lineno:  # all in one line
+            lines[last - 1] = f"{lines[last - 1][: body.col_offset].rstrip()}\n    {lines[last - 1][body.col_offset :]}"
+        lines[last - 1] += "".join(methods)
+    if not moved:
+        return source
+    text = re.sub(r"(# %% .*\n\n*)+(?=# %%|\Z)", "", "".join(lines)).rstrip() + "\n"  # without cells of which nothing is left
+    return re.sub(r"^from \.+basics\.patch import (.*)\n", lambda match: _used(match, text), text, flags=re.MULTILINE)
+
+
+def _used(statement: re.Match, source: str) -> str:
+    """The import without the names that the module does not use any more."""
+    names = [name for name in statement[1].split(", ") if len(re.findall(rf"\b{name}\b", source.replace(statement[0], ""))) > 0]
+    return statement[0].replace(statement[1], ", ".join(names)) if names else ""
+
+
+def _is_patch(function: _Function) -> bool:
+    return any(ast.unparse(decorator) == "patch" for decorator in function.decorator_list)
+
+
+def _class_of(function: _Function) -> str:
+    """The class to which a patch adds the function."""
+    return ast.unparse((*function.args.posonlyargs, *function.args.args)[0].annotation)
+
+
+def _as_method(node: _Function, owner: ast.ClassDef, tree: ast.Module, lines: list[str], first: int) -> list[str]:
+    """The lines of a patch from `first` on as those of a method: without `patch` and the annotation of `self`, and with indents."""
+    own, edits = (*node.args.posonlyargs, *node.args.args)[0], []
+    edits.append((own, own.arg))
+    late = {owner.name} | {name for part in tree.body if part.lineno > owner.lineno for name in _bound(part)}
+    args = [a.annotation for a in (*node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg) if a and a is not own]
+    for annotation in filter(None, (*args, node.returns)):
+        if late & {part.id for part in ast.walk(annotation) if isinstance(part, ast.Name)}:  # not there yet when the class is made
+            edits.append((annotation, repr(ast.unparse(annotation))))
+    edits += [(d, "property") for d in node.decorator_list if ast.unparse(d) == "as_property"]
+    done = dict(enumerate(lines[first - 1 : node.end_lineno], first))
+    for part, text in sorted(edits, key=lambda edit: (-edit[0].lineno, -edit[0].col_offset)):
+        line = done[part.lineno].encode()
+        done[part.lineno] = (line[: part.col_offset] + text.encode() + line[part.end_col_offset :]).decode()
+    kept = {line + first - 1 for line in _in_strings("".join(lines[first - 1 : node.end_lineno]))}
+    if ast.get_docstring(node, clean=False):
+        kept -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return [line if i in kept or not line.strip() else f"    {line}" for i, line in done.items() if line.strip() != "@patch"]
+
+
+def _bound(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement of a module binds."""
+    if isinstance(node, _Function | ast.ClassDef):
+        yield node.name
+    yield from (part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
+
+
+def _in_strings(source: str) -> set[int]:
+    """The lines that begin inside a string."""
+    return {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", None))
+        for line in range(token.start[0] + 1, token.end[0] + 1)
+    }
 
 
 def with_later(module: Module, classes: dict[str, list[tuple[Module, ast.stmt]]]) -> str:
@@ -36,15 +120,14 @@ def with_later(module: Module, classes: dict[str, list[tuple[Module, ast.stmt]]]
         known = set(_declared(module, node))
         members = []
         for source, added in classes[node.name]:
-            if source is not module:
-                *folder, last = source.path.relative_to(source.root).with_suffix("").parts
-                imports[f"_in_{last}."] = f"    from .{'.'.join(folder)} import {last} as _in_{last}\n"
+            *folder, last = source.path.relative_to(source.root).with_suffix("").parts
+            imports[f"_in_{last}."] = f"    from .{'.'.join(folder)} import {last} as _in_{last}\n"
             members += [text for name, text in _members(added, "" if source is module else f"_in_{source.path.stem}.") if name not in known]
         if not members:
             continue
         at = node.body[0].end_lineno if ast.get_docstring(node, clean=False) else node.body[0].lineno - 1
         text = "".join(lines[at : node.end_lineno])
-        lines[at : node.end_lineno] = ["    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it\n"]
+        lines[at : node.end_lineno] = ["    if TYPE_CHECKING:      # what later pages add: the export writes it\n"]
         lines[at + 1 : at + 1] = [*(f"        {line}\n" for line in members), text]
     if not any("    if TYPE_CHECKING:      # what" in line for line in lines):
         return "".join(lines)
@@ -70,8 +153,8 @@ def _declared(module: Module, node: ast.ClassDef) -> Iterator[str]:
 def _additions(module: Module) -> Iterator[tuple[str, ast.stmt]]:
     """(class, statement) for each statement that adds a public member to a class."""
     for node in module.tree.body:
-        if isinstance(node, _Function) and any(ast.unparse(d) == "patch" for d in node.decorator_list):
-            yield ast.unparse((*node.args.posonlyargs, *node.args.args)[0].annotation), node
+        if isinstance(node, _Function) and _is_patch(node):
+            yield _class_of(node), node
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.attr[0] != "_":
@@ -86,21 +169,19 @@ def _members(node: ast.stmt, source: str) -> Iterator[tuple[str, str]]:
             yield node.name, f"{node.name}: Any"
             return
         plain = not decorators & {"contextmanager", "as_property"}  # mypy cannot follow these from module to module and back
-        yield node.name, f"{node.name} = {source}{node.name}" if source and plain else _signature(node, typed=not source)
+        yield node.name, f"{node.name} = {source}{node.name}" if plain else _signature(node)
     elif isinstance(node, ast.AnnAssign):
         yield node.target.attr, f"{node.target.attr}: {source}{ast.unparse(node.annotation)}"
     else:
         yield node.targets[0].attr, f"{node.targets[0].attr}: Any"
 
 
-def _signature(function: _Function, typed: bool) -> str:
-    """The function without its body; without its types if they are those of another module."""
+def _signature(function: _Function) -> str:
+    """The function without its body, and without its types, which are those of another module."""
     args = ast.parse(f"def f({ast.unparse(function.args)}): ...").body[0].args
     args.defaults, args.kw_defaults = [ast.Constant(...) for _ in args.defaults], [d and ast.Constant(...) for d in args.kw_defaults]
     for arg in (*args.args[1:], *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))):
-        arg.annotation = arg.annotation if typed else ast.Name("Any")
+        arg.annotation = ast.Name("Any")
     args.args[0].annotation = None
-    returns = ast.unparse(function.returns) if typed and function.returns else "Any"
-    names = [ast.unparse(d).replace("as_property", "property") for d in function.decorator_list]
-    decorators = [f"@{name}\n        " for name in names if name == "property" or typed and name != "patch"]
-    return f"{''.join(decorators)}def {function.name}({ast.unparse(args)}) -> {returns}: ..."
+    decorator = "@property\n        " * any(ast.unparse(d) == "as_property" for d in function.decorator_list)
+    return f"{decorator}def {function.name}({ast.unparse(args)}) -> Any: ..."

@@ -43,8 +43,6 @@ from ..learner import Learner
 # %% ../../nbs/callbacks/interpret.ipynb #6c5986af
 TASKS = 'classes', 'labels', 'values', 'maps', 'other'
 
-from typing import TYPE_CHECKING, Any
-
 def _is_binary(loss_func: Any) -> bool:
     "Return whether a loss is a binary cross-entropy, of scores or of probabilities"
     return activation_of(loss_func) is torch.sigmoid or torch_loss(loss_func) is F.binary_cross_entropy
@@ -511,31 +509,6 @@ class Interpretation:
         ValueError: an interpretation compares predictions with targets, but this loader has no targets: to show predictions
             alone, call learn.show_results with the same dl
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def top_losses(self, k: int | None=..., largest: bool=...) -> TopLosses: ...
-        def mean_loss(self) -> float | None: ...
-        def plot_top_losses(self, k: int=..., largest: bool=..., return_fig: bool | None=...) -> Any: ...
-        def show_items(self, indices: Sequence[int], return_fig: bool | None=...) -> Any: ...
-        def most_confused(self, min_val: int=...) -> list[tuple[str, str, int]]: ...
-        def report(self) -> Scores: ...
-        def plot_confusion_matrix(self, normalize: bool=..., max_classes: int=..., title: str=..., ax: Any=..., return_fig: bool | None=...) -> Any: ...
-        def _class_number(self, of: Any) -> int: ...
-        def plot_calibration(self, n_bins: int=..., of: Any=..., ax: Any=..., return_fig: bool | None=...) -> Any: ...
-        def _true_and_prob(self, of: Any) -> tuple[Tensor, Tensor]: ...
-        def residuals(self) -> Tensor: ...
-        def plot_predictions(self, output: int=..., ax: Any=..., return_fig: bool | None=...) -> Any: ...
-        def plot_residuals(self, output: int=..., ax: Any=..., return_fig: bool | None=...) -> Any: ...
-        def _column(self, what: str, output: int) -> tuple[Tensor, Tensor, str]: ...
-        def summary(self) -> str: ...
-        def page(self, max_items: int=..., live: bool | None=...) -> str: ...
-        def _still(self, matrix: Tensor | None, kept: list[int]) -> str: ...
-        def _picture(self) -> str: ...
-        def _notes(self, n_items: int, n_classes: int) -> str: ...
-        def _cells(self) -> tuple[Tensor, Tensor]: ...
-        def _page_data(self, matrix: Tensor | None, kept: list[int], max_items: int) -> dict[str, Any]: ...
-        def _page_items(self, max_items: int) -> tuple[str, list[dict[str, Any]], str]: ...
-        def _page_item(self, i: int, html: str) -> dict[str, Any]: ...
-        def _counts(self) -> dict[int, dict[int, int]]: ...
     def __init__(self, found: Predictions):
         if found.targets is None: raise ValueError(
             'an interpretation compares predictions with targets, but this loader has no targets: to show predictions '
@@ -624,286 +597,256 @@ class Interpretation:
         first = next(iter(self.report().values())) if self.task == 'values' else {}
         return [f'{name} {number(v)}' for name, v in first.items() if name != 'items']
 
-# %% ../../nbs/callbacks/interpret.ipynb #9d573aa3
-@patch
-def top_losses(self: Interpretation, k: int | None = None, largest: bool = True) -> TopLosses:
-    """Return the `k` highest or lowest losses, in order, with the indices of their items
+    def top_losses(self, k: int | None = None, largest: bool = True) -> TopLosses:
+        """Return the `k` highest or lowest losses, in order, with the indices of their items
 
-    Args:
-        k: number of items; None: all
-        largest: return the highest losses; False: the lowest
-    Returns:
-        losses, and the indices of their items
-    Raises:
-        ValueError: there are no losses to sort: {found.note}
-    """
-    if self.losses is None: raise ValueError(f'there are no losses to sort: {self.found.note}')
-    n = len(self) if k is None else min(as_count(k, 'k', 1), len(self))
-    losses = self.losses.nan_to_num(float('inf') if largest else float('-inf'))     # items with a NaN loss come first
-    indices = losses.argsort(descending=largest, stable=True)[:n]
-    return TopLosses(self.losses[indices], indices)
+        Args:
+            k: number of items; None: all
+            largest: return the highest losses; False: the lowest
+        Returns:
+            losses, and the indices of their items
+        Raises:
+            ValueError: there are no losses to sort: {found.note}
+        """
+        if self.losses is None: raise ValueError(f'there are no losses to sort: {self.found.note}')
+        n = len(self) if k is None else min(as_count(k, 'k', 1), len(self))
+        losses = self.losses.nan_to_num(float('inf') if largest else float('-inf'))     # items with a NaN loss come first
+        indices = losses.argsort(descending=largest, stable=True)[:n]
+        return TopLosses(self.losses[indices], indices)
 
-@patch
-def mean_loss(self: Interpretation) -> float | None:
-    """Return the weighted mean of the losses of the items. For the validation loader, this is the loss that `learn.validate()` returns
+    def mean_loss(self) -> float | None:
+        """Return the weighted mean of the losses of the items. For the validation loader, this is the loss that `learn.validate()` returns
 
-    Returns:
-        None: there are no losses of items
-    """
-    if self.losses is None: return None
-    weights = self.found.loss_weights
-    if weights is None: return float(self.losses.mean())
-    return float((self.losses*weights).double().sum()/weights.double().sum())
+        Returns:
+            None: there are no losses of items
+        """
+        if self.losses is None: return None
+        weights = self.found.loss_weights
+        if weights is None: return float(self.losses.mean())
+        return float((self.losses*weights).double().sum()/weights.double().sum())
 
-@patch
-def plot_top_losses(self: Interpretation, k: int = 9, largest: bool = True, return_fig: bool | None = None) -> Any:
-    """Show the items with the highest or lowest losses
+    def plot_top_losses(self, k: int = 9, largest: bool = True, return_fig: bool | None = None) -> Any:
+        """Show the items with the highest or lowest losses
 
-    Args:
-        k: number of items to show
-        largest: show the highest losses; False: the lowest
-        return_fig: True: return a matplotlib figure instead of showing the items
-    Returns:
-        the figure with `return_fig=True`, otherwise None
-    """
-    cards = [self.found.card(i) for i in self.top_losses(k, largest).indices.tolist()]
-    return show_cards(cards, f'the {len(cards)} items with the {"highest" if largest else "lowest"} losses', return_fig)
+        Args:
+            k: number of items to show
+            largest: show the highest losses; False: the lowest
+            return_fig: True: return a matplotlib figure instead of showing the items
+        Returns:
+            the figure with `return_fig=True`, otherwise None
+        """
+        cards = [self.found.card(i) for i in self.top_losses(k, largest).indices.tolist()]
+        return show_cards(cards, f'the {len(cards)} items with the {"highest" if largest else "lowest"} losses', return_fig)
 
-@patch
-def show_items(self: Interpretation, indices: Sequence[int], return_fig: bool | None = None) -> Any:
-    """Show the items with the given indices, with their predictions and targets
+    def show_items(self, indices: Sequence[int], return_fig: bool | None = None) -> Any:
+        """Show the items with the given indices, with their predictions and targets
 
-    Args:
-        indices: indices of the items in the loader
-        return_fig: True: return a matplotlib figure instead of showing the items
-    Returns:
-        the figure with `return_fig=True`, otherwise None
-    Raises:
-        IndexError: show_items({indices}): there is no item ..., because there are ..., numbered from 0
-    """
-    n, indices = len(self.found.preds), [indices] if isinstance(indices, int) else list(indices)
-    if bad := [i for i in indices if not -n <= i < n]: raise IndexError(
-        f'show_items({indices}): there is no item {bad[0]}, because there are {plural(n, "item")}, numbered from 0')
-    return show_cards([self.found.card(int(i)) for i in indices], plural(len(indices), 'item'), return_fig)
+        Args:
+            indices: indices of the items in the loader
+            return_fig: True: return a matplotlib figure instead of showing the items
+        Returns:
+            the figure with `return_fig=True`, otherwise None
+        Raises:
+            IndexError: show_items({indices}): there is no item ..., because there are ..., numbered from 0
+        """
+        n, indices = len(self.found.preds), [indices] if isinstance(indices, int) else list(indices)
+        if bad := [i for i in indices if not -n <= i < n]: raise IndexError(
+            f'show_items({indices}): there is no item {bad[0]}, because there are {plural(n, "item")}, numbered from 0')
+        return show_cards([self.found.card(int(i)) for i in indices], plural(len(indices), 'item'), return_fig)
 
-# %% ../../nbs/callbacks/interpret.ipynb #71daf5e7
-@patch
-def most_confused(self: Interpretation, min_val: int = 1) -> list[tuple[str, str, int]]:
-    """Return the pairs of classes that the model has confused at least `min_val` times, the most frequent first
+    def most_confused(self, min_val: int = 1) -> list[tuple[str, str, int]]:
+        """Return the pairs of classes that the model has confused at least `min_val` times, the most frequent first
 
-    Args:
-        min_val: smallest count to include
-    Returns:
-        (actual, predicted, count), the most frequent first
-    """
-    self._need('most_confused', 'classes', 'maps')
-    return confused_pairs(self.confusion_matrix(), self.classes, min_val)
+        Args:
+            min_val: smallest count to include
+        Returns:
+            (actual, predicted, count), the most frequent first
+        """
+        self._need('most_confused', 'classes', 'maps')
+        return confused_pairs(self.confusion_matrix(), self.classes, min_val)
 
-@patch
-def report(self: Interpretation) -> Scores:
-    """Return precision, recall and F1 of each class or label. For predicted values, return errors and R²
+    def report(self) -> Scores:
+        """Return precision, recall and F1 of each class or label. For predicted values, return errors and R²
 
-    Returns:
-        one row for each class, label or value; for classes and labels also their means
-    """
-    self._need('report', 'classes', 'labels', 'values', 'maps')
-    if self.task in ('classes', 'maps'): return class_scores(self.confusion_matrix(), self.classes)
-    return (label_scores if self.task == 'labels' else value_scores)(self.targets, self.decoded, self.classes)
+        Returns:
+            one row for each class, label or value; for classes and labels also their means
+        """
+        self._need('report', 'classes', 'labels', 'values', 'maps')
+        if self.task in ('classes', 'maps'): return class_scores(self.confusion_matrix(), self.classes)
+        return (label_scores if self.task == 'labels' else value_scores)(self.targets, self.decoded, self.classes)
 
-@patch
-def plot_confusion_matrix(self: Interpretation, normalize: bool = False, max_classes: int = 40, title: str = 'Confusion matrix',
-        ax: Any = None, return_fig: bool | None = None) -> Any:
-    """Plot how often each class is predicted for each actual class
+    def plot_confusion_matrix(self, normalize: bool = False, max_classes: int = 40, title: str = 'Confusion matrix',
+            ax: Any = None, return_fig: bool | None = None) -> Any:
+        """Plot how often each class is predicted for each actual class
 
-    Args:
-        normalize: show each row as fractions of its sum
-        max_classes: largest number of classes to show; beyond it, those with the most errors
-        title: title of the figure
-        ax: axes to draw into; None: a new figure
-        return_fig: True: return the figure instead of showing it
-    Returns:
-        the figure with `return_fig=True` or `ax`, otherwise None
-    """
-    matrix, kept = _most(self.confusion_matrix(), max_classes)
-    if len(kept) < len(self.classes): title = f'{title}\n{len(kept)} of {len(self.classes)} classes, those with most errors'
-    fig = confusion_figure(matrix, [self.classes[i] for i in kept], normalize, title, ax)
-    return _shown(fig, title, ax, return_fig)
+        Args:
+            normalize: show each row as fractions of its sum
+            max_classes: largest number of classes to show; beyond it, those with the most errors
+            title: title of the figure
+            ax: axes to draw into; None: a new figure
+            return_fig: True: return the figure instead of showing it
+        Returns:
+            the figure with `return_fig=True` or `ax`, otherwise None
+        """
+        matrix, kept = _most(self.confusion_matrix(), max_classes)
+        if len(kept) < len(self.classes): title = f'{title}\n{len(kept)} of {len(self.classes)} classes, those with most errors'
+        fig = confusion_figure(matrix, [self.classes[i] for i in kept], normalize, title, ax)
+        return _shown(fig, title, ax, return_fig)
 
-@patch
-def _class_number(self: Interpretation, of: Any) -> int:
-    if of in self.classes: return self.classes.index(of)
-    if isinstance(of, int) and -len(self.classes) <= of < len(self.classes): return of % len(self.classes)
-    numbered = self.classes == [str(i) for i in range(len(self.classes))]
-    raise ValueError(f'there is no class {of!r}: pass a number from 0 to {len(self.classes) - 1}' + ('' if numbered else f', or a name: {one_of(self.classes)}'))
+    def _class_number(self, of: Any) -> int:
+        if of in self.classes: return self.classes.index(of)
+        if isinstance(of, int) and -len(self.classes) <= of < len(self.classes): return of % len(self.classes)
+        numbered = self.classes == [str(i) for i in range(len(self.classes))]
+        raise ValueError(f'there is no class {of!r}: pass a number from 0 to {len(self.classes) - 1}' + ('' if numbered else f', or a name: {one_of(self.classes)}'))
 
-# %% ../../nbs/callbacks/interpret.ipynb #846ec71f
-@patch
-def plot_calibration(self: Interpretation, n_bins: int = 10, of: Any = None, ax: Any = None, return_fig: bool | None = None) -> Any:
-    """Plot observed frequencies against predicted probabilities
+    def plot_calibration(self, n_bins: int = 10, of: Any = None, ax: Any = None, return_fig: bool | None = None) -> Any:
+        """Plot observed frequencies against predicted probabilities
 
-    Args:
-        n_bins: number of bins of equal width
-        of: class name or number; None: the predicted class, or the second of two classes
-        ax: axes to draw into; None: a new figure
-        return_fig: True: return the figure instead of showing it
-    Returns:
-        the figure with `return_fig=True` or `ax`, otherwise None
-    """
-    curve, two = self.calibration(n_bins, of), len(self.classes) == 2
-    what = 'prediction' if of is None and not two else f'class {self.classes[self._class_number(1 if of is None else of)]}'
-    fig = calibration_figure(curve, what, ax)
-    return _shown(fig, f'calibration, error {number(curve.error)}', ax, return_fig)
+        Args:
+            n_bins: number of bins of equal width
+            of: class name or number; None: the predicted class, or the second of two classes
+            ax: axes to draw into; None: a new figure
+            return_fig: True: return the figure instead of showing it
+        Returns:
+            the figure with `return_fig=True` or `ax`, otherwise None
+        """
+        curve, two = self.calibration(n_bins, of), len(self.classes) == 2
+        what = 'prediction' if of is None and not two else f'class {self.classes[self._class_number(1 if of is None else of)]}'
+        fig = calibration_figure(curve, what, ax)
+        return _shown(fig, f'calibration, error {number(curve.error)}', ax, return_fig)
 
-@patch
-def _true_and_prob(self: Interpretation, of: Any) -> tuple[Tensor, Tensor]:
-    "Return whether each item belongs to class `of`, and the probability of this class. None: the second of two classes, or each item's predicted class"
-    if of is None and len(self.classes) == 2: of = 1
-    if of is not None: return self.targets == (i := self._class_number(of)), self.preds[:, i]
-    return self.decoded == self.targets, self.preds.max(1).values
+    def _true_and_prob(self, of: Any) -> tuple[Tensor, Tensor]:
+        "Return whether each item belongs to class `of`, and the probability of this class. None: the second of two classes, or each item's predicted class"
+        if of is None and len(self.classes) == 2: of = 1
+        if of is not None: return self.targets == (i := self._class_number(of)), self.preds[:, i]
+        return self.decoded == self.targets, self.preds.max(1).values
 
-# %% ../../nbs/callbacks/interpret.ipynb #a258af87
-@patch
-def residuals(self: Interpretation) -> Tensor:
-    """Return the predicted minus the actual values
+    def residuals(self) -> Tensor:
+        """Return the predicted minus the actual values
 
-    Returns:
-        residuals, one row per item
-    """
-    self._need('residuals', 'values')
-    return self.preds - self.targets
+        Returns:
+            residuals, one row per item
+        """
+        self._need('residuals', 'values')
+        return self.preds - self.targets
 
-@patch
-def plot_predictions(self: Interpretation, output: int = 0, ax: Any = None, return_fig: bool | None = None) -> Any:
-    """Plot predicted against actual values
+    def plot_predictions(self, output: int = 0, ax: Any = None, return_fig: bool | None = None) -> Any:
+        """Plot predicted against actual values
 
-    Args:
-        output: index of the predicted value, from 0
-        ax: axes to draw into; None: a new figure
-        return_fig: True: return the figure instead of showing it
-    Returns:
-        the figure with `return_fig=True` or `ax`, otherwise None
-    """
-    fig = predictions_figure(*self._column('plot_predictions', output), ax)
-    return _shown(fig, 'predicted against actual values', ax, return_fig)
+        Args:
+            output: index of the predicted value, from 0
+            ax: axes to draw into; None: a new figure
+            return_fig: True: return the figure instead of showing it
+        Returns:
+            the figure with `return_fig=True` or `ax`, otherwise None
+        """
+        fig = predictions_figure(*self._column('plot_predictions', output), ax)
+        return _shown(fig, 'predicted against actual values', ax, return_fig)
 
-@patch
-def plot_residuals(self: Interpretation, output: int = 0, ax: Any = None, return_fig: bool | None = None) -> Any:
-    """Plot residuals over predicted values
+    def plot_residuals(self, output: int = 0, ax: Any = None, return_fig: bool | None = None) -> Any:
+        """Plot residuals over predicted values
 
-    Args:
-        output: index of the predicted value, from 0
-        ax: axes to draw into; None: a new figure
-        return_fig: True: return the figure instead of showing it
-    Returns:
-        the figure with `return_fig=True` or `ax`, otherwise None
-    """
-    fig = residuals_figure(*self._column('plot_residuals', output), ax)
-    return _shown(fig, 'residuals over predicted values', ax, return_fig)
+        Args:
+            output: index of the predicted value, from 0
+            ax: axes to draw into; None: a new figure
+            return_fig: True: return the figure instead of showing it
+        Returns:
+            the figure with `return_fig=True` or `ax`, otherwise None
+        """
+        fig = residuals_figure(*self._column('plot_residuals', output), ax)
+        return _shown(fig, 'residuals over predicted values', ax, return_fig)
 
-@patch
-def _column(self: Interpretation, what: str, output: int) -> tuple[Tensor, Tensor, str]:
-    "Return the actual and the predicted values of one output, and the name of the output"
-    self._need(what, 'values')
-    n = self.preds.shape[1]
-    if not 0 <= output < n: raise ValueError(f'there is no output {output}: the model has {plural(n, "output")}, counted from 0')
-    name = self.classes[output] if output < len(self.classes) else '' if n == 1 else f'value {output}'
-    return self.targets[:, output], self.preds[:, output], name
+    def _column(self, what: str, output: int) -> tuple[Tensor, Tensor, str]:
+        "Return the actual and the predicted values of one output, and the name of the output"
+        self._need(what, 'values')
+        n = self.preds.shape[1]
+        if not 0 <= output < n: raise ValueError(f'there is no output {output}: the model has {plural(n, "output")}, counted from 0')
+        name = self.classes[output] if output < len(self.classes) else '' if n == 1 else f'value {output}'
+        return self.targets[:, output], self.preds[:, output], name
 
-# %% ../../nbs/callbacks/interpret.ipynb #070ef975
-@patch
-def summary(self: Interpretation) -> str:
-    """Return one line with the number of items, the most important scores and, if there are losses, their mean
+    def summary(self) -> str:
+        """Return one line with the number of items, the most important scores and, if there are losses, their mean
 
-    Returns:
-        such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
-    """
-    words = [plural(len(self), 'item'), *self._task_words()]
-    if (mean := self.mean_loss()) is not None: words.append(f'mean loss {number(mean)}')
-    return ', '.join(words)
+        Returns:
+            such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
+        """
+        words = [plural(len(self), 'item'), *self._task_words()]
+        if (mean := self.mean_loss()) is not None: words.append(f'mean loss {number(mean)}')
+        return ', '.join(words)
 
-@patch
-def page(self: Interpretation, max_items: int = 200, live: bool | None = None) -> str:
-    """Return the interactive page as HTML. With `live=False`, return the version for viewers that run no scripts
+    def page(self, max_items: int = 200, live: bool | None = None) -> str:
+        """Return the interactive page as HTML. With `live=False`, return the version for viewers that run no scripts
 
-    Args:
-        max_items: largest number of items on the page
-        live: include the script; None: unless the notebook runs headless
-    Returns:
-        HTML of the page
-    """
-    matrix, kept = _most(self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
-    still = self._still(matrix, kept)
-    if not (runs_scripts() if live is None else live): return still
-    return scripted(still, asset('results.js'), self._page_data(matrix, kept, max_items), live=True)
+        Args:
+            max_items: largest number of items on the page
+            live: include the script; None: unless the notebook runs headless
+        Returns:
+            HTML of the page
+        """
+        matrix, kept = _most(self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
+        still = self._still(matrix, kept)
+        if not (runs_scripts() if live is None else live): return still
+        return scripted(still, asset('results.js'), self._page_data(matrix, kept, max_items), live=True)
 
-@patch
-def _still(self: Interpretation, matrix: Tensor | None, kept: list[int]) -> str:
-    parts = [f'<p>{escape(self.summary())}</p>', self._picture() if matrix is None else still_matrix(matrix, [self.classes[i] for i in kept])]
-    indices = spread(len(self), 6) if self.losses is None else self.top_losses(6).indices.tolist()
-    parts += [f'<p>{"some items" if self.losses is None else "highest losses"}:</p>', cards_html([self.found.card(i) for i in indices])]
-    if note := self._notes(len(self), len(kept)): parts.append(f'<p>{escape(note)}</p>')
-    return ''.join(parts)
+    def _still(self, matrix: Tensor | None, kept: list[int]) -> str:
+        parts = [f'<p>{escape(self.summary())}</p>', self._picture() if matrix is None else still_matrix(matrix, [self.classes[i] for i in kept])]
+        indices = spread(len(self), 6) if self.losses is None else self.top_losses(6).indices.tolist()
+        parts += [f'<p>{"some items" if self.losses is None else "highest losses"}:</p>', cards_html([self.found.card(i) for i in indices])]
+        if note := self._notes(len(self), len(kept)): parts.append(f'<p>{escape(note)}</p>')
+        return ''.join(parts)
 
-@patch
-def _picture(self: Interpretation) -> str:
-    if self.task != 'values': return ''
-    actual, predicted, name = self._column('picture', 0)
-    return still_image(values_svg(actual, predicted), f'predicted against actual {name or "values"}')
+    def _picture(self) -> str:
+        if self.task != 'values': return ''
+        actual, predicted, name = self._column('picture', 0)
+        return still_image(values_svg(actual, predicted), f'predicted against actual {name or "values"}')
 
-@patch
-def _notes(self: Interpretation, n_items: int, n_classes: int) -> str:
-    "Return sentences about classes, items and losses that are missing on the page"
-    words = []
-    if n_classes < len(self.classes) and self.task == 'classes':
-        words.append(f'The matrix has {n_classes} of {len(self.classes)} classes, those with most errors.')
-    if n_items < len(self): words.append(
-        f'This page carries {n_items:,} of {len(self):,} items, of each cell those with the highest and the lowest losses.')
-    if self.losses is None: words.append(f'No losses: {self.found.note}.')
-    return ' '.join(words)
+    def _notes(self, n_items: int, n_classes: int) -> str:
+        "Return sentences about classes, items and losses that are missing on the page"
+        words = []
+        if n_classes < len(self.classes) and self.task == 'classes':
+            words.append(f'The matrix has {n_classes} of {len(self.classes)} classes, those with most errors.')
+        if n_items < len(self): words.append(
+            f'This page carries {n_items:,} of {len(self):,} items, of each cell those with the highest and the lowest losses.')
+        if self.losses is None: words.append(f'No losses: {self.found.note}.')
+        return ' '.join(words)
 
-@patch
-def _cells(self: Interpretation) -> tuple[Tensor, Tensor]:
-    "Return the matrix cell of each item, and whether its prediction is wrong. Without a matrix, the cell is 1 for wrong labels and otherwise 0"
-    if self.task == 'classes':
-        actual, n = self.targets.clamp(min=0), len(self.classes)
-        return actual*n + self.decoded, (self.decoded != self.targets) & (self.targets >= 0)
-    if self.task == 'labels': return (wrong := (self.decoded != self.targets).any(1)).long(), wrong
-    return torch.zeros(len(self), dtype=torch.long), torch.zeros(len(self), dtype=torch.bool)
+    def _cells(self) -> tuple[Tensor, Tensor]:
+        "Return the matrix cell of each item, and whether its prediction is wrong. Without a matrix, the cell is 1 for wrong labels and otherwise 0"
+        if self.task == 'classes':
+            actual, n = self.targets.clamp(min=0), len(self.classes)
+            return actual*n + self.decoded, (self.decoded != self.targets) & (self.targets >= 0)
+        if self.task == 'labels': return (wrong := (self.decoded != self.targets).any(1)).long(), wrong
+        return torch.zeros(len(self), dtype=torch.long), torch.zeros(len(self), dtype=torch.bool)
 
-# %% ../../nbs/callbacks/interpret.ipynb #0927bd82
-@patch
-def _page_data(self: Interpretation, matrix: Tensor | None, kept: list[int], max_items: int) -> dict[str, Any]:
-    before, items, after = self._page_items(as_count(max_items, 'max_items', 1))
-    css = f'<style>{css_variables(".cbnb-results")}{asset("results.css")}</style>'
-    data = dict(items=items, before=before, after=after, style=ITEM_STYLE + MATRIX_STYLE + css, picture=self._picture(),
-                total=len(self), note=self._notes(len(items), len(kept)), summary=self.summary())
-    return data if matrix is None else data | dict(classes=self.classes, ids=kept, cells=matrix_cells(matrix), counts=self._counts())
+    def _page_data(self, matrix: Tensor | None, kept: list[int], max_items: int) -> dict[str, Any]:
+        before, items, after = self._page_items(as_count(max_items, 'max_items', 1))
+        css = f'<style>{css_variables(".cbnb-results")}{asset("results.css")}</style>'
+        data = dict(items=items, before=before, after=after, style=ITEM_STYLE + MATRIX_STYLE + css, picture=self._picture(),
+                    total=len(self), note=self._notes(len(items), len(kept)), summary=self.summary())
+        return data if matrix is None else data | dict(classes=self.classes, ids=kept, cells=matrix_cells(matrix), counts=self._counts())
 
-@patch
-def _page_items(self: Interpretation, max_items: int) -> tuple[str, list[dict[str, Any]], str]:
-    "Return up to `max_items` items, and the HTML before and after them"
-    chosen = [i for i in items_for_page(*self._cells(), self.losses, max_items) if self.found.items.has(i)]
-    before, pieces, after = card_pieces([self.found.card(i) for i in chosen])
-    size, found = 0, list[dict[str, Any]]()
-    for i, html in zip(chosen, pieces):
-        if (size := size + len(html)) > _PAGE_BYTES and found: break
-        found.append(self._page_item(i, html))
-    return before, found, after
+    def _page_items(self, max_items: int) -> tuple[str, list[dict[str, Any]], str]:
+        "Return up to `max_items` items, and the HTML before and after them"
+        chosen = [i for i in items_for_page(*self._cells(), self.losses, max_items) if self.found.items.has(i)]
+        before, pieces, after = card_pieces([self.found.card(i) for i in chosen])
+        size, found = 0, list[dict[str, Any]]()
+        for i, html in zip(chosen, pieces):
+            if (size := size + len(html)) > _PAGE_BYTES and found: break
+            found.append(self._page_item(i, html))
+        return before, found, after
 
-@patch
-def _page_item(self: Interpretation, i: int, html: str) -> dict[str, Any]:
-    "Return the data of an item for the script of the interactive page"
-    loss = None if self.losses is None else float(self.losses[i].nan_to_num(1e38, 1e38, -1e38))
-    classes = self.task == 'classes'
-    return dict(h=html, n=i, a=int(self.targets[i]) if classes else None, p=int(self.decoded[i]) if classes else None,
-                w=self.found.is_wrong(i), l=loss)
+    def _page_item(self, i: int, html: str) -> dict[str, Any]:
+        "Return the data of an item for the script of the interactive page"
+        loss = None if self.losses is None else float(self.losses[i].nan_to_num(1e38, 1e38, -1e38))
+        classes = self.task == 'classes'
+        return dict(h=html, n=i, a=int(self.targets[i]) if classes else None, p=int(self.decoded[i]) if classes else None,
+                    w=self.found.is_wrong(i), l=loss)
 
-@patch
-def _counts(self: Interpretation) -> dict[int, dict[int, int]]:
-    "Return the counts of the nonempty matrix cells as nested dicts, {actual class: {predicted class: count}}"
-    matrix, found = self.confusion_matrix(), dict[int, dict[int, int]]()
-    for i, j in matrix.nonzero().tolist(): found.setdefault(i, {})[j] = int(matrix[i, j])
-    return found
+    def _counts(self) -> dict[int, dict[int, int]]:
+        "Return the counts of the nonempty matrix cells as nested dicts, {actual class: {predicted class: count}}"
+        matrix, found = self.confusion_matrix(), dict[int, dict[int, int]]()
+        for i, j in matrix.nonzero().tolist(): found.setdefault(i, {})[j] = int(matrix[i, j])
+        return found
 
 # %% ../../nbs/callbacks/interpret.ipynb #4577028a
 @patch
@@ -919,7 +862,7 @@ def interpret(self: Learner, dl: Any = None, classes: Any = None, show: Any = No
         decode: for token ids: a function, an object with `decode`, or the list of tokens; None: from the dataset
         columns: names of the numbers in a row; None: names from the dataset
         act: function from model outputs to probabilities or values; None: chosen by the loss
-        task: 'classes', 'labels' or 'values'; None: infer the task from the loss and the shapes
+        task: 'classes', 'labels', 'values', 'maps' or 'other'; None: infer the task from the loss and the shapes
     Returns:
         predictions, targets, losses and items, with their tables and plots
     Example:

@@ -160,8 +160,7 @@ def differences(runs: Iterable[Run]) -> dict[str, list[Any]]:    # setting -> it
 
 def outcome_of(run: Run) -> str:    # such as 'done' or 'interrupted'
     "Describe how a run ended. The call waits for the device"
-    word = 'stopped early' if run.status == 'cancelled' else run.status
-    return word if run.diverged is None else f'{word}, loss {run.raw_losses[run.diverged]} from step {run.diverged}'
+    return run.status if run.diverged is None else f'{run.status}, loss {run.raw_losses[run.diverged]} from step {run.diverged}'
 
 # %% ../../nbs/display/compare.ipynb #c8db413b
 def _metrics(runs: Iterable[Run]) -> list[str]:
@@ -542,7 +541,7 @@ def compare(*sources: Any, metric: str | None = None, by: str = 'step', sort: st
     """Compare runs of several learners in one chart and one table. With `return_fig=True`, return a figure
 
     Args:
-        *sources: learners, recorders, histories, runs, lists of them, or dicts from names to them
+        *sources: learners, recorders, histories, runs, lab books, lists of them, or dicts from names to them
         metric: loss, metric or hyper-parameter to draw; None: the validation loss if there is one
         by: x axis: 'step', 'epoch' or 'time'
         sort: column of the table to sort by, with a minus to reverse; None: the best value of `metric`

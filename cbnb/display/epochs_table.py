@@ -21,7 +21,7 @@ def epochs_html(runs: list[Run]) -> str:
     names, rows = list(dict.fromkeys(name for run in runs for name in run.metric_names)), []
     for run in runs:
         best = run.best
-        rows += [[str(run.number), *(_cell(name, row.get(name)) for name in names), 'best'*(row is best)] for row in run.epochs or [{}]]
+        rows += [[run.given_name or str(run.number), *(_cell(name, row.get(name)) for name in names), 'best'*(row is best)] for row in run.epochs or [{}]]
         rows[-1][-1] = ', '.join(filter(None, [rows[-1][-1], run.status]))
     body = [_html_row('td', row) for row in rows]
     if (left_out := len(rows) - _MOST) > 0: body[_MOST//2:-_MOST//2] = [

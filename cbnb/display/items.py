@@ -121,10 +121,10 @@ def _numbers_row(values: Any, columns: Sequence[str] | None) -> Shown:
 _PADS = {'', '<pad>', '[PAD]', '<|pad|>', 'xxpad'}
 
 def _text_of(ids: list[int],
-    decode: Any,    # a function of a list of ids, an object with a method `decode`, or the tokens in order
+    decode: Any,    # an object with a method `decode`, such as a tokenizer; a function of a list of ids; or the tokens in order
 ) -> str:
+    if hasattr(decode, 'decode'): return str(decode.decode(ids))     # first: a tokenizer can be called, too, but with texts
     if callable(decode): return str(decode(ids))
-    if hasattr(decode, 'decode'): return str(decode.decode(ids))
     words = [str(decode[i]) for i in ids]
     while words and words[-1] in _PADS: words.pop()
     return ' '.join(words)

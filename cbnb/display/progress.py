@@ -6,8 +6,9 @@
 __all__ = ['LOWEST', 'TABLE_STYLE', 'KEPT_STEPS', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words',
            'shortened', 'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace',
            'run_events', 'finding_events', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
-           'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'page_lines', 'LogDisplay',
-           'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback', 'start_display']
+           'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'run_rows', 'page_lines',
+           'LogDisplay', 'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback',
+           'start_display']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
 import itertools
@@ -38,8 +39,6 @@ from ..learner import Learner
 from ..history import Run
 
 # %% ../../nbs/display/progress.ipynb #05965f59
-from typing import TYPE_CHECKING, Any
-
 def as_cell(
     value: Any,    # a number, a string or None
 ) -> str:
@@ -484,6 +483,10 @@ def fit_page(names: Sequence[str], rows: Sequence[Sequence[Any]], word: str,
     return {'text/html': page, 'text/plain': '\n'.join([*lines, *map(finding_line, finding_events(run)), word])}
 
 # %% ../../nbs/display/progress.ipynb #8911a360
+def run_rows(run: Run) -> list[list[Any]]:
+    "Return the rows of the table of epochs, as the functions of this page take them"
+    return [[clock(row[name]) if name == 'time' else row.get(name) for name in run.metric_names] for row in run.epochs]
+
 def page_lines(names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
     most: int = 60,    # largest number of rows
     by: tuple[str, int] = LOWEST,    # as in `best_row`
@@ -674,26 +677,6 @@ class ProgressCallback(Callback):
         learn = wave_learner(quiet=False, cbs=ProgressCallback)
         learn.fit(3)
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def choose_display(self, with_table: Any) -> None: ...
-        def _finish(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None: ...
-        def _last_word(self, exc: BaseException | None) -> str: ...
-        def _done(self) -> str: ...
-        def _set_times(self) -> None: ...
-        def _begin(self) -> None: ...
-        def _end(self) -> None: ...
-        def _act(self, now: float) -> None: ...
-        def _draw(self, now: float) -> None: ...
-        def _tell(self) -> None: ...
-        def _progress(self, now: float) -> Progress: ...
-        def _fit_progress(self, now: float) -> dict[str, float | None]: ...
-        def _rate(self, now: float) -> float | None: ...
-        def _share(self) -> float | None: ...
-        def _length(self, training: bool) -> int | None: ...
-        def _worked(self, now: float) -> float: ...
-        def _left(self) -> float | None: ...
-        def _train_left(self, here: int) -> float: ...
-        def _expected(self, training: bool) -> float: ...
     order, run_in = 60, PURPOSES
     every = 0.25                         # smallest number of seconds between updates
     next = math.inf                      # time of the next action; infinite before a run
@@ -746,189 +729,166 @@ class ProgressCallback(Callback):
     def state_dict(self) -> dict[str, Any]: return {}       # a resumed fit has a new display
     def load_state_dict(self, state: dict[str, Any]) -> None: pass
 
+    def choose_display(self, with_table: Any) -> None:
+        """Make the display for the current display mode, or for 'widgets' if `place` is set. Instead of 'widgets', a run that is not a fit uses 'stop'. A fit without a table, and any run with `learn.create_mbar=False`, uses 'plain'
+
+        Args:
+            with_table: whether the run has a table of epochs
+        """
+        mode = 'widgets' if self.place else display_mode()
+        if mode == 'widgets' and not (with_table and self.learn.create_mbar):
+            mode = 'stop' if self.learn.purpose != 'fit' and self.learn.create_mbar else 'plain'
+        self.shown = make_display(mode)
+        self.shown.callback = self
+
+    def _finish(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
+        as_planned = exc is None and (not self.cancelled or self.learn.purpose == 'lr_find')
+        word = self._last_word(exc)
+        steered = self.steered_by.said() if self.steered_by else ''
+        if steered: word += f'; {steered}'
+        self.next = math.inf
+        if self.learn.purpose == 'fit': self._tell()
+        if self.steered_by: self.steered_by.while_paused = None
+        if not as_planned: self.start()
+        if self.started: self.shown.finish(word, as_planned)
+
+    def _last_word(self, exc: BaseException | None) -> str:
+        learn, after = self.learn, f' after {clock(time.perf_counter() - self.begun)}'
+        if isinstance(exc, (KeyboardInterrupt, SystemExit)): return learn.stopped_where() + after
+        if exc is not None: return f'failed in {learn.where()}: {type(exc).__name__}'
+        return self.cancelled + after if self.cancelled else self._done()
+
+    def _done(self) -> str:
+        learn, seconds = self.learn, time.perf_counter() - self.begun
+        length = f'{plural(learn.n_epoch - learn.start_epoch, "epoch")}, {plural(learn.train_iter, "batch")} in {clock(seconds)}'
+        return f'measured and taken back: {length}' if learn.called == 'profile' else f'done: {length}'
+
+    def _set_times(self) -> None:
+        "Set the times of the first update and the first poll"
+        learn = self.learn
+        self.steered_by = getattr(learn, 'steering', None)     # a `Steering` that the display added is removed before `_finish`
+        if self.steered_by: self.steered_by.while_paused = self.shown.poll
+        self.draws = self.shown.live and learn.create_mbar
+        first = self.every if learn.purpose == 'fit' else 5*self.every    # other runs are short
+        self.draw_at = self.begun + first if self.draws else math.inf
+        self.pace = Pace() if self.draws and learn.purpose == 'fit' else None
+        self.poll_at = self.begun + self.shown.poll_every
+        self.next = min(self.draw_at, self.poll_at)
+
+    def _begin(self) -> None:
+        learn = self.learn
+        if learn.purpose != 'fit': return
+        now = self._worked(time.perf_counter())
+        if learn.training: self.last = now, learn.train_iter       # start of the measurement of samples per second
+        if self.pace:
+            if learn.mid_epoch: self.pace.pause(now)
+            self.pace.begin(learn.training, now)
+            self.next = -math.inf                                  # measure the first batch
+        self.under_way = True
+
+    def _end(self) -> None:
+        learn = self.learn
+        if learn.purpose != 'fit' or learn.iter is None or not self.under_way: return
+        self._tell()
+        self.under_way = learn.mid_epoch          # the training pass goes on
+        self.lengths[learn.training].append(learn.iter + 1)
+        if not self.pace: return
+        self.pace.end(learn.iter + 1, now := self._worked(time.perf_counter()))
+        if learn.mid_epoch: self.pace.go_on(now)
+
+    def _act(self, now: float) -> None:
+        if self.pace and self.learn.purpose == 'fit': self.pace.reach(self.learn.iter + 1, self._worked(now))
+        if now >= self.poll_at:
+            self.shown.poll()
+            self.poll_at = time.perf_counter() + self.shown.poll_every
+        if now >= self.draw_at: self._draw(now)
+        self.next = min(self.draw_at, self.poll_at)
+
+    def _draw(self, now: float) -> None:
+        self.shown.progress(self._progress(now))
+        if self.learn.purpose == 'fit': self._tell()
+        done = time.perf_counter()
+        cost, self.drawn = 100*(done - now), self.drawn + 1
+        if self.drawn == 1: cost = min(cost, 1.)       # the first update may include imports
+        self.draw_at = done + max(self.every, self.shown.patience(done - self.begun), cost)
+
+    def _tell(self) -> None:
+        "Show each new finding once"
+        recorder = getattr(self.learn, 'recorder', None)
+        found = finding_events(recorder.last()) if recorder and recorder.history.runs else []
+        for event in found[self.n_found:]: self.shown.finding(event)
+        self.n_found = max(len(found), self.n_found)
+
+    def _progress(self, now: float) -> Progress:
+        learn = self.learn
+        if learn.purpose == 'lr_find': return _sweep_progress(learn)
+        n = learn.n_iter or self._length(learn.training)
+        n = n if n is None or learn.iter < n else None              # the guessed length was too low
+        seen: dict[str, Any] = dict(purpose=learn.run_name, epochs=learn.epoch, n_epoch=learn.n_epoch,
+                    batches=learn.iter + 1, n_batches=n, training=learn.training)
+        if learn.purpose != 'fit':
+            share = (learn.iter + 1)/learn.n_iter if learn.n_iter else None
+            return Progress(**seen, share=share, left=share and (now - self.begun)*(1/share - 1))
+        return Progress(**seen | self._fit_progress(now))
+
+    def _fit_progress(self, now: float) -> dict[str, float | None]:
+        "Return the complete fraction, the remaining time, the rate, the loss and the hyper-parameters of a fit"
+        learn, share = self.learn, self._share()
+        run = learn.recorder.last() if hasattr(learn, 'recorder') else None
+        _, smooth = run.arrived() if run else ((), ())              # without waiting for the device
+        if run: learn.recorder.look_for_nan(wait=False)
+        lr, mom = (_latest(run, name) for name in ('lr', 'mom'))
+        left = self._left() if self.pace and share is not None else None
+        return dict(share=share, left=left, rate=self._rate(now),
+                    loss=smooth[-1] if smooth else None, lr=lr, mom=mom)
+
+    def _rate(self, now: float) -> float | None:
+        (then, before), batches, now = self.last, self.learn.train_iter, self._worked(now)
+        if not self.learn.training or batches == before or now == then: return None
+        self.last = now, batches
+        try: return (batches - before)*find_bs((self.learn.xb, self.learn.yb))/(now - then)
+        except ValueError: return None              # the batch size cannot be determined
+
+    def _share(self) -> float | None:
+        learn = self.learn
+        if n_batches(learn.dls.train) is not None or learn.fit_length: return learn.pct_train
+        if (n := self._length(True)) is None: return None
+        done = min((learn.iter + 1)/n, 1.) if learn.training else 1.
+        return (learn.epoch + done)/learn.n_epoch
+
+    def _length(self, training: bool) -> int | None:
+        "Return the number of batches in the latest complete pass of a phase, or None before the first complete pass"
+        return self.lengths[training][-1] if self.lengths[training] else None
+
+    def _worked(self, now: float) -> float:
+        "Return the seconds since the start, without pauses"
+        return now - self.begun - (self.steered_by.seconds_paused if self.steered_by else 0.)
+
+    def _left(self) -> float | None:
+        learn = self.learn
+        here = learn.n_iter or self._length(learn.training) or 0
+        train = self._train_left(here)
+        valid = n_validated(learn, learn.epoch - learn.training)*self._expected(False)
+        return self.pace.left(max(here - learn.iter - 1, 0), train, valid)
+
+    def _train_left(self, here: int) -> float:
+        "Return the expected number of training batches in future passes, after the `here` batches of this pass"
+        learn = self.learn
+        if not learn.fit_length and not learn.mid_epoch: return (learn.n_epoch - learn.epoch - 1)*self._expected(True)
+        left = learn.train_iter*(1/max(learn.pct_train, 1e-9) - 1)        # as many batches for each update as so far
+        return max(left - (here - learn.iter - 1 if learn.training else 0), 0)
+
+    def _expected(self, training: bool) -> float:
+        "Return the expected number of batches in a future pass of the training or validation phase"
+        lengths = self.lengths[training]
+        if lengths: return sum(lengths)/len(lengths)
+        dl = self.learn.dls.train if training else getattr(self.learn.dls, 'valid', None)
+        return (dl is not None and n_batches(dl)) or self.learn.n_iter or 0
+
 def start_display(learn: Learner) -> None:
     "Start the display of a fit before the checks of its first batches, which may take a while"
     for progress in learn.callbacks.find(ProgressCallback):
         if progress.run: progress.start()
-
-# %% ../../nbs/display/progress.ipynb #2cdf44a7
-@patch
-def choose_display(self: ProgressCallback, with_table: Any) -> None:
-    """Make the display for the current display mode, or for 'widgets' if `place` is set. Instead of 'widgets', a run that is not a fit uses 'stop'. A fit without a table, and any run with `learn.create_mbar=False`, uses 'plain'
-
-    Args:
-        with_table: whether the run has a table of epochs
-    """
-    mode = 'widgets' if self.place else display_mode()
-    if mode == 'widgets' and not (with_table and self.learn.create_mbar):
-        mode = 'stop' if self.learn.purpose != 'fit' and self.learn.create_mbar else 'plain'
-    self.shown = make_display(mode)
-    self.shown.callback = self
-
-@patch
-def _finish(self: ProgressCallback, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-    as_planned = exc is None and (not self.cancelled or self.learn.purpose == 'lr_find')
-    word = self._last_word(exc)
-    steered = self.steered_by.said() if self.steered_by else ''
-    if steered: word += f'; {steered}'
-    self.next = math.inf
-    if self.learn.purpose == 'fit': self._tell()
-    if self.steered_by: self.steered_by.while_paused = None
-    if not as_planned: self.start()
-    if self.started: self.shown.finish(word, as_planned)
-
-@patch
-def _last_word(self: ProgressCallback, exc: BaseException | None) -> str:
-    learn, after = self.learn, f' after {clock(time.perf_counter() - self.begun)}'
-    if isinstance(exc, (KeyboardInterrupt, SystemExit)): return learn.stopped_where() + after
-    if exc is not None: return f'failed in {learn.where()}: {type(exc).__name__}'
-    return self.cancelled + after if self.cancelled else self._done()
-
-@patch
-def _done(self: ProgressCallback) -> str:
-    learn, seconds = self.learn, time.perf_counter() - self.begun
-    length = f'{plural(learn.n_epoch - learn.start_epoch, "epoch")}, {plural(learn.train_iter, "batch")} in {clock(seconds)}'
-    return f'measured and taken back: {length}' if learn.called == 'profile' else f'done: {length}'
-
-# %% ../../nbs/display/progress.ipynb #cd276934
-@patch
-def _set_times(self: ProgressCallback) -> None:
-    "Set the times of the first update and the first poll"
-    learn = self.learn
-    self.steered_by = getattr(learn, 'steering', None)     # a `Steering` that the display added is removed before `_finish`
-    if self.steered_by: self.steered_by.while_paused = self.shown.poll
-    self.draws = self.shown.live and learn.create_mbar
-    first = self.every if learn.purpose == 'fit' else 5*self.every    # other runs are short
-    self.draw_at = self.begun + first if self.draws else math.inf
-    self.pace = Pace() if self.draws and learn.purpose == 'fit' else None
-    self.poll_at = self.begun + self.shown.poll_every
-    self.next = min(self.draw_at, self.poll_at)
-
-@patch
-def _begin(self: ProgressCallback) -> None:
-    learn = self.learn
-    if learn.purpose != 'fit': return
-    now = self._worked(time.perf_counter())
-    if learn.training: self.last = now, learn.train_iter       # start of the measurement of samples per second
-    if self.pace:
-        if learn.mid_epoch: self.pace.pause(now)
-        self.pace.begin(learn.training, now)
-        self.next = -math.inf                                  # measure the first batch
-    self.under_way = True
-
-@patch
-def _end(self: ProgressCallback) -> None:
-    learn = self.learn
-    if learn.purpose != 'fit' or learn.iter is None or not self.under_way: return
-    self._tell()
-    self.under_way = learn.mid_epoch          # the training pass goes on
-    self.lengths[learn.training].append(learn.iter + 1)
-    if not self.pace: return
-    self.pace.end(learn.iter + 1, now := self._worked(time.perf_counter()))
-    if learn.mid_epoch: self.pace.go_on(now)
-
-@patch
-def _act(self: ProgressCallback, now: float) -> None:
-    if self.pace and self.learn.purpose == 'fit': self.pace.reach(self.learn.iter + 1, self._worked(now))
-    if now >= self.poll_at:
-        self.shown.poll()
-        self.poll_at = time.perf_counter() + self.shown.poll_every
-    if now >= self.draw_at: self._draw(now)
-    self.next = min(self.draw_at, self.poll_at)
-
-@patch
-def _draw(self: ProgressCallback, now: float) -> None:
-    self.shown.progress(self._progress(now))
-    if self.learn.purpose == 'fit': self._tell()
-    done = time.perf_counter()
-    cost, self.drawn = 100*(done - now), self.drawn + 1
-    if self.drawn == 1: cost = min(cost, 1.)       # the first update may include imports
-    self.draw_at = done + max(self.every, self.shown.patience(done - self.begun), cost)
-
-@patch
-def _tell(self: ProgressCallback) -> None:
-    "Show each new finding once"
-    recorder = getattr(self.learn, 'recorder', None)
-    found = finding_events(recorder.last()) if recorder and recorder.history.runs else []
-    for event in found[self.n_found:]: self.shown.finding(event)
-    self.n_found = max(len(found), self.n_found)
-
-# %% ../../nbs/display/progress.ipynb #eeb8e4b9
-@patch
-def _progress(self: ProgressCallback, now: float) -> Progress:
-    learn = self.learn
-    if learn.purpose == 'lr_find': return _sweep_progress(learn)
-    n = learn.n_iter or self._length(learn.training)
-    n = n if n is None or learn.iter < n else None              # the guessed length was too low
-    seen: dict[str, Any] = dict(purpose=learn.run_name, epochs=learn.epoch, n_epoch=learn.n_epoch,
-                batches=learn.iter + 1, n_batches=n, training=learn.training)
-    if learn.purpose != 'fit':
-        share = (learn.iter + 1)/learn.n_iter if learn.n_iter else None
-        return Progress(**seen, share=share, left=share and (now - self.begun)*(1/share - 1))
-    return Progress(**seen | self._fit_progress(now))
-
-@patch
-def _fit_progress(self: ProgressCallback, now: float) -> dict[str, float | None]:
-    "Return the complete fraction, the remaining time, the rate, the loss and the hyper-parameters of a fit"
-    learn, share = self.learn, self._share()
-    run = learn.recorder.last() if hasattr(learn, 'recorder') else None
-    _, smooth = run.arrived() if run else ((), ())              # without waiting for the device
-    if run: learn.recorder.look_for_nan(wait=False)
-    lr, mom = (_latest(run, name) for name in ('lr', 'mom'))
-    left = self._left() if self.pace and share is not None else None
-    return dict(share=share, left=left, rate=self._rate(now),
-                loss=smooth[-1] if smooth else None, lr=lr, mom=mom)
-
-@patch
-def _rate(self: ProgressCallback, now: float) -> float | None:
-    (then, before), batches, now = self.last, self.learn.train_iter, self._worked(now)
-    if not self.learn.training or batches == before or now == then: return None
-    self.last = now, batches
-    try: return (batches - before)*find_bs((self.learn.xb, self.learn.yb))/(now - then)
-    except ValueError: return None              # the batch size cannot be determined
-
-# %% ../../nbs/display/progress.ipynb #b0c437d3
-@patch
-def _share(self: ProgressCallback) -> float | None:
-    learn = self.learn
-    if n_batches(learn.dls.train) is not None or learn.fit_length: return learn.pct_train
-    if (n := self._length(True)) is None: return None
-    done = min((learn.iter + 1)/n, 1.) if learn.training else 1.
-    return (learn.epoch + done)/learn.n_epoch
-
-@patch
-def _length(self: ProgressCallback, training: bool) -> int | None:
-    "Return the number of batches in the latest complete pass of a phase, or None before the first complete pass"
-    return self.lengths[training][-1] if self.lengths[training] else None
-
-@patch
-def _worked(self: ProgressCallback, now: float) -> float:
-    "Return the seconds since the start, without pauses"
-    return now - self.begun - (self.steered_by.seconds_paused if self.steered_by else 0.)
-
-@patch
-def _left(self: ProgressCallback) -> float | None:
-    learn = self.learn
-    here = learn.n_iter or self._length(learn.training) or 0
-    train = self._train_left(here)
-    valid = n_validated(learn, learn.epoch - learn.training)*self._expected(False)
-    return self.pace.left(max(here - learn.iter - 1, 0), train, valid)
-
-@patch
-def _train_left(self: ProgressCallback, here: int) -> float:
-    "Return the expected number of training batches in future passes, after the `here` batches of this pass"
-    learn = self.learn
-    if not learn.fit_length and not learn.mid_epoch: return (learn.n_epoch - learn.epoch - 1)*self._expected(True)
-    left = learn.train_iter*(1/max(learn.pct_train, 1e-9) - 1)        # as many batches for each update as so far
-    return max(left - (here - learn.iter - 1 if learn.training else 0), 0)
-
-@patch
-def _expected(self: ProgressCallback, training: bool) -> float:
-    "Return the expected number of batches in a future pass of the training or validation phase"
-    lengths = self.lengths[training]
-    if lengths: return sum(lengths)/len(lengths)
-    dl = self.learn.dls.train if training else getattr(self.learn.dls, 'valid', None)
-    return (dl is not None and n_batches(dl)) or self.learn.n_iter or 0
 
 # %% ../../nbs/display/progress.ipynb #6dfa052b
 @patch

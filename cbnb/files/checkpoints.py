@@ -52,8 +52,6 @@ from ..undo import interrupts_wait
 # %% ../../nbs/files/checkpoints.ipynb #548cbadb
 FORMAT = 1      # version of the folder layout; a newer cbnb may write another one
 
-from typing import TYPE_CHECKING, Any
-
 def _digest(data: bytes) -> str: return hashlib.sha256(data).hexdigest()
 
 def _canonical(content: Mapping[str, Any]) -> bytes:
@@ -376,6 +374,10 @@ def _warn_of_workers(dl: Any) -> None:
 
 def _is_sharded(t: Tensor) -> bool: return hasattr(t, 'full_tensor')
 
+def _is_limit(e: Any) -> bool:
+    "Return whether a callback ended the fit at a limit, such as `StopAfter`, so that the fit can be continued"
+    return n_processes() == 1 and getattr(getattr(e, 'raised_by', None), 'resumable', False)     # the others do not know the callback
+
 class Checkpoint(Callback):
     """Saves the state of a fit while it runs, so that you can resume the fit exactly
 
@@ -391,28 +393,6 @@ class Checkpoint(Callback):
         from cbnb.toy import line_learner
         assert [str(cb) for cb in line_learner().resuming(True, None)] == ['Checkpoint']     # added, since there is none
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def _all_agree(self, due: bool) -> bool: ...
-        def _save(self, epoch: int, batch: int) -> None: ...
-        def _encoded(self, **more: Any) -> tuple[str, list[Tensor]]: ...
-        def _write_parts(self, folder: Path, tensors: list[Tensor]) -> tuple[Callable[[], None], list[int]]: ...
-        def _value(self) -> float | None: ...
-        def _position(self) -> Any: ...
-        def _position_in(self, state: dict[str, Any]) -> Any: ...
-        def _has_own_loaders(self) -> bool: ...
-        def _listen(self) -> None: ...
-        def _tell(self, signum: int, frame: Any) -> None: ...
-        def _unlisten(self) -> None: ...
-        def _leave_if_told(self) -> None: ...
-        def _candidates(self, path: Path | None) -> list[Path]: ...
-        def _folder_to_resume(self) -> Path: ...
-        def _is_like_this(self, folder: Path) -> bool: ...
-        def _newest_whole(self, path: Path | None) -> tuple[Path, Any] | None: ...
-        def _go_on(self, resume: Resume) -> None: ...
-        def _say_where(self, path: Path, state: dict[str, Any]) -> None: ...
-        def _load(self, state: dict[str, Any], differs: set[str]) -> None: ...
-        def _plan(self, state: dict[str, Any]) -> None: ...
-        def _start(self, dl: Any, n: int) -> Iterator[Any]: ...
     order, run_valid, run_in = math.inf, False, ('fit',)     # runs last, because its files lack later changes
     due: Due
     writer: _Writer
@@ -423,6 +403,7 @@ class Checkpoint(Callback):
     told_of_loader = False                  # whether a warning said that the loader's position cannot be stored
     run_id: str                             # the same for all checkpoints of a fit, resumed ones included
     resume: Any = False       # argument `resume` of the next fit
+    at_limit: bool = False    # whether a callback such as `StopAfter` ended this epoch before its last batch
 
     @hinted
     def __init__(self, every_steps: int | None = None, every_seconds: float | None = None, every_epochs: int | None = None, keep: int = 3,
@@ -484,6 +465,7 @@ class Checkpoint(Callback):
         if resume is not False: self._go_on(as_resume(resume))
 
     def before_train(self):
+        self.at_limit = False
         learn, loaders = self.learn, loaders_of(self.learn)
         self.began = dict(rng=rng_states(loaders), workers=[has_workers(dl) for dl in loaders], train_iter=learn.train_iter)
         if self.rest is not None: learn.dl = _Rest(learn.dl, *_done(learn.dl, self.rest[0]), self._start)
@@ -499,141 +481,191 @@ class Checkpoint(Callback):
         epoch = self.learn.epoch + 1
         if epoch == self.learn.n_epoch or any_over_processes(self.due.after_epoch(epoch - 1)): self._save(epoch, 0)
 
+    def after_cancel_train(self):
+        self.at_limit = _is_limit(sys.exception())
+        if self.at_limit: self._save(self.learn.epoch, self.learn.iter + 1)
+
     def after_cancel_fit(self):
-        if not isinstance(sys.exception(), KeyboardInterrupt) or process_number() != 0: return
+        cancel = sys.exception()
+        if _is_limit(cancel) and cancel.raised_in == 'after_epoch' and not self.at_limit: self._save(self.learn.epoch + 1, 0)
+        if not isinstance(cancel, KeyboardInterrupt) or process_number() != 0: return
         self.writer.wait()
         for last in self.saved()[-1:]:
             if read_manifest(last).get('run_id') == self.run_id: print(f'saved {last}: the same fit with resume=True continues from there')
 
-# %% ../../nbs/files/checkpoints.ipynb #70caaf69
-@patch
-def _all_agree(self: Checkpoint, due: bool) -> bool:
-    "Return whether a checkpoint is due in any process, so that all processes save after the same batch"
-    together = getattr(self.learn, 'data_parallel', None)
-    return together.flagged(due) if together and together.together else due
+    def _all_agree(self, due: bool) -> bool:
+        "Return whether a checkpoint is due in any process, so that all processes save after the same batch"
+        together = getattr(self.learn, 'data_parallel', None)
+        return together.flagged(due) if together and together.together else due
 
-@patch
-def _save(self: Checkpoint, epoch: int, batch: int) -> None:
-    learn, folder = self.learn, self.folder
-    name = f'epoch_{epoch}' + (f'_batch_{batch}' if batch else '')
-    info = dict(epoch=epoch, batch=batch, step=learn.train_iter, n_epoch=learn.n_epoch,
-                run_id=self.run_id, of=self.described, monitor=self.monitor,
-                value=None if batch else self._value())
-    with interrupts_wait():
-        text, tensors = self._encoded(
-            epoch=epoch, batch=batch, run_id=self.run_id, n_process=n_processes(), began=self.began if batch else None,
-            position=self._position())
+    def _save(self, epoch: int, batch: int) -> None:
+        learn, folder = self.learn, self.folder
+        name = f'epoch_{epoch}' + (f'_batch_{batch}' if batch else '')
+        info = dict(epoch=epoch, batch=batch, step=learn.train_iter, n_epoch=learn.n_epoch,
+                    run_id=self.run_id, of=self.described, monitor=self.monitor,
+                    value=None if batch else self._value())
+        with interrupts_wait():
+            text, tensors = self._encoded(
+                epoch=epoch, batch=batch, run_id=self.run_id, n_process=n_processes(), began=self.began if batch else None,
+                position=self._position())
+            self.writer.wait()
+            written, places = self._write_parts(draft := folder/f'.{name}.{n_processes()}.parts', tensors)
+            if places: info['sharded'] = places
+            def job(tensors: list[Tensor]) -> None:
+                written()
+                if process_number(): return
+                write_encoded(folder, name, text, tensors, draft if places else None, **info)
+                shutil.rmtree(draft, ignore_errors=True)
+                _prune(folder, self.keep)
+            plain = [torch.empty(0) if _is_sharded(t) else t for t in tensors]
+            if process_number() == 0 or places: self.writer.write(job, plain)
+            self.due.begin(learn.train_iter)
+        self._leave_if_told()
+
+    def _encoded(self, **more: Any) -> tuple[str, list[Tensor]]:
+        together = getattr(self.learn, 'data_parallel', None)
+        with together.in_parts() if together else contextlib.nullcontext(): return to_json(self.learn.state_dict() | more)
+
+    def _write_parts(self, folder: Path, tensors: list[Tensor]) -> tuple[Callable[[], None], list[int]]:
+        "Begin to write the sharded tensors. Return a function that waits for the end, and the places of these tensors"
+        places = [i for i, t in enumerate(tensors) if _is_sharded(t)]
+        if not places: return (lambda: None), places
+        return write_shards([tensors[i] for i in places], folder, self.group, self.background), places
+
+    def _value(self) -> float | None:
+        value = next((run.epochs[-1].get(self.monitor) for run in self.learn.recorded_runs()[-1:] if run.epochs), None)
+        return value if isinstance(value, float) and math.isfinite(value) else None
+
+    def _position(self) -> Any:
+        "Return the position of a training loader that can save it, if the position is plain data. If each process has a loader of its own, return the positions of all"
+        try: to_json(position := position_of(self.learn.dls.train))
+        except TypeError as e:
+            if not self.told_of_loader: warn_user(
+                f'the position of the training loader cannot be stored ({e}): a fit resumed within an epoch will load its first batches again, and skip them')
+            self.told_of_loader = True
+            position = None
+        return gather_over_processes(position) if self._has_own_loaders() else position
+
+    def _position_in(self, state: dict[str, Any]) -> Any:
+        found = state.get('position')
+        return (found[process_number()] if len(found) == n_processes() else None) if isinstance(found, list) else found
+
+    def _has_own_loaders(self) -> bool:
+        together = getattr(self.learn, 'data_parallel', None)
+        return bool(together and together.together and together.divided)
+
+    def _listen(self) -> None:
+        self._handler = None
+        if threading.current_thread() is not threading.main_thread(): return
+        self._handler = signal.signal(signal.SIGTERM, self._tell)
+        self.learn.undo.callback(self._unlisten)
+
+    def _tell(self, signum: int, frame: Any) -> None: self.told, self.due.step = True, -1    # after this batch
+
+    def _unlisten(self) -> None:
+        handler, self._handler = self._handler, None
+        if handler is None: return
+        signal.signal(signal.SIGTERM, handler)
+        if self.told: signal.raise_signal(signal.SIGTERM)
+
+    def _leave_if_told(self) -> None:
+        if not self.told: return
         self.writer.wait()
-        written, places = self._write_parts(draft := folder/f'.{name}.{n_processes()}.parts', tensors)
-        if places: info['sharded'] = places
-        def job(tensors: list[Tensor]) -> None:
-            written()
-            if process_number(): return
-            write_encoded(folder, name, text, tensors, draft if places else None, **info)
-            shutil.rmtree(draft, ignore_errors=True)
-            _prune(folder, self.keep)
-        plain = [torch.empty(0) if _is_sharded(t) else t for t in tensors]
-        if process_number() == 0 or places: self.writer.write(job, plain)
+        print(f'got SIGTERM: saved {self.saved()[-1]}, and the fit ends', flush=True)   # before the process ends
+        self._unlisten()
+
+    def _candidates(self, path: Path | None) -> list[Path]:
+        "Return the checkpoints from which the fit may continue, newest last"
+        if path is None: return checkpoints(self._folder_to_resume())
+        if (path/'manifest.json').exists() or path.name[:1].isdigit(): return [path]
+        found = checkpoints(path) or checkpoints(path/'fit_0')
+        if found: return found
+        raise FileNotFoundError(f'there is no checkpoint in {path}: pass the folder that Checkpoint(path=...) wrote, or resume=False')
+
+    def _folder_to_resume(self) -> Path:
+        "If the learner's last fit did not finish, return the folder of its newest fit with the same settings, if there is one. Otherwise return the folder of this fit"
+        folder, runs = self.folder, self.learn.recorded_runs()[:-1]
+        if not runs or runs[-1].status == 'done': return folder
+        earlier = [folder.with_name(f'fit_{run.number}') for run in reversed(runs)]
+        return next((f for f in earlier if self._is_like_this(f)), folder)
+
+    def _is_like_this(self, folder: Path) -> bool:
+        try: return any(read_manifest(path, _WRITTEN)['of'] == self.described for path in checkpoints(folder)[-1:])
+        except ValueError: return False
+
+    def _newest_whole(self, path: Path | None) -> tuple[Path, Any] | None:
+        "Return the newest readable checkpoint and its state, or None if there is none. Warn about each newer checkpoint that is damaged"
+        candidates = self._candidates(path)
+        for found in reversed(candidates):
+            try: return found, _state_in(found)
+            except (ValueError, OSError) as e:
+                if candidates == [path]: raise
+                warn_user(f'resume skipped a checkpoint: {e}')
+        return None
+
+    def _go_on(self, resume: Resume) -> None:
+        found = self._newest_whole(resume.path)
+        if found is None:
+            n = len(self._candidates(resume.path))
+            print(f'no {"whole " if n else ""}checkpoint in {self.folder} yet: the fit begins with its first epoch')
+            return self._save(self.learn.start_epoch, 0)
+        path, state = found
+        differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state), resume.path)
+        if state['batch'] and 'data' in differs: raise ValueError(
+            f'{path} was saved in the middle of an epoch, so it can only be continued with the training data of that fit. {_end_of_epoch(path, sorted(differs))}')
+        if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
+            f"{path} was saved in the middle of an epoch by {state.get('n_process')} processes with loaders of their own, so it can only be continued "
+            f'by as many processes. {_end_of_epoch(path, sorted(differs))}')
+        self._say_where(path, state)
+        self.learn.epoch = state['epoch']
+        if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)
+        else: self._load(state, differs)
+        if not state['batch'] and 'data' not in differs: self.position = self._position_in(state)
+        if self.learn.fit_length: self.learn.n_epoch = max(self.learn.n_epoch, state['epoch'] + 1) if not is_over(self.learn) else state['epoch']
+
+    def _say_where(self, path: Path, state: dict[str, Any]) -> None:
+        length, place = self.learn.fit_length, state['place']
+        done = place[COUNTERS[length.unit]] >= length.n if length else state['epoch'] >= self.learn.n_epoch
+        what = 'this fit is finished, so its last state was loaded' if done else f'continuing at {_place(state)}'
+        saved = datetime.fromisoformat(read_manifest(path)['saved'])
+        today = saved.date() == datetime.now().astimezone().date()
+        print(f'{what}, from {path} of {saved:%H:%M:%S}' + (f' on {saved:%Y-%m-%d}' if done or not today else '')
+              + ('. If your code, callbacks, data or seed changed since then, pass resume=False to train anew' if done else ''))
+
+    def _load(self, state: dict[str, Any], differs: set[str]) -> None:
+        learn = self.learn
+        keep_rates = save_hypers(learn.opt)
+        if 'data' in differs: state = state | dict(rng=state['rng'] | dict(loaders=[]))
+        if 'model' in differs: state = state | dict(models=[m | dict(trained={}, attributes={}) for m in state['models']])
+        learn.load_state_dict(state)
+        if 'optimizer' in differs: keep_rates()
+        learn.epoch, self.run_id = state['epoch'], state['run_id']
+        if 'n_epoch' in differs: self._plan(state)
         self.due.begin(learn.train_iter)
-    self._leave_if_told()
+        if recorder := getattr(learn, 'recorder', None):
+            recorder.last().note('resumed', f'resumed at {_place(state)}')
+            for row in recorder.log_rows(): learn.logger(row)
+        if state['batch'] and any(s['cb'] == 'Recorder' and 'train' not in s['state'] for s in state['callbacks']): warn_user(
+            f'an earlier version of cbnb wrote this checkpoint: in epoch {state["epoch"]}, the mean of the training loss and the metrics of '
+            f'training include only the batches from {state["batch"]} on')
 
-@patch
-def _encoded(self: Checkpoint, **more: Any) -> tuple[str, list[Tensor]]:
-    together = getattr(self.learn, 'data_parallel', None)
-    with together.in_parts() if together else contextlib.nullcontext(): return to_json(self.learn.state_dict() | more)
+    def _plan(self, state: dict[str, Any]) -> None:
+        "Adjust the progress of the fit to a new number of epochs"
+        learn, n = self.learn, n_batches(self.learn.dls.train)
+        learn.pct_train = learn.fit_length.share(learn) if learn.fit_length else (state['epoch'] + (state['batch']/n if n else 0))/learn.n_epoch
+        for run in self.learn.recorded_runs()[-1:]: run.n_epoch = learn.n_epoch
 
-@patch
-def _write_parts(self: Checkpoint, folder: Path, tensors: list[Tensor]) -> tuple[Callable[[], None], list[int]]:
-    "Begin to write the sharded tensors. Return a function that waits for the end, and the places of these tensors"
-    places = [i for i, t in enumerate(tensors) if _is_sharded(t)]
-    if not places: return (lambda: None), places
-    return write_shards([tensors[i] for i in places], folder, self.group, self.background), places
-
-@patch
-def _value(self: Checkpoint) -> float | None:
-    value = next((run.epochs[-1].get(self.monitor) for run in self.learn.recorded_runs()[-1:] if run.epochs), None)
-    return value if isinstance(value, float) and math.isfinite(value) else None
-
-# %% ../../nbs/files/checkpoints.ipynb #61162041
-@patch
-def _position(self: Checkpoint) -> Any:
-    "Return the position of a training loader that can save it, if the position is plain data. If each process has a loader of its own, return the positions of all"
-    try: to_json(position := position_of(self.learn.dls.train))
-    except TypeError as e:
-        if not self.told_of_loader: warn_user(
-            f'the position of the training loader cannot be stored ({e}): a fit resumed within an epoch will load its first batches again, and skip them')
-        self.told_of_loader = True
-        position = None
-    return gather_over_processes(position) if self._has_own_loaders() else position
-
-@patch
-def _position_in(self: Checkpoint, state: dict[str, Any]) -> Any:
-    found = state.get('position')
-    return (found[process_number()] if len(found) == n_processes() else None) if isinstance(found, list) else found
-
-@patch
-def _has_own_loaders(self: Checkpoint) -> bool:
-    together = getattr(self.learn, 'data_parallel', None)
-    return bool(together and together.together and together.divided)
-
-# %% ../../nbs/files/checkpoints.ipynb #77abbbed
-@patch
-def _listen(self: Checkpoint) -> None:
-    self._handler = None
-    if threading.current_thread() is not threading.main_thread(): return
-    self._handler = signal.signal(signal.SIGTERM, self._tell)
-    self.learn.undo.callback(self._unlisten)
-
-@patch
-def _tell(self: Checkpoint, signum: int, frame: Any) -> None: self.told, self.due.step = True, -1    # after this batch
-
-@patch
-def _unlisten(self: Checkpoint) -> None:
-    handler, self._handler = self._handler, None
-    if handler is None: return
-    signal.signal(signal.SIGTERM, handler)
-    if self.told: signal.raise_signal(signal.SIGTERM)
-
-@patch
-def _leave_if_told(self: Checkpoint) -> None:
-    if not self.told: return
-    self.writer.wait()
-    print(f'got SIGTERM: saved {self.saved()[-1]}, and the fit ends', flush=True)   # before the process ends
-    self._unlisten()
-
-# %% ../../nbs/files/checkpoints.ipynb #e09c7250
-@patch
-def _candidates(self: Checkpoint, path: Path | None) -> list[Path]:
-    "Return the checkpoints from which the fit may continue, newest last"
-    if path is None: return checkpoints(self._folder_to_resume())
-    if (path/'manifest.json').exists() or path.name[:1].isdigit(): return [path]
-    found = checkpoints(path) or checkpoints(path/'fit_0')
-    if found: return found
-    raise FileNotFoundError(f'there is no checkpoint in {path}: pass the folder that Checkpoint(path=...) wrote, or resume=False')
-
-@patch
-def _folder_to_resume(self: Checkpoint) -> Path:
-    "If the learner's last fit did not finish, return the folder of its newest fit with the same settings, if there is one. Otherwise return the folder of this fit"
-    folder, runs = self.folder, self.learn.recorded_runs()[:-1]
-    if not runs or runs[-1].status == 'done': return folder
-    earlier = [folder.with_name(f'fit_{run.number}') for run in reversed(runs)]
-    return next((f for f in earlier if self._is_like_this(f)), folder)
-
-@patch
-def _is_like_this(self: Checkpoint, folder: Path) -> bool:
-    try: return any(read_manifest(path, _WRITTEN)['of'] == self.described for path in checkpoints(folder)[-1:])
-    except ValueError: return False
-
-@patch
-def _newest_whole(self: Checkpoint, path: Path | None) -> tuple[Path, Any] | None:
-    "Return the newest readable checkpoint and its state, or None if there is none. Warn about each newer checkpoint that is damaged"
-    candidates = self._candidates(path)
-    for found in reversed(candidates):
-        try: return found, _state_in(found)
-        except (ValueError, OSError) as e:
-            if candidates == [path]: raise
-            warn_user(f'resume skipped a checkpoint: {e}')
-    return None
+    def _start(self, dl: Any, n: int) -> Iterator[Any]:
+        (state, differs), self.rest = self.rest, None
+        self.began, loaders = state['began'], loaders_of(self.learn)
+        for each, kept in zip(loaders, self.began['workers']):
+            if kept: start_workers(each)
+        set_rng_states(self.began['rng'], loaders)
+        position = None if 'data' in differs else self._position_in(state)
+        if position is not None and n == n_batches(dl): batches, self.position = iter(()), position     # for the next epoch
+        else: batches = batches_from(dl, n) if position is None else continued(dl, position)
+        self._load(state, differs)
+        return batches
 
 # %% ../../nbs/files/checkpoints.ipynb #e25e4a0c
 def _end_of_epoch(path: Path, allow: list[str]) -> str:
@@ -642,76 +674,6 @@ def _end_of_epoch(path: Path, allow: list[str]) -> str:
     if whole: return f'Pass the checkpoint from the end of an epoch: resume=Resume({str(whole[-1])!r}, allow={allow})'
     return ('There is no checkpoint from the end of an epoch, which Checkpoint(every_steps=..., every_epochs=1) saves, too: '
             'return to the settings of that fit, or begin anew with resume=False')
-
-@patch
-def _go_on(self: Checkpoint, resume: Resume) -> None:
-    found = self._newest_whole(resume.path)
-    if found is None:
-        n = len(self._candidates(resume.path))
-        print(f'no {"whole " if n else ""}checkpoint in {self.folder} yet: the fit begins with its first epoch')
-        return self._save(self.learn.start_epoch, 0)
-    path, state = found
-    differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state), resume.path)
-    if state['batch'] and 'data' in differs: raise ValueError(
-        f'{path} was saved in the middle of an epoch, so it can only be continued with the training data of that fit. {_end_of_epoch(path, sorted(differs))}')
-    if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
-        f"{path} was saved in the middle of an epoch by {state.get('n_process')} processes with loaders of their own, so it can only be continued "
-        f'by as many processes. {_end_of_epoch(path, sorted(differs))}')
-    self._say_where(path, state)
-    self.learn.epoch = state['epoch']
-    if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)
-    else: self._load(state, differs)
-    if not state['batch'] and 'data' not in differs: self.position = self._position_in(state)
-    if self.learn.fit_length: self.learn.n_epoch = max(self.learn.n_epoch, state['epoch'] + 1) if not is_over(self.learn) else state['epoch']
-
-@patch
-def _say_where(self: Checkpoint, path: Path, state: dict[str, Any]) -> None:
-    length, place = self.learn.fit_length, state['place']
-    done = place[COUNTERS[length.unit]] >= length.n if length else state['epoch'] >= self.learn.n_epoch
-    what = 'this fit is finished, so its last state was loaded' if done else f'continuing at {_place(state)}'
-    saved = datetime.fromisoformat(read_manifest(path)['saved'])
-    today = saved.date() == datetime.now().astimezone().date()
-    print(f'{what}, from {path} of {saved:%H:%M:%S}' + (f' on {saved:%Y-%m-%d}' if done or not today else '')
-          + ('. If your code, callbacks, data or seed changed since then, pass resume=False to train anew' if done else ''))
-
-# %% ../../nbs/files/checkpoints.ipynb #658109d2
-@patch
-def _load(self: Checkpoint, state: dict[str, Any], differs: set[str]) -> None:
-    learn = self.learn
-    keep_rates = save_hypers(learn.opt)
-    if 'data' in differs: state = state | dict(rng=state['rng'] | dict(loaders=[]))
-    if 'model' in differs: state = state | dict(models=[m | dict(trained={}, attributes={}) for m in state['models']])
-    learn.load_state_dict(state)
-    if 'optimizer' in differs: keep_rates()
-    learn.epoch, self.run_id = state['epoch'], state['run_id']
-    if 'n_epoch' in differs: self._plan(state)
-    self.due.begin(learn.train_iter)
-    if recorder := getattr(learn, 'recorder', None):
-        recorder.last().note('resumed', f'resumed at {_place(state)}')
-        for row in recorder.log_rows(): learn.logger(row)
-    if state['batch'] and any(s['cb'] == 'Recorder' and 'train' not in s['state'] for s in state['callbacks']): warn_user(
-        f'an earlier version of cbnb wrote this checkpoint: in epoch {state["epoch"]}, the mean of the training loss and the metrics of '
-        f'training include only the batches from {state["batch"]} on')
-
-@patch
-def _plan(self: Checkpoint, state: dict[str, Any]) -> None:
-    "Adjust the progress of the fit to a new number of epochs"
-    learn, n = self.learn, n_batches(self.learn.dls.train)
-    learn.pct_train = learn.fit_length.share(learn) if learn.fit_length else (state['epoch'] + (state['batch']/n if n else 0))/learn.n_epoch
-    for run in self.learn.recorded_runs()[-1:]: run.n_epoch = learn.n_epoch
-
-@patch
-def _start(self: Checkpoint, dl: Any, n: int) -> Iterator[Any]:
-    (state, differs), self.rest = self.rest, None
-    self.began, loaders = state['began'], loaders_of(self.learn)
-    for each, kept in zip(loaders, self.began['workers']):
-        if kept: start_workers(each)
-    set_rng_states(self.began['rng'], loaders)
-    position = None if 'data' in differs else self._position_in(state)
-    if position is not None and n == n_batches(dl): batches, self.position = iter(()), position     # for the next epoch
-    else: batches = batches_from(dl, n) if position is None else continued(dl, position)
-    self._load(state, differs)
-    return batches
 
 # %% ../../nbs/files/checkpoints.ipynb #551b4822
 @patch

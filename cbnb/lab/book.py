@@ -26,32 +26,23 @@ from torch import nn
 # %% ../../nbs/lab/book.ipynb #f36fff86
 from ..basics.arguments import as_choice, columns_hint, hinted, nearest
 from ..basics.nested import from_json
-from ..basics.patch import patch
 from ..basics.processes import process_number
-from ..basics.text import as_dataframe, lower_is_better, named_direction, number, plural, warn_user
+from ..basics.text import as_dataframe, html_table, lower_is_better, named_direction, number, plural, warn_user
 from ..callback import Callback
+from ..display.progress import fit_page, run_rows
 from ..files.checkpoints import checkpoints, read_checkpoint, read_manifest, remove_checkpoint, write_checkpoint
 from ..files.export import lacks, make_part
 from ..files.rewind import RestorePoints
 from ..files.state import load_model_state, model_differs, model_state
 from ..history import History, Run
 from .sources import GitStatus, environment, recipe_text, sources_of
-from .table import book_html, table_lines, terminal_width, visible
+from .table import book_html, table_lines, terminal_width, text_of, visible
 from .store import TAKEN_BACK, RunWriter, as_json, connect, create, is_gone, opened, read_run, this_process, transaction
 from ..learner import Learner
 
 # %% ../../nbs/lab/book.ipynb #1c4a9217
-from typing import TYPE_CHECKING, Any
-
 class Entry:
     "The record of a fit while the fit runs"
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def write(self, final: bool=..., seconds: float=...) -> bool: ...
-        def _connect(self, writer: RunWriter, seconds: float) -> None: ...
-        def begin(self) -> None: ...
-        def keep_weights(self, final: bool=...) -> None: ...
-        def watched(self, batches: Iterator[Any]) -> Iterator[Any]: ...
-        def end(self) -> None: ...
     def __init__(self, book: 'LabBook', learn: Any) -> None:
         self.book, self.learn, self.before = book, learn, list(learn.recorded_runs())
         self.writer: RunWriter | None = None
@@ -68,84 +59,73 @@ class Entry:
         if self.db is not None: self.db.close()
         self.db = None
 
-# %% ../../nbs/lab/book.ipynb #0f4a6cdd
-@patch
-def write(self: Entry, final: bool = False, seconds: float = 0.1) -> bool:
-    "Write what is new, and wait for other writers for up to `seconds`. Return False if it could not be written"
-    if self.writer is None: return True
-    self.due = time.monotonic() + self.book.every
-    with self.book._warned():
-        self._connect(self.writer, seconds)
-        self.writer.note(**(self.git.answer(0.5*final) if self.git else {}), **(dict(ended=time.time()) if final else {}))
-        self.writer.write(self.db, time.time(), final)
-        self.writer.run.kept[self.book.file] = self.writer.id, self.writer.known['started']
-        return True
-    return False
+    def write(self, final: bool = False, seconds: float = 0.1) -> bool:
+        "Write what is new, and wait for other writers for up to `seconds`. Return False if it could not be written"
+        if self.writer is None: return True
+        self.due = time.monotonic() + self.book.every
+        with self.book._warned():
+            self._connect(self.writer, seconds)
+            self.writer.note(**(self.git.answer(0.5*final) if self.git else {}), **(dict(ended=time.time()) if final else {}))
+            self.writer.write(self.db, time.time(), final)
+            self.writer.run.kept[self.book.file] = self.writer.id, self.writer.known['started']
+            return True
+        return False
 
-@patch
-def _connect(self: Entry, writer: RunWriter, seconds: float) -> None:
-    "Open the file, and make it again if it was deleted. Another file gets the whole run"
-    file = self.book.file
-    if self.inode is not None and (not file.exists() or file.stat().st_ino != self.inode):
-        self.disconnect()
-        writer.restart()
-    if self.db is None:
-        create(file)
-        self.db, self.inode = connect(file, seconds), file.stat().st_ino
-    self.db.execute(f'PRAGMA busy_timeout={round(1000*seconds)}')
+    def _connect(self, writer: RunWriter, seconds: float) -> None:
+        "Open the file, and make it again if it was deleted. Another file gets the whole run"
+        file = self.book.file
+        if self.inode is not None and (not file.exists() or file.stat().st_ino != self.inode):
+            self.disconnect()
+            writer.restart()
+        if self.db is None:
+            create(file)
+            self.db, self.inode = connect(file, seconds), file.stat().st_ino
+        self.db.execute(f'PRAGMA busy_timeout={round(1000*seconds)}')
 
-# %% ../../nbs/lab/book.ipynb #21c012a5
-@patch
-def begin(self: Entry) -> None:
-    "Start the record of the run that has begun"
-    if not (runs := self.new_runs()): return self.book._warn(
-        'nothing is recorded, because this learner has no Recorder: call learn.add_cb(Recorder)')
-    with self.book._warned():
-        self.git = GitStatus()
-        run, now = runs[-1], time.time()
-        run.sources = sources_of(self.learn)
-        with contextlib.suppress(Exception): run.recipe = recipe_text(self.learn)      # an odd part of a learner is no reason to keep nothing
-        facts = dict(process=this_process(), environment=environment(), sources=run.sources)
-        self.writer = RunWriter(run, dict(started=now, tags=self.book.tags, **{name: json.dumps(value, default=str) for name, value in facts.items()}))
-    self.write(seconds=1.)
+    def begin(self) -> None:
+        "Start the record of the run that has begun"
+        if not (runs := self.new_runs()): return self.book._warn(
+            'nothing is recorded, because this learner has no Recorder: call learn.add_cb(Recorder)')
+        with self.book._warned():
+            self.git = GitStatus()
+            run, now = runs[-1], time.time()
+            run.sources = sources_of(self.learn)
+            with contextlib.suppress(Exception): run.recipe = recipe_text(self.learn)      # an odd part of a learner is no reason to keep nothing
+            facts = dict(process=this_process(), environment=environment(), sources=run.sources)
+            self.writer = RunWriter(run, dict(started=now, tags=self.book.tags, **{name: json.dumps(value, default=str) for name, value in facts.items()}))
+        self.write(seconds=1.)
 
-# %% ../../nbs/lab/book.ipynb #e7bace05
-@patch
-def keep_weights(self: Entry, final: bool = False) -> None:
-    "Save the weights if the epoch before was the best one so far, and at the end"
-    if not self.book.weights or self.writer is None or self.writer.id is None: return
-    losses = [row.get('valid_loss') for row in self.writer.run.epochs if row['complete']]
-    finite = [loss for loss in losses if isinstance(loss, float) and math.isfinite(loss)]
-    new, self.n_complete = len(losses) > self.n_complete, len(losses)
-    due = dict(best=new and finite and losses[-1] == min(finite), last=final)
-    folder = self.book.file.parent/'weights'/str(self.writer.id)
-    with self.book._warned():
-        for which in [name for name in self.book.weights.split() if due[name]]:
-            older = [path for path in checkpoints(folder) if path.name.endswith(f'_{which}')]
-            state = model_state(self.learn.model) | dict(grads={})
-            write_checkpoint(folder, which, state, started=self.writer.known['started'], epoch=len(losses) - 1, valid_loss=losses[-1] if losses else None)
-            for path in older: remove_checkpoint(path)
+    def keep_weights(self, final: bool = False) -> None:
+        "Save the weights if the epoch before was the best one so far, and at the end"
+        if not self.book.weights or self.writer is None or self.writer.id is None: return
+        losses = [row.get('valid_loss') for row in self.writer.run.epochs if row['complete']]
+        finite = [loss for loss in losses if isinstance(loss, float) and math.isfinite(loss)]
+        new, self.n_complete = len(losses) > self.n_complete, len(losses)
+        due = dict(best=new and finite and losses[-1] == min(finite), last=final)
+        folder = self.book.file.parent/'weights'/str(self.writer.id)
+        with self.book._warned():
+            for which in [name for name in self.book.weights.split() if due[name]]:
+                older = [path for path in checkpoints(folder) if path.name.endswith(f'_{which}')]
+                state = model_state(self.learn.model) | dict(grads={})
+                write_checkpoint(folder, which, state, started=self.writer.known['started'], epoch=len(losses) - 1, valid_loss=losses[-1] if losses else None)
+                for path in older: remove_checkpoint(path)
 
-# %% ../../nbs/lab/book.ipynb #ad64cd97
-@patch
-def watched(self: Entry, batches: Iterator[Any]) -> Iterator[Any]:
-    "Yield the batches, and write from time to time"
-    __tracebackhide__ = True
-    self.keep_weights()
-    while True:
-        try: batch = [next(batches)]
-        except StopIteration: return
-        yield batch.pop()                        # this function keeps no batch
-        if time.monotonic() >= self.due: self.write()
+    def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
+        "Yield the batches, and write from time to time"
+        __tracebackhide__ = True
+        self.keep_weights()
+        while True:
+            try: batch = [next(batches)]
+            except StopIteration: return
+            yield batch.pop()                        # this function keeps no batch
+            if time.monotonic() >= self.due: self.write()
 
-# %% ../../nbs/lab/book.ipynb #02c6ca08
-@patch
-def end(self: Entry) -> None:
-    "Write how the fit has ended, and then the ends of fits that could not be written"
-    if self.writer is None and self.new_runs(): self.begin()          # it ran in other processes
-    self.keep_weights(final=True)
-    self.learn, self.before = None, []                                # an end that waits to be written keeps no model
-    self.book._write_ends(self)
+    def end(self) -> None:
+        "Write how the fit has ended, and then the ends of fits that could not be written"
+        if self.writer is None and self.new_runs(): self.begin()          # it ran in other processes
+        self.keep_weights(final=True)
+        self.learn, self.before = None, []                                # an end that waits to be written keeps no model
+        self.book._write_ends(self)
 
 # %% ../../nbs/lab/book.ipynb #349a1445
 def _words(tags: str | Iterable[str] | None) -> str:
@@ -177,34 +157,6 @@ class LabBook(Callback):
         book.close()
         assert book._books() == []
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        @contextlib.contextmanager
-        def _around(self, learn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]: ...
-        def _begin(self, learn: Any) -> None: ...
-        def _watch(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]: ...
-        def _taken_back(self, runs: list[Run], back: bool) -> None: ...
-        @contextlib.contextmanager
-        def _warned(self) -> Iterator[None]: ...
-        def _warn(self, text: str) -> None: ...
-        def _books(self) -> 'list[LabBook]': ...
-        def _write_ends(self, *new: Entry) -> None: ...
-        def _keeps(self, learn: Any) -> bool: ...
-        def _bind(self, learn: Any) -> None: ...
-        def __getstate__(self) -> dict[str, Any]: ...
-        def __setstate__(self, state: dict[str, Any]) -> None: ...
-        def _read(self, where: str=..., *values: Any) -> list[LabRun]: ...
-        def __len__(self) -> int: ...
-        def __bool__(self) -> bool: ...
-        def __iter__(self) -> Iterator[LabRun]: ...
-        def _find(self, which: Any) -> list[LabRun]: ...
-        def __getitem__(self, which: int | str | Learner) -> LabRun: ...
-        def __contains__(self, which: Any) -> bool: ...
-        def best(self, metric: str=...) -> LabRun: ...
-        def rows(self) -> list[dict[str, Any]]: ...
-        def to_dataframe(self) -> Any: ...
-        def _repr_html_(self) -> str: ...
-        def _repr_pretty_(self, p: Any, cycle: bool) -> None: ...
-        def delete(self, *numbers: int, confirm: bool=...) -> None: ...
     no_state = ('folder', 'file', 'every', 'tags', 'weights', 'told', 'entries', 'unwritten', 'for_all', 'replaced', '_learn')
 
     @hinted
@@ -269,98 +221,186 @@ class LabBook(Callback):
         history.runs.extend(run.run for run in self.runs)
         return history
 
-# %% ../../nbs/lab/book.ipynb #f6f9d03f
-@patch
-@contextlib.contextmanager
-def _around(self: LabBook, learn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
-    __tracebackhide__ = True
-    if name not in ('fit', 'fit_distributed') or id(learn) in self.entries or process_number() > 0 or not self._keeps(learn):
-        yield
-        return
-    entry = self.entries[id(learn)] = Entry(self, learn)
-    try: yield
-    finally:
-        del self.entries[id(learn)]
-        entry.end()
-        if self.learn is None: self.for_all = any(book is self for book in self._books())      # not closed by `fit(cbs=book)`
+    @contextlib.contextmanager
+    def _around(self, learn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
+        __tracebackhide__ = True
+        if name not in ('fit', 'fit_distributed') or id(learn) in self.entries or process_number() > 0 or not self._keeps(learn):
+            yield
+            return
+        entry = self.entries[id(learn)] = Entry(self, learn)
+        try: yield
+        finally:
+            del self.entries[id(learn)]
+            entry.end()
+            if self.learn is None: self.for_all = any(book is self for book in self._books())      # not closed by `fit(cbs=book)`
 
-@patch
-def _begin(self: LabBook, learn: Any) -> None:
-    if (entry := self.entries.get(id(learn))) and learn.purpose == 'fit': entry.begin()
+    def _begin(self, learn: Any) -> None:
+        if (entry := self.entries.get(id(learn))) and learn.purpose == 'fit': entry.begin()
 
-@patch
-def _watch(self: LabBook, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
-    entry = self.entries.get(id(learn))
-    return batches if entry is None else entry.watched(batches)
+    def _watch(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
+        entry = self.entries.get(id(learn))
+        return batches if entry is None else entry.watched(batches)
 
-@patch
-def _taken_back(self: LabBook, runs: list[Run], back: bool) -> None:
-    "Note that fits were taken back, or that they were done again"
-    numbers = [run.kept[self.file] for run in runs if self.file in run.kept]
-    change = f"status || '{TAKEN_BACK}'" if back else f"replace(status, '{TAKEN_BACK}', '')"
-    if not numbers or self._books()[0] is not self: return
-    with self._warned(), opened(self.file, 1.) as db, transaction(db): db.executemany(f'UPDATE runs SET status={change} WHERE id=? AND started=?', numbers)
+    def _taken_back(self, runs: list[Run], back: bool) -> None:
+        "Note that fits were taken back, or that they were done again"
+        numbers = [run.kept[self.file] for run in runs if self.file in run.kept]
+        change = f"status || '{TAKEN_BACK}'" if back else f"replace(status, '{TAKEN_BACK}', '')"
+        if not numbers or self._books()[0] is not self: return
+        with self._warned(), opened(self.file, 1.) as db, transaction(db): db.executemany(f'UPDATE runs SET status={change} WHERE id=? AND started=?', numbers)
 
-# %% ../../nbs/lab/book.ipynb #471448e0
-@patch
-@contextlib.contextmanager
-def _warned(self: LabBook) -> Iterator[None]:
-    "Context manager that turns an error into a warning, because a record is no reason for a fit to fail"
-    try: yield
-    except Exception as e: self._warn(
-        f'{self.folder} could not be written ({type(e).__name__}: {e}). The fit continues, and the next write includes these rows')
+    @contextlib.contextmanager
+    def _warned(self) -> Iterator[None]:
+        "Context manager that turns an error into a warning, because a record is no reason for a fit to fail"
+        try: yield
+        except Exception as e: self._warn(
+            f'{self.folder} could not be written ({type(e).__name__}: {e}). The fit continues, and the next write includes these rows')
 
-@patch
-def _warn(self: LabBook, text: str) -> None:
-    "Warn once"
-    if not self.told: warn_user(f'LabBook: {text}')
-    self.told = True
+    def _warn(self, text: str) -> None:
+        "Warn once"
+        if not self.told: warn_user(f'LabBook: {text}')
+        self.told = True
 
-# %% ../../nbs/lab/book.ipynb #daac94f8
-@patch
-def _books(self: LabBook) -> 'list[LabBook]':
-    "Return the open books with this file"
-    books = [getattr(f, '__self__', None) for f in Learner.around_fits]
-    return [book for book in books if isinstance(book, LabBook) and book.file == self.file]
+    def _books(self) -> 'list[LabBook]':
+        "Return the open books with this file"
+        books = [getattr(f, '__self__', None) for f in Learner.around_fits]
+        return [book for book in books if isinstance(book, LabBook) and book.file == self.file]
 
-@patch
-def _write_ends(self: LabBook, *new: Entry) -> None:
-    "Write the ends of fits. If one cannot be written, the next fit or `close` tries again"
-    with _ENDS:
-        self.unwritten = waiting = [*new, *self.unwritten]
-        for i, entry in enumerate(waiting):
-            written = entry.write(final=True, seconds=1.)
-            entry.disconnect()
-            if not written: break
-            self.unwritten = waiting[i + 1:]
+    def _write_ends(self, *new: Entry) -> None:
+        "Write the ends of fits. If one cannot be written, the next fit or `close` tries again"
+        with _ENDS:
+            self.unwritten = waiting = [*new, *self.unwritten]
+            for i, entry in enumerate(waiting):
+                written = entry.write(final=True, seconds=1.)
+                entry.disconnect()
+                if not written: break
+                self.unwritten = waiting[i + 1:]
 
-# %% ../../nbs/lab/book.ipynb #adb4efbc
-@patch
-def _keeps(self: LabBook, learn: Any) -> bool:
-    "Return whether this book keeps the fits of a learner, and no other book with the same file does"
-    books = self._books()
-    own = [book for book in books if book.learn is learn] or [book for book in books if vars(book).get('_learn') is None]
-    return own[:1] == [self]
+    def _keeps(self, learn: Any) -> bool:
+        "Return whether this book keeps the fits of a learner, and no other book with the same file does"
+        books = self._books()
+        own = [book for book in books if book.learn is learn] or [book for book in books if vars(book).get('_learn') is None]
+        return own[:1] == [self]
 
-@patch
-def _bind(self: LabBook, learn: Any) -> None:
-    held = vars(self)
-    if held.get('for_all'): return
-    held['_learn'] = None if learn is None else weakref.ref(learn, lambda _: self.close())      # the loop holds the book, which must not hold the model
-    if learn is None: return self.close()
-    self.open()
-    if self.replaced is not None: self.replaced.open()      # that one is still the book of all learners
-    held['replaced'] = None
+    def _bind(self, learn: Any) -> None:
+        held = vars(self)
+        if held.get('for_all'): return
+        held['_learn'] = None if learn is None else weakref.ref(learn, lambda _: self.close())      # the loop holds the book, which must not hold the model
+        if learn is None: return self.close()
+        self.open()
+        if self.replaced is not None: self.replaced.open()      # that one is still the book of all learners
+        held['replaced'] = None
 
-@patch
-def __getstate__(self: LabBook) -> dict[str, Any]:
-    return vars(self) | dict(_learn=self.learn, entries={}, unwritten=[], replaced=None, process=os.getpid())
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | dict(_learn=self.learn, entries={}, unwritten=[], replaced=None, process=os.getpid())
 
-@patch
-def __setstate__(self: LabBook, state: dict[str, Any]) -> None:
-    learn, process = state.pop('_learn'), state.pop('process')
-    vars(self).update(state)
-    if learn is not None and process == os.getpid(): self._bind(learn)      # a copied learner; in other processes, the first one writes
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        learn, process = state.pop('_learn'), state.pop('process')
+        vars(self).update(state)
+        if learn is not None and process == os.getpid(): self._bind(learn)      # a copied learner; in other processes, the first one writes
+
+    def _read(self, where: str = '', *values: Any) -> 'list[LabRun]':
+        "Return the runs that an SQL condition selects"
+        with opened(self.file) as db: found = db.execute(f'SELECT {_COLUMNS} FROM runs {where}', values).fetchall()
+        return [LabRun(self.file, line) for line in found]
+
+    def __len__(self) -> int:
+        with opened(self.file) as db: return db.execute('SELECT count(*) FROM runs').fetchone()[0]
+
+    def __bool__(self) -> bool: return True         # an empty book is one, too
+
+    def __iter__(self) -> 'Iterator[LabRun]': return iter(self.runs)
+
+    def _find(self, which: Any) -> 'list[LabRun]':
+        "Return the run with this number or name, or of the last fit of a learner, as a list of one run or none"
+        if isinstance(which, str): return self._read('WHERE name=? ORDER BY id DESC LIMIT 1', which) if which else []
+        if isinstance(which, Learner):
+            kept = [run.kept[self.file] for run in which.recorded_runs() if self.file in run.kept]
+            return self._read('WHERE id=? AND started=?', *kept[-1]) if kept else []
+        try: number = operator.index(which)
+        except TypeError: raise TypeError(f'lab[{which!r}]: pass the number of a run, which the table of the lab book shows, or -1 for the latest run, the name of a run, or a learner for its last fit; lab.runs is the list of all runs') from None
+        if number == 0 or abs(number) >= 2**63: return []
+        return self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)
+
+    def __getitem__(self,
+        which: int | str | Learner,      # number of a run, or -1 for the latest one; name of a run; learner, for its last fit
+    ) -> 'LabRun':
+        "Return a run. If several runs have this name, return the latest of them"
+        if found := self._find(which): return found[0]
+        folder = repr(str(self.folder))
+        if isinstance(which, Learner): raise KeyError(f'no fit of this learner is in the lab book {folder}: it keeps the fits that begin after the line lab = LabBook({folder})')
+        if isinstance(which, str):
+            names = sorted({run.name for run in self.runs} - {''})
+            near = nearest(which, names)
+            raise KeyError(f'no run of the lab book {folder} has the name {which!r}: ' + (f'did you mean {near!r}?' if near else f'its names are {", ".join(map(repr, names))}' if names else 'assign one, as in lab[-1].name = "baseline"'))
+        raise KeyError(f'there is no run {which} in the lab book {folder}: ' + (f'choose one of its {plural(n, "run")} from lab.runs' if (n := len(self)) else 'it has no runs yet, so fit a learner first'))
+
+    def __contains__(self, which: Any) -> bool:
+        "Return whether there is such a run"
+        return bool(self._find(which.id if isinstance(which, LabRun) else which))
+
+    def best(self, metric: str = 'valid_loss') -> 'LabRun':
+        """Return the run with the lowest loss, or the highest value of a metric for which higher is better
+
+        Args:
+            metric: a loss or a metric in the table of epochs
+        Returns:
+            the run with the best value
+        Raises:
+            ValueError: no run of the lab book has a finite value of {metric}
+        """
+        runs = self.runs
+        found = [(value, run) for run in runs if metric in run.summary['values'] and (value := run.best(metric)) is not None]
+        if found: return (min if lower_is_better(metric) else max)(found, key=lambda pair: pair[0])[1]
+        there = list(dict.fromkeys(name for run in runs for name in run.summary['values']))
+        raise ValueError(f'no run of the lab book has a finite value of {metric!r}' + (': all are nan or infinite, so choose another metric, or fit again with a lower learning rate' if metric in there else f': {columns_hint(metric, there)}' if there else ': the runs have no values yet'))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the table of runs as a list of dicts with the same keys, the newest run first
+
+        Returns:
+            a dict for each run
+        """
+        with _without_collections(): return _rows(reversed(self.runs))
+
+    def to_dataframe(self) -> Any:
+        """Return the table of runs as a pandas DataFrame, the newest run first
+
+        Returns:
+            a pandas `DataFrame`
+        """
+        return as_dataframe(self.rows())
+
+    def _repr_html_(self) -> str:
+        def page() -> str:                     # its records are gone before collections begin again
+            runs = self.runs[::-1]
+            return book_html(_rows(runs), [run.summary['curve'] for run in runs])
+        with _without_collections(): return page()
+
+    def __str__(self) -> str:
+        return '\n'.join(table_lines(self.rows(), width=terminal_width())) if len(self) else f'the lab book {self.folder} has no runs yet'
+
+    def _repr_pretty_(self, p: Any, cycle: bool) -> None: p.text(str(self))
+
+    def delete(self, *numbers: int, confirm: bool = False) -> None:
+        """Delete runs for good
+
+        Args:
+            *numbers: numbers of runs
+            confirm: True: delete them
+        Raises:
+            ValueError: delete needs the numbers of runs, as in lab.delete(3, confirm=True)
+            ValueError: delete would permanently remove {labels} from {folder}: pass confirm=True
+        """
+        if not numbers: raise ValueError('delete needs the numbers of runs, as in lab.delete(3, confirm=True)')
+        runs = [self[number] for number in numbers]
+        labels = ', '.join(run.label for run in runs)
+        if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(
+            f'{", ".join(busy)} {"is" if len(busy) == 1 else "are"} still running: stop the fit, and then delete the run')
+        if not confirm: raise ValueError(f'delete would permanently remove {labels} from {self.folder}: pass confirm=True')
+        with opened(self.file) as db, transaction(db): db.executemany('DELETE FROM runs WHERE id=?', [(run.id,) for run in runs])
+        for run in runs:
+            with contextlib.suppress(ValueError):                  # damaged weights stay
+                for path in run.weights.values(): remove_checkpoint(path)
 
 # %% ../../nbs/lab/book.ipynb #a24b4726
 class RunSettings(dict):
@@ -407,11 +447,6 @@ class LabRun:
         file: the file of the lab book
         found: a line of the table `runs`
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def _parts(self, direction: Callable[[str], int]) -> list[dict[str, Any]]: ...
-        def __repr__(self) -> str: ...
-        def learner(self, model: Any=..., dls: Any=..., **parts: Any) -> Learner: ...
-        def load_weights(self, model: Any, which: str=...) -> None: ...
     file: Path
     id: int
     epochs: int
@@ -484,7 +519,8 @@ class LabRun:
         "The run, read from the file"
         with opened(self.file) as db:
             run = read_run(db, self.id)
-        run.name, run.status, run.sources = self.label, self.status if run.status == 'running' else run.status, self.sources
+        run.name, run.sources = self.label, self.sources
+        if run.status == 'running': run.status = self.status
         return run
 
     @property
@@ -540,26 +576,75 @@ class LabRun:
         [found] = _rows([self])
         return found
 
+    def _repr_html_(self) -> str:
+        run, facts = self.run, dict(tags=self.tags, note=self.note, started=self.started, commit=self.commit) | self.settings
+        page = fit_page(run.metric_names, run_rows(run), self._ended(), run)['text/html']
+        rows = [(name, text_of(name, value)) for name, value in facts.items() if value not in ('', None)]
+        return f'{page}<details><summary>settings</summary>{html_table(["setting", "value"], rows, ["left", "left"])}</details>'
+
+    def _parts(self, direction: Callable[[str], int]) -> list[dict[str, Any]]:
+        "Return the columns in groups: of the run, best values, last values, length, settings, yours"
+        values = self.summary['values']
+        head = dict(id=self.id, name=self.name, status=self.status, started=self.started, ended=self.ended)
+        metrics = {name: known for name in values if name != 'train_loss' and (known := direction(name))}      # a name such as `grad_norm` does not say which values are better
+        best = {f'best {name}': values[name][0] if (found := self._best(name, known < 0)) is None else found for name, known in metrics.items()}      # nan if all are
+        length = dict(epochs=self.epochs, steps=self.steps, time=self.summary['time'])
+        last = dict(tags=self.tags, note=self.note, commit=self.commit, clean=self.clean)
+        return [head, best, {f'last {name}' if name in _TAKEN else name: v[0] for name, v in values.items()}, length,
+                self.settings if _TAKEN.isdisjoint(self.settings) else {name: value for name, value in self.settings.items() if name not in _TAKEN}, last]
+
+    def _ended(self) -> str: return f'{visible(self.label)}: {self.epochs} of {self.settings.get("n_epoch", "?")} epochs, {self.status}'
+
+    def __repr__(self) -> str:
+        values = ', '.join(f'{name} {number(v)}' for name in self.summary['values'] if name != 'train_loss' and named_direction(name) and (v := self.best(name)) is not None)
+        return f'LabRun({self._ended()}{values and f", best {values}"})'
+
+    def learner(self, model: Any = None, dls: Any = None, **parts: Any) -> Learner:
+        """Make a learner with the settings of this run
+
+        Args:
+            model: a model, or a function or class that makes one
+            dls: the data
+            **parts: other arguments of `Learner`, which replace those of the run
+        Returns:
+            a new learner, with the rate and the weight decay of the run
+        Raises:
+            ValueError: lab[{id}].learner needs ...: ......
+        """
+        with opened(self.file) as db: recipe = from_json(read_run(db, self.id).recipe or '{}', [])
+        missing = {part: f'a record has no {words}' for part, value, words in (('model', model, 'weights, only source'), ('dls', dls, 'data')) if value is None}
+        found = {part: value for part, value in recipe.get('parts', {}).items() if part not in parts}
+        if not recipe and 'loss_func' not in parts: missing['loss_func'] = 'this record does not say how its learner was made'
+        missing |= {part: why.removesuffix(' (trust=True allows it)') for part, value in found.items() if (why := lacks(value, part)) is not None}
+        if missing:
+            own = ', '.join(name for name in self.sources if name.split()[0] in ('model', 'loss', 'step', 'callback'))
+            raise ValueError(f'lab[{self.id}].learner needs {", ".join(f"{part}=..." for part in missing)}: {"; ".join(dict.fromkeys(missing.values()))}{own and f". lab[{self.id}].sources has the source of {own}"}')
+        rates = {name: self.settings[name] for name in ('lr', 'wd') if name in self.settings}
+        return Learner(dls, model if isinstance(model, nn.Module) else model(), **recipe.get('plain', {}) | rates | {part: make_part(value) for part, value in found.items()} | parts)
+
+    def load_weights(self, model: Any, which: str = 'best') -> None:
+        """Load the weights of this run into a model
+
+        Args:
+            model: the model to load into
+            which: 'best' or 'last'
+        Raises:
+            ValueError: lab[{id}] has no weights: from the next fit on, LabBook(folder, weights='best last') saves them
+            ValueError: lab[{id}] has no {which} weights: pass which=.... LabBook(folder, weights='best last') saves both, if
+                the fit has a validation loss
+            ValueError: the model does not fit the weights of lab[{id}]: {why}. Pass a model with the same layers as in that run
+        """
+        as_choice(which, 'which', 'best', 'last')
+        if not self.weights: raise ValueError(f"lab[{self.id}] has no weights: from the next fit on, LabBook(folder, weights='best last') saves them")
+        if (path := self.weights.get(which)) is None: raise ValueError(
+            f"lab[{self.id}] has no {which!r} weights: pass which={'last' if which == 'best' else 'best'!r}. LabBook(folder, weights='best last') saves both, if the fit has a validation loss")
+        state = read_checkpoint(path)
+        if why := model_differs(model, state): raise ValueError(f'the model does not fit the weights of lab[{self.id}]: {why}. Pass a model with the same layers as in that run')
+        load_model_state(model, state)
+
+
 # %% ../../nbs/lab/book.ipynb #c6809842
 _TAKEN = frozenset(('id', 'name', 'status', 'started', 'ended', 'epochs', 'steps', 'time', 'tags', 'note', 'commit', 'clean'))      # a setting with such a name has no column
-
-@patch
-def _parts(self: LabRun, direction: Callable[[str], int]) -> list[dict[str, Any]]:
-    "Return the columns in groups: of the run, best values, last values, length, settings, yours"
-    values = self.summary['values']
-    head = dict(id=self.id, name=self.name, status=self.status, started=self.started, ended=self.ended)
-    metrics = {name: known for name in values if name != 'train_loss' and (known := direction(name))}      # a name such as `grad_norm` does not say which values are better
-    best = {f'best {name}': values[name][0] if (found := self._best(name, known < 0)) is None else found for name, known in metrics.items()}      # nan if all are
-    length = dict(epochs=self.epochs, steps=self.steps, time=self.summary['time'])
-    last = dict(tags=self.tags, note=self.note, commit=self.commit, clean=self.clean)
-    return [head, best, {f'last {name}' if name in _TAKEN else name: v[0] for name, v in values.items()}, length,
-            self.settings if _TAKEN.isdisjoint(self.settings) else {name: value for name, value in self.settings.items() if name not in _TAKEN}, last]
-
-@patch
-def __repr__(self: LabRun) -> str:
-    n = self.settings.get('n_epoch', '?')
-    values = ', '.join(f'{name} {number(v)}' for name in self.summary['values'] if name != 'train_loss' and named_direction(name) and (v := self.best(name)) is not None)
-    return f'LabRun({visible(self.label)}: {self.epochs} of {n} epochs, {self.status}{values and f", best {values}"})'
 
 # %% ../../nbs/lab/book.ipynb #9f9d3913
 _INSTEAD = dict(
@@ -567,10 +652,11 @@ _INSTEAD = dict(
     log='learn.log(name=value) records a value of the running fit', init="LabBook('runs') is all there is to do", finish='lab.close() ends the recording',
     compare='use compare(lab[1], lab[2])', df='use lab.to_dataframe()', filter='use [run for run in lab.runs if run.settings["lr"] > 0.01]', config='use settings',
     hparams='use settings', params='use settings', metrics="history['valid_loss'] has each epoch, and best('valid_loss') the best one", loss="use history['train_loss']",
-    delete='use lab.delete(number, confirm=True)', plot='compare(lab[17]) draws the curves of a run', plot_losses='compare(lab[17]) draws the curves of a run',
+    delete='use lab.delete(number, confirm=True)', **dict.fromkeys(('plot', 'plot_losses'), 'a cell that ends with lab[17] shows the curves of a run'),
     notes='lab[17].note is the text of a run', comment='lab[17].note is the text of a run', tag='use lab[17].tags', title='use lab[17].name',
     rename='assign lab[17].name = "..."', last='lab[-1] is the latest run', latest='lab[-1] is the latest run', watch='learn.watch() serves a page with the running fit',
-    to_csv="use lab.to_dataframe().to_csv('runs.csv')", code='use sources', git='use commit', **dict.fromkeys(('show', 'table', 'sort', 'search'), 'a cell that ends with lab shows a table that sorts and filters'))
+    to_csv="use lab.to_dataframe().to_csv('runs.csv')", code='use sources', git='use commit',
+    **dict.fromkeys(('show', 'table', 'sort', 'search'), 'a cell that ends with lab shows a table that sorts and filters'))
 
 def _no_attribute(obj: Any, name: str, what: str) -> AttributeError:
     "Return the error for an attribute that a lab book or a run does not have"
@@ -580,121 +666,6 @@ def _no_attribute(obj: Any, name: str, what: str) -> AttributeError:
     elif name in vars(obj).get('summary', {}).get('values', {}): hint = f'history[{name!r}] has each epoch, and best({name!r}) the best one'
     else: hint = _INSTEAD[name] if name in _INSTEAD else near and f'did you mean {near!r}?'
     return AttributeError(f'{what} has no attribute {name!r}{f": {hint}" if hint else ""}', name=name, obj=obj)
-
-# %% ../../nbs/lab/book.ipynb #3427b4d2
-@patch
-def _read(self: LabBook, where: str = '', *values: Any) -> list[LabRun]:
-    "Return the runs that an SQL condition selects"
-    with opened(self.file) as db: found = db.execute(f'SELECT {_COLUMNS} FROM runs {where}', values).fetchall()
-    return [LabRun(self.file, line) for line in found]
-
-@patch
-def __len__(self: LabBook) -> int:
-    with opened(self.file) as db: return db.execute('SELECT count(*) FROM runs').fetchone()[0]
-
-@patch
-def __bool__(self: LabBook) -> bool: return True         # an empty book is one, too
-
-@patch
-def __iter__(self: LabBook) -> Iterator[LabRun]: return iter(self.runs)
-
-# %% ../../nbs/lab/book.ipynb #6e175284
-@patch
-def _find(self: LabBook, which: Any) -> list[LabRun]:
-    "Return the run with this number or name, or of the last fit of a learner, as a list of one run or none"
-    if isinstance(which, str): return self._read('WHERE name=? ORDER BY id DESC LIMIT 1', which) if which else []
-    if isinstance(which, Learner):
-        kept = [run.kept[self.file] for run in which.recorded_runs() if self.file in run.kept]
-        return self._read('WHERE id=? AND started=?', *kept[-1]) if kept else []
-    try: number = operator.index(which)
-    except TypeError: raise TypeError(f'lab[{which!r}]: pass the number of a run, which the table of the lab book shows, or -1 for the latest run, the name of a run, or a learner for its last fit; lab.runs is the list of all runs') from None
-    if number == 0 or abs(number) >= 2**63: return []
-    return self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)
-
-# %% ../../nbs/lab/book.ipynb #4c5b7933
-@patch
-def __getitem__(self: LabBook,
-    which: int | str | Learner,      # number of a run, or -1 for the latest one; name of a run; learner, for its last fit
-) -> LabRun:
-    "Return a run. If several runs have this name, return the latest of them"
-    if found := self._find(which): return found[0]
-    folder = repr(str(self.folder))
-    if isinstance(which, Learner): raise KeyError(f'no fit of this learner is in the lab book {folder}: it keeps the fits that begin after the line lab = LabBook({folder})')
-    if isinstance(which, str):
-        names = sorted({run.name for run in self.runs} - {''})
-        near = nearest(which, names)
-        raise KeyError(f'no run of the lab book {folder} has the name {which!r}: ' + (f'did you mean {near!r}?' if near else f'its names are {", ".join(map(repr, names))}' if names else 'assign one, as in lab[-1].name = "baseline"'))
-    raise KeyError(f'there is no run {which} in the lab book {folder}: ' + (f'choose one of its {plural(n, "run")} from lab.runs' if (n := len(self)) else 'it has no runs yet, so fit a learner first'))
-
-@patch
-def __contains__(self: LabBook, which: Any) -> bool:
-    "Return whether there is such a run"
-    return bool(self._find(which.id if isinstance(which, LabRun) else which))
-
-# %% ../../nbs/lab/book.ipynb #e5eb4c90
-@patch
-def learner(self: LabRun, model: Any = None, dls: Any = None, **parts: Any) -> Learner:
-    """Make a learner with the settings of this run
-
-    Args:
-        model: a model, or a function or class that makes one
-        dls: the data
-        **parts: other arguments of `Learner`, which replace those of the run
-    Returns:
-        a new learner, with the rate and the weight decay of the run
-    Raises:
-        ValueError: lab[{id}].learner needs ...: ......
-    """
-    with opened(self.file) as db: recipe = from_json(read_run(db, self.id).recipe or '{}', [])
-    missing = {part: f'a record has no {words}' for part, value, words in (('model', model, 'weights, only source'), ('dls', dls, 'data')) if value is None}
-    found = {part: value for part, value in recipe.get('parts', {}).items() if part not in parts}
-    if not recipe and 'loss_func' not in parts: missing['loss_func'] = 'this record does not say how its learner was made'
-    missing |= {part: why.removesuffix(' (trust=True allows it)') for part, value in found.items() if (why := lacks(value, part)) is not None}
-    if missing:
-        own = ', '.join(name for name in self.sources if name.split()[0] in ('model', 'loss', 'step', 'callback'))
-        raise ValueError(f'lab[{self.id}].learner needs {", ".join(f"{part}=..." for part in missing)}: {"; ".join(dict.fromkeys(missing.values()))}{own and f". lab[{self.id}].sources has the source of {own}"}')
-    rates = {name: self.settings[name] for name in ('lr', 'wd') if name in self.settings}
-    return Learner(dls, model if isinstance(model, nn.Module) else model(), **recipe.get('plain', {}) | rates | {part: make_part(value) for part, value in found.items()} | parts)
-
-# %% ../../nbs/lab/book.ipynb #cdee3205
-@patch
-def load_weights(self: LabRun, model: Any, which: str = 'best') -> None:
-    """Load the weights of this run into a model
-
-    Args:
-        model: the model to load into
-        which: 'best' or 'last'
-    Raises:
-        ValueError: lab[{id}] has no weights: from the next fit on, LabBook(folder, weights='best last') saves them
-        ValueError: lab[{id}] has no {which} weights: pass which=.... LabBook(folder, weights='best last') saves both, if
-            the fit has a validation loss
-        ValueError: the model does not fit the weights of lab[{id}]: {why}. Pass a model with the same layers as in that run
-    """
-    as_choice(which, 'which', 'best', 'last')
-    if not self.weights: raise ValueError(f"lab[{self.id}] has no weights: from the next fit on, LabBook(folder, weights='best last') saves them")
-    if (path := self.weights.get(which)) is None: raise ValueError(
-        f"lab[{self.id}] has no {which!r} weights: pass which={'last' if which == 'best' else 'best'!r}. LabBook(folder, weights='best last') saves both, if the fit has a validation loss")
-    state = read_checkpoint(path)
-    if why := model_differs(model, state): raise ValueError(f'the model does not fit the weights of lab[{self.id}]: {why}. Pass a model with the same layers as in that run')
-    load_model_state(model, state)
-
-# %% ../../nbs/lab/book.ipynb #b13080f7
-@patch
-def best(self: LabBook, metric: str = 'valid_loss') -> LabRun:
-    """Return the run with the lowest loss, or the highest value of a metric for which higher is better
-
-    Args:
-        metric: a loss or a metric in the table of epochs
-    Returns:
-        the run with the best value
-    Raises:
-        ValueError: no run of the lab book has a finite value of {metric}
-    """
-    runs = self.runs
-    found = [(value, run) for run in runs if metric in run.summary['values'] and (value := run.best(metric)) is not None]
-    if found: return (min if lower_is_better(metric) else max)(found, key=lambda pair: pair[0])[1]
-    there = list(dict.fromkeys(name for run in runs for name in run.summary['values']))
-    raise ValueError(f'no run of the lab book has a finite value of {metric!r}' + (': all are nan or infinite, so choose another metric, or fit again with a lower learning rate' if metric in there else f': {columns_hint(metric, there)}' if there else ': the runs have no values yet'))
 
 # %% ../../nbs/lab/book.ipynb #49ca51a3
 def _rows(runs: Iterable[LabRun]) -> list[dict[str, Any]]:
@@ -716,60 +687,3 @@ def _without_collections() -> Iterator[None]:
     try: yield
     finally:
         if was_on: gc.enable()
-
-# %% ../../nbs/lab/book.ipynb #0223d5eb
-@patch
-def rows(self: LabBook) -> list[dict[str, Any]]:
-    """Return the table of runs as a list of dicts with the same keys, the newest run first
-
-    Returns:
-        a dict for each run
-    """
-    with _without_collections(): return _rows(reversed(self.runs))
-
-@patch
-def to_dataframe(self: LabBook) -> Any:
-    """Return the table of runs as a pandas DataFrame, the newest run first
-
-    Returns:
-        a pandas `DataFrame`
-    """
-    return as_dataframe(self.rows())
-
-# %% ../../nbs/lab/book.ipynb #05d97af2
-@patch
-def _repr_html_(self: LabBook) -> str:
-    def page() -> str:                     # its records are gone before collections begin again
-        runs = self.runs[::-1]
-        return book_html(_rows(runs), [run.summary['curve'] for run in runs])
-    with _without_collections(): return page()
-
-@patch
-def __str__(self: LabBook) -> str:
-    return '\n'.join(table_lines(self.rows(), width=terminal_width())) if len(self) else f'the lab book {self.folder} has no runs yet'
-
-@patch
-def _repr_pretty_(self: LabBook, p: Any, cycle: bool) -> None: p.text(str(self))
-
-# %% ../../nbs/lab/book.ipynb #aebeaed8
-@patch
-def delete(self: LabBook, *numbers: int, confirm: bool = False) -> None:
-    """Delete runs for good
-
-    Args:
-        *numbers: numbers of runs
-        confirm: True: delete them
-    Raises:
-        ValueError: delete needs the numbers of runs, as in lab.delete(3, confirm=True)
-        ValueError: delete would permanently remove {labels} from {folder}: pass confirm=True
-    """
-    if not numbers: raise ValueError('delete needs the numbers of runs, as in lab.delete(3, confirm=True)')
-    runs = [self[number] for number in numbers]
-    labels = ', '.join(run.label for run in runs)
-    if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(
-        f'{", ".join(busy)} {"is" if len(busy) == 1 else "are"} still running: stop the fit, and then delete the run')
-    if not confirm: raise ValueError(f'delete would permanently remove {labels} from {self.folder}: pass confirm=True')
-    with opened(self.file) as db, transaction(db): db.executemany('DELETE FROM runs WHERE id=?', [(run.id,) for run in runs])
-    for run in runs:
-        with contextlib.suppress(ValueError):                  # damaged weights stay
-            for path in run.weights.values(): remove_checkpoint(path)

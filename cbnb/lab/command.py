@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/lab/command.ipynb #52ada6b0
-from ..basics.text import clock, text_table
+from ..basics.text import text_table
 from ..display.compare import compare
-from ..display.progress import finding_line, page_lines
+from ..display.progress import finding_line, page_lines, run_rows
 from ..history import History
 from .book import LabBook
 from .store import without_nan
@@ -67,8 +67,7 @@ def _show(run: Any, sources: bool) -> list[str]:
     for name in ('id', 'name', 'status', 'clean'): del facts[name]
     for name in ('started', 'ended'): facts[name] = facts[name] and f'{facts[name]:%Y-%m-%d %H:%M:%S}'
     lines = [repr(run)[7:-1], *_table(facts), '', 'settings', *_table(run.settings), '', 'environment', *_table(run.environment), '']
-    names = record.metric_names
-    lines += page_lines(names, [[clock(row['time']) if name == 'time' else row.get(name) for name in names] for row in record.epochs], record) if record.epochs else ['no epoch has ended']
+    lines += page_lines(record.metric_names, run_rows(record), record) if record.epochs else ['no epoch has ended']
     said = [finding_line(e) if e['kind'] == 'finding' else f"step {e['step']:,}: {e['kind']}: {e['text']}" for e in record.events]
     return [*lines, *[''][:len(said)], *said, *[f'\n--- {name}\n{text}' for name, text in run.sources.items()]*sources]
 

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from ..basics.arguments import columns_hint
-from ..basics.patch import patch
 from ..basics.random_state import save_rng, set_seed
 from ..basics.settings import brief
 from ..basics.text import as_dataframe, escape, lower_is_better, number, plural, shell, text_table
@@ -41,8 +40,6 @@ from ..learner import Learner
 from ..undo import UndoStack, interrupts_act
 
 # %% ../../nbs/lab/sweep_runs.ipynb #f0a34c38
-from typing import TYPE_CHECKING, Any
-
 def word_of(value: Any) -> Any:
     "Return a setting as plain data: numbers, strings and None as they are, other values by their short description"
     return value if value is None or isinstance(value, (bool, int, float, str)) else brief(value)
@@ -223,13 +220,6 @@ class Sweep:
         names: names of the settings
         make: returns the learner for the settings of the best run
     """
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def learner(self) -> Any: ...
-        def to_dataframe(self) -> Any: ...
-        def _words(self) -> str: ...
-        def _sorted(self) -> list[dict[str, Any]]: ...
-        def __repr__(self) -> str: ...
-        def html(self, live: bool | None=..., figure: bool=...) -> str: ...
     def __init__(self, name: str, monitor: str, names: Sequence[str], make: Callable[[dict[str, Any]], Any] | None = None) -> None:
         self.name, self.monitor, self.names, self.lower = name, monitor, list(names), lower_is_better(monitor)
         self.runs: list[Run] = []                 # the histories, in the order of `rows`
@@ -304,76 +294,67 @@ class Sweep:
 
     def _repr_html_(self) -> str: return self.html()
 
-# %% ../../nbs/lab/sweep_runs.ipynb #a0dd643c
-@patch
-def learner(self: Sweep) -> Any:
-    """Return the learner with the weights of the best run
+    def learner(self) -> Any:
+        """Return the learner with the weights of the best run
 
-    Returns:
-        the learner of the sweep, or a new one if the sweep had a `make`
-    Raises:
-        ValueError: the weights of the best run were not kept: fit again with its settings, found.best, or sweep under
-            another name
-    """
-    best = self.best
-    if self.states is None or self.make is None: raise ValueError(
-        'the weights of the best run were not kept: fit again with its settings, found.best, or sweep under another name')
-    learn = self.make(best)
-    load_module_states(learn, self.states)
-    return learn
+        Returns:
+            the learner of the sweep, or a new one if the sweep had a `make`
+        Raises:
+            ValueError: the weights of the best run were not kept: fit again with its settings, found.best, or sweep under
+                another name
+        """
+        best = self.best
+        if self.states is None or self.make is None: raise ValueError(
+            'the weights of the best run were not kept: fit again with its settings, found.best, or sweep under another name')
+        learn = self.make(best)
+        load_module_states(learn, self.states)
+        return learn
 
-@patch
-def to_dataframe(self: Sweep) -> Any:
-    """Return the table of runs as a pandas DataFrame
+    def to_dataframe(self) -> Any:
+        """Return the table of runs as a pandas DataFrame
 
-    Returns:
-        a pandas `DataFrame`
-    """
-    return as_dataframe(self.rows)
+        Returns:
+            a pandas `DataFrame`
+        """
+        return as_dataframe(self.rows)
 
-# %% ../../nbs/lab/sweep_runs.ipynb #29f5a2e4
-@patch
-def _words(self: Sweep) -> str:
-    "Describe the sweep in a sentence"
-    counts = ', '.join(f'{sum(row["status"] == status for row in self.rows)} {status}' for status in dict.fromkeys(row['status'] for row in self.rows))
-    best = '' if self.best_number is None else f'; best {self.monitor} {number(self.best_value)} with ' + ', '.join(
-        f'{name}={cell_text(name, value)}' for name, value in words_of(self.best).items())
-    again = f', {plural(self.n_repeated, "repetition")} of settings left out' if self.n_repeated else ''
-    kept = f', {"all" if self.n_kept == len(self) else self.n_kept} from the lab book (another name makes new ones)' if self.n_kept else ''
-    errors = [f'; the first error: {run.settings["error"]}' for run in self.runs if 'error' in run.settings][:1]
-    return f'{plural(len(self.rows), "run")}{counts and f" ({counts})"}{kept}{again}, {plural(self.n_batches, "batch")}{best}{self.why and f"; ended early: {self.why}"}{"".join(errors)}'
+    def _words(self) -> str:
+        "Describe the sweep in a sentence"
+        counts = ', '.join(f'{sum(row["status"] == status for row in self.rows)} {status}' for status in dict.fromkeys(row['status'] for row in self.rows))
+        best = '' if self.best_number is None else f'; best {self.monitor} {number(self.best_value)} with ' + ', '.join(
+            f'{name}={cell_text(name, value)}' for name, value in words_of(self.best).items())
+        again = f', {plural(self.n_repeated, "repetition")} of settings left out' if self.n_repeated else ''
+        kept = f', {"all" if self.n_kept == len(self) else self.n_kept} from the lab book (another name makes new ones)' if self.n_kept else ''
+        errors = [f'; the first error: {run.settings["error"]}' for run in self.runs if 'error' in run.settings][:1]
+        return f'{plural(len(self.rows), "run")}{counts and f" ({counts})"}{kept}{again}, {plural(self.n_batches, "batch")}{best}{self.why and f"; ended early: {self.why}"}{"".join(errors)}'
 
-@patch
-def _sorted(self: Sweep) -> list[dict[str, Any]]:
-    "Return the rows, the best first, finished ones before pruned ones"
-    return sorted(self.rows, key=lambda row: (row['status'] != 'done', self.score(row), row['id']))
+    def _sorted(self) -> list[dict[str, Any]]:
+        "Return the rows, the best first, finished ones before pruned ones"
+        return sorted(self.rows, key=lambda row: (row['status'] != 'done', self.score(row), row['id']))
 
-@patch
-def __repr__(self: Sweep) -> str:
-    rows = self._sorted()[:20]
-    table = text_table([tuple(rows[0]), *(tuple(cell_text(name, v) for name, v in row.items()) for row in rows)]) if rows else []
-    return '\n'.join([self._words(), *table, *[f'... and {plural(len(self) - 20, "run")} more']*(len(self) > 20)])
+    def __repr__(self) -> str:
+        rows = self._sorted()[:20]
+        table = text_table([tuple(rows[0]), *(tuple(cell_text(name, v) for name, v in row.items()) for row in rows)]) if rows else []
+        return '\n'.join([self._words(), *table, *[f'... and {plural(len(self) - 20, "run")} more']*(len(self) > 20)])
 
-# %% ../../nbs/lab/sweep_runs.ipynb #22356380
-@patch
-def html(self: Sweep, live: bool | None = None, figure: bool = True) -> str:
-    """Return the figure and the table as HTML. All text is escaped
+    def html(self, live: bool | None = None, figure: bool = True) -> str:
+        """Return the figure and the table as HTML. All text is escaped
 
-    Args:
-        live: whether the page runs scripts; None: as the front end does
-        figure: whether to draw the figure
-    Returns:
-        HTML
-    """
-    again = (ip := shell()) is not None and self.said_in == ip.execution_count       # the last line of the cell that ran the sweep
-    said = '' if again else f'<p>{escape(self._words())}</p>'
-    if not self.rows: return said
-    rows = self._sorted()
-    place = {row['id']: i for i, row in enumerate(rows)}
-    pruned = [i for i, row in enumerate(rows) if row['status'] == 'pruned']
-    best = None if self.best_number is None else place[self.best_number]
-    drawn = parallel(rows, [*self.names, self.monitor], best, pruned, live) if figure else ''
-    return said + drawn + book_html(rows, [summary_of(self.runs[row['id']])['curve'] for row in rows], live, of='found.runs', sort=self.monitor, down=not self.lower)
+        Args:
+            live: whether the page runs scripts; None: as the front end does
+            figure: whether to draw the figure
+        Returns:
+            HTML
+        """
+        again = (ip := shell()) is not None and self.said_in == ip.execution_count       # the last line of the cell that ran the sweep
+        said = '' if again else f'<p>{escape(self._words())}</p>'
+        if not self.rows: return said
+        rows = self._sorted()
+        place = {row['id']: i for i, row in enumerate(rows)}
+        pruned = [i for i, row in enumerate(rows) if row['status'] == 'pruned']
+        best = None if self.best_number is None else place[self.best_number]
+        drawn = parallel(rows, [*self.names, self.monitor], best, pruned, live) if figure else ''
+        return said + drawn + book_html(rows, [summary_of(self.runs[row['id']])['curve'] for row in rows], live, of='found.runs', sort=self.monitor, down=not self.lower)
 
 # %% ../../nbs/lab/sweep_runs.ipynb #e2aa95ff
 def book_of(learn: Any) -> LabBook | None:
@@ -423,11 +404,6 @@ def _quiet_fit(learn: Any, method: str, n_epoch: Any, settings: dict[str, Any], 
 # %% ../../nbs/lab/sweep_runs.ipynb #eee4f1fe
 class Runner:
     "Makes single runs of a sweep"
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        def keep(self, states: dict[str, Any], point: dict[str, Any]) -> None: ...
-        def replay(self, run: Run, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool]) -> None: ...
-        def run(self, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool]) -> Run: ...
-        def _fit(self, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool], runs: list[Run]) -> None: ...
     def __init__(self, learn: Learner, found: Sweep, make: Any, made: list[str], method: str, n_epoch: Any, cbs: list[Any],
                  marks: dict[str, Any], book: LabBook | None, catch: Any = ()) -> None:
         self.learn, self.found, self.make, self.made, self.method = learn, found, make, made, method
@@ -447,54 +423,48 @@ class Runner:
         self.restore = point.restore
         undo.set(self.learn.runs, 'is_open', True)         # the fits need no restore points of their own
 
-# %% ../../nbs/lab/sweep_runs.ipynb #42847a0d
-@patch
-def keep(self: Runner, states: dict[str, Any], point: dict[str, Any]) -> None:
-    "Keep the weights of the best run, with an open lab book also in a file"
-    self.found.states = states
-    if self.file: write_whole(self.file, lambda draft: torch.save(dict(key=key_of(point), states=states), draft))
+    def keep(self, states: dict[str, Any], point: dict[str, Any]) -> None:
+        "Keep the weights of the best run, with an open lab book also in a file"
+        self.found.states = states
+        if self.file: write_whole(self.file, lambda draft: torch.save(dict(key=key_of(point), states=states), draft))
 
-@patch
-def replay(self: Runner, run: Run, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool]) -> None:
-    "Take a run of the lab book in place of a fit, and tell the engine its rows"
-    for row in run.epochs:
-        if row['complete']: falls_behind(row['epoch'] + 1 - run.start_epoch, run.n_epoch, self.found.score(row))
-    if not self.found.add(run, point) or self.file is None or not self.file.exists(): return
-    kept = torch.load(self.file, weights_only=True)
-    self.found.states = kept['states'] if kept['key'] == key_of(point) else None
+    def replay(self, run: Run, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool]) -> None:
+        "Take a run of the lab book in place of a fit, and tell the engine its rows"
+        for row in run.epochs:
+            if row['complete']: falls_behind(row['epoch'] + 1 - run.start_epoch, run.n_epoch, self.found.score(row))
+        if not self.found.add(run, point) or self.file is None or not self.file.exists(): return
+        kept = torch.load(self.file, weights_only=True)
+        self.found.states = kept['states'] if kept['key'] == key_of(point) else None
 
-# %% ../../nbs/lab/sweep_runs.ipynb #7c71e1c4
-@patch
-def run(self: Runner, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool]) -> Run:
-    "Fit with some settings, and keep the run, and the weights if they are the best. An error that `catch` names makes a failed run"
-    runs: list[Run] = []
-    try: self._fit(point, falls_behind, runs)
-    except KeyboardInterrupt:
-        if runs: self.found.add(runs[-1], point)
-        raise
-    except self.catch as e:
-        if not runs: runs.append(Run(0, [], 0))            # there was no learner yet
-        runs[-1].status = 'failed'
-        runs[-1].settings['error'] = f'{type(e).__name__}: {e}'
-        self.found.add(runs[-1], point)
-    finally:
-        if self.restore: self.restore()
-    return runs[-1]
+    def run(self, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool]) -> Run:
+        "Fit with some settings, and keep the run, and the weights if they are the best. An error that `catch` names makes a failed run"
+        runs: list[Run] = []
+        try: self._fit(point, falls_behind, runs)
+        except KeyboardInterrupt:
+            if runs: self.found.add(runs[-1], point)
+            raise
+        except self.catch as e:
+            if not runs: runs.append(Run(0, [], 0))            # there was no learner yet
+            runs[-1].status = 'failed'
+            runs[-1].settings['error'] = f'{type(e).__name__}: {e}'
+            self.found.add(runs[-1], point)
+        finally:
+            if self.restore: self.restore()
+        return runs[-1]
 
-@patch
-def _fit(self: Runner, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool], runs: list[Run]) -> None:
-    set_seed(self.marks['seed'])
-    learn = self.make(**{name: point[name] for name in self.made}) if self.make else self.learn
-    trial = SweepRun(falls_behind, self.marks | words_of(point), self.found.score)
-    fitted = {name: value for name, value in point.items() if name not in self.made}
-    with learn.added_cbs(self.cbs):
-        if not hasattr(learn, 'recorder'): raise ValueError(
-            'a sweep compares the values of the Recorder, but this learner has no Recorder: pass cbs=Recorder() to sweep')
-        before = len(learn.recorded_runs())
-        try: _quiet_fit(learn, self.method, self.n_epoch, fitted, [trial])
-        finally: runs += learn.recorded_runs()[before:]
-    states = module_states(learn)
-    if self.found.add(runs[-1], point): self.keep({name: {k: v.detach().to('cpu', copy=True) for k, v in state.items()} for name, state in states.items()}, point)
+    def _fit(self, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool], runs: list[Run]) -> None:
+        set_seed(self.marks['seed'])
+        learn = self.make(**{name: point[name] for name in self.made}) if self.make else self.learn
+        trial = SweepRun(falls_behind, self.marks | words_of(point), self.found.score)
+        fitted = {name: value for name, value in point.items() if name not in self.made}
+        with learn.added_cbs(self.cbs):
+            if not hasattr(learn, 'recorder'): raise ValueError(
+                'a sweep compares the values of the Recorder, but this learner has no Recorder: pass cbs=Recorder() to sweep')
+            before = len(learn.recorded_runs())
+            try: _quiet_fit(learn, self.method, self.n_epoch, fitted, [trial])
+            finally: runs += learn.recorded_runs()[before:]
+        states = module_states(learn)
+        if self.found.add(runs[-1], point): self.keep({name: {k: v.detach().to('cpu', copy=True) for k, v in state.items()} for name, state in states.items()}, point)
 
 # %% ../../nbs/lab/sweep_runs.ipynb #0970bb98
 class Plan:

@@ -33,7 +33,7 @@ def shown_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return name in _FIXED or name.startswith('best ') or differs(name, rows[0][name])
     return sorted(filter(is_shown, rows[0] if rows else ()), key=_ranks(list(rows[0]) if rows else []).__getitem__)
 
-_ORDER = dict(id=0, name=0, status=0, method=3, n_epoch=3, epochs=4, time=4, tags=5, started=6, note=7)     # best values are 1, settings 2, others 3
+_ORDER = dict(id=0, name=0, status=0, method=3, n_epoch=3, epochs=4, time=4, tags=5, started=6, note=7, callbacks=8)     # best values are 1, settings 2, others 3
 
 def _ranks(names: Sequence[str]) -> dict[str, int]:
     "Return the place of each column. A page leaves out columns from the right if there is no room"

@@ -22,15 +22,13 @@ from ..basics.text import clock, escape, plural, shell
 from ..display.chart import Chart, Line, chart_css, chart_spec, page_spec, without_blanks
 from ..display.look import css_variables
 from ..display.page_script import asset, script
-from ..display.progress import FIT_STYLE, LOWEST, best_row, brief, loss_lines, losses_layout, row_text
+from ..display.progress import FIT_STYLE, LOWEST, best_row, brief, loss_lines, losses_layout, row_text, run_rows
 from ..display.run_charts import small_charts
 from ..display.steering import Steering
 from ..history import Run
 from ..learner import Learner
 
 # %% ../../nbs/lab/watch.ipynb #69ba649f
-from typing import TYPE_CHECKING, Any
-
 class State(NamedTuple):
     "A copy of the state of a fit"
     status: str = 'no fit yet'
@@ -59,9 +57,7 @@ def state_of(learn: Any, wait: bool = False) -> State:
     if not runs: return State()
     run = runs[-1]
     lines = tuple(line._replace(xs=range(len(line.ys)) if isinstance(line.xs, range) else list(line.xs), ys=list(line.ys), smooths=None) for line in loss_lines(run, wait))
-    names = tuple(run.metric_names)
-    rows = tuple(tuple(clock(row[name]) if name == 'time' else row.get(name) for name in names) for row in run.epochs)
-    return State(run.status, lines, losses_layout(run), names, rows, sum(row['complete'] for row in run.epochs), run.n_epoch, run.n_steps, run.settings.get('batches'), tuple(small_charts(run, wait)), watched=run.watched)
+    return State(run.status, lines, losses_layout(run), tuple(run.metric_names), tuple(map(tuple, run_rows(run))), sum(row['complete'] for row in run.epochs), run.n_epoch, run.n_steps, run.settings.get('batches'), tuple(small_charts(run, wait)), watched=run.watched)
 
 # %% ../../nbs/lab/watch.ipynb #aa8df2ac
 def page_state(name: str, state: State, paused: bool, version: int) -> dict[str, Any]:
@@ -147,16 +143,6 @@ def _handler_for(watch: 'Watch') -> type:
 # %% ../../nbs/lab/watch.ipynb #6e509a33
 class Watch:
     "The server of a page that shows the fits of a learner. `close` ends it, and so does the end of the learner or of the program"
-    if TYPE_CHECKING:      # what the cells below and later pages add: the export writes it
-        @contextmanager
-        def _around(self, learn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]: ...
-        def _watch(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]: ...
-        def _watched(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]: ...
-        def _copy(self, learn: Any) -> None: ...
-        def _left(self, state: State) -> float | None: ...
-        def data(self) -> dict[str, Any]: ...
-        def act(self, what: str) -> str: ...
-        def page(self, nonce: str) -> str: ...
     def __init__(self, learn: Learner, steer: bool = False, port: int = 0) -> None:
         from http.server import ThreadingHTTPServer
         self.learn: Any = weakref.ref(learn)
@@ -166,7 +152,8 @@ class Watch:
         self.begun: tuple[float, float] | None = None      # time and share of the fit at its first copy
         self.server: Any = ThreadingHTTPServer(('127.0.0.1', port), _handler_for(self))
         self.server.daemon_threads = True
-        self.url = f'http://127.0.0.1:{self.server.server_address[1]}/{self.token}/'
+        self.port: int = self.server.server_address[1]
+        self.url = f'http://127.0.0.1:{self.port}/{self.token}/'
         threading.Thread(target=self.server.serve_forever, kwargs=dict(poll_interval=0.2), daemon=True, name='cbnb watch').start()
         Learner.around_fits = (*Learner.around_fits, self._around)
         Learner.batch_filters = (*Learner.batch_filters, self._watch)
@@ -185,104 +172,88 @@ class Watch:
     def _repr_html_(self) -> str:
         return f'<p>The fits of this learner are shown at <a href="{self.url}" target="_blank" rel="noopener">{self.url}</a>, on this machine, until the program ends.</p>'
 
-# %% ../../nbs/lab/watch.ipynb #b3d5be12
-@patch
-@contextmanager
-def _around(self: Watch, learn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
-    __tracebackhide__ = True
-    if learn is not self.learn() or self.steering is not None or learn.running:
-        yield
-        return
-    found = learn.callbacks.find(Steering) if self.steer else [None]
-    self.steering, self.begun = found[0] if found else Steering(), None
-    try:
-        if found: yield
-        else:
-            with learn.added_cbs(self.steering): yield
-    finally:
-        self.steering = None
+    @contextmanager
+    def _around(self, learn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
+        __tracebackhide__ = True
+        if learn is not self.learn() or self.steering is not None or learn.running:
+            yield
+            return
+        found = learn.callbacks.find(Steering) if self.steer else [None]
+        self.steering, self.begun = found[0] if found else Steering(), None
+        try:
+            if found: yield
+            else:
+                with learn.added_cbs(self.steering): yield
+        finally:
+            self.steering = None
+            self._copy(learn)
+
+    def _watch(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
+        return self._watched(learn, batches) if learn is self.learn() and learn.purpose == 'fit' else batches
+
+    def _watched(self, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
+        __tracebackhide__ = True
         self._copy(learn)
+        while True:
+            try: batch = [next(batches)]
+            except StopIteration: return
+            yield batch.pop()                # this function keeps no batch
+            if self.asked: self._copy(learn)
 
-@patch
-def _watch(self: Watch, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
-    return self._watched(learn, batches) if learn is self.learn() and learn.purpose == 'fit' else batches
+    def _copy(self, learn: Any) -> None:
+        state = state_of(learn)
+        self.state, self.n_copies, self.asked = state._replace(left=self._left(state)), self.n_copies + 1, False
+        self.fresh.set()
 
-@patch
-def _watched(self: Watch, learn: Any, batches: Iterator[Any]) -> Iterator[Any]:
-    __tracebackhide__ = True
-    self._copy(learn)
-    while True:
-        try: batch = [next(batches)]
-        except StopIteration: return
-        yield batch.pop()                # this function keeps no batch
-        if self.asked: self._copy(learn)
+    def _left(self, state: State) -> float | None:
+        "Estimate the seconds that are left, from the share of the fit since its first copy. Pauses do not count"
+        if state.status != 'running' or (share := state.share) is None: return None
+        now = time.monotonic() - (self.steering.seconds_paused if self.steering else 0.)
+        if self.begun is None: self.begun = now, share
+        (then, before) = self.begun
+        return (now - then)*(1 - share)/(share - before) if share > before else None
 
-# %% ../../nbs/lab/watch.ipynb #eb5d3606
-@patch
-def _copy(self: Watch, learn: Any) -> None:
-    state = state_of(learn)
-    self.state, self.n_copies, self.asked = state._replace(left=self._left(state)), self.n_copies + 1, False
-    self.fresh.set()
+    def data(self) -> dict[str, Any]:
+        "Return the state for the page. If a fit is running, wait for its next batch, but at most a second"
+        steering = self.steering
+        paused = bool(steering and steering.paused)
+        if self.state.status == 'running' and not paused:
+            self.fresh.clear()
+            self.asked = True
+            self.fresh.wait(1.)
+        return page_state(self.name, self.state, paused, self.n_copies if paused else 0)
 
-@patch
-def _left(self: Watch, state: State) -> float | None:
-    "Estimate the seconds that are left, from the share of the fit since its first copy. Pauses do not count"
-    if state.status != 'running' or (share := state.share) is None: return None
-    now = time.monotonic() - (self.steering.seconds_paused if self.steering else 0.)
-    if self.begun is None: self.begun = now, share
-    (then, before) = self.begun
-    return (now - then)*(1 - share)/(share - before) if share > before else None
+    def act(self, what: str) -> str:
+        "Stop, pause or resume the fit. Return why this was not possible, or ''"
+        steering = self.steering
+        if steering is None: return f'there is nothing to {what}: no fit is running'
+        try: getattr(steering, what)()
+        except RuntimeError as e: return str(e)
+        return ''
 
-# %% ../../nbs/lab/watch.ipynb #a08e78b4
-@patch
-def data(self: Watch) -> dict[str, Any]:
-    "Return the state for the page. If a fit is running, wait for its next batch, but at most a second"
-    steering = self.steering
-    paused = bool(steering and steering.paused)
-    if self.state.status == 'running' and not paused:
-        self.fresh.clear()
-        self.asked = True
-        self.fresh.wait(1.)
-    return page_state(self.name, self.state, paused, self.n_copies if paused else 0)
-
-@patch
-def act(self: Watch, what: str) -> str:
-    "Stop, pause or resume the fit. Return why this was not possible, or ''"
-    steering = self.steering
-    if steering is None: return f'there is nothing to {what}: no fit is running'
-    try: getattr(steering, what)()
-    except RuntimeError as e: return str(e)
-    return ''
-
-# %% ../../nbs/lab/watch.ipynb #2d436620
-@patch
-def page(self: Watch, nonce: str) -> str:
-    "Return the page as HTML"
-    code, data = script('chart.js', 'watch.js'), json.dumps(dict(kind='watch', css='', steer=self.steer))
-    style = f'<style>{css_variables("body")}{asset("watch.css")}{chart_css()}</style>{brief(FIT_STYLE)}'.replace('body[data-theme=auto] body', 'body[data-theme=auto]')
-    return (f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(self.name)}</title>{style}</head>'
-            f'<body data-theme="auto"><main></main><script type="module" nonce="{nonce}">{code}\nmount(document.querySelector("main"), {data})</script></body></html>')
+    def page(self, nonce: str) -> str:
+        "Return the page as HTML"
+        code, data = script('chart.js', 'watch.js'), json.dumps(dict(kind='watch', css='', steer=self.steer))
+        style = f'<style>{css_variables("body")}{asset("watch.css")}{chart_css()}</style>{brief(FIT_STYLE)}'.replace('body[data-theme=auto] body', 'body[data-theme=auto]')
+        return (f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(self.name)}</title>{style}</head>'
+                f'<body data-theme="auto"><main></main><script type="module" nonce="{nonce}">{code}\nmount(document.querySelector("main"), {data})</script></body></html>')
 
 # %% ../../nbs/lab/watch.ipynb #5d04b595
 _WATCHES: Any = weakref.WeakKeyDictionary()      # learner -> its watch
 
 @patch
 def watch(self: Learner, steer: bool = False, port: int = 0) -> Watch:
-    """Serve a page with the running fit of this learner to this machine, and print its address
+    """Serve a page with the running fit of this learner to this machine, and print its address. The same call again keeps the address
 
     Args:
         steer: whether the page has Stop and Pause; False: it only shows
         port: port of the server; 0: a free one
     Returns:
         its `url` is the address, and `close` ends it
-    Example:
-        from cbnb.all import *
-        from cbnb.toy import raises, wave_learner
-        learn = wave_learner()
-        watch = learn.watch()
-        learn.fit(3)
     """
-    if (old := _WATCHES.get(self)) is not None: old.close()
-    _WATCHES[self] = found = Watch(self, steer, port)
+    found = _WATCHES.get(self)
+    if found is None or found.server is None or (found.steer, port or found.port) != (bool(steer), found.port):
+        if found is not None: found.close()
+        _WATCHES[self] = found = Watch(self, steer, port)
     if not shell(): print(f'the fits of this learner are shown at {found.url}', flush=True)
     return found

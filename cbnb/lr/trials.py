@@ -107,7 +107,7 @@ def _best_fit(lr: float, fits: Sequence[Trial], plan: Plan) -> Rate:
     return Rate(lr, lr/SPACING**.5, lr*SPACING**.5, reason, {})
 
 # %% ../../nbs/lr/trials.ipynb #091b242f
-TRIAL_BIAS = 1.5     # scaled to the same length, the good rates of a trial are lower by this factor than those of a run
+TRIAL_BIAS = 1.5     # scaled to the same length, the good rates of a trial are lower by this factor than those of a run 2.5 times as long
 
 def choose(plan: Plan, trials: Sequence[Trial], start_loss: float) -> Rate:
     "Take the middle rate of the equally good trials, and recommend this rate scaled to the planned run. If no trial lowered the loss, recommend the rate of the sweep"
@@ -117,9 +117,11 @@ def choose(plan: Plan, trials: Sequence[Trial], start_loss: float) -> Rate:
     if plan.whole: return _best_fit(ordered[best].lr, ordered, plan)
     low, high = _about_as_good([t.loss for t in ordered], best, start_loss)
     gap = overfit_gap(ordered[best], start_loss)
-    scale = TRIAL_BIAS*(plan.steps/plan.planned_steps)**horizon(gap)
+    longer = plan.planned_steps/plan.steps
+    bias = TRIAL_BIAS**min(max(math.log(longer)/math.log(2.5), 0), 1)     # none for a run of the same length
+    scale = bias/longer**horizon(gap)
     ends = [scale*t.lr for t in (ordered[low], ordered[high])]
-    reason = f'the best of {len(trials)} trials of {plan.steps} updates, moved to a longer run'
+    reason = f'the best of {len(trials)} trials of {plan.steps} updates, scaled to a run of {plan.planned_steps:.0f}'
     if best in (0, len(ordered) - 1):
         reason += (f'; at the border of what was tried: a {"higher" if best else "lower"} rate '
                    'may be better still')

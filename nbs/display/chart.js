@@ -299,7 +299,7 @@ class Chart {
         const a = left ? x - wide : x, b = a + wide, at = y + dy
         return (a < this.left || b > s.right || at < TOP + 4 || at > s.h - 4) * 99 + taken.filter(([c, d, e]) => c < b && a < d && Math.abs(e - at) < 15).length * 50 + drawn.some(([c, d]) => a < c && c < b && Math.abs(d - at) < 9) * 20 + Math.abs(dy) / 20
       }
-      const [left, dy] = [-12, 14, -28, 30, -44, 46].flatMap(dy => [[false, dy], [true, dy]]).reduce((best, place) => cost(place) < cost(best) ? place : best)
+      const [left, dy] = [-12, 14, -28, 30, -44, 46, -60, 62, -76, 78].flatMap(dy => [[false, dy], [true, dy]]).reduce((best, place) => cost(place) < cost(best) ? place : best)
       taken.push([left ? x - wide : x, (left ? x - wide : x) + wide, y + dy])
       g.append(svg('text', { class: `mark${m.strong ? ' strong' : ''}${m.faint ? ' quiet' : ''}`, x: left ? x - 9 : x + 9, y: y + dy + 4, 'text-anchor': left ? 'end' : 'start' }, m.name))
     }

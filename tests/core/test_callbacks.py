@@ -1069,7 +1069,7 @@ def test_a_warning_of_a_callback_points_to_the_line_of_the_caller_unless_told():
 def test_a_cancel_outside_of_its_level_is_explained():
     cancel = cbnb.CancelValidException()
     assert base.not_honoured(cancel).startswith(
-        "CancelValidException was raised outside an event, where no validate is running that it could cancel. Raise it in: before_validate, before_batch, "
+        "CancelValidException was raised outside an event, where no validation phase is running that it could cancel. Raise it in: before_validate, before_batch, "
     )
     assert base.not_honoured(cancel).endswith("after_batch (of the validation phase).")
     cancel.raised_in = "after_fit"

@@ -33,7 +33,7 @@ def test_markup_is_shown_as_text(lab):
     lab[1].name, lab[2].note, lab[3].tags = MARKUP, MARKUP, MARKUP
     curves = [run.summary["curve"] for run in reversed(lab.runs)]
     still, live = (book_html(lab.rows(), curves, live) for live in (False, True))
-    for page in (still, live, lab._repr_html_()):
+    for page in (still, live, lab._repr_html_(), lab[1]._repr_html_(), lab[2]._repr_html_(), lab[3]._repr_html_()):
         assert "<script>alert" not in page and "&lt;script&gt;alert" in page
     assert MARKUP in json.loads(packed_texts(live)[1])["columns"][1]["values"]  # `book.js` shows it by textContent
 

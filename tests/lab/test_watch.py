@@ -1,9 +1,11 @@
 """The page of a running fit: who may ask, who may steer, what is shown, and when the server ends."""
 
+import contextlib
 import gc
 import http.client
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -63,8 +65,32 @@ def test_without_the_token_there_is_nothing(watched):
     token = watch.token
     for path in ("/", "/data", "/x/data", f"/{token[:-1]}/data", f"/{token}x/", f"/{token}/other", "/%00"):
         assert ask(watch, path)[:2] == (404, "")
-    assert ask(watch)[0] == 200 and watch.server.server_address[0] == "127.0.0.1"
+    assert ask(watch)[0] == 200
     assert len(token) > 20 and watched(learn).token != token
+
+
+def own_addresses():
+    """Addresses of this machine other than 127.0.0.1. Nothing is sent to the documentation address of the first one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect(("198.51.100.1", 9))
+        yield socket.AF_INET, probe.getsockname()[0]
+    yield from [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET6, "::1")]
+
+
+@pytest.mark.parametrize("port", [0, "free"])
+def test_the_server_is_bound_to_the_loopback_address_only(watched, port):
+    learn = wave_learner()
+    if port == "free":
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+    watch = watched(learn, steer=True, port=port)
+    assert watch.server.socket.getsockname() == ("127.0.0.1", watch.port)
+    socket.create_connection(("127.0.0.1", watch.port), timeout=20).close()
+    for family, address in own_addresses():
+        with socket.socket(family) as client, pytest.raises(OSError):  # refused, or no such address here
+            client.settimeout(5)
+            client.connect((address, watch.port))
 
 
 def test_names_that_were_rebound_are_refused(watched):
@@ -162,7 +188,8 @@ def test_the_server_ends_with_close_with_a_new_watch_and_with_the_learner(watche
     before = cbnb.Learner.around_fits, cbnb.Learner.batch_filters
     learn = wave_learner()
     first = watched(learn)
-    second = watched(learn)
+    assert watched(learn) is first and watched(learn, port=first.port) is first  # open pages stay
+    second = watched(learn, steer=True)
     with pytest.raises(ConnectionRefusedError):
         ask(first)
     assert ask(second)[0] == 200 and "closed" in repr(first) and second.url in second._repr_html_()

@@ -463,7 +463,7 @@ HALF = 10 ** (1 / 6)  # of the way to the next trial
 def test_the_choice_is_the_middle_of_those_that_are_about_as_good(losses, low, high):
     rates, reason = chosen(*losses)
     assert rates == pytest.approx([low / HALF, math.sqrt(low * high), high * HALF])
-    assert reason.startswith(f"the best of {len(losses)} trials of 40 updates, moved to a longer run") and "overfit" not in reason
+    assert reason.startswith(f"the best of {len(losses)} trials of 40 updates, scaled to a run of ") and "overfit" not in reason
 
 
 @pytest.mark.parametrize("train, lower", [(0.98, False), (0.968, True)])
@@ -539,3 +539,9 @@ def test_a_trial_that_is_stopped_does_not_count(at, n_trials):
     whole = sweep(with_valid(), n_epoch=5, trials=True, stop_div=False)
     found = sweep(with_valid(), n_epoch=5, trials=True, stop_div=False, cbs=Ends(3, at))
     assert found.trials == whole.trials[:n_trials] and len(whole.trials) > n_trials and found.rule == "trials"
+
+
+@pytest.mark.parametrize("planned, factor", [(54, 1), (55, 1), (54 * 2.5, 1.5 / 2.5**0.5), (18, 3**0.5)])
+def test_the_correction_for_short_trials_grows_with_the_length_of_the_run(planned, factor):
+    rate = choose(Plan(0.1, 54, 4, planned), [Trial(0.1, 1.0, 1.0)], start_loss=2.0)
+    assert rate.lr == pytest.approx(0.1 * factor, rel=0.02)
