@@ -31,8 +31,7 @@ def evaluating(self: Loop, purpose: str, cbs: Any = None, inner: bool = False) -
         purpose: 'validate' or 'preds'
         cbs: callbacks for this run only
         inner: fire only the events of the validation phase, as inside another run
-    Returns:
-        a function that evaluates a loader
+    Returns: a function that evaluates a loader
     Example:
         from cbnb.toy import line_learner
         learn = line_learner()
@@ -98,8 +97,7 @@ def where(self: Loop, event_name: str | None = None) -> str:
 
     Args:
         event_name: the event to describe; a batch is named only for batch events; None: the current position
-    Returns:
-        such as 'epoch 0, training batch 3'
+    Returns: such as 'epoch 0, training batch 3'
     """
     if not self.running: return 'outside a run'
     name = self.run_name
@@ -112,8 +110,7 @@ def where(self: Loop, event_name: str | None = None) -> str:
 def stopped_where(self: Loop) -> str:
     """Describe where a run was stopped. For `lr_find`, count the batches. For other runs, name the batch if the run was stopped inside one
 
-    Returns:
-        such as 'stopped in epoch 1 at batch 3'
+    Returns: such as 'stopped in epoch 1 at batch 3'
     Example:
         from cbnb.toy import line_learner
         learn = line_learner()
@@ -128,9 +125,7 @@ def stopped_where(self: Loop) -> str:
 # %% ../nbs/17_runs.ipynb #5be5c43c
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 
-def as_one_fit(
-    method: _Method,     # a method of a learner
-) -> _Method:            # the method, called inside the contexts in `Learner.around_fits`
+def as_one_fit(method: _Method) -> _Method:    # the method, called inside the contexts in `Learner.around_fits`
     "Decorate a training method so that `learn.rewind` counts each of its calls as one fit"
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -168,8 +168,7 @@ def accuracy(pred: Tensor, y: Tensor, axis: int | None = None, ignore_index: int
         y: class indices, in the shape of `pred` without the dimension of the classes
         axis: dimension of the classes; None: the one that the targets lack
         ignore_index: label of targets that are left out
-    Returns:
-        a scalar between 0 and 1; nan if no target is left
+    Returns: a scalar between 0 and 1; nan if no target is left
     """
     hits, n = hits_of(pred, y, axis, ignore_index)
     return hits.sum()/n
@@ -182,8 +181,7 @@ def error_rate(pred: Tensor, y: Tensor, axis: int | None = None, ignore_index: i
         y: class indices, as in `accuracy`
         axis: dimension of the classes; None: the one that the targets lack
         ignore_index: label of targets that are left out
-    Returns:
-        a scalar between 0 and 1; nan if no target is left
+    Returns: a scalar between 0 and 1; nan if no target is left
     """
     return 1 - accuracy(pred, y, axis, ignore_index)
 

@@ -263,8 +263,7 @@ class LRFinder(UpdateCounter):
 
         Args:
             lr: rate of the last group
-        Returns:
-            one rate for each group
+        Returns: one rate for each group
         """
         start, end = self.ends[-1]
         pos = math.log(lr/start)/math.log(end/start)
@@ -583,8 +582,7 @@ class LRFind:
 
         Args:
             lr: a rate of the curve, or between two
-        Returns:
-            the loss there
+        Returns: the loss there
         """
         return loss_at(self.lrs, self.losses, lr)
 
@@ -593,8 +591,7 @@ class LRFind:
 
         Args:
             steps: number of updates of the planned run
-        Returns:
-            the rate, with its band and the reason
+        Returns: the rate, with its band and the reason
         """
         losses = self.raw_losses or self.losses
         rate = for_few_items(recommend_rate(self.lrs, losses, self.update_norms, self.weight_norm, steps, self.num_it), steps, self.epoch_size)
@@ -623,8 +620,7 @@ class LRFind:
 
         Args:
             steps: number of updates of the planned run
-        Returns:
-            source of the rate, 'balanced' or 'trials', and the rate
+        Returns: source of the rate, 'balanced' or 'trials', and the rate
         """
         first = self.recommend(steps)
         if not self.trials or self.trial_plan is None or self.start_loss is None: return 'balanced', first
@@ -636,8 +632,7 @@ class LRFind:
 
         Args:
             n_epoch: number of planned epochs
-        Returns:
-            False: no change, because the sweep gave no rate or `n_epoch` of this result is unknown
+        Returns: False: no change, because the sweep gave no rate or `n_epoch` of this result is unknown
         """
         old, chosen = self.planned, self.lr if self.lr != self.recommended else None
         if not old.n_epoch or self.first is None: return False
@@ -722,8 +717,7 @@ class LRFind:
             return_fig: return the figure instead of showing it
             ax: axes to draw into; None: a new figure
             widget: True: return the picker; False: plot a figure; None: show the picker if widgets work
-        Returns:
-            `ax`, or with `return_fig` the figure, or with `widget` the picker
+        Returns: `ax`, or with `return_fig` the figure, or with `widget` the picker
         """
         make = view_for('lr_find', widget, return_fig, ax)
         if make and (widget or self.learn is not None):
@@ -736,8 +730,7 @@ class LRFind:
 
         Args:
             learn: learner whose rate the picker sets; None: the learner of the sweep
-        Returns:
-            an `LRPicker`
+        Returns: an `LRPicker`
         """
         view: Any = view_for('lr_find', True, None, None)
         return view(self, learn)
@@ -944,8 +937,7 @@ def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int =
         trials: None: up to five whole fits if a fresh model has at most 400 training items and they take seconds; False:
             none; True: up to four trials, each of a fifth of the run; a float: another share, also for each; 1.: whole fits
             in any case; an int: total batches
-    Returns:
-        the curve, the suggestions, and the recommended rate as `.lr`
+    Returns: the curve, the suggestions, and the recommended rate as `.lr`
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner()
@@ -980,8 +972,7 @@ def plot(self: Recorder, skip_start: int = 10, skip_end: int = 5, suggestion: bo
         suggestion: mark the recommended rate and the steepest descent
         return_fig: return the figure instead of showing it
         ax: axes to draw into; None: a new figure
-    Returns:
-        `ax`, or the figure with `return_fig`
+    Returns: `ax`, or the figure with `return_fig`
     """
     found = getattr(self.learn, 'lr_finder_result', None)
     lr = None if found is None else found.recommended
