@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from .basics.loaders import independent_loader, quiet_batches_of
 from .basics.patch import as_property, patch
 from .basics.text import log_nothing, plural
-from .basics.trained_modules import training_modes
+from .basics.trained_modules import save_modes
 from .events import BATCH_EVENTS, EPOCH, FIT
 from .length import valid_loaders
 from .loop import PHASE_STATE, FitInterrupted, Loop
@@ -40,7 +40,7 @@ def evaluating(self: Loop, purpose: str, cbs: Any = None, inner: bool = False) -
             assert learn.purpose == 'validate' and not learn.model.training
         assert learn.model.training                            # the same mode as before
     """
-    nested, modes = inner or self.running, training_modes(self)
+    nested, restore = inner or self.running, save_modes(self)
     if inner: self.to_dls_device()                     # otherwise `before_fit` does this
     def evaluate(dl: Iterable[Any]) -> None:
         __tracebackhide__ = True
@@ -51,8 +51,6 @@ def evaluating(self: Loop, purpose: str, cbs: Any = None, inner: bool = False) -
         except KeyboardInterrupt:
             if nested: raise
             raise FitInterrupted(f'{self.stopped_where()}; learn is usable') from None
-    def restore() -> None:
-        for m, training in modes.items(): m.training = training
     with self.run_as(purpose, cbs):
         self.undo.set(self, 'logger', log_nothing)
         self.undo.set(self, 'load_batches', quiet_batches_of)
@@ -70,12 +68,12 @@ def update_weights(self: Loop) -> None:
 def validate_within(self: Loop) -> None:
     "Run the validation phase in the middle of the training phase, and restore the state of the training phase"
     __tracebackhide__ = True
-    state, modes = {name: getattr(self, name) for name in PHASE_STATE}, training_modes(self)
+    state, restore = {name: getattr(self, name) for name in PHASE_STATE}, save_modes(self)
     self.mid_epoch = True
     try: self.validate_sets()
     finally:
         self.mid_epoch = False
-        for m, training in modes.items(): m.training = training
+        restore()
         for name in PHASE_STATE: setattr(self, name, state[name])
 
 @patch

@@ -6,8 +6,8 @@
 __all__ = ['LATE', 'TYPICAL_EPOCHS', 'UNKNOWN_EPOCH', 'LITTLE_LEFT', 'LOWER', 'FEW_UPDATES', 'FEW_ITEMS', 'SHORT_RUN',
            'ROUGH_ITEMS', 'MOST_FITS', 'QUICK', 'MOST_TRIALS', 'LEAST_UPDATES', 'VALID_BATCHES', 'geometric',
            'diverged', 'SeenBatch', 'UpdateCounter', 'UpdateNorms', 'bad_items', 'LRFinder', 'in_words', 'Planned',
-           'planned_run', 'middle_of', 'Asked', 'ask_rules', 'LastFit', 'last_fit', 'for_trained', 'for_few_items',
-           'if_rough', 'LRFind', 'TrialRun', 'checked_trials', 'trial_plan']
+           'planned_run', 'middle_of', 'ask_rules', 'LastFit', 'last_fit', 'for_trained', 'for_few_items', 'if_rough',
+           'LRFind', 'TrialRun', 'checked_trials', 'trial_plan']
 
 # %% ../../nbs/lr/finder.ipynb #2a622371
 import math
@@ -403,12 +403,6 @@ def middle_of(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> tup
     return lrs[num_it//10:end], losses[num_it//10:end]
 
 # %% ../../nbs/lr/finder.ipynb #fab91727
-class Asked(NamedTuple):
-    "The suggestions of rules for a sweep"
-    suggestions: dict[str, float]                # rule -> suggested rate
-    points: dict[str, tuple[float, float]]       # rule -> point (rate, loss) of the suggestion
-    refusals: dict[str, str]                     # rule -> why it suggests no rate
-
 def _plain(value: Any) -> Any:
     "Convert a tensor or an array with one element to a Python number. Return other values unchanged"
     return value.item() if hasattr(value, 'item') else value
@@ -416,21 +410,21 @@ def _plain(value: Any) -> Any:
 # %% ../../nbs/lr/finder.ipynb #88e41b1d
 def ask_rules(lrs: Sequence[float], losses: Sequence[float], num_it: int,
     rules: Sequence[Callable[..., Suggestion]],    # functions of `(lrs, losses, num_it)`
-    doubt: bool = False) -> Asked:    # True: the loss may not fall, so the rules in `RULES` are not called
-    "Ask rules for a rate, with the middle of a curve. Return the suggestions, and the reasons of the rules without one"
+    doubt: bool = False) -> tuple[dict[str, float], dict[str, tuple[float, float]], dict[str, str]]:    # True: the loss may not fall, so the rules in `RULES` are not called
+    "Ask rules for a rate, with the middle of a curve. Return by rule the suggested rates, their points (rate, loss), and the reasons of the rules without one"
     xs, ys = (torch.tensor(values, dtype=torch.float64) for values in middle_of(lrs, losses, num_it))
-    asked = Asked({}, {}, {})
+    suggestions, points, refusals = dict[str, float](), dict[str, tuple[float, float]](), dict[str, str]()
     for name, rule in zip(distinct(map(name_of, rules)), rules):
         try:
             if len(ys) < 2: raise ValueError(f'{len(losses)} losses are too few for a suggestion: raise num_it')
             if doubt and rule in RULES.values(): raise ValueError('the loss does not fall by more than noise')
             lr, (x, y) = rule(xs, ys, num_it)
-            asked.suggestions[name], asked.points[name] = _plain(lr), (_plain(x), _plain(y))
-        except ValueError as e: asked.refusals[name] = str(e)
+            suggestions[name], points[name] = _plain(lr), (_plain(x), _plain(y))
+        except ValueError as e: refusals[name] = str(e)
         except Exception as e:
             e.add_note(f'in the rule {name}, called with tensors of {len(xs)} rates and losses')
             raise
-    return asked
+    return suggestions, points, refusals
 
 # %% ../../nbs/lr/finder.ipynb #59ef78f3
 class LastFit(NamedTuple):
@@ -561,7 +555,9 @@ class LRFind:
         self.band: tuple[float, float] | None = None       # lowest and highest rate that may be as good
         self.rule: str | None = None                       # source of the rate: 'balanced' or 'trials'
         self.reason = ''                                   # explanation of the rate; without `lr`: why there is none
-        self.suggestions, self.points, self.refusals = Asked({}, {}, {})
+        self.suggestions: dict[str, float] = {}                # rule -> suggested rate
+        self.points: dict[str, tuple[float, float]] = {}       # rule -> point (rate, loss) of the suggestion
+        self.refusals: dict[str, str] = {}                     # rule -> why it suggests no rate
         self.estimates: dict[str, float] = {}         # estimates from which the rate was derived: name -> rate
         self.first: Rate | None = None                # rate of the sweep, even with a doubt
         self.trials: list[Trial] = []                 # the short runs, in the order in which they ran
