@@ -312,7 +312,8 @@ class Loop(State):
     @property
     def outputs(self) -> tuple[Any, ...]:
         "The outputs that metrics can choose from: the predictions, then the targets"
-        return self.phase_steps[self.training].outputs(self)
+        step: Step = self.phase_steps[self.training]
+        return step.outputs(self)
 
     def note_place(self, e: Exception, i: int) -> None:
         """Add the position in the loop to an error, unless a callback has added it

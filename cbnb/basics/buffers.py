@@ -56,7 +56,8 @@ class ScalarBuffer:
 
     def stack(self) -> None:
         "Move the numbers on the CPU to `numbers`, and stack the tensors on a device into one tensor"
-        waiting, self.waiting = self.waiting, []
+        waiting: list[Any] = self.waiting
+        self.waiting = []
         types, usual = set(map(type, waiting)), not self.chunks and not self.coming      # two cases that are faster
         if usual and types <= {int, float}: self.numbers.extend(waiting)
         elif usual and types == {Tensor} and {(t.is_cpu, t.dtype) for t in waiting} == {(True, torch.float32)}: self.numbers.extend([t.item() for t in waiting])
