@@ -60,7 +60,7 @@ class ScalarBuffer:
         self.waiting = []
         types, usual = set(map(type, waiting)), not self.chunks and not self.coming      # two cases that are faster
         if usual and types <= {int, float}: self.numbers.extend(waiting)
-        elif usual and types == {Tensor} and {(t.is_cpu, t.dtype) for t in waiting} == {(True, torch.float32)}: self.numbers.extend([t.item() for t in waiting])
+        elif usual and types == {Tensor} and {(t.is_cpu, t.dtype) for t in waiting} == {(True, torch.float32)}: self.numbers.extend(torch.stack(waiting).tolist())
         else:
             for kind, group in itertools.groupby(map(as_scalar, waiting), _kind): self._add(*kind, [*group])
 
