@@ -7,7 +7,7 @@ __all__ = ['RENAMED', 'ELSEWHERE', 'keep_modes', 'check_length', 'warn_of_pct_tr
            'warn_of_empty_validation', 'warn_of_no_rate', 'warn_of_second_recorder', 'warn_of_long_interval',
            'note_rates', 'warn_of_written', 'warn_of_refused_rate', 'note_mistake', 'Elsewhere', 'Renamed',
            'say_instead', 'library_of', 'warn_of_update_step', 'note_outputs', 'note_layer', 'note_dict',
-           'check_method']
+           'hide_module_calls', 'check_method']
 
 # %% ../nbs/hints.ipynb #a52446d2
 import contextlib
@@ -50,7 +50,7 @@ def keep_modes(
     learn: Loop,                 # the learner
     batches: Iterator[Any],      # the batches of the phase that begins
 ) -> Iterator[Any]:              # the same batches
-    "Restore the modes of the modules before the next batch if a callback or the model has changed them, and warn"
+    "Restore the modes of all modules before the next batch if a callback or the model has changed the mode of the model, and warn"
     __tracebackhide__ = True
     model = learn.model if isinstance(learn.model, nn.Module) else nn.Identity()
     at_start, modes = model.training, [(m, m.training) for m in model.modules()]
@@ -367,7 +367,8 @@ def note_outputs(
     f, got = learn.loss_func, kind_of(learn.pred)
     part = f'.{which}' if hasattr(learn.pred, str(which)) else f'[{which!r}]'
     library = {'torch.nn.functional': 'F.', 'torch.nn.modules.loss': 'nn.'}.get(getattr(f, '__module__', ''), '')
-    call = f'{library}{title_of(f)}{"()"*isinstance(f, nn.Module)}'
+    name = title_of(f) if '<' not in title_of(f) else 'loss'          # a lambda has no name that one can call
+    call = f'{library}{name}{"()"*isinstance(f, nn.Module)}'
     y = 'y' if len(learn.yb) == 1 else '*yb'
     e.add_note(f'the loss function {title_of(f)} was called with a {got}. If it takes only a part of that, pass for example '
                f'loss_func=lambda out, {y}: {call}(out{part}, {y})')
@@ -401,6 +402,23 @@ def note_dict(
     way = ('without a loss_func it gets the entries by name' if computes_loss(learn.model) else
            f'DataLoaders(..., targets={target!r}) passes {"all entries" if called else "the others"} by name')
     e.add_note(f'the batch is a dict with {", ".join(names)}, and {"the function" if called else "the model"} received it as one argument: {way}')
+
+# %% ../nbs/hints.ipynb #a319dd85
+_MODULE_CALLS = nn.Module._wrapped_call_impl.__code__, nn.Module._call_impl.__code__
+
+def hide_module_calls(
+    learn: Any,      # the learner
+    e: Exception,    # the error, whose traceback becomes shorter
+    batch: Any,      # the batch
+) -> None:
+    "Remove the calls of `nn.Module.__call__` from the traceback of an error, except one that is the last"
+    at = e.__traceback__
+    while at is not None and (after := at.tb_next) is not None:
+        if after.tb_next is None or after.tb_frame.f_code not in _MODULE_CALLS: at = after
+        else:
+            after.tb_frame.clear()                # later calls refer to it, and its variables hold the batch
+            after.tb_frame.f_locals               # an earlier copy of the variables
+            at.tb_next = after.tb_next
 
 # %% ../nbs/hints.ipynb #70d4ffd0
 def check_method(

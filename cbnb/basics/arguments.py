@@ -54,7 +54,8 @@ def _is_number_text(text: str) -> bool:
     except ValueError: return False
 
 def as_positive(value: Any, name: str = 'lr', zero: bool = True,    # whether 0 is allowed
-) -> float:                                                        # a finite number, 0 or more
+    inf: bool = False,                                             # whether infinity is allowed
+) -> float:                                                        # 0 or more
     "Convert a rate to a finite `float` that is not negative, or raise `TypeError` or `ValueError`"
     value = recommended(value)
     scalar = isinstance(value, Tensor) and value.numel() == 1
@@ -63,8 +64,8 @@ def as_positive(value: Any, name: str = 'lr', zero: bool = True,    # whether 0 
         example = f', such as {name}=0.001' if 'lr' in name or name in ('rate', 'wd') else ''
         hint = ': leave out the quotes' if isinstance(value, str) and _is_number_text(value) else f': pass one{example}'
         raise TypeError(f'{name}={value!r} is not a number{hint}')
-    if not math.isfinite(value) or value < 0 or value == 0 and not zero:
-        raise ValueError(f'{name}={value!r} should be a finite number{", 0 or more" if zero else " above 0"}')
+    if math.isnan(value) or value < 0 or value == 0 and not zero or value == math.inf and not inf:
+        raise ValueError(f'{name}={value!r} should be a {"" if inf else "finite "}number{", 0 or more" if zero else " above 0"}')
     return float(value)
 
 # %% ../../nbs/basics/arguments.ipynb #a3c1e570

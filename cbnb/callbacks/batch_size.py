@@ -259,7 +259,7 @@ class BatchSizes:
         largest = max(t.bs for t in self.tries if t.fits)
         return [f'bs={self.bs}: {self.why}.',
                 'The speed still grows at the largest size.' if self.enough == largest else
-                f'From {self.enough} items on, the speed grows by less than a tenth.',
+                f'From {self.enough} items on, the speed is within a tenth of the highest.',
                 f'Next: learn.dls = DataLoaders.from_datasets(train_ds, valid_ds, bs={self.enough}), '
                 'and learn.lr_find(), since another size needs another rate.']
 

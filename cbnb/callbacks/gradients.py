@@ -64,9 +64,9 @@ class GradientClip(Callback):
 
     @hinted
     def __init__(self, max_norm: float = 1., norm_type: float = 2., kind: str = 'global', log: bool = False):
-        for name, value in (('max_norm', max_norm), ('norm_type', norm_type)):
-            if value != math.inf: as_positive(value, name, zero=False)
-        self.max_norm, self.norm_type, self.kind = float(max_norm), float(norm_type), as_choice(kind, 'kind', 'global', 'tensor', 'value')
+        self.max_norm, self.norm_type = (as_positive(value, name, zero=False, inf=True)
+                                         for name, value in (('max_norm', max_norm), ('norm_type', norm_type)))
+        self.kind = as_choice(kind, 'kind', 'global', 'tensor', 'value')
         if log and kind == 'value': raise ValueError(
             "log=True needs the norm, which kind='value' does not compute: pass kind='global', or leave log out")
         self.log_norm = log

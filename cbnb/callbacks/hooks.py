@@ -243,7 +243,7 @@ class HookCallback(Callback):
         if not events.pop('remove_end', True): raise TypeError(
             'remove_end=False is not supported, because the hooks of a callback are always removed '
             'when the fit ends: to keep hooks, use Hooks(modules, f), and call its method remove() later')
-        super().__init__(**{name: _after_own(getattr(HookCallback, name, None), f)
+        super().__init__(**{name: _after_own(getattr(type(self), name, None), f)
                             for name, f in events.items() if f is not None})
         if hook is None: _check_own_hook(self)
         else: self.hook = as_hook(hook, self)

@@ -842,7 +842,7 @@ def interpret(self: Learner, dl: Any = None, classes: Any = None, show: Any = No
         decode: for token ids: a function, an object with `decode`, or the list of tokens; None: from the dataset
         columns: names of the numbers in a row; None: names from the dataset
         act: function from model outputs to probabilities or values; None: chosen by the loss
-        task: 'classes', 'labels' or 'values'; None: infer the task from the loss and the shapes
+        task: 'classes', 'labels', 'values', 'maps' or 'other'; None: infer the task from the loss and the shapes
     Returns: predictions, targets, losses and items, with their tables and plots
     Example:
         from cbnb.toy import digits_learner

@@ -97,10 +97,10 @@ def _group_and_name(cb: Callback, method: Callable[[], Any], event_name: str) ->
 # %% ../../nbs/callbacks/profile.ipynb #b6f553bf
 STEP_PARTS = dict(predict='forward', loss='loss', backward='backward', step='optimizer step', zero_grad='zero_grad')
 
-def _step_parts(step: Step) -> dict[str, str]:
+def _step_parts(step: Step, role: str = 'train_step') -> dict[str, str]:
     "Return the names of the parts of a step: method -> name"
     func = getattr(step, 'func', None)
-    return STEP_PARTS if func is None else STEP_PARTS | dict(predict=f'{getattr(func, "__name__", type(func).__name__)} (train_step)')
+    return STEP_PARTS if func is None else STEP_PARTS | dict(predict=f'{getattr(func, "__name__", type(func).__name__)} ({role})')
 
 # %% ../../nbs/callbacks/profile.ipynb #8958a9c3
 class _TimedMetric:
@@ -283,7 +283,8 @@ class _Profiler:
         own, (_, found) = vars(step), self.steps.get(id(step), (step, {}))
         if any(own.get(name) is timed for name, (_, timed) in found.items()): return {}     # a nested run, in a batch with the same step
         if not found or any(own.get(name) is not f for name, (f, _) in found.items()):
-            found = {name: (own.get(name), self.time(getattr(step, name), part, 'compute')) for name, part in _step_parts(step).items()}
+            parts = _step_parts(step, 'train_step' if step is self.learn.train_step else 'eval_step')
+            found = {name: (own.get(name), self.time(getattr(step, name), part, 'compute')) for name, part in parts.items()}
             self.steps[id(step)] = step, found
         return found
 

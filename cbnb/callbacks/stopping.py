@@ -229,7 +229,8 @@ class StopAfter(Callback):
     """
     order, run_valid, run_in = 90, False, ('fit',)
     no_state = 'until', 'end'       # valid in this process only; a resumed fit counts its seconds from 0
-    reason: str | None = None      # why this callback ended the last fit; None: it did not
+    reason: str | None = None       # why this callback ended the last fit; None: it did not
+    resumable = True                # a checkpoint of the fit saves the state in which this callback ends it
 
     def __init__(self, seconds: float | None = None, steps: int | None = None, at: Any = None, validate: bool = True):
         if seconds is None and steps is None and at is None:

@@ -458,6 +458,6 @@ class ReduceLROnPlateau(Tracker):
         now = self._now()
         if any(is_now > was for is_now, was in zip(now, self._set)): warn_user(
             f'ReduceLROnPlateau reduced the learning rate to {self._set[-1]:g}, but other code has raised it to '
-            f'{now[-1]:g}: leave out one of the two. Only ParamScheduler and TorchScheduler work together with '
-            'ReduceLROnPlateau')
+            f'{now[-1]:g}: leave out one of the two. A ParamScheduler, a TorchScheduler and a callback with an attribute scheduler work '
+            'together with ReduceLROnPlateau')
         self._set = None

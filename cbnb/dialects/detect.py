@@ -76,7 +76,7 @@ def dialect_of(cb: Any) -> str | None:
 
 # %% ../../nbs/dialects/detect.ipynb #9125bebf
 class Adapter(Callback):
-    "Native callback that wraps a foreign callback. The first active adapter of a dialect calls all callbacks of that dialect"
+    "Native callback that wraps a foreign callback. The first active adapter of a dialect has all callbacks of that dialect called"
     def __init__(self,
         wraps: Any,    # the foreign callback
     ): self.wraps = wraps

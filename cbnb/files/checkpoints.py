@@ -374,6 +374,10 @@ def _warn_of_workers(dl: Any) -> None:
 
 def _is_sharded(t: Tensor) -> bool: return hasattr(t, 'full_tensor')
 
+def _is_limit(e: Any) -> bool:
+    "Return whether a callback ended the fit at a limit, such as `StopAfter`, so that the fit can be continued"
+    return n_processes() == 1 and getattr(getattr(e, 'raised_by', None), 'resumable', False)     # the others do not know the callback
+
 class Checkpoint(Callback):
     """Saves the state of a fit while it runs, so that you can resume the fit exactly
 
@@ -399,6 +403,7 @@ class Checkpoint(Callback):
     told_of_loader = False                  # whether a warning said that the loader's position cannot be stored
     run_id: str                             # the same for all checkpoints of a fit, resumed ones included
     resume: Any = False       # argument `resume` of the next fit
+    at_limit: bool = False    # whether a callback such as `StopAfter` ended this epoch before its last batch
 
     @hinted
     def __init__(self, every_steps: int | None = None, every_seconds: float | None = None, every_epochs: int | None = None, keep: int = 3,
@@ -458,6 +463,7 @@ class Checkpoint(Callback):
         if resume is not False: self._go_on(as_resume(resume))
 
     def before_train(self):
+        self.at_limit = False
         learn, loaders = self.learn, loaders_of(self.learn)
         self.began = dict(rng=rng_states(loaders), workers=[has_workers(dl) for dl in loaders], train_iter=learn.train_iter)
         if self.rest is not None: learn.dl = _Rest(learn.dl, *_done(learn.dl, self.rest[0]), self._start)
@@ -473,8 +479,14 @@ class Checkpoint(Callback):
         epoch = self.learn.epoch + 1
         if epoch == self.learn.n_epoch or any_over_processes(self.due.after_epoch(epoch - 1)): self._save(epoch, 0)
 
+    def after_cancel_train(self):
+        self.at_limit = _is_limit(sys.exception())
+        if self.at_limit: self._save(self.learn.epoch, self.learn.iter + 1)
+
     def after_cancel_fit(self):
-        if not isinstance(sys.exception(), KeyboardInterrupt) or process_number() != 0: return
+        cancel = sys.exception()
+        if _is_limit(cancel) and cancel.raised_in == 'after_epoch' and not self.at_limit: self._save(self.learn.epoch + 1, 0)
+        if not isinstance(cancel, KeyboardInterrupt) or process_number() != 0: return
         self.writer.wait()
         for last in self.saved()[-1:]:
             if read_manifest(last).get('run_id') == self.run_id: print(f'saved {last}: the same fit with resume=True continues from there')

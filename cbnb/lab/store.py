@@ -173,7 +173,7 @@ def summary_of(run: Run) -> dict[str, Any]:
     return dict(values=found, time=sum(row.get('time') or 0. for row in run.epochs), curve=[float(f'{v:.4g}') for v in curve if math.isfinite(v)])
 
 # %% ../../nbs/lab/store.ipynb #e50a9875
-_FIT = ('number', 'metric_names', 'n_epoch', 'beta', 'start_epoch', 'given_name', 'events', 'recipe')
+_FIT = ('number', 'metric_names', 'n_epoch', 'beta', 'start_epoch', 'given_name', 'events', 'recipe', 'watched')
 BOOLS = ('complete', 'mid_epoch')       # columns of the table of epochs with True or False
 
 class RunWriter:
@@ -200,7 +200,7 @@ class RunWriter:
         run, columns = self.run, list(_columns(self.run, final))
         again = final or len(run.epochs) < self.n_rows or any(len(values) < self.written.get(name, 0) for name, values, _ in columns)
         values = dict(self.head, status=run.status, heartbeat=now, epochs=sum(row['complete'] for row in run.epochs), steps=run.n_steps,
-                      settings=as_json(run.settings), summary=as_json(without_nan(summary_of(run))), fit=as_json({k: getattr(run, k) for k in _FIT}))
+                      settings=as_json(run.settings), summary=as_json(without_nan(summary_of(run))), fit=as_json({k: getattr(run, k) for k in _FIT} | dict(logged=list(run.logged))))
         with transaction(db):
             number = self.id if self.id is not None else db.execute("INSERT INTO runs(status) VALUES('running')").lastrowid
             assigned = ', '.join(f'{name}=?' for name in values)
@@ -231,12 +231,13 @@ def read_run(db: Any, number: int) -> Run:
         column = found.setdefault(name, (array(kind), array('q')))
         for part, data in zip(column, (data, places)): part.frombytes(data or b'')
     named = {name: (list(places), values) for name, (values, places) in found.items() if places}
+    logged = {name: named.pop(name) for name in fit.pop('logged', ()) if name in named}
     raw, _ = found.pop('loss', (array('f'), None))
     names = [name for name in fit['metric_names'] if name not in ('epoch', 'step', 'time')]
     run = Run(fit['number'], fit['metric_names'], fit['n_epoch'], fit['beta'])
     run.load_state_dict(fit | dict(
-        status=line['status'], settings=json.loads(line['settings']), epochs=list(rows.values()), raw=raw, named=named,
-        values=[[row.get(name) for name in names] for row in rows.values()], hypers={name: values for name, (values, _) in found.items() if name not in named}))
+        status=line['status'], settings=json.loads(line['settings']), epochs=list(rows.values()), raw=raw, named=named, logged=logged,
+        values=[[row.get(name) for name in names] for row in rows.values()], hypers={name: values for name, (values, _) in found.items() if name not in named | logged}))
     run.recipe = fit.get('recipe', '')
     return run
 

@@ -898,8 +898,8 @@ class NoScheduler:
     "make, error, words",
     [
         (lambda: cbnb.GradientClip(kind="norm"), ValueError, "kind='norm' should be"),
-        (lambda: cbnb.GradientClip(0), ValueError, "max_norm=0 should be a finite number above 0"),
-        (lambda: cbnb.GradientClip(1.0, 0), ValueError, "norm_type=0 should be a finite number above 0"),
+        (lambda: cbnb.GradientClip(0), ValueError, "max_norm=0 should be a number above 0"),
+        (lambda: cbnb.GradientClip(1.0, 0), ValueError, "norm_type=0 should be a number above 0"),
         (lambda: cbnb.GradientAccumulation(0), ValueError, "n_acc=0"),
         (lambda: cbnb.StopAfter(), ValueError, "StopAfter has no limit"),
         (lambda: cbnb.StopAfter(steps=0), ValueError, "steps=0"),

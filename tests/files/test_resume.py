@@ -248,3 +248,24 @@ def test_counters_and_dicts_with_defaults_keep_their_kind(tmp_path):
     learn.fit(4, resume=True)
     assert learn.counts.words == collections.Counter(batch=8) and learn.counts.found == {n: [2 * n + 1, 2 * n + 2] for n in range(4)}
     assert type(learn.counts.words) is collections.Counter and type(learn.counts.found) is collections.defaultdict
+
+
+@pytest.mark.parametrize("steps", [40, 64])
+def test_a_fit_that_ended_at_a_limit_continues_with_the_next_batch(tmp_path, steps):
+    """One limit lies in the second epoch, the other at its end."""
+
+    def fitted(cbs=None, **kwargs):
+        cbnb.set_seed(3)
+        learn = wave_learner(**kwargs)
+        with learn.no_logging():
+            learn.fit(4, cbs=cbs, resume="path" in kwargs)
+        return learn
+
+    assert fitted(StopAfter(steps=steps), path=tmp_path).recorder.last().n_steps == steps
+    loaded = []
+    counts = cbnb.Callback(before_batch=lambda self: loaded.append(self.train_iter) if self.training else None)
+    learn, whole = fitted(counts, path=tmp_path), fitted()
+    assert loaded[0] == steps
+    assert all(map(torch.equal, learn.model.parameters(), whole.model.parameters()))
+    assert learn.recorder.history["train_loss"] == whole.recorder.history["train_loss"]
+    assert learn.recorder.last().n_steps == whole.recorder.last().n_steps == 128

@@ -68,6 +68,14 @@ def test_parts_of_a_loss_and_several_groups(lab):
     same_numbers(lab[1].run, run)
 
 
+def test_logged_values_and_the_watched_column(lab, tmp_path):
+    learn = wave_learner()
+    learn.fit(2, cbs=[cbnb.GradientClip(1.0, log=True), cbnb.SaveModel(monitor="mae", fname=str(tmp_path / "model"))])
+    run = learn.recorder.last()
+    assert [*run.logged] == ["grad_norm"] and not run.named and run.watched == ("mae", -1)
+    same_numbers(lab[1].run, run)
+
+
 def test_how_fits_end(lab):
     def cancel(cb):
         raise cbnb.CancelFitException
