@@ -325,7 +325,7 @@ def _on_start(p: Profile) -> Iterator[str]:
     for row in p.chosen(group='start'):
         if row.seconds < max(LIMITS['start']*p.wall, LIMITS['start_seconds']): continue
         longer, of = ' longer than later ones'*bool(row.phase), f' of {_PHASES[row.phase]}' if row.phase else ''
-        yield f'{row.name}{of} takes {row.seconds/p.wall:.0%}, {time_words(row.seconds)}{longer}: {_STARTS[row.name]}'
+        yield f'{row.name}{of} takes {row.seconds/p.wall:.0%}, {time_words(row.seconds)}{longer}: {_STARTS.get(row.name, "it happens once in a fit")}'
 
 # %% ../../nbs/display/profile.ipynb #395a866e
 def _on_compute(p: Profile) -> Iterator[str]:

@@ -229,7 +229,7 @@ def traits(models: Sequence[nn.Module],    # models in the wrapper
     return [*others, *map(id, models), *((id(p), p.shape, p.dtype, p.device) for p in params), *nodes]
 
 _connections: WeakKeyDictionary[Learner, Connection] = WeakKeyDictionary()
-atexit.register(_connections.clear)       # before the processes part
+_ = atexit.register(_connections.clear)   # before the processes part
 
 
 # %% ../../nbs/distributed/data_parallel.ipynb #a1bc2a57
@@ -325,6 +325,7 @@ class Distributed(Callback):
             flag: the decision of this process
         Returns: True on all processes, or False on all
         """
+        if self.group is None: return flag        # a single process
         found, self.group.flag = self.group.flagged, flag and not self.group.flagged
         return found
 
