@@ -879,7 +879,6 @@ def start_display(learn: Learner) -> None:
 def no_bar(self: Learner) -> AbstractContextManager[Learner]:
     """Remove the `ProgressCallback` for the length of a `with` block
 
-    Returns:
-        a context manager that gives the learner
+    Returns: a context manager that gives the learner
     """
     return self.removed_cbs(ProgressCallback)

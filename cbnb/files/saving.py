@@ -161,8 +161,7 @@ def save(self: Learner, file: str | Path, with_opt: bool = True, note: dict[str,
         file: name of the file, which may contain folders
         with_opt: also save the optimizer's state, if there is an optimizer
         note: plain values for `read_note`; None: no note
-    Returns:
-        path of the file
+    Returns: path of the file
     Example:
         from cbnb.toy import wave_learner
         wave = wave_learner()
@@ -299,8 +298,7 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
         with_opt: also load the optimizer's state, if it fits
         strict: False: load only the names that match the model, and warn
         weights_only: False: read any object, as `torch.load` does, which can run any code
-    Returns:
-        this learner
+    Returns: this learner
     Raises:
         TypeError: load() takes the name of a file, not a dict: for a state dict, call learn.model.load_state_dict(...)
     """
