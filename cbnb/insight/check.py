@@ -130,8 +130,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
         labels: True: also train with shuffled labels, which finds labels that do not belong to their inputs
         causal: True: an output of a step may depend only on inputs up to this step, as in a language model
         groups: group of each training item, and of each validation item, such as users or dates; None: unknown
-    Returns:
-        in a notebook, shown as a list; `ok`, `errors` and `raise_if_wrong()` are for scripts
+    Returns: in a notebook, shown as a list; `ok`, `errors` and `raise_if_wrong()` are for scripts
     Raises:
         RuntimeError: this learner is running (...): check it before or after the fit
     Example:
