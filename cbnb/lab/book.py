@@ -536,7 +536,7 @@ class LabRun:
 
     @property
     def sources(self) -> dict[str, str]:
-        "The source of the model, the loss, the step, the callbacks, and of the cell or script"
+        "The source of the model, the loss, the step, the metrics, the callbacks, and of the cell or script"
         return self._json('sources')
 
     @property
@@ -611,7 +611,7 @@ class LabRun:
         if not recipe and 'loss_func' not in parts: missing['loss_func'] = 'this record does not say how its learner was made'
         missing |= {part: why.removesuffix(' (trust=True allows it)') for part, value in found.items() if (why := lacks(value, part)) is not None}
         if missing:
-            own = ', '.join(name for name in self.sources if name.split()[0] in ('model', 'loss', 'step', 'callback'))
+            own = ', '.join(name for name in self.sources if name.split()[0] in ('model', 'loss', 'step', 'metric', 'callback'))
             raise ValueError(f'lab[{self.id}].learner needs {", ".join(f"{part}=..." for part in missing)}: {"; ".join(dict.fromkeys(missing.values()))}{own and f". lab[{self.id}].sources has the source of {own}"}')
         rates = {name: self.settings[name] for name in ('lr', 'wd') if name in self.settings}
         return Learner(dls, model if isinstance(model, nn.Module) else model(), **recipe.get('plain', {}) | rates | {part: make_part(value) for part, value in found.items()} | parts)
