@@ -31,18 +31,13 @@ def class_of(given: Any) -> type:
     return given if isinstance(given, type) else type(given)
 
 # %% ../nbs/12_callback_list.ipynb #3f23807c
-def as_list(
-    values: Any,   # None, a single value, or any iterable of values
-) -> list[Any]:
+def as_list(values: Any) -> list[Any]:
     "Convert a single value, an iterable of values, or None to a list"
     if values is None: return []
     if isinstance(values, (str, Callback, type)) or not isinstance(values, Iterable): return [values]
     return [values] if getattr(values, 'ndim', 1) == 0 else list(values)       # a tensor without dimensions has `__iter__`
 
-def is_a(
-    cb: Any,                # a callback, or a callback class
-    cls: type[Callback],    # the class to check for
-) -> bool:
+def is_a(cb: Any, cls: type[Callback]) -> bool:
     "Return whether `cb` is an instance or a subclass of `cls`"
     return issubclass(cb, cls) if isinstance(cb, type) else isinstance(cb, cls)
 
@@ -86,9 +81,7 @@ def find(self: CallbackList, which: Any) -> list[Callback]:
     return [cb for cb in self.all if any(map(same, {*type(cb).__mro__, *class_of(wrapped(cb)).__mro__}))]
 
 @patch
-def as_callback(self: CallbackList,
-    given: Any,    # a callback, a callback class, or a foreign callback
-) -> Callback:     # `given` itself, an instance of it, or its adapter
+def as_callback(self: CallbackList, given: Any) -> Callback:    # `given` itself, an instance of it, or its adapter
     "Convert an argument to a callback. Raise `TypeError` for an object that is neither a callback nor a foreign callback"
     if isinstance(given, Callback): return given
     if isinstance(given, type) and issubclass(given, Callback): return given()
@@ -116,9 +109,7 @@ def insert(self: CallbackList,
     return cb
 
 @patch
-def remove(self: CallbackList,
-    which: Any,                               # a callback, its name, or a callback class
-) -> list[tuple[Callback, int, str, Any]]:    # the removed callbacks, as arguments of `insert`
+def remove(self: CallbackList, which: Any) -> list[tuple[Callback, int, str, Any]]:    # the removed callbacks, as arguments of `insert`
     "Remove the callbacks that `find` returns for `which`, and the shown objects that match `which`"
     gone = []
     for cb in self.find(which):
@@ -139,10 +130,7 @@ def remove(self: CallbackList,
 
 # %% ../nbs/12_callback_list.ipynb #eea622db
 @patch
-def add(self: CallbackList,
-    cb: Any,                  # a callback, a callback class, or a foreign callback
-    replace: bool = True,     # whether to replace a callback of the same class with the same settings
-) -> Callback:                # the callback that is now in the list
+def add(self: CallbackList, cb: Any, replace: bool = True) -> Callback:    # the callback that is now in the list
     "Add a callback. If the list has a callback with the same settings, replace that callback, unless `replace` is False"
     new = self.as_callback(cb)
     if any(new is c for c in self.all): return new
@@ -167,17 +155,13 @@ def append(self: CallbackList, cb: Any) -> None:
     self.add(cb)
 
 @patch
-def add_all(self: CallbackList,
-    cbs: list[Any],    # callbacks, callback classes, or foreign callbacks
-) -> None:
+def add_all(self: CallbackList, cbs: list[Any]) -> None:
     "Add callbacks. An interrupt never leaves a callback half added"
     with interrupts_wait():
         for cb in cbs: self.add(cb)
 
 @patch
-def remove_all(self: CallbackList,
-    cbs: list[Any],    # callbacks, names, or callback classes
-) -> None:
+def remove_all(self: CallbackList, cbs: list[Any]) -> None:
     "Remove callbacks. An interrupt never leaves a callback half removed"
     with interrupts_wait():
         for cb in cbs: self.remove(cb)
@@ -196,9 +180,7 @@ def __setstate__(self: CallbackList, state: dict[str, Any]) -> None:
 
 # %% ../nbs/12_callback_list.ipynb #4a683aa5
 @patch
-def added(self: CallbackList,
-    cbs: Any,                         # one callback or class, or several
-) -> AbstractContextManager[None]:
+def added(self: CallbackList, cbs: Any) -> AbstractContextManager[None]:    # one callback or class, or several
     "Return a context manager that adds callbacks for the duration of a `with` block"
     before, new = list(self.all), [self.as_callback(cb) for cb in as_list(cbs)]
     mine = [cb for cb in new if not any(cb is b for b in before)]
@@ -207,9 +189,7 @@ def added(self: CallbackList,
     return _block(self, begin, lambda: self.remove_all(mine))
 
 @patch
-def removed(self: CallbackList,
-    cbs: Any,                         # one callback, name or class, or several
-) -> AbstractContextManager[None]:
+def removed(self: CallbackList, cbs: Any) -> AbstractContextManager[None]:    # one callback, name or class, or several
     "Return a context manager that removes callbacks for the duration of a `with` block, and then inserts them again at their places"
     leaving = [cb for which in as_list(cbs) for cb in self.find(which)]
     gone: list[tuple[Callback, int, str, Any]] = []

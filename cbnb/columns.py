@@ -64,8 +64,7 @@ class Columns:
     def load_state_dict(self, state: Mapping[str, Any]) -> None: vars(self).update(state)
 
 # %% ../nbs/18_columns.ipynb #a612e4ee
-def columns_of(learn: Any,    # a learner
-    train_metrics: bool = False, valid_metrics: bool = True) -> Columns:
+def columns_of(learn: Any, train_metrics: bool = False, valid_metrics: bool = True) -> Columns:
     "Return the columns with which the table of a fit begins"
     metrics, sets = [m.name for m in learn.metrics], [*getattr(learn.dls, 'valid_sets', ())]
     validates = valid_metrics and getattr(learn.dls, 'valid', None) is not None
@@ -79,16 +78,12 @@ def columns_of(learn: Any,    # a learner
 # %% ../nbs/18_columns.ipynb #a9bc03b7
 class HyperColumns:
     "The hyper-parameters of an optimizer's last group, with a value for each training batch of a run"
-    def __init__(self,
-        columns: dict[str, Any] | None = None,    # name -> values, `run.hypers` of the run
-    ):
+    def __init__(self, columns: dict[str, Any] | None = None):    # name -> values, `run.hypers` of the run
         self.columns: dict[str, Any] = {} if columns is None else columns
         self.places: list[tuple[Any, str, int | None]] = []     # a column, and its key and index in the group
         self.values: list[Any] = []                             # of the current batch; empty: not read yet
 
-    def track(self, opt: Optimizer,
-        name: str,    # common name of a hyper-parameter
-    ) -> None:
+    def track(self, opt: Optimizer, name: str) -> None:
         "Add a column. Do nothing if it is there, or if the optimizer has no such hyper-parameter"
         if name in self.columns or (place := hyper_key(opt, name)) is None: return
         is_tensor = isinstance(opt.param_groups[-1][place[0]], Tensor)
@@ -99,11 +94,11 @@ class HyperColumns:
         "Read the values of a batch, unless they were read before"
         if self.values: return
         group = opt.param_groups[-1]
-        now = [group[key] if i is None else group[key][i] for _, key, i in self.places]
-        self.values = [v.detach().clone() if isinstance(v, Tensor) else v for v in now]     # an optimizer may change a tensor in place
+        self.values = [v.detach().clone() if isinstance(v := group[key] if i is None else group[key][i], Tensor) else v     # an optimizer may change a tensor in place
+                       for _, key, i in self.places]
 
     def append(self, opt: Optimizer) -> None:
         "Add the values of a batch to the columns. Read them if the batch had no update"
-        self.read(opt)
+        if not self.values: self.read(opt)
         for (column, _, _), value in zip(self.places, self.values): column.append(value)
         self.values = []

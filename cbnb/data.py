@@ -102,8 +102,7 @@ class DataLoaders:
             device: where to train; None: `default_device()`
             path: folder for files
             **kwargs: further arguments of torch's `DataLoader`; a `sampler` is for training only
-        Returns:
-            the loaders, for training first
+        Returns: the loaders, for training first
         """
         from cbnb.basics.workers import make_loader
         named = _named(valid_ds)
@@ -124,8 +123,7 @@ class DataLoaders:
 
         Args:
             batch: one batch from a loader
-        Returns:
-            the inputs (a tuple, or a dict passed as keyword arguments) and the targets
+        Returns: the inputs (a tuple, or a dict passed as keyword arguments) and the targets
         """
         if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2:
             xb, yb = (batch[0],), (batch[1],)      # the most common case, without function calls
@@ -194,8 +192,7 @@ class DataLoaders:
     def one_batch(self) -> Any:
         """Return the first batch of the next training epoch, on the device
 
-        Returns:
-            the batch, as the loader makes it
+        Returns: the batch, as the loader makes it
         """
         batch = first_batch(self.train)
         with contextlib.suppress(KeyError): self.split(batch)
@@ -206,8 +203,7 @@ class DataLoaders:
 
         Args:
             device: device for the batches and the model
-        Returns:
-            the same object
+        Returns: the same object
         """
         self.device = as_device(device)
         return self
@@ -215,16 +211,14 @@ class DataLoaders:
     def cuda(self) -> 'DataLoaders':
         """Change the device to the current CUDA device
 
-        Returns:
-            the loaders themselves
+        Returns: the loaders themselves
         """
         return self.to(torch.device('cuda', torch.cuda.current_device()))
 
     def cpu(self) -> 'DataLoaders':
         """Change the device to the CPU
 
-        Returns:
-            the loaders themselves
+        Returns: the loaders themselves
         """
         return self.to('cpu')
 
@@ -252,8 +246,7 @@ def _dataset(dl: Any, name: str) -> Any:
 def default_device() -> torch.device:
     """Return the accelerator of this process, such as a CUDA device, or the CPU if there is none
 
-    Returns:
-        such as torch.device('cuda')
+    Returns: such as torch.device('cuda')
     Example:
         from cbnb.basics.devices import accelerator
         assert (default_device().type == 'cpu') == (accelerator() is None)
@@ -261,9 +254,7 @@ def default_device() -> torch.device:
     return process_device(int(os.environ.get('LOCAL_RANK') or -1))     # with several processes, each uses its own GPU
 
 # %% ../nbs/10_data.ipynb #bd8519bb
-def splitter_of(
-    dls: Any,                                        # the loaders
-) -> Callable[[Any], tuple[Any, Any]]:               # batch -> `xb`, `yb`
+def splitter_of(dls: Any) -> Callable[[Any], tuple[Any, Any]]:    # batch -> `xb`, `yb`
     "Return the function that splits the batches of loaders into inputs and targets and, if needed, moves them to the device"
     n_inp, device = getattr(dls, 'n_inp', None), getattr(dls, 'device', None)
     split = getattr(dls, 'split', None) or functools.partial(split_batch, n_inp=n_inp)
@@ -323,9 +314,7 @@ def _no_loader(dls: DataLoaders, i: Any) -> Exception:
         'there is no validation loader: assign learn.dls = DataLoaders(train, valid), or pass a loader, such as dl=DataLoader(valid_set, 64)')
 
 # %% ../nbs/10_data.ipynb #a65ad9c2
-def as_dls(
-    dls: Any,    # `DataLoaders`, an object with a `train` loader, or one loader
-) -> Any:        # `dls` itself if it has a `train` loader
+def as_dls(dls: Any) -> Any:
     "Return `dls` if it has a `train` loader. Otherwise return `DataLoaders` that train with `dls`. Raise `TypeError` if `dls` is not a loader"
     if not isinstance(dls, Dataset) and hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
     if dls is None: raise TypeError('dls is None: pass DataLoaders(train, valid), or one loader')

@@ -96,8 +96,7 @@ class CancelException(Exception):
     def events(cls) -> list[str]:
         """Return the names of the events in which you can raise this exception
 
-        Returns:
-            names of events, such as 'before_batch'
+        Returns: names of events, such as 'before_batch'
         """
         return [name for name in cls.level.events() if name not in (cls.level.cancelled, cls.level.after)]
 
@@ -201,9 +200,7 @@ def did_you_mean(name: str) -> str:
 event = EventNames()
 
 # %% ../nbs/01_events.ipynb #34962c56
-def not_honoured(
-    cancel: CancelException,   # a cancel exception that no level caught
-) -> str:
+def not_honoured(cancel: CancelException) -> str:
     "Return a message that explains why `cancel` had no effect where it was raised"
     level, which = cancel.level, {TRAIN: 'training', VALIDATE: 'validation'}
     where = f'in {cancel.raised_in}' if cancel.raised_in else 'outside an event'

@@ -27,9 +27,7 @@ from .optim import belongs_to, hold_hypers, make_opt
 from .step import Step
 
 # %% ../nbs/16_fit_opt.ipynb #0ff4d483
-def check_can_train(
-    learn: Any,      # the learner, in a run that trains
-) -> None:
+def check_can_train(learn: Any) -> None:
     "Raise an error if the training loader is empty, or gradients are switched off"
     if n_batches(learn.dls.train) == 0: raise ValueError(
         'the training loader is empty' + (': check that its dataset has items, and leave out drop_last=True, which drops a set that is smaller than one batch'
@@ -61,10 +59,7 @@ def _check_closure(opt: Any, step: Step) -> None:
     raise TypeError(f'{several}: pass Learner(..., train_step=ClosureStep()), from cbnb.callbacks.steps')
 
 # %% ../nbs/16_fit_opt.ipynb #2ad6c75e
-def fit_opt(
-    learn: Any,              # the learner
-    reset_opt: bool,         # whether to start with a new optimizer
-) -> None:
+def fit_opt(learn: Any, reset_opt: bool) -> None:
     "Make the optimizer of a learner fit its model, loss function and step"
     yours = learn.opt is learn.opt_func         # you have chosen the parameters it holds
     outside = params_outside(learn)
@@ -83,11 +78,7 @@ def fit_opt(
     if type(step).step is Step.step: _check_closure(opt, step)
 
 # %% ../nbs/16_fit_opt.ipynb #8767ab87
-def add_params(
-    learn: Any,                            # the learner
-    lacking: list[nn.Parameter],           # parameters outside the model that the optimizer does not hold
-    outside: dict[str, nn.Parameter],      # name -> parameter outside the model
-) -> None:
+def add_params(learn: Any, lacking: list[nn.Parameter], outside: dict[str, nn.Parameter]) -> None:
     "Add parameters outside the model to the optimizer. If you made the optimizer yourself, warn instead"
     if learn.opt is not learn.opt_func:
         learn.opt.param_groups[-1]['params'].extend(lacking)
@@ -98,9 +89,7 @@ def add_params(
               f'{it}: create the optimizer with {this}, too, or freeze {it} with requires_grad_(False)')
 
 # %% ../nbs/16_fit_opt.ipynb #81b207f2
-def count_own_updates(
-    learn: Any,      # the learner, whose optimizer is ready
-) -> None:
+def count_own_updates(learn: Any) -> None:
     "Let hooks count the updates in this run if the step does not update once per batch. An optimizer without hooks is counted by the loop"
     step, opts = learn.train_step, getattr(learn.opt, 'optimizers', [learn.opt])
     if type(step).step is Step.step and 'step' not in vars(step): return
@@ -118,8 +107,7 @@ def count_own_updates(
 def new_opt(self: Learner) -> Any:
     """Make an optimizer with `opt_func`, and return it
 
-    Returns:
-        the optimizer
+    Returns: the optimizer
     """
     last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets the rate of every group
     others = [p for p in params_outside(self).values() if p.requires_grad]

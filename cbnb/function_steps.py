@@ -19,10 +19,7 @@ from .basics.optimizers import MultiOptimizer
 from .step import PredictStep, Step
 
 # %% ../nbs/15_function_steps.ipynb #55d172d8
-def call_on_batch(
-    f: Callable[..., Any],    # called with the inputs and targets
-    learn: Any,               # a learner, whose `xb` and `yb` are the batch
-) -> Any:
+def call_on_batch(f: Callable[..., Any], learn: Any) -> Any:
     "Call `f` with inputs and targets, as keyword arguments if the batch is a dict with targets"
     if not isinstance(learn.xb, dict): return f(*learn.xb, *learn.yb)
     return f(**learn.xb, **dict(zip(learn.dls.targets, learn.yb)))
@@ -68,9 +65,7 @@ class CallStep(Step):
         out = learn.step_result
         return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
-def _as_one(
-    opts: Any,      # an optimizer, several in a list or a dict, or None
-) -> Any:           # one optimizer, or None
+def _as_one(opts: Any) -> Any:    # of one optimizer, of several in a list or a dict, or of None
     if opts is None or hasattr(opts, 'param_groups'): return opts
     return MultiOptimizer(opts.values() if isinstance(opts, Mapping) else opts)
 
@@ -129,10 +124,7 @@ class UpdateStep(CallStep):
     def evaluator(self) -> Step: return PredictStep()
 
 # %% ../nbs/15_function_steps.ipynb #5a62c15b
-def as_step(
-    step: Any,    # a `Step`, or a function of the whole batch
-    name: str,    # name of the argument, 'train_step' or 'eval_step'
-) -> Step:        # `step` itself, or a step that calls the function
+def as_step(step: Any, name: str) -> Step:    # `name`: of the argument, 'train_step' or 'eval_step'
     "Convert an argument to a step. Raise `TypeError` for a class, and for an object that is neither a step nor callable"
     if isinstance(step, Step): return step
     if isinstance(step, type): raise TypeError(
@@ -146,15 +138,11 @@ def as_step(
     raise TypeError(f'{name}={step!r} is not a step: pass a Step, or a function f(x, y) of the inputs and targets that returns {returns}')
 
 # %% ../nbs/15_function_steps.ipynb #770e4a6c
-def step_of_model(
-    learn: Any,       # the learner
-) -> Step | None:     # None: the model does not compute its loss
+def step_of_model(learn: Any) -> Step | None:    # None: the model does not compute its loss
     "Return the step for a model that computes its loss"
     return next((step for make in learn.default_steps if (step := make(learn)) is not None), None)
 
-def default_step(
-    learn: Any,       # a learner that got no `train_step`
-) -> Step:            # for training
+def default_step(learn: Any) -> Step:
     "Choose the training step. Raise `ValueError` if nothing computes the loss"
     if learn.loss_func is not None: return Step()
     remark = learn.remark_on(learn.model)
@@ -162,9 +150,7 @@ def default_step(
     raise ValueError('loss_func is missing, and the training dataset has none either: pass one, such as Learner(dls, model, nn.CrossEntropyLoss())' + (
         remark or '. If the model returns its own loss, pass train_step=ModelLossStep(), from cbnb.callbacks.model_loss'))
 
-def default_eval_step(
-    learn: Any,       # a learner that got no `eval_step`
-) -> Step:            # for evaluation
+def default_eval_step(learn: Any) -> Step:
     "Choose the evaluation step by the loss function and the training step"
     if learn.loss_func is not None: return Step()
     step = step_of_model(learn) if isinstance(learn.train_step, CallStep) else None

@@ -458,8 +458,7 @@ _FOREIGN = (r'on_(fit|train|eval|validation|test|predict|sanity_check|epoch|batc
 def parameters(self: Learner) -> Any:
     """Return the parameters of the model, for fastai callbacks that call this method
 
-    Returns:
-        an iterator over the parameters, frozen ones included
+    Returns: an iterator over the parameters, frozen ones included
     Example:
         from cbnb.toy import line_learner
         assert list(line_learner().parameters())[0].item() == 0

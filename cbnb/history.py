@@ -22,10 +22,8 @@ from .basics.text import from_json_text, plural
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .display import compare as _in_compare
-    from .display import epochs_table as _in_epochs_table
+    from .display import compare as _in_compare, epochs_table as _in_epochs_table, run_charts as _in_run_charts
     from .files import history_files as _in_history_files
-    from .display import run_charts as _in_run_charts
 
 class Run:
     """The record of one fit: losses, hyper-parameters, epochs, settings and events
@@ -109,8 +107,7 @@ class Run:
     def arrived(self) -> 'tuple[array[float], array[float]]':
         """Return the raw and the smoothed losses that have reached the CPU. The call waits only on devices other than CUDA and the CPU
 
-        Returns:
-            raw losses and smoothed losses, one for each training batch
+        Returns: raw losses and smoothed losses, one for each training batch
         """
         smooth = self.series.arrived_smoothed()
         return self.series.numbers, smooth
@@ -120,8 +117,7 @@ class Run:
 
         Args:
             name: 'lr', 'mom', or another recorded hyper-parameter
-        Returns:
-            one value for each training batch
+        Returns: one value for each training batch
         """
         values = self.hypers.get(name, ())
         return list(values.read() if isinstance(values, ScalarBuffer) else values)[:self.n_steps]
@@ -129,8 +125,7 @@ class Run:
     def extent(self) -> str:
         """Describe the length of the run: complete epochs and steps
 
-        Returns:
-            such as '2 of 5 epochs, 46 steps'
+        Returns: such as '2 of 5 epochs, 46 steps'
         """
         whole = [row['step'] for row in self.epochs if row['complete']]
         rest = self.n_steps - max(whole, default=0)
@@ -189,8 +184,7 @@ class History:
 
         Args:
             source: JSON string from `to_json`, or the path of a file
-        Returns:
-            the history
+        Returns: the history
         """
         text = source if isinstance(source, str) and source.lstrip()[:1] == '{' else Path(source).read_text()
         data, history = from_json_text(text), cls()
@@ -203,16 +197,14 @@ class History:
     def to_dict(self) -> dict[str, Any]:
         """Return the history as plain data: dicts, lists, strings and numbers
 
-        Returns:
-            the data, for `json.dumps`
+        Returns: the data, for `json.dumps`
         """
         return dict(runs=[run.to_dict() for run in self.runs])
 
     def state_dict(self) -> dict[str, Any]:
         """Return all runs as arrays and plain data. The call waits for the device
 
-        Returns:
-            the state, for `load_state_dict` or `torch.save`
+        Returns: the state, for `load_state_dict` or `torch.save`
         """
         return dict(runs=[run.state_dict() for run in self.runs])
 
@@ -233,8 +225,7 @@ class History:
 
         Args:
             what: which table: 'epochs' or 'steps'
-        Returns:
-            one dict for each epoch or step, with the names of the columns as keys
+        Returns: one dict for each epoch or step, with the names of the columns as keys
         """
         as_choice(what, 'what', 'epochs', 'steps')
         for run in self.runs: yield from run.steps.rows() if what == 'steps' else ({'run': run.number, **row} for row in run.epochs)
@@ -242,9 +233,7 @@ class History:
 # %% ../nbs/07_history.ipynb #a85ce031
 class StepColumns(Mapping[str, list[float]]):
     "A mapping from names to columns with one number per training batch"
-    def __init__(self,
-        run: 'Run',    # the run to read
-    ) -> None: self.run = run
+    def __init__(self, run: 'Run') -> None: self.run = run
 
     def __iter__(self) -> Iterator[str]: yield from ('loss', 'smooth_loss', *self.run.named, *self.run.logged, *self.run.hypers)
     def __len__(self) -> int: return sum(1 for _ in self)
@@ -270,10 +259,7 @@ def _unknown(name: str, what: str, there: Iterable[str], elsewhere: str) -> KeyE
     known = columns_hint(str(name), names) if (names := list(there)) else 'nothing was recorded yet'
     return KeyError(f'the {what} have no column {name!r}: {elsewhere or known}')
 
-def column_of(
-    runs: Sequence['Run'],        # the runs, in the order of the rows
-    name: str,                    # name of a column of the table of epochs
-) -> list[Any]:                   # one value per epoch; None where a row has none
+def column_of(runs: Sequence['Run'], name: str) -> list[Any]:    # one value per epoch; None where a row has none
     "Return a column of the epochs of several runs"
     there = list(dict.fromkeys(name for run in runs for name in run.columns))
     if name in there: return [run.number if name == 'run' else row.get(name) for run in runs for row in run.epochs]

@@ -41,37 +41,18 @@ from .undo import UndoStack
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .callbacks import batch_size as _in_batch_size
-    from .insight import check as _in_check
-    from .files import checkpoints as _in_checkpoints
-    from .distributed import data_parallel as _in_data_parallel
-    from .insight import diagnose as _in_diagnose
-    from .files import export as _in_export
+    from . import fit_opt as _in_fit_opt, hints as _in_hints, recorder as _in_recorder, schedule as _in_schedule
+    from .callbacks import (
+        batch_size as _in_batch_size, fit_methods as _in_fit_methods, freezing as _in_freezing, interpret as _in_interpret, log_values as
+        _in_log_values, of_a_learner as _in_of_a_learner, precision as _in_precision, predictions as _in_predictions, profile as
+        _in_profile, trackers as _in_trackers)
+    from .display import (
+        learner as _in_learner, loop as _in_loop, progress as _in_progress, schedules as _in_schedules, summary as _in_summary)
+    from .distributed import data_parallel as _in_data_parallel, launch as _in_launch
+    from .files import checkpoints as _in_checkpoints, export as _in_export, rewind as _in_rewind, saving as _in_saving, state as _in_state
+    from .insight import check as _in_check, diagnose as _in_diagnose
+    from .lab import sweep as _in_sweep, watch as _in_watch
     from .lr import finder as _in_finder
-    from .callbacks import fit_methods as _in_fit_methods
-    from . import fit_opt as _in_fit_opt
-    from .callbacks import freezing as _in_freezing
-    from . import hints as _in_hints
-    from .callbacks import interpret as _in_interpret
-    from .distributed import launch as _in_launch
-    from .display import learner as _in_learner
-    from .callbacks import log_values as _in_log_values
-    from .display import loop as _in_loop
-    from .callbacks import of_a_learner as _in_of_a_learner
-    from .callbacks import precision as _in_precision
-    from .callbacks import predictions as _in_predictions
-    from .callbacks import profile as _in_profile
-    from .display import progress as _in_progress
-    from . import recorder as _in_recorder
-    from .files import rewind as _in_rewind
-    from .files import saving as _in_saving
-    from . import schedule as _in_schedule
-    from .display import schedules as _in_schedules
-    from .files import state as _in_state
-    from .display import summary as _in_summary
-    from .lab import sweep as _in_sweep
-    from .callbacks import trackers as _in_trackers
-    from .lab import watch as _in_watch
 
 class Learner(Loop):
     """Trains a model on data, with a loss function, an optimizer, and callbacks
@@ -283,8 +264,7 @@ class Learner(Loop):
             ds_idx: index of the loader in `learn.dls`, or the name of a validation set
             dl: a loader to use instead; None: loader `ds_idx`
             cbs: callbacks for this run only
-        Returns:
-            the loss and the metrics; None without a `Recorder`
+        Returns: the loss and the metrics; None without a `Recorder`
         Example:
             from cbnb.toy import close, line_learner
             learn = line_learner()

@@ -16,25 +16,18 @@ from .basics.loaders import n_batches
 from .callback import Callback
 
 # %% ../nbs/13_length.ipynb #1a493345
-def valid_loaders(
-    dls: Any,                   # the loaders of a learner
-) -> list[Iterable[Any]]:       # the validation loaders, in their order
+def valid_loaders(dls: Any) -> list[Iterable[Any]]:
     "Return the loaders that a fit validates"
     return list(getattr(dls, 'valid_sets', {}).values()) or [dls.valid]
 
-def is_validated(
-    state: Any,        # the loop
-    epoch: int,        # index of an epoch that ends
-) -> bool:             # whether the fit validates after it
+def is_validated(state: Any, epoch: int) -> bool:
     "Return whether a fit validates after an epoch"
     if getattr(state.dls, 'valid', None) is None: return False
     every = state.valid_every
     if isinstance(every, Every): return every.is_due(every.duration.count(state))
     return epoch in every if isinstance(every, Iterable) else (epoch + 1) % every == 0
 
-def as_valid_every(
-    every: Any,     # a number of epochs, a list of epochs, or such as '500 steps'
-) -> Any:           # a number, a list, or an `Every`
+def as_valid_every(every: Any) -> Any:    # a number, a list, or an `Every`
     "Convert the argument `valid_every`. Raise `TypeError` for other types, and `ValueError` for numbers below 1"
     if isinstance(every, Iterable) and not isinstance(every, str):
         for n in every: as_count(n, 'an epoch in valid_every', 0)
@@ -43,24 +36,17 @@ def as_valid_every(
     return duration.n if duration.unit == 'epoch' else Every(duration)
 
 # %% ../nbs/13_length.ipynb #bd5ca068
-def set_length(
-    state: Any,            # the loop, whose `fit_length` and `n_epoch` are set
-    length: Duration,      # the length of the fit
-) -> None:
+def set_length(state: Any, length: Duration) -> None:
     "Set the length of a fit. The estimate of `n_epoch` supposes one update for each batch"
     n = 1 if length.unit == 'epoch' else state.batches_in(state.dls.train)
     state.fit_length = None if length.unit == 'epoch' else length
     state.n_epoch = -(-length.n//n) if n else 1
 
-def is_over(
-    state: Any,       # the loop
-) -> bool:            # False for a fit of n epochs
+def is_over(state: Any) -> bool:    # False for a fit of n epochs
     "Return whether a fit of n steps or updates has all of them"
     return state.fit_length is not None and state.fit_length.count(state) >= state.fit_length.n
 
-def plan_epochs(
-    state: Any,       # the loop, whose `n_epoch` is set
-) -> None:
+def plan_epochs(state: Any) -> None:
     "At the end of a training phase, set `n_epoch` to the number of epochs that the fit needs"
     if (length := state.fit_length) is None: return
     if is_over(state): state.n_epoch = state.epoch + 1
@@ -73,9 +59,7 @@ def plan_epochs(
         state.n_epoch = state.epoch + 2
     state.counted = length.count(state)
 
-def batches_in_phase(
-    state: Any,       # the loop, at the start of a phase
-) -> int | None:      # None: not known
+def batches_in_phase(state: Any) -> int | None:    # None: not known
     "Return the number of batches of the phase that begins"
     length: Duration | None = state.fit_length
     n = n_batches(state.dl)

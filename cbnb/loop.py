@@ -8,6 +8,7 @@ __all__ = ['NAMES', 'PHASE_STATE', 'LOOP_STATE', 'State', 'Loop', 'TrainEvalCall
 # %% ../nbs/00_loop.ipynb #c3a4ac6d
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, ClassVar
 
 # %% ../nbs/00_loop.ipynb #00bf000c
@@ -19,6 +20,7 @@ from .basics.failures import releases_batches
 from .basics.loaders import batches_of, independent_loader, n_batches, set_epoch
 from .basics.losses import UNKNOWN
 from .basics.nested import is_empty
+from .basics.patch import property_of
 from .basics.trained_modules import in_eval_mode, reset_state
 from .callback import Callback, CallbackList
 from .events import (
@@ -32,8 +34,7 @@ from .undo import UndoStack, interrupts_act, interrupts_wait
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import data as _in_data
-    from . import runs as _in_runs
+    from . import data as _in_data, runs as _in_runs
 
 class State:
     "What the loop writes and callbacks read. A run inside another run restores these values at its end"
@@ -111,12 +112,10 @@ class Loop(State):
     batch_filters: ClassVar[tuple[Callable[[Any, Iterator[Any]], Iterator[Any]], ...]] = ()   # read the batches of a phase
     error_notes: ClassVar[tuple[Callable[[Any, Exception, Any], None], ...]] = ()      # called with an error and the batch
 
-    @property
-    def training(self) -> bool:
+    @property_of(attrgetter('callbacks.training'))
+    def training(self, on: bool) -> None:
         "Whether the training phase is running. Setting it also selects the callbacks of the phase"
-        return self.callbacks.training
-    @training.setter
-    def training(self, on: bool) -> None: self.callbacks.select(on, self.purpose)
+        self.callbacks.select(on, self.purpose)
 
     @property
     def running(self) -> bool:
@@ -276,8 +275,7 @@ class Loop(State):
         Args:
             purpose: one of `PURPOSES`, which selects the callbacks
             cbs: callbacks for this run only
-        Returns:
-            nothing
+        Returns: nothing
         Raises:
             RuntimeError: this learner is already running (...), and cannot start a new {purpose} inside this run: start it
                 afterwards
@@ -314,7 +312,8 @@ class Loop(State):
     @property
     def outputs(self) -> tuple[Any, ...]:
         "The outputs that metrics can choose from: the predictions, then the targets"
-        return self.phase_steps[self.training].outputs(self)
+        step: Step = self.phase_steps[self.training]
+        return step.outputs(self)
 
     def note_place(self, e: Exception, i: int) -> None:
         """Add the position in the loop to an error, unless a callback has added it

@@ -41,10 +41,7 @@ class RunningMean:
         exact: Any = value.detach().to(exact_dtype(value.device)) if isinstance(value, Tensor) else value
         if isinstance(n, Tensor): self.add_total(torch.where(n > 0, exact*n, 0.), n)     # `n` may be on a GPU: do not wait for it
         elif n: self.add_total(exact*n, n)
-    def add_total(self,
-        total: Any,             # the sum over `n` items
-        n: int | Tensor,        # number of items, or their weight
-    ) -> None:
+    def add_total(self, total: Any, n: int | Tensor) -> None:
         "Add the sum of a batch of `n` items"
         self.total, self.count = self.total + total, self.count + n
     @property
@@ -98,8 +95,7 @@ class Metric:
 
         Args:
             indexes: entries of `learn.outputs`; empty: prediction and targets
-        Returns:
-            the metric itself
+        Returns: the metric itself
         """
         self.chosen_outputs = checked_outputs(indexes)
         return self
@@ -222,8 +218,7 @@ def as_metric(m: Any) -> Any:
 
     Args:
         m: a function, a `Metric`, an object with `reset`, `update` and `compute`, or a class of such objects
-    Returns:
-        an object with `reset`, `accumulate`, `value` and `name`
+    Returns: an object with `reset`, `accumulate`, `value` and `name`
     Raises:
         TypeError: {m} is a class that needs arguments ({e}): pass an instance, {m}(...)
         TypeError: {m} is not a metric: pass a function of predictions and targets, such as accuracy, a Metric, or an object
@@ -245,9 +240,7 @@ def as_metric(m: Any) -> Any:
                     'or an object with the methods reset, update and compute')
 
 # %% ../nbs/11_metrics.ipynb #51e62fd5
-def as_metrics(
-    ms: Any,         # None, one metric or several; a torchmetrics MetricCollection counts as several
-) -> list[Any]:      # objects with `reset`, `accumulate`, `value` and `name`
+def as_metrics(ms: Any) -> list[Any]:
     "Convert one metric or several to a list of metric objects"
     if ms is None: return []
     one = (not isinstance(ms, Iterable) or isinstance(ms, (type, str))

@@ -21,9 +21,7 @@ from .basics.text import with_article
 from .undo import UndoStack
 
 # %% ../nbs/05_optim.ipynb #9de6902f
-def one_group(
-    model: nn.Module,               # any model
-) -> list[list[nn.Parameter]]:      # all parameters, as one group
+def one_group(model: nn.Module) -> list[list[nn.Parameter]]:
     "Return all parameters as one group. This is the default splitter"
     return [list(model.parameters())]
 

@@ -29,8 +29,7 @@ def batch_weight(self: Step, learn: Any) -> Any:
 
     Args:
         learn: the learner, after the loss of the batch
-    Returns:
-        a number or a scalar tensor; None: the losses of batches add up
+    Returns: a number or a scalar tensor; None: the losses of batches add up
     """
     if learn.batch_weight is not None: return given_weight(learn.batch_weight, learn.pred, *learn.yb, look=not learn.iter)
     weight = self.derived_weight(learn)
@@ -42,8 +41,7 @@ def derived_weight(self: Step, learn: Any) -> Any:
 
     Args:
         learn: the learner, after the loss of the batch
-    Returns:
-        as for `batch_weight`; `UNKNOWN`: it cannot be derived
+    Returns: as for `batch_weight`; `UNKNOWN`: it cannot be derived
     """
     if learn.divisor is not UNKNOWN: return learn.divisor
     if learn.loss.ndim: return learn.loss.numel()
@@ -78,16 +76,12 @@ class PhaseMetrics:
         self.recorded: int | None = None         # index of the training batch that was recorded last; None: none of the epoch
         for m in metrics: m.reset()
 
-    def add(self,
-        learn: Any,    # the learner, after a batch
-    ) -> None:
+    def add(self, learn: Any) -> None:
         "Add the current batch"
         if learn.loss is not None and find_bs((learn.yb, learn.xb)): self.loss.add(learn.loss, learn.loss_weight)
         self.add_others(learn)
 
-    def add_others(self,
-        learn: Any,    # the learner, after a batch
-    ) -> None:
+    def add_others(self, learn: Any) -> None:
         "Add the parts of the loss and the metrics of the current batch"
         for name, value in (getattr(learn, 'loss_parts', None) or {}).items():
             weight = find_bs((learn.yb, learn.xb)) if learn.loss is None else learn.loss_weight
@@ -121,9 +115,7 @@ class PhaseMetrics:
         parts, logged = ({name: mean.state_dict() for name, mean in means.items()} for means in (self.parts, self.logged))
         return dict(loss=self.loss.state_dict(), parts=parts, logged=logged, metrics=[state_of(m) for m in self.metrics])
 
-    def load_state_dict(self,
-        state: Mapping[str, Any],    # the result of `state_dict`
-    ) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         "Restore the accumulated loss, parts and metrics from a saved state"
         self.loss.load_state_dict(state['loss'])
         for means, saved in (self.parts, state['parts']), (self.logged, state.get('logged', {})):       # older states have no `logged`
@@ -132,9 +124,7 @@ class PhaseMetrics:
         for m, values in zip(self.metrics, state['metrics']): put_state(m, values)
 
 # %% ../nbs/14_phase.ipynb #05b91dbc
-def fresh(
-    metric: Any,    # an object with `reset`, `accumulate` and `value`
-) -> Any:           # the copy
+def fresh(metric: Any) -> Any:
     "Copy a metric and reset the copy, which has its own accumulator"
     own = hasattr(type(metric), '__copy__')       # otherwise two copies could share a list
     new = copy.copy(metric) if own else copy.deepcopy(metric)

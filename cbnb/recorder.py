@@ -34,10 +34,10 @@ _all_ = ['History', 'Run']
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .lr import finder as _in_finder
-    from .display import plots as _in_plots
     from .callbacks import recorder_names as _in_recorder_names
+    from .display import plots as _in_plots
     from .files import recorder_state as _in_recorder_state
+    from .lr import finder as _in_finder
 
 class Recorder(Callback):
     """Records the losses and hyper-parameters of each training batch, and a row for each epoch, in a history
@@ -175,9 +175,7 @@ class Recorder(Callback):
         if self._is_written(): self._complete_row()
         else: self._write_row(complete=True)
 
-    def _open_row(self,
-        mid_epoch: bool = False,      # whether the epoch goes on after a validation
-    ) -> Any:                         # the row
+    def _open_row(self, mid_epoch: bool = False) -> Any:    # the row. `mid_epoch`: the epoch goes on after a validation
         run, learn = self.history[-1], self.learn
         run.start_epoch = learn.start_epoch     # a callback may have moved it in `before_fit`
         self.start, self.n_filled = time.perf_counter(), run.n_steps
@@ -189,9 +187,7 @@ class Recorder(Callback):
         self.row = dict.fromkeys(['epoch', 'step', *self.columns.names])
         return self.row
 
-    def _fill_train(self,
-        whole: bool = True,     # whether all processes have come here
-    ) -> None:
+    def _fill_train(self, whole: bool = True) -> None:    # `whole`: all processes have come here
         "Write the loss, its parts and the metrics of training into the row. The call waits for the device, once per row"
         self.train_is_late = False
         row = self._open_row() if self.row is None else self.row        # None: cancelled before `before_epoch` of the recorder
@@ -352,8 +348,7 @@ class Recorder(Callback):
     def last(self) -> Run:
         """Return the latest run. Raise `AttributeError` before the first fit
 
-        Returns:
-            the latest run, the one under way included
+        Returns: the latest run, the one under way included
         Raises:
             AttributeError: nothing has been recorded yet: call learn.fit(1) first
         """
@@ -372,8 +367,7 @@ class Recorder(Callback):
     def log_rows(self) -> list[list[Any]]:
         """Return the rows of the last run, in the form that `learn.logger` receives
 
-        Returns:
-            one list for each epoch, with a value for each column
+        Returns: one list for each epoch, with a value for each column
         """
         run = self.history[-1]
         return [[row[run.metric_names[0]], *values, *[clock(row['time'])]*self.add_time] for row, values in zip(run.epochs, run.values)]
@@ -385,8 +379,7 @@ Learner.recorder: Recorder  # type: ignore[misc]    # declared for editors and t
 def recorded_runs(self: Learner) -> list[Run]:
     """Return the runs in the history
 
-    Returns:
-        empty without a recorder
+    Returns: empty without a recorder
     """
     recorder = vars(self).get('recorder')
     return [] if recorder is None else recorder.history.runs
@@ -395,7 +388,6 @@ def recorded_runs(self: Learner) -> list[Run]:
 def n_trained(self: Learner) -> int:
     """Return the number of epochs that the history records
 
-    Returns:
-        epochs that were cut short do not count
+    Returns: epochs that were cut short do not count
     """
     return sum(row['complete'] for run in self.recorded_runs() for row in run.epochs)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from .basics.loaders import independent_loader, quiet_batches_of
 from .basics.patch import as_property, patch
 from .basics.text import log_nothing, plural
-from .basics.trained_modules import training_modes
+from .basics.trained_modules import save_modes
 from .events import BATCH_EVENTS, EPOCH, FIT
 from .length import valid_loaders
 from .loop import PHASE_STATE, FitInterrupted, Loop
@@ -31,8 +31,7 @@ def evaluating(self: Loop, purpose: str, cbs: Any = None, inner: bool = False) -
         purpose: 'validate' or 'preds'
         cbs: callbacks for this run only
         inner: fire only the events of the validation phase, as inside another run
-    Returns:
-        a function that evaluates a loader
+    Returns: a function that evaluates a loader
     Example:
         from cbnb.toy import line_learner
         learn = line_learner()
@@ -41,7 +40,7 @@ def evaluating(self: Loop, purpose: str, cbs: Any = None, inner: bool = False) -
             assert learn.purpose == 'validate' and not learn.model.training
         assert learn.model.training                            # the same mode as before
     """
-    nested, modes = inner or self.running, training_modes(self)
+    nested, restore = inner or self.running, save_modes(self)
     if inner: self.to_dls_device()                     # otherwise `before_fit` does this
     def evaluate(dl: Iterable[Any]) -> None:
         __tracebackhide__ = True
@@ -52,8 +51,6 @@ def evaluating(self: Loop, purpose: str, cbs: Any = None, inner: bool = False) -
         except KeyboardInterrupt:
             if nested: raise
             raise FitInterrupted(f'{self.stopped_where()}; learn is usable') from None
-    def restore() -> None:
-        for m, training in modes.items(): m.training = training
     with self.run_as(purpose, cbs):
         self.undo.set(self, 'logger', log_nothing)
         self.undo.set(self, 'load_batches', quiet_batches_of)
@@ -71,12 +68,12 @@ def update_weights(self: Loop) -> None:
 def validate_within(self: Loop) -> None:
     "Run the validation phase in the middle of the training phase, and restore the state of the training phase"
     __tracebackhide__ = True
-    state, modes = {name: getattr(self, name) for name in PHASE_STATE}, training_modes(self)
+    state, restore = {name: getattr(self, name) for name in PHASE_STATE}, save_modes(self)
     self.mid_epoch = True
     try: self.validate_sets()
     finally:
         self.mid_epoch = False
-        for m, training in modes.items(): m.training = training
+        restore()
         for name in PHASE_STATE: setattr(self, name, state[name])
 
 @patch
@@ -98,8 +95,7 @@ def where(self: Loop, event_name: str | None = None) -> str:
 
     Args:
         event_name: the event to describe; a batch is named only for batch events; None: the current position
-    Returns:
-        such as 'epoch 0, training batch 3'
+    Returns: such as 'epoch 0, training batch 3'
     """
     if not self.running: return 'outside a run'
     name = self.run_name
@@ -112,8 +108,7 @@ def where(self: Loop, event_name: str | None = None) -> str:
 def stopped_where(self: Loop) -> str:
     """Describe where a run was stopped. For `lr_find`, count the batches. For other runs, name the batch if the run was stopped inside one
 
-    Returns:
-        such as 'stopped in epoch 1 at batch 3'
+    Returns: such as 'stopped in epoch 1 at batch 3'
     Example:
         from cbnb.toy import line_learner
         learn = line_learner()
@@ -128,9 +123,7 @@ def stopped_where(self: Loop) -> str:
 # %% ../nbs/17_runs.ipynb #5be5c43c
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 
-def as_one_fit(
-    method: _Method,     # a method of a learner
-) -> _Method:            # the method, called inside the contexts in `Learner.around_fits`
+def as_one_fit(method: _Method) -> _Method:    # the method, called inside the contexts in `Learner.around_fits`
     "Decorate a training method so that `learn.rewind` counts each of its calls as one fit"
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -81,8 +81,7 @@ class Sched:
             start: value at position 0
             end: value at position 1
             pos: position, from 0 to 1
-        Returns:
-            the value at `pos`
+        Returns: the value at `pos`
         """
         raise NotImplementedError
 
@@ -160,9 +159,10 @@ class OneCycle(ParamScheduler):
         plot = _in_schedules.plot
     def __init__(self, lr_max: Any = None, div: float = 25., div_final: float = 1e5, pct_start: float = 0.25,
             mom: Sequence[float] | None = None) -> None:
-        _check_one_cycle(div, div_final, pct_start, mom)
+        check_share('pct_start', pct_start)
+        for name, value in dict(div=div, div_final=div_final).items(): as_positive(value, name, zero=False)
         self.lr_max, self.div, self.div_final, self.pct_start = lr_max, div, div_final, pct_start
-        self.mom = None if mom is None else [as_positive(m, 'mom') for m in mom]
+        self.mom = None if mom is None else checked_moms(mom, 'mom')
 
     def before_fit(self) -> None:
         learn = self.learn
@@ -221,19 +221,9 @@ def _place(learn: Any, name: str, sched: Schedule) -> tuple[str, int | None]:
     return place
 
 # %% ../nbs/09_schedule.ipynb #51c7bd05
-def check_share(
-    name: str,       # of the argument
-    value: float,    # the argument
-) -> None:
+def check_share(name: str, value: float) -> None:
     "Raise `ValueError` if an argument is not a share of the training, from 0 to 1"
     if not 0 <= value <= 1: raise ValueError(f'{name}={value} should be between 0 and 1, such as 0.25')
-
-def _check_one_cycle(div: float, div_final: float, pct_start: float, mom: Sequence[float] | None) -> None:
-    check_share('pct_start', pct_start)
-    for name, value in dict(div=div, div_final=div_final).items():
-        if value <= 0: raise ValueError(f'{name}={value} should be above 0')
-    if mom is not None and len(mom) != 3:
-        raise ValueError(f'mom={mom} should be three numbers, for the start of the fit, the peak of the learning rate and the end, such as (0.95, 0.85, 0.95)')
 
 # %% ../nbs/09_schedule.ipynb #020b8977
 class SchedCombined:
@@ -273,8 +263,7 @@ def combined_cos(pct: float, start: Any, middle: Any, end: Any) -> SchedCombined
         start: value at position 0: a number, or a list with one per parameter group
         middle: value at position `pct`, in the same form
         end: value at position 1, in the same form
-    Returns:
-        one schedule, a function of the position from 0 to 1
+    Returns: one schedule, a function of the position from 0 to 1
     Example:
         from cbnb.toy import close
         up_down = combined_cos(.3, .3, .6, .2)

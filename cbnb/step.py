@@ -105,8 +105,7 @@ class Step:
     def evaluator(self) -> 'Step':
         """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
 
-        Returns:
-            the step for evaluation
+        Returns: the step for evaluation
         """
         return self
 
@@ -115,8 +114,7 @@ class Step:
 
         Args:
             learn: the learner
-        Returns:
-            predictions and targets, each nested as the model and the loader make them
+        Returns: predictions and targets, each nested as the model and the loader make them
         """
         pred = learn.pred
         return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)

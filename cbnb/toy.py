@@ -59,8 +59,7 @@ def line_learner(n: int = 2, bs: int = 8, valid: bool = True, quiet: bool = True
         valid: whether to validate, on the first training batch
         quiet: whether to print no table
         **kwargs: further arguments of `Learner`
-    Returns:
-        a learner that is ready to fit
+    Returns: a learner that is ready to fit
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(n=3)
@@ -90,8 +89,7 @@ def wave_learner(n: int = 32, bs: int = 16, quiet: bool = True, seed: int = 0, *
         quiet: whether to print no table
         seed: random seed of the data and the weights
         **kwargs: further arguments of `Learner`
-    Returns:
-        a learner that is ready to fit
+    Returns: a learner that is ready to fit
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner()
@@ -118,8 +116,7 @@ def digits_learner(n: int = 1437, bs: int = 64, quiet: bool = True, seed: int = 
         quiet: whether to print no table
         seed: random seed of the order of the items and the weights
         **kwargs: further arguments of `Learner`
-    Returns:
-        a learner that is ready to fit
+    Returns: a learner that is ready to fit
     Example:
         from cbnb.toy import digits_learner
         learn = digits_learner()
@@ -145,8 +142,7 @@ def close(a: Any, b: Any, tol: float = 1e-4) -> bool:
         a: a number, a tensor, or an iterable of numbers
         b: a number, a tensor, or an iterable of numbers
         tol: largest difference that is accepted
-    Returns:
-        True if they agree
+    Returns: True if they agree
     Example:
         import torch
         from cbnb.toy import close
@@ -169,8 +165,7 @@ def raises(kind: type[BaseException], words: str) -> Iterator[None]:
     Args:
         kind: expected class of the error; subclasses are accepted
         words: text that the message must contain
-    Returns:
-        a context manager
+    Returns: a context manager
     Example:
         from cbnb.toy import line_learner, raises
         with raises(ValueError, 'n_epoch=0'): line_learner().fit(0)
@@ -192,8 +187,7 @@ def in_processes(program: str, n: int = 2, meet: bool = False, timeout: float = 
         n: number of processes
         meet: whether to call `torch.distributed.init_process_group` first
         timeout: seconds to wait for each process before all are killed
-    Returns:
-        the printed output of each process
+    Returns: the printed output of each process
     Example:
         from cbnb.toy import in_processes
         assert in_processes('import os; print(os.environ["RANK"])', n=2) == ['0\\n', '1\\n']

@@ -12,7 +12,7 @@ from nbdev.doclinks import patch_name
 Link = Callable[[str], str]
 EMPTY = inspect.Parameter.empty
 LONGEST_DEFAULT = 40
-_SECTION = re.compile(r"\n+(Args|Returns|Raises|Example):\n")
+_SECTION = re.compile(r"\n+(Args|Returns|Raises|Example):\s")
 
 
 def documented(source: str) -> Iterator[str]:

@@ -28,7 +28,7 @@ from notebooks import LIB, NBS, is_exported, read
 
 _COMMON = {"learn": "the learner"}  # what parameters of this name mean, if nothing else is said
 _WIDTH, _LONGEST_VALUE = 120, 30
-_LINE = 140  # how long the line of a signature may be
+LINE = 140  # how long the line of a signature may be
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SAY_NOTHING = ("NotImplementedError", "AssertionError")
 STARS = ("all", "dialects.fastai_v1", "dialects.fastai_v2", "dialects.mindspore", "names.fastai")  # users write `from cbnb.x import *`
@@ -125,7 +125,7 @@ def with_docs(module: Module, examples: Mapping[str, str] = MappingProxyType({})
         doc, more = node.body[0].value, list(_sections(node, owner, module))
         made = node if isinstance(node, _Function) else next((f for f in node.body if getattr(f, "name", "") == "__init__"), None)
         if doc.lineno > node.lineno:
-            if "Args:" in more or "Returns:" in more:
+            if any(line.startswith(("Args:", "Returns:")) for line in more):
                 changes += [_signature(made, module)] if made else _bare_fields(node, module)
             if (example := examples.get(name)) and not _is_property(node):
                 more += ["Example:", *(f"    {line}".rstrip() for line in example.splitlines())]
@@ -167,7 +167,7 @@ def _filled(pieces: list[str], indent: int) -> list[str]:
     for piece in map(str.strip, pieces[1:]):
         last = done[-1].rstrip(",") if piece[0] == ")" else done[-1]
         between = "" if last[-1] in "([{" or piece[0] in ")]}" else " "
-        if len(last + between + piece) <= _LINE:
+        if len(last + between + piece) <= LINE:
             done[-1] = last + between + piece
         else:
             done.append(" " * indent + piece)
@@ -241,7 +241,9 @@ def _sections(node: ast.ClassDef | _Function, owner: ast.ClassDef | None, module
         entries = list(entries)
         if title == "Args" and not any(": " in entry for entry in entries):
             continue  # bare names say nothing
-        if entries:
+        if title == "Returns" and entries and len(entries[0]) < _WIDTH:
+            yield f"Returns: {entries[0]}"
+        elif entries:
             yield from (f"{title}:", *(line for entry in entries for line in _wrapped(entry)))
 
 

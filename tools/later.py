@@ -9,12 +9,13 @@ leads to its page. Nothing of this block runs.
 import ast
 import io
 import re
+import textwrap
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from docstrings import Module, module_at
+from docstrings import LINE, Module, module_at
 from notebooks import is_exported
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -121,7 +122,7 @@ def with_later(module: Module, classes: dict[str, list[tuple[Module, ast.stmt]]]
         members = []
         for source, added in classes[node.name]:
             *folder, last = source.path.relative_to(source.root).with_suffix("").parts
-            imports[f"_in_{last}."] = f"    from .{'.'.join(folder)} import {last} as _in_{last}\n"
+            imports[f"_in_{last}."] = ".".join(folder)
             members += [text for name, text in _members(added, "" if source is module else f"_in_{source.path.stem}.") if name not in known]
         if not members:
             continue
@@ -134,9 +135,24 @@ def with_later(module: Module, classes: dict[str, list[tuple[Module, ast.stmt]]]
     first = next(node for node in ast.parse("".join(lines)).body if isinstance(node, ast.ClassDef | _Function))
     at = min([first.lineno, *(d.lineno for d in first.decorator_list)]) - 1
     lines = "".join(lines).splitlines(keepends=True)
-    imports = [line for used, line in sorted(imports.items()) if any(used in line for line in lines)]
-    lines[at:at] = ["from typing import TYPE_CHECKING, Any\n", *(["\nif TYPE_CHECKING:\n"] if imports else ()), *imports, "\n"]
+    folders = defaultdict(list)  # of the modules that members name
+    for used, folder in sorted(imports.items()):
+        if any(used in line for line in lines):
+            folders[folder].append(f"{used[4:-1]} as {used[:-1]}")
+    there = (
+        ["if TYPE_CHECKING:\n", *(line for folder, names in sorted(folders.items()) for line in _import(folder, names))] if folders else []
+    )
+    lines[at:at] = ["from typing import TYPE_CHECKING, Any\n", *(["\n", *there] if there else ()), "\n"]
     return "".join(lines)
+
+
+def _import(folder: str, names: list[str]) -> list[str]:
+    """The lines that import modules of a folder, as few as there can be."""
+    line = f"    from .{folder} import {', '.join(names)}\n"
+    if len(line) <= LINE:
+        return [line]
+    wrapped = textwrap.fill(f"{', '.join(names)})", LINE, initial_indent=" " * 8, subsequent_indent=" " * 8, break_long_words=False)
+    return [f"    from .{folder} import (\n", *f"{wrapped}\n".splitlines(keepends=True)]
 
 
 def _declared(module: Module, node: ast.ClassDef) -> Iterator[str]:

@@ -268,13 +268,11 @@ def checked_loss_func(
     if f is None or callable(f): return f
     raise TypeError(f'loss_func={f!r} cannot be called: pass a function, or a module such as nn.CrossEntropyLoss()')
 
-def checked_moms(
-    moms: Any,                 # the argument of a learner
-) -> tuple[float, ...]:        # three numbers
+def checked_moms(moms: Any, name: str = 'moms') -> tuple[float, ...]:    # three numbers
     "Raise an error if the momenta of a one-cycle fit are not three rates"
     if not hasattr(moms, '__len__') or len(moms) != 3: raise ValueError(
-        f'moms={moms!r} should be three numbers, for the start of the fit, the peak of the learning rate and the end, such as (0.95, 0.85, 0.95)')
-    return tuple(as_positive(m, 'moms') for m in moms)
+        f'{name}={moms!r} should be three numbers, for the start of the fit, the peak of the learning rate and the end, such as (0.95, 0.85, 0.95)')
+    return tuple(as_positive(m, name) for m in moms)
 
 def event_names(
     given: Any,        # what a learner was called with

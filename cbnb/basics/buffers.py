@@ -56,8 +56,11 @@ class ScalarBuffer:
 
     def stack(self) -> None:
         "Move the numbers on the CPU to `numbers`, and stack the tensors on a device into one tensor"
-        waiting, self.waiting = self.waiting, []
-        if set(map(type, waiting)) <= {int, float} and not self.chunks and not self.coming: self.numbers.extend(map(float, waiting))
+        waiting: list[Any] = self.waiting
+        self.waiting = []
+        types, usual = set(map(type, waiting)), not self.chunks and not self.coming      # two cases that are faster
+        if usual and types <= {int, float}: self.numbers.extend(waiting)
+        elif usual and types == {Tensor} and {(t.is_cpu, t.dtype) for t in waiting} == {(True, torch.float32)}: self.numbers.extend(torch.stack(waiting).tolist())
         else:
             for kind, group in itertools.groupby(map(as_scalar, waiting), _kind): self._add(*kind, [*group])
 

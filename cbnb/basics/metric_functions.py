@@ -6,7 +6,7 @@
 __all__ = ['IGNORED', 'name_of', 'one_number', 'noting', 'which_part', 'is_of_sklearn', 'takes_targets_first', 'check_averaged',
            'class_axis', 'why_no_accuracy', 'accuracy', 'error_rate', 'hits_of', 'loss_axis', 'ignored_label', 'Layout',
            'checked_outputs', 'pick_output', 'Chosen', 'view_for_metric', 'title_of', 'check_shapes',
-           'is_column_and_row', 'AllPairsWarning', 'AllPairs', 'Averaging', 'NoMeanWarning', 'BatchFunction']
+           'is_column_and_row', 'MetricWarning', 'AllPairs', 'Averaging', 'BatchFunction']
 
 # %% ../../nbs/basics/metric_functions.ipynb #d51500c6
 import functools
@@ -168,8 +168,7 @@ def accuracy(pred: Tensor, y: Tensor, axis: int | None = None, ignore_index: int
         y: class indices, in the shape of `pred` without the dimension of the classes
         axis: dimension of the classes; None: the one that the targets lack
         ignore_index: label of targets that are left out
-    Returns:
-        a scalar between 0 and 1; nan if no target is left
+    Returns: a scalar between 0 and 1; nan if no target is left
     """
     hits, n = hits_of(pred, y, axis, ignore_index)
     return hits.sum()/n
@@ -182,8 +181,7 @@ def error_rate(pred: Tensor, y: Tensor, axis: int | None = None, ignore_index: i
         y: class indices, as in `accuracy`
         axis: dimension of the classes; None: the one that the targets lack
         ignore_index: label of targets that are left out
-    Returns:
-        a scalar between 0 and 1; nan if no target is left
+    Returns: a scalar between 0 and 1; nan if no target is left
     """
     return 1 - accuracy(pred, y, axis, ignore_index)
 
@@ -398,7 +396,7 @@ class _Broadcasts(TorchFunctionMode):
 _BROADCASTING = *_ELEMENTWISE, F.poisson_nll_loss, F.kl_div, F.hinge_embedding_loss    # they may return a single number
 
 # %% ../../nbs/basics/metric_functions.ipynb #69dee201
-class AllPairsWarning(UserWarning): "A function compares each prediction with every target"
+class MetricWarning(UserWarning): "A metric compares each prediction with every target, or its mean over batches is not its value for all items"
 
 class AllPairs:
     "Calls functions, and warns once if one of them compares each prediction with every target"
@@ -414,7 +412,7 @@ class AllPairs:
             warnings.warn(
                 f'{what} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(yb[0].shape)}, and '
                 f'compares each prediction with every target. Give both the same shape{_same_shape(pred, yb[0])}. '
-                f'To compare all pairs, pass {"y" if pred.ndim == 2 else "pred"}[None, :]', AllPairsWarning, stacklevel=user_level())
+                f'To compare all pairs, pass {"y" if pred.ndim == 2 else "pred"}[None, :]', MetricWarning, stacklevel=user_level())
         return found
 
 # %% ../../nbs/basics/metric_functions.ipynb #a7e20002
@@ -461,9 +459,7 @@ class Averaging:
         self.known, self.over = True, 'items' if fits[0] else 'labels' if any(fits) else 'neither'
         if not any(fits): warnings.warn(
             f'metric {name!r} is not a mean over items: it is {number(whole)} for a batch of {sum(items)}, and {number(means[0])} as the mean of its two halves. '
-            'So the mean over batches is not its value for all items: use AccumMetric(f), which calls f once with all items', NoMeanWarning, stacklevel=user_level())
-
-class NoMeanWarning(UserWarning): "The mean of a metric over batches is not its value for all items"
+            'So the mean over batches is not its value for all items: use AccumMetric(f), which calls f once with all items', MetricWarning, stacklevel=user_level())
 
 # %% ../../nbs/basics/metric_functions.ipynb #fd1fb253
 class BatchFunction:

@@ -98,8 +98,7 @@ def to_device(batch: Any, device: torch.device | str) -> Any:
     Args:
         batch: nested tensors, and objects with a method `to`
         device: the device to move to
-    Returns:
-        the same nesting on the device
+    Returns: the same nesting on the device
     Example:
         import torch
         from cbnb.basics.nested import to_device
@@ -117,8 +116,7 @@ def to_detach(batch: Any, cpu: bool = True) -> Any:
     Args:
         batch: nested tensors
         cpu: also copy the tensors to the CPU, which waits for a GPU
-    Returns:
-        the same nesting without gradients
+    Returns: the same nesting without gradients
     """
     return map_tensors((lambda t: t.detach().cpu()) if cpu else Tensor.detach, batch)
 
@@ -146,8 +144,7 @@ def find_bs(batch: Any) -> int:
 
     Args:
         batch: nested tensors, as in a batch
-    Returns:
-        the number of items
+    Returns: the number of items
     Raises:
         ValueError: the number of items in this batch is unknown, because ...
     """

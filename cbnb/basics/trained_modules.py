@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['modules_of', 'held_by', 'trained_modules', 'params_outside', 'in_eval_mode', 'module_states', 'load_module_states',
-           'training_modes', 'reset_state']
+           'save_modes', 'reset_state']
 
 # %% ../../nbs/basics/trained_modules.ipynb #f547d524
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any
@@ -118,11 +118,12 @@ def load_module_states(
     return found
 
 # %% ../../nbs/basics/trained_modules.ipynb #0cbcfc29
-def training_modes(
-    learn: Any,                      # the learner
-) -> dict[nn.Module, bool]:          # module -> whether it is in training mode
-    "Return the modes of all modules in the model of the learner and in the models of its steps"
-    return {m: m.training for part in (learn, learn.train_step, learn.eval_step) for m in modules_of(part.model)}
+def save_modes(learn: Any) -> Callable[[], None]:    # restores them
+    "Save the modes of all modules in the model of the learner and in the models of its steps"
+    modes = {m: m.training for part in (learn, learn.train_step, learn.eval_step) for m in modules_of(part.model)}
+    def restore() -> None:
+        for m, training in modes.items(): m.training = training
+    return restore
 
 # %% ../../nbs/basics/trained_modules.ipynb #23c8c5e6
 @torch.no_grad()

@@ -120,8 +120,7 @@ class AccumMetric(Metric):
         Args:
             pred: predictions of a batch
             targ: targets of the batch
-        Returns:
-            the prediction and the target to store
+        Returns: the prediction and the target to store
         """
         if self.activation != 'no': pred = self._activated(not_half(pred), targ)
         if self.dim_argmax is not None: pred = pred.argmax(self.dim_argmax)
@@ -152,8 +151,7 @@ class AccumMetric(Metric):
             pred: all predictions, on the CPU
             targ: all targets, on the CPU
             *others: further targets, on the CPU
-        Returns:
-            a number or a scalar tensor
+        Returns: a number or a scalar tensor
         """
         given = pred, targ, *others
         if self.ignored is not None and targ.ndim == 1 and len(pred) == len(targ):

@@ -86,8 +86,7 @@ class EMA(Callback):
     def swapped(self) -> Iterator[Learner]:
         """Return a context manager that puts the average into the model for a `with` block
 
-        Returns:
-            a context manager that gives the learner
+        Returns: a context manager that gives the learner
         Example:
             from cbnb.toy import close, line_learner
             learn = line_learner(cbs=EMA(0.5, warmup=False, apply=False))

@@ -303,8 +303,7 @@ def find_batch_size(self: Learner, start: int = 8, max: int | None = None, secon
         max: largest batch size to try; None: the size of the training dataset
         seconds: approximate time limit for the whole search, in seconds
         show_plot: also show the figure of speed and memory, in a notebook
-    Returns:
-        `.bs` is the largest size that fits, `.enough` the smallest with at least 0.9 of the highest speed
+    Returns: `.bs` is the largest size that fits, `.enough` the smallest with at least 0.9 of the highest speed
     Raises:
         RuntimeError: this learner is running (...): call find_batch_size after the run
         FitInterrupted: find_batch_size stopped; learn is usable

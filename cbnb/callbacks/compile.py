@@ -398,8 +398,7 @@ class Compile(Callback):
     def report(self) -> CompileReport:
         """Return the report of all compilations and graph breaks so far, with places and reasons
 
-        Returns:
-            what was compiled, as a table
+        Returns: what was compiled, as a table
         """
         return self.kept.call.report() if self.kept.call else CompileReport([], {}, None)
 

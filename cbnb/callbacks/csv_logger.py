@@ -115,8 +115,7 @@ class CSVLogger(Callback):
     def read_log(self) -> Any:
         """Return the contents of the file as a pandas DataFrame
 
-        Returns:
-            one row for each epoch
+        Returns: one row for each epoch
         """
         import pandas
         return pandas.read_csv(self.file)

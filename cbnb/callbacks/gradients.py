@@ -16,9 +16,9 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 # %% ../../nbs/callbacks/gradients.ipynb #961beb05
 from ..basics.processes import local_parts, whole_tensor
-from ..callback import Callback, STEP
+from ..callback import Callback
 from .twins import check_single
-from ..events import CancelBatchException
+from ..events import CancelBatchException, STEP
 from ..basics.arguments import as_choice, as_count, as_positive, hinted
 from ..basics.devices import exact_dtype
 from ..basics.text import warn_user
@@ -181,8 +181,7 @@ class GradientAccumulation(Callback):
 
         Args:
             n: number of items to add
-        Returns:
-            also True at the last batch of the epoch
+        Returns: also True at the last batch of the epoch
         """
         learn, held = self.learn, self.sum
         return held.items + n >= self.n_acc or held.ending or learn.iter + 1 == learn.n_iter

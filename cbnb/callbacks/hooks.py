@@ -81,8 +81,7 @@ def hook_output(module: nn.Module, detach: bool = True, cpu: bool = False, grad:
         detach: detach the output from the graph
         cpu: copy the output to the CPU, if `detach` (waits for a GPU)
         grad: store the gradients of the output as a tuple, instead of the output
-    Returns:
-        the hook, with the latest output in `stored`
+    Returns: the hook, with the latest output in `stored`
     Example:
         import torch
         layer = torch.nn.Linear(2, 3)
@@ -140,8 +139,7 @@ def hook_outputs(modules: Sequence[nn.Module], detach: bool = True, cpu: bool = 
         detach: detach the outputs from the graph
         cpu: copy the outputs to the CPU, if `detach` (waits for a GPU)
         grad: store the gradients of the outputs as tuples, instead of the outputs
-    Returns:
-        the hooks, with the latest outputs in `stored`
+    Returns: the hooks, with the latest outputs in `stored`
     Example:
         import torch
         layers = [torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)]
@@ -430,8 +428,7 @@ class ActivationStats(HookCallback):
 
         Args:
             i: number or name of a layer
-        Returns:
-            one list each, with nan where the layer has not run
+        Returns: one list each, with nan where the layer has not run
         """
         table = self._table(i)
         if table.shape[1] == 1: table = table.expand(-1, 3)
@@ -451,8 +448,7 @@ class ActivationStats(HookCallback):
 
         Args:
             i: number or name of a layer
-        Returns:
-            lowest and highest value, rounded outwards
+        Returns: lowest and highest value, rounded outwards
         """
         return _limits_of(self._table(i))
 
@@ -462,8 +458,7 @@ class ActivationStats(HookCallback):
         Args:
             i: number or name of a layer
             limits: range of the bins; None: the result of `limits`
-        Returns:
-            log(1 + count), of shape (bins, batches)
+        Returns: log(1 + count), of shape (bins, batches)
         Raises:
             ValueError: no histograms were recorded: pass ActivationStats(with_hist=True) to a fit
             ValueError: limits={limits} should be (low, high), with low below high
@@ -488,8 +483,7 @@ class ActivationStats(HookCallback):
             i: number or name of a layer; None: all layers
             limits: range of outputs; None: the result of `limits` for each layer
             return_fig: True: return the figure instead of showing it
-        Returns:
-            the figure with `return_fig=True`, otherwise None
+        Returns: the figure with `return_fig=True`, otherwise None
         """
         shown = list(range(len(self.layers))) if i is None else [i]
         hists = [(self.hist(k, limits), limits or self.limits(k)) for k in shown or [0]]
@@ -512,8 +506,7 @@ class ActivationStats(HookCallback):
         Args:
             i: number or name of a layer; None: all layers
             return_fig: True: return the figure instead of showing it
-        Returns:
-            the figure with `return_fig=True`, otherwise None
+        Returns: the figure with `return_fig=True`, otherwise None
         """
         shown = list(range(len(self.layers))) if i is None else [i]
         stats = [self.layer_stats(k) for k in shown or [0]]

@@ -307,8 +307,7 @@ class Predictions:
 
         Args:
             i: number of the item
-        Returns:
-            the inputs, each as text, an image or a curve
+        Returns: the inputs, each as text, an image or a curve
         """
         if not self.items.has(i): return [Shown('plain', 'not kept')]
         return shown_parts(self.items[i], **self.looks)
@@ -318,8 +317,7 @@ class Predictions:
 
         Args:
             i: number of the item
-        Returns:
-            None: not known
+        Returns: None: not known
         """
         if self.targets is None or self.task not in ('classes', 'labels'): return None
         if self.task == 'classes' and self.targets[i] < 0: return None        # a target that the loss ignores
@@ -331,8 +329,7 @@ class Predictions:
         Args:
             i: index of the item, from 0, in the order of the loader
             parts: the inputs as they are shown; None: those of the item
-        Returns:
-            the card, with inputs, prediction, target and loss
+        Returns: the card, with inputs, prediction, target and loss
         """
         sure = float(self.preds[i].max()) if self.task == 'classes' and _are_probabilities(self.preds[i:i + 1]) else None
         actual = None if self.targets is None else _words(self.task, self.targets[i], self.names)
@@ -444,8 +441,7 @@ def show_results(self: Learner, max_n: int = 9, dl: Any = None, show: Any = None
         act: turns model output into probabilities or values; None: inferred from the loss
         task: one of 'classes', 'labels', 'values', 'maps', 'other'; None: inferred from loss and shapes
         return_fig: return a matplotlib figure instead of showing the items
-    Returns:
-        the figure with `return_fig=True`, else None
+    Returns: the figure with `return_fig=True`, else None
     Example:
         from cbnb.toy import wave_learner
         wave = wave_learner()
@@ -524,8 +520,7 @@ class Interpretation:
     def confusion_matrix(self) -> Tensor:
         """Return the number of items for each actual class (row) and each predicted class (column). For sequences and images of classes, count positions
 
-        Returns:
-            counts, one row for each actual class
+        Returns: counts, one row for each actual class
         """
         self._need('confusion_matrix', 'classes', 'maps')
         if (counts := self.found.counts) is not None: return counts
@@ -537,8 +532,7 @@ class Interpretation:
         Args:
             n_bins: number of bins of equal width
             of: class name or number; None: the predicted class, or the second of two classes
-        Returns:
-            for each bin: mean probability, share that is right, number of items
+        Returns: for each bin: mean probability, share that is right, number of items
         Raises:
             ValueError: the predictions for {n} of ... items are NaN: check the inputs, and the weights of the model
             ValueError: the predictions are not probabilities, which add up to 1 for each item: pass a function that computes
@@ -563,8 +557,7 @@ class Interpretation:
             ds_idx: index of the loader in `learn.dls`; 0: training, 1: validation
             dl: loader to use instead; None: the one with index `ds_idx`
             **kwargs: other arguments of `predictions`, such as `classes`
-        Returns:
-            the interpretation
+        Returns: the interpretation
         """
         return cls(predictions(learn, (ds_idx if ds_idx != 1 else None) if dl is None else dl, **kwargs))
 
@@ -603,8 +596,7 @@ class Interpretation:
         Args:
             k: number of items; None: all
             largest: return the highest losses; False: the lowest
-        Returns:
-            losses, and the indices of their items
+        Returns: losses, and the indices of their items
         Raises:
             ValueError: there are no losses to sort: {found.note}
         """
@@ -617,8 +609,7 @@ class Interpretation:
     def mean_loss(self) -> float | None:
         """Return the weighted mean of the losses of the items. For the validation loader, this is the loss that `learn.validate()` returns
 
-        Returns:
-            None: there are no losses of items
+        Returns: None: there are no losses of items
         """
         if self.losses is None: return None
         weights = self.found.loss_weights
@@ -632,8 +623,7 @@ class Interpretation:
             k: number of items to show
             largest: show the highest losses; False: the lowest
             return_fig: True: return a matplotlib figure instead of showing the items
-        Returns:
-            the figure with `return_fig=True`, otherwise None
+        Returns: the figure with `return_fig=True`, otherwise None
         """
         cards = [self.found.card(i) for i in self.top_losses(k, largest).indices.tolist()]
         return show_cards(cards, f'the {len(cards)} items with the {"highest" if largest else "lowest"} losses', return_fig)
@@ -644,8 +634,7 @@ class Interpretation:
         Args:
             indices: indices of the items in the loader
             return_fig: True: return a matplotlib figure instead of showing the items
-        Returns:
-            the figure with `return_fig=True`, otherwise None
+        Returns: the figure with `return_fig=True`, otherwise None
         Raises:
             IndexError: show_items({indices}): there is no item ..., because there are ..., numbered from 0
         """
@@ -659,8 +648,7 @@ class Interpretation:
 
         Args:
             min_val: smallest count to include
-        Returns:
-            (actual, predicted, count), the most frequent first
+        Returns: (actual, predicted, count), the most frequent first
         """
         self._need('most_confused', 'classes', 'maps')
         return confused_pairs(self.confusion_matrix(), self.classes, min_val)
@@ -668,8 +656,7 @@ class Interpretation:
     def report(self) -> Scores:
         """Return precision, recall and F1 of each class or label. For predicted values, return errors and R²
 
-        Returns:
-            one row for each class, label or value; for classes and labels also their means
+        Returns: one row for each class, label or value; for classes and labels also their means
         """
         self._need('report', 'classes', 'labels', 'values', 'maps')
         if self.task in ('classes', 'maps'): return class_scores(self.confusion_matrix(), self.classes)
@@ -685,8 +672,7 @@ class Interpretation:
             title: title of the figure
             ax: axes to draw into; None: a new figure
             return_fig: True: return the figure instead of showing it
-        Returns:
-            the figure with `return_fig=True` or `ax`, otherwise None
+        Returns: the figure with `return_fig=True` or `ax`, otherwise None
         """
         matrix, kept = _most(self.confusion_matrix(), max_classes)
         if len(kept) < len(self.classes): title = f'{title}\n{len(kept)} of {len(self.classes)} classes, those with most errors'
@@ -707,8 +693,7 @@ class Interpretation:
             of: class name or number; None: the predicted class, or the second of two classes
             ax: axes to draw into; None: a new figure
             return_fig: True: return the figure instead of showing it
-        Returns:
-            the figure with `return_fig=True` or `ax`, otherwise None
+        Returns: the figure with `return_fig=True` or `ax`, otherwise None
         """
         curve, two = self.calibration(n_bins, of), len(self.classes) == 2
         what = 'prediction' if of is None and not two else f'class {self.classes[self._class_number(1 if of is None else of)]}'
@@ -724,8 +709,7 @@ class Interpretation:
     def residuals(self) -> Tensor:
         """Return the predicted minus the actual values
 
-        Returns:
-            residuals, one row per item
+        Returns: residuals, one row per item
         """
         self._need('residuals', 'values')
         return self.preds - self.targets
@@ -737,8 +721,7 @@ class Interpretation:
             output: index of the predicted value, from 0
             ax: axes to draw into; None: a new figure
             return_fig: True: return the figure instead of showing it
-        Returns:
-            the figure with `return_fig=True` or `ax`, otherwise None
+        Returns: the figure with `return_fig=True` or `ax`, otherwise None
         """
         fig = predictions_figure(*self._column('plot_predictions', output), ax)
         return _shown(fig, 'predicted against actual values', ax, return_fig)
@@ -750,8 +733,7 @@ class Interpretation:
             output: index of the predicted value, from 0
             ax: axes to draw into; None: a new figure
             return_fig: True: return the figure instead of showing it
-        Returns:
-            the figure with `return_fig=True` or `ax`, otherwise None
+        Returns: the figure with `return_fig=True` or `ax`, otherwise None
         """
         fig = residuals_figure(*self._column('plot_residuals', output), ax)
         return _shown(fig, 'residuals over predicted values', ax, return_fig)
@@ -767,8 +749,7 @@ class Interpretation:
     def summary(self) -> str:
         """Return one line with the number of items, the most important scores and, if there are losses, their mean
 
-        Returns:
-            such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
+        Returns: such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
         """
         words = [plural(len(self), 'item'), *self._task_words()]
         if (mean := self.mean_loss()) is not None: words.append(f'mean loss {number(mean)}')
@@ -780,8 +761,7 @@ class Interpretation:
         Args:
             max_items: largest number of items on the page
             live: include the script; None: unless the notebook runs headless
-        Returns:
-            HTML of the page
+        Returns: HTML of the page
         """
         matrix, kept = _most(self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
         still = self._still(matrix, kept)
@@ -863,8 +843,7 @@ def interpret(self: Learner, dl: Any = None, classes: Any = None, show: Any = No
         columns: names of the numbers in a row; None: names from the dataset
         act: function from model outputs to probabilities or values; None: chosen by the loss
         task: 'classes', 'labels', 'values', 'maps' or 'other'; None: infer the task from the loss and the shapes
-    Returns:
-        predictions, targets, losses and items, with their tables and plots
+    Returns: predictions, targets, losses and items, with their tables and plots
     Example:
         from cbnb.toy import digits_learner
         learn = digits_learner()

@@ -266,8 +266,7 @@ class JSONLLogger(Logger):
     def read_log(self) -> list[dict[str, Any]]:
         """Return the lines of the file as dicts, without lines that a killed process has left incomplete
 
-        Returns:
-            one dict for each whole line
+        Returns: one dict for each whole line
         """
         found = []
         for line in self.file.read_text(encoding='utf-8').splitlines():

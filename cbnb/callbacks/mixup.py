@@ -48,8 +48,7 @@ class Mix(Callback):
     def draw(self) -> float:
         """Draw a random weight for the whole batch, from 0 to 1
 
-        Returns:
-            a weight from 0 to 1
+        Returns: a weight from 0 to 1
         """
         if not self.drawn: self.drawn = self.weights.sample((100,)).tolist()
         return self.drawn.pop()

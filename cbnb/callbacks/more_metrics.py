@@ -39,8 +39,7 @@ class ErrorMetric(MeanMetric):
         Args:
             pred: predictions of a batch
             y: targets of a batch
-        Returns:
-            errors, one for each element
+        Returns: errors, one for each element
         """
         raise NotImplementedError
     def accumulate(self, learn: Any) -> None:
@@ -147,8 +146,7 @@ def metric_on(metric: Any, *which: int | str | tuple[Any, ...], name: str | None
         metric: a function, a `Metric`, or a torchmetrics metric
         *which: indices into `learn.outputs`, names, or paths
         name: heading of its column; None: the name of the metric
-    Returns:
-        a copy of the metric, for the chosen outputs
+    Returns: a copy of the metric, for the chosen outputs
     Raises:
         TypeError: metric_on needs the outputs to compare, as in metric_on(metric, 0, 2)
         TypeError: metric_on takes one metric, and this {type(metric)} has ...: call metric_on for each of them, as in

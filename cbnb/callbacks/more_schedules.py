@@ -60,8 +60,7 @@ def combine_scheds(pcts: Sequence[float], scheds: Sequence[Schedule]) -> SchedCo
     Args:
         pcts: share of the training for each schedule; they add up to 1
         scheds: schedules, one per share
-    Returns:
-        one schedule, a function of the position from 0 to 1
+    Returns: one schedule, a function of the position from 0 to 1
     Example:
         up_down = combine_scheds([0.25, 0.75], [SchedLin(0, 1), SchedLin(1, 0)])
         assert [up_down(p) for p in (0, 0.25, 1)] == [0, 1, 0]

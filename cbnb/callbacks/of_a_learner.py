@@ -25,8 +25,7 @@ def add_cbs(self: Learner, cbs: Any) -> 'Learner':
 
     Args:
         cbs: one callback, or several
-    Returns:
-        the learner, so that calls can be chained
+    Returns: the learner, so that calls can be chained
     """
     self.callbacks.add_all(as_list(cbs))
     return self
@@ -37,8 +36,7 @@ def remove_cbs(self: Learner, cbs: Any) -> 'Learner':
 
     Args:
         cbs: a callback, its name or a class, or several
-    Returns:
-        the learner, so that calls can be chained
+    Returns: the learner, so that calls can be chained
     """
     self.callbacks.remove_all(as_list(cbs))
     return self
@@ -49,8 +47,7 @@ def add_cb(self: Learner, cb: Any) -> 'Learner':
 
     Args:
         cb: a callback, a callback class, or a callback of another library
-    Returns:
-        the learner, so that calls can be chained
+    Returns: the learner, so that calls can be chained
     Example:
         from cbnb.toy import line_learner
         learn = line_learner().add_cb(GradientClip(1.))
@@ -66,8 +63,7 @@ def remove_cb(self: Learner, cb: Any) -> 'Learner':
 
     Args:
         cb: a callback, its name, or a class: all its instances
-    Returns:
-        the learner, so that calls can be chained
+    Returns: the learner, so that calls can be chained
     """
     return self.remove_cbs([cb])
 
@@ -79,8 +75,7 @@ def added_cbs(self: Learner, cbs: Any) -> Iterator['Learner']:
 
     Args:
         cbs: one callback, or several
-    Returns:
-        the learner
+    Returns: the learner
     Example:
         from cbnb.toy import line_learner
         learn = line_learner()
@@ -96,8 +91,7 @@ def removed_cbs(self: Learner, cbs: Any) -> Iterator['Learner']:
 
     Args:
         cbs: one callback or class, or several
-    Returns:
-        the learner
+    Returns: the learner
     """
     with self.callbacks.removed(cbs): yield self
 
@@ -109,8 +103,7 @@ def for_now(self: Learner, name: str, value: Any) -> Iterator['Learner']:
     Args:
         name: name of an attribute of the learner
         value: its value in the block
-    Returns:
-        the learner
+    Returns: the learner
     """
     with UndoStack() as undo:
         undo.set(self, name, value)
@@ -135,8 +128,7 @@ def ordered_cbs(self: Learner, event_name: str) -> list[Callback]:
 
     Args:
         event_name: such as 'before_fit'
-    Returns:
-        the callbacks, the first one called first
+    Returns: the callbacks, the first one called first
     Example:
         from cbnb.toy import line_learner
         clipped = line_learner(default_cbs=False, cbs=GradientClip)

@@ -250,8 +250,7 @@ class MixedPrecision(Callback):
 def to_fp32(self: Learner) -> Learner:
     """Train and predict in float32 again, by removing `MixedPrecision`
 
-    Returns:
-        the learner, so that calls can be chained
+    Returns: the learner, so that calls can be chained
     Example:
         from cbnb.toy import line_learner
         learn = line_learner().to_bf16()
@@ -265,8 +264,7 @@ def to_fp32(self: Learner) -> Learner:
 def to_bf16(self: Learner) -> Learner:
     """Train and predict in bfloat16, with the weights in float32
 
-    Returns:
-        the learner, so that calls can be chained
+    Returns: the learner, so that calls can be chained
     """
     return self.to_fp32().add_cb(MixedPrecision('bf16'))
 
@@ -276,8 +274,7 @@ def to_fp16(self: Learner, **options: Any) -> Learner:
 
     Args:
         **options: options of `MixedPrecision`: `init_scale`, `growth_interval`, ...
-    Returns:
-        the learner, so that calls can be chained
+    Returns: the learner, so that calls can be chained
     """
     return self.to_fp32().add_cb(MixedPrecision('fp16', **options))
 

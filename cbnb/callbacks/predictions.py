@@ -256,8 +256,7 @@ class OfOneRun(Callback):
     def at_home(self) -> bool:
         """Return whether the current run is the one in which this callback was first called
 
-        Returns:
-            False in a run within the run of the callback
+        Returns: False in a run within the run of the callback
         """
         undo = self.learn.undo
         if self._home is None and undo is not None:
@@ -314,8 +313,7 @@ class GatherPredsCallback(OfOneRun):
 
         Args:
             parts: the list `inputs`, `preds`, `targets` or `losses` of this callback
-        Returns:
-            the joined values; None if the list is empty or holds only None
+        Returns: the joined values; None if the list is empty or holds only None
         """
         if self.share is not None: parts = self.share.from_all([detached(part) for part in parts])
         if not parts or all(part is None for part in parts): return None
@@ -440,8 +438,7 @@ def get_preds(self: Learner, ds_idx: int = 1, dl: Any = None, with_input: bool =
         save_targs: write targets to this folder; None: do not write them
         concat_dim: dimension to join the batches along
         pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
-    Returns:
-        predictions, and targets or None; inputs come first if requested, decisions and losses last
+    Returns: predictions, and targets or None; inputs come first if requested, decisions and losses last
     Raises:
         ValueError: with_decoded needs the predictions in memory: pass with_preds=True
     Example:
@@ -544,8 +541,7 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
     Args:
         item: one item as the dataset returns it, with or without its target
         with_input: also return the item, without its target
-    Returns:
-        the decision, and the prediction after activation; with `with_input`, the item comes first
+    Returns: the decision, and the prediction after activation; with `with_input`, the item comes first
     Raises:
         TypeError: predict takes one item, but got a DataLoader: to predict all items of a loader, call
             learn.get_preds(dl=loader)
@@ -607,8 +603,7 @@ def before_batch_cb(f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]]) 
 
     Args:
         f: function that changes a batch, (cb, xb, yb) -> (xb, yb)
-    Returns:
-        a callback that applies `f` in `before_batch`
+    Returns: a callback that applies `f` in `before_batch`
     """
     def before_batch(cb: Callback) -> None: cb.learn.xb, cb.learn.yb = f(cb, cb.xb, cb.yb)
     return Callback(before_batch=before_batch)
@@ -681,8 +676,7 @@ class CollectData(Callback):
 def loss_not_reduced(self: Learner) -> Iterator[Learner]:
     """Turn off the averaging of the learner's loss function for the duration of a `with` block
 
-    Returns:
-        a context manager that gives the learner
+    Returns: a context manager that gives the learner
     """
     with unreduced(self.loss_func) as f, self.for_now('loss_func', f): yield self
 
@@ -694,8 +688,7 @@ def validation_context(self: Learner, cbs: Any = None, inner: bool = False) -> A
     Args:
         cbs: callbacks for this run only; None: no further callbacks
         inner: dispatch only the events of validation, as part of another run
-    Returns:
-        a context manager whose value is a function that evaluates a loader
+    Returns: a context manager whose value is a function that evaluates a loader
     """
     return self.evaluating('validate', cbs, inner)
 
@@ -707,8 +700,7 @@ def to_detach(self: Learner, batch: Any, cpu: bool = True) -> Any:
     Args:
         batch: the batch, nested tensors
         cpu: also copy the tensors to the CPU, which waits for a GPU
-    Returns:
-        the batch with the same nesting
+    Returns: the batch with the same nesting
     """
     return detached(batch, cpu)
 
@@ -721,8 +713,7 @@ def test_dl(self: DataLoaders, items: Any, bs: int | None = None, **kwargs: Any)
         items: a dataset, a tensor or a list of items
         bs: batch size; None: that of the validation loader, or 64
         **kwargs: further arguments of torch's `DataLoader`
-    Returns:
-        a loader that does not shuffle
+    Returns: a loader that does not shuffle
     Example:
         from cbnb.toy import digits_learner
         learn = digits_learner()

@@ -465,8 +465,7 @@ def profiling(self: Learner, workers: Sequence[int] = (2, 4), device: bool | Non
         workers: numbers of workers to try if fits wait for a DataLoader; (): do not try
         device: also measure GPU time; None: only if the loaders use a GPU
         clock: function that returns the time in seconds
-    Returns:
-        the profile, complete when the block ends
+    Returns: the profile, complete when the block ends
     Example:
         from cbnb.toy import line_learner, mae
         learn = line_learner(n=20, metrics=mae)
@@ -512,8 +511,7 @@ def profile(self: Learner, n_epoch: int = 1, n_batch: int | None = None, lr: Any
         workers: numbers of workers to try if the fit waits for a DataLoader; (): do not try
         device: also measure GPU time; None: only if the loaders use a GPU
         clock: function that returns the time in seconds
-    Returns:
-        the profile of the fit
+    Returns: the profile of the fit
     Raises:
         RuntimeError: learn.profile could not save the state that it restores after the fit: {point.why}. To measure a fit
             and keep it, put it into a block, `with learn.profiling() as p:`

@@ -18,7 +18,7 @@ from torch.utils.data import (
     BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #ef48819b
-from ..basics.metric_functions import AllPairsWarning, NoMeanWarning, is_column_and_row, title_of, view_for_metric
+from ..basics.metric_functions import MetricWarning, is_column_and_row, title_of, view_for_metric
 from ..basics.arguments import as_number
 from ..basics.losses import UNKNOWN, n_items
 from ..basics.nested import find_bs, is_empty, map_rows
@@ -102,7 +102,7 @@ def _try_batch(learn: Learner, batch: Any) -> None:
         warnings.simplefilter('always')
         for metric in learn.metrics: _try_metric(metric, learn)
     for w in said:                                   # other warnings about one batch may not be true of the whole set
-        if issubclass(w.category, (AllPairsWarning, NoMeanWarning)): warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+        if issubclass(w.category, MetricWarning): warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
 
 def _try_metric(metric: Any, learn: Learner) -> None:
     if isinstance(metric, ValueMetric): return       # it does not read the batch

@@ -124,8 +124,7 @@ class TorchScheduler(Callback):
             return_fig: return the figure instead of showing a chart
             ax: axes to draw into; None: create a new chart
             widget: True: return a chart; False: draw a figure; None: show a chart
-        Returns:
-            `ax` if you passed it, the figure with `return_fig=True`, the chart with `widget=True`
+        Returns: `ax` if you passed it, the figure with `return_fig=True`, the chart with `widget=True`
         """
         return plot_schedule(self, n, return_fig, ax, lr, widget)
 

@@ -69,8 +69,7 @@ class ModelStep(Step):
 
         Args:
             learn: the learner
-        Returns:
-            the module to call
+        Returns: the module to call
         """
         for m in self.own: m.training = learn.training
         return learn.model if self.follows else self.model
@@ -82,8 +81,7 @@ class ModelStep(Step):
     def state_dict(self) -> Any:
         """Return the model's state, with the model's own names
 
-        Returns:
-            name of a parameter or buffer -> tensor
+        Returns: name of a parameter or buffer -> tensor
         """
         return self.model.state_dict()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -177,8 +175,7 @@ class TrainStep(ModelStep):
 
         Args:
             learn: the learner
-        Returns:
-            True if there is no loss function
+        Returns: True if there is no loss function
         """
         own = type(self).loss is not TrainStep.loss         # a subclass computes the loss
         return not own and self.loss_func is None and (learn.loss_func is None or not self.follows)

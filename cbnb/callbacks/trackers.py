@@ -121,8 +121,7 @@ class Tracker(Callback):
     def current(self) -> float | None:
         """Return the value of this epoch, or None if the epoch has no value
 
-        Returns:
-            the value, a float, or None
+        Returns: the value, a float, or None
         """
         recorder = self.learn.recorder
         rows = recorder.last().epochs
@@ -134,8 +133,7 @@ class Tracker(Callback):
 
         Args:
             value: the new value
-        Returns:
-            True if the value is a new best
+        Returns: True if the value is a new best
         """
         if not math.isfinite(value): return False
         return self.best is None or self._better(value - self._sign*self.min_delta, self.best)
@@ -176,8 +174,7 @@ class Tracker(Callback):
         Args:
             value: the new best value
             step: the training batches until then
-        Returns:
-            whether the weights were kept; False: the value does not count as the best
+        Returns: whether the weights were kept; False: the value does not count as the best
         """
         self._weights = copy.deepcopy(module_states(self.learn))
         return True
@@ -185,8 +182,7 @@ class Tracker(Callback):
     def put_back(self) -> str | None:
         """Load the best weights, or warn that there are none
 
-        Returns:
-            what to add to the message; None: no weights were kept
+        Returns: what to add to the message; None: no weights were kept
         """
         if self._weights is not None:
             load_module_states(self.learn, self._weights)
@@ -210,8 +206,7 @@ class Tracker(Callback):
 
         Args:
             best: the place of the best value; False: the current place
-        Returns:
-            such as 'epoch 3', or 'step 1,500' if the table has a row for each validation
+        Returns: such as 'epoch 3', or 'step 1,500' if the table has a row for each validation
         """
         epoch, step = (self.best_epoch, self.best_step) if best else (self.learn.epoch, self.learn.train_iter)
         return f'epoch {epoch}' if self.unit == 'epoch' else f'step {step:,}'
@@ -222,8 +217,7 @@ class Tracker(Callback):
         Args:
             return_fig: return the figure instead of showing it
             ax: axes to draw into; None: create a new figure
-        Returns:
-            `ax` if you passed it, the figure with `return_fig=True`, else None
+        Returns: `ax` if you passed it, the figure with `return_fig=True`, else None
         Raises:
             ValueError: {monitor} has no values yet: first run a fit with this callback that computes {monitor}
         """
@@ -263,8 +257,7 @@ def keeping_best(self: Learner, keep_best: Any, cbs: Any = None, reset_on_fit: b
         keep_best: the argument of `fit`: True, the name of a column, or such as ('score', 'max')
         cbs: callbacks for this fit
         reset_on_fit: False: the tracker compares with the best of its earlier fits
-    Returns:
-        `cbs`, and a `Tracker` that ends the fit with the best weights
+    Returns: `cbs`, and a `Tracker` that ends the fit with the best weights
     Raises:
         ValueError: keep_best={keep_best} should be True, the heading of a column such as 'accuracy', or a pair with a
             direction, such as ('score', 'max')

@@ -486,8 +486,7 @@ class Learner(NativeLearner):
             dl: a loader; None: the validation set
             callbacks: callbacks for this validation only
             metrics: metrics; None: the learner's
-        Returns:
-            the loss and the metrics
+        Returns: the loss and the metrics
         """
         own = self.metrics
         try:

@@ -49,8 +49,7 @@ class TrainingPhase:
             name: lr, mom, wd, beta, ...
             vals: a value or a tuple (start, end); a value may be a list with one number per group
             anneal: None: linear for a tuple, constant for a value
-        Returns:
-            the phase itself
+        Returns: the phase itself
         """
         start, end = vals if isinstance(vals, tuple) else (vals, 0)
         default = annealing_linear if isinstance(vals, tuple) else annealing_no
@@ -233,8 +232,7 @@ def lr_find(learn: Learner, start_lr: float = 1e-7, end_lr: float = 10, num_it: 
         num_it: number of batches
         stop_div: stop when the loss diverges
         wd: weight decay; None: the learner's default
-    Returns:
-        `learn.recorder.plot()` plots the sweep
+    Returns: `learn.recorder.plot()` plots the sweep
     """
     finder = LRFinder(learn, start_lr, end_lr, num_it, stop_div)
     epochs = math.ceil(finder.num_it/max(n_batches(learn.dls.train) or finder.num_it, 1))

@@ -156,8 +156,7 @@ def add_metrics(last_metrics: list[Any], values: Any) -> dict[str, list[Any]]:
     Args:
         last_metrics: `last_metrics` from the state
         values: one value or several to add
-    Returns:
-        a dict for `on_epoch_end` to return
+    Returns: a dict for `on_epoch_end` to return
     """
     return {'last_metrics': [*last_metrics, *as_list(values)]}
 
@@ -256,8 +255,7 @@ class CallbackHandler:
             xb: the input
             yb: the target
             train: True for a training batch, False for a validation batch
-        Returns:
-            the input and the target to use
+        Returns: the input and the target to use
         """
         state = self.state_dict
         state.update(last_input=xb, last_target=yb, train=train, stop_epoch=False, skip_step=False,
@@ -270,8 +268,7 @@ class CallbackHandler:
 
         Args:
             out: the model's output
-        Returns:
-            the output to use for the loss
+        Returns: the output to use for the loss
         """
         self.state_dict['last_output'] = out
         self('on_loss_begin', False)
@@ -282,8 +279,7 @@ class CallbackHandler:
 
         Args:
             loss: the loss with its graph
-        Returns:
-            the loss to use, and whether to skip the backward pass
+        Returns: the loss to use, and whether to skip the backward pass
         """
         state = self.state_dict
         state['last_loss'], state['smooth_loss'] = loss, self.smoother.add(loss.detach().float())       # stays on its device, without waiting
@@ -305,8 +301,7 @@ class CallbackHandler:
 
         Args:
             loss: the loss of this batch; None if there is no loss
-        Returns:
-            whether to leave the loop over the batches
+        Returns: whether to leave the loop over the batches
         """
         state = self.state_dict
         if isinstance(loss, Tensor):
@@ -324,8 +319,7 @@ class CallbackHandler:
         Args:
             val_loss: the validation loss; None: there was no validation
             metrics: metric values that were computed elsewhere
-        Returns:
-            whether to stop the fit
+        Returns: whether to stop the fit
         """
         state, asked = self.state_dict, self.asked
         if asked is None: self.measured(val_loss, metrics)
@@ -355,8 +349,7 @@ class CallbackHandler:
 
         Args:
             below: callbacks whose `_order` is lower than this
-        Returns:
-            `last_metrics` with the added values
+        Returns: `last_metrics` with the added values
         """
         self.asked = [entry for entry in self._own['on_epoch_end']
                       if getattr(entry[0], '_order', 0) < below]

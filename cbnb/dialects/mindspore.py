@@ -267,8 +267,7 @@ class Model:
             dataset_sink_mode: True: only issue a warning, because each batch is a step
             sink_size: checked, but without effect, as there is no sink mode
             initial_epoch: number of epochs that were trained before
-        Returns:
-            the history of all runs of this model's learner
+        Returns: the history of all runs of this model's learner
         """
         return self.fit(epoch, train_dataset, None, 1, callbacks, dataset_sink_mode, False, sink_size,
                         initial_epoch)
@@ -288,8 +287,7 @@ class Model:
             valid_dataset_sink_mode: True: only issue a warning, because each batch is a step
             sink_size: checked, but without effect, as there is no sink mode
             initial_epoch: number of epochs that were trained before
-        Returns:
-            the history of all runs of this model's learner
+        Returns: the history of all runs of this model's learner
         Raises:
             ValueError: initial_epoch={initial_epoch} should be less than epoch={epoch}, which counts the earlier epochs, too
             ValueError: valid_dataset is given, but there are no metrics to evaluate: pass some, as in Model(...,
@@ -322,8 +320,7 @@ class Model:
             valid_dataset: any iterable of batches
             callbacks: one callback or several, of any kind
             dataset_sink_mode: True: only issue a warning, because each batch is a step
-        Returns:
-            the metrics by name
+        Returns: the metrics by name
         Raises:
             ValueError: there are no metrics to evaluate: pass some, as in Model(..., metrics={"loss"})
         """

@@ -42,8 +42,7 @@ class StepInEpoch(Callback):
 
         Args:
             p: the context of a step
-        Returns:
-            1 for the first step
+        Returns: 1 for the first step
         """
         n, epoch = p.cur_step_num, p.get('cur_epoch_num')
         if epoch is not None and epoch == self._epoch and p.mode == 'train': return n - self._start
@@ -169,8 +168,7 @@ def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple
     Args:
         net: the network, whose parameters and buffers change in place
         parameter_dict: tensors by name
-    Returns:
-        names in the net not loaded, names in the dict not used
+    Returns: names in the net not loaded, names in the dict not used
     Raises:
         RuntimeError: {name} is of shape ... in the net, and of shape ... in parameter_dict: build the net with the same
             layers as before, or leave {name} out of parameter_dict
@@ -195,8 +193,7 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
         ckpt_file_name: a file that `save_checkpoint` has written
         net: network to load into; None: only read the file
         filter_prefix: skip names that begin with this
-    Returns:
-        values by name, with the tensors on the CPU
+    Returns: values by name, with the tensors on the CPU
     Raises:
         ValueError: there is no checkpoint file ...: pass the path of a file that save_checkpoint wrote, with its ending
             .ckpt
@@ -317,8 +314,7 @@ class ModelCheckpoint(StepInEpoch):
         Args:
             p: the context of the current step
             ending: suffix of the file name; files with a suffix are kept
-        Returns:
-            the path of the file
+        Returns: the path of the file
         """
         folder = Path(self.directory(p)).absolute() if callable(self.directory) else self.directory
         if callable(self.prefix): stem = self.prefix(p)

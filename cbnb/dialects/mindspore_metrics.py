@@ -83,8 +83,7 @@ class Metric(NativeMetric):
 
         Args:
             indexes: positions in the outputs; an empty list: all outputs
-        Returns:
-            the metric itself
+        Returns: the metric itself
         Raises:
             ValueError: indexes={indexes} should be a list of whole numbers, such as [0, 1]
         """
@@ -241,8 +240,7 @@ def get_metrics(metrics: Any) -> dict[str, Any]:
 
     Args:
         metrics: None, a set of names, or a dict of metrics
-    Returns:
-        metrics by name; those of a set in alphabetical order
+    Returns: metrics by name; those of a set in alphabetical order
     Raises:
         TypeError: metric {name} is {m}: it should be an object with clear, update and eval, such as MAE()
         TypeError: metrics={metrics} should be a set of names, or a dict of metrics, such as {'mae'} or {'mae': MAE()}

@@ -548,8 +548,7 @@ def compare(*sources: Any, metric: str | None = None, by: str = 'step', sort: st
         return_fig: whether to return a figure instead
         ax: axes to draw the figure into; None: a new figure
         **named: further sources by name
-    Returns:
-        a `Comparison`; the figure with `return_fig=True`; `ax` if passed
+    Returns: a `Comparison`; the figure with `return_fig=True`; `ax` if passed
     Example:
         from cbnb.all import *
         from cbnb.toy import line_learner

@@ -138,8 +138,12 @@ def as_doubles(
 ) -> Tensor:                    # shares memory with `values` if these are a float64 tensor or NumPy array
     "Convert values to a float64 tensor"
     if hasattr(values, 'shape'): return torch.as_tensor(values, dtype=torch.float64)
-    doubles = array('d', values)
-    return torch.frombuffer(doubles, dtype=torch.float64) if doubles else torch.zeros(0, dtype=torch.float64)
+    if not values: return torch.zeros(0, dtype=torch.float64)
+    if isinstance(values, array) and values.typecode in _TYPES:      # a copy: an array that shares its memory cannot grow
+        return torch.frombuffer(values, dtype=_TYPES[values.typecode]).to(torch.float64, copy=True)
+    return torch.frombuffer(array('d', values), dtype=torch.float64)
+
+_TYPES = dict(f=torch.float32, d=torch.float64)
 
 def listed(
     values: Sequence[float],    # a tensor, an array or a list

@@ -68,8 +68,7 @@ def display_as(mode: str | None) -> Iterator[None]:
 
     Args:
         mode: one of `MODES`; None: the mode of CBNB_DISPLAY, or the one that suits the front end
-    Returns:
-        a context manager
+    Returns: a context manager
     Example:
         from cbnb.toy import line_learner
         with display_as('lines'): line_learner(quiet=False).fit(2)

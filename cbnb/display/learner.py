@@ -47,8 +47,7 @@ def _repr_html_(self: Learner) -> str:
 def no_logging(self: Learner) -> AbstractContextManager[Learner]:
     """Show no table of epochs for the duration of a `with` block
 
-    Returns:
-        a context manager that gives the learner
+    Returns: a context manager that gives the learner
     """
     return self.for_now('logger', log_nothing)
 
@@ -56,7 +55,6 @@ def no_logging(self: Learner) -> AbstractContextManager[Learner]:
 def no_mbar(self: Learner) -> AbstractContextManager[Learner]:
     """Show no progress bar over epochs for the duration of a `with` block
 
-    Returns:
-        a context manager that gives the learner
+    Returns: a context manager that gives the learner
     """
     return self.for_now('create_mbar', False)

@@ -82,7 +82,7 @@ def runs_scripts() -> bool:
 # %% ../../nbs/display/page_script.ipynb #43150f55
 _STILL_STYLE = ('<style>.cbnb-still{max-width:100%;height:auto;border-radius:6px}'
                 '[data-jp-theme-light=false] .cbnb-still,.vscode-dark .cbnb-still,'
-                'body[data-theme=dark] .cbnb-still{filter:invert(.93) hue-rotate(180deg)}</style>')
+                'body[data-theme=dark] .cbnb-still,html[theme=dark] .cbnb-still{filter:invert(.93) hue-rotate(180deg)}</style>')
 
 def still_image(
     svg: str,    # SVG text with `xmlns`, width and height

@@ -31,8 +31,7 @@ def plot_losses(self: Recorder, skip_start: int = 0, skip_end: int = 0, return_f
         return_fig: whether to return the figure instead of showing it
         ax: axes to draw into; None: a new figure
         widget: True: return a chart; False: draw a figure; None: a chart in a notebook front end
-    Returns:
-        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+    Returns: `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     Raises:
         TypeError: {name}=... should be a number of batches. To save the figure:
             plot_losses(return_fig=True).savefig('losses.png')
@@ -59,8 +58,7 @@ def plot_lr(self: Recorder, show_moms: bool = False, skip_start: int = 0, skip_e
         return_fig: whether to return the figure instead of showing it
         ax: axes to draw into, which requires `show_moms=False`; None: a new figure
         widget: True: return a chart; False: draw a figure; None: a chart in a notebook front end
-    Returns:
-        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+    Returns: `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     """
     self.last()
     runs = self.history.runs
@@ -81,8 +79,7 @@ def plot_metrics(self: Recorder, skip_start: int = 0, skip_end: int = 0, return_
         return_fig: whether to return the figure instead of showing it
         ax: axes to draw into, for a single metric
         widget: True: return charts; False: draw a figure; None: charts in a notebook front end
-    Returns:
-        `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`
+    Returns: `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`
     Raises:
         ValueError: no metrics were recorded: pass metrics and validation data to the learner, as in
             Learner(DataLoaders(train, valid), ..., metrics=accuracy)
@@ -104,8 +101,7 @@ def plot_loss(self: Recorder, skip_start: int = 5, with_valid: bool = True, log:
         log: whether both axes are logarithmic
         show_epochs: whether to draw a dotted line at the end of each epoch
         ax: axes to draw into; None: a new figure
-    Returns:
-        the axes
+    Returns: the axes
     """
     run, own = self.last(), ax is None
     points = [(step, loss) for step, loss in run.points('valid_loss') if step >= skip_start]
@@ -132,8 +128,7 @@ def plot_sched(self: Recorder, keys: list[str] | None = None, figsize: tuple[flo
         keys: names of hyper-parameters; None: all recorded hyper-parameters
         figsize: width and height in inches; None: 4.2 by 2.8 for each panel
         return_fig: whether to return the figure instead of showing it
-    Returns:
-        the figure with `return_fig=True`, otherwise None
+    Returns: the figure with `return_fig=True`, otherwise None
     Raises:
         ValueError: {key} was not recorded: ...
     """

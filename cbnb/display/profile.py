@@ -62,8 +62,7 @@ class Profile:
             name: name of the rows; None: any name
             group: group of the rows; None: any group
             phase: phase of the rows: 'train', 'valid' or ''; None: any phase
-        Returns:
-            the rows, in the order of the table
+        Returns: the rows, in the order of the table
         """
         wanted = dict(name=name, group=group, phase=phase)
         return [row for row in self.rows
@@ -76,8 +75,7 @@ class Profile:
             name: name of the rows; None: any name
             group: group of the rows; None: any group
             phase: phase of the rows: 'train', 'valid' or ''; None: any phase
-        Returns:
-            seconds, over all batches
+        Returns: seconds, over all batches
         """
         return sum(row.seconds for row in self.chosen(name, group, phase))
 
@@ -88,8 +86,7 @@ class Profile:
             name: name of the rows; None: any name
             group: group of the rows; None: any group
             phase: phase of the rows: 'train', 'valid' or ''; None: any phase
-        Returns:
-            a number from 0 to 1
+        Returns: a number from 0 to 1
         """
         return self.seconds(name, group, phase)/self.wall if self.wall else 0.
 
@@ -98,8 +95,7 @@ class Profile:
 
         Args:
             row: one of `rows`
-        Returns:
-            seconds, or None
+        Returns: seconds, or None
         """
         n = self.batches.get(row.phase) if row.group != 'start' else 0
         return row.seconds/n if n else None
@@ -107,8 +103,7 @@ class Profile:
     def names(self) -> list[str]:
         """Return the names of the rows, with the longest row first
 
-        Returns:
-            the names
+        Returns: the names
         """
         return list(dict.fromkeys(row.name for row in self.rows))
 
@@ -133,8 +128,7 @@ class Profile:
             most: largest number of rows to draw
             return_fig: whether to return the figure instead of showing it
             ax: axes to draw into; None: a new figure
-        Returns:
-            the figure with `return_fig=True`, otherwise None
+        Returns: the figure with `return_fig=True`, otherwise None
         """
         fig = profile_figure(self, most, ax)
         if ax is None: return show(fig, str(self), return_fig)
@@ -142,8 +136,7 @@ class Profile:
     def to_dict(self) -> dict[str, Any]:
         """Return the whole profile as a dict of numbers, strings, lists and dicts
 
-        Returns:
-            the data, for `json.dumps`
+        Returns: the data, for `json.dumps`
         """
         rows = [vars(row) | dict(share=row.seconds/self.wall if self.wall else 0., per_batch=self.per_batch(row))
                 for row in self.rows]
@@ -152,8 +145,7 @@ class Profile:
     def to_df(self) -> Any:
         """Return the rows as a pandas DataFrame
 
-        Returns:
-            one row for each part of the fit
+        Returns: one row for each part of the fit
         """
         import pandas
         return pandas.DataFrame(self.to_dict()['rows'])
@@ -333,7 +325,7 @@ def _on_start(p: Profile) -> Iterator[str]:
     for row in p.chosen(group='start'):
         if row.seconds < max(LIMITS['start']*p.wall, LIMITS['start_seconds']): continue
         longer, of = ' longer than later ones'*bool(row.phase), f' of {_PHASES[row.phase]}' if row.phase else ''
-        yield f'{row.name}{of} takes {row.seconds/p.wall:.0%}, {time_words(row.seconds)}{longer}: {_STARTS[row.name]}'
+        yield f'{row.name}{of} takes {row.seconds/p.wall:.0%}, {time_words(row.seconds)}{longer}: {_STARTS.get(row.name, "it happens once in a fit")}'
 
 # %% ../../nbs/display/profile.ipynb #395a866e
 def _on_compute(p: Profile) -> Iterator[str]:

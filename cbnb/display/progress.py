@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LOWEST', 'TABLE_STYLE', 'KEPT_STEPS', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words',
-           'shortened', 'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace',
-           'run_events', 'finding_events', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
+           'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'run_events',
+           'finding_events', 'finding_line', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart',
            'picture_so_far', 'sweep_so_far', 'page_so_far', 'brief', 'row_text', 'fit_page', 'run_rows', 'page_lines',
            'LogDisplay', 'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback',
            'start_display']
@@ -31,6 +31,7 @@ from ..basics.arguments import Every
 from ..basics.loaders import n_batches
 from .chart import Chart, Event, Line, chart, page_spec, still_svg
 from .figures import NAMED_COLORS, loss_range
+from .epochs_table import shortened
 from .front_end import by_name, display_mode
 from .look import COLORS, WIDEST, css_variables, lr_text, sparkline, value_text
 from .page_script import EMPTY, asset, runs_scripts, show_in_place, still_image
@@ -81,23 +82,6 @@ def best_words(names: Sequence[str], rows: Sequence[Sequence[Any]],
     if (i := best_row(names, rows, by)) is None: return ''
     row, (column, sign) = dict(zip(names, rows[i])), by
     return f'{"highest" if sign > 0 else "lowest"} {column}: {as_cell(row[column])}, {"at step" if names[0] == "step" else "in epoch"} {row[names[0]]}'
-
-# %% ../../nbs/display/progress.ipynb #8c9cd455
-def shortened(rows: Sequence[Sequence[Any]],
-    most: int,                  # number of rows to keep, at least 5
-    keep: int | None = None,    # index of a row to keep in any case
-) -> list[Sequence[Any]]:
-    "Return at most `most` lines of a table: the first and the latest rows, the row `keep`, and the number of omitted rows for each gap"
-    n = len(rows)
-    if n <= most: return list(rows)
-    inside = keep is not None and most//5 <= keep < n - (most - most//5 - 1)
-    first, shown = most//5, most - 1 - 2*inside
-    parts = [(0, first), *([(keep, keep + 1)] if keep is not None and inside else []), (n - shown + first, n)]
-    found: list[Sequence[Any]] = []
-    for (a, b), (_, before) in zip(parts, [(0, 0), *parts]):
-        if a > before: found.append([f'... {a - before} more'])
-        found += rows[a:b]
-    return found
 
 # %% ../../nbs/display/progress.ipynb #e4cdef18
 def _change(name: str,
@@ -895,7 +879,6 @@ def start_display(learn: Learner) -> None:
 def no_bar(self: Learner) -> AbstractContextManager[Learner]:
     """Remove the `ProgressCallback` for the length of a `with` block
 
-    Returns:
-        a context manager that gives the learner
+    Returns: a context manager that gives the learner
     """
     return self.removed_cbs(ProgressCallback)

@@ -34,8 +34,7 @@ def points(self: Run, name: str) -> list[tuple[int, Any]]:
 
     Args:
         name: name of a column of the table of epochs
-    Returns:
-        (step, value) of each epoch
+    Returns: (step, value) of each epoch
     """
     return [(max(row['step'] - 1, 0), row[name]) for row in self.epochs if row.get(name) is not None]
 
@@ -43,8 +42,7 @@ def points(self: Run, name: str) -> list[tuple[int, Any]]:
 def ends(self: Run) -> list[tuple[int, int]]:
     """Return `(last step, epoch number)` for each complete epoch with training batches
 
-    Returns:
-        (last step, number) of each epoch
+    Returns: (last step, number) of each epoch
     """
     return [(row['step'] - 1, row['epoch']) for row in self.epochs if row['complete'] and row['step']]
 

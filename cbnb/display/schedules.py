@@ -109,8 +109,7 @@ def _called(sched: Callable[[float], Any], n: int) -> list[list[float]]:
 def top(self: OneCycle) -> float:
     """Return the highest rate of the last group. Raise `ValueError` if you did not pass `lr_max`
 
-    Returns:
-        the rate at the top of the cycle
+    Returns: the rate at the top of the cycle
     Raises:
         ValueError: lr_max is not known before training: pass it, as in OneCycle(lr_max=...).plot()
     Example:
@@ -124,8 +123,7 @@ def top(self: OneCycle) -> float:
 def planned(self: OneCycle) -> dict[str, Any]:
     """Return the schedules of the last group. Raise `ValueError` if you did not pass `lr_max`
 
-    Returns:
-        schedules of the rate and of the momentum, by their names
+    Returns: schedules of the rate and of the momentum, by their names
     """
     return one_cycle_scheds([self.top()], self.mom or (0.95, 0.85, 0.95), self.div, self.div_final, self.pct_start)
 
@@ -328,8 +326,7 @@ def planned_schedule(self: Learner, *args: Any, method: str = 'fit_one_cycle', *
         *args: positional arguments of the method, such as `n_epoch`
         method: name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
         **kwargs: keyword arguments of the method
-    Returns:
-        the hyper-parameters of each step, as plain data
+    Returns: the hyper-parameters of each step, as plain data
     """
     made, said = _rehearsed(self, method, args, kwargs), [*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())]
     return _joined(made._noted, f'{method}({", ".join(said)})')
@@ -361,8 +358,7 @@ def plot_schedule(self: Learner, *args: Any, method: str = 'fit_one_cycle', retu
         ax: axes to draw into, if only the learning rate changes; None: a chart
         widget: True: return a chart; False: draw a figure; None: show a chart
         **kwargs: keyword arguments of the method
-    Returns:
-        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+    Returns: `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     Example:
         from cbnb.all import *
         from cbnb.toy import close, raises, wave_learner
@@ -397,8 +393,7 @@ def plot(self: Sched, n: int = 200, return_fig: bool | None = None, ax: Any = No
         return_fig: whether to return the figure instead of showing a chart
         ax: axes to draw into; None: a chart
         widget: True: return a chart; False: draw a figure; None: show a chart
-    Returns:
-        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+    Returns: `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     """
     return plot_schedule(self, n, return_fig, ax, widget=widget)
 
@@ -421,8 +416,7 @@ def plot(self: ParamScheduler, n: int = 200, return_fig: bool | None = None, ax:
         return_fig: whether to return the figure instead of showing a chart
         ax: axes to draw into, if only one hyper-parameter changes; None: a chart
         widget: True: return a chart; False: draw a figure; None: show a chart
-    Returns:
-        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+    Returns: `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     Example:
         from cbnb.toy import close
         fig = ParamScheduler({'lr': SchedCos(0.1, 0.), 'mom': SchedLin(0.8, 0.95)}).plot(10, return_fig=True)
@@ -584,8 +578,7 @@ def plot(self: OneCycle, n: int = 200, return_fig: bool | None = None, ax: Any =
         return_fig: whether to return the figure instead of showing the points to drag
         ax: axes to draw the learning rate into; None: show the points to drag
         widget: True: return the view; False: show a figure; None: show the points to drag
-    Returns:
-        `ax` if passed; the figure with `return_fig=True`; the view with `widget=True`
+    Returns: `ax` if passed; the figure with `return_fig=True`; the view with `widget=True`
     Example:
         preview = OneCycle(lr_max=0.01).plot(widget=True)
         preview.relay.cycle = dict(lr_max=0.02, pct_start=0.4, div=10, div_final=1e5)    # as if the page had sent it

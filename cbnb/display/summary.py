@@ -111,8 +111,7 @@ def _name(f: Any) -> str:
 def summary(self: Learner) -> Summary:
     """List the layers with output shapes and parameter counts, using one training batch. The modes of the layers and the random state stay unchanged
 
-    Returns:
-        one row for each layer, shown as a table
+    Returns: one row for each layer, shown as a table
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner()

@@ -147,11 +147,6 @@ class Group:
             f'process {i} at {at}' for i, at in enumerate(each)) + '. Call methods such as validate() and '
             'get_preds() in all processes')
 
-    def left(self, request: Request) -> None:
-        "Tell the other processes that this process has left a part of the fit, unless one of them requested it"
-        told, self.told = self.told, Request.GO_ON
-        if told < request: self.agree(request)
-
     def note_interrupt(self, signum: int, frame: Any) -> None:
         "Handle SIGINT: stop all processes before the next batch. A further SIGINT more than two seconds later stops this process immediately"
         now = time.monotonic()

@@ -229,7 +229,7 @@ def traits(models: Sequence[nn.Module],    # models in the wrapper
     return [*others, *map(id, models), *((id(p), p.shape, p.dtype, p.device) for p in params), *nodes]
 
 _connections: WeakKeyDictionary[Learner, Connection] = WeakKeyDictionary()
-atexit.register(_connections.clear)       # before the processes part
+_ = atexit.register(_connections.clear)   # before the processes part
 
 
 # %% ../../nbs/distributed/data_parallel.ipynb #a1bc2a57
@@ -323,9 +323,9 @@ class Distributed(Callback):
 
         Args:
             flag: the decision of this process
-        Returns:
-            True on all processes, or False on all
+        Returns: True on all processes, or False on all
         """
+        if self.group is None: return flag        # a single process
         found, self.group.flag = self.group.flagged, flag and not self.group.flagged
         return found
 
@@ -334,8 +334,7 @@ class Distributed(Callback):
 
         Args:
             state: a state of the learner, which may hold parts of tensors
-        Returns:
-            the whole state, the same on all processes
+        Returns: the whole state, the same on all processes
         """
         if self.models is None: return state
         from cbnb.distributed.sharded import full_state
@@ -361,8 +360,7 @@ class Distributed(Callback):
 
         Args:
             state: a whole state
-        Returns:
-            the state of this process
+        Returns: the state of this process
         """
         if self.models is None: return state
         from cbnb.distributed.sharded import sharded_state
@@ -713,7 +711,6 @@ def distributed(self: Learner, sharded: bool | tuple[type[nn.Module], ...] = Fal
         divided: True: the loaders of each process have only its items; 'train': so has the training loader
         **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for
             `fully_shard`
-    Returns:
-        a context manager that gives the learner
+    Returns: a context manager that gives the learner
     """
     return self.added_cbs(Distributed(sharded, quiet, divided, **options))

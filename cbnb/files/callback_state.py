@@ -19,8 +19,7 @@ from ..callback import Callback
 def state_dict(self: Callback) -> dict[str, Any]:
     """Return the attributes with plain data or a state of their own, without unchanged constructor arguments. Tensors are not copied
 
-    Returns:
-        name of an attribute -> value
+    Returns: name of an attribute -> value
     Example:
         class Cached(Callback):
             no_state = 'cache',

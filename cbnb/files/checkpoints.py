@@ -425,8 +425,7 @@ class Checkpoint(Callback):
     def saved(self) -> list[Path]:
         """Return the checkpoints of the last fit, oldest first
 
-        Returns:
-            folders of the checkpoints
+        Returns: folders of the checkpoints
         """
         return checkpoints(self.folder)
 
@@ -436,8 +435,7 @@ class Checkpoint(Callback):
     def best(self) -> Path | None:
         """Return the best checkpoint of the last fit, or None if no checkpoint has a value of `monitor`
 
-        Returns:
-            folder of the checkpoint, or None
+        Returns: folder of the checkpoint, or None
         """
         return _best(self.saved())
 
@@ -683,8 +681,7 @@ def resuming(self: Learner, resume: Any, cbs: Any) -> list[Any]:
     Args:
         resume: the argument of `fit`: True, a path, or `Resume`
         cbs: callbacks for this fit
-    Returns:
-        `cbs`, and a `Checkpoint` if the learner and `cbs` have none
+    Returns: `cbs`, and a `Checkpoint` if the learner and `cbs` have none
     """
     as_resume(resume)
     cbs = [cb() if cb is Checkpoint else cb for cb in as_list(cbs)]

@@ -176,8 +176,7 @@ def export(self: Learner, fname: str | Path = 'export.pkl', factory: Any = None)
     Args:
         fname: file name, relative to `path`; '.cbnb' gives a file that runs no code, '.pkl' a pickle
         factory: for '.cbnb': function or class that makes the model, or 'module:name'; None: none
-    Returns:
-        path of the written file
+    Returns: path of the written file
     Raises:
         ValueError: export does not write ...: call learn.export('{path.stem}.cbnb'), or end the name with '.pkl' for a
             pickle
@@ -272,8 +271,7 @@ def load_learner(fname: str | Path, cpu: bool = True, trust: bool = False, model
         model: for '.cbnb': a model, or a function or class that makes one; None: the factory of the file
         dls: data to train and validate with; None: no data
         **parts: for '.cbnb': other arguments of `Learner`, which replace those in the file
-    Returns:
-        a learner without optimizer state
+    Returns: a learner without optimizer state
     """
     if Path(fname).suffix != '.cbnb': learn = _load_pickle(fname, cpu, trust, model, parts)
     else:

@@ -26,8 +26,7 @@ def to_csv(self: History, path: str | Path | None = None, what: str = 'epochs') 
     Args:
         path: file to write; None: only return the text
         what: which table: 'epochs' or 'steps'
-    Returns:
-        the text
+    Returns: the text
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner()
@@ -43,8 +42,7 @@ def to_df(self: History, what: str = 'epochs') -> Any:
 
     Args:
         what: which table: 'epochs' or 'steps'
-    Returns:
-        a pandas `DataFrame`
+    Returns: a pandas `DataFrame`
     """
     return as_dataframe(list(self.rows(what)))
 
@@ -54,8 +52,7 @@ def to_json(self: History, path: str | Path | None = None) -> str:
 
     Args:
         path: file to write; None: only return the text
-    Returns:
-        the text
+    Returns: the text
     """
     return write_text(json_text(self.to_dict()), path)
 
@@ -70,8 +67,7 @@ def _within(steps: Sequence[int], n: int) -> list[int]:
 def to_dict(self: Run) -> dict[str, Any]:
     """Return the run as plain data
 
-    Returns:
-        the data, for `fill_from_dict`
+    Returns: the data, for `fill_from_dict`
     """
     names = ('status', 'n_epoch', 'start_epoch', 'beta', 'metric_names', 'settings', 'epochs', 'events')
     return dict(run=self.number, name=self.given_name, **copy.deepcopy({name: getattr(self, name) for name in names}),
@@ -82,8 +78,7 @@ def to_dict(self: Run) -> dict[str, Any]:
 def state_dict(self: Run) -> dict[str, Any]:
     """Return the run as arrays and plain data. The call waits for the device
 
-    Returns:
-        the state, for `load_state_dict` of a run
+    Returns: the state, for `load_state_dict` of a run
     """
     return {name: getattr(self, name) for name in _FIELDS} | dict(
         raw=self.raw_losses, hypers={name: values.read() if isinstance(values, ScalarBuffer) else values for name, values in self.hypers.items()},

@@ -22,8 +22,7 @@ from ..recorder import Recorder
 def state_dict(self: Recorder) -> dict[str, Any]:
     """Return the history, and in the middle of an epoch the open row
 
-    Returns:
-        for `load_state_dict`
+    Returns: for `load_state_dict`
     Example:
         from cbnb.toy import line_learner
         kept = {}

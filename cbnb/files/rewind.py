@@ -171,8 +171,7 @@ class RestorePoints:
 
     def take(self, learn: Learner, called: str) -> RestorePoint:    # the new point; its `restore` is None if the state could not be kept
         "Save the state of a learner before a fit"
-        point, self.undone = RestorePoint(called), None
-        self.trim(self.keep - 1)
+        point = RestorePoint(called)
         try:
             size = point_size(learn)
             point.why = self._no_room(size)
@@ -297,7 +296,10 @@ def restore_point(self: Learner, name: str,    # the name of the method that tra
     finally:
         points.is_open, now = False, vars(self)
         same = now.keys() == before.keys() and all(now[k] is v for k, v in before.items())
-        if same and not point.runs: points.points.remove(point)
+        if same and not point.runs: points.points.remove(point)     # nothing has changed
+        else:
+            points.undone = None
+            points.trim(points.keep)
     if point.back and point in points.points: print(points.take_back(1, redo=True))
 
 # %% ../../nbs/files/rewind.ipynb #66d578cf

@@ -90,16 +90,17 @@ def read_file(path: str | Path, map_location: Any = 'cpu', trust: bool = False, 
     try: return torch.load(path, map_location=map_location, weights_only=not trust)
     except Exception as e:
         if not is_zip or 'PytorchStreamReader' in str(e): raise ValueError(f'{damaged}. Pass an intact copy, or another file') from e
-        if isinstance(e, pickle.UnpicklingError): raise _needs_trust(path, e) from e
+        if isinstance(e, pickle.UnpicklingError): raise _needs_trust(path, e, writer) from e
         e.add_note(f'while reading {path}')
         raise
 
-def _needs_trust(path: str | Path, e: pickle.UnpicklingError) -> pickle.UnpicklingError:
+def _needs_trust(path: str | Path, e: pickle.UnpicklingError, writer: str) -> pickle.UnpicklingError:
+    call = 'learn.load' if writer == 'Learner.save' else 'torch.load'
     found = re.search(r'GLOBAL (\S+)', str(e))
     return pickle.UnpicklingError(
         f'{path} contains {found[1] if found else "an object"}, which is neither a tensor nor a plain value. '
         'Loading it could run any code, so nothing was loaded. If you trust the source '
-        f'of the file, call torch.load({str(path)!r}, weights_only=False)')
+        f'of the file, call {call}({str(path)!r}, weights_only=False)')
 
 def _is_zip(path: str | Path) -> bool:
     try: return zipfile.is_zipfile(path)
@@ -160,8 +161,7 @@ def save(self: Learner, file: str | Path, with_opt: bool = True, note: dict[str,
         file: name of the file, which may contain folders
         with_opt: also save the optimizer's state, if there is an optimizer
         note: plain values for `read_note`; None: no note
-    Returns:
-        path of the file
+    Returns: path of the file
     Example:
         from cbnb.toy import wave_learner
         wave = wave_learner()
@@ -298,8 +298,7 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
         with_opt: also load the optimizer's state, if it fits
         strict: False: load only the names that match the model, and warn
         weights_only: False: read any object, as `torch.load` does, which can run any code
-    Returns:
-        this learner
+    Returns: this learner
     Raises:
         TypeError: load() takes the name of a file, not a dict: for a state dict, call learn.model.load_state_dict(...)
     """

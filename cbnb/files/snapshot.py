@@ -221,8 +221,7 @@ def snapshot(learn: Learner, exclude: Iterable[Any] = (), purpose: str | None = 
         exclude: callbacks that are neither saved nor restored
         purpose: save only callbacks that run for this purpose; None: all callbacks
         on_cpu: keep the tensors of models and optimizers in main memory
-    Returns:
-        a function that restores the state; you can call it more than once
+    Returns: a function that restores the state; you can call it more than once
     Example:
         from cbnb.toy import line_learner
         restore = snapshot(learn := line_learner())

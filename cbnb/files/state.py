@@ -203,8 +203,7 @@ def loaders_of(learn: Learner) -> list[Any]:
 def state_dict(self: Learner) -> dict[str, Any]:
     """Return the state of models, optimizers, steps, callbacks, random generators and loop, without copying tensors
 
-    Returns:
-        the state, for `load_state_dict` or `torch.save`
+    Returns: the state, for `load_state_dict` or `torch.save`
     Example:
         from cbnb.toy import line_learner
         trained, line = line_learner(), line_learner()

@@ -130,8 +130,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
         labels: True: also train with shuffled labels, which finds labels that do not belong to their inputs
         causal: True: an output of a step may depend only on inputs up to this step, as in a language model
         groups: group of each training item, and of each validation item, such as users or dates; None: unknown
-    Returns:
-        in a notebook, shown as a list; `ok`, `errors` and `raise_if_wrong()` are for scripts
+    Returns: in a notebook, shown as a list; `ok`, `errors` and `raise_if_wrong()` are for scripts
     Raises:
         RuntimeError: this learner is running (...): check it before or after the fit
     Example:
@@ -145,29 +144,30 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
 
     from cbnb.insight.callback_faults import compare_callbacks, try_callbacks
     from cbnb.insight.data_faults import DATA_CHECKS, nonfinite
-    from cbnb.insight.error_faults import later_batches, of_error
+    from cbnb.insight.error_faults import later_batches, of_error, of_items
     from cbnb.insight.evidence import collect, not_finite
     from cbnb.insight.model_faults import MODEL_CHECKS
     from cbnb.insight.place_faults import PLACE_CHECKS
     from cbnb.insight.plan_faults import PLAN_CHECKS
-    from cbnb.insight.small_trainings import can_train, carries_over, follows, overfit, rate, shuffled_labels
+    from cbnb.insight.small_trainings import can_train, carries_over, follows, go_together, overfit, rate, shuffled_labels
     from cbnb.insight.texts import finding
     left_out = skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
     if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()):
-        return Findings([finding('M4.frozen', 'all parameters', 'frozen', 'parameters to train')])
+        return Findings([f for f in [finding('M4.frozen', 'all parameters', 'frozen', 'parameters to train')] if f.code not in left_out])
     with without_trace(self), interrupts_act():
         if self.opt is None: self.create_opt()
         e = collect(self)
-        if e is not None and e.batch is None: return Findings([of_error(e)])
+        if e is not None and e.batch is None: return Findings([f for f in [of_error(e)] if f.code not in left_out])
         if e is None: return Findings(skipped=['data, model and training, because the training loader has no batch'])
         e.n_epoch, e.labels, e.causal, e.groups = n_epoch, labels, causal, groups
         broken = bool(not_finite(self.model))        # nothing else can be measured then
         found, failed = run_checks(e, (nonfinite,) if broken else (*DATA_CHECKS, carries_over, *MODEL_CHECKS, *PLACE_CHECKS, *PLAN_CHECKS))
         if broken: failed.append('model, loss and training, because weights are nan or inf')
         if e.failed and not any(f.level == 'error' for f in found): found.append(of_error(e))
+        if e.unread: found.append(of_items(e.unread, 'the validation set'))
         if not fast and can_train(e):
-            trained, more = run_checks(e, (overfit, follows, shuffled_labels, try_callbacks, rate, compare_callbacks))
+            trained, more = run_checks(e, (overfit, follows, go_together, shuffled_labels, try_callbacks, rate, compare_callbacks))
             own = e.losses.get('own rate', [])
             if own and median(own[-5:]) < 0.7*own[0]: trained = [f for f in trained if f.code != 'T1']      # the rate of the learner suits it better
             found, failed = _decided(found, trained), failed + more

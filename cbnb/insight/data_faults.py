@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['DATA_CHECKS', 'digits', 'percent', 'listed', 'nonfinite', 'input_scale', 'marked_unknown', 'constant_input',
-           'column_scales', 'integer_input', 'ids_as_numbers', 'channels', 'target_scale', 'target_values',
-           'repeated_target', 'constant_target', 'labels', 'imbalance', 'label_range', 'ignored_targets',
-           'sorted_batches', 'few_for_validation', 'undrawn', 'leak', 'near_leak', 'leak_of_groups', 'leak_of_column',
-           'shift', 'random_validation', 'tiny_batch', 'copies', 'few_ids', 'label_shift', 'augmentation',
-           'moved_inputs', 'conflicts', 'inverted_weights', 'counted_pads']
+           'column_scales', 'integer_input', 'ids_as_numbers', 'cut_decimals', 'channels', 'target_scale',
+           'target_values', 'repeated_target', 'constant_target', 'labels', 'imbalance', 'label_range', 'is_label',
+           'ignored_targets', 'sorted_batches', 'sorted_apart', 'changed_in_place', 'few_for_validation', 'undrawn',
+           'leak', 'near_leak', 'leak_of_groups', 'leak_of_column', 'shift', 'random_validation', 'tiny_batch',
+           'copies', 'few_ids', 'label_shift', 'augmentation', 'moved_inputs', 'conflicts', 'inverted_weights',
+           'counted_pads']
 
 # %% ../../nbs/insight/data_faults.ipynb #47963d75
 import math
@@ -183,6 +184,15 @@ def ids_as_numbers(e: Evidence) -> Iterator[Finding]:
             if (len(ids) >= 20 or alone) and layer.x is not None and layer.x.is_floating_point() and torch.equal(layer.x.detach().unique().cpu().double(), ids.cpu().double()): yield finding(
                 'D5.ids', name, f'whole numbers up to {int(ids.max())} enter {layer.name or "the layer"} as floats', 'an embedding, or standardized numbers', n=int(t.max()) + 1)
 
+def cut_decimals(e: Evidence) -> Iterator[Finding]:
+    "D5: all inputs are whole numbers, spread as standardized numbers without their decimals"
+    for name, t in _floats(e):
+        if t.ndim < 2 or len(t) < 50 or (t != t.round()).any() or not 1.5 < t.abs().max() < 20: continue
+        near = [((t == k).float().mean(0) if t.ndim == 2 else (t == k).float().mean()[None]) for k in (-1, 0, 1)]
+        rest = 1 - near[0] - near[1] - near[2]
+        usual = (near[0] > 0.02) & (near[2] > 0.02) & (near[1] > 0.45) & (near[1] < 0.9) & (rest < 0.6*(near[0] + near[2]))
+        if usual.float().mean() > 0.8: yield finding('D5.whole', name, f'whole numbers from {int(t.min())} to {int(t.max())}', 'numbers with decimals')
+
 def channels(e: Evidence) -> Iterator[Finding]:
     "D6: images or signals with the channels last"
     conv = next((m for m in e.learn.model.modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d))), None)
@@ -248,7 +258,10 @@ def _linear(x: Tensor, y: Tensor) -> float:
     return 1 - float(rest.square().sum()/(len(b) - a.shape[1] - 1)/(b.square().sum()/(len(b) - 1)).clamp_min(1e-12))
 
 def constant_target(e: Evidence) -> Iterator[Finding]:
-    "D8: all targets are equal"
+    "D8: all targets are equal, or a loss that compares the items of a batch with each other has the same target for all"
+    if (call := e.call) is not None and call.name == 'cross_entropy' and 8 <= e.n == call.target.numel() and call.pred.shape == (e.n, e.n) and (
+            call.target == call.target[0]).all() and not e.kind: yield finding('D8.pairs',
+        'the loss', f'target {int(call.target[0])} for each of {e.n} items, and an output for each item', 'the number of the item itself')
     if (y := e.targets) is None or not e.kind or y.ndim > 2 or len(y) < 16 or (y != y.flatten()[0]).any(): return
     if _has_ignored(e): return                                                 # D21
     yield finding('D8', 'targets', f'all of {len(y)} are {digits(y.flatten()[0])}', 'two values or more')
@@ -293,8 +306,11 @@ def label_range(e: Evidence) -> Iterator[Finding]:
     if low == 0 and len(y.unique()) == high + 1: yield finding('M13.short', 'the last layer', f'{n} outputs', f'{high + 1}, the number of labels', needed=high + 1)
     yield finding('D11.shifted' if high - low < n else 'D11', 'targets', f'labels {low} to {high}', f'0 to {n - 1}', n=n, low=low, needed=high + 1, last=n - 1)
 
-def _is_label(y: Tensor, ignored: int) -> bool:
-    "Return whether a number that the loss ignores is that of a label: targets of whole items, or steps between others. Pads are at the ends"
+def is_label(
+    y: Tensor,       # targets
+    ignored: int,    # a number that the loss ignores
+) -> bool:
+    "Return whether this number is that of a label: targets of whole items, or steps between others. Pads are at the ends"
     kept = (y != ignored).int()
     if y.ndim != 2: return y.ndim == 1
     inside = (kept.cummax(1).values + kept.flip(1).cummax(1).values.flip(1) == 2) & (kept == 0)
@@ -305,7 +321,7 @@ def ignored_targets(e: Evidence) -> Iterator[Finding]:
     y = next((t for _, t in leaves(e.items[1])), None)
     if y is None or e.ignored is None or y.numel() < 16 or y.is_floating_point(): return
     share, kept = (y == e.ignored).float().mean(), y[y != e.ignored]
-    if e.ignored >= 0 and 0 < share <= 0.9 and _is_label(y, e.ignored): yield finding('D21.label',
+    if e.ignored >= 0 and 0 < share <= 0.9 and is_label(y, e.ignored): yield finding('D21.label',
         f'label {e.ignored}', f'the loss ignores it, and {percent(share)} of the targets have it', 'a number that is no label', ignored=e.ignored)
     if 0 < share <= 0.9 and len(kept) > 50 and (kept == kept[0]).all() and y.ndim > 1: yield finding('D21.equal',
         'targets', f'all targets that are not {e.ignored} are {int(kept[0])}', 'two labels or more')
@@ -329,6 +345,36 @@ def sorted_batches(e: Evidence) -> Iterator[Finding]:
     if different[0] < 0.7*different[1]: yield finding('D10',
         'the training loader', f'{different[0]:.1f} different labels in a batch', f'{different[1]:.1f}, as in items drawn at random')
 
+def _rises(t: Tensor) -> bool: return bool((t[1:] >= t[:-1]).all() or (t[1:] <= t[:-1]).all()) and bool(t[0] != t[-1])
+
+def sorted_apart(e: Evidence) -> Iterator[Finding]:
+    "D18: each column is in order, or one of several columns and the targets are, as if they had been sorted on their own"
+    x, y = _rows_of(e.items), _targets_of(e.items)
+    if not e.numbers or x is None or y is None or len(y) != len(x) or x.ndim != 2 or x.shape[1] < 3 or len(x) < 100 or not x.is_floating_point(): return
+    order = torch.tensor(e.numbers).argsort()
+    x = x[order]
+    several = [i for i, column in enumerate(x.T) if len(column.unique()) > 20]
+    ordered = [i for i in several if _rises(x[:, i])]
+    if len(several) > 2 and len(ordered) == len(several): yield finding('D18.sorted', 'the inputs', f'each of {len(several)} columns is in order', 'rows that were moved as a whole')
+    elif len(several) > 2 and len(ordered) == 1 and y.numel() == len(y) and _rises(y.flatten()[order]) and not _is_even(x[:, ordered[0]]): yield finding('D18.sorted',
+        f'column {ordered[0]} and the targets', 'each is in order', 'rows that were moved as a whole')
+
+def _place_of(item: Any) -> dict[int, Tensor]:
+    "Return the tensors and arrays of an item by the place of their values in memory"
+    parts = item if isinstance(item, (tuple, list)) else [*item.values()] if isinstance(item, dict) else [item]
+    tensors = [torch.as_tensor(t) for t in parts if isinstance(t, Tensor) or type(t).__name__ == 'ndarray' and t.dtype.kind in 'fiub']
+    return {t.data_ptr(): t for t in tensors if t.numel() and t.ndim}
+
+def changed_in_place(e: Evidence) -> Iterator[Finding]:
+    "D17: reading an item changes the values that the dataset keeps"
+    dl = e.learn.dls.train
+    if not numbered(dl) or len(dl.dataset) < 2: return
+    first, other = _place_of(dl.dataset[0]), _place_of(dl.dataset[1])
+    kept = {at: t.clone() for at, t in first.items() if at not in other}        # a place that all items have is a buffer
+    again = _place_of(dl.dataset[0])                                           # `first` is alive, so these values have the same place only if the dataset keeps them
+    if any(at in again and again[at].shape == t.shape and not torch.equal(torch.nan_to_num(t.float()), torch.nan_to_num(again[at].float())) for at, t in kept.items()): yield finding('D17.in_place',
+        'items of the training set', 'reading one changes it', 'the same stored values')
+
 def few_for_validation(e: Evidence) -> Iterator[Finding]:
     "A8: a validation set of a few items, although training has many"
     valid, y = e.learn.dls.valid, next((t for _, t in leaves(e.valid[1])), None) if e.valid else None
@@ -347,6 +393,8 @@ def undrawn(e: Evidence) -> Iterator[Finding]:
 def _rows_of(items: Any) -> Tensor | None:
     "Return the first input with several values for each item"
     return next((t for _, t in leaves(items[0]) if t.ndim > 1), None) if items else None
+
+def _targets_of(items: Any) -> Tensor | None: return next((t for _, t in leaves(items[1])), None) if items else None
 
 def _hashes(t: Tensor) -> list[int]: return [hash(row.numpy().tobytes()) for row in t.cpu().reshape(len(t), -1)]
 
@@ -471,7 +519,7 @@ def shift(e: Evidence) -> Iterator[Finding]:
 
 def random_validation(e: Evidence) -> Iterator[Finding]:
     "D16: an item of validation is another one each time"
-    if _is_random(e.learn.dls.valid): yield finding('D16', 'items of validation', 'two readings differ', 'the same values')
+    if not e.unread and _is_random(e.learn.dls.valid): yield finding('D16', 'items of validation', 'two readings differ', 'the same values')
 
 def tiny_batch(e: Evidence) -> Iterator[Finding]:
     "D19: a batch of one item in a model with batch norm. It is an error if a norm has one value of each channel then, and not the pixels of an image"
@@ -534,8 +582,6 @@ def few_ids(e: Evidence) -> Iterator[Finding]:
 def _has_ignored(e: Evidence) -> bool:
     y = next((t for _, t in leaves(e.items[1])), None)
     return y is not None and y.ndim > 1 and e.ignored is not None and not y.is_floating_point() and bool((y == e.ignored).any())
-
-def _targets_of(items: Any) -> Tensor | None: return next((t for _, t in leaves(items[1])), None) if items else None
 
 def label_shift(e: Evidence) -> Iterator[Finding]:
     "D15: labels of validation have other shares, or its targets are beyond those of training"
@@ -617,6 +663,6 @@ def counted_pads(e: Evidence) -> Iterator[Finding]:
     if (share := at.float().mean()) > 0.7: yield finding('D21.pads', 'targets', f'{percent(share)} belong to pads', 'targets of pads that the loss ignores')
 
 # %% ../../nbs/insight/data_faults.ipynb #c3501457
-DATA_CHECKS = (nonfinite, input_scale, marked_unknown, constant_input, column_scales, integer_input, ids_as_numbers, few_for_validation, undrawn, channels, target_scale, target_values, repeated_target, constant_target, imbalance, label_range,
+DATA_CHECKS = (nonfinite, input_scale, marked_unknown, constant_input, column_scales, integer_input, ids_as_numbers, cut_decimals, sorted_apart, changed_in_place, few_for_validation, undrawn, channels, target_scale, target_values, repeated_target, constant_target, imbalance, label_range,
                ignored_targets, sorted_batches, leak, near_leak, leak_of_groups, leak_of_column, shift, random_validation, tiny_batch, copies, few_ids,
                label_shift, augmentation, moved_inputs, conflicts, inverted_weights, counted_pads)

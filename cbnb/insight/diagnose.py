@@ -144,7 +144,7 @@ def in_predictions(learn: Learner, slices: Mapping[str, Sequence[Any]] | None = 
 def _check_first(f: Finding, learned: float | None, checked: Findings | None, short: Finding | None) -> Finding:
     """Point to what `learn.check()` has found, or to `learn.check()` if the model has learned little: a longer fit, a temperature or other labels may not be what it needs.
     If the loss was still falling, as the finding `short` says, a longer fit comes before weights of the classes"""
-    if f.code == 'A5' and short: return replace(f, fix=f'train on first, as the loss was still falling: {short.fix}')
+    if f.code == 'A5' and short and short.level != 'note': return replace(f, fix=f'train on first, as the loss was still falling: {short.fix}')
     cause = next((g for g in checked or () if g.level != 'note'), None)
     if f.code not in ('A2', 'A3', 'A6', 'A7'): return f
     if cause: return replace(f, fix=f'first {cause.code} {cause.name}, which learn.check() found, if it is not mended yet: {cause.fix}')
@@ -200,7 +200,7 @@ def rate_after(
     if not 0 < own < float('inf'): return
     if 0 < lower < 0.7*min(own, late) and min(own, late) - lower > 0.25*(first - lower): yield finding(
         'O3.after', f'lr={top:.2g}', f'{measured} {number(lower)} at a tenth of this rate', 'about the same', rate=f'{top/10:.2g}', than='lower')
-    elif 0 < higher < own and own - higher > max(0.45*(first - higher), 0.1*first) > 0 and len(found[0].all) > 0 and not found[2].valid >= found[0].valid: yield finding(
+    elif 0 < higher < own and own - higher > max(0.45*(first - higher), 0.1*first) > 0 and not found[2].valid >= found[0].valid: yield finding(
         'O3.after', f'lr={top:.2g}', f'{measured} {number(higher)} at ten times this rate', 'about the same', rate=f'{top*10:.2g}', than='higher')
 
 def evaluation_gap(

@@ -147,6 +147,7 @@ class Evidence:
     items: Any = None                      # its inputs and targets, as `(xb, yb)`
     numbers: list[int] | None = None       # their numbers in the dataset; None: unknown
     valid: Any = None                      # items of the validation set, as `items`
+    unread: Exception | None = None        # the error of reading items of the validation set
     in_order: Any = None                   # the first items, as `items`, if the loader does not shuffle; else None
     batch: Any = None                      # the batch of the pass
     n: int = 0                             # number of its items
@@ -157,6 +158,7 @@ class Evidence:
     layers: list[Layer] = field(default_factory=list)
     grads: dict[str, Tensor | None] = field(default_factory=dict)    # parameter -> gradient; None: it got none
     dropped: dict[str, float] = field(default_factory=dict)          # call of `F.dropout` -> share that it drops
+    masks: list[Tensor] = field(default_factory=list)                # padding mask of each call of attention: whether a place is left out
     losses: dict[str, list[float]] = field(default_factory=dict)     # name of a small training -> its losses
     metrics: dict[str, list[float]] = field(default_factory=dict)    # metric -> its values: in the pass, then in a small training
     n_epoch: float | None = None           # epochs that you plan; None: unknown
@@ -240,17 +242,19 @@ def note_metrics(
         except Exception: continue
 
 # %% ../../nbs/insight/evidence.ipynb #feab4f27
-class _Dropouts(TorchFunctionMode):
-    "Note the largest share that calls of `F.dropout` drop in training. The modules of torch call it with `training=False` in `without_dropout`"
-    def __init__(self, found: dict[str, float]):
+class _Calls(TorchFunctionMode):
+    "Note the largest share that calls of `F.dropout` drop in training, and the padding masks of attention. The modules of torch call `F.dropout` with `training=False` in `without_dropout`"
+    def __init__(self, found: dict[str, float], masks: list[Tensor]):
         super().__init__()
-        self.found = found
+        self.found, self.masks = found, masks
 
     def __torch_function__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if f is F.dropout:
             given = inspect.signature(f).bind(*args, **kwargs).arguments
             if given.get('training', True): self.found['F.dropout'] = max(given.get('p', 0.5), self.found.get('F.dropout', 0.))
+        elif f is F.multi_head_attention_forward and (mask := kwargs.get('key_padding_mask')) is not None:
+            self.masks.append(mask.detach() if mask.dtype == torch.bool else mask.detach() < 0)       # True: left out
         return f(*args, **kwargs)
 
 def probe(
@@ -270,7 +274,7 @@ def probe(
         stack.enter_context(torch.enable_grad())
         stack.enter_context(without_dropout(model))
         calls = stack.enter_context(LossCalls())
-        stack.enter_context(_Dropouts(e.dropped))
+        stack.enter_context(_Calls(e.dropped, e.masks))
         for p in model.parameters(): p.grad = None
         with waiting.lifted():
             try: e.loss = compute_loss(learn, e.batch)
@@ -301,7 +305,8 @@ def collect(
     bs = min(n, 64, getattr(dl, 'batch_size', None) or 64) if numbers else n
     e = probe(learn, rows(drawn, slice(0, bs), n))
     e.drawn, e.items, e.numbers = drawn, _split(learn, drawn), numbers
-    if valid is not None: e.valid = _split(learn, sample(valid)[0])
+    try: e.valid = None if valid is None else _split(learn, sample(valid)[0])
+    except Exception as error: e.unread = error
     if numbered(dl) and isinstance(dl.sampler, SequentialSampler):
         e.in_order = _split(learn, read_items(dl, list(range(min(256, len(dl.dataset)))))[0])
     return e

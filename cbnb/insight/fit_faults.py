@@ -124,10 +124,11 @@ def too_few_batches(run: Run, learned: float | None) -> Iterator[Finding]:
     "A3: in a fit of one or two epochs, the training loss was still falling, and the model has much left to learn"
     losses, n = run.raw_losses, len(run.raw_losses)//3
     if n < 6 or learned is None: return
-    before, last = fmean(losses[-2*n:-n]), fmean(losses[-n:])
+    begin, before, last = fmean(losses[:n]), fmean(losses[-2*n:-n]), fmean(losses[-n:])
     if not 0 < last < before: return
     fall, chance = 1 - last/before, (stdev(losses[-2*n:-n])**2 + stdev(losses[-n:])**2)**0.5/n**0.5/before
-    if _left(learned)*fall > 0.11 or fall > 0.2 + 3*chance: yield finding('A3', f'the last {n} of {plural(len(losses), "batch")}',
+    straight = before - last > (begin - last)/2 > 0 and fall > 0.05 + 2*chance and learned < 0.9       # it falls as fast as before
+    if straight or _left(learned)*fall > 0.11 or fall > 0.2 + 3*chance: yield finding('A3', f'the last {n} of {plural(len(losses), "batch")}',
         f'the training loss fell by {percent(1 - last/before)}' + _learned(learned), 'at most 5%', n_epoch=max(4, 2*len(run.epochs)), level='warning')
 
 # %% ../../nbs/insight/fit_faults.ipynb #ce8e9f26

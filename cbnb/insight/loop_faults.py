@@ -7,6 +7,7 @@ __all__ = ['LEAST', 'EPOCHS', 'has_modes', 'LoopCounts', 'watch_loop']
 
 # %% ../../nbs/insight/loop_faults.ipynb #8c6bc875
 from collections.abc import Iterable, Iterator
+from itertools import compress, count, islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -50,7 +51,8 @@ class LoopCounts:
         self.ask_mode = -1                                  # the batch in which that is looked at
         self.adds_up: bool | None = None                    # whether a gradient was added to that of an earlier update; None: not known
         self.next, self.ask = LEAST, 2                      # the batch of the next look; that for which something is prepared
-        own = [p for p in model.parameters() if p.requires_grad]
+        self.params = [*model.parameters()]
+        own = [p for p in self.params if p.requires_grad]
         self.param: nn.Parameter = own[0]                   # whose gradient is looked at
         self.weight = next((p for p in own[::-1] if p.ndim > 1), own[0])      # whose values are
         self.at_start: Tensor | None = None                 # its values before the first update
@@ -71,6 +73,11 @@ class LoopCounts:
         if self.n_lost == n and self.stays(): yield _of('R7.never', 'all parameters', f'no update in {self.total} batches', 'an update')
         elif n/2 < self.n_lost < n: yield _of('O7.lost', 'the updates', f'{self.n_lost} of {n} batches make none, and their gradients are dropped', 'an update in each batch, or gradients that add up')
 
+    def until_next(self) -> int:
+        "Return the number of batches before the next one that is counted"
+        until = self.next - LEAST - self.total
+        return min(until, self.ask - self.total) if self.ask >= self.total else until
+
     def values(self) -> Tensor:
         "Return the weights to compare, of a sharded model those of this process"
         return local_parts([self.weight.detach()])[0]
@@ -87,7 +94,7 @@ def _of(code: str, where: str, measured: str, expected: str) -> Finding:
 # %% ../../nbs/insight/loop_faults.ipynb #a02f4e10
 def _frozen(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
     "Compare the number of parameters that this epoch trains with that of earlier ones. In training by turns, the next epoch trains the others again"
-    n = sum(p.requires_grad for p in learn.model.parameters())
+    n = sum(p.requires_grad for p in c.params)
     c.n_frozen, c.n_trained = c.n_frozen + 1 if n < c.n_trained else 0, max(n, c.n_trained)
     if c.n_frozen == 2: yield _of('R7.frozen', 'the model', f'{c.n_trained - n} of {c.n_trained} parameters were frozen during the fit', 'none')
 
@@ -150,12 +157,16 @@ def _training(learn: Learner, run: Run, c: LoopCounts, batches: Iterator[Any]) -
     def say(found: Iterable[Finding]) -> None:
         for f in found: note_finding(run, f, learn.train_iter - 1)
     while True:
+        if (k := c.until_next()) > 0:
+            numbers = count(1)             # these batches cost nothing: `itertools` counts them
+            try: yield from islice(compress(batches, numbers), k)
+            finally:
+                n = next(numbers) - 1
+                c.done, c.total = c.done + n, c.total + n
+            if n < k: break
         try: batch = [next(batches)]       # a list, so that the batch is freed before the next one is loaded
         except StopIteration: break
         c.done, c.total, asks = c.done + 1, c.total + 1, c.total == c.ask
-        if c.total <= c.next - LEAST and not asks:
-            yield batch.pop()
-            continue
         opt, updates, version, hook, raw = learn.opt, learn.train_updates, c.weight._version, None, None
         mode = _ask_mode(c, model) if c.total - 1 == c.ask_mode else None
         if asks:

@@ -138,7 +138,8 @@ def width(e: Evidence) -> Iterator[Finding]:
     "M13: more outputs than labels"
     if e.kind != 'classes' or e.call is None or e.call.pred.ndim < 2 or (y := labels(e)) is None: return
     n, seen = e.call.pred.shape[1], int(y.max()) + 1
-    if seen < n and len(y) >= max(50, 5*n): yield finding('M13', 'the last layer', f'{n} outputs', f'{seen}, the number of labels', n=seen)
+    many = 10*seen <= n and len(y) >= max(100, 20*seen)         # of as many labels as outputs, one far above would be among the items
+    if seen < n and (many or len(y) >= max(50, 5*n)): yield finding('M13', 'the last layer', f'{n} outputs', f'{seen}, the number of labels', n=seen, level='warning' if many else None)
 
 # %% ../../nbs/insight/model_faults.ipynb #561b94a1
 def _predicts_next(e: Evidence, x: Tensor) -> bool:
@@ -525,11 +526,15 @@ def norm_statistics(e: Evidence) -> Iterator[Finding]:
         return
 
 def unregistered(e: Evidence) -> Iterator[Finding]:
-    "O1: layers in a list, tuple or dict, which `parameters()` does not see"
+    "O1: layers in a list, tuple or dict, or a plain tensor with a gradient, which `parameters()` does not see"
     model = e.learn.model
     seen = {id(p) for p in model.parameters()}
+    trained = {id(p) for group in getattr(e.learn.opt, 'param_groups', ()) for p in group['params']}
     for name, m in model.named_modules():
         for attribute, held in vars(m).items():
+            if isinstance(held, Tensor) and held.requires_grad and held.is_leaf and id(held) not in trained:
+                yield finding('O1.tensor', f'{name}.{attribute}'.lstrip('.'), f'a tensor of {held.numel()} numbers with requires_grad=True', 'an nn.Parameter', attribute=attribute)
+                return
             if attribute.startswith('_') or not isinstance(held, (list, tuple, dict)): continue
             layers = [v for v in (held.values() if isinstance(held, dict) else held) if isinstance(v, nn.Module)]
             hidden = sum(id(p) not in seen for layer in layers for p in layer.parameters() if p.requires_grad)

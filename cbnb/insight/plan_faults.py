@@ -29,7 +29,7 @@ from ..callbacks.trackers import ReduceLROnPlateau, Tracker, as_comparison, dire
 from ..basics.losses import LossCalls, torch_loss
 from ..basics.metric_functions import AllPairs, is_column_and_row, view_for_metric
 from ..basics.text import named_direction, plural, silenced
-from .data_faults import digits, listed, percent
+from .data_faults import digits, is_label, listed, percent
 from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import last_operation
@@ -111,6 +111,8 @@ def wrong_loss(e: Evidence) -> Iterator[Finding]:
         'the prediction', 'any numbers', 'rates, which are never negative')
     elif call.name == 'poisson_nll_loss' and call.options.get('log_input') and last_operation(e.pred) in ('Exp', 'Softplus'): yield finding('L5.exp',
         'the prediction', 'numbers that are never negative', 'logarithms of rates')
+    elif call.name == 'poisson_nll_loss' and call.options.get('log_input') and (act := last_operation(e.pred)) in ('Relu', 'Abs', 'Sigmoid'): yield finding('L5.logs',
+        'the prediction', f'{act.lower()} of logarithms of rates', 'any numbers', least=1)
     elif call.name == 'cross_entropy' and y.is_floating_point() and y.ndim > 1 and ((y.sum(1) - 1).abs() > 0.01).float().mean() > 0.5: yield finding('L5.shares',
         'the targets', f'rows that sum to {digits(y.sum(1).mean())}', '1')
     elif (t := e.targets) is not None and (e.kind == 'numbers' or _is_scaled(t, e)) and call.name != 'poisson_nll_loss' and len(values := _class_numbers(t)):
@@ -237,10 +239,13 @@ def uncounted_items(e: Evidence) -> Iterator[Finding]:
 def silent_labels(e: Evidence) -> Iterator[Finding]:
     "L5: items of one label have no influence on the loss, whatever is predicted"
     learn, p, ys = e.learn, e.pred, [t for _, t in leaves(e.learn.split_batch(e.batch)[1])]
-    if not can_repeat(e) or learn.loss_func is None or len(ys) != 1 or not isinstance(p, torch.Tensor) or p.ndim != 2 or len(p) != e.n or ys[0].numel() != e.n: return
+    if not can_repeat(e) or learn.loss_func is None or len(ys) != 1 or not isinstance(p, torch.Tensor) or len(p) != e.n: return
+    of_places = p.ndim > 2 and p.shape[:1] + p.shape[2:] == ys[0].shape
+    if not of_places and (p.ndim != 2 or ys[0].numel() != e.n): return
     labels, g = ys[0].flatten(), torch.Generator().manual_seed(0)
-    if len(labels.unique()) not in range(2, 21) or (labels != labels.round()).any() or e.ignored is not None and (labels == e.ignored).any(): return
-    silent = torch.ones(e.n, dtype=torch.bool)
+    counts = torch.ones_like(labels).bool() if e.ignored is None else labels != e.ignored
+    if not of_places and not counts.all() or len(labels[counts].unique()) not in range(2, 21) or (labels != labels.round()).any(): return
+    silent = counts.cpu().clone()
     for _ in range(3):
         q = (3*torch.randn(p.shape, generator=g)).to(p.device, p.dtype).requires_grad_()
         if e.call is not None and e.call.name == 'binary_cross_entropy': q = q.detach().sigmoid().requires_grad_()
@@ -248,9 +253,9 @@ def silent_labels(e: Evidence) -> Iterator[Finding]:
             with silenced(): grad, = torch.autograd.grad(learn.loss_func(q, ys[0]), q, allow_unused=True)
         except Exception: return             # a loss of another kind
         if grad is None or not grad.isfinite().all(): return
-        silent &= ~grad.any(1).cpu()
-    lost = [int(k) for k in labels.unique() if (labels == k).sum() >= 5 and silent[(labels == k).cpu()].all()]
-    if lost and not silent.all(): yield finding('L5.silent', f'label {listed(lost)}', f'{int(silent.sum())} of {e.n} items have no influence on the loss, whatever is predicted', 'a loss that compares each item')
+        silent &= ~grad.any(1).flatten().cpu()
+    lost = [int(k) for k in labels[counts].unique() if (labels == k).sum() >= 5 and silent[(labels == k).cpu()].all() and (not of_places or is_label(ys[0], int(k)))]
+    if lost and not silent[counts.cpu()].all(): yield finding('L5.silent', f'label {listed(lost)}', f'{int(silent.sum())} of {len(labels)} {"places" if of_places else "items"} have no influence on the loss, whatever is predicted', 'a loss that compares each item')
 
 def of_labels(e: Evidence) -> Iterator[Finding]:
     "L5: labels that are smoothed away. L1: a loss that compares the prediction multiplied by a number"

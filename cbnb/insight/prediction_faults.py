@@ -82,6 +82,14 @@ def _one_class(p: Tensor, y: Tensor, names: Sequence[str]) -> Iterator[Finding]:
     said, true = _shares(p.argmax(1), p.shape[1]), _shares(y, p.shape[1])
     top = int(said.argmax())
     missed = (1 - float(said[top]))/max(1e-9, 1 - float(true[top]))     # how many of the others are said
+    p = p.argmax(1)
+    rows = [(y == k) for k in range(len(true))]
+    recall = torch.stack([(p[row] == k).float().mean() if row.any() else torch.ones(()) for k, row in enumerate(rows)])
+    taken = [_shares(p[row], len(true)).max() if row.any() else torch.ones(()) for row in rows]        # a class that is not learned yet goes to several others
+    never = [k for k in range(len(true)) if rows[k].sum() >= 20 and true[k] > 0.25/max(1, int((true > 0).sum())) and recall[k] < 0.05 and taken[k] > 0.68]
+    others = torch.stack(rows)[[k for k in range(len(true)) if k not in never]].any(0) if never and len(never) < len(true) else y < 0
+    if never and said[top] <= 0.9 and int((true > 0).sum()) > 2 and others.any() and (p == y)[others].float().mean() > 0.8: yield finding('A5.never',
+        f'class {listed(names[k] for k in never)}', f'{percent((p == y)[~others].float().mean())} of its items are right, and {percent((p == y)[others].float().mean())} of all others', 'about the same')
     if true[top] < 0.99 and said[top] > 0.9 and missed < 0.5: yield finding(
         'A5' if true[top] > 1.5/max(1, int((true > 0).sum())) else 'A5.balanced', f'class {names[top]}', f'predicted for {percent(said[top])} of the items', f'about {percent(true[top])}')
 
@@ -143,13 +151,15 @@ def mixed_pair(found: Predictions) -> Iterator[Finding]:
     "A7: two classes that the model cannot distinguish from each other, and distinguishes from all others"
     if found.task != 'classes' or found.preds.shape[1] < 3 or len(found.targets) < 100: return
     counts = _confusion(found)
-    n = len(counts)
-    for i, j in ((i, j) for i in range(n) for j in range(i)):
+    n, of_class, right = len(counts), counts.sum(1), counts.diagonal()
+    both = right[:, None] + right + counts + counts.T                # the items of two classes that are predicted as one of them
+    near = (both >= 60) & (both >= 0.8*(of_class[:, None] + of_class))
+    for i, j in near.tril(-1).nonzero().tolist():                    # a look at each pair would take minutes with 1,000 classes
         pair = counts[[i, j]][:, [i, j]]
-        m, others = float(pair.sum()), [k for k in range(n) if k not in (i, j) and counts[k].sum() > 0]
-        if m < 60 or m < 0.8*counts[[i, j]].sum() or not others or pair.sum(1).min() < 20: continue
+        m, others = float(pair.sum()), [k for k in range(n) if k not in (i, j) and of_class[k] > 0]
+        if not others or pair.sum(1).min() < 20: continue
         apart = float((pair.diagonal()/pair.sum(1)).sum()) - 1         # 0: a guess, 1: all items of both
-        rest = float(counts.diagonal()[others].sum()/counts[others].sum())
+        rest = float(right[others].sum()/of_class[others].sum())
         if apart < 0.1 and rest > 0.85: yield finding('A7.pair', f'classes {found.names[j]} and {found.names[i]}',
             f'{percent(pair.diagonal().sum()/m)} of their items are told apart, and {percent(rest)} of the others are right', f'well above {percent(pair.sum(1).max()/m)}')
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['UPDATES', 'MOST', 'RATE', 'train_on', 'n_updates', 'can_train', 'overfit', 'wanted_loss', 'carries_over', 'follows',
-           'rate', 'try_rates', 'shuffled_labels']
+           'go_together', 'rate', 'try_rates', 'shuffled_labels']
 
 # %% ../../nbs/insight/small_trainings.ipynb #1b050d0a
 import math
@@ -359,15 +359,16 @@ def _told(
     known: Any,      # a batch to train on
     others: Any,     # a batch of other items
     bs: int,
+    views: bool = False,
 ) -> tuple[float, list[float]]:
-    "Train on some items, and return the loss of others with their own targets, and with permuted ones"
+    "Train on some items, and return the loss of others with their own targets, and with permuted ones. With `views`, the second input of each item takes the place of its targets"
     learn, m, restart, torch_rng = e.learn, find_bs(others), _restarting(e.learn), torch.Generator().manual_seed(1)
     def loss_of(batch: Any) -> float: return fmean(float(loss.detach()) for part in _parts(batch, min(m, 64)) if (loss := compute_loss(learn, part)) is not None)
     learn.model.train()
     with without_dropout(learn.model):
         train_on(learn, _parts(known, bs), torch.optim.Adam(_trained(learn), RATE), n_updates(e, bs, UPDATES['labels']))
         learn.model.eval()
-        own, *chance = [loss_of(batch) for batch in (others, *(_permuted(learn, others, torch_rng) for _ in range(12)))]
+        own, *chance = [loss_of(batch) for batch in (others, *((_other_views if views else _permuted)(learn, others, torch_rng) for _ in range(12)))]
     restart()
     learn.model.train()
     return own, chance
@@ -382,6 +383,23 @@ def _permuted(learn: Learner, batch: Any, rng: torch.Generator) -> Any:
     order = torch.randperm(n := find_bs(batch), generator=rng)
     new = {id(t): t[order.to(t.device)] for _, t in leaves(yb) if t.ndim and len(t) == n}
     return map_tensors(lambda t: new.get(id(t), t), batch)
+
+def _other_views(learn: Learner, batch: Any, rng: torch.Generator) -> Any:
+    "Return the batch with the second inputs in another order"
+    first, *second = [t for _, t in leaves(learn.split_batch(batch)[0])]
+    order, n = torch.randperm(len(first), generator=rng).to(first.device), len(first)
+    new = {id(t): t[order] for t in second} or {id(first): torch.cat([first[:, :1], first[order, 1:]], 1)}
+    return map_tensors(lambda t: new.get(id(t), t) if t.ndim and len(t) == n else t, batch)
+
+def go_together(e: Evidence) -> Iterator[Finding]:
+    "D18: the two inputs of an item, which a contrastive loss compares, suit each other no better than those of different items"
+    n, x = len(e.numbers or ()), [t for _, t in leaves(e.items[0])] if e.items else []
+    pairs = len(x) == 2 and x[0].ndim > 1 < x[1].ndim or len(x) == 1 and x[0].ndim > 2 and x[0].shape[1] == 2
+    if n < 200 or not pairs or not e.calls or any(call.name != 'cross_entropy' or call.pred.shape != (e.n, e.n) for call in e.calls) or not can_train(e): return
+    cut, drawn = 3*n//4, to_device(e.drawn, e.learn.dls.device)
+    own, chance = _told(e, rows(drawn, slice(0, cut), n), rows(drawn, slice(cut, n), n), min(64, e.n), True)
+    if math.isfinite(own) and own > (most := fmean(chance) - 1.5*pstdev(chance)) and pstdev(chance) > 1e-6*abs(own): yield finding('D18.pairs',
+        'the inputs', f'loss {digits(own)} of items that were not trained on, and {digits(fmean(chance))} if their second inputs change places', f'a loss below {digits(most)}')
 
 def _untold(e: Evidence) -> Iterator[Finding]:
     "D18, if the model learns nothing about other items either"

@@ -343,8 +343,7 @@ class LabBook(Callback):
 
         Args:
             metric: a loss or a metric in the table of epochs
-        Returns:
-            the run with the best value
+        Returns: the run with the best value
         Raises:
             ValueError: no run of the lab book has a finite value of {metric}
         """
@@ -357,16 +356,14 @@ class LabBook(Callback):
     def rows(self) -> list[dict[str, Any]]:
         """Return the table of runs as a list of dicts with the same keys, the newest run first
 
-        Returns:
-            a dict for each run
+        Returns: a dict for each run
         """
         with _without_collections(): return _rows(reversed(self.runs))
 
     def to_dataframe(self) -> Any:
         """Return the table of runs as a pandas DataFrame, the newest run first
 
-        Returns:
-            a pandas `DataFrame`
+        Returns: a pandas `DataFrame`
         """
         return as_dataframe(self.rows())
 
@@ -559,8 +556,7 @@ class LabRun:
 
         Args:
             metric: a loss or a metric in the table of epochs
-        Returns:
-            None: no epoch has a value
+        Returns: None: no epoch has a value
         """
         return self._best(metric, lower_is_better(metric))
 
@@ -570,8 +566,7 @@ class LabRun:
     def row(self) -> dict[str, Any]:
         """Return the line of this run in the table of runs
 
-        Returns:
-            name of a column -> value
+        Returns: name of a column -> value
         """
         [found] = _rows([self])
         return found
@@ -606,8 +601,7 @@ class LabRun:
             model: a model, or a function or class that makes one
             dls: the data
             **parts: other arguments of `Learner`, which replace those of the run
-        Returns:
-            a new learner, with the rate and the weight decay of the run
+        Returns: a new learner, with the rate and the weight decay of the run
         Raises:
             ValueError: lab[{id}].learner needs ...: ......
         """

@@ -52,7 +52,8 @@ def _parts(learn: Any) -> Iterator[tuple[str, Any]]:
     while isinstance(loss, functools.partial): loss = loss.func
     if loss is not None: yield 'loss', loss if inspect.isroutine(loss) else type(loss)
     step = learn.train_step
-    yield 'step', getattr(step, 'f', type(step))
+    yield 'step', getattr(step, 'func', type(step))
+    for metric in learn.metrics: yield 'metric', getattr(getattr(metric, 'function', None), 'func', type(metric))
     for cb in learn.cbs: yield 'callback', type(cb)
 
 def _program() -> tuple[str, str]:
@@ -65,7 +66,7 @@ def _program() -> tuple[str, str]:
 def sources_of(learn: Any,
     most: int = 100_000,    # characters to keep of each source
 ) -> dict[str, str]:    # such as 'model Net' or 'cell' -> source
-    "Return the sources of the model, the loss, the step and the callbacks of a learner, and of the cell or script that is running"
+    "Return the sources of the model, the loss, the step, the metrics and the callbacks of a learner, and of the cell or script that is running"
     found = {f'{what} {obj.__name__}': source_of(obj) for what, obj in _parts(learn) if hasattr(obj, '__name__')}
     kind, text = _program()
     return {name: text[:most] for name, text in (*found.items(), (kind, text)) if text}

@@ -57,8 +57,7 @@ def sweep(self: Learner, space: Mapping[str, Any], n_epoch: Any = None, n: int |
         cbs: callbacks for the fits
         n_process: number of runs at the same time, each in a process of its own; 1: in this process
         catch: class of exceptions, or a tuple of classes: such an error ends only its run, which has failed
-    Returns:
-        the runs, with `.best`
+    Returns: the runs, with `.best`
     Raises:
         RuntimeError: this learner is running (...): call sweep between fits
         ValueError: sweep needs a number of epochs: pass n_epoch, as in learn.sweep(dict(lr=[...]), 5), or list values of

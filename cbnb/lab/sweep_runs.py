@@ -271,8 +271,7 @@ class Sweep:
 
         Args:
             row: row of the table of epochs
-        Returns:
-            the value, or minus the value if higher is better; inf if it is missing or not finite
+        Returns: the value, or minus the value if higher is better; inf if it is missing or not finite
         Raises:
             ValueError: monitor={monitor} is not a column: ...
         """
@@ -287,8 +286,7 @@ class Sweep:
         Args:
             run: the record of the run
             point: its settings
-        Returns:
-            whether it is the best so far
+        Returns: whether it is the best so far
         """
         value = run.epochs[-1].get(self.monitor) if run.epochs else None
         status = 'pruned' if run.settings.get('pruned') else run.status
@@ -330,8 +328,7 @@ class Sweep:
     def learner(self) -> Any:
         """Return the learner with the weights of the best run
 
-        Returns:
-            the learner of the sweep, or a new one if the sweep had a `make`
+        Returns: the learner of the sweep, or a new one if the sweep had a `make`
         Raises:
             ValueError: the weights of the best run were not kept: fit again with its settings, found.best, or sweep under
                 another name
@@ -346,8 +343,7 @@ class Sweep:
     def to_dataframe(self) -> Any:
         """Return the table of runs as a pandas DataFrame
 
-        Returns:
-            a pandas `DataFrame`
+        Returns: a pandas `DataFrame`
         """
         return as_dataframe(self.rows)
 
@@ -376,8 +372,7 @@ class Sweep:
         Args:
             live: whether the page runs scripts; None: as the front end does
             figure: whether to draw the figure
-        Returns:
-            HTML
+        Returns: HTML
         """
         again = (ip := shell()) is not None and self.said_in == ip.execution_count       # the last line of the cell that ran the sweep
         said = '' if again else f'<p>{escape(self._words())}</p>'

@@ -248,8 +248,7 @@ def watch(self: Learner, steer: bool = False, port: int = 0) -> Watch:
     Args:
         steer: whether the page has Stop and Pause; False: it only shows
         port: port of the server; 0: a free one
-    Returns:
-        its `url` is the address, and `close` ends it
+    Returns: its `url` is the address, and `close` ends it
     """
     found = _WATCHES.get(self)
     if found is None or found.server is None or (found.steer, port or found.port) != (bool(steer), found.port):

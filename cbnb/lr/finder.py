@@ -6,8 +6,8 @@
 __all__ = ['LATE', 'TYPICAL_EPOCHS', 'UNKNOWN_EPOCH', 'LITTLE_LEFT', 'LOWER', 'FEW_UPDATES', 'FEW_ITEMS', 'SHORT_RUN',
            'ROUGH_ITEMS', 'MOST_FITS', 'QUICK', 'MOST_TRIALS', 'LEAST_UPDATES', 'VALID_BATCHES', 'geometric',
            'diverged', 'SeenBatch', 'UpdateCounter', 'UpdateNorms', 'bad_items', 'LRFinder', 'in_words', 'Planned',
-           'planned_run', 'middle_of', 'Asked', 'ask_rules', 'LastFit', 'last_fit', 'for_trained', 'for_few_items',
-           'if_rough', 'LRFind', 'TrialRun', 'checked_trials', 'trial_plan']
+           'planned_run', 'middle_of', 'ask_rules', 'LastFit', 'last_fit', 'for_trained', 'for_few_items', 'if_rough',
+           'LRFind', 'TrialRun', 'checked_trials', 'trial_plan']
 
 # %% ../../nbs/lr/finder.ipynb #2a622371
 import math
@@ -263,8 +263,7 @@ class LRFinder(UpdateCounter):
 
         Args:
             lr: rate of the last group
-        Returns:
-            one rate for each group
+        Returns: one rate for each group
         """
         start, end = self.ends[-1]
         pos = math.log(lr/start)/math.log(end/start)
@@ -404,12 +403,6 @@ def middle_of(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> tup
     return lrs[num_it//10:end], losses[num_it//10:end]
 
 # %% ../../nbs/lr/finder.ipynb #fab91727
-class Asked(NamedTuple):
-    "The suggestions of rules for a sweep"
-    suggestions: dict[str, float]                # rule -> suggested rate
-    points: dict[str, tuple[float, float]]       # rule -> point (rate, loss) of the suggestion
-    refusals: dict[str, str]                     # rule -> why it suggests no rate
-
 def _plain(value: Any) -> Any:
     "Convert a tensor or an array with one element to a Python number. Return other values unchanged"
     return value.item() if hasattr(value, 'item') else value
@@ -417,21 +410,21 @@ def _plain(value: Any) -> Any:
 # %% ../../nbs/lr/finder.ipynb #88e41b1d
 def ask_rules(lrs: Sequence[float], losses: Sequence[float], num_it: int,
     rules: Sequence[Callable[..., Suggestion]],    # functions of `(lrs, losses, num_it)`
-    doubt: bool = False) -> Asked:    # True: the loss may not fall, so the rules in `RULES` are not called
-    "Ask rules for a rate, with the middle of a curve. Return the suggestions, and the reasons of the rules without one"
+    doubt: bool = False) -> tuple[dict[str, float], dict[str, tuple[float, float]], dict[str, str]]:    # True: the loss may not fall, so the rules in `RULES` are not called
+    "Ask rules for a rate, with the middle of a curve. Return by rule the suggested rates, their points (rate, loss), and the reasons of the rules without one"
     xs, ys = (torch.tensor(values, dtype=torch.float64) for values in middle_of(lrs, losses, num_it))
-    asked = Asked({}, {}, {})
+    suggestions, points, refusals = dict[str, float](), dict[str, tuple[float, float]](), dict[str, str]()
     for name, rule in zip(distinct(map(name_of, rules)), rules):
         try:
             if len(ys) < 2: raise ValueError(f'{len(losses)} losses are too few for a suggestion: raise num_it')
             if doubt and rule in RULES.values(): raise ValueError('the loss does not fall by more than noise')
             lr, (x, y) = rule(xs, ys, num_it)
-            asked.suggestions[name], asked.points[name] = _plain(lr), (_plain(x), _plain(y))
-        except ValueError as e: asked.refusals[name] = str(e)
+            suggestions[name], points[name] = _plain(lr), (_plain(x), _plain(y))
+        except ValueError as e: refusals[name] = str(e)
         except Exception as e:
             e.add_note(f'in the rule {name}, called with tensors of {len(xs)} rates and losses')
             raise
-    return asked
+    return suggestions, points, refusals
 
 # %% ../../nbs/lr/finder.ipynb #59ef78f3
 class LastFit(NamedTuple):
@@ -562,7 +555,9 @@ class LRFind:
         self.band: tuple[float, float] | None = None       # lowest and highest rate that may be as good
         self.rule: str | None = None                       # source of the rate: 'balanced' or 'trials'
         self.reason = ''                                   # explanation of the rate; without `lr`: why there is none
-        self.suggestions, self.points, self.refusals = Asked({}, {}, {})
+        self.suggestions: dict[str, float] = {}                # rule -> suggested rate
+        self.points: dict[str, tuple[float, float]] = {}       # rule -> point (rate, loss) of the suggestion
+        self.refusals: dict[str, str] = {}                     # rule -> why it suggests no rate
         self.estimates: dict[str, float] = {}         # estimates from which the rate was derived: name -> rate
         self.first: Rate | None = None                # rate of the sweep, even with a doubt
         self.trials: list[Trial] = []                 # the short runs, in the order in which they ran
@@ -583,8 +578,7 @@ class LRFind:
 
         Args:
             lr: a rate of the curve, or between two
-        Returns:
-            the loss there
+        Returns: the loss there
         """
         return loss_at(self.lrs, self.losses, lr)
 
@@ -593,8 +587,7 @@ class LRFind:
 
         Args:
             steps: number of updates of the planned run
-        Returns:
-            the rate, with its band and the reason
+        Returns: the rate, with its band and the reason
         """
         losses = self.raw_losses or self.losses
         rate = for_few_items(recommend_rate(self.lrs, losses, self.update_norms, self.weight_norm, steps, self.num_it), steps, self.epoch_size)
@@ -623,8 +616,7 @@ class LRFind:
 
         Args:
             steps: number of updates of the planned run
-        Returns:
-            source of the rate, 'balanced' or 'trials', and the rate
+        Returns: source of the rate, 'balanced' or 'trials', and the rate
         """
         first = self.recommend(steps)
         if not self.trials or self.trial_plan is None or self.start_loss is None: return 'balanced', first
@@ -636,8 +628,7 @@ class LRFind:
 
         Args:
             n_epoch: number of planned epochs
-        Returns:
-            False: no change, because the sweep gave no rate or `n_epoch` of this result is unknown
+        Returns: False: no change, because the sweep gave no rate or `n_epoch` of this result is unknown
         """
         old, chosen = self.planned, self.lr if self.lr != self.recommended else None
         if not old.n_epoch or self.first is None: return False
@@ -722,8 +713,7 @@ class LRFind:
             return_fig: return the figure instead of showing it
             ax: axes to draw into; None: a new figure
             widget: True: return the picker; False: plot a figure; None: show the picker if widgets work
-        Returns:
-            `ax`, or with `return_fig` the figure, or with `widget` the picker
+        Returns: `ax`, or with `return_fig` the figure, or with `widget` the picker
         """
         make = view_for('lr_find', widget, return_fig, ax)
         if make and (widget or self.learn is not None):
@@ -736,8 +726,7 @@ class LRFind:
 
         Args:
             learn: learner whose rate the picker sets; None: the learner of the sweep
-        Returns:
-            an `LRPicker`
+        Returns: an `LRPicker`
         """
         view: Any = view_for('lr_find', True, None, None)
         return view(self, learn)
@@ -944,8 +933,7 @@ def lr_find(self: Learner, start_lr: Any = 1e-7, end_lr: Any = 10, num_it: int =
         trials: None: up to five whole fits if a fresh model has at most 400 training items and they take seconds; False:
             none; True: up to four trials, each of a fifth of the run; a float: another share, also for each; 1.: whole fits
             in any case; an int: total batches
-    Returns:
-        the curve, the suggestions, and the recommended rate as `.lr`
+    Returns: the curve, the suggestions, and the recommended rate as `.lr`
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner()
@@ -980,8 +968,7 @@ def plot(self: Recorder, skip_start: int = 10, skip_end: int = 5, suggestion: bo
         suggestion: mark the recommended rate and the steepest descent
         return_fig: return the figure instead of showing it
         ax: axes to draw into; None: a new figure
-    Returns:
-        `ax`, or the figure with `return_fig`
+    Returns: `ax`, or the figure with `return_fig`
     """
     found = getattr(self.learn, 'lr_finder_result', None)
     lr = None if found is None else found.recommended

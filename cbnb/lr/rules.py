@@ -34,8 +34,7 @@ def steep(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> Suggest
         lrs: rising rates
         losses: smoothed losses
         num_it: planned number of updates
-    Returns:
-        the rate, and the (rate, loss) that it comes from
+    Returns: the rate, and the (rate, loss) that it comes from
     Example:
         assert steep([.1, .2, .4, .8], [3., 2.9, 1., .9], 4)[0] == .2            # the fall of 1.9 begins there
     """
@@ -53,8 +52,7 @@ def minimum(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> Sugge
         lrs: rising rates
         losses: smoothed losses
         num_it: planned number of updates
-    Returns:
-        the rate, and the (rate, loss) that it comes from
+    Returns: the rate, and the (rate, loss) that it comes from
     Example:
         assert minimum([.1, .2, .4, .8], [3., 1., 2., 9.], 4) == (.2/10, (.2, 1.))
     """
@@ -70,8 +68,7 @@ def valley(lrs: Sequence[float], losses: Sequence[float], num_it: int) -> Sugges
         lrs: rising rates
         losses: smoothed losses
         num_it: planned number of updates
-    Returns:
-        the rate, and the (rate, loss) that it comes from
+    Returns: the rate, and the (rate, loss) that it comes from
     Example:
         assert valley(range(7), [5, 4, 6, 3, 2, 7, 1], 7)[0] == 2       # the loss falls along 5, 4, 3, 2, 1
     """
@@ -109,8 +106,7 @@ def slide(lrs: Sequence[float], losses: Sequence[float], num_it: int, lr_diff: i
         lr_diff: width of the window, in points of the curve
         thresh: slopes that differ by at most this count as equal
         adjust_value: factor on the suggested rate
-    Returns:
-        the rate, and the (rate, loss) that it comes from
+    Returns: the rate, and the (rate, loss) that it comes from
     Raises:
         ValueError: slide needs ... points, and there are {n}: raise num_it, or lower lr_diff
     Example:

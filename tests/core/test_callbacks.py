@@ -16,6 +16,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb import callback as base
+from cbnb import events
 from cbnb.basics import settings as configured
 from cbnb.basics.arguments import hinted, nearest, unknown_argument
 from cbnb.callback_list import class_of, made_by
@@ -846,13 +847,13 @@ def test_the_printed_loop(capsys):
     out = capsys.readouterr().out
     assert out.count("  <- Hides") == 4 and "          before_batch  <- Hides\n            pred" in out
     assert out.replace("  <- TrainEvalCallback", "").replace("  <- Hides", "") == LOOP.lstrip()
-    assert list(loop_lines(base.STEP, lambda event: ["A", "B"] if event == "after_step" else [], 1)) == [
+    assert list(loop_lines(events.STEP, lambda event: ["A", "B"] if event == "after_step" else [], 1)) == [
         "  before_step",
         "    opt.step()",
         "  after_cancel_step  (only if cancelled)",
         "  after_step  <- A, B",
     ]
-    assert next(loop_lines(base.STEP)) == "before_step"
+    assert next(loop_lines(events.STEP)) == "before_step"
 
 
 @pytest.mark.parametrize(
@@ -1068,13 +1069,13 @@ def test_a_warning_of_a_callback_points_to_the_line_of_the_caller_unless_told():
 
 def test_a_cancel_outside_of_its_level_is_explained():
     cancel = cbnb.CancelValidException()
-    assert base.not_honoured(cancel).startswith(
+    assert events.not_honoured(cancel).startswith(
         "CancelValidException was raised outside an event, where no validation phase is running that it could cancel. Raise it in: before_validate, before_batch, "
     )
-    assert base.not_honoured(cancel).endswith("after_batch (of the validation phase).")
+    assert events.not_honoured(cancel).endswith("after_batch (of the validation phase).")
     cancel.raised_in = "after_fit"
-    assert "raised in after_fit, where" in base.not_honoured(cancel)
-    assert base.not_honoured(cbnb.CancelFitException()).endswith("after_cancel_epoch, after_epoch.")
+    assert "raised in after_fit, where" in events.not_honoured(cancel)
+    assert events.not_honoured(cbnb.CancelFitException()).endswith("after_cancel_epoch, after_epoch.")
     assert cbnb.CancelStepException.events() == ["before_step"]
 
 

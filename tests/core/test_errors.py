@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import cbnb
 from cbnb.basics import failures
 from cbnb.basics.failures import errors_page, explained
-from cbnb.basics.metric_functions import AllPairsWarning
+from cbnb.basics.metric_functions import MetricWarning
 from helpers import IN_BATCH, RUN_EVENTS, TRAIN_ONLY, Line, RaiseIn, ab, line_batches, line_learner, noting
 
 
@@ -1065,8 +1065,8 @@ def test_a_metric_of_all_pairs_is_heard_before_the_first_batch_is_trained():
     learn = net_learner(X, X[:, 0], nn.Linear(3, 1), flat_loss, metrics=mae_of_all_pairs)
     learn.add_cb(cbnb.Callback(before_backward=lambda self: trained.append(self.training)))
     with warnings.catch_warnings():
-        warnings.simplefilter("error", AllPairsWarning)
-        with pytest.raises(AllPairsWarning):
+        warnings.simplefilter("error", MetricWarning)
+        with pytest.raises(MetricWarning):
             learn.fit(1)
     assert trained == []
 

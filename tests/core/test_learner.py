@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import cbnb
-from cbnb import callback as base
+from cbnb import events as base
 from cbnb.basics.arguments import as_count
 from cbnb.basics.losses import as_loss, pred_of, split_result
 from cbnb.basics.optimizers import checked_lr

@@ -811,3 +811,15 @@ def test_redo_after_cells_were_run_again(again):
     assert ("without those added since: counts" in said) == (again in ("callback", "settings"))
     learn.fit(1)
     assert learn.counts.n == 12 and len(learn.recorder.history) == 3
+
+
+def test_a_call_that_changes_nothing_costs_no_restore_point():
+    learn = line_learner()
+    for _ in range(3):
+        learn.fit(1)
+    held = list(learn.runs.points)
+    with pytest.raises((TypeError, ValueError)):
+        learn.fit("many")
+    assert learn.runs.points == held and len(held) == 3
+    learn.fit(1)
+    assert learn.runs.points[:2] == held[1:] and len(learn.runs.points) == 3

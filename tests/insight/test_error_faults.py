@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
-from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
 
 import cbnb
 from test_check import BINARY, CLASSES, NUMBERS, Net, X, learner, mlp
@@ -240,3 +240,24 @@ class Standardized(nn.Sequential):
 
     def forward(self, x):
         return super().forward(x.float())
+
+
+class Unreadable(TensorDataset):
+    def __getitem__(self, i):
+        if i == 3:
+            raise KeyError("no such image")
+        return super().__getitem__(i)
+
+
+def test_items_of_validation_that_cannot_be_read():
+    learn = learner(valid=(X[:64], CLASSES[:64]))
+    data = Unreadable(X[:64], CLASSES[:64])
+    learn.dls = cbnb.DataLoaders(learn.dls.train, DataLoader(data, 64), device="cpu")
+    (found,) = learn.check()
+    assert found.code == "X1" and found.where == "the validation set, item 3 of the dataset" and "no such image" in found.why
+
+
+def test_an_error_of_reading_can_be_skipped():
+    learn = learner()
+    learn.dls = cbnb.DataLoaders(DataLoader(Unreadable(X, CLASSES), 32), device="cpu")
+    assert learn.check().codes == ["X1"] and learn.check(skip="X1").codes == []

@@ -45,8 +45,8 @@ def test_every_public_name_is_in_the_reference_once(site):
 
 def parts(doc: str) -> dict[str, str]:
     """The sections of a docstring, by their titles; what comes before them has the title ''."""
-    titles = ["", *re.findall(r"^(Args|Returns|Raises|Example):$", doc, re.MULTILINE)]
-    return dict(zip(titles, re.split(r"\n*^(?:Args|Returns|Raises|Example):\n", doc, flags=re.MULTILINE), strict=True))
+    titles = ["", *re.findall(r"^(Args|Returns|Raises|Example):(?:$| )", doc, re.MULTILINE)]
+    return dict(zip(titles, re.split(r"\n*^(?:Args|Returns|Raises|Example):\s", doc, flags=re.MULTILINE), strict=True))
 
 
 def signature(item: docs_reference.Item) -> inspect.Signature | None:

@@ -106,8 +106,7 @@ def test_comments_and_messages_become_sections(tmp_path):
         "",
         "Args:",
         "    at: not at the ends",
-        "Returns:",
-        "    the two parts",
+        "Returns: the two parts",
         "Raises:",
         "    IndexError: at is {at}, and the line has {width.value}",
     ]
