@@ -5,15 +5,13 @@
     python bench/sweeps.py --noise      also each sweep with two orders of the batches: what the best settings are worth in the other order
     python bench/sweeps.py --optuna     also 30 runs that Optuna chooses, with its own pruners beside ours
 
-Each sweep is made without pruning. The rule is then asked about its rows, in 20 random orders of the runs: a run that is ended is the beginning
-of the whole one, so this is what `learn.sweep` does. For each task, the sweep with pruning is also made once, and compared.
+Each sweep is made without pruning. The rule is then asked about its rows, in 20 orders of the runs: a run that is ended is the beginning of the whole one, so this is what `learn.sweep` does. For each task, the sweep with pruning is also made once, and compared.
 """
 
 import argparse
 import contextlib
 import io
 import math
-import random
 import statistics
 import sys
 import warnings
@@ -27,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent / "lr_quality"))  # small_tasks
 from small_tasks import TASKS
 
 from cbnb.all import Learner
-from cbnb.lab.sweep_runs import Halving, Sweep
+from cbnb.lab.sweep_runs import Grid, Space, Sweep, key_of
 from cbnb.toy import digits_learner, wave_learner
 
 RATES, DECAYS = [0.0003, 0.001, 0.003, 0.01, 0.03, 0.1], [0.0, 0.01, 0.1, 0.3, 1.0]
@@ -44,33 +42,39 @@ MAKERS: dict[str, Callable[[int], Learner]] = dict(wave=lambda seed: wave_learne
 MAKERS |= {name: partial(small, name) for name in ("moons", "circles", "wine", "diabetes", "breast_cancer")}
 
 
+def space_of(method: str) -> dict[str, Any]:
+    return {METHODS[method]: RATES, "wd": DECAYS}
+
+
 def swept(make: Callable[[int], Learner], method: str, n_epoch: int, seed: int, **settings: Any) -> Sweep:
-    space = {METHODS[method]: RATES, "wd": DECAYS}
+    space = settings.pop("space", space_of(method))
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return make(seed).sweep(settings.pop("space", space), n_epoch, method=method, seed=seed, **settings)
+        return make(seed).sweep(space, n_epoch, method=method, seed=seed, **settings)
 
 
-def pruned(curves: list[list[float]], n_epoch: int) -> tuple[float, float]:
-    """The share of the epochs of all runs, in this order, and the lowest loss at the end of a run."""
-    rule, epochs, best = Halving(len(curves)), 0, math.inf
-    for curve in curves:
-        for epoch, loss in enumerate(curve, 1):
+def pruned(curves: dict[tuple, list[float]], space: dict[str, Any], n_epoch: int, seed: int) -> tuple[float, float, tuple]:
+    """The share of the epochs of all runs, the lowest loss at the end of a run, and the settings of this run."""
+    rule, epochs, ended = Grid(Space(space), None, seed, True), 0, []
+    for i in range(len(rule)):
+        key = key_of(rule.point(i))
+        for epoch, loss in enumerate(curves[key], 1):
             epochs += 1
-            if rule.falls_behind(epoch, n_epoch, loss):
+            if rule.falls_behind(i, epoch, n_epoch, loss):
                 break
         else:
-            best = min(best, curve[-1])
-    return epochs / (len(curves) * n_epoch), best
+            ended.append((curves[key][-1], key))
+    return epochs / (len(rule) * n_epoch), *min(ended)
 
 
-def judged(found: Sweep, n_epoch: int) -> list[tuple[float, float]]:
+def curves_of(found: Sweep) -> dict[tuple, list[float]]:
+    return {key_of(point): [found.score(row) for row in run.epochs] for point, run in zip(found.points, found.runs)}
+
+
+def judged(found: Sweep, space: dict[str, Any], n_epoch: int) -> list[tuple[float, float]]:
     """For each order: the share of the epochs, and the lowest loss as a multiple of the lowest of all runs."""
-    curves, results = [[found.score(row) for row in run.epochs] for run in found.runs], []
-    for order in range(ORDERS):
-        share, best = pruned(random.Random(order).sample(curves, len(curves)), n_epoch)
-        results.append((share, best / found.best_value))
-    return results
+    results = [pruned(curves_of(found), space, n_epoch, order) for order in range(ORDERS)]
+    return [(share, best / found.best_value) for share, best, _ in results]
 
 
 def line(name: str, results: list[tuple[float, float]]) -> None:
@@ -89,20 +93,15 @@ def with_noise(names: list[str], epochs: int, seeds: int) -> None:
     for name in names:
         for method in METHODS:
             for seed in range(seeds):
-                key = (METHODS[method], "wd")
                 runs = []
                 for order_of_batches in (seed, seed + 100):
                     found = swept(lambda _, seed=seed: MAKERS[name](seed), method, epochs, order_of_batches, prune=False)
-                    runs.append(
-                        {tuple(p[k] for k in key): [found.score(row) for row in run.epochs] for p, run in zip(found.points, found.runs)}
-                    )
+                    runs.append(curves_of(found))
                 for here, there in (runs, runs[::-1]):
                     lowest = min(curve[-1] for curve in there.values())
                     grid.append((1.0, there[min(here, key=lambda point: here[point][-1])][-1] / lowest))
                     for order in range(ORDERS):
-                        points = random.Random(order).sample(list(here), len(here))
-                        share, best = pruned([here[point] for point in points], epochs)
-                        [chosen, *_] = [point for point in points if here[point][-1] == best]
+                        share, _, chosen = pruned(here, space_of(method), epochs, order)
                         rule.append((share, there[chosen][-1] / lowest))
     line("other order, whole grid", grid)
     line("other order, our rule", rule)
@@ -148,10 +147,10 @@ def main() -> None:
             results = []
             for seed in range(args.seeds):
                 whole = swept(MAKERS[name], method, args.epochs, seed, prune=False)
-                results += judged(whole, args.epochs)
+                results += judged(whole, space_of(method), args.epochs)
                 if seed == 0:  # the rule, asked about the rows, is what a sweep does
                     found = swept(MAKERS[name], method, args.epochs, seed)
-                    share, best = pruned([[whole.score(row) for row in run.epochs] for run in whole.runs], args.epochs)
+                    share, best, _ = pruned(curves_of(whole), space_of(method), args.epochs, seed)
                     assert found.best_value == best and math.isclose(found.n_batches, share * whole.n_batches), (name, method)
             line(f"{name}, {method}", results)
             total += results

@@ -49,7 +49,7 @@ def sweep(self: Learner, space: Mapping[str, Any], n_epoch: Any = None, n: int |
         budget: end the sweep before a run if the runs had as many training batches; None: no limit
         monitor: column of the table of epochs to compare, at the end of each run
         prune: whether to end runs early; with Optuna, also a pruner of Optuna
-        engine: 'optuna': Optuna chooses the settings; None: the combinations in random order
+        engine: 'optuna': Optuna chooses the settings; None: all combinations, or random values of ranges
         seed: seed of the order, and of each run
         name: name in the lab book: a sweep with the same name goes on
         make: function that returns a new learner from some of the settings; None: this learner
@@ -62,13 +62,13 @@ def sweep(self: Learner, space: Mapping[str, Any], n_epoch: Any = None, n: int |
         RuntimeError: this learner is running (...): call sweep between fits
         ValueError: sweep needs a number of epochs: pass n_epoch, as in learn.sweep(dict(lr=[...]), 5), or list values of
             n_epoch among the settings
-        ValueError: engine={engine} should be 'optuna', or None for combinations in random order
+        ValueError: engine={engine} should be 'optuna', or None for all combinations, or random values of ranges
     """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): call sweep between fits')
     chosen, train = Space(space), getattr(type(self), method)
     made, fitted = _shares(chosen, make, train)
     if n_epoch is None and 'n_epoch' not in fitted: raise ValueError('sweep needs a number of epochs: pass n_epoch, as in learn.sweep(dict(lr=[...]), 5), or list values of n_epoch among the settings')
-    if engine not in (None, 'optuna'): raise ValueError(f"engine={engine!r} should be 'optuna', or None for combinations in random order")
+    if engine not in (None, 'optuna'): raise ValueError(f"engine={engine!r} should be 'optuna', or None for all combinations, or random values of ranges")
     n = None if n is None else as_count(n, 'n', 1)
     rule: Any = OptunaStudy(chosen, n, seed, prune) if engine else Grid(chosen, n, seed, bool(prune))
     of_fit: dict[str, Any] = dict(method=method, seed=seed)      # as the recorder notes them

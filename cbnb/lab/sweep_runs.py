@@ -87,6 +87,10 @@ class Space:
         if any(isinstance(values, tuple) for values in self.values.values()): return None
         return [dict(zip(self.values, each)) for each in itertools.product(*self.values.values())]
 
+    def place(self, point: Mapping[str, Any]) -> tuple[float | str, ...]:
+        "Return where a point lies: for each setting a number from 0 to 1, or a word"
+        return tuple(_place(values, point[name]) for name, values in self.values.items())
+
     def draw(self, rng: random.Random) -> dict[str, Any]: return {name: _drawn(values, rng) for name, values in self.values.items()}
 
 # %% ../../nbs/lab/sweep_runs.ipynb #d7438e00
@@ -98,11 +102,23 @@ def _drawn(values: Any, rng: random.Random) -> Any:
     else: found = rng.uniform(low, high)
     return round(min(max(found, low), high)) if isinstance(low, int) and isinstance(high, int) else float(f'{found:.6g}')
 
+def _place(values: Any, value: Any) -> float | str:
+    if isinstance(values, tuple):
+        low, high, at = map(math.log if values[2:] else float, (*values[:2], value))
+        return (at - low)/(high - low)
+    if not all(isinstance(v, (int, float)) for v in values): return str(word_of(value))
+    return sorted(values).index(value)/max(len(values) - 1, 1)
+
+def _distance(a: tuple[float | str, ...], b: tuple[float | str, ...]) -> float:
+    "Return how far two places are from each other. Two words have the distance 1"
+    return math.hypot(*(p - q if isinstance(p, float) and isinstance(q, float) else float(p != q) for p, q in zip(a, b)))
+
 # %% ../../nbs/lab/sweep_runs.ipynb #668429ee
 class Halving:
-    "Ends a run that is not among the best of those that have come as far"
-    rungs = ((9, 1/3), (3, 2/3))       # after n_epoch/9 epochs the best third goes on, after n_epoch/3 the best two thirds
+    "Ends a run that is not among the best of those that have come as far, or for which there is no budget"
+    rungs = ((9, 1.), (3, 1/2))        # after n_epoch/9 epochs all go on that the budget allows, after n_epoch/3 the better half
     most = 0.38                        # of the epochs of all runs; beyond it, only a run that is the best so far goes on
+    limit = 0.4                        # for these runs, in a sweep of 20 or more runs with 9 or more epochs
 
     def __init__(self, n: int) -> None:
         self.n = n                                  # number of runs
@@ -111,36 +127,53 @@ class Halving:
 
     def falls_behind(self, epochs: int, n_epoch: int, value: float) -> bool:
         "Return whether to end the run after this epoch. Lower values are better"
-        rungs = {math.ceil(n_epoch/part): share for part, share in self.rungs[::-1]}      # in a short fit, the first of two at the same epoch counts
+        rungs = {math.ceil(n_epoch/part): share for part, share in self.rungs}      # in a short fit, the second of two at the same epoch counts
         if epochs not in rungs or epochs >= n_epoch: return False
         seen = self.seen.setdefault(epochs, [])
         seen.append(value)
         better, cost = sum(v < value for v in seen), (min(e for e in [*rungs, n_epoch] if e > epochs) - epochs)/n_epoch
-        go_on = math.isfinite(value) and (not better or better < round(len(seen)*rungs[epochs]) and self._affords(cost, min(rungs), n_epoch))
+        most = self.most if better else self.limit if self.n >= 20 and n_epoch >= 9 else 1.
+        go_on = math.isfinite(value) and better < max(round(len(seen)*rungs[epochs]), 1) and self.spent + cost <= (most - min(rungs)/n_epoch)*self.n
         self.spent += cost*go_on
         return not go_on
 
-    def _affords(self, cost: float, first: int, n_epoch: int) -> bool:
-        "Return whether there is a budget for it. Half of what remains beyond the first rung of each run is for later runs, in proportion to their number"
-        budget, begun = (self.most - first/n_epoch)*self.n, len(self.seen.get(first, ()))      # a fit of n steps may correct its number of epochs
-        return self.spent + cost <= budget*(1 + begun/self.n)/2
 
 # %% ../../nbs/lab/sweep_runs.ipynb #e197698f
 class Grid:
-    "Gives the combinations of a sweep in random order, or random values of its ranges"
+    "Gives the combinations of a sweep, or random values of its ranges. If poor runs end early, each point is near the best run so far, except the first ones"
+    first = 5      # points that are far from each other
+
     def __init__(self, space: Space, n: int | None, seed: int, prune: bool) -> None:
         rng, grid = random.Random(seed), space.grid()
         if grid is None and n is None: raise ValueError(
             'a range has infinitely many values: pass the number of runs, such as n=20')
         if grid is not None: rng.shuffle(grid)
-        self.points = grid[:n] if grid is not None else [space.draw(rng) for _ in range(n or 0)]
-        self.halving = Halving(len(self)) if prune else None
+        self.points = grid if grid is not None else [space.draw(rng) for _ in range(n or 0)]
+        self.n = len(self.points[:n])
+        self.halving = Halving(self.n) if prune else None
+        self.places = [space.place(point) for point in self.points]
+        self.order: list[int] = []                              # index in `points` of each run
+        self.reached: dict[int, tuple[int, float]] = {}         # number of a run -> minus its epochs, and its value
 
-    def __len__(self) -> int: return len(self.points)
-    def point(self, i: int) -> dict[str, Any]: return self.points[i]
+    def __len__(self) -> int: return self.n
+
+    def point(self, i: int) -> dict[str, Any]:
+        if self.halving is None: return self.points[i]
+        while len(self.order) <= i: self.order.append(self._next())
+        return self.points[self.order[i]]
+
+    def _next(self) -> int:
+        "Return the index of a point that was not given yet"
+        waiting = [i for i in range(len(self.points)) if i not in self.order]
+        def away(i: int, others: list[int]) -> float: return min(_distance(self.places[i], self.places[other]) for other in others)
+        if not self.order: return min(waiting, key=lambda i: _distance(self.places[i], (0.5,)*len(self.places[i])))
+        if len(self.order) < self.first or not self.reached: return max(waiting, key=lambda i: away(i, self.order))
+        best = self.order[min(self.reached, key=self.reached.__getitem__)]
+        return min(waiting, key=lambda i: away(i, [best]))
 
     def falls_behind(self, number: int, epochs: int, n_epoch: int, value: float) -> bool:
         "Return whether to end the run after this epoch"
+        self.reached[number] = -epochs, value
         return self.halving is not None and self.halving.falls_behind(epochs, n_epoch, value)
 
     def end(self, number: int, value: float, pruned: bool) -> None:
