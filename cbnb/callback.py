@@ -36,6 +36,7 @@ class Callback(Configured, Events):
         **events: functions to use as methods, `before_fit=f`, and switches, `run_valid=False`
     Raises:
         TypeError: {type(self)}({name}=...): no event is called {name}...
+        TypeError: {type(self)}({name}={f}): pass a function of the callback, such as {name}=lambda cb: print(cb.epoch)
     Example:
         class PerItem(Callback):
             @property
@@ -66,6 +67,8 @@ class Callback(Configured, Events):
                 setattr(self, name, f)
                 continue
             if name not in EVENTS: raise TypeError(f'{type(self).__name__}({name}=...): no event is called {name!r}{did_you_mean(name)}')
+            if f is not None and not callable(f): raise TypeError(
+                f'{type(self).__name__}({name}={f!r}): pass a function of the callback, such as {name}=lambda cb: print(cb.epoch)')
             for check in self.method_checks: check(name, f, name)
             if f is not None: self.__dict__[name] = types.MethodType(f, self)
 

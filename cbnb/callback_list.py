@@ -15,7 +15,7 @@ from typing import Any
 
 # %% ../nbs/12_callback_list.ipynb #265ac268
 from .basics.patch import patch
-from .basics.text import user_level
+from .basics.text import short_repr, user_level
 from .callback import Callback, CallbackList, wrapped
 from .undo import interrupts_wait
 
@@ -89,7 +89,7 @@ def as_callback(self: CallbackList, given: Any) -> Callback:    # `given` itself
         if given is wrapped(cb) or given is made_by(cb): return cb
     if self.adapt and (adapted := self.adapt(given)) is not None: return adapted
     if isinstance(given, FunctionType): raise TypeError(f'{given.__name__} is a function, not a callback: to call a function f(cb) at an event, pass, for example, Callback(after_batch=f)')
-    raise TypeError(f'{given!r} is not a callback: pass an instance or a subclass of Callback, such as EarlyStopping()')
+    raise TypeError(f'{short_repr(given)} is not a callback: pass an instance or a subclass of Callback, such as EarlyStopping()')
 
 @patch
 def insert(self: CallbackList,

@@ -175,14 +175,14 @@ class DataLoaders:
         """The class names: the attribute `vocab` or `classes` of the training dataset
 
         Raises:
-            AttributeError: the training dataset, a ..., has neither an attribute vocab nor classes: assign the list of class
-                names, such as dls.train_ds.classes = ['cat', 'dog']
+            AttributeError: the training dataset, a ..., has neither an attribute vocab nor classes:
         """
         for name in ('vocab', 'classes'):
             if (names := getattr(self.train_ds, name, None)) is not None: return names
-        raise AttributeError(
-            f"the training dataset, {with_article(type(self.train_ds).__name__)}, has neither an attribute vocab nor classes: assign "
-            "the list of class names, such as dls.train_ds.classes = ['cat', 'dog']")
+        names = "classes = ['cat', 'dog']"
+        raise AttributeError(f'the training dataset, {with_article(type(self.train_ds).__name__)}, has neither an attribute vocab nor classes: ' + (
+            f'assign the list of class names, such as dls.train_ds.{names}' if hasattr(self.train_ds, '__dict__') else
+            f'use a subclass that has the list of class names, such as class Items({type(self.train_ds).__name__}): {names}'))
 
     @property
     def c(self) -> int:
@@ -288,7 +288,7 @@ def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
         there = [k for k, v in getattr(batch, '__dict__', {}).items() if isinstance(v, Tensor)]
         raise KeyError(f"the batch, {with_article(type(batch).__name__)}, has no attribute {missing[0]!r} for the target" + (
             f". Its tensors are {', '.join(there)}: pass one of these, as in DataLoaders(..., targets={there[-1]!r})" if there else
-            ': pass the name of an attribute that it has as DataLoaders(..., targets=...)'))
+            ': pass DataLoaders(..., targets=...) with the name of an attribute that it has'))
     return tuple(getattr(batch, k) for k in targets)
 
 # %% ../nbs/10_data.ipynb #ca58dc12
@@ -318,6 +318,6 @@ def as_dls(dls: Any) -> Any:
     "Return `dls` if it has a `train` loader. Otherwise return `DataLoaders` that train with `dls`. Raise `TypeError` if `dls` is not a loader"
     if not isinstance(dls, Dataset) and hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
     if dls is None: raise TypeError('dls is None: pass DataLoaders(train, valid), or one loader')
-    if isinstance(dls, (tuple, list)) and any(isinstance(dl, DataLoader) for dl in dls):
+    if isinstance(dls, (tuple, list, dict)) and any(isinstance(dl, DataLoader) for dl in (dls.values() if isinstance(dls, dict) else dls)):
         raise TypeError(f'{with_article(type(dls).__name__)} of loaders is not a loader: pass DataLoaders(train, valid)')
     return DataLoaders(dls)

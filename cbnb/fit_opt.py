@@ -30,11 +30,17 @@ from .step import Step
 def check_can_train(learn: Any) -> None:
     "Raise an error if the training loader is empty, or gradients are switched off"
     if n_batches(learn.dls.train) == 0: raise ValueError(
-        'the training loader is empty' + (': check that its dataset has items, and leave out drop_last=True, which drops a set that is smaller than one batch'
-                                          if hasattr(learn.dls.train, 'dataset') else ': assign other data, as in learn.dls = DataLoaders(train, valid)'))
-    if not torch.is_grad_enabled(): raise RuntimeError(
-        f'gradients are switched off around this {learn.run_name}, by torch.no_grad(), '
-        'inference_mode() or set_grad_enabled(False): call the method outside of that block, or after set_grad_enabled(True)')
+        f'the training loader is empty{_what_to_do(learn.dls.train)}')
+    if (inference := torch.is_inference_mode_enabled()) or not torch.is_grad_enabled(): raise RuntimeError(
+        f'gradients are switched off around this {learn.run_name}, by torch.' + (
+            'inference_mode(): call the method outside of that block' if inference else
+            'no_grad() or set_grad_enabled(False): call the method outside of that block, or after torch.set_grad_enabled(True)'))
+
+def _what_to_do(dl: Any) -> str:
+    "Say what to do about an empty training loader"
+    if not hasattr(dl, 'dataset'): return ': assign other data, as in learn.dls = DataLoaders(train, valid)'
+    if n_batches(dl.dataset) and not getattr(dl, 'drop_last', True): return ', although its dataset has items: pass another sampler'
+    return ': check that its dataset has items, and leave out drop_last=True, which drops a set that is smaller than one batch'
 
 # %% ../nbs/16_fit_opt.ipynb #d9e17803
 def shares_params(opt: Optimizer, model: nn.Module, others: Iterable[nn.Parameter] = ()) -> bool:
@@ -54,7 +60,7 @@ def _check_closure(opt: Any, step: Step) -> None:
     if not (found := [type(o).__name__ for o in parts if needs_closure(o)]): return
     several = f'{found[0]} evaluates the loss several times in a step'
     if parts != [opt]: raise TypeError(f'{several}, which a MultiOptimizer does not support: use another optimizer')
-    if type(step) is not Step: raise TypeError(f'{several}, and your train_step computes it once: use another optimizer, or pass '
+    if type(step) is not Step: raise TypeError(f'{several}, and learn.train_step computes it once: use another optimizer, or pass '
                                                'loss_func and train_step=ClosureStep(), from cbnb.callbacks.steps')
     raise TypeError(f'{several}: pass Learner(..., train_step=ClosureStep()), from cbnb.callbacks.steps')
 

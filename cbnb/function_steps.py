@@ -15,7 +15,9 @@ from torch import nn
 
 # %% ../nbs/15_function_steps.ipynb #897c3003
 from .basics.losses import as_loss, pred_of, split_result
+from .basics.nested import kind_of
 from .basics.optimizers import MultiOptimizer
+from .basics.text import with_article
 from .step import PredictStep, Step
 
 # %% ../nbs/15_function_steps.ipynb #55d172d8
@@ -50,9 +52,11 @@ class CallStep(Step):
         """
         learn.step_result = out
         loss, learn.loss_parts, rest = split_result(out, self.needs_loss)
-        if loss is None and (self.needs_loss or out is None or isinstance(out, (tuple, list, Mapping)) and not out): raise TypeError(
-            f'train_step returned {out!r}: it should return the loss, a tuple that begins with it, or a dict with the entry "loss"'
-            if self.needs_loss else f'eval_step returned {out!r}: it should return (loss, pred, *targets), or (pred, *targets) without a loss')
+        if loss is None and (self.needs_loss or out is None or isinstance(out, (tuple, list, Mapping)) and not out):
+            shown = repr(out) if len(repr(out)) <= 80 and len(repr(out).splitlines()) == 1 else with_article(kind_of(out))
+            raise TypeError(
+                f'train_step returned {shown}: it should return the loss, a tuple that begins with it, or a dict with the entry "loss"'
+                if self.needs_loss else f'eval_step returned {shown}: it should return (loss, pred, *targets), or (pred, *targets) without a loss')
         if loss is not None: learn.loss_grad = as_loss(torch.as_tensor(loss), learn.training, 'train_step')
         made = rest if isinstance(rest, list) else [pred_of(rest)]
         if made: learn.pred = made[0]

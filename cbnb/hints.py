@@ -162,9 +162,9 @@ def warn_of_long_interval(
 ) -> None:
     "Warn if `valid_every` is an interval that is longer than the fit. An empty list is left out: it can only be meant"
     every, planned = learn.valid_every, learn.fit_length
-    if learn.purpose != 'fit' or getattr(learn.dls, 'valid', None) is None: return
+    if learn.purpose != 'fit' or getattr(learn.dls, 'valid', None) is None or learn.start_epoch >= learn.n_epoch: return
     if not isinstance(every, Every):
-        meant = hasattr(every, '__len__') and not len(every)
+        meant = hasattr(every, '__len__') and not len(every) or learn.start_epoch >= learn.n_epoch
         told = any(isinstance(cb, Tracker) and not cb.monitor.startswith('train') for cb in learn.cbs)       # it warns itself
         if not planned and not meant and not told and not any(is_validated(learn, epoch) for epoch in range(learn.start_epoch, learn.n_epoch)): warn_user(
             f'valid_every={every!r} validates no epoch of this fit of {plural(learn.n_epoch, "epoch")}: pass another value, such as valid_every=1, '
@@ -261,7 +261,7 @@ class Elsewhere:
     ): self.name, self.instead = name, instead
 
     def __get__(self, obj: Any, cls: type) -> Never:
-        raise AttributeError(f'a {cls.__name__} has no attribute {self.name!r}: {self.instead}')
+        raise AttributeError(f'{with_article(cls.__name__)} has no attribute {self.name!r}: {self.instead}')
 
 class Renamed(Elsewhere):
     "The name of another library for an attribute that you may assign. Assigning raises `AttributeError`, too, because nothing would read the value. If you define the name in a subclass, you can assign and read it"

@@ -188,7 +188,7 @@ class History:
         """
         text = source if isinstance(source, str) and source.lstrip()[:1] == '{' else Path(source).read_text()
         data, history = from_json_text(text), cls()
-        if 'runs' not in data: raise ValueError(
+        if not isinstance(data, dict) or 'runs' not in data: raise ValueError(
             f'{"the string" if text is source else source} is not a saved History, because it has no "runs": pass a file that History.to_json wrote, or the string that it returned')
         history.runs = [Run(run['run'], [], 0, run['beta']) for run in data['runs']]
         for run, values in zip(history.runs, data['runs']): run.fill_from_dict(values)

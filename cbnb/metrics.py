@@ -227,7 +227,7 @@ def as_metric(m: Any) -> Any:
     if isinstance(m, type):
         try: m = m()
         except TypeError as e:
-            if e.__traceback__ is not None and e.__traceback__.tb_next is not None: raise      # an error inside its constructor
+            if getattr(m, '__abstractmethods__', None) or e.__traceback__ is not None and e.__traceback__.tb_next is not None: raise
             raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an instance, {m.__name__}(...)') from None
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
         if not hasattr(m, 'name'): m.name = snake_name(type(m))

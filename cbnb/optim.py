@@ -31,7 +31,8 @@ def param_groups(
     others: Iterable[nn.Parameter] = (),                # parameters outside the model, for the last group unless they are in a group
 ) -> list[list[nn.Parameter]]:                          # groups of parameters, without empty ones
     "Return the parameters of a model in groups. Raise `ValueError` if no parameter is trainable"
-    groups = list(splitter(model))
+    found = splitter(model)
+    groups = list(found) if isinstance(found, Iterable) and not isinstance(found, (Mapping, Tensor)) else [found]
     if groups and isinstance(groups[0], Tensor): groups = [groups]
     groups = _as_lists(groups)
     held, groups = {id(p) for g in groups for p in g}, groups or [[]]
@@ -54,7 +55,8 @@ def make_opt(
     check_opt_func(opt_func)
     opt: Optimizer = opt_func([dict(params=g) for g in groups], lr=lr)
     if lacks := [name for name in ('param_groups', 'state', 'step', 'zero_grad') if not hasattr(opt, name)]: raise TypeError(
-        f'opt_func returned {opt!r}, which is not an optimizer, because it has no {", ".join(lacks)}: return one, such as torch.optim.AdamW(groups, lr=lr)')
+        f'opt_func returned {with_article(type(opt).__name__) if hasattr(opt, "__len__") else repr(opt)}, '
+        f'which is not an optimizer, because it has no {", ".join(lacks)}: return one, such as torch.optim.AdamW(groups, lr=lr)')
     if not has_sparse(model): fuse(opt, device)
     return opt
 
@@ -93,9 +95,10 @@ def _as_lists(groups: list[Any]) -> list[list[nn.Parameter]]:
     if any(isinstance(g, Mapping) for g in groups): raise TypeError(
         'the splitter returned dicts, but a group should be a module or a list of parameters: pass the rates and decays of the groups to '
         'fit(lr=[...], wd=[...]), or make the optimizer yourself and pass it as opt_func')
-    groups = [list(g.parameters() if isinstance(g, nn.Module) else g) for g in groups]
+    groups = [list(g.parameters()) if isinstance(g, nn.Module) else list(g) if isinstance(g, Iterable) else [g] for g in groups]
     if wrong := [p for g in groups for p in g if not isinstance(p, Tensor)]: raise TypeError(
-        f'the splitter returned a group with {with_article(type(wrong[0]).__name__)}: a group should be a module, or a list of parameters, such as list(layer.parameters())')
+        f'the splitter returned a group with {"None" if wrong[0] is None else with_article(type(wrong[0]).__name__)}: '
+        'a group should be a module, or a list of parameters, such as list(layer.parameters())')
     return groups
 
 def _check_trainable(groups: list[list[nn.Parameter]], model: nn.Module) -> None:
@@ -103,4 +106,6 @@ def _check_trainable(groups: list[list[nn.Parameter]], model: nn.Module) -> None
     why = 'all are frozen (requires_grad is False). Call requires_grad_() on the layers to train'
     if not any(True for _ in model.parameters()): why = 'it has no parameters at all. If its layers are in a list, make it an nn.ModuleList'
     elif not any(groups): why = 'the splitter returned none. Return model.parameters(), or lists of parameters'
+    elif any(p.requires_grad for p in model.parameters()): raise ValueError(
+        'the parameters that the splitter returned are all frozen (requires_grad is False): return those to train, too')
     raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')

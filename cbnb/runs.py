@@ -117,7 +117,8 @@ def stopped_where(self: Loop) -> str:
     """
     name, n = self.run_name, self.train_iter
     if name == 'lr_find': return f'lr_find stopped after {plural(n, "batch")}'
-    batch = f' at batch {self.iter}' if self.in_batch else ''
+    phase = 'validation ' if name == 'fit' and not self.training else ''
+    batch = f' at {phase}batch {self.iter}' if self.in_batch else ''
     return f'stopped in epoch {self.epoch}{batch}' if name == 'fit' else f'{name} stopped{batch}'
 
 # %% ../nbs/17_runs.ipynb #5be5c43c

@@ -14,7 +14,7 @@ from typing import Any
 Schedule = Callable[[float], Any]      # from the share of training done, from 0 to 1, to a number, or one for each parameter group
 
 # %% ../nbs/09_schedule.ipynb #2f764a2e
-from .basics.arguments import as_positive, as_python, checked_moms, hinted
+from .basics.arguments import as_positive, as_python, checked_moms, hinted, is_number
 from .basics.loaders import n_batches
 from .basics.text import plural
 from .basics.optimizers import hyper_key, no_such_hyper, spread_lrs, write_hyper
@@ -214,8 +214,9 @@ def _place(learn: Any, name: str, sched: Schedule) -> tuple[str, int | None]:
     if (place := hyper_key(learn.opt, name)) is None: raise no_such_hyper(learn.opt, name)
     value, n = as_python(sched(0.)), len(learn.opt.param_groups)
     listed = hasattr(value, '__len__') and getattr(value, 'ndim', 1) > 0
-    if listed and len(value) != n: raise ValueError(f'the schedule of {name!r} returned {len(value)} values for {plural(n, "parameter group")}: return one number, or one for each group')
-    if any(map(math.isnan, value if listed else [value])):
+    if listed and len(value) != n: raise ValueError(
+        f'the schedule of {name!r} returned {plural(len(value), "value")} for {plural(n, "parameter group")}: return one number, or one for each group')
+    if any(not is_number(v) or math.isnan(v) for v in (value if listed else [value])):
         raise ValueError(f'the schedule of {name!r} returned {value!r} at position 0, which is not a number: return a number, or one for each group')
     if hasattr(learn, 'recorder'): learn.recorder.track(name)
     return place
@@ -223,6 +224,7 @@ def _place(learn: Any, name: str, sched: Schedule) -> tuple[str, int | None]:
 # %% ../nbs/09_schedule.ipynb #51c7bd05
 def check_share(name: str, value: float) -> None:
     "Raise `ValueError` if an argument is not a share of the training, from 0 to 1"
+    if not is_number(value): as_positive(value, name)      # raises `TypeError`
     if not 0 <= value <= 1: raise ValueError(f'{name}={value} should be between 0 and 1, such as 0.25')
 
 # %% ../nbs/09_schedule.ipynb #020b8977
@@ -237,7 +239,7 @@ class SchedCombined:
         pcts, scheds = [float(p) for p in pcts], list(scheds)
         if len(pcts) != len(scheds): raise ValueError(f'got {plural(len(pcts), "share")} for {plural(len(scheds), "schedule")}: pass one share for each schedule')
         if not all(p >= 0 for p in pcts): raise ValueError(f'pcts={pcts} should be shares of the training, each 0 or more')
-        if abs(sum(pcts) - 1) > 1e-6: raise ValueError(f'pcts={pcts} should add up to 1, but add up to {sum(pcts):g}')
+        if abs(sum(pcts) - 1) > 1e-6: raise ValueError(f'pcts={pcts} should add up to 1, but add up to {sum(pcts):.9g}')
         self.parts = [(p, sched) for p, sched in zip(pcts, scheds) if p > 0]
 
     def __call__(self,

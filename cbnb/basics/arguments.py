@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 # %% ../../nbs/basics/arguments.ipynb #edf026a0
-from .text import plural, with_article
+from .text import plural, short_repr, with_article
 
 # %% ../../nbs/basics/arguments.ipynb #11bb6b50
 def as_count(n: Any, name: str, least: int) -> int:
@@ -63,7 +63,7 @@ def as_positive(value: Any, name: str = 'lr', zero: bool = True,    # whether 0 
     if isinstance(value, bool) or not isinstance(value, Real):
         example = f', such as {name}=0.001' if 'lr' in name or name in ('rate', 'wd') else ''
         hint = ': leave out the quotes' if isinstance(value, str) and _is_number_text(value) else f': pass one{example}'
-        raise TypeError(f'{name}={value!r} is not a number{hint}')
+        raise TypeError(f'{name}={short_repr(value)} is not a number{hint}')
     if math.isnan(value) or value < 0 or value == 0 and not zero or value == math.inf and not inf:
         raise ValueError(f'{name}={value!r} should be a {"" if inf else "finite "}number{", 0 or more" if zero else " above 0"}')
     return float(value)
@@ -217,15 +217,18 @@ def as_duration(value: Any,    # a whole number of epochs, a string such as '500
         f'n_epoch should be a number of epochs, as in learn.fit(3), not {with_article(type(value).__name__)}. Pass data to '
         'the learner, as in Learner(dls, model, loss_func) with dls = DataLoaders.from_datasets(TensorDataset(x, y), bs=64)')
     if not isinstance(value, str): return Duration(as_count(value, name, 1), 'epoch')
-    found = re.fullmatch(r'([\d_,]*)\s*([a-z]*)', value.strip().lower())
-    number, word = found.groups() if found else ('', '')
+    found = re.fullmatch(r'(\d[\d_,]*)?\s*([a-z]*)', value.strip().lower())
+    number, word = found.groups('') if found else ('', '')
     unit = _UNITS.get(word.removesuffix('s'))
     if unit is None: raise ValueError(f'{name}={value!r} {_hint(number, word)}')
     if not number and word.endswith('s'): raise ValueError(f"{name}={value!r} lacks a number: pass, for example, '500 {unit}s'")
-    return Duration(as_count(int(re.sub('[_,]', '', number) or 1), name, 1), unit)
+    n = int(re.sub('[_,]', '', number) or 1)
+    if n < 1: raise ValueError(f"{name}={value!r} should be 1 or more, such as '1 {unit}'")
+    return Duration(n, unit)
 
 def _hint(number: str, word: str) -> str:
-    n = number or '500'
+    n = number if number.strip('0_,') else '500'
+    if n == number and not word: return f"lacks a unit: pass {n} without quotes for epochs, or a string such as '{n} steps'"
     near = nearest(word, [f'{unit}s' for unit in COUNTERS]) if word else None
     if near: return f"has an unknown unit: did you mean '{n} {near}'?"
     return f"should be a whole number of epochs, or a string such as '{n} steps', '{n} updates' or '{n} epochs'"
@@ -248,6 +251,13 @@ class Every:
         self.n_done = count//self.duration.n
 
 # %% ../../nbs/basics/arguments.ipynb #ac626e12
+def _made(cls: type) -> str:
+    "Return code that makes an instance of a class: `Line()`, or `Linear(...)` if it needs arguments"
+    try: inspect.signature(cls).bind()
+    except TypeError: return f'{cls.__name__}(...)'
+    except ValueError: pass
+    return f'{cls.__name__}()'
+
 def checked_model(
     model: Any,                           # the argument of a learner
     remark_on: Callable[[Any], str],      # returns a remark about a model of another library, or ''
@@ -256,21 +266,21 @@ def checked_model(
     if inspect.isfunction(model) and not any(p.kind is p.VAR_POSITIONAL or p.default is p.empty for p in inspect.signature(model).parameters.values()):
         way = 'pass what it returns' if model.__name__ == '<lambda>' else f'call it: model={model.__name__}()'
         raise TypeError(f'model={model.__name__} is a function that needs no arguments, but a model is called with a batch. If the function returns the model, {way}')
-    if isinstance(model, type): raise TypeError(f'model is the class {model.__name__}: pass an instance, such as {model.__name__}()')
+    if isinstance(model, type): raise TypeError(f'model is the class {model.__name__}: pass an instance, such as {_made(model)}')
     if isinstance(model, nn.Module) or callable(model) and not remark_on(model): return model
-    raise TypeError(f'model={model!r:.80} is not a model: pass an instance of nn.Module{remark_on(model)}')
+    raise TypeError(f'model={short_repr(model)} is not a model: pass an instance of nn.Module{remark_on(model)}')
 
 def checked_loss_func(
     f: Any,        # the argument of a learner, or None
 ) -> Any:          # `f`
     "Raise `TypeError` if a loss function is a class, or cannot be called"
-    if isinstance(f, type): raise TypeError(f'loss_func is the class {f.__name__}: pass {f.__name__}()')
+    if isinstance(f, type): raise TypeError(f'loss_func is the class {f.__name__}: pass {_made(f)}')
     if f is None or callable(f): return f
-    raise TypeError(f'loss_func={f!r} cannot be called: pass a function, or a module such as nn.CrossEntropyLoss()')
+    raise TypeError(f'loss_func={short_repr(f)} cannot be called: pass a function, or a module such as nn.CrossEntropyLoss()')
 
 def checked_moms(moms: Any, name: str = 'moms') -> tuple[float, ...]:    # three numbers
     "Raise an error if the momenta of a one-cycle fit are not three rates"
-    if not hasattr(moms, '__len__') or len(moms) != 3: raise ValueError(
+    if isinstance(moms, (str, set, dict)) or not hasattr(moms, '__len__') or getattr(moms, 'ndim', 1) != 1 or len(moms) != 3: raise ValueError(
         f'{name}={moms!r} should be three numbers, for the start of the fit, the peak of the learning rate and the end, such as (0.95, 0.85, 0.95)')
     return tuple(as_positive(m, name) for m in moms)
 

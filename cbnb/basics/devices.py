@@ -33,8 +33,10 @@ def as_device(device: torch.device | str | int) -> torch.device:
     "Return a device of torch. Raise `ValueError` for a name that torch does not know, and for an accelerator that this machine lacks"
     try: found = torch.device(device)
     except (RuntimeError, TypeError) as e: raise ValueError(
-        f"device={device} is the number of a GPU, and PyTorch {torch.__version__} finds none on this machine: pass 'cpu'" if isinstance(device, int) else
-        f"device={device!r} is not a device of PyTorch: pass 'cuda' for a GPU, 'mps' for the GPU of a Mac, or 'cpu'") from e
+        f"device={device} is the number of a GPU, and PyTorch {torch.__version__} finds none on this machine: pass 'cpu'"
+        if type(device) is int and device >= 0 else
+        f"device={device!r} is not a device of PyTorch: pass 'cuda' for a GPU, 'mps' for the GPU of a Mac, or 'cpu'"
+        + ('' if accelerator() else ', the only one that PyTorch finds on this machine')) from e
     if found.type in ('cuda', 'mps', 'xpu') and not module_of(found.type).is_available(): raise ValueError(
         f'device={str(found)!r} is not available to PyTorch {torch.__version__} on this machine: pass {accelerator() or "cpu"!r}')
     return found

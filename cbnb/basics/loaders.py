@@ -24,10 +24,10 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 # %% ../../nbs/basics/loaders.ipynb #4e93848a
-from .arguments import nearest
+from .arguments import as_count, nearest
 from .nested import named_parts, shape_text
 from .random_state import save_rng
-from .text import escape, plural, with_article
+from .text import escape, plural, short_repr, with_article
 
 # %% ../../nbs/basics/loaders.ipynb #5164e125
 class Batches:
@@ -41,7 +41,7 @@ class Batches:
         assert len(count) == 3 and list(count) == list(count) == [1, 2, 3]
     """
     def __init__(self, make: Callable[[], Iterable], n_iter: int | None = None):
-        self.make, self.n_iter = make, n_iter
+        self.make, self.n_iter = make, None if n_iter is None else as_count(n_iter, 'n_iter', 0)
 
     def __iter__(self) -> Iterator: return iter(self.make())
     def __len__(self) -> int:
@@ -140,10 +140,13 @@ def first_batch(dl: Any) -> Any:    # the batch that the next epoch begins with
 def _why_empty(dl: Any) -> str:
     "Return what may be wrong with a loader without batches"
     n_items, sampler = n_batches(getattr(dl, 'dataset', None)), getattr(dl, 'batch_sampler', None)
-    if n_items and getattr(sampler, 'drop_last', False):
-        return f'drop_last=True drops its only batch, of {plural(n_items, "item")}. Pass a smaller batch size, or drop_last=False'
-    if n_batches(dl) == 0: return 'its dataset is empty. Check how it is split or filtered'
-    return 'check that its dataset yields items, and that each iteration gets a new iterator'
+    drops, n_drawn = getattr(sampler, 'drop_last', False), n_batches(getattr(sampler, 'sampler', None))
+    if drops and n_drawn:
+        return f'drop_last=True drops its only batch, of {plural(n_drawn, "item")}. Pass a smaller batch size, or drop_last=False'
+    if n_items == 0: return 'its dataset is empty. Check how it is split or filtered'
+    if n_batches(dl) == 0 and n_items: return f'its sampler draws none of the {plural(n_items, "item")} of its dataset'
+    if n_batches(dl) == 0: return f'it is {with_article(type(dl).__name__)} of length 0'
+    return 'check that its dataset yields items, and that each iteration gets a new iterator' + (', or pass drop_last=False' if drops else '')
 
 # %% ../../nbs/basics/loaders.ipynb #d822a78e
 def set_epoch(dl: Any, epoch: int) -> None:
@@ -299,6 +302,10 @@ def check_datasets(train_ds: Any, others: list[Any],    # datasets for validatio
     "Raise `TypeError` for a dataset or an argument that `DataLoaders.from_datasets` cannot take, and `ValueError` for an empty dataset"
     _check_arguments(kwargs)
     for ds, what, way in ((train_ds, 'training', ''), *((ds, 'validation', ', or leave it out') for ds in others)):
+        if isinstance(ds, DataLoader): raise TypeError(
+            f'from_datasets takes datasets, but the {what} dataset is {with_article(type(ds).__name__)}: pass loaders as DataLoaders(train_dl, valid_dl)')
+        if not any(hasattr(ds, name) for name in ('__getitem__', '__iter__', 'iloc')) and (ds is not None or what == 'training'): raise TypeError(
+            f'the {what} dataset is {short_repr(ds)}: pass a dataset with __getitem__ and __len__, such as TensorDataset(x, y)')
         if hasattr(ds, '__getitem__') and hasattr(ds, '__len__') and not len(ds): raise ValueError(
             f'the {what} dataset, {with_article(type(ds).__name__)}, has no items: check how it is split or filtered{way}')
     train, valid = (getattr(ds, 'shape', None) for ds in (train_ds, (others or [None])[0]))
@@ -339,6 +346,7 @@ def _check_arguments(kwargs: dict[str, Any]) -> None:
     "Raise `TypeError` for a size of batches under another name, and for an argument that torch's `DataLoader` does not have"
     known = inspect.signature(DataLoader.__init__).parameters.keys() - {'self', 'dataset', 'batch_size'}
     for name in kwargs.keys() - known:
-        near = _SIZES.get(name) or nearest(name, [*known, 'bs', 'val_bs', 'drop_last', 'n_inp', 'targets', 'device', 'path'])
-        hint = f'did you mean {near}=?' if near else 'DataLoader has no such argument either'
+        own = ['bs', 'val_bs', 'shuffle', 'drop_last', 'num_workers', 'n_inp', 'targets', 'device', 'path']
+        near = _SIZES.get(name) or nearest(name, [*known, *own])
+        hint = f'did you mean {near}=?' if near else f'its arguments are {", ".join(own)}, and those of DataLoader'
         raise TypeError(f'from_datasets has no argument {name!r}: {hint}')

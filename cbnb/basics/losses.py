@@ -27,7 +27,7 @@ from .arguments import is_number, without_partial
 from .buffers import ScalarBuffer
 from .nested import find_bs
 from .processes import sum_over_processes
-from .text import with_article
+from .text import short_repr, with_article
 
 # %% ../../nbs/basics/losses.ipynb #cf0a99ef
 class UNKNOWN: "The weight of a batch that cannot be derived"
@@ -278,13 +278,15 @@ class MeanLoss:
 def given_weight(f: Any, pred: Any, *yb: Any, look: bool = True,    # whether to check the value of a tensor, which waits for the device
 ) -> Any:    # a number or a scalar tensor
     "Return the weight of a batch from your function `batch_weight`. Raise `TypeError` or `ValueError` unless it can be a weight"
-    if not callable(f): raise TypeError(f'batch_weight={f!r} should be a function, such as lambda pred, y: (y != pad).sum()')
+    if not callable(f): raise TypeError(f'batch_weight={short_repr(f)} should be a function, such as lambda pred, y: (y != pad).sum()')
     weight = f(pred, *yb)
     if isinstance(weight, Tensor) and weight.numel() == 1:
         if not look or 0 <= weight < math.inf: return weight.detach().reshape(())
         weight = weight.item()
+    elif not isinstance(weight, (Tensor, Real)) and hasattr(weight, 'item') and getattr(weight, 'size', None) == 1: weight = weight.item()
     if isinstance(weight, Real) and 0 <= float(weight) < math.inf: return weight
-    said = f'a tensor of shape {tuple(weight.shape)}' if isinstance(weight, Tensor) else repr(weight)
+    kind = 'tensor' if isinstance(weight, Tensor) else type(weight).__name__
+    said = f'{with_article(kind)} of shape {tuple(weight.shape)}' if getattr(weight, 'shape', ()) else short_repr(weight)
     raise (ValueError if isinstance(weight, (Tensor, Real)) else TypeError)(
         f'batch_weight returned {said}: it should return one finite number, 0 or more, such as the number of tokens, (y != pad).sum()')
 
@@ -352,7 +354,7 @@ def as_loss(value: Any, training: bool,    # whether the loss will be differenti
     "Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number"
     if not isinstance(value, Tensor):
         if value is None: raise TypeError(f'{source} returned None, not a tensor: does it lack a `return`?')
-        raise TypeError(f'{source} returned {with_article(type(value).__name__)} ({value!r:.80}), not a tensor: {_loss_advice(value)}')
+        raise TypeError(f'{source} returned {with_article(type(value).__name__)} ({short_repr(value)}), not a tensor: {_loss_advice(value)}')
     if value.ndim == 0 or not training: return value
     if value.numel() == 1: return value.reshape(())
     raise ValueError(
@@ -362,7 +364,7 @@ def as_loss(value: Any, training: bool,    # whether the loss will be differenti
 def _loss_advice(value: Any) -> str:
     "Return what a loss function should do instead of returning `value`"
     if isinstance(value, Real): return 'compute the loss from the predictions without item() or float()'
-    if isinstance(value, Mapping): return 'return the loss as the entry "loss"'
+    if isinstance(value, Mapping): return 'its entry "loss" is None' if 'loss' in value else 'return the loss as the entry "loss"'
     if hasattr(value, 'dtype'): return 'compute the loss with PyTorch instead of NumPy'
     return 'return one tensor, such as the sum of several losses'
 

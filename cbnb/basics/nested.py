@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from .devices import has_streams, module_of, new_event
-from .text import with_article
+from .text import plural, short_repr, with_article
 
 # %% ../../nbs/basics/nested.ipynb #598f0336
 def entries(batch: Any) -> dict[str, Any] | None:    # None if `batch` is neither a mapping nor a dataclass
@@ -88,7 +88,7 @@ def map_rows(f: Callable[[Tensor], Any],    # called with each tensor that has `
         return kind(*mapped) if hasattr(batch, '_fields') else kind(mapped)
     if (held := entries(batch)) is not None: return rebuild(batch, {k: map_rows(f, v, n, strict) for k, v in held.items()})
     what = f'a tensor of shape {tuple(batch.shape)}' if isinstance(batch, Tensor) else with_article(type(batch).__name__)
-    if strict: raise ValueError(f'{what} cannot be split into {n} items: pass a tensor with one row for each item, or a list or dict of such tensors')
+    if strict: raise ValueError(f'{what} cannot be split into {plural(n, "item")}: pass a tensor with one row for each item, or a list or dict of such tensors')
     return batch
 
 # %% ../../nbs/basics/nested.ipynb #fd27f6f1
@@ -345,7 +345,8 @@ def _encoded_rarely(value: Any, tensors: _Tensors, name: str) -> Any:
             data = torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8) if value.size else torch.empty(0)
             return {'!ndarray': _encoded(data, tensors, name), 'dtype': value.dtype.str, 'shape': list(value.shape)}
     kind = type(value)
-    raise TypeError(f'{name} is {value!r:.80}, and objects of type {kind.__module__}.{kind.__qualname__} cannot be stored: '
+    what = f'arrays of type {value.dtype}' if hasattr(value, 'dtype') else f'objects of type {kind.__module__}.{kind.__qualname__}'
+    raise TypeError(f'{name} is {short_repr(value)}, and {what} cannot be stored: '
                     'convert it to a number, a string, a tensor, or a container of these')
 
 def _as_tensor(values: array) -> Tensor:

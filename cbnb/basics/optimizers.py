@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/basics/optimizers.ipynb #2f965d68
 from .arguments import as_positive, as_python, recommended
-from .text import plural, warn_user
+from .text import plural, short_repr, warn_user
 
 # %% ../../nbs/basics/optimizers.ipynb #46d6c55a
 _PLACES: dict[str, list[tuple[str, int | None]]] = dict(mom=[('momentum', None), ('betas', 0)],     # (key, index); the first key found is used
@@ -87,7 +87,7 @@ def set_hyper(opt: Optimizer, name: str, value: Any,    # a number for all group
 
 def _check_length(name: str, values: Any, n: int) -> None:
     if len(values) != n: raise ValueError(
-        f'{name} has {len(values)} values, but the optimizer has {plural(n, "parameter group")}: pass one number, or one for each group')
+        f'{name} has {plural(len(values), "value")}, but the optimizer has {plural(n, "parameter group")}: pass one number, or one for each group')
 
 # %% ../../nbs/basics/optimizers.ipynb #7b30c0df
 def write_hyper(groups: list[dict], key: str, i: int | None,    # the index from `hyper_key`
@@ -155,8 +155,8 @@ def freeze_groups(opt: Optimizer, n: int,    # the first trainable group; negati
 ) -> int:    # index of the first trainable group, 0 or more
     "Freeze the groups before `n`, and unfreeze the other groups. The optimizer keeps its state"
     count, kept = len(opt.param_groups), {id(p) for p in keep}
-    if not -count <= n <= count: raise ValueError(
-        f'cannot freeze to group {n}: the optimizer has {plural(count, "parameter group")}, so pass a number from {-count} to {count}')
+    if not (hasattr(n, '__index__') and -count <= n <= count): raise ValueError(
+        f'cannot freeze to group {n!r}: the optimizer has {plural(count, "parameter group")}, so pass a whole number from {-count} to {count}')
     first = n if n >= 0 else count + n
     for i, group in enumerate(opt.param_groups):
         for p in group['params']:
@@ -187,8 +187,9 @@ def is_opt(value: Any) -> bool:
 def check_opt_func(opt_func: Any) -> None:
     "Raise `TypeError` if `opt_func` is neither an optimizer nor a function that takes parameter groups and `lr`"
     if is_opt(opt_func): return
-    if not callable(opt_func):
-        raise TypeError(f'opt_func={opt_func!r:.80} is not an optimizer: pass a class, such as torch.optim.{_class_like(opt_func)}{"" if isinstance(opt_func, str) else _NO_METRIC}')
+    if not callable(opt_func) or isinstance(opt_func, nn.Module):
+        remark = _NO_METRIC if isinstance(opt_func, (list, tuple)) else ''
+        raise TypeError(f'opt_func={short_repr(opt_func)} is not an optimizer: pass a class, such as torch.optim.{_class_like(opt_func)}{remark}')
     try: signature = inspect.signature(opt_func)
     except (TypeError, ValueError): return       # written in C
     try: signature.bind([], lr=1e-3)
@@ -208,16 +209,20 @@ def checked_lr(lr: Any, opt_func: Any,    # may have a rate: `partial(SGD, lr=0.
     "Return the learning rate to use. Raise `ValueError` if `lr` is not the default, and `opt_func` has a different rate"
     if hasattr(lr, 'tolist'): lr = lr.tolist()
     lr = recommended(lr)
+    if isinstance(lr, (list, tuple)) and not lr: raise ValueError(f'lr={lr!r} has no values: pass one number, or one for each parameter group')
     if not isinstance(lr, (slice, list, tuple)): as_positive(lr)
     theirs = None
     if isinstance(opt_func, functools.partial): theirs = opt_func.keywords.get('lr')
     elif is_opt(opt_func):
         rates = [g['lr'] for g in opt_func.param_groups]
         theirs = rates[0] if all(r == rates[0] for r in rates) else rates
+        mine = lr if isinstance(lr, (list, tuple)) else [lr]*len(rates)
+        if len(mine) == len(rates) and all(isinstance(m, Real) and math.isclose(m, r, rel_tol=1e-6) for m, r in zip(mine, rates)): return lr
     if theirs is None or lr == theirs: return lr
     if lr == 1e-3: return theirs                # the learner has its default rate
     if is_opt(opt_func): raise ValueError(
-        f'lr={lr!r} differs from the learning rate {theirs!r} of the optimizer that you pass: create the optimizer with lr={lr!r}, or leave lr out')
+        f'lr={lr!r} differs from the learning rate {theirs!r} of the optimizer that you pass: create the optimizer with '
+        f'{f"lr={lr!r}" if isinstance(lr, Real) else "these rates in its parameter groups"}, or leave lr out')
     raise ValueError(f'the learning rate is given twice, as lr={lr!r} and as {theirs!r} in opt_func: remove one of them')
 
 # %% ../../nbs/basics/optimizers.ipynb #7e72f521
@@ -255,7 +260,7 @@ class _States(MutableMapping):
         for opt in self.optimizers:
             if p in opt.state or any(p is q for g in opt.param_groups for q in g['params']):
                 return opt.state
-        raise KeyError(f'none of the {len(self.optimizers)} optimizers holds this parameter of shape {tuple(p.shape)}: add it to a group of one of them')
+        raise KeyError(f'the MultiOptimizer holds no such parameter, of shape {tuple(p.shape)}: add it to a group of one of its optimizers')
     def __getitem__(self, p: Tensor) -> Any: return self._of(p)[p]
     def __setitem__(self, p: Tensor, value: Any) -> None: self._of(p)[p] = value
     def __delitem__(self, p: Tensor) -> None: del self._of(p)[p]
@@ -297,8 +302,6 @@ class MultiOptimizer(Optimizer):
         opts: optimizers over different parameters
     Raises:
         ValueError: MultiOptimizer got no optimizers: pass a list of them
-        TypeError: {opt} is not an optimizer: pass a list of optimizers, such as
-            MultiOptimizer([torch.optim.AdamW(model.parameters())])
         ValueError: opts[{first}] and opts[{i}] hold the same parameter, of shape ...: pass it to only one of them
     Example:
         import torch
@@ -311,7 +314,7 @@ class MultiOptimizer(Optimizer):
         if not self.optimizers: raise ValueError('MultiOptimizer got no optimizers: pass a list of them')
         for opt in self.optimizers:
             if not hasattr(opt, 'param_groups'): raise TypeError(
-                f'{opt!r:.80} is not an optimizer: pass a list of optimizers, such as MultiOptimizer([torch.optim.AdamW(model.parameters())])')
+                f'{short_repr(opt)} is not an optimizer: pass a list of optimizers, such as MultiOptimizer([torch.optim.AdamW(model.parameters())])')
         owner: dict[int, int] = {}
         for i, p in ((i, p) for i, opt in enumerate(self.optimizers) for group in opt.param_groups for p in group['params']):
             if (first := owner.setdefault(id(p), i)) != i:
@@ -404,6 +407,7 @@ class Hypers(MutableMapping):
     def __setitem__(self, name: str, value: Any) -> None:
         write_hyper([self.opt.param_groups[self.i]], *self._place(name), value)
     def __delitem__(self, name: str) -> None:
+        self._place(name)                # raises the error for an unknown name
         raise TypeError(f'{type(self.opt).__name__} needs its hyper-parameter {name!r}, so it cannot be deleted: assign another value')
     def __iter__(self) -> Iterator[str]: return iter(known_hypers(self.opt))
     def __len__(self) -> int: return len(known_hypers(self.opt))

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['LOWER', 'HIGHER', 'shell', 'say', 'user_level', 'warn_user', 'silenced', 'variable_name', 'number', 'trim_zeros',
-           'plural', 'one_of', 'with_article', 'clock', 'snake_name', 'named_direction', 'lower_is_better', 'distinct',
-           'text_table', 'escape', 'html_row', 'html_table', 'csv_text', 'as_dataframe', 'write_text', 'json_text',
-           'from_json_text', 'log_nothing']
+           'plural', 'one_of', 'short_repr', 'with_article', 'clock', 'snake_name', 'named_direction',
+           'lower_is_better', 'distinct', 'text_table', 'escape', 'html_row', 'html_table', 'csv_text', 'as_dataframe',
+           'write_text', 'json_text', 'from_json_text', 'log_nothing']
 
 # %% ../../nbs/basics/text.ipynb #c7c1f99c
 import csv
@@ -111,8 +111,14 @@ def one_of(names: Iterable[Any],    # the allowed values
     return f'{", ".join(first)} or {last}' if first else last
 
 # %% ../../nbs/basics/text.ipynb #cc95108d
+def short_repr(value: Any, most: int = 80) -> str:
+    "Return the `repr` of a value in one line, for an error message. If it has more than `most` characters, only its beginning and its end"
+    text = ' '.join(repr(value).split())
+    return text if len(text) <= most else f'{text[:most - 23]}...{text[-20:]}'
+
 def with_article(name: str) -> str:
-    "Put 'a' or 'an' before a name, according to its pronunciation"
+    "Put 'a' or 'an' before a name, according to its pronunciation. Return 'None' for the name of its type"
+    if name == 'NoneType': return 'None'
     letters = 'AEFHILMNORSX' if name[:2].isupper() else 'AEIOaeio'      # an LSTM is spoken letter by letter
     return f'{"an" if name[:1] in letters or name == "ndarray" else "a"} {name}'
 
@@ -245,6 +251,7 @@ def _finite(value: Any, lost: list[Any], *at: str | int) -> Any:
 def from_json_text(text: str) -> Any:
     "Read the plain data that `json_text` converted, including the numbers that are not finite"
     data = json.loads(text)
+    if not isinstance(data, dict): return data
     for run in data.get('runs', ()):
         run['steps'] = {name: [math.nan if v is None else v for v in column] for name, column in run['steps'].items()}
     for (*at, place), word in data.pop('not_finite', ()): functools.reduce(operator.getitem, at, data)[place] = float(word)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 # %% ../../nbs/callbacks/accum_metric.ipynb #acc00007
 from ..basics.arguments import as_choice, check_arguments
-from ..basics.metric_functions import Layout, name_of, noting, one_number, takes_targets_first, which_part
+from ..basics.metric_functions import Layout, name_of, noting, one_number, takes_targets_first
 from ..basics.nested import kind_of, named_parts, part_of
 from ..basics.processes import gather_over_processes, n_processes
 from ..metrics import Metric
@@ -49,7 +49,9 @@ def a_pair(
     if len(got) == 2 and all(isinstance(t, Tensor) for t in got): return got[0], got[1]
     if not learn.yb: raise TypeError(
         f'metric {name!r} compares one prediction and one target, but got no target: let the loader yield (inputs, targets), or leave the metric out')
-    advice = which_part(learn.pred) or 'choose two, such as metric_on(metric, 0, 1), or give AccumMetric a function of all of them'
+    which = part_of(learn.pred)
+    advice = (f'choose a part of the prediction, such as metric_on(metric, {which!r}, -1)' if which is not None else
+              'choose two, such as metric_on(metric, 0, 1), or give AccumMetric a function of all of them')
     if isinstance(learn.pred, Tensor) and len(got) == 2:
         part = part_of(learn.yb[0]) if named_parts(learn.yb[0]) else None
         advice = 'convert the targets to tensors in the dataset' if part is None else f'choose a part of the target, such as metric_on(metric, 0, (1, {part!r}))'

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 # %% ../../nbs/callbacks/averaging.ipynb #d04b4698
-from ..basics.arguments import hinted
+from ..basics.arguments import as_positive, hinted, is_number
 from ..basics.processes import local_parts
 from ..callback import Callback
 from ..learner import Learner
@@ -79,6 +79,7 @@ class EMA(Callback):
 
     @hinted
     def __init__(self, decay: float = 0.999, warmup: bool = True, apply: bool = True):
+        if not is_number(decay): as_positive(decay, 'decay')                # raises the error
         if not 0 <= decay < 1: raise ValueError(f'decay={decay!r} should be at least 0 and below 1, such as 0.999')
         self.decay, self.warmup, self.apply = float(decay), warmup, apply
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 # %% ../../nbs/callbacks/batch_size.ipynb #2819ee98
-from ..basics.arguments import as_count
+from ..basics.arguments import as_count, as_positive
 from ..basics.devices import free_cache, has_streams, module_of
 from ..basics.failures import is_out_of_memory, release_locals
 from ..basics.loaders import Batches
@@ -313,7 +313,7 @@ def find_batch_size(self: Learner, start: int = 8, max: int | None = None, secon
         assert [t.bs for t in small.tries] == [4, 8, 16, 32, 64] and small.bs == 64
     """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): call find_batch_size after the run')
-    n_items = len(_dataset_of(self.dls.train))
+    seconds, n_items = as_positive(seconds, 'seconds', zero=False, inf=True), len(_dataset_of(self.dls.train))
     most = n_items if max is None else min(as_count(max, 'max', 1), n_items)
     with interrupts_wait(), UndoStack() as undo:
         undo.callback(snapshot(self, on_cpu=True))

@@ -408,7 +408,7 @@ class Compile(Callback):
         _check_model(model)
         device = torch.device(getattr(learn.dls, 'device', None) or 'cpu').type
         if self.graphs and device != 'cuda': raise ValueError(
-            f'graphs=True records CUDA graphs, but the batches are on the {device.upper()}: leave out graphs=True, or train on a GPU')
+            f'graphs=True records CUDA graphs, but the batches are on the {device.upper()}: leave out graphs=True, or train on a GPU with CUDA')
         call = self.kept.of(model, *self._parts(model))
         call.where, call.copies, call.off, self.said = learn.where, self.graphs, False, len(call.compilations)
         call.seen.clear()

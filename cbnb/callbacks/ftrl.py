@@ -6,6 +6,7 @@
 __all__ = ['FTRL', 'ftrl_update']
 
 # %% ../../nbs/callbacks/ftrl.ipynb #954c42fa
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 # %% ../../nbs/callbacks/ftrl.ipynb #7d6d331d
-from ..basics.arguments import as_positive
+from ..basics.arguments import as_positive, is_number
 
 # %% ../../nbs/callbacks/ftrl.ipynb #5bb52f32
 class FTRL(Optimizer):
@@ -30,7 +31,8 @@ class FTRL(Optimizer):
     ):
         lr, l1, l2 = as_positive(lr), as_positive(l1, 'l1'), as_positive(l2, 'l2')
         initial_accum = as_positive(initial_accum, 'initial_accum', zero=False)
-        if not lr_power <= 0: raise ValueError(f'lr_power={lr_power!r} should be 0 or less, such as -0.5')
+        if not is_number(lr_power) or not -math.inf < lr_power <= 0:
+            raise ValueError(f'lr_power={lr_power!r} should be a finite number, 0 or less, such as -0.5')
         super().__init__(params, dict(lr=lr, l1=l1, l2=l2, initial_accum=initial_accum,
                                       lr_power=lr_power))
 

@@ -23,7 +23,7 @@ from ..callback import Callback
 from ..display.axes import nice_step
 from ..display.chart import described
 from ..basics.nested import map_tensors
-from ..basics.arguments import as_count, as_positive, nearest
+from ..basics.arguments import as_count, as_positive, as_python, is_number, nearest
 from ..basics.text import one_of, silenced
 from ..callback_list import as_list
 from ..display.figures import COLORS, envelope, figure, legend, show
@@ -461,12 +461,13 @@ class ActivationStats(HookCallback):
         Returns: log(1 + count), of shape (bins, batches)
         Raises:
             ValueError: no histograms were recorded: pass ActivationStats(with_hist=True) to a fit
-            ValueError: limits={limits} should be (low, high), with low below high
+            ValueError: limits={given} should be (low, high), with two finite numbers, low below high
         """
         if not self.with_hist: raise ValueError('no histograms were recorded: pass ActivationStats(with_hist=True) to a fit')
-        table, limits = self._table(i), limits or self.limits(i)
-        if not (isinstance(limits, (tuple, list)) and len(limits) == 2 and limits[0] < limits[1]):
-            raise ValueError(f'limits={limits!r} should be (low, high), with low below high')
+        table, given = self._table(i), limits
+        limits = self.limits(i) if given is None else given.tolist() if isinstance(given, Tensor) else as_python(given)
+        if not (isinstance(limits, (tuple, list)) and len(limits) == 2 and all(is_number(v) and math.isfinite(v) for v in limits) and limits[0] < limits[1]):
+            raise ValueError(f'limits={given!r} should be (low, high), with two finite numbers, low below high')
         if table.shape[1] == 1: return torch.zeros(self.bins, len(table))
         ran = table[:, 5:].sum(1).nan_to_num() > 0           # False for nan and infinite outputs, too
         table = table.where(ran[:, None], torch.zeros(()))
@@ -486,7 +487,7 @@ class ActivationStats(HookCallback):
         Returns: the figure with `return_fig=True`, otherwise None
         """
         shown = list(range(len(self.layers))) if i is None else [i]
-        hists = [(self.hist(k, limits), limits or self.limits(k)) for k in shown or [0]]
+        hists = [(self.hist(k, limits), self.limits(k) if limits is None else limits) for k in shown or [0]]
         one, cols = len(shown) == 1, min(len(shown), 4 if len(shown) > 9 else 3)
         rows, end = math.ceil(len(shown)/cols), self.steps[-1] + (self.every or 1) if self.steps else 1
         with figure(size=(7.4, 3.2) if one else (3.1*cols, 2.4*rows), cols=cols, rows=rows) as (fig, axes):

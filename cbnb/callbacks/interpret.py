@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, Subset
 
 # %% ../../nbs/callbacks/interpret.ipynb #3e45a4b2
-from ..basics.arguments import as_choice, as_count, hinted
+from ..basics.arguments import as_choice, as_count, hinted, is_number
 from ..basics.metric_functions import IGNORED, class_axis, ignored_label, loss_axis
 from ..basics.loaders import as_loader, first_batch
 from ..basics.losses import label_of_call, loss_of, torch_loss, with_call
@@ -257,13 +257,13 @@ def class_names(learn: Learner, dl: Any, n: int, classes: Any) -> list[str]:
     if classes is None:
         found = (_as_names(names, n) for names in _names_found(learn, dl))
         return next(filter(None, found), None) or [str(i) for i in range(n)]
-    names = _as_names(classes, n) if hasattr(classes, '__len__') else None
+    names = _as_names(classes, n) if hasattr(classes, '__len__') and not isinstance(classes, str) else None
     if names is None and (isinstance(classes, str) or not hasattr(classes, '__len__')): raise TypeError(
         f'classes={classes!r} should be a list of names, one for each of the {n} outputs')
     missing = [i for i in range(n) if i not in classes] if isinstance(classes, Mapping) else []
     if missing: raise ValueError(f'classes has no name for class {missing[0]}: pass a dict with the keys 0 to {n - 1}, or a list')
     if names is None: raise ValueError(
-        f'classes has {len(classes)} names, but the model has {n} outputs: pass one name for each output, in their order')
+        f'classes has {plural(len(classes), "name")}, but the model has {plural(n, "output")}: pass one name for each output, in their order')
     return names
 
 # %% ../../nbs/callbacks/interpret.ipynb #42b906c4
@@ -386,13 +386,14 @@ def predictions(learn: Learner, dl: Any = None, classes: Any = None, act: Callab
 
 def _check_columns(columns: Any, found: Predictions) -> None:
     "Raise an error if the names that a user passed are no list, or not one for each number of a row"
-    if isinstance(columns, str) or not hasattr(columns, '__len__'): raise TypeError(
+    if isinstance(columns, (str, Mapping)) or not hasattr(columns, '__len__'): raise TypeError(
         f'columns={columns!r} should be a list of names, one for each number of a row')
     rows = [list(part.value) for part in (found.parts(0) if len(found) else ()) if part.kind == 'row']
     numbered = [row for row in rows if row[:1] in (['x'], ['x0'])]         # `shown` has found names for none of these numbers
     if numbered and not any(row[:1] == [str(name) for name in columns[:1]] for row in rows):
         n = len(numbered[0]) if numbered[0][-1] != '…' else None
-        raise ValueError(f'columns has {plural(len(columns), "name")}, but a row has {"more numbers" if n is None else plural(n, "number")}: pass one name for each number, in their order')
+        raise ValueError(f'columns has {plural(len(columns), "name")}, but a row has {"another count of numbers" if n is None else plural(n, "number")}: '
+                         'pass one name for each number, in their order')
 
 def only_items(dl: Any, numbers: Sequence[int], bs: int | None = None) -> Any:
     "Return a loader over the items `numbers`, in batches of `bs` items or as many as before. If the loader has no dataset with known indices, return a list with its first batch"
@@ -636,11 +637,11 @@ class Interpretation:
             return_fig: True: return a matplotlib figure instead of showing the items
         Returns: the figure with `return_fig=True`, otherwise None
         Raises:
-            IndexError: show_items({indices}): there is no item ..., because there are ..., numbered from 0
+            IndexError: show_items: there is no item ..., because there ... ..., numbered from 0
         """
         n, indices = len(self.found.preds), [indices] if isinstance(indices, int) else list(indices)
-        if bad := [i for i in indices if not -n <= i < n]: raise IndexError(
-            f'show_items({indices}): there is no item {bad[0]}, because there are {plural(n, "item")}, numbered from 0')
+        if bad := [i for i in indices if not hasattr(i, '__index__') or not -n <= i < n]: raise IndexError(
+            f'show_items: there is no item {bad[0]}, because there {"is" if n == 1 else "are"} {plural(n, "item")}, numbered from 0')
         return show_cards([self.found.card(int(i)) for i in indices], plural(len(indices), 'item'), return_fig)
 
     def most_confused(self, min_val: int = 1) -> list[tuple[str, str, int]]:
@@ -681,7 +682,7 @@ class Interpretation:
 
     def _class_number(self, of: Any) -> int:
         if of in self.classes: return self.classes.index(of)
-        if isinstance(of, int) and -len(self.classes) <= of < len(self.classes): return of % len(self.classes)
+        if is_number(of) and of in range(-len(self.classes), len(self.classes)): return int(of) % len(self.classes)
         numbered = self.classes == [str(i) for i in range(len(self.classes))]
         raise ValueError(f'there is no class {of!r}: pass a number from 0 to {len(self.classes) - 1}' + ('' if numbered else f', or a name: {one_of(self.classes)}'))
 
@@ -742,7 +743,7 @@ class Interpretation:
         "Return the actual and the predicted values of one output, and the name of the output"
         self._need(what, 'values')
         n = self.preds.shape[1]
-        if not 0 <= output < n: raise ValueError(f'there is no output {output}: the model has {plural(n, "output")}, counted from 0')
+        if (output := as_count(output, 'output', 0)) >= n: raise ValueError(f'there is no output {output}: the model has {plural(n, "output")}, counted from 0')
         name = self.classes[output] if output < len(self.classes) else '' if n == 1 else f'value {output}'
         return self.targets[:, output], self.preds[:, output], name
 

@@ -38,6 +38,9 @@ def _as_scalar(name: str, value: Any) -> Tensor:
 def _in_one(*values: Any) -> dict[str, Any]:
     "Merge dicts into one. If one of them is something else, raise `TypeError`"
     for held in values:
+        if isinstance(held, str): raise TypeError(
+            f'learn.log got the name {held!r} without a number: pass both together, as in '
+            f'learn.log({f"{held}=value" if held.isidentifier() else f"{{{held!r}: value}}"})')
         if not isinstance(held, Mapping): raise TypeError(f'learn.log got {with_article(type(held).__name__)} without a name: name each number, as in learn.log(name=value)')
     return {str(name): value for held in values for name, value in held.items()}
 

@@ -135,7 +135,7 @@ class CutMix(Mix):
     def mix(self, x, order):
         if x.ndim < 3: raise TypeError(
             'CutMix needs images, of shape (items, ..., height, width), and '
-            f'these inputs have the shape {tuple(x.shape)}: use MixUp instead')
+            f'these inputs have the shape {tuple(x.shape)}: ' + ('use MixUp instead' if x.is_floating_point() else 'leave CutMix out'))
         rows, columns, real = window(*x.shape[-2:], self.share, self.at)
         self.lam, x = 1 - real, x.clone()
         x[..., rows, columns] = x[order, ..., rows, columns]

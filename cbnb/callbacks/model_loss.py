@@ -38,8 +38,9 @@ class ModelLossStep(Step):
         if (loss := learn.loss_grad) is None:
             if not learn.training: return
             name, named = type(learn.model).__name__, isinstance(learn.xb, dict) or learn.xb and isinstance(learn.xb[0], Mapping)
+            got = learn.yb and (named or _labels_at(learn.model) in range(len(learn.xb), len(learn.xb) + len(learn.yb)))
             raise ValueError(
-                f'{name} got labels, but returned no loss: let its forward return the loss first, as in return loss, logits' if named and learn.yb else
+                f'{name} got labels, but returned no loss: let its forward return the loss first, as in `return loss, logits`' if got else
                 f'{name} returned no loss: pass it the labels by name, with batches such as dict(..., labels=y)')
         learn.loss_grad = loss = as_loss(loss, learn.training, type(learn.model).__name__)
         learn.loss = loss.detach().clone()
@@ -50,10 +51,14 @@ class ModelLossStep(Step):
         return _n_labels(learn.model, learn.yb[0]) if weight is UNKNOWN and learn.yb else weight
 
 # %% ../../nbs/callbacks/model_loss.ipynb #7c981024
+def _labels_at(model: Any) -> int:    # -1: there is no such argument
+    "Return the position of the argument `labels` of the `forward` method of a model"
+    try: return list(inspect.signature(model.forward).parameters).index('labels')
+    except (AttributeError, TypeError, ValueError): return -1
+
 def computes_loss(model: Any) -> bool:
     "Return whether the `forward` method of a model takes `labels`, as in Hugging Face Transformers"
-    try: return 'labels' in inspect.signature(model.forward).parameters
-    except (AttributeError, TypeError, ValueError): return False
+    return _labels_at(model) >= 0
 
 def model_loss_step(learn: Any) -> Step | None:
     "Return the step for a model that computes its loss. If the model does not, return None"

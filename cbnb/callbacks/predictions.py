@@ -106,15 +106,15 @@ def _one_item(batch: Any, i: int, n: int) -> Any:
 def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None) -> tuple[Tensor, Tensor]:
     "Return the loss of each item, and its weight, from one call of the loss function for each item"
     name, n, found = title_of(loss_func), find_bs((pred, *yb)), []
+    has = hasattr(loss_func, 'reduction') or _takes_reduction(loss_func)
+    fix = ('' if has else 'add an argument `reduction`, where ') + "reduction='none' " + ('has to return' if has else 'returns') + ' the loss of each item'
     for i in range(n):
         try: item = [_one_item(v, i, n) for v in (pred, *yb)]
         except ValueError as e: raise TypeError(
-            f"{name} cannot give a loss for each item, because it has no argument `reduction`, and {e}. Add the argument, "
-            "where reduction='none' returns the loss of each item") from e
+            f"{name} cannot give a loss for each item, because {e}: {fix}") from e
         try: found.append(_loss_and_weight(loss_func, item, batch_weight))
         except Exception as e: raise TypeError(
-            f"{name} cannot give a loss for each item, because it raises {e!r} for a single item: add an argument "
-            "`reduction`, where reduction='none' returns the loss of each item") from e
+            f"{name} cannot give a loss for each item, because it raises {e!r} for a single item: {fix}") from e
     losses, weights = map(torch.stack, zip(*found))
     _compare_with_batch(name, losses, weights, loss_of(loss_func(pred, *yb)).detach().mean())
     return losses, weights
@@ -625,8 +625,8 @@ class MCDropoutCallback(Callback):
         self._dropping = [m for m in self.learn.model.modules()
                           if 'dropout' in type(m).__name__.lower()]
         if not self._dropping: raise ValueError(
-            f'{type(self.learn.model).__name__} has no dropout layers, so its predictions would be the same '
-            'each time: add nn.Dropout layers, or leave MCDropoutCallback out')
+            f'{type(self.learn.model).__name__} has no dropout layers such as nn.Dropout, so its predictions would be the same '
+            'each time: add some, or leave MCDropoutCallback out')
         self.learn.undo.callback(self._stop)              # an error would skip `after_validate`
         for m in self._dropping: m.train()
 

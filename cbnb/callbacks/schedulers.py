@@ -71,8 +71,9 @@ def _check_alone(learn: Any) -> None:
 def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
     "Raise `TypeError` if `made` is no scheduler, and `ValueError` if it does not match `monitor`"
     plateau = isinstance(made, ReduceLROnPlateau)
-    if not hasattr(made, 'step'):
-        raise TypeError(f'the function passed to TorchScheduler returned {made!r}, which has no method step: return a scheduler, such as StepLR(opt, 10)')
+    if isinstance(made, type) or hasattr(made, 'zero_grad') or not hasattr(made, 'step'):
+        what = f'the class {made.__name__}' if isinstance(made, type) else with_article(type(made).__name__)
+        raise TypeError(f'the function passed to TorchScheduler returned {what}, which is not a scheduler: return one, such as StepLR(opt, 10)')
     if plateau and not monitor:
         raise ValueError("ReduceLROnPlateau needs a value to watch: pass TorchScheduler(..., monitor='valid_loss')")
     if not monitor: return

@@ -66,7 +66,8 @@ def sklearn_function(name: str) -> Callable[..., float]:
         raise ImportError(f'{name} needs scikit-learn: pip install "cbnb[metrics]"') from e
     func: Callable[..., float] | None = getattr(metrics, name, None)
     if callable(func): return func
-    close = f'{name}_score' if hasattr(metrics, f'{name}_score') else nearest(name, [n for n in dir(metrics) if n[:1].islower()])
+    functions = [n for n in dir(metrics) if n[:1].islower() and callable(getattr(metrics, n))]
+    close = f'{name}_score' if f'{name}_score' in functions else nearest(name, functions)
     raise ValueError(f'sklearn.metrics has no function {name!r}: ' + (f'did you mean {close!r}?' if close else "pass a name that it has, such as 'f1_score', or a function"))
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #12232952
@@ -85,6 +86,7 @@ class SklearnMetric(AccumMetric):
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function, such as average='macro'
     Raises:
+        TypeError: func={func} should be a function of (y_true, y_pred), or the name of one in sklearn.metrics
         ValueError: thresh={thresh} only works with takes='labels', but ... gets takes={takes}: leave thresh out
     Example:
         import torch
@@ -96,6 +98,7 @@ class SklearnMetric(AccumMetric):
     def __init__(self, func: Callable[..., float] | str, takes: str | None = None, thresh: float | None = None, axis: int | None = None,
             name: str | None = None, ignore_index: int | None = None, **kwargs: Any) -> None:
         func = sklearn_function(func) if isinstance(func, str) else func
+        if not callable(func): raise TypeError(f'func={func!r} should be a function of (y_true, y_pred), or the name of one in sklearn.metrics')
         takes = takes_of(func) if takes is None else takes
         as_choice(takes, 'takes', *TAKES)
         if thresh is not None and takes != 'labels':
@@ -126,6 +129,8 @@ class SklearnMetric(AccumMetric):
         axis = 1 if self.layout.axis is None else self.layout.axis
         if ((targ == 0) | (targ == 1)).all() and (targ.sum(axis) == 1).all(): return targ.argmax(axis)
         f, how, more = name_of(self.func), 'argmax' if self.takes == 'labels' else 'softmax', ''.join(f', {k}={v!r}' for k, v in self.kwargs.items())
+        if not f.isidentifier(): f = 'f'                # a lambda
+        if how == 'softmax' and axis == 1 and targ.shape[1] == 2: more = f'[:, 1]{more}'
         raise ValueError(
             f'{self.name} needs class numbers as targets, but the targets are probabilities of the classes: pass '
             f'AccumMetric(lambda p, y: {f}(y.argmax({axis}), p.{how}({axis}){more}), flatten=False)')
@@ -134,7 +139,7 @@ class SklearnMetric(AccumMetric):
         "Return the dimension of the classes, or raise `ValueError` if none fits the targets"
         axis, given = self.layout.axis_of(f'metric {self.name!r}', pred, targ), self.layout.axis
         if axis is not None: return axis
-        what = 'without one dimension' if given is None else f'without dimension {given} (axis={given})'
+        what = 'without one dimension' if given is None else f'without dimension {given}: pass another axis than {given}, or leave it out'
         raise ValueError(f'metric {self.name!r} got scores of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)}: '
                          f'the targets should have the shape of the scores {what}')
 

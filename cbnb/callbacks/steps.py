@@ -38,7 +38,8 @@ class StepState:
         if step.model is None or training and step.opt is None:
             name, takes = type(step).__name__, inspect.signature(type(step).__init__).parameters
             parts = ', '.join(f'{part}=...' for part in ('model', 'opt', 'opts', 'loss_func') if part in takes)
-            raise TypeError(f'without a learner, {name} needs a model' + ' and an optimizer'*training + f': pass {name}({parts})')
+            raise TypeError(f'without a learner, {name} needs a model' + ' and an optimizer'*training + (
+                f': pass {name}({parts})' if parts else ': set self.model' + ' and self.opt'*training + f' in {name}'))
         self.model, self.loss_func, self.opt = step.model, step.loss_func, step.opt
         if len(batch) == 1 and isinstance(batch[0], (tuple, list)): batch = tuple(batch[0])
         self.xb, self.yb = split_batch(batch, step.n_inp)
@@ -160,7 +161,7 @@ class TrainStep(ModelStep):
             self.loss(state)
             if state.loss_grad is None: raise ValueError(
                 f'the batch has no targets: call {type(self).__name__} with inputs and targets, as in step(x, y)'
-                + ('' if self.n_inp is None else f', or make it with a smaller n_inp than {self.n_inp}'))
+                + (f', or make it with n_inp={len(state.xb) - 1}' if self.n_inp is not None and isinstance(state.xb, tuple) and len(state.xb) > 1 else ''))
             self.backward(state)
             self.step(state)
         self.zero_grad(state)
@@ -212,12 +213,12 @@ class ClipStep(TrainStep):
         super().step(learn)
 
 # %% ../../nbs/callbacks/steps.ipynb #4c9b2efb
-def with_params(losses: list[Tensor], optimizers: list[Optimizer]) -> list[tuple[Tensor, list[Tensor]]]:
+def with_params(losses: list[Tensor], optimizers: list[Optimizer], names: tuple[Any, ...] = ()) -> list[tuple[Tensor, list[Tensor]]]:
     "Pair each loss with the trained parameters of its optimizer, if there are any. If the loss depends on none of them, raise `ValueError`"
     pairs = [(loss, trainable(opt)) for loss, opt in zip(losses, optimizers)]
     for i, (loss, params) in enumerate(pairs):
         if params and not loss.requires_grad: raise ValueError(
-            f'loss {i} depends on no parameter of its optimizer, so it cannot be trained: compute the loss without '
+            f'loss {repr(names[i]) if names else i} depends on no parameter of its optimizer, so it cannot be trained: compute the loss without '
             'detach() or item(), and outside of torch.no_grad()')
     return [(loss, params) for loss, params in pairs if params]
 
@@ -286,7 +287,7 @@ class MultiLossStep(TrainStep):
         learn.loss_grad = sum(self.graph)*self.loss_scale
 
     def backward(self, learn: Any) -> None:
-        todo = _nonempty(with_params(self.graph, self.opt.optimizers))
+        todo = _nonempty(with_params(self.graph, self.opt.optimizers, self.names))
         factors = torch.autograd.grad(learn.loss_grad, [loss for loss, _ in todo])
         for i, (loss, params) in enumerate(todo):     # the factor is `loss_scale` times factors of callbacks
             with unscaled(params, self.loss_scale):

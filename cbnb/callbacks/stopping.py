@@ -201,7 +201,7 @@ def next_time(at: Any, now: datetime | None = None) -> datetime:
     "Return the next moment with a time of day, 'HH:MM' or a `time`, or a `datetime` itself. If that is over, or no time, raise `ValueError`"
     if isinstance(at, str):
         try: at = datetime.strptime(at, '%H:%M:%S' if at.count(':') == 2 else '%H:%M').time()
-        except ValueError as e: raise ValueError(f"at={at!r} should be a time of day, such as '18:30'. For another day, pass a datetime") from e
+        except ValueError as e: raise ValueError(f"at={at!r} should have the form 'HH:MM', from '00:00' to '23:59'. For another day, pass a datetime") from e
     if not isinstance(at, (day_time, datetime)):
         raise TypeError(f"at={at!r} should be a time of day, such as '18:30', or a datetime")
     now = now or datetime.now(at.tzinfo)

@@ -262,10 +262,11 @@ def keeping_best(self: Learner, keep_best: Any, cbs: Any = None, reset_on_fit: b
         ValueError: keep_best={keep_best} should be True, the heading of a column such as 'accuracy', or a pair with a
             direction, such as ('score', 'max')
     """
-    given = ('valid_loss',) if keep_best is True else (keep_best,) if isinstance(keep_best, str) else keep_best
-    if not (isinstance(given, (tuple, list)) and len(given) in (1, 2)): raise ValueError(
+    given: Any = ('valid_loss',) if keep_best is True else (keep_best,) if isinstance(keep_best, str) else keep_best
+    fits = isinstance(given, (tuple, list)) and len(given) in (1, 2) and isinstance(given[0], str)
+    comp = given[1] if fits and len(given) == 2 else None
+    if not fits or not (comp in (None, 'min', 'max') or callable(comp)): raise ValueError(
         f"keep_best={keep_best!r} should be True, the heading of a column such as 'accuracy', or a pair with a direction, such as ('score', 'max')")
-    comp = given[1] if len(given) == 2 else None
     return [*as_list(cbs), Tracker(given[0], comp, reset_on_fit=reset_on_fit, restore=True)]
 
 # %% ../../nbs/callbacks/trackers.ipynb #4bdd8609

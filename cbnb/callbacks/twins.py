@@ -85,6 +85,7 @@ def check_single(
     names, kinds = list(active), [type(other).__name__ for other in active.values()]
     if len(names) < 2: return
     what = f'{len(names)} {kinds[0]} callbacks' if len(set(kinds)) == 1 else f'the callbacks {", ".join(kinds[:-1])} and {kinds[-1]}'
+    both, rest, it = ('both', 'the other', 'it') if len(names) == 2 else ('all', 'the others', 'them')
     raise ValueError(
-        f'this fit has {what}, which would {"both" if len(names) == 2 else "all"} {effect}: keep only one. Leave the others out of '
-        f'cbs, or remove them from the learner, as in learn.remove_cb({names[0]!r})')
+        f'this fit has {what}, which would {both} {effect}: keep only one. Leave {rest} out of '
+        f'cbs, or remove {it} from the learner, as in learn.remove_cb({names[0]!r})')

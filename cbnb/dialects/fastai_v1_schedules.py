@@ -20,7 +20,7 @@ from .fastai_v2 import (
     sched_cos as annealing_cos, sched_exp as annealing_exp, sched_lin as annealing_linear, sched_no as annealing_no)
 from ..callback_list import as_list
 from ..learner import Learner
-from ..basics.arguments import as_count
+from ..basics.arguments import as_count, as_positive
 from ..lr.finder import LRFind, geometric
 from ..basics.optimizers import hyper_key, spread_lrs
 from ..callbacks.more_schedules import SchedPoly
@@ -72,13 +72,15 @@ class GeneralScheduler(LearnerCallback):
 
     def __init__(self, learn: Learner, phases: Sequence[TrainingPhase], start_epoch: int | None = None):
         super().__init__(learn)
-        self.phases, self.start_epoch = [p for p in phases if p.length], start_epoch
+        self.phases, self.start_epoch = [p for p in phases if p.length], None if start_epoch is None else as_count(start_epoch, 'start_epoch', 0)
         if not self.phases: raise ValueError('no phase has a length above 0: pass at least one with a number of batches, such as TrainingPhase(100)')
 
     def on_train_begin(self, **kwargs):
         self.n, self.per_epoch = sum(p.length for p in self.phases), n_batches(self.learn.dls.train)
         self.at = 0                                          # number of batches done
         self._set(self.phases[0], 0.)
+        if self.start_epoch and self.start_epoch > self.learn.n_epoch: raise ValueError(
+            f'start_epoch={self.start_epoch} should be at most {self.learn.n_epoch}, the number of epochs of this fit')
         if self.start_epoch: return {'epoch': self.start_epoch}
 
     def jump_to_epoch(self, epoch):
@@ -129,11 +131,11 @@ class OneCycleScheduler(GeneralScheduler):
         LearnerCallback.__init__(self, learn)            # the phases are known when the fit begins
         if not hasattr(moms, '__len__') or len(moms) != 2: raise ValueError(
             f'moms={moms!r} should be two numbers, for both ends of the fit and for the peak of the learning rate, such as (0.95, 0.85)')
-        if not 0 <= pct_start <= 1: raise ValueError(f'pct_start={pct_start} should be from 0 to 1')
-        self.lr_max, self.moms, self.div_factor = lr_max, tuple(moms), div_factor
-        self.pct_start, self.final_div = pct_start, final_div or div_factor*1e4
+        if as_positive(pct_start, 'pct_start') > 1: raise ValueError(f'pct_start={pct_start} should be from 0 to 1')
+        self.lr_max, self.moms, self.div_factor = lr_max, tuple(as_positive(m, 'moms') for m in moms), as_positive(div_factor, 'div_factor', zero=False)
+        self.pct_start, self.final_div = pct_start, as_positive(final_div or self.div_factor*1e4, 'final_div', zero=False)
         self.tot_epochs = None if tot_epochs is None else as_count(tot_epochs, 'tot_epochs', 1)
-        self.start_epoch = start_epoch
+        self.start_epoch = None if start_epoch is None else as_count(start_epoch, 'start_epoch', 0)
 
     def on_train_begin(self, n_epochs, **kwargs):
         per_epoch = n_batches(self.learn.dls.train)

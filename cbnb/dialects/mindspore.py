@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 # %% ../../nbs/dialects/mindspore.ipynb #3e8c5629
-from ..basics.text import warn_user
+from ..basics.text import warn_user, with_article
 from ..data import DataLoaders
 from ..basics.loaders import as_loader, n_batches
 from ..basics.nested import map_tensors
@@ -193,7 +193,8 @@ class _Columns(DataLoaders):
             which = 'train_dataset' if training else 'valid_dataset'
             fix = ('leave out loss_fn, and pass a network that takes all elements and returns the loss' if training else
                    'pass eval_network, which takes all elements, with eval_indexes=[0, 1, 2] if it returns loss, prediction and label')
-            raise ValueError(f"When 'loss_fn' is not None, '{which}' should return two elements, but got {n}: {fix}")
+            got, fix = ('a dict', 'return tuples (data, label)') if isinstance(batch, dict) else (n, fix)
+            raise ValueError(f"When 'loss_fn' is not None, '{which}' should return two elements, but got {got}: {fix}")
         return super().split(batch)
 
 # %% ../../nbs/dialects/mindspore.ipynb #602d6bf9
@@ -233,7 +234,7 @@ class Model:
         boost_level: only 'O0' is supported
     Raises:
         ValueError: {name}={level}: the only level here is 'O0', so leave {name} out
-        TypeError: optimizer={optimizer} should be an optimizer, such as torch.optim.Adam(network.parameters())
+        TypeError: optimizer{what} should be an optimizer, such as torch.optim.Adam(network.parameters())
         ValueError: metrics need an evaluation: pass loss_fn or eval_network, too
         ValueError: eval_indexes={eval_indexes} should be a list of three whole numbers, the positions of loss, prediction
             and label in the outputs of eval_network, such as [0, 1, 2]
@@ -245,7 +246,8 @@ class Model:
                 f"{name}={level!r}: the only level here is 'O0', so leave {name} out" + (
                 "" if name == 'boost_level' else ". For bfloat16, pass train(..., callbacks=[MixedPrecision('bf16')]), with MixedPrecision from cbnb.all"))
         if optimizer is not None and not hasattr(optimizer, 'param_groups'):
-            raise TypeError(f'optimizer={optimizer!r} should be an optimizer, such as torch.optim.Adam(network.parameters())')
+            what = f'={optimizer!r}' if isinstance(optimizer, (str, int, float, type)) else f', {with_article(type(optimizer).__name__)},'
+            raise TypeError(f'optimizer{what} should be an optimizer, such as torch.optim.Adam(network.parameters())')
         self.metrics = get_metrics(metrics)
         if metrics is not None and loss_fn is None and eval_network is None:
             raise ValueError('metrics need an evaluation: pass loss_fn or '

@@ -28,6 +28,7 @@ from ..callbacks.stopping import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
 from ..basics.arguments import as_choice, as_count, as_positive, columns_hint
 from ..basics.optimizers import get_hyper, set_hyper
+from ..basics.settings import brief
 from ..basics.text import with_article
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #369414b0
@@ -149,12 +150,15 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | Path, integrated_save: 
         async_save: ignored: the file is complete when the function returns
         append_dict: more numbers and tensors to save
     Raises:
-        TypeError: {save_obj} cannot be saved: pass a network, or a dict of tensors
+        TypeError: {shown} cannot be saved: pass a network, or a dict of tensors
     """
     if hasattr(save_obj, 'state_dict'): state = save_obj.state_dict()
     elif isinstance(save_obj, dict): state = save_obj
-    elif isinstance(save_obj, list): state = {entry['name']: entry['data'] for entry in save_obj}
-    else: raise TypeError(f'{save_obj!r} cannot be saved: pass a network, or a dict of tensors')
+    elif isinstance(save_obj, list) and all(isinstance(entry, dict) and {'name', 'data'} <= entry.keys() for entry in save_obj):
+        state = {entry['name']: entry['data'] for entry in save_obj}
+    else:
+        shown = repr(save_obj) if isinstance(save_obj, (str, int, float)) else with_article(type(save_obj).__name__)
+        raise TypeError(f'{shown} cannot be saved: pass a network, or a dict of tensors')
     state = {name: v.detach().as_subclass(Tensor) if isinstance(v, Tensor) else as_loadable(v, name)
              for name, v in {**state, **(append_dict or {})}.items()}
     path = Path(ckpt_file_name)
@@ -242,8 +246,7 @@ class CheckpointConfig:
         ValueError: enc_key is not supported, because cbnb does not encrypt checkpoint files: leave it out
         ValueError: format={format} should be 'ckpt', the only format here
         TypeError: append_info={append_info} should be a list, such as ['epoch_num', {'lr': 0.1}]
-        ValueError: append_info has the entry {entry}: an entry should be 'epoch_num', 'step_num' or a dict, such as {'lr':
-            0.1}
+        ValueError: append_info has the entry ...: an entry should be 'epoch_num', 'step_num' or a dict, such as {'lr': 0.1}
     """
     def __init__(self, save_checkpoint_steps: int | None = None, save_checkpoint_seconds: int | None = None,
             keep_checkpoint_max: int | None = None, keep_checkpoint_per_n_minutes: int | None = None, integrated_save: bool = True,
@@ -263,8 +266,8 @@ class CheckpointConfig:
         if not isinstance(append_info, list | None): raise TypeError(f"append_info={append_info!r} should be a list, such as ['epoch_num', {{'lr': 0.1}}]")
         self.append_info = append_info or []
         for entry in self.append_info:
-            if entry not in ('epoch_num', 'step_num') and not isinstance(entry, dict): raise ValueError(
-                f"append_info has the entry {entry!r}: an entry should be 'epoch_num', 'step_num' or a dict, such as {{'lr': 0.1}}")
+            if not isinstance(entry, dict) and not (isinstance(entry, str) and entry in ('epoch_num', 'step_num')): raise ValueError(
+                f"append_info has the entry {brief(entry)}: an entry should be 'epoch_num', 'step_num' or a dict, such as {{'lr': 0.1}}")
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
         "Return a dict with the settings for saving and keeping files. A setting that does not apply is None"
@@ -289,7 +292,8 @@ class ModelCheckpoint(StepInEpoch):
     def __init__(self, prefix: str | Function[[Params], str] = 'CKP', directory: str | Path | Function[[Params], str] | None = None,
             config: CheckpointConfig | None = None):
         if not callable(prefix) and (not isinstance(prefix, str) or not prefix or '/' in prefix):
-            raise ValueError(f"prefix={prefix!r} should be a non-empty string without '/', or a function")
+            raise ValueError(f"prefix={prefix!r} should be a non-empty string without '/', or a function"
+                             + '. Pass the folder as directory=...'*(isinstance(prefix, str) and '/' in prefix))
         if not (directory is None or callable(directory) or isinstance(directory, (str, Path))):
             raise TypeError(f'directory={directory!r} should be a path, or a function')
         if not isinstance(config, CheckpointConfig | None):
@@ -393,13 +397,12 @@ class LearningRateScheduler(Callback):
     Args:
         learning_rate_function: a function of (rate, step), called after each step
     Raises:
-        TypeError: learning_rate_function={learning_rate_function} should be a function of the rate and the step, such as
-            lambda lr, step: lr*0.9
+        TypeError: learning_rate_function=... should be a function of the rate and the step, such as lambda lr, step: lr*0.9
     """
     eval_in_fit = False
     def __init__(self, learning_rate_function: Function[[float, int], float]):
         if not callable(learning_rate_function):
-            raise TypeError(f'learning_rate_function={learning_rate_function!r} should be a function of the rate and the step, such as lambda lr, step: lr*0.9')
+            raise TypeError(f'learning_rate_function={brief(learning_rate_function)} should be a function of the rate and the step, such as lambda lr, step: lr*0.9')
         self.learning_rate_function = learning_rate_function
 
     def on_train_step_end(self, run_context):
@@ -430,12 +433,15 @@ class EarlyStopping(Callback):
         mode: 'min', 'max', or 'auto': 'max' for names with 'acc'
         baseline: value that must be improved on; None: no such value
         restore_best_weights: True: load the best weights at the end
+    Raises:
+        TypeError: monitor=... should be a name, such as 'eval_loss'
     """
     eval_in_fit = False
     no_state = 'monitor', 'min_delta', 'patience', 'verbose', 'sign', 'baseline', 'restore_best_weights'
     def __init__(self, monitor: str = 'eval_loss', min_delta: float = 0., patience: int = 0, verbose: bool = False, mode: str = 'auto',
             baseline: float | None = None, restore_best_weights: bool = False):
         as_choice(mode, 'mode', 'auto', 'min', 'max')
+        if not isinstance(monitor, str): raise TypeError(f"monitor={brief(monitor)} should be a name, such as 'eval_loss'")
         self.monitor, self.min_delta = monitor, as_positive(abs(min_delta), 'min_delta')
         self.patience, self.verbose = as_count(patience, 'patience', 0), verbose
         if mode == 'auto': mode = 'max' if 'acc' in monitor else 'min'
@@ -490,8 +496,10 @@ class LambdaCallback(Callback):
         **functions: by event, such as on_train_begin=f; None: no function
     Raises:
         TypeError: LambdaCallback has no argument {name}: its events are ...
+        TypeError: {name}=... should be a function of the run context
     """
     def __init__(self, **functions: Function[[RunContext], Any] | None):
         for name, f in functions.items():
             if name not in OLD_NAMES: raise TypeError(f'LambdaCallback has no argument {name!r}: its events are {", ".join(OLD_NAMES)}')
+            if f is not None and not callable(f): raise TypeError(f'{name}={brief(f)} should be a function of the run context')
             if f is not None: setattr(self, name, f)

@@ -23,6 +23,7 @@ from ..learner import Learner
 from ..step import Step
 from ..metrics import Metric as NativeMetric
 from ..basics.arguments import as_number, columns_hint
+from ..basics.settings import brief
 from ..basics.text import with_article
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #c46795b7
@@ -51,7 +52,8 @@ def one_number(value: Any, name: str) -> Any:
     "Return the result of a metric. If the result is not a single number, raise `TypeError`"
     try: as_number(value)
     except (TypeError, ValueError, RuntimeError): raise TypeError(
-        f'metric {name!r} gave {value!r}: its eval should return one number, such as a mean') from None
+        f'metric {name!r} gave {f"values of shape {tuple(value.shape)}" if hasattr(value, "shape") else brief(value)}: '
+        'its eval should return one number, such as a mean') from None
     return value
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #323dc4b5
@@ -87,7 +89,7 @@ class Metric(NativeMetric):
         Raises:
             ValueError: indexes={indexes} should be a list of whole numbers, such as [0, 1]
         """
-        if not isinstance(indexes, list) or not all(isinstance(i, int) for i in indexes):
+        if not isinstance(indexes, list) or not all(hasattr(i, '__index__') for i in indexes):
             raise ValueError(f'indexes={indexes!r} should be a list of whole numbers, such as [0, 1]')
         self.indexes = indexes or None
         return self
@@ -140,12 +142,12 @@ class MeanMetric(Metric):
         """
         where = f'{type(self).__name__}.update'
         if len(inputs) == 2: return [as_tensor(v, where) for v in inputs]
-        fix = ' Choose two with set_indexes, such as [1, 2] if they are loss, prediction and label.'*(len(inputs) > 2)
+        fix = ' Choose two with set_indexes, such as [1, 2] if they are loss, prediction and label.'*(len(inputs) > 2 or bool(self.indexes))
         raise ValueError(f"For '{where}', it needs 2 inputs (predicted value, true value), but got {len(inputs)}.{fix}")
 
     def eval(self) -> float:
         if self.count: return float(self.total)/self.count
-        raise RuntimeError(f"For '{type(self).__name__}.eval', there is nothing to average: call update first.")
+        raise RuntimeError(f"For '{type(self).__name__}.eval', there is nothing to average: call update first, with at least one item.")
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #39c367a5
 class ErrorMetric(MeanMetric):
@@ -192,15 +194,16 @@ class Loss(MeanMetric):
         """Update the metric with the loss of a batch
 
         Raises:
-            ValueError: For 'Loss.update', it needs 1 input (the loss), but got .... Choose it with set_indexes, such as [0].
-            ValueError: For 'Loss.update', the loss should have 0 or 1 dimensions, but has {loss.ndim}.
+            ValueError: For 'Loss.update', it needs 1 input (the loss), but got ....
+            ValueError: For 'Loss.update', the loss should have 0 or 1 dimensions, but has {loss.ndim}. Pass its mean.
         """
         if len(inputs) != 1: raise ValueError(
-            f"For 'Loss.update', it needs 1 input (the loss), but got {len(inputs)}. Choose it with set_indexes, such as [0].")
+            f"For 'Loss.update', it needs 1 input (the loss), but got {len(inputs)}."
+            + ' Choose it with set_indexes, such as [0].'*bool(inputs))
         value = inputs[0]
-        loss = torch.tensor(value) if isinstance(value, float) else as_tensor(value, 'Loss.update')
+        loss = torch.tensor(float(value)) if isinstance(value, (float, int)) else as_tensor(value, 'Loss.update')
         if loss.ndim > 1: raise ValueError(
-            f"For 'Loss.update', the loss should have 0 or 1 dimensions, but has {loss.ndim}.")
+            f"For 'Loss.update', the loss should have 0 or 1 dimensions, but has {loss.ndim}. Pass its mean.")
         n = 1 if self.average == 'batches' else self._items or loss.numel()
         self.total, self.count = self.total + loss.double().mean()*n, self.count + n
 
@@ -242,7 +245,7 @@ def get_metrics(metrics: Any) -> dict[str, Any]:
         metrics: None, a set of names, or a dict of metrics
     Returns: metrics by name; those of a set in alphabetical order
     Raises:
-        TypeError: metric {name} is {m}: it should be an object with clear, update and eval, such as MAE()
+        TypeError: metric {name} is ...: it should be an object with clear, update and eval, such as MAE()
         TypeError: metrics={metrics} should be a set of names, or a dict of metrics, such as {'mae'} or {'mae': MAE()}
         KeyError: no metric is called {name}: ...
     """
@@ -250,9 +253,9 @@ def get_metrics(metrics: Any) -> dict[str, Any]:
     if isinstance(metrics, dict):
         for name, m in metrics.items():
             if isinstance(m, type) or not all(hasattr(m, a) for a in ('clear', 'update', 'eval')): raise TypeError(
-                f'metric {name!r} is {m!r}: it should be an object with clear, update and eval, such as MAE()')
+                f'metric {name!r} is {f"the class {m.__name__}" if isinstance(m, type) else brief(m)}: it should be an object with clear, update and eval, such as MAE()')
         return dict(metrics)
-    if not isinstance(metrics, set):
+    if not isinstance(metrics, set) or not all(isinstance(name, str) for name in metrics):
         raise TypeError(f"metrics={metrics!r} should be a set of names, or a dict of metrics, such as {{'mae'}} or {{'mae': MAE()}}")
     for name in metrics:
         if name not in METRICS:

@@ -540,7 +540,8 @@ def chart_figure(charts: Sequence[Chart], ax: Any = None,
 ) -> Any:
     "Draw each chart in a panel of a matplotlib figure. If `ax` is passed and there are several charts, raise `ValueError`"
     if ax is not None and len(charts) > 1:
-        raise ValueError(f'{" and ".join(chart.title for chart in charts)} do not fit into one `ax`: leave ax out')
+        *first, last = (chart.title or 'an untitled chart' for chart in charts)
+        raise ValueError(f'{", ".join(first)} and {last} do not fit into one `ax`: leave ax out')
     cols, own = min(len(charts), cols), ax is None
     rows = math.ceil(len(charts)/cols)
     with figure(ax, size or (WIDE[0], 2.8*rows), cols, rows) as (fig, axes):

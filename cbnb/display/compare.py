@@ -28,20 +28,20 @@ from .page_script import asset, runs_scripts, script, scripted, still_image
 from ..history import History, Run
 
 # %% ../../nbs/display/compare.ipynb #07fdb9af
-def _runs_in(source: Any) -> list[Run]:
-    "Return the runs of a learner, a recorder, a history, or a list of such objects"
+def _runs_in(source: Any, name: str = '') -> list[Run]:
+    "Return the runs of a learner, a recorder, a history, or a list of such objects. An error names the argument `name`"
     if isinstance(source, Run): return [source]
     if isinstance(source, History): return list(source)
-    if isinstance(source, (list, tuple)): return [run for each in source for run in _runs_in(each)]
+    if isinstance(source, (list, tuple)): return [run for each in source for run in _runs_in(each, name)]
     for owner in source, getattr(source, 'recorder', None):
         if isinstance(history := getattr(owner, 'history', None), History): return list(history)
     if hasattr(source, 'add_cb'): raise TypeError('this learner has no Recorder, so its runs are not recorded: call learn.add_cb(Recorder) before the fit')
-    raise TypeError(f'{with_article(type(source).__name__)} has no recorded runs: pass learners, runs of a lab book such as lab[1], or learn.recorder.history')
+    raise TypeError(f'{f"{name!r} is " if name else ""}{with_article(type(source).__name__)}{", which"*bool(name)} has no recorded runs: pass learners, runs of a lab book such as lab[1], or learn.recorder.history')
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, str, list[Run]]]:
     "Return (given name, name of the variable, runs) for each source. A missing name is ''"
     found = [each for source in sources for each in _own_names(source)]
-    return [(given, name, _runs_in(source)) for given, name, source in (*found, *((name, '', source) for name, source in named.items()))]
+    return [(given, name, _runs_in(source, given)) for given, name, source in (*found, *((name, '', source) for name, source in named.items()))]
 
 def _own_names(source: Any) -> list[tuple[str, str, Any]]:
     "Return (given name, name of the variable, source) for each source in `source`. The given name is the key of a dict, or the name of a run. If one source of a list has neither name, all names of variables are ''"
@@ -207,7 +207,7 @@ def _missing(value: Any) -> bool: return value is None or isinstance(value, floa
 def sorted_rows(rows: Sequence[dict[str, Any]], sort: str | None) -> list[dict[str, Any]]:
     "Sort rows by a column. If there is no such column, raise `ValueError`"
     if sort is None or not rows: return list(rows)
-    column = sort.removeprefix('-')
+    column = str(sort).removeprefix('-')
     if column not in rows[0]:
         raise ValueError(f'there is no column for sort={sort!r}: {columns_hint(column, list(rows[0]))}')
     there = [row for row in rows if not _missing(row[column])]
@@ -291,7 +291,7 @@ def _known_metric(metric: str | None, names: Sequence[str]) -> str:
     "Check the name of a metric, and choose a metric if the name is None"
     if metric is None: return 'valid_loss' if 'valid_loss' in names else names[0]
     if metric in names: return metric
-    raise ValueError(f'there is no column for metric={metric!r}: {columns_hint(metric, list(names))}')
+    raise ValueError(f'metric={metric!r} is not a metric of these runs: {columns_hint(str(metric).removeprefix("best "), list(names))}')
 
 def _css() -> str: return css_variables('.cbnb-runs') + asset('compare.css')
 

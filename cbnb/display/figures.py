@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/display/figures.ipynb #deee873c
+from ..basics.arguments import as_count
 from ..basics.text import number, shell
 from .front_end import by_name, display_mode
 from .axes import free_place, spread
@@ -183,8 +184,7 @@ def kept_span(
     n: int,    # number of steps or epochs
     skip_start: int, skip_end: int) -> tuple[int, int]:    # index of the first step that is kept, and of the first step that is left out at the end
     "Return the range of steps that is left if `skip_start` and `skip_end` steps are left out. If nothing would be left, return the whole range"
-    for name, skip in dict(skip_start=skip_start, skip_end=skip_end).items():
-        if skip < 0: raise ValueError(f'{name}={skip} should be 0 or more')
+    skip_start, skip_end = as_count(skip_start, 'skip_start', 0), as_count(skip_end, 'skip_end', 0)
     if skip_start + skip_end >= n: return 0, n              # nothing would be left, so draw everything
     return skip_start, n - skip_end
 

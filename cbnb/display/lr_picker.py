@@ -421,7 +421,7 @@ class LRPicker:
     def learn(self) -> Learner:
         "The learner of the picker. Raises `RuntimeError` if the learner was deleted"
         learn = self._learn()
-        if learn is None: raise RuntimeError('the learner of this picker was deleted: make a new one, and call its lr_find()')
+        if learn is None: raise RuntimeError('the learner of this picker was deleted: make a new learner, and call its lr_find()')
         return learn
 
     @property

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/display/plots.ipynb #c183c38d
-from ..basics.arguments import columns_hint
+from ..basics.arguments import as_count, columns_hint
 from ..basics.patch import patch
 from .chart import Chart, Line, show_charts
 from .figures import WIDE, answers_mouse, envelope, figure, legend, show
@@ -35,13 +35,13 @@ def plot_losses(self: Recorder, skip_start: int = 0, skip_end: int = 0, return_f
     Raises:
         TypeError: {name}=... should be a number of batches. To save the figure:
             plot_losses(return_fig=True).savefig('losses.png')
-        TypeError: {name}={skip} should be a number of batches
+        TypeError: {name}={skip} should be a number of batches. To draw into axes, pass them as ax=...
     """
     self.last()
     for name, skip in dict(skip_start=skip_start, skip_end=skip_end).items():
-        if isinstance(skip, (str, Path)): raise TypeError(f'{name}={str(skip)!r} should be a number of batches. To save the figure: '
+        if isinstance(skip, (str, Path)) and not str(skip).isdigit(): raise TypeError(f'{name}={str(skip)!r} should be a number of batches. To save the figure: '
                                                           "plot_losses(return_fig=True).savefig('losses.png')")
-        if not isinstance(skip, int): raise TypeError(f'{name}={skip!r} should be a number of batches' + '. To draw into axes, pass them as ax=...'*hasattr(skip, 'figure'))
+        if hasattr(skip, 'figure'): raise TypeError(f'{name}={skip!r} should be a number of batches. To draw into axes, pass them as ax=...')
     chart = losses_chart(self.history.runs, skip_start, skip_end, self.beta)
     return show_charts([chart], not answers_mouse(widget, return_fig, ax), return_fig, ax, widget, size=WIDE)
 
@@ -103,7 +103,7 @@ def plot_loss(self: Recorder, skip_start: int = 5, with_valid: bool = True, log:
         ax: axes to draw into; None: a new figure
     Returns: the axes
     """
-    run, own = self.last(), ax is None
+    run, own, skip_start = self.last(), ax is None, as_count(skip_start, 'skip_start', 0)
     points = [(step, loss) for step, loss in run.points('valid_loss') if step >= skip_start]
     with figure(ax, size=(7.4, 3.4)) as (fig, [axes]):
         curve = envelope(range(skip_start, run.n_steps), run.losses[skip_start:])

@@ -109,7 +109,8 @@ class Profile:
 
     def __getitem__(self, name: str) -> float:
         if name in self.names(): return self.seconds(name)
-        near, parts = nearest(str(name), self.names()), ', '.join(map(repr, self.names()))
+        names = self.names()
+        near, parts = nearest(str(name), names), ', '.join(map(repr, names[:12])) + f', and {len(names) - 12} more, which names() lists'*(len(names) > 12)
         raise KeyError(f'no part is called {name!r}: ' + (f'did you mean {near!r}? (the parts are {parts})' if near else f'the parts are {parts}'))
 
     def __contains__(self, name: str) -> bool: return name in self.names()

@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from ..basics.arguments import as_count, as_duration, as_positive
 from ..basics.optimizers import get_hyper, hyper_key, set_hyper, spread_lrs
 from ..basics.patch import patch
+from ..basics.settings import brief
 from ..basics.text import escape
 from ..callback import Callback
 from ..callback_list import as_list
@@ -132,10 +133,11 @@ def _scheds_of(what: Any) -> dict[str, Callable[[float], Any]]:
     "Return a dict from the common names of hyper-parameters to functions of the completed fraction. A single function gets the name 'value'"
     if isinstance(what, OneCycle): return what.planned()
     if isinstance(what, ParamScheduler): return what.scheds
-    if isinstance(what, Mapping): return dict(what)
-    if callable(what) and not isinstance(what, (Callback, type)): return dict(value=what)
-    raise TypeError(f'{what!r} is not a schedule: pass a function of the completed share of the fit, such as SchedCos(0.1, 0.), '
-                    'a ParamScheduler, a OneCycle or a TorchScheduler')
+    if isinstance(what, Mapping) and all(map(callable, what.values())): return dict(what)
+    if callable(what) and not isinstance(what, (Callback, type, Learner, torch.nn.Module)): return dict(value=what)
+    shown = f'the class {what.__name__}' if isinstance(what, type) else brief(what)
+    raise TypeError(f'{shown} is not a schedule: pass a function of the completed share of the fit, such as SchedCos(0.1, 0.), a dict of such '
+                    'functions, a ParamScheduler, a OneCycle or a TorchScheduler')
 
 # %% ../../nbs/display/schedules.ipynb #81a4018b
 class _Rates(Optimizer):
@@ -310,11 +312,14 @@ def _joined(
 def _rehearsed(learn: Learner, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     "Run a method on a stand-in, and return the stand-in with its records"
     made = _stand_in(learn)
-    if not callable(getattr(made, method, None)):
+    if not isinstance(method, str) or not callable(getattr(made, method, None)):
         raise ValueError(f'method={method!r} should be a method of Learner that trains: fit, fit_one_cycle, fit_flat_cos, '
                          'fit_sgdr or fine_tune')
-    getattr(made, method)(*args, **kwargs)
-    if not made._noted: raise ValueError(f'method={method!r} started no fit, so there is no schedule to plot: pass a method that trains, such as fit_one_cycle')
+    try: getattr(made, method)(*args, **kwargs)
+    except AttributeError as e:
+        if made._noted or e.name != 'callbacks': raise       # a method that runs the learner itself needs `callbacks`
+    if not made._noted: raise ValueError(
+        f'method={method!r} started no fit here, so there is no schedule to plot: pass a method that trains in this process, such as fit_one_cycle')
     return made
 
 # %% ../../nbs/display/schedules.ipynb #e030481f

@@ -252,4 +252,4 @@ class Group:
             if not broke: raise
             self.broken = True
             if isinstance(e, TimeoutError): raise
-            raise OtherFailed(self.first_failure() or 'the connection to another process broke: it has ended or was killed') from e
+            raise OtherFailed(self.first_failure() or 'the connection to another process broke: that process has ended or was killed, and its output may say why') from e

@@ -51,14 +51,14 @@ def process_count(learn: Learner, n: int | None,    # number of processes; None:
     if os.name != 'posix': raise OSError('fit_distributed needs Linux or macOS: call the method that trains, such as fit, instead')
     if importlib.util.find_spec('accelerate') is None: raise ImportError(NO_ACCELERATE)
     n_gpu = torch.cuda.device_count() if on_gpus(learn) else 0
-    n = n_gpu or 2 if n is None else as_count(n, 'n_process', 1)
+    default, n = 'the default '*(n is None), n_gpu or 2 if n is None else as_count(n, 'n_process', 1)
     if n_gpu and n > n_gpu: raise ValueError(
         f'n_process={n} is too many: each process needs a GPU of its own, and this machine has {plural(n_gpu, "GPU")}. '
         f'Pass n_process={n_gpu}')
     batches = n_batches(learn.dls.train)
-    if batches == 0: raise ValueError('the training loader is empty: check that its dataset has items, and leave out drop_last=True')
+    if batches == 0: raise ValueError('the training loader is empty: check that its dataset has items, and leave out drop_last=True if they do not fill a batch')
     if batches is not None and n > batches: raise ValueError(
-        f'n_process={n} is too many: an epoch has {plural(batches, "batch")}, and each process needs one. Pass '
+        f'{default}n_process={n} is too many: an epoch has {plural(batches, "batch")}, and each process needs one. Pass '
         f'n_process={batches}, or use smaller batches')
     return n
 

@@ -177,11 +177,11 @@ def _check_model(model: nn.Module) -> None:
     elif any(nn.parameter.is_lazy(p) for _, p in named): why = (
         'it has lazy layers whose shapes are not known yet: call learn.to_dls_device() and learn.model(learn.dls.one_batch()[0]) before the fit')
     elif names := [name for name, p in named if not p.ndim]: why = (
-        f'{names[0]} is a single number, which cannot be divided: give it the shape (1,)')
+        f'the parameter {names[0]} is a single number, which cannot be divided: give it the shape (1,)')
     elif names := [name for name, p in named if not p.is_contiguous()]: why = (
-        f'{names[0]} is not contiguous in memory: run for p in learn.model.parameters(): p.data = p.data.contiguous()')
+        f'the parameter {names[0]} is not contiguous in memory: run for p in learn.model.parameters(): p.data = p.data.contiguous()')
     elif names := [name for name, m in model.named_modules() if getattr(m, 'sparse', False) is True]: why = (
-        f'{names[0]} has sparse gradients, which cannot be summed over processes: use sparse=False')
+        f'{"the layer " + names[0] if names[0] else "it"} has sparse gradients, which cannot be summed over processes: use sparse=False')
     if why: raise ValueError(f'{type(model).__name__} cannot be sharded: {why}')
 
 # %% ../../nbs/distributed/sharded.ipynb #f579b6f1

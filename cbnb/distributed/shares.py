@@ -162,8 +162,8 @@ class Share:
         length: int | None = None,    # if divided, the largest number of batches in a process; None: unknown
     ):
         if not divided and (why := dealt_already(dl)): raise ValueError(
-            f'the loader {why}, so it has only the items of one process, and fit_distributed and distributed() would divide them again: '
-            'pass a loader with all items, or distributed(divided=True)')
+            f'the loader {why}, so it has only the items of one process, and learn.fit_distributed() and learn.distributed() would divide them again: '
+            'pass a loader with all items, or train with learn.distributed(divided=True)')
         self.dl, self.group, self.training, self.divided, self.length = dl, group, training, divided, length
 
     weight = 1.        # items of the current batch, divided by the mean over the processes

@@ -135,5 +135,5 @@ def check_writable(path: str | Path,    # file that will be written later; its f
         if target.exists() and not target.is_file(): return
         with interrupts_wait(), draft_of(folder/target.name): pass      # no draft is left behind
     except OSError as e:
-        other = 'name' if isinstance(e, IsADirectoryError) else 'folder'
+        other = 'name' if isinstance(e, IsADirectoryError) or e.errno == errno.ENAMETOOLONG else 'folder'
         raise type(e)(e.errno, f'{e.strerror}, so {use} could not be written there; choose another {other}', str(path)) from None

@@ -35,7 +35,7 @@ from torch import Tensor
 # %% ../../nbs/files/checkpoints.ipynb #529adc6b
 from ..basics.arguments import COUNTERS, as_count, as_positive, hinted
 from ..basics.loaders import n_batches
-from ..basics.text import lower_is_better, warn_user
+from ..basics.text import lower_is_better, plural, warn_user
 from ..basics.optimizers import save_hypers
 from ..basics.patch import patch
 from ..basics.nested import from_json, left_out, to_json
@@ -80,15 +80,18 @@ def read_manifest(
     except (ValueError, KeyError, TypeError, RecursionError) as e: raise _damaged(path, 'manifest.json is not readable') from e
     if not intact: raise _damaged(path, 'the checksum of manifest.json is wrong')
     if format == FORMAT and (missing := [k for k in ('files', 'saved', 'number', *needs) if k not in content]):
-        raise _damaged(path, f'manifest.json has no {", ".join(missing)}')
+        raise _damaged(path, f'manifest.json lacks {", ".join(map(repr, missing))}')
     if format != FORMAT: raise ValueError(
         f'{path} has format {format}, but this cbnb reads format {FORMAT}: install the version of cbnb that wrote it')
     return content
 
 def _no_manifest(path: Path) -> str:
     if not path.exists(): return 'there is no such folder'
-    inside = [*path.glob('[0-9]*_*/manifest.json'), *path.glob('fit_*/[0-9]*_*/manifest.json')]
-    return 'it has no manifest.json. ' + (f'Pass one of the checkpoints in it, such as {inside[-1].parent}' if inside else 'Use another checkpoint, or delete this folder')
+    if not path.is_dir(): return 'it is a file. Pass the folder of a checkpoint'
+    inside = [file.parent for file in (*path.glob('[0-9]*_*/manifest.json'), *path.glob('fit_*/[0-9]*_*/manifest.json'))]
+    if inside: return f'it has no manifest.json. Pass one of the checkpoints in it, such as {max(inside, key=_number)}'
+    ours = re.match(r'\d{5,}_', path.name) or any((path/name).exists() for name in ('state.json', 'tensors.pt'))
+    return 'it has no manifest.json. Use another checkpoint' + ', or delete this folder'*bool(ours)
 
 def _damaged(path: str | Path, why: str) -> ValueError:
     return ValueError(f'{path} is not a complete checkpoint: {why}. Use another checkpoint, or delete this folder')
@@ -163,7 +166,7 @@ def read_checkpoint(path: str | Path) -> Any:    # the state that was passed to 
         file = path/name
         if not file.is_file(): raise _damaged(path, f'{name} is missing')
         if file.stat().st_size != there['size']: raise _damaged(
-            path, f"{name} has {file.stat().st_size} bytes, and was written with {there['size']}")
+            path, f"{name} has {plural(file.stat().st_size, 'byte')}, and was written with {there['size']:,}")
         if _sum_of(file) != there['sha256']: raise _damaged(path, f'the checksum of {name} is wrong')
     try:
         tensors = torch.load(path/'tensors.pt', map_location='cpu', weights_only=True)
@@ -321,9 +324,8 @@ def as_resume(resume: Any) -> Resume:
 # %% ../../nbs/files/checkpoints.ipynb #ace4849d
 def _state_in(path: Path) -> dict[str, Any]:
     "Return the state in a checkpoint. If the state lacks an entry that fits of this version of cbnb store, raise `ValueError`"
-    read_manifest(path, _WRITTEN)
-    state = read_checkpoint(path)
-    if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'epoch', 'batch'} <= state.keys(): return state
+    manifest, state = read_manifest(path), read_checkpoint(path)
+    if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'epoch', 'batch'} <= state.keys() and set(_WRITTEN) <= manifest.keys(): return state
     raise ValueError(f'{path} was written by another version of cbnb, or not by a fit: pass another checkpoint, or resume=False')
 
 # %% ../../nbs/files/checkpoints.ipynb #3b7d9476
@@ -341,6 +343,7 @@ def _changed_words(name: str, was: str | None, now: str) -> str:
 
 def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str], misfit: str | None = None,
     given: Path | None = None,    # the path that was passed to `Resume`
+    midway: bool = False,         # whether the checkpoint is from the middle of an epoch, so that other data need another checkpoint
 ) -> set[str]:
     "Return the names of settings that differ between two fits. If a setting differs and is not in `allow`, or a state does not fit, raise `ValueError`"
     changed = [name for name in now if was.get(name, now[name] if name in _DETAILS else None) != now[name]]
@@ -349,8 +352,11 @@ def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: se
     words = [_changed_words(name, was.get(name), now[name]) for name in changed if _DETAILS.get(name, name) not in allow]
     if 'data' in differs - allow and _sizes(was.get('data', '')) == _sizes(now['data']):
         words.append('so these are different items: if you split the data at random, call set_seed before')
-    chosen = '' if given is None else f'{str(given)!r}, '
-    way = f' To continue it with the new settings, pass resume=Resume({chosen}allow={sorted(differs)}).' if differs <= set(_MAY_DIFFER) and not misfit else ''
+    needs_end = midway and 'data' in differs
+    at = next(iter(_ends(path)[-1:]), None) if needs_end else given
+    chosen = '' if at is None else f'{str(at)!r}, '
+    way = (f' To continue it with the new settings, pass resume=Resume({chosen}allow={sorted(differs)}).'
+           if differs <= set(_MAY_DIFFER) and not misfit and not (needs_end and at is None) else '')
     raise ValueError(
         f'{path} belongs to another fit: {"; ".join(words or [str(misfit)])}. To continue that fit, call it with its own settings.{way} '
         + (f'To begin anew, delete {path.parent}, or keep it and pass cbs=Checkpoint(path=...)' if given is None else 'To begin anew, pass resume=False'))
@@ -575,9 +581,13 @@ class Checkpoint(Callback):
     def _candidates(self, path: Path | None) -> list[Path]:
         "Return the checkpoints from which the fit may continue, newest last"
         if path is None: return checkpoints(self._folder_to_resume())
-        if (path/'manifest.json').exists() or path.name[:1].isdigit(): return [path]
+        if (path/'manifest.json').exists(): return [path]
         found = checkpoints(path) or checkpoints(path/'fit_0')
         if found: return found
+        if path.name[:1].isdigit(): return [path]
+        fits = sorted((f for f in path.glob('fit_*') if checkpoints(f)), key=lambda f: (len(f.name), f.name))
+        if fits: raise FileNotFoundError(
+            f'{path} has no checkpoint of fit_0: pass the folder of another fit, such as {fits[-1]}, or resume=False')
         raise FileNotFoundError(f'there is no checkpoint in {path}: pass the folder that Checkpoint(path=...) wrote, or resume=False')
 
     def _folder_to_resume(self) -> Path:
@@ -605,10 +615,11 @@ class Checkpoint(Callback):
         found = self._newest_whole(resume.path)
         if found is None:
             n = len(self._candidates(resume.path))
-            print(f'no {"whole " if n else ""}checkpoint in {self.folder} yet: the fit begins with its first epoch')
+            print(f'no {"whole " if n else ""}checkpoint in {resume.path or self.folder} yet: the fit begins with its first epoch')
             return self._save(self.learn.start_epoch, 0)
         path, state = found
-        differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state), resume.path)
+        differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state), resume.path,
+                                   bool(state['batch']))
         if state['batch'] and 'data' in differs: raise ValueError(
             f'{path} was saved in the middle of an epoch, so it can only be continued with the training data of that fit. {_end_of_epoch(path, sorted(differs))}')
         if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
@@ -668,10 +679,13 @@ class Checkpoint(Callback):
 # %% ../../nbs/files/checkpoints.ipynb #e25e4a0c
 def _end_of_epoch(path: Path, allow: list[str]) -> str:
     "Say how to continue a fit from the end of an epoch, if there is such a checkpoint beside the one at `path`"
-    whole = [f for f in checkpoints(path.parent) if '_batch_' not in f.name and not f.name.endswith('_epoch_0')]
-    if whole: return f'Pass the checkpoint from the end of an epoch: resume=Resume({str(whole[-1])!r}, allow={allow})'
-    return ('There is no checkpoint from the end of an epoch, which Checkpoint(every_steps=..., every_epochs=1) saves, too: '
-            'return to the settings of that fit, or begin anew with resume=False')
+    if whole := _ends(path): return f'Pass the checkpoint from the end of an epoch: resume=Resume({str(whole[-1])!r}, allow={allow})'
+    return ('There is no checkpoint from the end of an epoch: return to the settings of that fit, or begin anew with resume=False. '
+            'Checkpoint(every_steps=..., every_epochs=1) saves at the end of each epoch, too')
+
+def _ends(path: Path) -> list[Path]:
+    "Return the checkpoints from the ends of epochs beside the one at `path`, oldest first"
+    return [f for f in checkpoints(path.parent) if '_batch_' not in f.name and not f.name.endswith('_epoch_0')]
 
 # %% ../../nbs/files/checkpoints.ipynb #551b4822
 @patch

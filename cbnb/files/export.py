@@ -155,6 +155,7 @@ def _content(learn: Learner, factory: Any) -> dict[str, Any]:
 # %% ../../nbs/files/export.ipynb #27611cd6
 def _why_no_factory(factory: Any) -> str:
     if isinstance(factory, nn.Module): return 'is a model, and not a function that makes one: pass a function or class of a module'
+    if not callable(factory): return 'is not a function or class that makes a model: pass one that is defined in a module'
     return 'cannot be imported by another process: define it with def or class in a module'
 
 def _factory_path(factory: Any) -> str | None:
@@ -178,8 +179,7 @@ def export(self: Learner, fname: str | Path = 'export.pkl', factory: Any = None)
         factory: for '.cbnb': function or class that makes the model, or 'module:name'; None: none
     Returns: path of the written file
     Raises:
-        ValueError: export does not write ...: call learn.export('{path.stem}.cbnb'), or end the name with '.pkl' for a
-            pickle
+        ValueError: export does not write ...: call learn.export(...), or end the name with '.pkl' for a pickle
     Example:
         from cbnb.toy import line_learner
         line = line_learner()
@@ -190,7 +190,7 @@ def export(self: Learner, fname: str | Path = 'export.pkl', factory: Any = None)
     path = Path(self.path)/fname
     if path.suffix in ('.pkl', '.pickle'): return _export_pickle(self, path)
     if path.suffix != '.cbnb': raise ValueError(
-        f"export does not write {path.suffix or 'files without an ending'}: call learn.export('{path.stem}.cbnb'), or end the name with '.pkl' for a pickle"
+        f"export does not write {path.suffix or 'files without an ending'}: call learn.export({str(Path(fname).parent/f'{path.stem}.cbnb')!r}), or end the name with '.pkl' for a pickle"
         + (path.suffix == '.onnx')*'. For ONNX, pass learn.model to the exporter of PyTorch, as in torch.onnx.export(learn.model, (x,), ...)')
     text, tensors = to_json(_content(self, factory))
     content = dict(cbnb=FORMAT, state=text, tensors=[t.detach().cpu().clone() for t in tensors])
@@ -233,7 +233,8 @@ def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) 
         f'{path} creates its model with {factory}, and importing that runs code: call {call}trust=True) if you trust the '
         f'file, or {call}model=...) with a model of yours')
     model = at_path(factory, 'model') if model is None else model
-    if not callable(model): raise TypeError(f'model={brief(model)} is not a model: pass an nn.Module, or a function or class that makes one')
+    if not callable(model): raise TypeError(
+        f'model= should be an nn.Module, or a function or class that makes one, not {with_article(type(model).__name__)}')
     made = model if isinstance(model, nn.Module) else model()
     if not isinstance(made, nn.Module): raise TypeError(
         f'{brief(model)} returned {with_article(type(made).__name__)}, not a model: return an nn.Module')
@@ -300,9 +301,10 @@ def _not_trusted(fname: str | Path) -> str:
 
 def _load_pickle(fname: str | Path, cpu: bool, trust: bool, model: Any, parts: dict[str, Any]) -> Learner:
     if not trust: raise ValueError(_not_trusted(fname))
-    if model is not None or parts: raise TypeError(
+    given = [f'{name}=' for name in ['model']*(model is not None) + [*parts]]
+    if given: raise TypeError(
         f"{fname} is a pickle of the whole learner, so "
-        f"{' and '.join(f'{name}=' for name in ['model']*(model is not None) + [*parts])} cannot replace a part of it: "
+        f"{' and '.join(filter(None, (', '.join(given[:-1]), given[-1])))} cannot replace a part of it: "
         f"call load_learner({str(fname)!r}, trust=True)")
     try: learn = read_file(fname, 'cpu' if cpu else None, trust=True, writer='Learner.export')
     except (ImportError, AttributeError) as e:

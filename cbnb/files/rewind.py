@@ -218,8 +218,8 @@ class RestorePoints:
         learn = self.learn()
         if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): redo the fit when the run has ended')
         if self.undone is None: raise RuntimeError(
-            'there is no fit to redo: click Take back, or call take_back(n, redo=True), and then redo before the next fit '
-            'begins')
+            'there is no fit to redo: click Take back, or call learn.runs.take_back(n, redo=True), and then redo before the '
+            'next fit begins')
         (restore, points), self.undone, had = self.undone, None, (learn.model, *learn.cbs)
         with interrupts_wait():
             restore()
@@ -246,7 +246,7 @@ class RestorePoints:
         if n_bytes < self.ask_from: return ''
         held = sum(p.n_bytes for p in self.points)
         most = self.share*(free_memory() + held)
-        if n_bytes > most: return (f'it would take {size_words(n_bytes)}, and all points together may take '
+        if n_bytes > most: return (f'it would take {size_words(n_bytes)}, and all restore points together may take '
                                    f'{size_words(most)}, {self.share:.0%} of the free memory')
         if keep and held + n_bytes > most: return 'the other points need the room'
         while held + n_bytes > most: held -= self.points.pop(0).n_bytes

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from ..basics.arguments import hinted
 from ..basics.devices import as_device
 from ..basics.patch import patch
+from ..basics.settings import brief
 from ..basics.text import warn_user, with_article
 from .atomic import write_whole
 from ..learner import Learner
@@ -59,7 +60,8 @@ def _check_loadable(value: Any, name: str) -> None:
         file.seek(0)
         torch.load(file, weights_only=True)
     except Exception as e: raise TypeError(
-        f'{name} is {value!r:.80}, of type {kind.__module__}.{kind.__qualname__}, which learn.load could not read, so '
+        f'{name} is {brief(value) if hasattr(value, "shape") else repr(value):.80}, '
+        f'of type {kind.__module__}.{kind.__qualname__}, which learn.load could not read, so '
         f'nothing was written: convert it to a tensor, a number, a string, or a container of these{_where_to_convert(name)}') from e
 
 def _where_to_convert(name: str) -> str:
@@ -300,9 +302,12 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
         weights_only: False: read any object, as `torch.load` does, which can run any code
     Returns: this learner
     Raises:
-        TypeError: load() takes the name of a file, not a dict: for a state dict, call learn.model.load_state_dict(...)
+        TypeError: load() takes the name of a file, not a dict: for the weights of a model, call
+            learn.model.load_state_dict(...), and for the result of learn.state_dict(), learn.load_state_dict(...)
     """
-    if isinstance(file, Mapping): raise TypeError('load() takes the name of a file, not a dict: for a state dict, call learn.model.load_state_dict(...)')
+    if isinstance(file, Mapping): raise TypeError(
+        'load() takes the name of a file, not a dict: for the weights of a model, call learn.model.load_state_dict(...), '
+        'and for the result of learn.state_dict(), learn.load_state_dict(...)')
     path, had, why_not = self.model_file(file), self.opt, None
     states, opt_state = _parts(path, 'cpu' if device is None else as_device(device), with_opt, not weights_only, file)
     states |= {name: renamed(states[name], name_in(m)) for name, m in trained_modules(self).items() if name in states}

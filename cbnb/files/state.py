@@ -130,8 +130,9 @@ def opt_state(opt: Any, model: Any) -> dict[str, Any]:    # a dict with `kind`, 
     "Return the state of an optimizer, with its current hyper-parameters"
     modules = model if isinstance(model, Mapping) else dict(model=model)
     saved, modules = opt.state_dict(), {name: bare_model(m) for name, m in modules.items()}
-    if 'param_groups' not in saved: raise TypeError(
-        f"the state_dict() of {type(opt).__name__} has no 'param_groups', so its state cannot be saved: add 'param_groups' to the dict, or fit without checkpoints")
+    if lacks := [key for key in ('param_groups', 'state') if key not in saved]: raise TypeError(
+        f"the state_dict() of {type(opt).__name__} has no {lacks[0]!r}, so its state cannot be saved: return a dict with both "
+        "'state' and 'param_groups', or fit without checkpoints")
     return dict(kind=type(opt).__name__, state=saved['state'], groups=list(saved['param_groups']), names=param_names(opt, modules))
 
 def load_opt_state(opt: Any, state: Mapping[str, Any]) -> None:
@@ -240,12 +241,13 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
         state: state from `Learner.state_dict`
     Raises:
         ValueError: this is not the state of a learner, because it has no models and opts: pass the result of
-            learn.state_dict(). For the weights of a model alone, call learn.model.load_state_dict(state)
+            learn.state_dict(). For the weights of a model alone, call learn.model.load_state_dict(state), and for a file
+            that learn.save wrote, learn.load(name)
         ValueError: {why}; nothing was changed. Load the state into a learner with the same model and optimizer
     """
-    if not state.keys() >= {'models', 'opts'}: raise ValueError(
+    if not isinstance(state, Mapping) or not state.keys() >= {'models', 'opts'}: raise ValueError(
         'this is not the state of a learner, because it has no models and opts: pass the result of learn.state_dict(). '
-        'For the weights of a model alone, call learn.model.load_state_dict(state)')
+        'For the weights of a model alone, call learn.model.load_state_dict(state), and for a file that learn.save wrote, learn.load(name)')
     made = self.opt is None and bool(state['opts'])
     if made: self.create_opt()
     if together := getattr(self, 'data_parallel', None): state = together.parted(state)

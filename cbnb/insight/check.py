@@ -108,12 +108,13 @@ def figure_of(
 # %% ../../nbs/insight/check.ipynb #163a4418
 def skipped_codes(skip: Any) -> set[str]:
     "Return the codes of faults given by code or name. Raise `ValueError` for an unknown one"
-    wanted = [skip] if isinstance(skip, str) else list(skip)
+    wanted = [skip] if isinstance(skip, str) or not hasattr(skip, '__iter__') else list(skip)
     by_name = {name: code for code, name in FAULTS.items()}
     for name in wanted:
         if name in FAULTS or name in by_name: continue
         close = get_close_matches(str(name), by_name, 1)
-        raise ValueError(f'skip={name!r} is not the name or code of a fault' + (f': did you mean {close[0]!r}?' if close else ': they are listed in FAULTS, from cbnb.insight.findings'))
+        raise ValueError(f'skip={name!r} is not the name or code of a fault' + (
+            f': did you mean {close[0]!r}?' if close else ': the names and codes are listed in FAULTS, from cbnb.insight.findings'))
     return {by_name.get(name, name) for name in wanted}
 
 last_checks: WeakKeyDictionary[Learner, Findings] = WeakKeyDictionary()      # what `learn.check()` found last, for `learn.diagnose()`

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../../nbs/insight/first_batch.ipynb #070b6705
+from ..basics.arguments import without_partial
 from ..basics.metric_functions import AllPairs, check_shapes, is_column_and_row, title_of
 from ..basics.losses import torch_loss
 from ..basics.text import warn_user
@@ -82,14 +83,18 @@ def check_function(
     __tracebackhide__ = True
     params = [p for group in learn.opt.param_groups for p in group['params'] if p.requires_grad]
     out: Any = None
-    name, computed, before = getattr(step.func, '__name__', type(step.func).__name__), [], _state_of(params)
+    name, computed, before = getattr(without_partial(step.func), '__name__', type(step.func).__name__), [], _state_of(params)
     passed = name if isinstance(step.func, FunctionType) and name.isidentifier() else 'f'     # '<lambda>' is no name
     with interrupts_wait(), UndoStack() as undo:
         for p in params: undo.callback(p.register_hook(lambda grad: computed.append(1)).remove)
         with interrupts_act(): out = call_on_batch(step.func, learn)
-    if computed and _state_of(params) != before: raise ValueError(
-        f'{name} updates the weights itself, and the learner would update them again: pass train_step=UpdateStep({passed}), '
-        'or only return the loss')
+    if computed and (after := _state_of(params)) != before:
+        if [norm for _, norm in after] == [norm for _, norm in before]: raise ValueError(
+            f'{name} calls backward() itself, and the learner would call it again: only return the loss. '
+            f'If the function also updates the weights, pass train_step=UpdateStep({passed})')
+        raise ValueError(
+            f'{name} updates the weights itself, and the learner would update them again: pass train_step=UpdateStep({passed}), '
+            'or only return the loss')
     step.read(learn, out)
     if not depends_on(learn.loss_grad, params): raise ValueError(
         f'the loss that {name} returned does not depend on the weights that learn.opt trains, so it has no gradient for them. If the function '

@@ -189,9 +189,11 @@ def slices_of(
 ) -> dict[str, Tensor]:                                  # what the items have in common -> whether each item belongs to it
     "Return parts of the items"
     groups: dict[str, Tensor] = {}
-    for name, values in (named or {}).items():
+    for name, given in (named or {}).items():
+        values: Any = given.tolist() if hasattr(given, 'tolist') else given        # tensors are equal only to themselves as keys of a dict
         if len(values) != len(found): raise ValueError(
-            f'slices[{name!r}] has {len(values)} values, but there are {len(found)} items: pass one for each, in their order')
+            f'slices[{name!r}] has {plural(len(values), "value")}, but there are {plural(len(found), "item")} in the validation set: '
+            'pass one value for each, in their order')
         for value in dict.fromkeys(values): groups[f'{name} = {value}'] = torch.tensor([v == value for v in values])
     if found.task == 'classes':
         for k, name in enumerate(found.names): groups[f'class {name}'] = found.targets == k

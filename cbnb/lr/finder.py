@@ -829,7 +829,9 @@ def checked_trials(
                          'or a whole number of batches')
     least = num_it + (MOST_TRIALS + 1)*VALID_BATCHES + MOST_TRIALS*LEAST_UPDATES
     if as_count(trials, 'trials', 1) < least:
-        raise ValueError(f'trials={trials} batches are too few: pass at least {least}, of which the sweep takes up to {num_it}, or a share of the run, such as 0.2')
+        raise ValueError(
+            f'trials={trials} {"batch is" if trials == 1 else "batches are"} too few: pass at least {least}, of which the sweep takes up to {num_it}, '
+            'or a share of the run, such as 0.2 or 1.0')
     return int(trials)
 
 # %% ../../nbs/lr/finder.ipynb #01cb9727

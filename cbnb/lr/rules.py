@@ -108,13 +108,13 @@ def slide(lrs: Sequence[float], losses: Sequence[float], num_it: int, lr_diff: i
         adjust_value: factor on the suggested rate
     Returns: the rate, and the (rate, loss) that it comes from
     Raises:
-        ValueError: slide needs ... points, and there are {n}: raise num_it, or lower lr_diff
+        ValueError: slide needs ..., and there ... {n}: raise num_it, or lower lr_diff
     Example:
         assert slide(range(1, 21), range(20, 0, -1), 20)[0] == 5       # on a straight line at once: 20 - 15
     """
     lrs, losses = as_floats(lrs, losses)
     n = len(losses)
-    if n <= lr_diff: raise ValueError(f'slide needs {lr_diff + 1} points, and there are {n}: raise num_it, or lower lr_diff')
+    if n <= lr_diff: raise ValueError(f'slide needs {plural(lr_diff + 1, "point")}, and there {"is" if n == 1 else "are"} {n}: raise num_it, or lower lr_diff')
     inner = [(b - a)/2 for a, b in zip(losses, losses[2:])]
     slopes = [losses[1] - losses[0], *inner, losses[-1] - losses[-2]]
     right, left = n - 1, n - 1 - lr_diff
@@ -143,7 +143,7 @@ def as_rules(rules: Any,    # one rule or several, by name or as functions; None
 ) -> list[Callable[..., Suggestion]]:
     "Return the functions of several rules. Raises `ValueError` if a name is unknown"
     if rules is None: return []
-    return [as_rule(rule) for rule in ([rules] if isinstance(rules, str) or callable(rules) else rules)]
+    return [as_rule(rule) for rule in ([rules] if isinstance(rules, str) or callable(rules) or not hasattr(rules, '__iter__') else rules)]
 
 # %% ../../nbs/lr/rules.ipynb #1cd25109
 WINDOW = 1.6         # length of the smoothing, in decades of the rate
@@ -362,9 +362,9 @@ def recommend_rate(lrs: Sequence[float], losses: Sequence[float],    # losses of
     middle = values[1] if len(values) == 3 else math.sqrt(values[0]*values[1])
     lr, open_end = min(middle, most), still_low(lrs, losses, num_it)
     if open_end and found['edge'] == values[0]:
-        raise ValueError(f'the loss had not risen by end_lr={lrs[-1]:.2g}: raise end_lr')
+        raise ValueError(f'the loss had not risen by end_lr={lrs[-1]:.4g}: raise end_lr')
     reason = _why(found, lr, middle)
-    if open_end: reason += f' (by end_lr={lrs[-1]:.2g} it had not: a higher one tells more)'
+    if open_end: reason += f' (by end_lr={lrs[-1]:.4g} it had not: a higher one tells more)'
     return Rate(lr, *band_around(lr), reason, found)
 
 # %% ../../nbs/lr/rules.ipynb #eb2a08f6

@@ -71,7 +71,7 @@ def test_two_processes_are_watched_and_steered_and_the_learner_goes_on(lab: Lab)
         page.interrupt()
         page.wait_until_idle()
         (line,) = page.errors()
-        assert re.fullmatch(r"stopped in epoch \d+( at batch \d+)?; learn is usable", line) and line in page.text(2)
+        assert re.fullmatch(r"stopped in epoch \d+( at (validation )?batch \d+)?; learn is usable", line) and line in page.text(2)
         page.run_cell(3)
         assert page.value("[run.status for run in learn.recorder.history]") == ["done", "cancelled", "interrupted", "done"]
         assert page.value(CHILDREN) == children

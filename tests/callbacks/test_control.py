@@ -904,7 +904,7 @@ class NoScheduler:
         (lambda: cbnb.StopAfter(), ValueError, "StopAfter has no limit"),
         (lambda: cbnb.StopAfter(steps=0), ValueError, "steps=0"),
         (lambda: cbnb.StopAfter(seconds=-1), ValueError, "seconds=-1"),
-        (lambda: cbnb.StopAfter(at="noon"), ValueError, "at='noon' should be a time of day"),
+        (lambda: cbnb.StopAfter(at="noon"), ValueError, "at='noon' should have the form 'HH:MM'"),
         (lambda: cbnb.StopAfter(at=18), TypeError, "at=18 should be a time of day"),
         (lambda: cbnb.ShortEpoch(0), ValueError, "pct=0 should be a finite number above 0"),
         (lambda: cbnb.ShortEpoch(1.01), ValueError, "pct=1.01 should be above 0 and at most 1"),
@@ -941,7 +941,7 @@ def test_the_least_and_the_greatest_settings_are_allowed():
 @pytest.mark.parametrize(
     "make, error, words",
     [
-        (lambda: cbnb.TorchScheduler(NoScheduler), TypeError, "which has no method step"),
+        (lambda: cbnb.TorchScheduler(NoScheduler), TypeError, "which is not a scheduler"),
         (lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau), ValueError, "needs a value to watch"),
         (
             lambda: cbnb.TorchScheduler(lambda opt: torch_schedulers.StepLR(opt, 1), monitor="valid_loss"),

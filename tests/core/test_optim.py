@@ -370,7 +370,7 @@ def test_rates_are_spread_over_groups(lr, n, rates):
     "lr, n, error, words",
     [
         ([0.1, 0.2], 1, ValueError, "lr has 2 values, but the optimizer has 1 parameter group: "),
-        ([0.1], 2, ValueError, "lr has 1 values, but the optimizer has 2 parameter groups: "),
+        ([0.1], 2, ValueError, "lr has 1 value, but the optimizer has 2 parameter groups: "),
         ("0.1", 3, TypeError, "leave out the quotes"),
         (slice(1, 2, 3), 2, ValueError, r"should be slice\(highest\) or slice\(lowest, highest\)"),
         (slice(1, None), 2, ValueError, r"should be slice\(highest\) or slice\(lowest, highest\)"),
@@ -465,7 +465,7 @@ def test_freezing_keeps_some_counts_from_the_end_and_keeps_momentum():
     assert freeze_groups(opt, -3) == freeze_groups(opt, 0) == 0 and trained() == [True] * 3
     for n in (4, -4):
         with pytest.raises(
-            ValueError, match=f"cannot freeze to group {n}: the optimizer has 3 parameter groups, so pass a number from -3 to 3"
+            ValueError, match=f"cannot freeze to group {n}: the optimizer has 3 parameter groups, so pass a whole number from -3 to 3"
         ):
             freeze_groups(opt, n)
     with pytest.raises(ValueError, match="the optimizer has 1 parameter group, so pass"):

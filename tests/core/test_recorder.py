@@ -1358,7 +1358,7 @@ def test_a_history_in_a_notebook_is_a_table():
         and "background" not in page
         and page.count("color") == page.count("color:inherit")
     )
-    assert page.count("<tr>") == 1 + 20 + 1 and '<td colspan="7" style="text-align:center">... 4 more ...</td>' in page
+    assert page.count("<tr>") == 1 + 20 and '<td colspan="7" style="text-align:center">... 5 more</td>' in page
     assert page.count("<td>failed</td>") == 1 and "<td>0.1235</td>" in page and "None" not in page and "<td>00:00</td>" in page
     one = history[0]._repr_html_()
     assert one.endswith("<div>Run(0: 15 of 15 epochs, 30 steps, done)</div>") and one.count("<tr>") == 16 and one.count("done") == 2
@@ -1539,3 +1539,11 @@ def test_a_validation_set_whose_targets_are_all_ignored_is_said_to_be_so(ignored
     else:
         assert "the validation loss" not in said
         assert learn.recorder.history["valid_loss"][-1] == pytest.approx(nn.functional.cross_entropy(model(x[4:]), y[4:]).item())
+
+
+def test_a_long_table_of_a_run_keeps_its_best_epoch():
+    run = recorder.Run(0, ["epoch", "valid_loss"], n_epoch=50)
+    run.epochs = [{"epoch": i, "valid_loss": abs(i - 20) + 1.0, "step": i, "complete": True} for i in range(50)]
+    run.events = [{"kind": "best", "step": 20, "text": "", "row": [20, 20]}]
+    page = run._repr_html_()
+    assert page.count("<tr>") == 1 + 20 and page.count("<td>best</td>") == 1 and "<td>20</td>" in page

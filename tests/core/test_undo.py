@@ -379,7 +379,7 @@ def test_interrupt_before_the_first_batch():
         ("after_validate", "valid", ""),
         ("after_epoch", "valid", ""),
         ("after_cancel_epoch", "train", ""),
-        ("after_loss", "valid", " at batch 0"),
+        ("after_loss", "valid", " at validation batch 0"),
     ],
 )
 @pytest.mark.parametrize("error", [KeyboardInterrupt, cbnb.CancelFitException])

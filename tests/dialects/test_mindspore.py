@@ -1485,7 +1485,8 @@ def test_lists_arrays_and_tensors_become_tensors(make):
 
 @pytest.mark.parametrize("value", [1.0, "words", None, {}])
 def test_other_inputs_are_refused(value):
-    with pytest.raises(TypeError, match=f"For 'here', inputs should be tensors, lists or arrays, but got a {type(value).__name__}."):
+    kind = "None" if value is None else f"a {type(value).__name__}"
+    with pytest.raises(TypeError, match=f"For 'here', inputs should be tensors, lists or arrays, but got {kind}."):
         as_tensor(value, "here")
 
 

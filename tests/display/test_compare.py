@@ -372,7 +372,7 @@ def test_curves_by_metric_and_axis():
     for metric in found.curves:
         for by in ("step", "epoch", "time"):
             assert all(len(line.xs) == len(line.ys) for line in found.lines(metric, by))
-    with pytest.raises(ValueError, match="there is no column for metric=.*: did you mean 'valid_loss'"):
+    with pytest.raises(ValueError, match="metric='valid_los' is not a metric of these runs: did you mean 'valid_loss'"):
         compare(small, metric="valid_los")
     with pytest.raises(ValueError, match="by='epochs' should be 'step', 'epoch' or 'time'"):
         compare(small, by="epochs")

@@ -268,7 +268,7 @@ def test_a_stop_is_no_done():
     learn, found, picker = picked()
     learn.add_cb(RaiseIn("after_step", cbnb.CancelFitException, when=lambda learn: learn.train_iter == 3))
     picker.fit.click()
-    assert "stopped in epoch 0 at batch 3; planned were 5 epochs" in picker.said.value and "done" not in picker.said.value
+    assert "stopped in epoch 0 at validation batch 3; planned were 5 epochs" in picker.said.value and "done" not in picker.said.value
 
 
 def test_what_callbacks_print_is_shown():

@@ -176,7 +176,7 @@ def test_models_that_are_refused(model, why):
 
 
 def test_single_numbers_are_refused():
-    with pytest.raises(ValueError, match=r"Line cannot be sharded: a is a single number.*\(1,\)"):
+    with pytest.raises(ValueError, match=r"Line cannot be sharded: the parameter a is a single number.*\(1,\)"):
         check_sharding(ready(line_learner()))
 
 
