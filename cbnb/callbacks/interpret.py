@@ -578,7 +578,8 @@ class Interpretation:
         if kinds == ['classes'] and 'maps' not in tasks: kinds = ['one class for each item']
         if self.task == 'other': does = "this interpretation has task='other': compute it from learn.get_preds()"
         else: does = f'this model {"predicts a class for each position: see plot_confusion_matrix" if of_maps else _DOES[self.task]}'
-        raise ValueError(f'{what} is for models that predict {", ".join(kinds[:-1])}{" or "*(len(kinds) > 1)}{kinds[-1]}, but {does}')
+        raise ValueError(f'{what} is for models that predict {", ".join(kinds[:-1])}{" or "*(len(kinds) > 1)}{kinds[-1]}, but {does}' + (
+            ". If its outputs are scores of classes, pass task='classes' to interpret"*(self.task == 'values' and 'classes' in tasks)))
 
     def _task_words(self) -> list[str]:
         if self.task == 'classes':

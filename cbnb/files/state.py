@@ -132,7 +132,7 @@ def opt_state(opt: Any, model: Any) -> dict[str, Any]:    # a dict with `kind`, 
     saved, modules = opt.state_dict(), {name: bare_model(m) for name, m in modules.items()}
     if lacks := [key for key in ('param_groups', 'state') if key not in saved]: raise TypeError(
         f"the state_dict() of {type(opt).__name__} has no {lacks[0]!r}, so its state cannot be saved: return a dict with both "
-        "'state' and 'param_groups', or fit without checkpoints")
+        "'state' and 'param_groups'. Without it, fit cannot be used with a Checkpoint, nor fit_distributed")
     return dict(kind=type(opt).__name__, state=saved['state'], groups=list(saved['param_groups']), names=param_names(opt, modules))
 
 def load_opt_state(opt: Any, state: Mapping[str, Any]) -> None:

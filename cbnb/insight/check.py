@@ -157,7 +157,11 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()):
         return Findings([f for f in [finding('M4.frozen', 'all parameters', 'frozen', 'parameters to train')] if f.code not in left_out])
     with without_trace(self), interrupts_act():
-        if self.opt is None: self.create_opt()
+        try:
+            if self.opt is None: self.create_opt()
+        except ValueError as error:
+            if any(True for _ in self.model.parameters()): raise
+            return Findings([f for f in [finding('X1', 'the optimizer', 'ValueError', 'no error', error=error, fix='self.layers = nn.ModuleList(layers)')] if f.code not in left_out])
         e = collect(self)
         if e is not None and e.batch is None: return Findings([f for f in [of_error(e)] if f.code not in left_out])
         if e is None: return Findings(skipped=['data, model and training, because the training loader has no batch'])

@@ -142,8 +142,8 @@ def constant_input(e: Evidence) -> Iterator[Finding]:
         constant = t.reshape(len(t), -1).std(0) < 1e-8
         if constant.all(): yield finding('D3', name, 'all items are equal', 'items that differ')
         elif constant.any() and t.ndim == 2:
-            many = len(constant) > 3 and bool(constant.float().mean() >= 1/3 and (t[:, ~constant] == 0).float().mean() < 0.5)    # more zeros: sparse data
-            many |= len([*_on_scale(t)]) == int((~constant).sum()) and bool((t[0, constant] != 1).any())       # all others are numbers on a scale; ones are meant
+            many = len(constant) > 3 and bool((constant & (t[0] != 1)).float().mean() >= 1/3 and (t[:, ~constant] == 0).float().mean() < 0.5)    # ones are meant; more zeros: sparse data
+            many |= len([*_on_scale(t)]) == int((~constant).sum()) and bool((t[0, constant] != 1).any())       # all others are numbers on a scale
             yield finding('D3.column',
                 _column_words(constant.nonzero().flatten().tolist()), f'{int(constant.sum())} of {len(constant)} columns are constant in these {len(t)} items',
                 'none', level='warning' if many else 'note')

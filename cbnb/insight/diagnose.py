@@ -43,6 +43,7 @@ def in_curves(
     run: Run,
     learn: Learner,
     learned: float | None = None,    # as `share_learned` returns it; None: unknown
+    earlier: bool = False,           # whether the model has the weights of an earlier epoch again
 ) -> Iterator[Finding]:
     "Yield what the curves of a run show"
     from cbnb.insight.evidence import numbered
@@ -57,7 +58,7 @@ def in_curves(
     n_items = len(valid.dataset) if numbered(valid) else 1000
     figure = Figure('lines', 'Loss by epoch', ('training', 'validation'), (tuple(curves.train), tuple(curves.valid)), (curves.best,), tuple(curves.epochs), 'epoch')
     for f in overfit_since(curves, kept, first, n_items): yield replace(f, figure=figure)
-    for f in best_not_kept(curves, first, n_items) if not kept else (): yield replace(f, figure=figure)
+    for f in best_not_kept(curves, first, n_items) if not kept and not earlier else (): yield replace(f, figure=figure)
     for f in [*stopped_early(run, curves)] or too_short(curves, learned, first): yield replace(f, figure=figure)
     yield from too_good(run, curves, learn.model)
 
@@ -265,7 +266,7 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
         if last and 'O3' not in left_out: found += rate_after(runs[run], self)
     from cbnb.insight.fit_faults import rate_out_of_band
     found += rate_out_of_band(runs[:run % len(runs) + 1], getattr(self, 'lr_finder_result', None))
-    found = [*in_curves(runs[run], self, learned), *found]
+    found = [*in_curves(runs[run], self, learned, earlier), *found]
     short = next((f for f in found if f.code == 'A3'), None)
     found = [_check_first(f, learned, last_checks.get(self), short) for f in found]
     return Findings([f for f in found if f.code not in left_out], runs[run].extent(), [why] if why else [])

@@ -8,6 +8,7 @@ __all__ = ['of_error', 'of_items', 'later_batches']
 # %% ../../nbs/insight/error_faults.ipynb #2d0fb9b0
 import re
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -174,8 +175,9 @@ def later_batches(
     "X1: batches after the first one raise an error"
     learn = e.learn
     if any(map(_may_prepare, learn.cbs)): return
+    steps = [copy(step) for step in learn.phase_steps]      # a step may keep values from batch to batch
     for where, (learn.xb, learn.yb), training in _batches_to_try(e):
-        step = learn.phase_steps[training]
+        step = steps[training]
         learn.iter, learn.training, learn.pred, learn.loss, learn.loss_grad = 1, training, None, None, None
         learn.model.train(training)
         for param in learn.model.parameters(): param.grad = None       # `e.grads` keeps those of the first batch
@@ -183,7 +185,7 @@ def later_batches(
             with torch.set_grad_enabled(training):
                 step.predict(learn)
                 step.loss(learn)
-            if training: learn.loss_grad.backward()
+            if training: step.backward(learn)
         except (MemoryError, torch.cuda.OutOfMemoryError): return        # `e` holds more memory than a fit does
         except Exception as error:
             yield finding('X1', where, type(error).__name__, 'no error', error=str(error).rstrip('.'), fix=_fix_of(str(error)))

@@ -406,7 +406,7 @@ def _untold(e: Evidence) -> Iterator[Finding]:
     n, cut, drawn = len(e.numbers or ()), 3*len(e.numbers or ())//4, to_device(e.drawn, e.learn.dls.device)
     own, chance = _told(e, rows(drawn, slice(0, cut), n), rows(drawn, slice(cut, n), n), 64)
     if math.isfinite(own) and own > (most := fmean(chance) - 1.5*pstdev(chance)): yield finding('D18.inputs',
-        'the targets', f'loss {digits(own)} of items that were not trained on, and {digits(fmean(chance))} after a training with permuted targets', f'a loss below {digits(most)}')
+        'the targets', f'loss {digits(own)} of items that were not trained on, and {digits(fmean(chance))} with their targets permuted', f'a loss below {digits(most)}')
 
 # %% ../../nbs/insight/small_trainings.ipynb #d30a59a2
 class _Trial(NamedTuple):
@@ -449,9 +449,9 @@ def rate(e: Evidence) -> Iterator[Finding]:
     if not can_train(e) or learn.opt is None: return
     drawn, n_all, trained = to_device(e.drawn, learn.dls.device), n_updates(e, bs, UPDATES['rate']), bool(learn.recorded_runs())
     batches = [rows(drawn, slice(i, i + bs), n) for i in range(0, n - bs + 1, bs)][:min(8, n_all//2)] or [e.batch]
-    restart, saved = _restarting(learn), None if trained else deepcopy(learn.opt.state_dict())
     planned = [max(rates) for cb in learn.cbs if isinstance(cb, TorchScheduler) and (rates := planned_rates(e, cb))]
     for group in learn.opt.param_groups if planned else (): group['lr'] = group['lr']*max(planned)
+    restart, saved = _restarting(learn), None if trained else deepcopy(learn.opt.state_dict())      # with the planned rate
     new, lr = _all_new(learn.model), learn.opt.param_groups[-1].get('lr')
     own = _try_rate(learn, batches, n_all)
     e.losses['own rate'], where = own.losses, f'lr={digits(lr)}' if lr is not None else 'the optimizer'

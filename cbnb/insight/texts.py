@@ -82,7 +82,7 @@ _DATA: dict[str, Text] = {
         'check the code that creates the targets'),
     'D8.pairs': Text('error', 'each item has an output of its own, so the target of item i is i',
         'F.cross_entropy(similarity, torch.arange(len(similarity)))'),
-    'D9': Text('note', 'a model that always predicts {label} is right for {share} of the items, so a high accuracy means little',
+    'D9': Text('note', 'a model that always predicts {label} is right for {share} of the items: compare an accuracy with this share',
         'use a metric such as SklearnMetric(balanced_accuracy_score), or class weights in the loss'),
     'D9.weights': Text('warning', 'the loss almost ignores the other labels',
         'weight = n_items/(n_labels*n_items_of_label)'),

@@ -200,8 +200,11 @@ PREPARED = dict(
     ),
     M4=(lambda: learner(model=Net(mlp(), torch.Tensor.detach)), [lambda: learner()]),
     M7=(
-        lambda: learner(model=changed(mlp(), lambda m: nn.init.constant_(m[2].weight, 0.1))),
-        [lambda: learner(model=nn.Sequential(nn.Linear(6, 32), Residual(), Residual(), nn.Linear(32, 3)))],
+        lambda: learner(model=changed(mlp(), lambda m: [nn.init.constant_(m[i].weight, 0.1) for i in (0, 2)])),
+        [
+            lambda: learner(model=nn.Sequential(nn.Linear(6, 32), Residual(), Residual(), nn.Linear(32, 3))),
+            lambda: learner(model=changed(mlp(), lambda m: nn.init.constant_(m[0].weight, 0.1))),  # the next layer tells the units apart
+        ],
     ),
     M8=(lambda: learner(model=changed(mlp(), lambda m: m[2].weight.mul_(60))), [lambda: learner(0.1 * X)]),
     M9=(lambda: learner(model=changed(mlp(), lambda m: m[0].bias.sub_(40))), [lambda: learner(SPARSE)]),

@@ -261,3 +261,37 @@ def test_an_error_of_reading_can_be_skipped():
     learn = learner()
     learn.dls = cbnb.DataLoaders(DataLoader(Unreadable(X, CLASSES), 32), device="cpu")
     assert learn.check().codes == ["X1"] and learn.check(skip="X1").codes == []
+
+
+class Listed(nn.Module):
+    """Its layers are in a list, so it has no parameters."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.layers = kind([nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_model_without_parameters_is_a_finding():
+    [found] = learner(model=Listed(list)).check()
+    assert found.code == "X1" and "it has no parameters at all" in found.why and "nn.ModuleList" in found.fix
+    assert "X1" not in learner(model=Listed(nn.ModuleList)).check().codes
+
+
+@pytest.mark.parametrize("keep", [lambda loss: loss, torch.Tensor.detach])
+def test_a_step_that_keeps_the_graph_of_the_batch_before(keep):
+    class Total(cbnb.Step):
+        total = 0.0
+
+        def backward(self, learn):
+            (self.total + learn.loss_grad).backward()
+            self.total = self.total + keep(learn.loss_grad)
+
+    learn = learner()
+    learn.train_step = Total()
+    assert ("X1" in learn.check().codes) == (keep is not torch.Tensor.detach)
+    assert not vars(learn.train_step).get("total", 0.0)  # nothing is left behind
