@@ -160,7 +160,7 @@ class OneCycle(ParamScheduler):
     def __init__(self, lr_max: Any = None, div: float = 25., div_final: float = 1e5, pct_start: float = 0.25,
             mom: Sequence[float] | None = None) -> None:
         check_share('pct_start', pct_start)
-        for name, value in dict(div=div, div_final=div_final).items(): as_positive(value, name, zero=False)
+        for name, value in dict(div=div, div_final=div_final).items(): as_positive(value, name, zero=False, inf=True)
         self.lr_max, self.div, self.div_final, self.pct_start = lr_max, div, div_final, pct_start
         self.mom = None if mom is None else checked_moms(mom, 'mom')
 

@@ -305,7 +305,8 @@ def check_datasets(train_ds: Any, others: list[Any],    # datasets for validatio
         if isinstance(ds, DataLoader): raise TypeError(
             f'from_datasets takes datasets, but the {what} dataset is {with_article(type(ds).__name__)}: pass loaders as DataLoaders(train_dl, valid_dl)')
         if not any(hasattr(ds, name) for name in ('__getitem__', '__iter__', 'iloc')) and (ds is not None or what == 'training'): raise TypeError(
-            f'the {what} dataset is {short_repr(ds)}: pass a dataset with __getitem__ and __len__, such as TensorDataset(x, y)')
+            f'the {what} dataset is {short_repr(ds)}: pass a dataset with __getitem__ and __len__, such as TensorDataset(x, y)'
+            + (f'. For the batch size, pass bs={ds}' if type(ds) is int else ''))
         if hasattr(ds, '__getitem__') and hasattr(ds, '__len__') and not len(ds): raise ValueError(
             f'the {what} dataset, {with_article(type(ds).__name__)}, has no items: check how it is split or filtered{way}')
     train, valid = (getattr(ds, 'shape', None) for ds in (train_ds, (others or [None])[0]))

@@ -59,7 +59,7 @@ def _taken_by(cls: type[Any]) -> set[str]: return set(inspect.signature(cls.__in
 def known_hypers(opt: Optimizer) -> list[str]:    # names that all groups have
     "List the numeric hyper-parameters of an optimizer, by their common names"
     first, *others = opt.param_groups
-    other = SCHEDULER_KEYS | state_keys(opt)
+    other = (SCHEDULER_KEYS | state_keys(opt)) - set(getattr(opt, 'defaults', ()))
     keys = [k for k, v in first.items() if isinstance(v, (Real, Tensor))
             and not isinstance(v, bool) and k not in other and all(k in g for g in others)]
     common = {n: place[0] for n in _PLACES if (place := hyper_key(opt, n))}

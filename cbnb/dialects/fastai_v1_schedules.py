@@ -132,8 +132,8 @@ class OneCycleScheduler(GeneralScheduler):
         if not hasattr(moms, '__len__') or len(moms) != 2: raise ValueError(
             f'moms={moms!r} should be two numbers, for both ends of the fit and for the peak of the learning rate, such as (0.95, 0.85)')
         if as_positive(pct_start, 'pct_start') > 1: raise ValueError(f'pct_start={pct_start} should be from 0 to 1')
-        self.lr_max, self.moms, self.div_factor = lr_max, tuple(as_positive(m, 'moms') for m in moms), as_positive(div_factor, 'div_factor', zero=False)
-        self.pct_start, self.final_div = pct_start, as_positive(final_div or self.div_factor*1e4, 'final_div', zero=False)
+        self.lr_max, self.moms, self.div_factor = lr_max, tuple(as_positive(m, 'moms') for m in moms), as_positive(div_factor, 'div_factor', zero=False, inf=True)
+        self.pct_start, self.final_div = pct_start, as_positive(final_div or self.div_factor*1e4, 'final_div', zero=False, inf=True)
         self.tot_epochs = None if tot_epochs is None else as_count(tot_epochs, 'tot_epochs', 1)
         self.start_epoch = None if start_epoch is None else as_count(start_epoch, 'start_epoch', 0)
 

@@ -479,6 +479,7 @@ class LRPicker:
     ) -> None:
         "Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate"
         if name not in self.rates:
+            if not self.rates: raise ValueError(f'no rule has a suggestion: {self.found.reason}. Move the slider to choose a rate')
             *others, last = map(repr, self.rates)
             raise ValueError(f'{name!r} is not a rule with a suggestion: choose {", ".join(others)}{" or "*bool(others)}{last}')
         self._take(self.rates[name])

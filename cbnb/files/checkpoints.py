@@ -482,6 +482,7 @@ class Checkpoint(Callback):
         if self._all_agree(self.due.now(learn.train_iter)): self._save(learn.epoch, learn.iter + 1)
 
     def after_epoch(self):
+        if self.at_limit: return                             # the rest of this epoch is left for the next job
         epoch = self.learn.epoch + 1
         if epoch == self.learn.n_epoch or any_over_processes(self.due.after_epoch(epoch - 1)): self._save(epoch, 0)
 

@@ -311,4 +311,5 @@ def _load_pickle(fname: str | Path, cpu: bool, trust: bool, model: Any, parts: d
         if "'cbnb." not in str(e): raise                  # a module of yours is missing
         raise ValueError(f"{fname} was written by another version of cbnb ({e}): load it with that version, and export it to a name that ends in '.cbnb'") from e
     if isinstance(learn, Learner): return learn
-    raise TypeError(f'{fname} contains {with_article(type(learn).__name__)}, not a learner: pass a file that learn.export wrote, or load weights with learn.load')
+    raise TypeError(f'{fname} contains {with_article(type(learn).__name__)}, not a learner: pass a file that learn.export wrote. To use a model or weights, make a learner with Learner(dls, model, loss_func), '
+                'and call learn.model.load_state_dict for weights')

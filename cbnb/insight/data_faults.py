@@ -190,7 +190,7 @@ def cut_decimals(e: Evidence) -> Iterator[Finding]:
         if t.ndim < 2 or len(t) < 50 or (t != t.round()).any() or not 1.5 < t.abs().max() < 20: continue
         near = [((t == k).float().mean(0) if t.ndim == 2 else (t == k).float().mean()[None]) for k in (-1, 0, 1)]
         rest = 1 - near[0] - near[1] - near[2]
-        usual = (near[0] > 0.02) & (near[2] > 0.02) & (near[1] > 0.45) & (near[1] < 0.9) & (rest < 0.6*(near[0] + near[2]))
+        usual = (near[0] > 0.02) & (near[2] > 0.02) & (near[1] > 0.6) & (near[1] < 0.8) & (rest < 0.35*(near[0] + near[2]))
         if usual.float().mean() > 0.8: yield finding('D5.whole', name, f'whole numbers from {int(t.min())} to {int(t.max())}', 'numbers with decimals')
 
 def channels(e: Evidence) -> Iterator[Finding]:
@@ -355,24 +355,26 @@ def sorted_apart(e: Evidence) -> Iterator[Finding]:
     x = x[order]
     several = [i for i, column in enumerate(x.T) if len(column.unique()) > 20]
     ordered = [i for i in several if _rises(x[:, i])]
-    if len(several) > 2 and len(ordered) == len(several): yield finding('D18.sorted', 'the inputs', f'each of {len(several)} columns is in order', 'rows that were moved as a whole')
+    if len(several) > 2 and len(ordered) == len(several): yield finding('D18.sorted', 'the inputs', f'each of {len(several)} columns is in order', 'rows that were moved as a whole', level='note')
     elif len(several) > 2 and len(ordered) == 1 and y.numel() == len(y) and _rises(y.flatten()[order]) and not _is_even(x[:, ordered[0]]): yield finding('D18.sorted',
-        f'column {ordered[0]} and the targets', 'each is in order', 'rows that were moved as a whole')
+        f'column {ordered[0]} and the targets', 'each is in order', 'rows that were moved as a whole', level='note')
 
-def _place_of(item: Any) -> dict[int, Tensor]:
+def _place_of(item: Any) -> dict[int, Any]:
     "Return the tensors and arrays of an item by the place of their values in memory"
     parts = item if isinstance(item, (tuple, list)) else [*item.values()] if isinstance(item, dict) else [item]
-    tensors = [torch.as_tensor(t) for t in parts if isinstance(t, Tensor) or type(t).__name__ == 'ndarray' and t.dtype.kind in 'fiub']
-    return {t.data_ptr(): t for t in tensors if t.numel() and t.ndim}
+    held = [t for t in parts if isinstance(t, Tensor) or type(t).__name__ == 'ndarray' and t.dtype.kind in 'fiub']
+    return {t.data_ptr() if isinstance(t, Tensor) else t.__array_interface__['data'][0]: t for t in held if t.ndim and 0 not in t.shape}
+
+def _same_values(a: Any, b: Any) -> bool: return a.shape == b.shape and bool(((a == b) | (a != a)).all())
 
 def changed_in_place(e: Evidence) -> Iterator[Finding]:
     "D17: reading an item changes the values that the dataset keeps"
     dl = e.learn.dls.train
     if not numbered(dl) or len(dl.dataset) < 2: return
     first, other = _place_of(dl.dataset[0]), _place_of(dl.dataset[1])
-    kept = {at: t.clone() for at, t in first.items() if at not in other}        # a place that all items have is a buffer
+    kept = {at: t.clone() if isinstance(t, Tensor) else t.copy() for at, t in first.items() if at not in other}        # a place that all items have is a buffer
     again = _place_of(dl.dataset[0])                                           # `first` is alive, so these values have the same place only if the dataset keeps them
-    if any(at in again and again[at].shape == t.shape and not torch.equal(torch.nan_to_num(t.float()), torch.nan_to_num(again[at].float())) for at, t in kept.items()): yield finding('D17.in_place',
+    if any(at in again and again[at].shape == t.shape and not _same_values(t, again[at]) for at, t in kept.items()): yield finding('D17.in_place',
         'items of the training set', 'reading one changes it', 'the same stored values')
 
 def few_for_validation(e: Evidence) -> Iterator[Finding]:
@@ -576,7 +578,6 @@ def few_ids(e: Evidence) -> Iterator[Finding]:
         rows, at = layer.module.num_embeddings, next((i for i, column in enumerate(passed.T) if torch.equal(column, layer.x.cpu())), None)
         if at is not None and rows >= 20 and len(x) >= 3*rows and (n := len(x[:, at].unique())) < 0.15*rows: yield finding('M19.rows',
             layer.name, f'{n} different numbers in {len(x)} items, and {rows} rows', 'numbers that use most rows')
-
 
 # %% ../../nbs/insight/data_faults.ipynb #c0a1d202
 def _has_ignored(e: Evidence) -> bool:

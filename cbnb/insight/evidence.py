@@ -158,6 +158,7 @@ class Evidence:
     layers: list[Layer] = field(default_factory=list)
     grads: dict[str, Tensor | None] = field(default_factory=dict)    # parameter -> gradient; None: it got none
     dropped: dict[str, float] = field(default_factory=dict)          # call of `F.dropout` -> share that it drops
+    held: list[Tensor] = field(default_factory=list)                 # tensors that modules keep as plain attributes, before the pass
     masks: list[Tensor] = field(default_factory=list)                # padding mask of each call of attention: whether a place is left out
     losses: dict[str, list[float]] = field(default_factory=dict)     # name of a small training -> its losses
     metrics: dict[str, list[float]] = field(default_factory=dict)    # metric -> its values: in the pass, then in a small training
@@ -302,9 +303,10 @@ def collect(
     except Exception as error: return Evidence(learn, failed=error)      # of the dataset, or while items are joined
     if drawn is None: return None
     n = find_bs(drawn) or 0
+    held = [t for m in learn.model.modules() for t in vars(m).values() if isinstance(t, Tensor)]
     bs = min(n, 64, getattr(dl, 'batch_size', None) or 64) if numbers else n
     e = probe(learn, rows(drawn, slice(0, bs), n))
-    e.drawn, e.items, e.numbers = drawn, _split(learn, drawn), numbers
+    e.drawn, e.items, e.numbers, e.held = drawn, _split(learn, drawn), numbers, held
     try: e.valid = None if valid is None else _split(learn, sample(valid)[0])
     except Exception as error: e.unread = error
     if numbered(dl) and isinstance(dl.sampler, SequentialSampler):

@@ -45,6 +45,7 @@ class LoopCounts:
     def __init__(self, model: nn.Module):
         self.clear()
         self.total = 0                                      # training batches so far
+        self.numbers: Any = None                            # counts batches that are not in `total` yet
         self.n_cut, self.done, self.planned = 0, 0, 0       # epochs cut short; batches of the current one; those of its loader
         self.n_trained = self.n_frozen = 0                  # the most parameters that an epoch trained; epochs in a row that train fewer
         self.evaluates: bool | None = None                  # whether the model was in evaluation mode in a forward pass; None: not known
@@ -58,6 +59,13 @@ class LoopCounts:
         self.at_start: Tensor | None = None                 # its values before the first update
         self.moved = torch.zeros((), dtype=torch.bool, device=self.weight.device)      # whether they have changed, on the device
         self.resets = ScalarBuffer()                        # for each epoch, whether it begins with those of the start although they have changed
+
+    def counted(self, numbers: Any) -> int:
+        "Add the batches that `numbers` has counted, once, and return how many they are"
+        if numbers is None or numbers is not self.numbers: return 0
+        self.numbers, n = None, next(numbers) - 1
+        self.done, self.total = self.done + n, self.total + n
+        return n
 
     def clear(self) -> None:
         "Begin to count for the next look"
@@ -101,6 +109,7 @@ def _frozen(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
 def _begins(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
     "Judge the training phase before this one, if there was one, and note where this phase begins"
     if learn.mid_epoch: return
+    c.counted(c.numbers)                # a cancelled phase may not have ended yet, if its exception is kept
     if c.done < c.planned/2 and not any(isinstance(cb, ShortEpoch) for cb in learn.cbs):
         c.n_cut += 1
         if c.n_cut == min(2, learn.n_epoch): yield _of('O7.cut', 'the epochs', f'they end after {c.done} of {c.planned} batches', 'all batches of the loader')
@@ -158,11 +167,9 @@ def _training(learn: Learner, run: Run, c: LoopCounts, batches: Iterator[Any]) -
         for f in found: note_finding(run, f, learn.train_iter - 1)
     while True:
         if (k := c.until_next()) > 0:
-            numbers = count(1)             # these batches cost nothing: `itertools` counts them
+            c.numbers = numbers = count(1)             # these batches cost nothing: `itertools` counts them
             try: yield from islice(compress(batches, numbers), k)
-            finally:
-                n = next(numbers) - 1
-                c.done, c.total = c.done + n, c.total + n
+            finally: n = c.counted(numbers)
             if n < k: break
         try: batch = [next(batches)]       # a list, so that the batch is freed before the next one is loaded
         except StopIteration: break

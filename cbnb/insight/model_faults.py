@@ -533,7 +533,7 @@ def unregistered(e: Evidence) -> Iterator[Finding]:
     trained = {id(p) for group in getattr(e.learn.opt, 'param_groups', ()) for p in group['params']}
     for name, m in model.named_modules():
         for attribute, held in vars(m).items():
-            if isinstance(held, Tensor) and held.requires_grad and held.is_leaf and id(held) not in trained:
+            if isinstance(held, Tensor) and held.requires_grad and held.is_leaf and id(held) not in trained | seen and any(held is t for t in e.held):     # one that the pass has stored is an input
                 yield finding('O1.tensor', f'{name}.{attribute}'.lstrip('.'), f'a tensor of {held.numel()} numbers with requires_grad=True', 'an nn.Parameter', attribute=attribute)
                 return
             if attribute.startswith('_') or not isinstance(held, (list, tuple, dict)): continue

@@ -190,7 +190,7 @@ def slices_of(
     "Return parts of the items"
     groups: dict[str, Tensor] = {}
     for name, given in (named or {}).items():
-        values: Any = given.tolist() if hasattr(given, 'tolist') else given        # tensors are equal only to themselves as keys of a dict
+        values: Any = given.tolist() if isinstance(given, torch.Tensor) else given        # tensors are equal only to themselves as keys of a dict
         if len(values) != len(found): raise ValueError(
             f'slices[{name!r}] has {plural(len(values), "value")}, but there are {plural(len(found), "item")} in the validation set: '
             'pass one value for each, in their order')

@@ -151,7 +151,7 @@ class Grid:
         self.points = grid if grid is not None else [space.draw(rng) for _ in range(n or 0)]
         self.n = len(self.points[:n])
         self.halving = Halving(self.n) if prune else None
-        self.places = [space.place(point) for point in self.points]
+        self.places = [space.place(point) for point in self.points] if prune else []
         self.order: list[int] = []                              # index in `points` of each run
         self.reached: dict[int, tuple[int, float]] = {}         # number of a run -> minus its epochs, and its value
 
@@ -164,7 +164,8 @@ class Grid:
 
     def _next(self) -> int:
         "Return the index of a point that was not given yet"
-        waiting = [i for i in range(len(self.points)) if i not in self.order]
+        given = set(self.order)
+        waiting = [i for i in range(len(self.points)) if i not in given]
         def away(i: int, others: list[int]) -> float: return min(_distance(self.places[i], self.places[other]) for other in others)
         if not self.order: return min(waiting, key=lambda i: _distance(self.places[i], (0.5,)*len(self.places[i])))
         if len(self.order) < self.first or not self.reached: return max(waiting, key=lambda i: away(i, self.order))

@@ -687,7 +687,7 @@ class LRFind:
     def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
 
     def _given(self) -> list[float]:
-        if self.lr is None: raise ValueError(f'lr_find recommended no learning rate: {self.reason}. Choose a rate yourself')
+        if self.lr is None: raise ValueError(f'lr_find recommended no learning rate: {self.reason}. Correct this and call lr_find again, or choose a rate yourself')
         return list(self.suggestions.values())
 
     def _why_not(self, rule: str) -> str:

@@ -269,3 +269,15 @@ def test_a_fit_that_ended_at_a_limit_continues_with_the_next_batch(tmp_path, ste
     assert all(map(torch.equal, learn.model.parameters(), whole.model.parameters()))
     assert learn.recorder.history["train_loss"] == whole.recorder.history["train_loss"]
     assert learn.recorder.last().n_steps == whole.recorder.last().n_steps == 128
+
+
+def test_a_limit_in_the_last_epoch_leaves_the_rest_of_it(tmp_path):
+    def fitted(**kwargs):
+        cbnb.set_seed(3)
+        learn = wave_learner(path=tmp_path, cbs=cbnb.Checkpoint(keep=1))
+        with learn.no_logging():
+            learn.fit(1, **kwargs)
+        return learn
+
+    assert fitted(cbs=StopAfter(steps=10)).recorder.last().n_steps == 10
+    assert fitted(resume=True).recorder.last().n_steps == 32

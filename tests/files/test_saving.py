@@ -192,7 +192,7 @@ def test_loading_a_learner_needs_trust(tmp_path):
 def test_what_is_no_learner_is_not_loaded_as_one(tmp_path):
     learn = line_learner(path=tmp_path)
     file = learn.save("weights")
-    with pytest.raises(TypeError, match="weights.pth contains a.*, not a learner: .* load weights with learn.load"):
+    with pytest.raises(TypeError, match="weights.pth contains a.*, not a learner: .* To use a model or weights"):
         cbnb.load_learner(file, trust=True)
 
 

@@ -88,7 +88,7 @@ def test_the_server_is_bound_to_the_loopback_address_only(watched, port):
     assert watch.server.socket.getsockname() == ("127.0.0.1", watch.port)
     socket.create_connection(("127.0.0.1", watch.port), timeout=20).close()
     for family, address in own_addresses():
-        with socket.socket(family) as client, pytest.raises(OSError):  # refused, or no such address here
+        with pytest.raises(OSError), socket.socket(family) as client:  # refused, or no such address here
             client.settimeout(5)
             client.connect((address, watch.port))
 
