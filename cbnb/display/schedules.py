@@ -246,6 +246,8 @@ class _StandsIn:
     def fit(self, n_epoch, lr=None, wd=None, cbs=None, reset_opt=False, start_epoch=0, valid_every=1, resume=False, keep_best=False):
         set_length(self, as_duration(n_epoch))
         self.start_epoch = as_count(start_epoch, 'start_epoch', 0)
+        if self.start_epoch >= self.n_epoch: raise ValueError(
+            f'start_epoch={start_epoch} leaves no epoch of n_epoch={n_epoch} to plan, because n_epoch counts the epochs before start_epoch, too')
         given = (cb() if isinstance(cb, type) else cb for cb in as_list(cbs))
         with self._lent_opt(lr, wd, reset_opt), self.added_cbs(given):
             self._noted.append((_rehearse(self, self._batches()), range(self.start_epoch, self.n_epoch)))
@@ -325,7 +327,7 @@ def _rehearsed(learn: Learner, method: str, args: Sequence[Any], kwargs: Mapping
 # %% ../../nbs/display/schedules.ipynb #e030481f
 @patch
 def planned_schedule(self: Learner, *args: Any, method: str = 'fit_one_cycle', **kwargs: Any) -> SchedulePlan:
-    """Compute the hyper-parameters that a fit would use, without training. Invalid arguments raise the same errors as in the fit
+    """Compute the hyper-parameters that a fit would use, without training
 
     Args:
         *args: positional arguments of the method, such as `n_epoch`

@@ -303,7 +303,7 @@ class Resume:
         from cbnb.toy import line_learner
         line_learner().fit(1, resume=True)                       # writes checkpoints
         learn = line_learner()
-        learn.fit(3, resume=Resume(allow='n_epoch'))             # planned were 1 epoch, and 2 are added
+        learn.fit(3, resume=Resume(allow='n_epoch'))             # 1 epoch was planned, and 2 are added
         assert learn.train_iter == 3*2
     """
     def __init__(self, path: str | Path | None = None, allow: str | Iterable[str] = ()):

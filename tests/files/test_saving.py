@@ -409,11 +409,25 @@ def test_an_optimizer_that_takes_half_of_a_state_is_as_it_was(slots, tmp_path):
 def test_an_optimizer_of_another_kind_is_said_side_by_side(tmp_path):
     """The settings that differ were one set, in another order each time, and did not say whose they are."""
     line_learner(path=tmp_path, opt_func=torch.optim.Adagrad).fit(1, cbs=cbnb.SaveModel(with_opt=True))
+    with pytest.warns(UserWarning, match="not loaded: it is that of Adagrad, and this learner has SGD$"):
+        line_learner(path=tmp_path, opt_func=torch.optim.SGD).load("model")
+    state = torch.load(file := tmp_path / "models" / "model.pth")
+    del state["opt"]["kind"]  # a file of an earlier version
+    torch.save(state, file)
     with pytest.warns(
         UserWarning,
         match="of another kind: only the file has (.*, )?initial_accumulator_value, lr_decay; only this one has (.*, )?momentum, nesterov$",
     ):
         line_learner(path=tmp_path, opt_func=torch.optim.SGD).load("model")
+
+
+@pytest.mark.parametrize("other", [torch.optim.Adamax, torch.optim.AdamW])
+def test_the_state_of_an_optimizer_with_the_same_settings_is_not_loaded_either(tmp_path, other):
+    line_learner(path=tmp_path, opt_func=torch.optim.Adam).fit(1, cbs=cbnb.SaveModel(with_opt=True))
+    learn = line_learner(path=tmp_path, opt_func=other, wd=0.1)
+    with pytest.warns(UserWarning, match=f"not loaded: it is that of Adam, and this learner has {other.__name__}$"):
+        learn.load("model")
+    learn.fit(1)
 
 
 def test_a_file_with_something_else_is_refused(tmp_path):
