@@ -365,17 +365,15 @@ class GatherPredsCallback(OfOneRun):
 def in_order(dl: Any) -> Any:
     "Return a loader that yields all items in the order of the dataset. For custom loaders and batch samplers, return `dl`"
     if not isinstance(dl, DataLoader) or type(dl.batch_sampler) is not BatchSampler: return dl
-    if isinstance(dl.sampler, SequentialSampler) and not dl.drop_last: return dl
+    batches = dl.batch_sampler      # its sampler is not `dl.sampler` if you passed a `BatchSampler`
+    if isinstance(batches.sampler, SequentialSampler) and not batches.drop_last: return dl
     if type(dl).__iter__ is not DataLoader.__iter__: return dl      # custom batches
-    same = ('batch_size', 'num_workers', 'collate_fn', 'pin_memory', 'timeout', 'worker_init_fn',
+    same = ('num_workers', 'collate_fn', 'pin_memory', 'timeout', 'worker_init_fn',
             'multiprocessing_context', 'prefetch_factor')
     kept = {name: getattr(dl, name) for name in same}
-    return DataLoader(dl.dataset, sampler=None if _is_whole(dl) else sorted(dl.sampler), **kept)
-
-def _is_whole(dl: DataLoader) -> bool:
-    "Return whether a loader draws from its whole dataset, rather than from a part that its sampler selects"
-    drawing = SequentialSampler, RandomSampler, WeightedRandomSampler
-    return isinstance(dl.dataset, IterableDataset) or isinstance(dl.sampler, drawing)
+    drawing = SequentialSampler, RandomSampler, WeightedRandomSampler        # they draw from the whole dataset
+    is_whole = isinstance(dl.dataset, IterableDataset) or isinstance(batches.sampler, drawing)
+    return DataLoader(dl.dataset, batches.batch_size, sampler=None if is_whole else sorted(batches.sampler), **kept)
 
 # %% ../../nbs/callbacks/predictions.ipynb #1705d32b
 def _activation(loss_func: Any) -> Callable[[Any], Any]:

@@ -89,7 +89,7 @@ def _group_and_name(cb: Callback, method: Callable[[], Any], event_name: str) ->
     "Return the group and the name of a row, such as 'Recorder.after_fit', 'greet, after_fit' or 'foreign callbacks, after_fit'"
     func, cls = getattr(method, '__func__', method), class_of(wrapped(cb))
     if type(cb) is Callback and event_name in vars(cb): return 'callbacks', f'{getattr(func, "__name__", "function")}, {event_name}'
-    if wrapped(cb) is cb and type(cb).__module__.startswith('cbnb.dialects.'): return 'callbacks', f'foreign callbacks, {event_name}'
+    if wrapped(cb) is cb and type(cb).__module__.startswith('cbnb.dialects.fastai_v1'): return 'callbacks', f'foreign callbacks, {event_name}'
     groups = [group for base in type(cb).__mro__ for room, group in _ROOMS.items() if base.__module__.startswith(room)]
     ours = cls.__module__.startswith('cbnb.') and type(cb) is not Callback
     return [*groups, 'builtin' if ours else 'callbacks'][0], f'{cls.__name__}.{event_name}'

@@ -27,7 +27,7 @@ def fixed_items(
     source: Any,       # a loader
     n: int,            # number of items
 ) -> tuple[Any, Sequence[int] | None]:    # a batch, and the numbers of its items in the loader; None: the first ones
-    "Fetch up to `n` items of a loader as one batch. The random state is the same as before"
+    "Fetch `n` items of a loader as one batch. A stream and a list of batches return their first batch. The random state is the same as before"
     loader = in_order(source)
     order, restore = order_of(loader), save_rng([source])
     numbers = None if order is None else spread(len(order), n)

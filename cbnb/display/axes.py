@@ -46,15 +46,16 @@ def log_ticks(
 
 # %% ../../nbs/display/axes.ipynb #f58777eb
 def tick_labels(ticks: Sequence[float], log: bool = False) -> list[str]:
-    "Return the labels of ticks. On a linear axis, all labels have as many decimals as the distance between ticks needs, or exponents if the largest value is very large or very small"
+    "Return the labels of ticks. On a linear axis, all labels have as many decimals as the distance between ticks needs, or exponents if the largest value is very large or very small and the labels differ"
     if not ticks: return []
     largest = max(map(abs, ticks))
     step = min((b - a for a, b in zip(ticks, ticks[1:])), default=largest) or 1.
-    if log and min(ticks) < 1e-3 or largest >= 1e7 or largest < 1e-3:
-        return [_power(v) for v in ticks]
-    if log: return [number(v) for v in ticks]
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    return [f'{v:,.{decimals}f}' for v in ticks] if decimals < 7 else [number(v) for v in ticks]
+    exact = [f'{v:,.{decimals}f}' for v in ticks]
+    powers = log and min(ticks) < 1e-3 or largest >= 1e7 or largest < 1e-3
+    if not powers and not log and decimals < 7: return exact
+    short = [_power(v) if powers else number(v) for v in ticks]
+    return short if len(set(short)) == len(short) else exact
 
 def _power(value: float) -> str:
     if value == 0 or 1 <= abs(value) < 1e4: return number(value)

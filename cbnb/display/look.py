@@ -34,7 +34,7 @@ PALETTE: dict[str, Shade] = dict(
 # %% ../../nbs/display/look.ipynb #50735583
 RUN_SHADES = [
     PALETTE['train'], PALETTE['valid'], PALETTE['lr'], Shade('#b0218a', '#c04fd0'),
-    Shade('#5b2fa8', '#7f6fe0'), Shade('#006244', '#ffd74d'), Shade('#7a1a10', '#d3546d'),
+    Shade('#5a2fa8', '#7f6fe0'), Shade('#006244', '#ffd74d'), Shade('#7a1a10', '#d3546d'),
     Shade('#e0409a', '#8ff0f0')]
 
 COLORS = {name: shade.light for name, shade in PALETTE.items()}    # for figures, which have a white background

@@ -229,7 +229,7 @@ def _rule_words(found: Any, name: str) -> tuple[str, str]:
     if lr is None: tip = f'{name} suggests {found.suggestions[name]!r}, which is no learning rate'
     else: tip = f'choose {lr_text(lr)}, the suggestion of {name}'
     if name == found.rule: tip += f' (recommended: {found.reason})'
-    elif name in found.outside: tip += '; outside of the band of rates that may be as good'
+    elif lr is not None and name in found.outside: tip += '; outside the band of rates that may be as good'
     return f'{rule_title(name)}  {lr_text(lr)}' if lr is not None else name, tip
 
 # %% ../../nbs/display/lr_picker.ipynb #3ed77f0b
@@ -329,7 +329,7 @@ def fit_unless_worse(learn: Learner, n: int, lr: float) -> str:    # why the fit
         if any(event['kind'] == 'stopped' for event in learn.recorder.last().events): return
         if best.best is not None and best.best <= before or not points or points[-1].restore is None: return
         points[-1].back = True
-        why = f'its lowest validation loss was {value_text(math.nan if best.best is None else best.best)}, and before it was {value_text(before)}'
+        why = f'its lowest validation loss was {value_text(math.nan if best.best is None else best.best)}, and the loss before the fit was {value_text(before)}'
     learn.fit_one_cycle(n, lr, cbs=[best, Callback(after_fit=judge)])
     return why
 
@@ -349,7 +349,7 @@ def _rise_words(learn: Learner, lr: float) -> str:
     "Return what to do about a training loss that rose in the last fit, as HTML. The text is empty if it did not"
     rose = {event['code']: event for event in learn.recorder.last().events if event['kind'] == 'finding'} if hasattr(learn, 'recorder') else {}
     if not (event := rose.get('R2')): return ''
-    return f'<br>The training loss rose: {escape(event["measured"])}. To go back, call <code>learn.rewind()</code>. Then train on at a third of the rate, {lr_text(lr/3)}'
+    return f'<br>The training loss {escape(event["measured"].removeprefix("it "))}. To go back, call <code>learn.rewind()</code>. Then train on at a third of the rate, {lr_text(lr/3)}'
 
 # %% ../../nbs/display/lr_picker.ipynb #40002580
 def from_page() -> bool:

@@ -52,8 +52,11 @@ function labels(values, log) {
   if (!values.length) return []
   const sizes = values.map(Math.abs), largest = Math.max(...sizes), steps = values.slice(1).map((v, i) => v - values[i])
   const step = (steps.length ? Math.min(...steps) : largest) || 1, decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9))
-  if (log && Math.min(...values) < 1e-3 || largest >= 1e7 || largest < 1e-3) return values.map(power)
-  return values.map(v => log || decimals > 6 ? number(v) : grouped(v, decimals))
+  const exact = () => values.map(v => grouped(v, decimals))
+  const powers = log && Math.min(...values) < 1e-3 || largest >= 1e7 || largest < 1e-3
+  if (!powers && !log && decimals < 7) return exact()
+  const short = values.map(powers ? power : number)
+  return new Set(short).size === short.length ? short : exact()
 }
 
 export function linearTicks(lo, hi, n, whole, log = false) {

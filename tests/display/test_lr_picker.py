@@ -202,7 +202,7 @@ def test_suggestions_outside_of_the_band_are_grey():
     learn, found, picker = picked()
     assert found.outside and len(found.outside) < len(found.suggestions)
     assert all(("cbnb-faint" in button._dom_classes) == (name in found.outside) for name, button in picker.rules.items())
-    assert all(("outside of the band" in button.tooltip) == (name in found.outside) for name, button in picker.rules.items())
+    assert all(("outside the band" in button.tooltip) == (name in found.outside) for name, button in picker.rules.items())
 
 
 def test_a_fit_takes_the_rate_and_the_epochs():
@@ -856,7 +856,7 @@ def test_what_stands_on_the_buttons():
         and "cbnb-faint" not in best._dom_classes
     )
     assert (other.description, other.icon, other.disabled) == ("fixed_0.001  0.001", "", False) and "cbnb-faint" in other._dom_classes
-    assert other.tooltip == "choose 0.001, the suggestion of fixed_0.001; outside of the band of rates that may be as good"
+    assert other.tooltip == "choose 0.001, the suggestion of fixed_0.001; outside the band of rates that may be as good"
     assert (none.description, none.disabled) == ("fixed_-1.0", True) and none.tooltip.startswith(
         "fixed_-1.0 suggests -1.0, which is no learning rate"
     )
