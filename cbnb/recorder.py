@@ -55,26 +55,16 @@ class Recorder(Callback):
         assert [row['epoch'] for row in learn.recorder.last().epochs] == [0, 1]
     """
     if TYPE_CHECKING:      # what later pages add: the export writes it
-        @property
-        def losses(self) -> Any: ...
-        @property
-        def lrs(self) -> Any: ...
-        @property
-        def values(self) -> Any: ...
-        @property
-        def moms(self) -> Any: ...
-        @property
-        def hps(self) -> Any: ...
-        @property
-        def iters(self) -> Any: ...
-        @property
-        def metric_names(self) -> Any: ...
-        @property
-        def val_losses(self) -> Any: ...
-        @property
-        def metrics(self) -> Any: ...
-        @property
-        def nb_batches(self) -> Any: ...
+        losses: Any
+        lrs: Any
+        values: Any
+        moms: Any
+        hps: Any
+        iters: Any
+        metric_names: Any
+        val_losses: Any
+        metrics: Any
+        nb_batches: Any
         __dir__ = _in_recorder_names.__dir__
         plot_losses = _in_plots.plot_losses
         plot_lr = _in_plots.plot_lr
