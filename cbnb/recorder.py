@@ -16,10 +16,9 @@ from .basics.buffers import NamedLoss, nan_since
 from .basics.arguments import Every
 from .basics.losses import MeanLoss
 from .basics.settings import how_it_ends, settings_of, why_stopped
-from .basics.text import say
 from .basics.patch import patch
 from .basics.processes import n_processes
-from .basics.text import clock
+from .basics.text import clock, say
 from .callback import Callback
 from .columns import Columns, HyperColumns, columns_of
 from .events import CancelFitException
