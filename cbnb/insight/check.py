@@ -150,7 +150,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     from cbnb.insight.model_faults import MODEL_CHECKS
     from cbnb.insight.place_faults import PLACE_CHECKS
     from cbnb.insight.plan_faults import PLAN_CHECKS
-    from cbnb.insight.small_trainings import can_train, carries_over, follows, go_together, overfit, rate, shuffled_labels
+    from cbnb.insight.small_trainings import can_train, carries_over, follows, go_together, overfit, rate, shuffled_labels, told_apart
     from cbnb.insight.texts import finding
     left_out = skipped_codes(skip)
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
@@ -167,7 +167,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
         if e is None: return Findings(skipped=['data, model and training, because the training loader has no batch'])
         e.n_epoch, e.labels, e.causal, e.groups = n_epoch, labels, causal, groups
         broken = bool(not_finite(self.model))        # nothing else can be measured then
-        found, failed = run_checks(e, (nonfinite,) if broken else (*DATA_CHECKS, carries_over, *MODEL_CHECKS, *PLACE_CHECKS, *PLAN_CHECKS))
+        found, failed = run_checks(e, (nonfinite,) if broken else (*DATA_CHECKS, carries_over, told_apart, *MODEL_CHECKS, *PLACE_CHECKS, *PLAN_CHECKS))
         if broken: failed.append('model, loss and training, because weights are nan or inf')
         if e.failed and not any(f.level == 'error' for f in found): found.append(of_error(e))
         if e.unread: found.append(of_items(e.unread, 'the validation set'))

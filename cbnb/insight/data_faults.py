@@ -7,9 +7,9 @@ __all__ = ['DATA_CHECKS', 'digits', 'percent', 'listed', 'nonfinite', 'input_sca
            'column_scales', 'integer_input', 'ids_as_numbers', 'cut_decimals', 'channels', 'target_scale',
            'target_values', 'repeated_target', 'constant_target', 'labels', 'imbalance', 'label_range', 'is_label',
            'ignored_targets', 'sorted_batches', 'sorted_apart', 'changed_in_place', 'few_for_validation', 'undrawn',
-           'leak', 'near_leak', 'leak_of_groups', 'leak_of_column', 'shift', 'random_validation', 'tiny_batch',
-           'copies', 'few_ids', 'label_shift', 'augmentation', 'moved_inputs', 'conflicts', 'inverted_weights',
-           'counted_pads']
+           'leak', 'near_leak', 'in_families', 'leak_of_groups', 'leak_of_column', 'shift', 'random_validation',
+           'tiny_batch', 'copies', 'few_ids', 'label_shift', 'augmentation', 'moved_inputs', 'conflicts',
+           'inverted_weights', 'counted_pads']
 
 # %% ../../nbs/insight/data_faults.ipynb #47963d75
 import math
@@ -415,20 +415,31 @@ def near_leak(e: Evidence) -> Iterator[Finding]:
     "D12: items of validation are nearly equal to training items, as if they were copies with a little noise"
     x, v = _rows_of(e.items), _rows_of(e.valid)
     if x is None or v is None or not (x.is_floating_point() and v.is_floating_point()) or x.shape[1:] != v.shape[1:] or min(len(x), len(v)) < 50 or x[0].numel() < 2 or any(leak(e)): return
-    x, v = ((t.flatten(1)/x.flatten(1).std(0).clamp_min(1e-6)).float() for t in (x, v))
+    plain = [t.flatten(1).float() for t in (x, v)]
+    x, v = (t/plain[0].std(0).clamp_min(1e-6) for t in plain)
     if not (x.isfinite().all() and v.isfinite().all()): return
     own, across = torch.cdist(x, x).fill_diagonal_(math.inf).amin(1), torch.cdist(v, x).amin(1)
     near, usual = (float(((0 < t) & (t < 0.1*own.median())).float().mean()) for t in (across, own))
-    if near > 0.05 + 3*usual or len(x) >= 200 and (near := _in_families(x, v)) > 0.15: yield finding('D12.near', 'the validation set', f'{percent(near)} of the items are nearly equal to one of {len(x)} training items', 'hardly any')
+    if near > 0.05 + 3*usual or len(x) >= 200 and (near := in_families(*plain)) > 0.15: yield finding('D12.near', 'the validation set', f'{percent(near)} of the items are nearly equal to one of {len(x)} training items', 'hardly any')
 
-def _in_families(x: Tensor, v: Tensor) -> float:
-    "Return the share of items whose nearest training item is much nearer than the distances of the next ones let expect. In a space of d dimensions, n items are within a distance that grows with n to the power 1/d"
+def in_families(
+    x: Tensor,    # rows of numbers, 33 or more
+    v: Tensor,    # other ones
+) -> float:       # 0. if fewer than 50 of them differ from all in `x`
+    """Return the share of items `v` whose nearest items in `x`, one or up to 15 of them, are much nearer than the distances of the next ones let expect.
+    In a space of d dimensions, n items are within a distance that grows with n to the power 1/d"""
+    std = x.std(0).clamp_min(1e-6)
+    return max(_near_some(x, v), _near_some(x/std, v/std))      # pixels of a border have only noise, which the division enlarges
+
+def _near_some(x: Tensor, v: Tensor) -> float:
     near = torch.cdist(v, x).topk(32, largest=False).values.sort(1).values.double()
     near = near[near[:, 0] > 0]
     if len(near) < 50: return 0.
     d = math.log(2)/float((near[:, 31]/near[:, 15]).log().median().clamp_min(1e-3))
     chance = 1 - (1 - (near[:, 0]/near[:, 15])**d)**15        # of such a distance or a smaller one
-    return float((chance < 1e-3).double().mean())
+    steps, count = near[:, 1:16]/near[:, :15], torch.arange(1, 16)
+    apart = (steps > 1.5) & (steps**(-d*count) < 1e-3)        # such a step after 1, 2, ... items
+    return float(((chance < 1e-3) | apart.any(1)).double().mean())
 
 def leak_of_groups(e: Evidence) -> Iterator[Finding]:
     "D13: a group has items in both sets, or training items are later than those of validation, if the groups are dates"

@@ -112,6 +112,8 @@ _DATA: dict[str, Text] = {
         'shuffle the items before the split: train, valid = torch.utils.data.random_split(items, [0.8, 0.2])'),
     'D15': Text('note', 'the validation inputs differ from those that the model learns',
         'scale both sets with the mean and standard deviation of the training set'),
+    'D15.apart': Text('warning', 'the validation items are of another kind than the training items, so their loss says little about the items that the model has learned',
+        'split the items at random; if other groups, another place or a later time are meant, pass groups=, or skip="shift"'),
     'D15.relation': Text('warning', 'the inputs or targets have different meanings in the two sets, or a training column reveals the target',
         'prepare both sets with the same function, list of classes, and order of columns'),
     'D17.relation': Text('warning', 'the augmentation changes what determines the target',

@@ -115,6 +115,43 @@ def of_one_site(one):
     return learner(X[kept], CLASSES[kept], valid=HELD_OUT)
 
 
+SERIES = torch.randn(600, 8, generator=torch.Generator().manual_seed(5)).cumsum(1)
+
+
+def of_one_region(one):
+    """The training items have sums below the median: no column alone is far off."""
+    order = (SERIES[:400] - SERIES[:400].mean(0)).sum(1).argsort()[:200] if one else torch.arange(200)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    y = (SERIES[:, 0] > 0).long()
+    return learner(SERIES[order], y[order], net, valid=(SERIES[400:], y[400:]))
+
+
+def of_patients(both):
+    """Several rows of each patient, alike but for noise, which is larger than the values of the last columns, as at the border of an image."""
+    torch_rng = torch.Generator().manual_seed(6)
+    x = torch.cat([torch.randn(50, 8, generator=torch_rng), torch.zeros(50, 12)], 1).repeat(10, 1)
+    x, patient = x + 0.1 * torch.randn(500, 20, generator=torch_rng), torch.arange(500) % 50
+    order = torch.randperm(500, generator=torch_rng)
+    held = torch.arange(500) % 5 == 0 if both else patient[order] < 10
+    y = (x[:, 0] > 0).long()
+    net = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 2))
+    train, valid = order[~held], order[held]
+    return learner(x[train], y[train], net, valid=(x[valid], y[valid]))
+
+
+def with_metric(metric):
+    learn = learner(y=NUMBERS, model=mlp(1), loss=nn.MSELoss())
+    return cbnb.Learner(learn.dls, learn.model, learn.loss_func, lr=3e-3, metrics=metric)
+
+
+def mean_error(out, y):
+    return (out - y).mean()
+
+
+def mean_absolute_error(out, y):
+    return (out - y).abs().mean()
+
+
 CASES = {
     "a layer made in forward": ("O1", lambda: learner(model=Fresh(True)), lambda: learner(model=Fresh(False))),
     "a state of other items": ("M2", lambda: learner(model=Carries(True)), lambda: learner(model=Carries(False))),
@@ -159,6 +196,10 @@ CASES = {
         lambda: learner(loss=nn.CrossEntropyLoss(weight=torch.tensor([40.0, 1.0, 1.0]))),
         lambda: learner(loss=nn.CrossEntropyLoss(weight=torch.tensor([3.0, 1.0, 1.0]))),
     ),
+    "items of one region": ("D15", lambda: of_one_region(True), lambda: of_one_region(False)),
+    "patients in both sets": ("D12", lambda: of_patients(True), lambda: of_patients(False)),
+    "patients apart": ("D15", lambda: of_one_region(True), lambda: of_patients(False)),
+    "errors that cancel": ("L11", lambda: with_metric(mean_error), lambda: with_metric(mean_absolute_error)),
     "values beyond those of training": ("D15", lambda: of_one_site(True), lambda: of_one_site(False)),
 }
 
