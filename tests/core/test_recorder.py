@@ -19,7 +19,7 @@ from torch import nn
 import cbnb
 from cbnb import recorder
 from cbnb.basics import arguments, text
-from cbnb.basics.buffers import ScalarBuffer, SmoothedBuffer
+from cbnb.basics.buffers import ScalarBuffer
 from cbnb.callbacks.more_metrics import AvgLoss, AvgSmoothLoss
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
 from cbnb.display.look import PALETTE, RUN_SHADES
@@ -1400,7 +1400,7 @@ class SlowCopy:
 def test_a_display_sees_what_has_arrived_and_waits_for_nothing(monkeypatch):
     monkeypatch.setattr("cbnb.basics.buffers.Copy", SlowCopy)
     monkeypatch.setattr(SlowCopy, "made", 0, raising=False)
-    buffer = SmoothedBuffer()
+    buffer = ScalarBuffer()
 
     def far(*numbers):
         buffer.chunks.append(torch.tensor(numbers).as_subclass(Far))
