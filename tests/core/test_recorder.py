@@ -589,10 +589,10 @@ def test_the_colours_can_be_seen_on_white_and_on_black():
         low, high = sorted([light(a), light(b)])
         return (high + 0.05) / (low + 0.05)
 
-    for name, shade in [*PALETTE.items(), *enumerate(RUN_SHADES)]:
+    for name, (for_light, for_dark) in [*PALETTE.items(), *enumerate(RUN_SHADES)]:
         if name != "page":
-            assert contrast(shade.light, "#ffffff") >= 3 and contrast(shade.dark, "#111111") >= 3, name
-    assert {*COLORS.values(), *RUN_COLORS, *RULE_COLORS.values()} <= {shade.light for shade in [*PALETTE.values(), *RUN_SHADES]}
+            assert contrast(for_light, "#ffffff") >= 3 and contrast(for_dark, "#111111") >= 3, name
+    assert {*COLORS.values(), *RUN_COLORS, *RULE_COLORS.values()} <= {for_light for for_light, _ in [*PALETTE.values(), *RUN_SHADES]}
     assert len(set(RUN_COLORS)) == 8 and len(set(RULE_COLORS.values())) == 5
 
 
