@@ -368,9 +368,9 @@ def as_loss(value: Any, training: bool,    # whether the loss will be differenti
 
 def _loss_advice(value: Any) -> str:
     "Return what a loss function should do instead of returning `value`"
+    if hasattr(value, 'dtype'): return 'compute the loss with PyTorch instead of NumPy'
     if isinstance(value, Real): return 'compute the loss from the predictions without item() or float()'
     if isinstance(value, Mapping): return 'its entry "loss" is None' if 'loss' in value else 'return the loss as the entry "loss"'
-    if hasattr(value, 'dtype'): return 'compute the loss with PyTorch instead of NumPy'
     return 'return one tensor, such as the sum of several losses'
 
 # %% ../../nbs/basics/losses.ipynb #9ef0bb8f

@@ -253,7 +253,7 @@ class LabBook(Callback):
         "Context manager that turns an error into a warning, because a record is no reason for a fit to fail"
         try: yield
         except Exception as e: self._warn(
-            f'{self.folder} could not be written ({type(e).__name__}: {e}). The fit continues, and the next write includes these rows')
+            f'{self.folder} could not be written ({type(e).__name__}: {e}). The fit continues, and the next write that succeeds includes these rows')
 
     def _warn(self, text: str) -> None:
         "Warn once"
