@@ -92,10 +92,8 @@ class Loop(State):
         def evaluating(self, purpose: Any, cbs: Any=..., inner: Any=...) -> Any: ...
         update_weights = _in_runs.update_weights
         validate_within = _in_runs.validate_within
-        @property
-        def ends_row(self) -> Any: ...
-        @property
-        def run_name(self) -> Any: ...
+        ends_row: Any
+        run_name: Any
         where = _in_runs.where
         stopped_where = _in_runs.stopped_where
     callbacks: CallbackList
