@@ -195,10 +195,10 @@ def rate_after(
     losses, rates, step = run.raw_losses, run.hyper('lr'), learn.train_step
     if len(losses) < 10 or not rates or rates[-1] < max(rates)/2 or learn.opt is None or not learn.opt.param_groups[-1].get('lr') or not step.calls_loss_func or step.own_update or keeps_best(run): return
     with without_trace(learn):
-        try: found = try_rates(learn, max(rates))
+        try: tried = try_rates(learn, max(rates))
         except (ValueError, TypeError, RuntimeError, IndexError): return
-    if found is None: return
-    found, before = found
+    if tried is None: return
+    found, before = tried
     (own, lower, higher), first = (trial.end for trial in found), _first(run)
     late = fmean(losses[-max(10, len(losses)//10):])         # a fit at the edge of stability has spikes, and ends between them
     top, n = max(rates), len(found[0].losses)
