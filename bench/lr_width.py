@@ -9,12 +9,13 @@ rates around the best one, 1/3 of a decade apart, as `fit_one_cycle` does it, an
 `fit_one_cycle` for all: 10% above its best loss, or one standard deviation between seeds if that is more.
 
 - Width: decades of rates around the best one that end within this limit.
-- Sensitivity (Wortsman et al., 2023): how far the loss is above the best one, on average over a decade around the best rate, in percent of it.
+- Sensitivity (Wortsman et al., 2023): how far the loss is above the best one, on average over a decade around the best rate, in percent of the
+  way from the loss before training to the best one.
 - Best loss: at the best rate, in percent above that of `fit_one_cycle`.
 
 Prodigy, D-Adaptation and Schedule-Free are asked for with their packages (`pip install prodigyopt dadaptation schedulefree`), which nothing else
 needs. The first two run at their own rate of 1, with the schedule of `fit_one_cycle`; Schedule-Free at its own rate, and at a tenth and ten times of it. Their cost is the time of
-an update beside that of Adam (a network of 64-256-256-10, batches of 64), and the numbers that they keep for each weight.
+an update beside that of AdamW (a network of 64-256-256-10, batches of 64), and the numbers that they keep for each weight.
 """
 
 import argparse

@@ -264,7 +264,7 @@ class Elsewhere:
         raise AttributeError(f'{with_article(cls.__name__)} has no attribute {self.name!r}: {self.instead}')
 
 class Renamed(Elsewhere):
-    "The name of another library for an attribute that you may assign. Assigning raises `AttributeError`, too, because nothing would read the value. If you define the name in a subclass, you can assign and read it"
+    "The name of another library for an attribute that you may assign. Assigning raises `AttributeError`, too, because nothing would read the value. In objects of your own subclasses, you can assign and read it"
     def __get__(self, obj: Any, cls: type) -> Any:
         return vars(obj)[self.name] if obj is not None and self.name in vars(obj) else super().__get__(obj, cls)
 

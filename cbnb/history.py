@@ -14,7 +14,7 @@ from typing import Any, Self
 
 # %% ../nbs/07_history.ipynb #8a9ba52f
 from .basics.arguments import as_choice, columns_hint
-from .basics.buffers import NamedLoss, ScalarBuffer, SmoothedBuffer, nan_since
+from .basics.buffers import NamedLoss, ScalarBuffer, nan_since
 from .basics.patch import property_of
 from .basics.text import from_json_text, plural
 
@@ -60,7 +60,7 @@ class Run:
         self.hypers: dict[str, Any] = {}         # name -> values of the last group, one per batch: an array or a `ScalarBuffer`
         self.named: dict[str, NamedLoss] = {}    # heading -> one of several losses of a step
         self.logged: dict[str, NamedLoss] = {}   # heading -> the values of `learn.log`, see callbacks/log_values
-        self.series = SmoothedBuffer(beta)       # the losses
+        self.series = ScalarBuffer(beta=beta)       # the losses
 
     @property
     def n_steps(self) -> int:

@@ -114,8 +114,7 @@ class Learner(Loop):
         to_detach = _in_predictions.to_detach
         def profiling(self, workers: Any=..., device: Any=..., clock: Any=...) -> Any: ...
         profile = _in_profile.profile
-        @property
-        def smooth_loss(self) -> Any: ...
+        smooth_loss: Any
         nan_batch: Any
         keeping_best = _in_trackers.keeping_best
         __repr__ = _in_learner.__repr__

@@ -16,7 +16,7 @@ import torch
 
 # %% ../nbs/00_loop.ipynb #ddc84363
 from .basics.arguments import Duration
-from .basics.failures import releases_batches
+from .basics.failures import function_modes, releases_batches, restore_modes
 from .basics.loaders import batches_of, independent_loader, n_batches, set_epoch
 from .basics.losses import UNKNOWN
 from .basics.nested import is_empty
@@ -92,10 +92,8 @@ class Loop(State):
         def evaluating(self, purpose: Any, cbs: Any=..., inner: Any=...) -> Any: ...
         update_weights = _in_runs.update_weights
         validate_within = _in_runs.validate_within
-        @property
-        def ends_row(self) -> Any: ...
-        @property
-        def run_name(self) -> Any: ...
+        ends_row: Any
+        run_name: Any
         where = _in_runs.where
         stopped_where = _in_runs.stopped_where
     callbacks: CallbackList
@@ -292,11 +290,14 @@ class Loop(State):
                 self.fit_length, self.updates_per_step = None, 1
             self.purpose, self.iter, self.in_batch, self.mid_epoch = purpose, None, False, False
             self.training = self.training and outer is not None
-            grad = torch.is_grad_enabled()
+            grad, modes = torch.is_grad_enabled(), function_modes()
             try: yield
             except CancelException as e:
                 if outer is not None and e.level in (FIT, EPOCH): raise    # the outer run handles it
                 raise RuntimeError(not_honoured(e)) from e
+            except KeyboardInterrupt as e:
+                restore_modes(modes, e)
+                raise
             finally: torch.set_grad_enabled(grad)      # an interrupt may have cut a `no_grad` short
 
     def _end_run(self, outer: UndoStack | None, state: dict[str, Any]) -> None:

@@ -16,10 +16,9 @@ from .basics.buffers import NamedLoss, nan_since
 from .basics.arguments import Every
 from .basics.losses import MeanLoss
 from .basics.settings import how_it_ends, settings_of, why_stopped
-from .basics.text import say
 from .basics.patch import patch
 from .basics.processes import n_processes
-from .basics.text import clock
+from .basics.text import clock, say
 from .callback import Callback
 from .columns import Columns, HyperColumns, columns_of
 from .events import CancelFitException
@@ -55,26 +54,16 @@ class Recorder(Callback):
         assert [row['epoch'] for row in learn.recorder.last().epochs] == [0, 1]
     """
     if TYPE_CHECKING:      # what later pages add: the export writes it
-        @property
-        def losses(self) -> Any: ...
-        @property
-        def lrs(self) -> Any: ...
-        @property
-        def values(self) -> Any: ...
-        @property
-        def moms(self) -> Any: ...
-        @property
-        def hps(self) -> Any: ...
-        @property
-        def iters(self) -> Any: ...
-        @property
-        def metric_names(self) -> Any: ...
-        @property
-        def val_losses(self) -> Any: ...
-        @property
-        def metrics(self) -> Any: ...
-        @property
-        def nb_batches(self) -> Any: ...
+        losses: Any
+        lrs: Any
+        values: Any
+        moms: Any
+        hps: Any
+        iters: Any
+        metric_names: Any
+        val_losses: Any
+        metrics: Any
+        nb_batches: Any
         __dir__ = _in_recorder_names.__dir__
         plot_losses = _in_plots.plot_losses
         plot_lr = _in_plots.plot_lr

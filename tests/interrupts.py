@@ -33,7 +33,7 @@ from cbnb.insight.layer_faults import LayerWatch
 from left_behind import everything, same
 
 PACKAGE = str(Path(cbnb.__file__).parent)
-WATCHED = (PACKAGE, contextlib.__file__, str(Path(torch.autograd.__file__).parent / "grad_mode.py"))
+WATCHED = (PACKAGE, contextlib.__file__, str(Path(torch.autograd.__file__).parent / "grad_mode.py"), torch.overrides.__file__)
 WIDE = 1000  # with two layers of this width a model has 8 MB
 
 
@@ -97,6 +97,7 @@ def look(learn: cbnb.Learner, with_weights: bool) -> dict[str, object]:
     hooks = [len(getattr(m, name)) for m in learn.model.modules() for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
     found = dict(
         grad_mode=torch.is_grad_enabled(),
+        function_modes=list(map(id, torch.overrides._get_current_function_mode_stack())),
         handlers=[signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)],
         callbacks=[id(cb) for cb in learn.cbs],
         shown=[name for name in vars(learn) if isinstance(vars(learn)[name], cbnb.Callback)],

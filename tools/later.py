@@ -181,11 +181,10 @@ def _members(node: ast.stmt, source: str) -> Iterator[tuple[str, str]]:
     """(name, line of the class body) of what a statement adds; `source` is the module that has it, as the class can name it."""
     if isinstance(node, _Function):
         decorators = {ast.unparse(d).partition("(")[0] for d in node.decorator_list}
-        if decorators & {"checked_property", "property_of"}:
+        if decorators & {"checked_property", "property_of", "as_property"}:
             yield node.name, f"{node.name}: Any"
-            return
-        plain = not decorators & {"contextmanager", "as_property"}  # mypy cannot follow these from module to module and back
-        yield node.name, f"{node.name} = {source}{node.name}" if plain else _signature(node)
+        else:  # mypy cannot follow a context manager from module to module and back
+            yield node.name, _signature(node) if "contextmanager" in decorators else f"{node.name} = {source}{node.name}"
     elif isinstance(node, ast.AnnAssign):
         yield node.target.attr, f"{node.target.attr}: {source}{ast.unparse(node.annotation)}"
     else:
@@ -199,5 +198,4 @@ def _signature(function: _Function) -> str:
     for arg in (*args.args[1:], *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))):
         arg.annotation = ast.Name("Any")
     args.args[0].annotation = None
-    decorator = "@property\n        " * any(ast.unparse(d) == "as_property" for d in function.decorator_list)
-    return f"{decorator}def {function.name}({ast.unparse(args)}) -> Any: ..."
+    return f"def {function.name}({ast.unparse(args)}) -> Any: ..."

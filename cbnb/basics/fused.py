@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks as _AFTER_ALL
-from torch.optim.optimizer import _global_optimizer_pre_hooks as _BEFORE_ALL
+from torch.optim.optimizer import _global_optimizer_post_hooks as _AFTER_ALL, _global_optimizer_pre_hooks as _BEFORE_ALL
 
 # %% ../../nbs/basics/fused.ipynb #87f4fb43
 def is_fused(opt: Optimizer) -> bool:

@@ -23,11 +23,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 # %% ../../nbs/basics/metric_functions.ipynb #885ffc9b
 from .arguments import without_partial
-from .losses import torch_loss
+from .losses import TorchCalls, torch_loss
 from .nested import kind_of, named_parts, part_of
 from .random_state import save_rng
 from .text import number, short_repr, snake_name, user_level, with_article
@@ -383,19 +382,11 @@ def _same_shape(pred: Tensor, y: Tensor) -> str:
     return ', with y.reshape(pred.shape)' if sizes[0] == sizes[1] else ''
 
 # %% ../../nbs/basics/metric_functions.ipynb #8a0878f6
-class _Broadcasts(TorchFunctionMode):
-    "Detects an operation that broadcasts a column against a row of `n` numbers"
-    found = False
-    def __init__(self, n: int):
-        super().__init__()
-        self.n = n
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        shapes = [v.shape for v in (*args, *(kwargs or {}).values()) if type(v) is Tensor]    # not those of torch.compile
-        square = func in _BROADCASTING or type(out) is Tensor and out.shape == (self.n, self.n)
-        if square and (self.n, 1) in shapes and (self.n,) in shapes: self.found = True
-        return out
+def _note_broadcast(n: int, seen: list[Any], out: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    "Add a function to `seen` if it broadcasts a column against a row of `n` numbers"
+    shapes = [v.shape for v in (*args, *kwargs.values()) if type(v) is Tensor]    # not those of torch.compile
+    square = func in _BROADCASTING or type(out) is Tensor and out.shape == (n, n)
+    if square and (n, 1) in shapes and (n,) in shapes: seen.append(func)
 
 _BROADCASTING = *_ELEMENTWISE, F.poisson_nll_loss, F.kl_div, F.hinge_embedding_loss    # they may return a single number
 
@@ -410,8 +401,9 @@ class AllPairs:
         "Call a function, and warn if it compares each prediction with every target"
         unseen = hasattr(f, '_torchdynamo_orig_callable')                              # compiled code is not observed
         if self.said or unseen or not yb or not is_column_and_row(pred, yb[0]): return f(pred, *yb, **kwargs)
-        with _Broadcasts(len(pred)) as watch: found = f(pred, *yb, **kwargs)
-        if watch.found:
+        seen: list[Any] = []
+        with TorchCalls(functools.partial(_note_broadcast, len(pred), seen)): found = f(pred, *yb, **kwargs)
+        if seen:
             self.said = True
             warnings.warn(
                 f'{what} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(yb[0].shape)}, and '

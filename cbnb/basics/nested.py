@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['entries', 'rebuild', 'map_tensors', 'can_move', 'map_rows', 'to_device', 'to_detach', 'find_bs', 'first_tensor',
-           'is_empty', 'named_parts', 'part_of', 'kind_of', 'shape_text', 'OnDevice', 'Pace', 'CopiesAhead',
-           'on_device', 'to_json', 'from_json', 'Held', 'state_of', 'left_out', 'generator_state',
-           'set_generator_state', 'put_state']
+           'is_empty', 'named_parts', 'part_of', 'kind_of', 'shape_text', 'OnDevice', 'CopiesAhead', 'on_device',
+           'to_json', 'from_json', 'Held', 'state_of', 'left_out', 'generator_state', 'set_generator_state',
+           'put_state']
 
 # %% ../../nbs/basics/nested.ipynb #a2d17d20
 import copy
-import functools
 import json
 import math
 import random
@@ -234,19 +233,6 @@ def _is_worth_it(batch: Any) -> bool:
     first = first_tensor(batch)
     return first is not None and first.is_cpu and first.layout is torch.strided and first.nbytes >= _SMALL
 
-# %% ../../nbs/basics/nested.ipynb #55273fc7
-class Pace:
-    "Keeps Python at most two batches ahead of a stream"
-    def __init__(self, make: Callable[[], Any]):
-        self.make = make
-        self.begun: deque[Any] = deque()
-
-    def begin(self, computing: Any) -> None:
-        "Wait for the event that was recorded two batches earlier, and record an event for the new batch"
-        if len(self.begun) == 2: self.begun.popleft().synchronize()
-        self.begun.append(self.make())
-        self.begun[-1].record(computing)
-
 # %% ../../nbs/basics/nested.ipynb #56160c90
 def _copied(batch: Any, device: torch.device, computing: Any) -> Any:
     "Copy the dense CPU tensors of a batch to the device on the current stream, and move the other values on the stream `computing`"
@@ -269,9 +255,11 @@ class CopiesAhead(OnDevice):
     def __call__(self, batch: Any) -> Any:
         if not _is_worth_it(batch): return super().__call__(batch)
         gpu = module_of(self.device.type)
-        if self._stream is None: self._stream, self._pace = gpu.Stream(self.device), Pace(functools.partial(new_event, self.device.type))
+        if self._stream is None: self._stream, self._begun = gpu.Stream(self.device), deque[Any]()
         computing = gpu.current_stream(self.device)
-        self._pace.begin(computing)
+        if len(self._begun) == 2: self._begun.popleft().synchronize()      # Python stays at most two batches ahead
+        self._begun.append(new_event(self.device.type))
+        self._begun[-1].record(computing)
         with gpu.stream(self._stream): moved = _copied(batch, self.device, computing)
         computing.wait_stream(self._stream)
         return self.then(moved)

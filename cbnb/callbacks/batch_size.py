@@ -29,7 +29,7 @@ from ..basics.failures import is_out_of_memory, release_locals
 from ..basics.loaders import Batches
 from ..basics.nested import find_bs
 from ..basics.patch import patch
-from ..basics.text import escape, html_table, number, text_table, with_article
+from ..basics.text import escape, html_table, number, plural, text_table, with_article
 from ..callback import Callback
 from .gradients import GradientAccumulation
 from ..files.rewind import free_memory, size_words
@@ -223,7 +223,8 @@ class BatchSizeSearch:
             middle = (good + bad)//2
             if self.attempt(middle).fits: good = middle
             else: bad = middle
-        return _with_headroom(good), f'{good} items fit into memory and {bad} do not; a tenth is left as headroom'
+        chosen = _with_headroom(good)
+        return chosen, f'{plural(good, "item")} {"fits" if good == 1 else "fit"} into memory and {bad} do not' + '; a tenth is left as headroom'*(chosen < good)
 
     def _end(self, n: int) -> str | None:
         "Return the reason to stop the search at batch size `n`, or None to try the next size"

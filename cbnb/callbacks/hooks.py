@@ -11,8 +11,9 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import MethodType
-from typing import Any, Self
+from typing import Any
 
 # %% ../../nbs/callbacks/hooks.ipynb #45ebccb9
 import torch
@@ -28,15 +29,8 @@ from ..basics.text import one_of, silenced
 from ..callback_list import as_list
 from ..display.figures import COLORS, envelope, figure, legend, show
 
-# %% ../../nbs/callbacks/hooks.ipynb #7b33c406
-class _Registered:
-    "Base class for anything that stays registered until `remove` or the end of a `with` block"
-    def remove(self) -> None: raise NotImplementedError
-    def __enter__(self) -> Self: return self
-    def __exit__(self, *args: Any) -> None: self.remove()
-
 # %% ../../nbs/callbacks/hooks.ipynb #581169dc
-class Hook(_Registered):
+class Hook(AbstractContextManager):
     """Calls a function each time a module has run, and stores the latest result in `stored`
 
     Args:
@@ -70,6 +64,7 @@ class Hook(_Registered):
         "Remove the hook, and keep `stored`. Calling `remove` again has no effect"
         self.handle.remove()
 
+    def __exit__(self, *error: Any) -> None: self.remove()
     def __reduce__(self) -> tuple: return Hook.__new__, (Hook,)
 
 # %% ../../nbs/callbacks/hooks.ipynb #f8891b73
@@ -93,7 +88,7 @@ def hook_output(module: nn.Module, detach: bool = True, cpu: bool = False, grad:
 def _output(m: nn.Module, inp: Any, out: Any) -> Any: return out
 
 # %% ../../nbs/callbacks/hooks.ipynb #b78d160b
-class Hooks(_Registered):
+class Hooks(AbstractContextManager):
     """Registers a hook for each of several modules
 
     Args:
@@ -126,6 +121,7 @@ class Hooks(_Registered):
         "Remove all hooks, and keep `stored`"
         for hook in self.hooks: hook.remove()
 
+    def __exit__(self, *error: Any) -> None: self.remove()
     def __getitem__(self, i: int) -> Hook: return self.hooks[i]
     def __len__(self) -> int: return len(self.hooks)
     def __iter__(self) -> Iterator[Hook]: return iter(self.hooks)

@@ -517,15 +517,13 @@ def _completed(item: Any, usual: Any) -> Any:
     return (*given, *usual[len(given):])
 
 # %% ../../nbs/callbacks/predictions.ipynb #d3f8f9cf
-class _Unwrap(Callback):
-    "Replaces the only input of each batch, which is a list or a dict, by the inputs in this list or dict"
-    order, run_in = -100, ('fit', 'validate', 'preds')
-    def __init__(self, dl: list): self.of = dl
-
-    def before_batch(self):
-        if self.learn.dl is not self.of: return         # a nested run
-        inputs = self.learn.xb[0]
-        self.learn.xb = inputs if isinstance(inputs, dict) else tuple(inputs)
+def _unwrapping(dl: list) -> Callback:
+    "Return a callback that replaces the only input of each batch, which is a list or a dict, by the inputs in this list or dict"
+    def unwrap(cb: Any) -> None:
+        if cb.learn.dl is not dl: return         # a nested run
+        inputs = cb.learn.xb[0]
+        cb.learn.xb = inputs if isinstance(inputs, dict) else tuple(inputs)
+    return Callback(order=-100, before_batch=unwrap)
 
 def _first(batch: Any) -> Any:
     "Return the only item of a batch"
@@ -565,7 +563,7 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
     _check_item(usual, inputs)
     dl = [(inputs,)]
     with self.for_now('called', 'predict'):
-        preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_Unwrap(dl))
+        preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_unwrapping(dl))
     _warn_of_scores(self, preds, targets)
     return (*([item] if with_input else []), _first(decoded), _first(preds))
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from ..basics.text import escape, number
 from .axes import Axis, free_place, path, spread
 from .figures import WIDE, as_doubles, envelope, envelope_places, epoch_ticks, figure, legend, listed, show
-from .look import COLORS, FONT, WIDEST, css_variables, in_page
+from .look import COLORS, FONT, WIDEST, count_text, css_variables, in_page, lr_text
 from .page_script import Html, asset, display_html, runs_scripts, script, scripted, still_image
-from ..basics.buffers import SmoothedBuffer
+from ..basics.buffers import ScalarBuffer
 
 # %% ../../nbs/display/chart.ipynb #9872880f
 def _latest(xs: Sequence[float], x: float) -> int: return bisect_right(xs, x) - 1
@@ -141,8 +141,7 @@ class Chart:
         self.text = text or described([(line.name, ys) for line, _, ys in _by_name(self.lines)], title)
 
 # %% ../../nbs/display/chart.ipynb #a7015afd
-from .look import count_text, lr_text    # formats for `say`, with their names in `chart.js`
-
+# formats for `say` -> their names in `chart.js`
 _FORMATS: dict[Any, str] = {number: 'number', lr_text: 'rate', count_text: 'count'}
 
 def described(
@@ -281,7 +280,7 @@ def steps_between(lines: Sequence[Line], first: float, last: float,
 
 def _smoothed(values: Sequence[float], beta: float) -> array:
     "Return the exponentially weighted mean at each value, as the recorder computes it"
-    buffer = SmoothedBuffer(beta)
+    buffer = ScalarBuffer(beta=beta)
     buffer.fill(array('d', listed(values)))
     return buffer.smoothed()
 

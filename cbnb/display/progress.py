@@ -673,8 +673,7 @@ class ProgressCallback(Callback):
         self.cancelled, self.last, self.steered_by = '', (0., 0), None
         self.lengths = {phase: deque(maxlen=8) for phase in (True, False)}    # lengths of the latest passes in batches
         self.pace, self.under_way, self.drawn, self.n_found = None, False, 0, 0
-        with_table = (learn.purpose == 'fit' and learn.logger is print
-                      and hasattr(learn, 'recorder') and learn.recorder.history.runs)
+        with_table = learn.purpose == 'fit' and learn.logger is print and hasattr(learn, 'recorder') and bool(learn.recorder.history.runs)
         self.choose_display(with_table)
         self.with_table, self.started = with_table, False
         learn.undo.push(self._finish)

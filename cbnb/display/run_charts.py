@@ -57,16 +57,9 @@ def ends_of(runs: Sequence[Run]) -> list[tuple[int, int]]:
     return [(start + step, epoch) for start, run in zip(starts_of(runs), runs) for step, epoch in run.ends()]
 
 # %% ../../nbs/display/run_charts.ipynb #d877e282
-class _Kept:
-    "The range of steps that a chart shows, counted over all runs"
-    def __init__(self, runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0):
-        self.first, self.last = kept_span(sum(run.n_steps for run in runs), skip_start, skip_end)
-
-    def of(self, start: int, n: int) -> slice:
-        "Return a slice of the steps to draw, for a run that begins at `start` and has `n` steps"
-        return slice(min(max(self.first - start, 0), n), max(min(self.last - start, n), 0))
-
-    def has(self, step: float) -> bool: return self.first <= step < self.last
+def _kept(runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0) -> range:
+    "Return the steps that a chart shows, counted over all runs"
+    return range(*kept_span(sum(run.n_steps for run in runs), skip_start, skip_end))
 
 # %% ../../nbs/display/run_charts.ipynb #07b1e5f0
 def column_of(run: Run,
@@ -78,21 +71,21 @@ def column_of(run: Run,
     if name in run.named: return run.named[name].column(run.n_steps, smooth=True)
     return run.hyper(name) if name in run.hypers else [math.nan]*run.n_steps
 
-def _step_lines(runs: Sequence[Run], column: str, kept: _Kept, name: str, color: str, **look: Any) -> list[Line]:
+def _step_lines(runs: Sequence[Run], column: str, kept: range, name: str, color: str, **look: Any) -> list[Line]:
     "Return a line for each run that has steps in the chart, with a value at each of these steps"
     found = []
     for i, (start, run) in enumerate(zip(starts_of(runs), runs)):
-        part = kept.of(start, run.n_steps)
+        part = slice(min(max(kept.start - start, 0), run.n_steps), max(min(kept.stop - start, run.n_steps), 0))
         ys: Any = as_doubles(column_of(run, column))[part]
         if len(ys): found.append(Line(name, range(start + part.start, start + part.stop), ys, color, run=i, **look))
     return found
 
 # %% ../../nbs/display/run_charts.ipynb #799c85ea
-def _epoch_lines(runs: Sequence[Run], key: str, kept: _Kept, name: str, color: str) -> list[Line]:
+def _epoch_lines(runs: Sequence[Run], key: str, kept: range, name: str, color: str) -> list[Line]:
     "Return a line for each run that has values in the chart. The value of an epoch is at the last step of the epoch"
     found = []
     for i, (start, run) in enumerate(zip(starts_of(runs), runs)):
-        points = [(start + step, value) for step, value in run.points(key) if kept.has(start + step)]
+        points = [(start + step, value) for step, value in run.points(key) if start + step in kept]
         if points: found.append(Line(name, [step for step, _ in points], [value for _, value in points], color, dots=True, run=i))
     return found
 
@@ -124,13 +117,13 @@ def events_of(runs: Sequence[Run]) -> list[Event]:
             for start, run in zip(starts_of(runs), runs) for event in run.events]
 
 # %% ../../nbs/display/run_charts.ipynb #d1ab4a70
-def _layout(runs: Sequence[Run], kept: _Kept) -> dict[str, Any]:
+def _layout(runs: Sequence[Run], kept: range) -> dict[str, Any]:
     "Return the arguments of `Chart` that are the same for all charts over steps"
     starts, names = starts_of(runs), distinct(run.name for run in runs)
     return dict(
-        xlabel='step', say=count_text, borders=[step for step in starts[1:] if kept.first < step < kept.last],
-        epochs=[(step, n) for step, n in ends_of(runs) if kept.has(step)],
-        events=[event for event in events_of(runs) if kept.has(event.x)],
+        xlabel='step', say=count_text, borders=[step for step in starts[1:] if kept.start < step < kept.stop],
+        epochs=[(step, n) for step, n in ends_of(runs) if step in kept],
+        events=[event for event in events_of(runs) if event.x in kept],
         runs=[(name, start, RUN_COLORS[i % len(RUN_COLORS)])
               for i, (name, start) in enumerate(zip(names, starts))],
         details=details_of(dict(zip(names, runs))) if len(runs) > 1 else None,
@@ -138,7 +131,7 @@ def _layout(runs: Sequence[Run], kept: _Kept) -> dict[str, Any]:
 
 def losses_chart(runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0, beta: float = 0.98, **layout: Any) -> Chart:
     "Make a chart of the training loss of each batch, the smoothed training loss, the named losses and the validation loss"
-    kept = _Kept(runs, skip_start, skip_end)
+    kept = _kept(runs, skip_start, skip_end)
     raw = _step_lines(runs, 'loss', kept, 'train, each batch', COLORS['raw'], faint=True)
     smooth = [line._replace(smooths=source.ys) for line, source in
               zip(_step_lines(runs, 'smooth', kept, 'train, smoothed', COLORS['train']), raw)]
@@ -162,7 +155,7 @@ def _joined(lines: Sequence[Line]) -> Tensor:
 # %% ../../nbs/display/run_charts.ipynb #d93ab11c
 def rates_charts(runs: Sequence[Run], show_moms: bool = False, skip_start: int = 0, skip_end: int = 0) -> list[Chart]:
     "Make a chart of the learning rate over steps, and optionally a second chart of the momentum"
-    kept, found = _Kept(runs, skip_start, skip_end), []
+    kept, found = _kept(runs, skip_start, skip_end), []
     for column, name in [('lr', 'learning rate'), *([('mom', 'momentum')] if show_moms else [])]:
         lines = _step_lines(runs, column, kept, name, COLORS[column])
         found.append(Chart(lines, **_layout(runs, kept), title=name.capitalize(), size=(WIDEST, 260)))
@@ -182,17 +175,17 @@ def metric_charts(runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0) -
     ends = [row['step'] + start for start, run in zip(starts_of(runs), runs) for row in run.epochs
             if any(row.get(name) is not None for name in names)]
     first, last = kept_span(len(ends), skip_start, skip_end)
-    kept = _Kept(runs, ends[first - 1] if first else 0, ends[-1] - ends[last - 1] if last else 0)
+    kept = _kept(runs, ends[first - 1] if first else 0, ends[-1] - ends[last - 1] if last else 0)
     return [Chart([*_logged_lines(runs, name, kept), *_marked(_epoch_lines(runs, name, kept, name, COLORS['valid']))], **_layout(runs, kept),
                   title=name, size=(WIDEST, 260)) for name in names]
 
-def _logged_lines(runs: Sequence[Run], name: str, kept: _Kept) -> list[Line]:
+def _logged_lines(runs: Sequence[Run], name: str, kept: range) -> list[Line]:
     "Return a faint line for each run that has logged the value, with a point for each batch in which it was logged"
     found = []
     for i, (start, run) in enumerate(zip(starts_of(runs), runs)):
         if name not in run.logged: continue
         series = run.logged[name]
-        points = {start + step: value for step, value in zip(series.steps, series.series.read()) if step < run.n_steps and kept.has(start + step)}
+        points = {start + step: value for step, value in zip(series.steps, series.series.read()) if step < run.n_steps and start + step in kept}
         if points: found.append(Line(f'{name}, each batch', list(points), list(points.values()), COLORS['raw'], run=i, faint=True))
     return found
 
@@ -217,7 +210,7 @@ def small_charts(run: Run, wait: bool = True) -> list[Chart]:
         if not values or column == 'mom' and constant: continue
         if constant: steps, values = [steps[0], steps[-1]], [values[0], values[-1]]         # two points are enough
         found.append(Chart([Line(name, steps, values, COLORS[column])], **layout, title=name))
-    kept = _Kept([run])
+    kept = _kept([run])
     for name in metric_names([run]):
         lines = [*(_logged_lines([run], name, kept) if wait else ()), *_epoch_lines([run], name, kept, name, COLORS['valid'])]
         if lines: found.append(Chart([line._replace(run=None) for line in lines], **layout, title=name))

@@ -205,17 +205,13 @@ def _one_epoch(learn: Any, n: int, fire: Callable[[str], None], note: Callable[[
     fire('after_epoch')
 
 # %% ../../nbs/display/schedules.ipynb #4ba918e7
-class _Alone:
-    "A minimal learner for a scheduler, with one epoch of `n` batches or `n` epochs of one batch"
-    purpose, training, start_epoch, fit_length = 'fit', True, 0, None
-
-    def __init__(self, cb: Callback, n: int, lr: float):
-        self.n_epoch, self.n_iter = (n, 1) if getattr(cb, 'every', '') == 'epoch' else (1, n)
-        self.opt = _Rates(torch.optim.SGD([torch.zeros(1)], lr=lr, momentum=0.9))
-        self.dls = SimpleNamespace(train=[None]*self.n_iter)
-        self.cbs, self.moms, self.lr = [_twin(cb, self)], (0.95, 0.85, 0.95), lr
-
-    def batches_in(self, dl: Any) -> int: return len(dl)
+def _alone(cb: Callback, n: int, lr: float) -> Any:
+    "Return a minimal learner for a scheduler, with one epoch of `n` batches or `n` epochs of one batch"
+    n_epoch, n_iter = (n, 1) if getattr(cb, 'every', '') == 'epoch' else (1, n)
+    learn = SimpleNamespace(purpose='fit', training=True, start_epoch=0, fit_length=None, n_epoch=n_epoch, n_iter=n_iter, lr=lr, moms=(0.95, 0.85, 0.95),
+                            opt=_Rates(torch.optim.SGD([torch.zeros(1)], lr=lr, momentum=0.9)), dls=SimpleNamespace(train=[None]*n_iter), batches_in=len)
+    learn.cbs = [_twin(cb, learn)]
+    return learn
 
 def _twin(cb: Callback, learn: Any) -> Callback:
     "Return a copy of a callback for another learner"
@@ -232,7 +228,7 @@ def schedule_plan(
     "Compute the values of a schedule over `n` steps. If `what` is no schedule, raise `TypeError`. If it depends on a metric, raise `ValueError`"
     n = as_count(n, 'n', 1)
     if isinstance(what, Callback) and not isinstance(what, ParamScheduler) and is_scheduler(what):
-        return SchedulePlan('', _rehearse(alone := _Alone(what, n, as_positive(lr, 'lr')), alone.n_iter))
+        return SchedulePlan('', _rehearse(alone := _alone(what, n, as_positive(lr, 'lr')), alone.n_iter))
     if isinstance(what, Callback) and vars(what).get('monitor'):
         raise ValueError(f'{what} depends on {what.monitor}, which is not known before the fit: if it changes the rates, plot them afterwards with learn.recorder.plot_lr()')
     return SchedulePlan('', {name: group for name, sched in _scheds_of(what).items() if (group := _called(sched, n))})

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NO_ACCELERATE', 'average_gradients', 'Wrapped', 'wrap_step', 'clear_gradients', 'average_after', 'new_seed',
-           'own_random_state', 'Agrees', 'is_one_of_several', 'make_accelerator', 'Connection', 'traits', 'mean_losses',
+           'own_random_state', 'Agrees', 'is_one_of_several', 'make_accelerator', 'traits', 'mean_losses',
            'likely_weight', 'Distributed']
 
 # %% ../../nbs/distributed/data_parallel.ipynb #ba333ec7
@@ -18,6 +18,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -207,18 +208,9 @@ def make_accelerator(device: Any,    # device of the loaders; only 'cpu' is kept
     return Accelerator(cpu=on_cpu, mixed_precision='no', kwargs_handlers=[DistributedDataParallelKwargs(**options)])
 
 # %% ../../nbs/distributed/data_parallel.ipynb #e461948b
-class Connection:
-    "What a fit of a learner in several processes leaves for the next one"
-    def __init__(self, device: Any,    # device of the loaders
-        options: dict[str, Any]):      # options for torch's wrapper
-        self.device, self.options, self.accelerator = device, options, make_accelerator(device, options)
-        self.world = dist.group.WORLD
-        self.wrapped: Any = None          # torch's wrapper
-        self.traits: list[Any] = []       # of the models that are in it
-
-    def fits(self, device: Any, options: dict[str, Any]) -> bool:
-        "Return whether another fit has the same device, options and processes"
-        return (self.device, self.options) == (device, options) and self.world is dist.group.WORLD
+def _new_connection(device: Any, options: dict[str, Any]) -> SimpleNamespace:    # device of the loaders; options for torch's wrapper
+    "Return what a fit of a learner in several processes leaves for the next one: torch's wrapper, and the traits of the models in it"
+    return SimpleNamespace(of=(device, options, dist.group.WORLD), accelerator=make_accelerator(device, options), wrapped=None, traits=[])
 
 def traits(models: Sequence[nn.Module],    # models in the wrapper
     *others: Any,    # other values that must be the same
@@ -228,7 +220,7 @@ def traits(models: Sequence[nn.Module],    # models in the wrapper
     with torch.enable_grad(): nodes = [torch.autograd.graph.get_gradient_edge(p).node for p in params if p.requires_grad]
     return [*others, *map(id, models), *((id(p), p.shape, p.dtype, p.device) for p in params), *nodes]
 
-_connections: WeakKeyDictionary[Learner, Connection] = WeakKeyDictionary()
+_connections: WeakKeyDictionary[Learner, SimpleNamespace] = WeakKeyDictionary()
 _ = atexit.register(_connections.clear)   # before the processes part
 
 
@@ -562,7 +554,7 @@ class Distributed(Callback):
         self.aside, self.apart, self.train_share, self.sums = False, False, None, None
         device, options = getattr(learn.dls, 'device', None), {} if self.sharded else self.options
         kept = _connections.get(learn)
-        if kept is None or not kept.fits(device, options): kept = _connections[learn] = Connection(device, options)
+        if kept is None or kept.of != (device, options, dist.group.WORLD): kept = _connections[learn] = _new_connection(device, options)
         accelerator = kept.accelerator
         group = Group(next(_runs))
         group.where = learn.where

@@ -87,9 +87,10 @@ def _store() -> TCPStore:
     "Open the store through which processes find each other. The operating system chooses the port"
     return TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
 
-def _environment(rank: int, n: int, port: int, gpus: bool) -> dict[str, str]:
-    "Return the environment variables for the process with this rank"
+def _environment(rank: int, n: int, port: int, gpus: bool, together: bool = True) -> dict[str, str]:
+    "Return the environment variables for the process with this rank. If the processes do not train together, each gets only its share of the threads"
     threads = os.environ.get('OMP_NUM_THREADS', str(max(torch.get_num_threads()//n, 1)))
+    if not together: return os.environ | dict(OMP_NUM_THREADS=threads, MPLBACKEND='agg')
     where = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=n, LOCAL_WORLD_SIZE=n, MASTER_ADDR='127.0.0.1', MASTER_PORT=port)
     others = dict(TORCHELASTIC_USE_AGENT_STORE='True', TORCHELASTIC_RESTART_COUNT=0, OMP_NUM_THREADS=threads, MPLBACKEND='agg')
     if not gpus: others['ACCELERATE_USE_CPU'] = 'true'
@@ -117,20 +118,16 @@ def _end(process: subprocess.Popen) -> None:
 # %% ../../nbs/distributed/launch.ipynb #7a51ac0f
 class Crew:
     "Processes of this machine, with methods to send commands and to kill the processes"
-    module = 'cbnb.distributed.worker'        # its `main(folder, rank)` is what a process runs
-
     def __init__(self, n: int, folder: Path, gpus: bool,    # True: train on GPUs, one for each process
+        module: str = 'cbnb.distributed.worker',            # its `main(folder, rank)` is what a process runs
+        together: bool = True,                              # whether the processes train one model
     ):
-        self.folder, self.store, self.arrived = folder, _store(), threading.Event()
+        self.folder, self.store, self.arrived, self.module = folder, _store(), threading.Event(), module
         self.processes: list[Any] = []                 # of type `Popen`, with pipes
         self.messages: queue.SimpleQueue = queue.SimpleQueue()
         for rank in range(n):
-            self.processes.append(self.start(rank, self.environment(rank, n, gpus)))
+            self.processes.append(self.start(rank, _environment(rank, n, self.store.port, gpus, together)))
             threading.Thread(target=self._listen, args=[rank], daemon=True).start()
-
-    def environment(self, rank: int, n: int, gpus: bool) -> dict[str, str]:
-        "Return the environment variables for the process with this rank"
-        return _environment(rank, n, self.store.port, gpus)
 
     def start(self, rank: int, env: dict[str, str]) -> subprocess.Popen:
         "Start the process with this rank"

@@ -272,21 +272,19 @@ def _has_sharded(value: Any) -> bool:
     return any(map(_has_sharded, value.values())) if isinstance(value, dict) else is_sharded(value)
 
 # %% ../../nbs/distributed/sharded.ipynb #5ec80fb9
-class _Meeting:
-    "Find out whether all processes still respond within a time limit"
-    def __init__(self):                  # all processes create it together
-        self.store = shared_store()
-        self.name = f"cbnb/sharded/{(self.store.add('cbnb/sharded', 1) - 1)//n_processes()}"
+def _new_meeting() -> str:      # all processes call it together
+    "Return a name under which the processes find each other after an error"
+    return f"cbnb/sharded/{(shared_store().add('cbnb/sharded', 1) - 1)//n_processes()}"
 
-    def all_come(self, seconds: float) -> bool:
-        "Return whether all processes call this method within `seconds`. The result is the same in every process"
-        places, found = [f'{self.name}/{r}' for r in range(n_processes())], 'yes'
-        with suppress(RuntimeError):                  # the process that holds the store may have ended
-            self.store.set(places[dist.get_rank()], 'here')
-            try: self.store.wait(places, timedelta(seconds=seconds))
-            except RuntimeError: found = 'no'
-            return self.store.compare_set(self.name, '', found) == b'yes'
-        return False
+def _all_come(meeting: str, seconds: float) -> bool:
+    "Return whether all processes call this function within `seconds`. The result is the same in every process"
+    store, places, found = shared_store(), [f'{meeting}/{r}' for r in range(n_processes())], 'yes'
+    with suppress(RuntimeError):                  # the process that holds the store may have ended
+        store.set(places[dist.get_rank()], 'here')
+        try: store.wait(places, timedelta(seconds=seconds))
+        except RuntimeError: found = 'no'
+        return store.compare_set(meeting, '', found) == b'yes'
+    return False
 
 # %% ../../nbs/distributed/sharded.ipynb #81fecce4
 class ShardedModels:
@@ -306,7 +304,7 @@ class ShardedModels:
         mesh = mesh or init_device_mesh(next(self.models[0].parameters()).device.type, (n_processes(),))
         options = dict(reshard_after_forward=True, mesh=mesh) | options
         self.frees = options['reshard_after_forward']
-        self.meeting = _Meeting()
+        self.meeting = _new_meeting()
         self.parts: list[_Sharded] = []
         try:
             for m in self.models: self.parts.append(_Sharded(m, blocks_of(m, blocks, least), **options))
@@ -346,7 +344,7 @@ class ShardedModels:
 
     @torch.no_grad()
     def _end(self, kind: type[BaseException] | None, e: BaseException | None, tb: Any) -> None:
-        if e is None or self.meeting.all_come(self.seconds):
+        if e is None or _all_come(self.meeting, self.seconds):
             share_tensors(self.models, params=False)
             return self._put_back(full_state)
         e.add_note('the weights are lost, and are now nan, because each process had a part of them, and not all '

@@ -90,8 +90,9 @@ def _is_plain(value: Any) -> bool:
     return True
 
 # %% ../../nbs/files/export.ipynb #c283f71e
-_OWN = dict(loss_func=('torch.nn.functional', 'torch.nn.modules.loss'), opt_func=('torch.optim',),
-            metrics=('cbnb.metrics', 'cbnb.basics.metric_functions', 'cbnb.callbacks.accum_metric'))
+_LOSSES = 'torch.nn.functional', 'torch.nn.modules.loss'
+_OWN = dict(loss_func=_LOSSES, opt_func=('torch.optim',),
+            metrics=(*_LOSSES, 'cbnb.metrics', 'cbnb.basics.metric_functions', 'cbnb.callbacks.accum_metric'))
 
 def _is_in_known_module(path: str | None, part: str) -> bool:
     module = (path or '').partition(':')[0]

@@ -7,6 +7,7 @@ __all__ = ['numbered', 'read_items', 'sample', 'leaves', 'not_finite', 'rows', '
            'without_dropout', 'compute_loss', 'note_metrics', 'probe', 'collect']
 
 # %% ../../nbs/insight/evidence.ipynb #162f0103
+import functools
 import inspect
 import math
 import time
@@ -20,11 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 # %% ../../nbs/insight/evidence.ipynb #5bb77d30
-from ..basics.losses import LossCalls
+from ..basics.losses import TorchCalls, noting_losses
 from ..basics.nested import entries, find_bs, is_empty, map_rows, to_device
 from ..learner import Learner
 from ..basics.metric_functions import view_for_metric
@@ -113,7 +113,7 @@ _COMPARED = frozenset((F.cross_entropy, F.nll_loss, F.mse_loss, F.l1_loss, F.smo
                        F.binary_cross_entropy_with_logits, F.kl_div))
 
 def loss_calls(
-    noted: list[tuple[Any, Any, tuple, dict[str, Any]]],    # as in `LossCalls`
+    noted: list[tuple[Any, Any, tuple, dict[str, Any]]],    # as in `noting_losses`
 ) -> list[LossCall]:
     "Return the calls of losses that compare predictions with targets of the same items"
     found = []
@@ -243,20 +243,13 @@ def note_metrics(
         except Exception: continue
 
 # %% ../../nbs/insight/evidence.ipynb #feab4f27
-class _Calls(TorchFunctionMode):
+def _note_dropped(found: dict[str, float], masks: list[Tensor], out: Any, f: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     "Note the largest share that calls of `F.dropout` drop in training, and the padding masks of attention. The modules of torch call `F.dropout` with `training=False` in `without_dropout`"
-    def __init__(self, found: dict[str, float], masks: list[Tensor]):
-        super().__init__()
-        self.found, self.masks = found, masks
-
-    def __torch_function__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if f is F.dropout:
-            given = inspect.signature(f).bind(*args, **kwargs).arguments
-            if given.get('training', True): self.found['F.dropout'] = max(given.get('p', 0.5), self.found.get('F.dropout', 0.))
-        elif f is F.multi_head_attention_forward and (mask := kwargs.get('key_padding_mask')) is not None:
-            self.masks.append(mask.detach() if mask.dtype == torch.bool else mask.detach() < 0)       # True: left out
-        return f(*args, **kwargs)
+    if f is F.dropout:
+        given = inspect.signature(f).bind(*args, **kwargs).arguments
+        if given.get('training', True): found['F.dropout'] = max(given.get('p', 0.5), found.get('F.dropout', 0.))
+    elif f is F.multi_head_attention_forward and (mask := kwargs.get('key_padding_mask')) is not None:
+        masks.append(mask.detach() if mask.dtype == torch.bool else mask.detach() < 0)       # True: left out
 
 def probe(
     learn: Learner,     # a learner; call this function in `without_trace(learn)`
@@ -265,7 +258,7 @@ def probe(
     "Pass a batch forward and backward, and note the values of each layer and the gradients"
     model = learn.model
     e = Evidence(learn, batch=to_device(batch, learn.dls.device), n=find_bs(batch) or 0)
-    names = {m: name for name, m in model.named_modules()}
+    names, noted = {m: name for name, m in model.named_modules()}, list[Any]()
     def note(m: nn.Module, args: tuple, out: Any) -> None:
         e.layers.append(Layer(names[m], m, *(next((t for _, t in leaves(v)), None) for v in (args, out))))
     model.train()
@@ -274,15 +267,15 @@ def probe(
             if next(m.children(), None) is None: stack.callback(m.register_forward_hook(note).remove)
         stack.enter_context(torch.enable_grad())
         stack.enter_context(without_dropout(model))
-        calls = stack.enter_context(LossCalls())
-        stack.enter_context(_Calls(e.dropped, e.masks))
+        stack.enter_context(noting_losses(noted))
+        stack.enter_context(TorchCalls(functools.partial(_note_dropped, e.dropped, e.masks)))
         for p in model.parameters(): p.grad = None
         with waiting.lifted():
             try: e.loss = compute_loss(learn, e.batch)
             except Exception as error:
                 e.failed = error
                 for add_note in learn.error_notes: add_note(learn, error, batch)
-    e.pred, e.calls = learn.pred, loss_calls(calls.noted)
+    e.pred, e.calls = learn.pred, loss_calls(noted)
     if not e.failed:
         with torch.no_grad(): note_metrics(e)
     if e.loss is not None and e.loss.requires_grad:

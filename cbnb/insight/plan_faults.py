@@ -26,7 +26,7 @@ from ..callbacks.gradients import GradientAccumulation
 from ..callbacks.schedulers import TorchScheduler
 from ..callbacks.stopping import ShortEpoch
 from ..callbacks.trackers import ReduceLROnPlateau, Tracker, as_comparison, direction
-from ..basics.losses import LossCalls, torch_loss
+from ..basics.losses import noting_losses, torch_loss
 from ..basics.metric_functions import AllPairs, is_column_and_row, view_for_metric
 from ..basics.text import named_direction, plural, silenced
 from .data_faults import digits, is_label, listed, percent
@@ -348,8 +348,9 @@ def _schedule_length(e: Evidence) -> Iterator[Finding]:
 # %% ../../nbs/insight/plan_faults.ipynb #c0a1d206
 def _besides(e: Evidence, batch: Any) -> tuple[float, float] | None:
     "Return the loss of a batch without what a loss of torch has compared, and the loss that was compared. None if that is not known"
-    with without_dropout(e.learn.model), LossCalls() as calls: loss = compute_loss(e.learn, batch)
-    values = [out for out, *_ in calls.noted if isinstance(out, torch.Tensor) and out.ndim == 0]
+    noted: list[Any] = []
+    with without_dropout(e.learn.model), noting_losses(noted): loss = compute_loss(e.learn, batch)
+    values = [out for out, *_ in noted if isinstance(out, torch.Tensor) and out.ndim == 0]
     if loss is None or len(values) != 1: return None
     value = float(values[0].detach())
     return float(loss.detach()) - value, value

@@ -35,7 +35,7 @@ from ..files.export import lacks, make_part
 from ..files.rewind import RestorePoints
 from ..files.state import load_model_state, model_differs, model_state
 from ..history import History, Run
-from .sources import GitStatus, environment, recipe_text, sources_of
+from .sources import ask_git, environment, recipe_text, sources_of
 from .table import book_html, table_lines, terminal_width, text_of, visible
 from .store import TAKEN_BACK, RunWriter, as_json, connect, create, is_gone, opened, read_run, this_process, transaction
 from ..learner import Learner
@@ -48,7 +48,7 @@ class Entry:
         self.writer: RunWriter | None = None
         self.db: Any = None
         self.inode: int | None = None         # of the file that `writer` has written to
-        self.git: GitStatus | None = None
+        self.git: Callable[..., dict[str, Any]] | None = None
         self.due, self.n_complete = math.inf, 0      # when to write again; complete epochs whose weights were looked at
 
     def new_runs(self) -> list[Run]:
@@ -65,7 +65,7 @@ class Entry:
         self.due = time.monotonic() + self.book.every
         with self.book._warned():
             self._connect(self.writer, seconds)
-            self.writer.note(**(self.git.answer(0.5*final) if self.git else {}), **(dict(ended=time.time()) if final else {}))
+            self.writer.note(**(self.git(0.5*final) if self.git else {}), **(dict(ended=time.time()) if final else {}))
             self.writer.write(self.db, time.time(), final)
             self.writer.run.kept[self.book.file] = self.writer.id, self.writer.known['started']
             return True
@@ -87,7 +87,7 @@ class Entry:
         if not (runs := self.new_runs()): return self.book._warn(
             'nothing is recorded, because this learner has no Recorder: call learn.add_cb(Recorder)')
         with self.book._warned():
-            self.git = GitStatus()
+            self.git = ask_git()
             run, now = runs[-1], time.time()
             run.sources = sources_of(self.learn)
             with contextlib.suppress(Exception): run.recipe = recipe_text(self.learn)      # an odd part of a learner is no reason to keep nothing
@@ -253,7 +253,7 @@ class LabBook(Callback):
         "Context manager that turns an error into a warning, because a record is no reason for a fit to fail"
         try: yield
         except Exception as e: self._warn(
-            f'{self.folder} could not be written ({type(e).__name__}: {e}). The fit continues, and the next write includes these rows')
+            f'{self.folder} could not be written ({type(e).__name__}: {e}). The fit continues, and the next write that succeeds includes these rows')
 
     def _warn(self, text: str) -> None:
         "Warn once"

@@ -83,5 +83,5 @@ def sweep(self: Learner, space: Mapping[str, Any], n_epoch: Any = None, n: int |
             if (n_process := as_count(n_process, 'n_process', 1)) == 1: plan.run()
             else: run_in_processes(plan, book, n_process)
         except KeyboardInterrupt: found.why = 'by hand'
-        plan.board.show(last=True)
+        plan.show(last=True)
     return found

@@ -26,61 +26,42 @@ from .sweep_runs import Plan
 from ..undo import UndoStack, interrupts_act
 
 # %% ../../nbs/lab/sweep_processes.ipynb #b1d50009
-class _Errand:
-    "What a process does: it makes the runs that the notebook asks for"
-    def __init__(self, folder: Path, rank: int, source: BinaryIO, tell: Callable[..., None]) -> None:
-        self.folder, self.source, self.tell = folder, source, tell
-        n_gpu = int((folder/'n_gpu').read_text())
-        self.gpu = rank % n_gpu if n_gpu else None
-
-    def work(self) -> None:
-        "Make runs until the notebook ends this process"
-        from cbnb.distributed.worker import load       # here, as below: it keeps `import cbnb` fast
-        if self.gpu is not None: torch.cuda.set_device(self.gpu)
-        job = load(self.folder/'job', self.gpu)
-        runner, learn = job['runner'], job['runner'].learn
-        if self.gpu is not None and hasattr(learn.dls, 'to'): learn.dls.to(torch.device('cuda', self.gpu))
-        if job['book'] is not None: LabBook(**job['book'])
-        learn.keep_restore_points = 0
-        set_rng_state(job['rng'], loaders_of(learn))
-        with UndoStack() as undo:
-            runner.prepare(undo)
-            while True: self.make_run(runner, **pickle.load(self.source)[1])
-
-    def make_run(self, runner: Any, number: int) -> None:
-        "Make a run, and write the result"
-        from cbnb.distributed.worker import dump, load
-        run = runner.run(load(self.folder/f'point_{number}', self.gpu), partial(self.ask, number))
-        is_best = runner.found.best_number == len(runner.found) - 1
-        dump(dict(run=run, states=runner.found.states if is_best else None), self.folder/f'run_{number}')
-        self.tell('made', number=number)
-
-    def ask(self, number: int, epochs: int, n_epoch: int, value: float) -> bool:
-        "Ask the notebook whether to end the run"
-        self.tell('row', number=number, row=(epochs, n_epoch, value))
-        return pickle.load(self.source)[1]['falls_behind']
+def _make_runs(folder: Path, rank: int, source: BinaryIO, tell: Callable[..., None]) -> None:
+    "Make the runs that the notebook asks for, until it ends this process"
+    from cbnb.distributed.worker import dump, load       # here: it keeps `import cbnb` fast
+    n_gpu = int((folder/'n_gpu').read_text())
+    gpu = rank % n_gpu if n_gpu else None
+    if gpu is not None: torch.cuda.set_device(gpu)
+    job = load(folder/'job', gpu)
+    runner, learn = job['runner'], job['runner'].learn
+    if gpu is not None and hasattr(learn.dls, 'to'): learn.dls.to(torch.device('cuda', gpu))
+    if job['book'] is not None: LabBook(**job['book'])
+    learn.keep_restore_points = 0
+    set_rng_state(job['rng'], loaders_of(learn))
+    def falls_behind(number: int, *row: Any) -> bool:
+        tell('row', number=number, row=row)
+        return pickle.load(source)[1]['falls_behind']
+    with UndoStack() as undo:
+        runner.prepare(undo)
+        while True:
+            number = pickle.load(source)[1]['number']
+            run = runner.run(load(folder/f'point_{number}', gpu), partial(falls_behind, number))
+            is_best = runner.found.best_number == len(runner.found) - 1
+            dump(dict(run=run, states=runner.found.states if is_best else None), folder/f'run_{number}')
+            tell('made', number=number)
 
 def main(folder: Path, rank: int,    # number of this process
 ) -> None:
     "Make runs of a sweep in this process, which the notebook has started"
     from cbnb.distributed.worker import error_report, take_over
     source, tell = take_over(rank + 1)              # 0 would print in the notebook
-    try: _Errand(folder, rank, source, tell).work()
+    try: _make_runs(folder, rank, source, tell)
     except EOFError: pass                           # the notebook has ended
     except BaseException as e: tell('error', **error_report(e))
     atexit._run_exitfuncs()
     os._exit(0)
 
 # %% ../../nbs/lab/sweep_processes.ipynb #b1d5000b
-class _SweepCrew(Crew):
-    "The processes of a sweep"
-    module = 'cbnb.lab.sweep_processes'
-
-    def environment(self, rank: int, n: int, gpus: bool) -> dict[str, str]:
-        "Return the environment variables of this process, with a share of the threads"
-        own = super().environment(rank, n, gpus)
-        return os.environ | {name: own[name] for name in ('OMP_NUM_THREADS', 'MPLBACKEND')}
-
 class _Foreman:
     "Gives each idle process the next run, answers its questions, and takes its results"
     def __init__(self, plan: Plan, crew: Crew) -> None:
@@ -136,6 +117,6 @@ def run_in_processes(
             kept = None if book is None else dict(folder=book.file.parent, every=book.every, tags=book.tags, weights=book.weights)
             dump(dict(runner=plan.runner, book=kept, rng=rng_state(loaders_of(learn))), folder/'job')
         (folder/'n_gpu').write_text(str(torch.cuda.device_count() if on_gpus(learn) else 0))
-        crew = _SweepCrew(n, folder, on_gpus(learn))
+        crew = Crew(n, folder, on_gpus(learn), 'cbnb.lab.sweep_processes', together=False)
         stack.callback(crew.end)
         _Foreman(plan, crew).run()

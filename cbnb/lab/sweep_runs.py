@@ -401,28 +401,6 @@ def earlier_runs(book: LabBook | None, same: Mapping[str, Any], names: Sequence[
             found[key_of({name: settings[name] for name in names})] = run.run
     return found
 
-# %% ../../nbs/lab/sweep_runs.ipynb #73cffd45
-class _Board:
-    "Shows the table while a sweep runs: in a notebook at most twice a second, elsewhere a line for each run"
-    def __init__(self, found: Sweep, n: int) -> None:
-        self.found, self.n, self.due = found, n, 0.
-        self.handle: Any = None
-
-    def show(self, last: bool = False) -> None:
-        found: Any = self.found
-        if not shell():
-            if last: print(found._words(), flush=True)
-            else: print(f'{len(found)} of {self.n}: ' + ', '.join(f'{k} {cell_text(k, v)}' for k, v in found.rows[-1].items() if k not in ('id', 'steps', 'time')), flush=True)
-            return
-        if not last and time.monotonic() < self.due: return
-        from IPython.display import display
-        text = found._words() if last else f'{len(found)} of {self.n} runs'
-        if last: found.said_in = shell().execution_count
-        bundle = {'text/plain': text, 'text/html': f'<p>{escape(text)}</p>' if last else f'<p>{escape(text)}</p>{found.html(live=False, figure=False)}'}
-        if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
-        else: self.handle.update(bundle, raw=True)
-        self.due = time.monotonic() + 0.5
-
 # %% ../../nbs/lab/sweep_runs.ipynb #c2e60009
 def _quiet_fit(learn: Any, method: str, n_epoch: Any, settings: dict[str, Any], cbs: list[Any]) -> None:
     "Fit without a display, and without writing files of the best weights or checkpoints"
@@ -500,7 +478,7 @@ class Plan:
     "The runs of a sweep, one after another"
     def __init__(self, rule: Any, runner: Runner, past: dict[tuple, Run], budget: int | None) -> None:
         self.rule, self.runner, self.past, self.budget, self.found = rule, runner, past, budget, runner.found
-        self.board = _Board(self.found, len(rule))
+        self.due, self.handle = 0., None                      # when to show the table again, and the display that shows it
         self.done: dict[tuple, tuple[float, bool]] = {}       # settings -> score of the run, and whether it was pruned
 
     def open_points(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -522,7 +500,7 @@ class Plan:
     def end(self, number: int, point: dict[str, Any], run: Run) -> None:
         "Tell the engine the result of a run, and show the table"
         done = self.done[key_of(point)] = self.found.score(run.epochs[-1]) if run.epochs else math.inf, bool(run.settings.get('pruned'))
-        self.board.show()
+        self.show()
         self.rule.end(number, *done)
 
     def run(self) -> None:
@@ -530,3 +508,19 @@ class Plan:
         with UndoStack() as undo:
             self.runner.prepare(undo)
             for number, point in self.open_points(): self.end(number, point, self.runner.run(point, partial(self.rule.falls_behind, number)))
+
+    def show(self, last: bool = False) -> None:
+        "Show the table, in a notebook at most twice a second, elsewhere as a line for each run"
+        found, n = self.found, len(self.rule)
+        if not shell():
+            if last: print(found._words(), flush=True)
+            else: print(f'{len(found)} of {n}: ' + ', '.join(f'{k} {cell_text(k, v)}' for k, v in found.rows[-1].items() if k not in ('id', 'steps', 'time')), flush=True)
+            return
+        if not last and time.monotonic() < self.due: return
+        from IPython.display import display
+        text = found._words() if last else f'{len(found)} of {n} runs'
+        if last: found.said_in = shell().execution_count
+        bundle = {'text/plain': text, 'text/html': f'<p>{escape(text)}</p>' if last else f'<p>{escape(text)}</p>{found.html(live=False, figure=False)}'}
+        if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
+        else: self.handle.update(bundle, raw=True)
+        self.due = time.monotonic() + 0.5

@@ -130,7 +130,7 @@ DEFAULTS = """
     Progress: training=True, share=None
     status_html: lr_scale=1.0
     OneCycleView: n=200
-    v1_loop.Pbar.write: table=False
+    v1_loop.write_line: table=False
     v1.Callback.get_state: minimal=True
     v1.CallbackHandler: beta=0.98
     v1.CallbackHandler.__call__: call_mets=True

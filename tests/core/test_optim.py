@@ -34,7 +34,7 @@ from cbnb.basics.optimizers import (
     state_keys,
     write_hyper,
 )
-from cbnb.dialects.fastai_v1_loop import LentNames, lend_names, with_names
+from cbnb.dialects.fastai_v1_loop import lend_names, with_names
 from cbnb.fit_opt import needs_closure, shares_params
 from cbnb.optim import belongs_to, make_opt, param_groups
 from helpers import ab, line_learner
@@ -563,7 +563,7 @@ def test_hypers_are_a_mapping_that_cannot_become_smaller():
         del hypers["lr"]
 
 
-class Rate(LentNames):
+class Rate:
     @property
     def rate(self):
         return self.param_groups[0]["lr"]

@@ -19,7 +19,7 @@ from torch import nn
 import cbnb
 from cbnb import recorder
 from cbnb.basics import arguments, text
-from cbnb.basics.buffers import ScalarBuffer, SmoothedBuffer
+from cbnb.basics.buffers import ScalarBuffer
 from cbnb.callbacks.more_metrics import AvgLoss, AvgSmoothLoss
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
 from cbnb.display.look import PALETTE, RUN_SHADES
@@ -589,10 +589,10 @@ def test_the_colours_can_be_seen_on_white_and_on_black():
         low, high = sorted([light(a), light(b)])
         return (high + 0.05) / (low + 0.05)
 
-    for name, shade in [*PALETTE.items(), *enumerate(RUN_SHADES)]:
+    for name, (for_light, for_dark) in [*PALETTE.items(), *enumerate(RUN_SHADES)]:
         if name != "page":
-            assert contrast(shade.light, "#ffffff") >= 3 and contrast(shade.dark, "#111111") >= 3, name
-    assert {*COLORS.values(), *RUN_COLORS, *RULE_COLORS.values()} <= {shade.light for shade in [*PALETTE.values(), *RUN_SHADES]}
+            assert contrast(for_light, "#ffffff") >= 3 and contrast(for_dark, "#111111") >= 3, name
+    assert {*COLORS.values(), *RUN_COLORS, *RULE_COLORS.values()} <= {for_light for for_light, _ in [*PALETTE.values(), *RUN_SHADES]}
     assert len(set(RUN_COLORS)) == 8 and len(set(RULE_COLORS.values())) == 5
 
 
@@ -1400,7 +1400,7 @@ class SlowCopy:
 def test_a_display_sees_what_has_arrived_and_waits_for_nothing(monkeypatch):
     monkeypatch.setattr("cbnb.basics.buffers.Copy", SlowCopy)
     monkeypatch.setattr(SlowCopy, "made", 0, raising=False)
-    buffer = SmoothedBuffer()
+    buffer = ScalarBuffer()
 
     def far(*numbers):
         buffer.chunks.append(torch.tensor(numbers).as_subclass(Far))

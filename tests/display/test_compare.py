@@ -180,8 +180,8 @@ def test_a_long_run_is_thinned_and_ends_with_its_last_value():
     run = Run(0, ["epoch", "train_loss"], 1)
     run.series.fill(torch.rand(100_003).tolist())
     curve = run_curve(run, "train_loss")
-    assert len(curve.values) <= 200 and curve.steps[-1] == 100_002 and curve.values[-1] == run.losses[-1]
-    assert run_curve(run, "valid_loss").values == [] and run_curve(run, "lr").values == []
+    assert len(curve.ys) <= 200 and curve.xs[-1] == 100_002 and curve.ys[-1] == run.losses[-1]
+    assert run_curve(run, "valid_loss").ys == [] and run_curve(run, "lr").ys == []
 
 
 def test_places_on_the_axes_of_epochs_and_time():

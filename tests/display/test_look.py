@@ -20,7 +20,6 @@ from cbnb.display.look import (
     PALETTE,
     RUN_COLORS,
     RUN_SHADES,
-    Shade,
     contrast,
     count_text,
     css_variables,
@@ -31,7 +30,7 @@ from cbnb.display.look import (
 from cbnb.display.page_script import asset, script
 
 TEXTS = ("text", "quiet", "good", "bad")
-THEMES = range(2)  # light, dark: of a Shade
+THEMES = range(2)  # light, dark: of a color
 
 
 # --- colors ---
@@ -51,8 +50,8 @@ def test_contrasts_that_are_known():
 
 
 def test_light_colors_are_those_of_figures():
-    assert COLORS == {name: shade.light for name, shade in PALETTE.items()} and RUN_COLORS == [shade.light for shade in RUN_SHADES]
-    assert all(isinstance(shade, Shade) and all(re.fullmatch("#[0-9a-f]{6}", color) for color in shade) for shade in PALETTE.values())
+    assert COLORS == {name: light for name, (light, _) in PALETTE.items()} and RUN_COLORS == [light for light, _ in RUN_SHADES]
+    assert all(len(shade) == 2 and all(re.fullmatch("#[0-9a-f]{6}", color) for color in shade) for shade in PALETTE.values())
     assert set(figures.RULE_COLORS.values()) <= set(COLORS.values()) and len(set(figures.RULE_COLORS.values())) == len(figures.RULE_COLORS)
 
 
@@ -60,7 +59,7 @@ def test_colors_follow_the_theme_of_the_page():
     assert in_page(COLORS["train"]) == "var(--cbnb-train)" and in_page("red") == "red" and in_page(RUN_COLORS[5]) == "var(--cbnb-run5)"
     css = css_variables(".here")
     light, dark, auto = re.findall(r"--cbnb-valid:(#\w+);", css)
-    assert (light, dark, auto) == (*PALETTE["valid"], PALETTE["valid"].dark) and css.startswith(".here{--cbnb-")
+    assert (light, dark, auto) == (*PALETTE["valid"], PALETTE["valid"][1]) and css.startswith(".here{--cbnb-")
     for page in ("[data-jp-theme-light=false] .here", ".vscode-dark .here", "body[data-theme=dark] .here", "html[theme=dark] .here"):
         assert page in css
     assert css.index("prefers-color-scheme") > css.index(".vscode-dark")

@@ -440,3 +440,13 @@ def test_a_name_without_a_known_ending_is_refused(tmp_path, name, words):
     with pytest.raises(ValueError, match=words):
         line_learner(path=tmp_path).export(name)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_loss_of_torch_as_a_metric_needs_no_trust(tmp_path):
+    learn = line_learner(metrics=nn.L1Loss(), path=tmp_path)
+    learn.export("line.cbnb")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = cbnb.load_learner(tmp_path / "line.cbnb", model=Line(), dls=learn.dls)
+    assert [type(m.func) for m in loaded.metrics] == [nn.L1Loss]
+    assert loaded.validate() == learn.validate()

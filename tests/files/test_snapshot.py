@@ -288,3 +288,13 @@ def test_the_optimizer_of_a_callback_still_trains_its_network_after_a_run_that_i
     assert critic.net is net and critic.scale is scale and torch.equal(net.weight, weight) and scale == 1 and not critic.opts[0].state
     learn.fit(1)
     assert not torch.equal(critic.net.weight, weight) and critic.scale != 1
+
+
+def test_the_record_of_a_fit_with_the_progress_display_is_kept():
+    learn = line_learner(progress=True)
+    learn.fit(1)
+    restore = snapshot(learn)
+    learn.fit(1)
+    runs = list(learn.recorder.history.runs)
+    restore()
+    assert list(map(id, learn.recorder.history.runs)) == list(map(id, runs)) and len(runs) == 2

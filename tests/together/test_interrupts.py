@@ -44,6 +44,27 @@ def test_an_interrupt_as_a_run_is_set_up_or_ends_leaves_everything_as_it_was(tmp
         assert [wrong for i in sorted(places) if (wrong := interrupted(learn, "validate", At("line", i)))] == []
 
 
+class FunctionLoss:
+    """A loss of the user's own, which calls one of torch: its call is observed in a function mode."""
+
+    reduction = "mean"
+
+    def __call__(self, pred, y):
+        return nn.functional.cross_entropy(pred, y)
+
+
+@pytest.mark.parametrize("name", ["fit", "validate"])
+def test_an_interrupt_as_a_loss_is_observed_leaves_no_function_mode(name: str, tmp_path):
+    """Nor does it take away a mode that was active before the run, such as a default device."""
+    learn, count = make(4, str(tmp_path)), At("line")
+    learn.loss_func = FunctionLoss()
+    with quiet(), torch.device("cpu"):
+        assert interrupted(learn, name, count) == []
+        observing = [i for (code, _), times in count.times.items() if code.co_filename == torch.overrides.__file__ for i in times]
+        assert len(observing) >= 20
+        assert [wrong for i in sorted(observing)[:: 3 if name == "fit" else 1] if (wrong := interrupted(learn, name, At("line", i)))] == []
+
+
 @pytest.mark.parametrize("name", ["fit", "predict", "save"])
 def test_real_signals_at_random_moments_leave_everything_as_it_was(name: str):
     found = at_random(name, width=4, n=8, seed=1)
