@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['keeps_best', 'in_curves', 'figure_of_predictions', 'other_weights', 'in_predictions', 'not_finite_end', 'rate_after',
-           'evaluation_gap']
+           'evaluation_gap', 'beside_regression']
 
 # %% ../../nbs/insight/diagnose.ipynb #235a8f75
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../../nbs/insight/diagnose.ipynb #b2db7d6a
 from ..basics.buffers import nan_since
 from ..basics.patch import patch
+from ..basics.losses import torch_loss
 from ..basics.text import number, plural
 from ..callbacks.interpret import Predictions, predictions
 from ..history import Run
@@ -130,17 +132,17 @@ def other_weights(
     if (i := _earlier_epoch(run, learn, found)) is not None and curves.valid[i] > 1.1*curves.valid[-1] > 0: yield finding(
         'A9.other', 'the weights', f'validation loss {number(curves.valid[i])}, as after epoch {curves.epochs[i]}', f'{number(curves.valid[-1])}, as after epoch {curves.epochs[-1]}')
 
-def in_predictions(learn: Learner, slices: Mapping[str, Sequence[Any]] | None = None, run: Run | None = None) -> tuple[list[Finding], float | None, str, bool]:    # findings; as `share_learned`; why there are none; whether the weights are those of an earlier epoch of `run`
+def in_predictions(learn: Learner, slices: Mapping[str, Sequence[Any]] | None = None, run: Run | None = None) -> tuple[list[Finding], float | None, str, bool, Predictions | None]:    # findings; as `share_learned`; why there are none; whether the weights are those of an earlier epoch of `run`; the predictions
     "Predict the validation set, and return what the predictions show"
     from cbnb.insight.prediction_faults import PREDICTION_CHECKS, share_learned, weak_slices
-    if learn.dls.valid is None: return [], None, 'predictions: there is no validation set', False
+    if learn.dls.valid is None: return [], None, 'predictions: there is no validation set', False, None
     try: found = predictions(learn)
-    except (ValueError, TypeError, RuntimeError) as e: return [], None, f'predictions: {e}', False
-    if found.targets is None: return [], None, f'predictions: {found.note}', False
+    except (ValueError, TypeError, RuntimeError) as e: return [], None, f'predictions: {e}', False, None
+    if found.targets is None: return [], None, f'predictions: {found.note}', False, None
     checks = PREDICTION_CHECKS if found.task in ('classes', 'labels', 'values') else ()
     seen = [f for check in checks for f in check(found)] + list(weak_slices(found, slices))
     others = [] if run is None else [*other_weights(run, learn, found)]       # `run`: the last one
-    return [replace(f, figure=figure_of_predictions(f, found, slices)) for f in seen] + others, share_learned(found), '', run is not None and _earlier_epoch(run, learn, found) is not None
+    return [replace(f, figure=figure_of_predictions(f, found, slices)) for f in seen] + others, share_learned(found), '', run is not None and _earlier_epoch(run, learn, found) is not None, found
 
 def _check_first(f: Finding, learned: float | None, checked: Findings | None, short: Finding | None) -> Finding:
     """Point to what `learn.check()` has found, or to `learn.check()` if the model has learned little: a longer fit, a temperature or other labels may not be what it needs.
@@ -181,9 +183,11 @@ def not_finite_end(
 def rate_after(
     run: Run,            # the last fit
     learn: Learner,
+    settled: list[bool],     # gets True if more updates hardly lower the training loss
 ) -> Iterator[Finding]:
     """O3: from the weights at the end of a fit with a rate that stays the same, some updates at a tenth of it, or at ten times, end with a much lower training loss.
-    At a higher rate, a model may only memorize the few batches of such a trial faster, so the validation loss must be lower, too"""
+    At a higher rate, a model may only memorize the few batches of such a trial faster, so the validation loss must be lower, too.
+    A3: after one or two epochs, the same updates go on lowering the validation loss"""
     from statistics import fmean
 
     from cbnb.insight.small_trainings import try_rates
@@ -191,9 +195,10 @@ def rate_after(
     losses, rates, step = run.raw_losses, run.hyper('lr'), learn.train_step
     if len(losses) < 10 or not rates or rates[-1] < max(rates)/2 or learn.opt is None or not learn.opt.param_groups[-1].get('lr') or not step.calls_loss_func or step.own_update or keeps_best(run): return
     with without_trace(learn):
-        try: found = try_rates(learn, max(rates))
+        try: tried = try_rates(learn, max(rates))
         except (ValueError, TypeError, RuntimeError, IndexError): return
-    if found is None: return
+    if tried is None: return
+    found, before = tried
     (own, lower, higher), first = (trial.end for trial in found), _first(run)
     late = fmean(losses[-max(10, len(losses)//10):])         # a fit at the edge of stability has spikes, and ends between them
     top, n = max(rates), len(found[0].losses)
@@ -203,6 +208,9 @@ def rate_after(
         'O3.after', f'lr={top:.2g}', f'{measured} {number(lower)} at a tenth of this rate', 'about the same', rate=f'{top/10:.2g}', than='lower')
     elif 0 < higher < own and own - higher > max(0.45*(first - higher), 0.1*first) > 0 and not found[2].valid >= found[0].valid: yield finding(
         'O3.after', f'lr={top:.2g}', f'{measured} {number(higher)} at ten times this rate', 'about the same', rate=f'{top*10:.2g}', than='higher')
+    elif len(run.epochs) <= 2 and 0 < found[0].valid < 0.8*before: yield finding(
+        'A3', plural(len(run.epochs), 'epoch'), f'{n} more updates lower the validation loss from {number(before)} to {number(found[0].valid)}', 'about the same', n_epoch=max(4, 4*len(run.epochs)), level='warning')
+    if found[0].begin - own < 0.03*found[0].begin: settled.append(True)
 
 def evaluation_gap(
     run: Run,            # the last fit
@@ -223,6 +231,84 @@ def evaluation_gap(
     (loss, error), chance = found, stdev(late)/len(late)**0.5
     if loss > 1.5*last and loss - last > max(0.1*(first - last), 4*(error**2 + chance**2)**0.5): yield finding(
         'M18.fit', 'training items', f'loss {number(last)} at the end of the fit, and {number(loss)} in evaluation', 'about the same')
+
+# %% ../../nbs/insight/diagnose.ipynb #97a05c11
+def _errors(pred: Tensor, y: Tensor, classes: bool) -> Tensor:
+    "Return the error of each item: whether the class is wrong, or the squared errors"
+    return (pred.argmax(1) != y.argmax(1)).double() if classes else (pred - y).square().mean(1)
+
+def _dense(found: Predictions) -> tuple[Tensor, Tensor]:
+    "Return predictions and targets as rows of numbers"
+    n, y = len(found.targets), found.targets
+    if found.task == 'labels': return found.decoded.double().reshape(n, -1), (y > 0.5).double().reshape(n, -1)
+    return found.preds.double().reshape(n, -1), F.one_hot(y.long(), found.preds.shape[1]).double() if found.task == 'classes' else y.double().reshape(n, -1)
+
+def _can_compare(learn: Learner) -> bool:
+    "Return whether predictions are of the kind of the targets, and each item counts as much as another"
+    f, loss = torch_loss(learn.loss_func), learn.loss_func
+    kinds = F.cross_entropy, F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy, F.binary_cross_entropy_with_logits
+    return f in kinds and getattr(loss, 'weight', None) is None and getattr(loss, 'pos_weight', None) is None
+
+def _inputs(learn: Learner, dl: Any, numbers: list[int]) -> Tensor | None:
+    from cbnb.insight.evidence import leaves, read_items
+    batch, read = read_items(dl, numbers, float("inf"))
+    x = [t for _, t in leaves(learn.split_batch(batch)[0])]
+    return x[0].cpu() if read == len(numbers) and len(x) == 1 and x[0].ndim > 1 else None
+
+def beside_regression(
+    learn: Learner,
+    found: Predictions | None,      # of the validation set; None: there are none
+    settled: bool = False,          # whether more updates hardly lower the training loss
+) -> Iterator[Finding]:
+    """A2: a regression on a few hundred items predicts others much better. In healthy fits, the model has learned at least half as much as it, or, once the loss no longer falls, 0.86 times.
+    D18: the model and the regression are wrong nearly as often about the items of which they are most confident as about others"""
+    from cbnb.insight.data_faults import _is_random, percent
+    from cbnb.insight.evidence import numbered
+    from cbnb.insight.small_trainings import columns_of, regress
+    from cbnb.insight.texts import finding
+    dl, valid = learn.dls.train, learn.dls.valid
+    if not _can_compare(learn) or not numbered(dl) or _is_random(dl): return
+    drawn = torch.randperm(len(dl.dataset), generator=torch.Generator().manual_seed(0))[:500].tolist()
+    known = predictions(learn, dl, numbers=drawn)
+    if known.targets is None or known.task not in ('classes', 'labels', 'values') or len(drawn) < 100 or (x := _inputs(learn, dl, drawn)) is None: return
+    if known.task == 'classes' and (known.targets.ndim != 1 or known.targets.min() < 0): return
+    held = found is not None and found.targets is not None and found.task == known.task and numbered(valid) and len(found) >= 100
+    n_held = min(len(found), 1000) if found is not None and held else 0
+    other = _inputs(learn, valid, list(range(n_held))) if held else x[:1]
+    if other is None or other.shape[1:] != x.shape[1:] or (columns := columns_of(torch.cat([x, other]))) is None or columns.shape[1] > 4000: return
+    (pred, y), n, classes = _dense(known), len(x), known.task == 'classes'
+    if y.shape[1] > 100 or not pred.isfinite().all() or classes and y.mean(0).max() > 0.8 or not classes and y.shape[1] == x[0].numel(): return       # a class that is rare; an autoencoder
+    left_out, told = regress(columns[:n], y, columns[n:])
+    if held and found is not None:
+        whole = _dense(found)
+        pred, y, said = whole[0][:n_held], whole[1][:n_held], told
+    else: said = left_out
+    if known.task == 'labels': said = (said > 0.5).double()
+    own, its = _errors(pred, y, classes), _errors(said, y, classes)
+    constant = y.mean(0, keepdim=True).expand_as(y)
+    guess = float(_errors(constant.round() if known.task == 'labels' else constant, y, classes).mean())
+    if not guess > 0: return
+    learned, could, more = 1 - float(own.mean())/guess, 1 - float(its.mean())/guess, own - its
+    much = float(more.mean()) > 3.5*float(more.std())/len(more)**0.5
+    if could > 0.15 and much and (learned < 0.5*could or settled and learned < 0.83*could): yield finding(
+        'A2.regression', f'{len(y):,} {"validation" if held else "training"} items', f'the model is {percent(max(learned, 0))} of the way from a guess to perfect predictions, and a regression on {n} items {percent(could)}', 'a model that is better')
+    if classes and held and found is not None and found.preds.shape[1] > 1: yield from _confident_errors(found, left_out, _dense(known)[1])
+
+def _confident_errors(found: Predictions, left_out: Tensor, y: Tensor) -> Iterator[Finding]:
+    "D18: the regression and the model are hardly better where they are confident"
+    from cbnb.insight.data_faults import percent
+    from cbnb.insight.prediction_faults import random_labels
+    from cbnb.insight.texts import finding
+    if len(found) < 150 or any(random_labels(found)): return
+    def shares(p: Tensor, wrong: Tensor) -> tuple[float, float]:
+        top = p.topk(2, 1).values
+        return float(wrong[(top[:, 0] - top[:, 1]).argsort(descending=True)][:len(wrong)//4].mean()), float(wrong.mean())
+    model = shares(found.preds.double(), (found.preds.argmax(1) != found.targets).double())
+    its = shares(left_out, _errors(left_out, y, True))
+    guess = 1 - float(y.mean(0).max())
+    if model[0] > max(0.3, 0.68*model[1]) and its[0] > max(0.35, 0.8*its[1]) and its[1] < 0.8*guess: yield finding('D18.confident', 'the labels',
+        f'{percent(model[0])} of the predictions that the model is most confident of are wrong, and {percent(model[1])} of all', 'far fewer')
+
 
 # %% ../../nbs/insight/diagnose.ipynb #ee58205a
 @patch
@@ -259,11 +345,16 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
     with interrupts_act(): wrong = [*not_finite_end(runs[run], self.model if last else None)] if 'R1' not in left_out and not keeps_best(runs[run]) else []
     if wrong: return Findings(wrong, runs[run].extent(), ['curves, predictions and rates, because they tell nothing after such a loss'])
     with without_trace(self, training=False), interrupts_act():      # callbacks act, too
-        found, learned, why, earlier = in_predictions(self, slices, runs[run] if last else None)
+        found, learned, why, earlier, predicted = in_predictions(self, slices, runs[run] if last else None)
         if not last: learned = None
         elif not earlier: found += evaluation_gap(runs[run], self)
+    settled: list[bool] = []
     with interrupts_act():
-        if last and 'O3' not in left_out: found += rate_after(runs[run], self)
+        if last and 'O3' not in left_out: found += rate_after(runs[run], self, settled)
+    if last and not earlier and not any(f.code in ('A2', 'D18') for f in found):
+        with without_trace(self, training=False), interrupts_act():
+            try: found += beside_regression(self, predicted, bool(settled))
+            except (ValueError, TypeError, RuntimeError, IndexError): pass
     from cbnb.insight.fit_faults import rate_out_of_band
     found += rate_out_of_band(runs[:run % len(runs) + 1], getattr(self, 'lr_finder_result', None))
     found = [*in_curves(runs[run], self, learned, earlier), *found]

@@ -508,6 +508,8 @@ _AFTER: dict[str, Text] = {
         'keep the best epoch with cbs=SaveModel(), then try more data, weight decay (wd=), or a smaller model'),
     'A2': Text('warning', 'the same prediction for all items would be as good',
         'learn.check()   # looks for the reason'),
+    'A2.regression': Text('warning', 'the model is too weak, was hardly trained, or loses its inputs on the way',
+        'learn.check()   # then try more units, more updates, or another rate: learn.lr_find()'),
     'A2.values': Text('warning', 'predicting the mean of the targets would be as good',
         'learn.check()   # looks for the reason'),
     'A1.gap': Text('warning', 'the model knows the training items by heart, and other items much less',

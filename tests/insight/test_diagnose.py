@@ -409,3 +409,42 @@ def test_one_epoch_whose_loss_still_falls():
         learn.fit(1)
         found = [f for f in learn.diagnose() if f.code == "A3"]
         assert [(f.level, f.where) for f in found] == [("warning", "the last 33 of 100 batches")] * said, found
+
+
+def bent(model, epochs=12, **kwargs):
+    """A fit to a number that is the sum of an input and the square of another."""
+    torch.manual_seed(0)
+    x = torch.randn(600, 10)
+    learn = learner(loaders(x, x[:, :1] + x[:, 1:2].square(), 400), model, nn.MSELoss(), **kwargs)
+    learn.fit(epochs)
+    return [f for f in learn.diagnose() if f.level != "note"]
+
+
+def hidden():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 1))
+
+
+def test_a_model_beside_a_regression():
+    assert "A2" in [f.code for f in bent(nn.Linear(10, 1), lr=0.01)]
+    assert "A2" not in [f.code for f in bent(hidden(), 20, lr=0.01)]
+
+
+@pytest.mark.parametrize("epochs", [1, 20])
+def test_more_updates(epochs):
+    torch.manual_seed(0)
+    x = torch.randn(600, 10)
+    learn = learner(loaders(x, x[:, :1] + x[:, 1:2], 400), hidden(), nn.MSELoss(), lr=0.003)
+    learn.fit(epochs)
+    assert [f.where for f in learn.diagnose() if f.code == "A3" and "more updates" in f.measured] == ["1 epoch"][: epochs == 1]
+
+
+@pytest.mark.parametrize("share, found", [(0.6, True), (0.0, False)])
+def test_labels_drawn_at_random(share, found):
+    torch.manual_seed(0)
+    x = torch.randn(1200, 10)
+    y = (x[:, 0] > 0).long() * 2 + (x[:, 1] > 0).long()
+    y = torch.where(torch.rand(1200) < share, torch.randint(0, 4, (1200,)), y)
+    learn = learner(loaders(x, y, 700), nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 4)), lr=0.01)
+    learn.fit(8)
+    assert ("D18" in [f.code for f in learn.diagnose() if f.level != "note"]) == found
