@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 # %% ../nbs/02_callback.ipynb #ebd17c7c
 from .basics.settings import Configured
-from .basics.text import snake_name
+from .basics.text import short_repr, snake_name
 from .events import BATCH_EVENTS, CancelException, EVENTS, Events, did_you_mean
 
 # %% ../nbs/02_callback.ipynb #b6416a57
@@ -36,7 +36,7 @@ class Callback(Configured, Events):
         **events: functions to use as methods, `before_fit=f`, and switches, `run_valid=False`
     Raises:
         TypeError: {type(self)}({name}=...): no event is called {name}...
-        TypeError: {type(self)}({name}={f}): pass a function of the callback, such as {name}=lambda cb: print(cb.epoch)
+        TypeError: {type(self)}({name}=...): pass a function of the callback, such as {name}=lambda cb: print(cb.epoch)
     Example:
         class PerItem(Callback):
             @property
@@ -68,7 +68,7 @@ class Callback(Configured, Events):
                 continue
             if name not in EVENTS: raise TypeError(f'{type(self).__name__}({name}=...): no event is called {name!r}{did_you_mean(name)}')
             if f is not None and not callable(f): raise TypeError(
-                f'{type(self).__name__}({name}={f!r}): pass a function of the callback, such as {name}=lambda cb: print(cb.epoch)')
+                f'{type(self).__name__}({name}={short_repr(f)}): pass a function of the callback, such as {name}=lambda cb: print(cb.epoch)')
             for check in self.method_checks: check(name, f, name)
             if f is not None: self.__dict__[name] = types.MethodType(f, self)
 

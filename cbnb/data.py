@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 # %% ../nbs/10_data.ipynb #07ed69df
-from .basics.arguments import as_count, hinted
+from .basics.arguments import as_count, hinted, nearest
 from .basics.loaders import (
     as_loader, batch_size, check_datasets, counts_of, first_batch, shapes_of, table_of, workers_of)
 from .basics.devices import as_device, process_device
@@ -60,6 +60,8 @@ class DataLoaders:
         targets: names of the targets in batches that are dicts, dataclasses or objects
         device: device for the batches and the model; None: `default_device()`
         path: folder for files that the learner saves
+    Raises:
+        TypeError: train is None: pass a loader for training, as in DataLoaders(train, valid)
     Example:
         import torch
         from cbnb.data import DataLoaders      # with the methods and errors that are below
@@ -75,6 +77,7 @@ class DataLoaders:
     @hinted
     def __init__(self, train: Any, valid: Any = None, *more: Any, n_inp: int | None = None, targets: str | tuple[str, ...] = (),
             device: torch.device | str | None = None, path: str = '.'):
+        if train is None: raise TypeError('train is None: pass a loader for training, as in DataLoaders(train, valid)')
         named = _named(valid)
         self.valid_names = tuple(named)
         self.loaders = [as_loader(dl) for dl in (train, *(named.values() if named else [valid]), *more) if dl is not None]
@@ -279,15 +282,19 @@ def to_dls_device(self: Loop) -> None:
 
 # %% ../nbs/10_data.ipynb #2c74950c
 def _split_by_name(held: dict[str, Any], targets: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    if missing := [k for k in targets if k not in held]: raise KeyError(
-        f"the batch has no entry {missing[0]!r} for the target. Its entries are {', '.join(map(str, held))}: pass one of these, as in DataLoaders(..., targets={list(held)[-1]!r})")
+    if missing := [k for k in targets if k not in held]:
+        there = [k for k in held if isinstance(k, str) and k not in targets]
+        near = nearest(str(missing[0]), there) or next((k for k in reversed(there) if isinstance(held[k], Tensor)), None)
+        other = f'pass one of these, as in DataLoaders(..., targets={near!r}), or ' if near and len(there) > 1 else ''
+        raise KeyError(f"the batch has no entry {missing[0]!r} for the target. " + (
+            f"Its entries are {', '.join(map(str, held))}: {other}add {missing[0]!r} to the batch" if held else 'It is an empty dict'))
     return {k: v for k, v in held.items() if k not in targets}, tuple(held[k] for k in targets)
 
 def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
     if missing := [k for k in targets if not hasattr(batch, k)]:
-        there = [k for k, v in getattr(batch, '__dict__', {}).items() if isinstance(v, Tensor)]
+        there = [k for k, v in getattr(batch, '__dict__', {}).items() if isinstance(v, Tensor) and k[:1] != '_']
         raise KeyError(f"the batch, {with_article(type(batch).__name__)}, has no attribute {missing[0]!r} for the target" + (
-            f". Its tensors are {', '.join(there)}: pass one of these, as in DataLoaders(..., targets={there[-1]!r})" if there else
+            f". Its tensors are {', '.join(there)}: pass one of these, as in DataLoaders(..., targets={nearest(str(missing[0]), there) or there[-1]!r})" if there else
             ': pass DataLoaders(..., targets=...) with the name of an attribute that it has'))
     return tuple(getattr(batch, k) for k in targets)
 

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 # %% ../../nbs/basics/arguments.ipynb #5154c372
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 # %% ../../nbs/basics/arguments.ipynb #edf026a0
 from .text import plural, short_repr, with_article
@@ -46,7 +47,7 @@ def recommended(value: Any) -> Any:    # the recommended rate, or `value` itself
     "Return the learning rate of a result of `lr_find`: the recommended one, or the one that you chose with `choose`. If the result has none, raise `ValueError`. Return any other value unchanged"
     if not (hasattr(value, 'lr') and hasattr(value, 'reason')): return value
     if value.lr is not None: return value.lr
-    raise ValueError(f'lr_find recommended no learning rate: {value.reason}. Pass a number instead')
+    raise ValueError(f'lr_find recommended no learning rate: {value.reason}. Pass a rate of your own, such as 0.001')
 
 # %% ../../nbs/basics/arguments.ipynb #f5bd1d85
 def _is_number_text(text: str) -> bool:
@@ -122,7 +123,7 @@ def check_arguments(func: Callable, kwargs: dict[str, Any]) -> None:
     for name in kwargs:
         if name in names: continue
         f, near = without_partial(func), nearest(name, names)
-        hint = f'did you mean {near!r}?' if near else f'its arguments are {", ".join(names)}'
+        hint = f'did you mean {near!r}?' if near else f'its arguments are {", ".join(names)}' if names else 'it takes no keyword arguments'
         raise TypeError(f'{getattr(f, "__name__", type(f).__name__)} has no argument {name!r}: {hint}')
 
 # %% ../../nbs/basics/arguments.ipynb #d4b4dd78
@@ -227,11 +228,12 @@ def as_duration(value: Any,    # a whole number of epochs, a string such as '500
     return Duration(n, unit)
 
 def _hint(number: str, word: str) -> str:
-    n = number if number.strip('0_,') else '500'
-    if n == number and not word: return f"lacks a unit: pass {n} without quotes for epochs, or a string such as '{n} steps'"
+    digits = re.sub('[_,]', '', number).lstrip('0')
+    n, s = digits or '500', 's'*(digits != '1')
+    if digits and not word: return f"lacks a unit: pass {n} without quotes for epochs, or a string such as '{n} step{s}'"
     near = nearest(word, [f'{unit}s' for unit in COUNTERS]) if word else None
-    if near: return f"has an unknown unit: did you mean '{n} {near}'?"
-    return f"should be a whole number of epochs, or a string such as '{n} steps', '{n} updates' or '{n} epochs'"
+    if near: return f"has an unknown unit: did you mean '{n} {near[:-1]}{s}'?"
+    return f"should be a whole number of epochs, or a string such as '{n} step{s}', '{n} update{s}' or '{n} epoch{s}'"
 
 # %% ../../nbs/basics/arguments.ipynb #0bfd54ae
 class Every:
@@ -263,7 +265,9 @@ def checked_model(
     remark_on: Callable[[Any], str],      # returns a remark about a model of another library, or ''
 ) -> Any:                                 # `model`
     "Raise `TypeError` if a model is a class, a function that needs no arguments, or cannot be called"
-    if inspect.isfunction(model) and not any(p.kind is p.VAR_POSITIONAL or p.default is p.empty for p in inspect.signature(model).parameters.values()):
+    params = [*inspect.signature(model).parameters.values()] if inspect.isfunction(model) else []
+    if params and params[0].kind is params[0].KEYWORD_ONLY: params = [p for p in params if p.kind is not p.VAR_KEYWORD]
+    if inspect.isfunction(model) and not any(p.kind is p.VAR_POSITIONAL or p.default is p.empty for p in params):
         way = 'pass what it returns' if model.__name__ == '<lambda>' else f'call it: model={model.__name__}()'
         raise TypeError(f'model={model.__name__} is a function that needs no arguments, but a model is called with a batch. If the function returns the model, {way}')
     if isinstance(model, type): raise TypeError(f'model is the class {model.__name__}: pass an instance, such as {_made(model)}')
@@ -274,6 +278,8 @@ def checked_loss_func(
     f: Any,        # the argument of a learner, or None
 ) -> Any:          # `f`
     "Raise `TypeError` if a loss function is a class, or cannot be called"
+    cls = f if isinstance(f, type) else type(f)
+    if issubclass(cls, Optimizer): raise TypeError(f'loss_func is the optimizer {cls.__name__}: pass it as opt_func=..., and a loss function as loss_func')
     if isinstance(f, type): raise TypeError(f'loss_func is the class {f.__name__}: pass {_made(f)}')
     if f is None or callable(f): return f
     raise TypeError(f'loss_func={short_repr(f)} cannot be called: pass a function, or a module such as nn.CrossEntropyLoss()')
@@ -281,7 +287,7 @@ def checked_loss_func(
 def checked_moms(moms: Any, name: str = 'moms') -> tuple[float, ...]:    # three numbers
     "Raise an error if the momenta of a one-cycle fit are not three rates"
     if isinstance(moms, (str, set, dict)) or not hasattr(moms, '__len__') or getattr(moms, 'ndim', 1) != 1 or len(moms) != 3: raise ValueError(
-        f'{name}={moms!r} should be three numbers, for the start of the fit, the peak of the learning rate and the end, such as (0.95, 0.85, 0.95)')
+        f'{name}={short_repr(moms)} should be three numbers, for the start of the fit, the peak of the learning rate and the end, such as (0.95, 0.85, 0.95)')
     return tuple(as_positive(m, name) for m in moms)
 
 def event_names(

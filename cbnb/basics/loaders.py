@@ -10,6 +10,7 @@ __all__ = ['Batches', 'n_batches', 'batch_size', 'as_loader', 'independent_loade
 # %% ../../nbs/basics/loaders.ipynb #81de805f
 import copy
 import inspect
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
@@ -113,7 +114,7 @@ def as_loader(
             f'{with_article(kind)} can be iterated only once{"" if single else ", but each epoch needs all batches again"}: '
             'pass a list, a DataLoader, or a function that returns a new iterator')
     if not iterable: raise TypeError(
-        f'{with_article(kind)} is not a data loader: pass a DataLoader, or another iterable of batches')
+        f'{"dl="*single}{short_repr(dl)} is not a data loader: pass a DataLoader, or another iterable of batches')
     return dl
 
 # %% ../../nbs/basics/loaders.ipynb #825ae4bf
@@ -144,7 +145,7 @@ def _why_empty(dl: Any) -> str:
     if drops and n_drawn:
         return f'drop_last=True drops its only batch, of {plural(n_drawn, "item")}. Pass a smaller batch size, or drop_last=False'
     if n_items == 0: return 'its dataset is empty. Check how it is split or filtered'
-    if n_batches(dl) == 0 and n_items: return f'its sampler draws none of the {plural(n_items, "item")} of its dataset'
+    if n_batches(dl) == 0 and n_items: return f'its sampler draws no items from its dataset of {plural(n_items, "item")}'
     if n_batches(dl) == 0: return f'it is {with_article(type(dl).__name__)} of length 0'
     return 'check that its dataset yields items, and that each iteration gets a new iterator' + (', or pass drop_last=False' if drops else '')
 
@@ -304,7 +305,8 @@ def check_datasets(train_ds: Any, others: list[Any],    # datasets for validatio
     for ds, what, way in ((train_ds, 'training', ''), *((ds, 'validation', ', or leave it out') for ds in others)):
         if isinstance(ds, DataLoader): raise TypeError(
             f'from_datasets takes datasets, but the {what} dataset is {with_article(type(ds).__name__)}: pass loaders as DataLoaders(train_dl, valid_dl)')
-        if not any(hasattr(ds, name) for name in ('__getitem__', '__iter__', 'iloc')) and (ds is not None or what == 'training'): raise TypeError(
+        unfit = isinstance(ds, (str, type, Iterator)) or not any(hasattr(ds, name) for name in ('__getitem__', '__iter__', 'iloc'))
+        if unfit and (ds is not None or what == 'training'): raise TypeError(
             f'the {what} dataset is {short_repr(ds)}: pass a dataset with __getitem__ and __len__, such as TensorDataset(x, y)'
             + (f'. For the batch size, pass bs={ds}' if type(ds) is int else ''))
         if hasattr(ds, '__getitem__') and hasattr(ds, '__len__') and not len(ds): raise ValueError(
@@ -313,9 +315,9 @@ def check_datasets(train_ds: Any, others: list[Any],    # datasets for validatio
     if train is not None and valid is not None and train[1:] != valid[1:]: raise TypeError(
         f'from_datasets takes a training and a validation dataset, but the items of these arrays have different shapes, '
         f'{tuple(train[1:])} and {tuple(valid[1:])}. For inputs x and targets y, pass TensorDataset(x, y), with tensors x and y')
-    for ds in (train_ds, *others): _check_no_columns(ds)
+    for i, ds in enumerate((train_ds, *others)): _check_no_columns(ds, i > 0)
 
-def _check_no_columns(ds: Any) -> None:
+def _check_no_columns(ds: Any, valid: bool) -> None:
     "Raise `TypeError` if a tuple, list or dict holds whole arrays, as `(x, y)` does, and not items, and for a table"
     if isinstance(ds, Mapping): parts, kind = list(ds.values()), 'dict'
     elif isinstance(ds, (tuple, list)): parts, kind = list(ds), type(ds).__name__
@@ -324,6 +326,9 @@ def _check_no_columns(ds: Any) -> None:
         'x = torch.tensor(df[columns].to_numpy(), dtype=torch.float32)')
     else: return
     if parts and all(isinstance(part, Dataset) for part in parts):
+        if valid and isinstance(ds, (tuple, list)): raise TypeError(
+            f'the validation dataset is {with_article(kind)} of {plural(len(parts), "dataset")}: pass '
+            + ('the dataset itself' if len(parts) == 1 else 'a dict with a name for each, such as dict(clean=ds1, noisy=ds2), or ConcatDataset([...]) for one'))
         way = f'data[{next(iter(ds))!r}], ...' if isinstance(ds, Mapping) else '*random_split(data, [0.8, 0.2])'
         raise TypeError(
             f'{with_article(kind)} of {plural(len(parts), "dataset")} is not a dataset: pass one for training and one for validation, '
@@ -331,7 +336,7 @@ def _check_no_columns(ds: Any) -> None:
     if len(parts) < 2 or not all(getattr(part, 'shape', ()) for part in parts): return
     lengths = {len(part) for part in parts}
     same = len(lengths) == 1 and max(lengths) > len(parts)       # columns of one table, which has more items than columns
-    differ = len({(str(part.dtype), len(part.shape)) for part in parts}) > 1
+    differ = len({(str(getattr(part, 'dtype', None)), len(part.shape)) for part in parts}) > 1        # a DataFrame has no `dtype`
     if not same or isinstance(ds, list) and not differ: return
     *first, last = [str(tuple(part.shape)) for part in parts]
     shapes = f'{", ".join(first)} and {last}'
@@ -341,13 +346,16 @@ def _check_no_columns(ds: Any) -> None:
 
 # %% ../../nbs/basics/loaders.ipynb #446625ce
 _SIZES = dict(batch_size='bs', batchsize='bs', train_bs='bs', workers='num_workers', n_workers='num_workers') | dict.fromkeys(
-    ('val_batch_size', 'valid_batch_size', 'eval_batch_size', 'test_batch_size', 'valid_bs', 'eval_bs', 'test_bs'), 'val_bs')
+    ('val_batch_size', 'valid_batch_size', 'eval_batch_size', 'test_batch_size', 'valid_bs', 'eval_bs', 'test_bs'), 'val_bs') | dict.fromkeys(
+    ('valid', 'val', 'val_ds', 'val_dataset', 'valid_dataset', 'eval_ds', 'eval_dataset', 'validation_data'), 'valid_ds')
 
 def _check_arguments(kwargs: dict[str, Any]) -> None:
     "Raise `TypeError` for a size of batches under another name, and for an argument that torch's `DataLoader` does not have"
     known = inspect.signature(DataLoader.__init__).parameters.keys() - {'self', 'dataset', 'batch_size'}
     for name in kwargs.keys() - known:
-        own = ['bs', 'val_bs', 'shuffle', 'drop_last', 'num_workers', 'n_inp', 'targets', 'device', 'path']
+        own = ['train_ds', 'valid_ds', 'bs', 'val_bs', 'shuffle', 'drop_last', 'num_workers', 'n_inp', 'targets', 'device', 'path']
         near = _SIZES.get(name) or nearest(name, [*known, *own])
         hint = f'did you mean {near}=?' if near else f'its arguments are {", ".join(own)}, and those of DataLoader'
+        if re.fullmatch('(val|valid|validation|test)_(pct|split|size)', name):
+            hint = 'split the dataset first, as in from_datasets(*random_split(data, [0.8, 0.2]))'
         raise TypeError(f'from_datasets has no argument {name!r}: {hint}')

@@ -371,6 +371,7 @@ def _loss_advice(value: Any) -> str:
     if hasattr(value, 'dtype'): return 'compute the loss with PyTorch instead of NumPy'
     if isinstance(value, Real): return 'compute the loss from the predictions without item() or float()'
     if isinstance(value, Mapping): return 'its entry "loss" is None' if 'loss' in value else 'return the loss as the entry "loss"'
+    if callable(value): return 'call it with the predictions and the targets'
     return 'return one tensor, such as the sum of several losses'
 
 # %% ../../nbs/basics/losses.ipynb #9ef0bb8f

@@ -10,9 +10,9 @@ __all__ = ['IGNORED', 'name_of', 'one_number', 'noting', 'which_part', 'is_of_sk
 
 # %% ../../nbs/basics/metric_functions.ipynb #d51500c6
 import functools
+import importlib
 import inspect
 import math
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,15 +42,15 @@ def name_of(f: Callable[..., Any]) -> str:
 def one_number(
     name: str,     # name of the metric, for the error
     value: Any,    # the value that the metric returned
-    hint: str = 'take a mean, or use AccumMetric',    # advice in the error if `value` is a vector
+    hint: str = 'take a mean, or return another single number',    # advice in the error if `value` is a vector
 ) -> Any:          # `value` as a number, or as a tensor without dimensions
     "Check that `value` is a single number. Raise `TypeError` if `value` is anything else"
     if isinstance(value, Real): return value
     if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value.item()    # numpy numbers and arrays
     if isinstance(value, Tensor) and value.numel() == 1: return value.reshape(())
     if value is None: hint = 'does it lack a `return`?'
-    if isinstance(value, str): hint = 'use a function that returns a number'
-    if isinstance(value, (dict, tuple, list)) and len(value): hint = 'return one of its values, and pass one metric for each number'
+    elif isinstance(value, (dict, tuple, list)) and len(value): hint = 'return one of its values, and pass one metric for each number'
+    elif not hasattr(value, 'shape'): hint = 'use a function that returns a number'
     raise TypeError(f'metric {name!r} returned {_described(value)}, but it should return one number: {hint}')
 
 def _described(value: Any) -> str:
@@ -121,8 +121,10 @@ def check_averaged(f: Callable[..., Any]) -> None:
     module = str(getattr(without_partial(f), '__module__', ''))
     if not module.startswith('torchmetrics.functional'): return
     library, plain = '.'.join(['torchmetrics', *module.split('.')[2:3]]), name.replace('_', '')
-    classes = [call(f'{library}.{kind}', cls, 0) for kind, cls in vars(sys.modules.get(library, math)).items() if isinstance(cls, type) and kind.lower() == plain]
-    raise TypeError(f'the mean of {name} of torchmetrics over batches is usually wrong: use {[*classes, "its class in torchmetrics"][0]}, '
+    try: there = vars(importlib.import_module(library))
+    except ImportError: there = {}                   # torchmetrics.functional has modules without classes
+    classes = [call(f'{library}.{kind}', cls, 0) for kind, cls in there.items() if isinstance(cls, type) and kind.lower() == plain]
+    raise TypeError(f'the mean of {name} of torchmetrics over batches is usually wrong: use {[*classes, "its class in torchmetrics, if there is one"][0]}, '
                     f'or {call("AccumMetric", without_partial(f), 2, name)}, which calls it once with all items')
 
 def _arguments(f: Any, given: dict[str, Any], n_first: int) -> list[str]:
@@ -148,8 +150,8 @@ def class_axis(
     if len(fits) < 2: return fits[0] if fits else None
     if known is not None and known % n in fits: return known % n
     readings = ', or '.join(f'classes in dimension {d} (axis={d})' for d in fits)
-    raise ValueError(f'{name} can read scores of shape {scores} and targets of shape {targets} in {len(fits)} ways: {readings}. '
-                     f'Pass axis=..., such as partial(accuracy, axis={fits[-1]}) or SklearnMetric(..., axis={fits[-1]})')
+    way = f'partial({name}, axis={fits[-1]})' if name.isidentifier() else f'SklearnMetric(..., axis={fits[-1]}) or AccumMetric(..., axis={fits[-1]})'
+    raise ValueError(f'{name} can read scores of shape {scores} and targets of shape {targets} in {len(fits)} ways: {readings}. Pass axis=..., such as {way}')
 
 # %% ../../nbs/basics/metric_functions.ipynb #whyacc02
 def why_no_accuracy(pred: Tensor, y: Tensor, axis: int | None) -> str:
@@ -444,9 +446,12 @@ class Averaging:
         if not parts: self.known = True
         elif math.isfinite(whole := float(value)):
             digits = 4*torch.finfo(value.dtype).eps if isinstance(value, Tensor) and value.is_floating_point() else 0
-            self._decide(name, whole, parts, [n//2, n - n//2], None if kept is None else [int(kept[half].sum()) for half in halves], max(1e-3, digits))
+            keeps = ', flatten=False'*(pred.ndim > 1 and bool(yb) and pred.numel() == yb[0].numel())
+            self._decide(name, whole, parts, [n//2, n - n//2], None if kept is None else [int(kept[half].sum()) for half in halves], max(1e-3, digits), keeps)
 
-    def _decide(self, name: str, whole: float, parts: list[float], items: list[int], labels: list[int] | None, tolerance: float) -> None:
+    def _decide(self, name: str, whole: float, parts: list[float], items: list[int], labels: list[int] | None, tolerance: float,
+            keeps: str = '',    # the argument with which AccumMetric calls the function with the same shapes
+    ) -> None:
         "Note which mean of two parts is the whole. A part without labels may be nan"
         means = [sum(w*part for w, part in zip(weights, parts) if w)/sum(weights) for weights in (items, labels) if weights and sum(weights)]
         fits = [abs(mean - whole) <= tolerance*max(abs(v) for v in (whole, *parts) if math.isfinite(v)) for mean in means]
@@ -455,7 +460,7 @@ class Averaging:
         self.known, self.over = True, 'items' if fits[0] else 'labels' if any(fits) else 'neither'
         if not any(fits): warnings.warn(
             f'metric {name!r} is not a mean over items: it is {number(whole)} for a batch of {sum(items)}, and {number(means[0])} as the mean of its two halves. '
-            'So the mean over batches is not its value for all items: use AccumMetric(f), which calls f once with all items', MetricWarning, stacklevel=user_level())
+            f'So the mean over batches is not its value for all items: use AccumMetric(f{keeps}), which calls f once with all items', MetricWarning, stacklevel=user_level())
 
 # %% ../../nbs/basics/metric_functions.ipynb #fd1fb253
 class BatchFunction:

@@ -333,7 +333,8 @@ def _encoded_rarely(value: Any, tensors: _Tensors, name: str) -> Any:
             data = torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8) if value.size else torch.empty(0)
             return {'!ndarray': _encoded(data, tensors, name), 'dtype': value.dtype.str, 'shape': list(value.shape)}
     kind = type(value)
-    what = f'arrays of type {value.dtype}' if hasattr(value, 'dtype') else f'objects of type {kind.__module__}.{kind.__qualname__}'
+    is_array = hasattr(value, '__array_interface__') and value.ndim        # a NumPy scalar has the attribute, too
+    what = f'arrays of type {value.dtype}' if is_array else f'objects of type {kind.__module__}.{kind.__qualname__}'
     raise TypeError(f'{name} is {short_repr(value)}, and {what} cannot be stored: '
                     'convert it to a number, a string, a tensor, or a container of these')
 

@@ -193,9 +193,11 @@ def check_opt_func(opt_func: Any) -> None:
     try: signature = inspect.signature(opt_func)
     except (TypeError, ValueError): return       # written in C
     try: signature.bind([], lr=1e-3)
-    except TypeError as e: raise TypeError(
-        f'opt_func={getattr(opt_func, "__name__", opt_func)} cannot be called with parameter groups and lr=... ({e}): pass a class, such as '
-        f'torch.optim.AdamW, or functools.partial(torch.optim.SGD, momentum=0.9){_NO_METRIC}') from None
+    except TypeError as e:
+        remark = _NO_METRIC if str(e).startswith('missing') and not isinstance(opt_func, type) else ''
+        raise TypeError(
+            f'opt_func={getattr(opt_func, "__name__", None) or short_repr(opt_func)} cannot be called with parameter groups and lr=... ({e}): '
+            f'pass a class, such as torch.optim.AdamW, or functools.partial(torch.optim.SGD, momentum=0.9){remark}') from None
 
 _NO_METRIC = '. Pass metrics as metrics=...'
 
@@ -221,8 +223,9 @@ def checked_lr(lr: Any, opt_func: Any,    # may have a rate: `partial(SGD, lr=0.
     if theirs is None or lr == theirs: return lr
     if lr == 1e-3: return theirs                # the learner has its default rate
     if is_opt(opt_func): raise ValueError(
-        f'lr={lr!r} differs from the learning rate {theirs!r} of the optimizer that you pass: create the optimizer with '
-        f'{f"lr={lr!r}" if isinstance(lr, Real) else "these rates in its parameter groups"}, or leave lr out')
+        f'lr={lr!r} differs from the learning rate{"s"*isinstance(theirs, list)} {theirs!r} of the optimizer that you pass: '
+        + (f'create the optimizer with lr={lr!r}' if isinstance(lr, Real) and not isinstance(theirs, list) else
+           'give its parameter groups the rates that you want') + ', or leave lr out')
     raise ValueError(f'the learning rate is given twice, as lr={lr!r} and as {theirs!r} in opt_func: remove one of them')
 
 # %% ../../nbs/basics/optimizers.ipynb #7e72f521

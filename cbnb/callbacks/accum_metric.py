@@ -53,7 +53,8 @@ def a_pair(
     advice = (f'choose a part of the prediction, such as metric_on(metric, {which!r}, -1)' if which is not None else
               'choose two, such as metric_on(metric, 0, 1), or give AccumMetric a function of all of them')
     if isinstance(learn.pred, Tensor) and len(got) == 2:
-        part = part_of(learn.yb[0]) if named_parts(learn.yb[0]) else None
+        y = learn.yb[0]
+        part = part_of(y) if named_parts(y) or isinstance(y, (tuple, list)) and any(isinstance(v, Tensor) for v in y) else None
         advice = 'convert the targets to tensors in the dataset' if part is None else f'choose a part of the target, such as metric_on(metric, 0, (1, {part!r}))'
     raise TypeError(
         f'metric {name!r} compares one prediction and one target, but got {", ".join(map(kind_of, got))}: {advice}')

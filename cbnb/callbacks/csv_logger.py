@@ -81,7 +81,7 @@ class CSVLogger(Callback):
         if process_number() == 0: check_rows(self.file)
         if not self.begun: return
         with open(self.file, newline='') as f: there = next(csv.reader(f))
-        remedy = 'append=False to replace the file' if self.append else 'delete the file, which a fit with start_epoch continues'
+        remedy = 'append=False to replace the file' if self.append and not self.learn.start_epoch else 'delete the file, which a fit with start_epoch continues'
         if there != self.learn.recorder.metric_names: raise ValueError(
             f"{self.file} has the columns {', '.join(map(repr, there)) or '(none)'}, but this fit has "
             f"{', '.join(map(repr, self.learn.recorder.metric_names))}: pass another fname, or {remedy}")

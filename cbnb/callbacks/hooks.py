@@ -25,7 +25,7 @@ from ..display.axes import nice_step
 from ..display.chart import described
 from ..basics.nested import map_tensors
 from ..basics.arguments import as_count, as_positive, as_python, is_number, nearest
-from ..basics.text import one_of, silenced
+from ..basics.text import one_of, short_repr, silenced
 from ..callback_list import as_list
 from ..display.figures import COLORS, envelope, figure, legend, show
 
@@ -151,7 +151,8 @@ def find_layers(model: nn.Module, which: Any = None, include_paramless: bool = F
     if which is None:
         leaves = {name: m for name, m in named.items() if next(m.children(), None) is None}
         if layers := {name: m for name, m in leaves.items() if include_paramless or next(m.parameters(), None) is not None}: return layers
-        raise ValueError(f'{type(model).__name__} has no leaf layers with parameters: pass the layers to hook, such as modules={next(iter(leaves))!r}')
+        raise ValueError(f'{type(model).__name__} has no leaf layers with parameters: pass ' + (
+            'include_paramless=True' if '' in leaves else f'the layers to hook, such as modules={next(iter(leaves))!r}'))
     wanted = [which] if isinstance(which, nn.Module) else as_list(which)   # some modules can be iterated
     found = [{name for name, m in named.items() if _is_wanted(w, name, m)} for w in wanted]
     for w, names in zip(wanted, found):
@@ -185,7 +186,7 @@ def _takes(f: Callable[..., Any], n: int) -> bool:
 # %% ../../nbs/callbacks/hooks.ipynb #e92e70d0
 def as_hook(f: Callable[..., Any], cb: Callback) -> Callable[..., Any]:
     "Adapt a hook function of (module, input, output), or of four arguments with `cb` first. For other signatures, raise `TypeError`"
-    if not callable(f): raise TypeError(f'hook={f!r} should be a function of (module, input, output)')
+    if not callable(f): raise TypeError(f'hook={short_repr(f)} should be a function of (module, input, output)')
     if _takes(f, 3) and not _takes(f, 9): return f          # a function with `*args` gets the callback, too
     if _takes(f, 4): return MethodType(f, cb)
     raise TypeError(
@@ -415,7 +416,7 @@ class ActivationStats(HookCallback):
         if i in names: return self.rows[i].read()
         try: name = names[operator.index(i)]
         except (IndexError, TypeError): raise IndexError(
-            f'there is no layer {i!r}: ' + (f'pass a number from 0 to {len(names) - 1}, or a name: {one_of(names)}' if len(names) > 1 else
+            f'there is no layer {short_repr(i)}: ' + (f'pass a number from 0 to {len(names) - 1}, or a name: {one_of(names)}' if len(names) > 1 else
             'only one layer was recorded, so pass 0')) from None
         return self.rows[name].read()
 
@@ -457,13 +458,13 @@ class ActivationStats(HookCallback):
         Returns: log(1 + count), of shape (bins, batches)
         Raises:
             ValueError: no histograms were recorded: pass ActivationStats(with_hist=True) to a fit
-            ValueError: limits={given} should be (low, high), with two finite numbers, low below high
+            ValueError: limits=... should be (low, high), with two finite numbers, low below high
         """
         if not self.with_hist: raise ValueError('no histograms were recorded: pass ActivationStats(with_hist=True) to a fit')
         table, given = self._table(i), limits
         limits = self.limits(i) if given is None else given.tolist() if isinstance(given, Tensor) else as_python(given)
         if not (isinstance(limits, (tuple, list)) and len(limits) == 2 and all(is_number(v) and math.isfinite(v) for v in limits) and limits[0] < limits[1]):
-            raise ValueError(f'limits={given!r} should be (low, high), with two finite numbers, low below high')
+            raise ValueError(f'limits={short_repr(given)} should be (low, high), with two finite numbers, low below high')
         if table.shape[1] == 1: return torch.zeros(self.bins, len(table))
         ran = table[:, 5:].sum(1).nan_to_num() > 0           # False for nan and infinite outputs, too
         table = table.where(ran[:, None], torch.zeros(()))

@@ -259,11 +259,11 @@ def class_names(learn: Learner, dl: Any, n: int, classes: Any) -> list[str]:
         return next(filter(None, found), None) or [str(i) for i in range(n)]
     names = _as_names(classes, n) if hasattr(classes, '__len__') and not isinstance(classes, str) else None
     if names is None and (isinstance(classes, str) or not hasattr(classes, '__len__')): raise TypeError(
-        f'classes={classes!r} should be a list of names, one for each of the {n} outputs')
+        f'classes={classes!r} should be a list of names, one for each of the {plural(n, "class")}')
     missing = [i for i in range(n) if i not in classes] if isinstance(classes, Mapping) else []
     if missing: raise ValueError(f'classes has no name for class {missing[0]}: pass a dict with the keys 0 to {n - 1}, or a list')
     if names is None: raise ValueError(
-        f'classes has {plural(len(classes), "name")}, but the model has {plural(n, "output")}: pass one name for each output, in their order')
+        f'classes has {plural(len(classes), "name")}, but there {"is" if n == 1 else "are"} {plural(n, "class")}: pass one name for each class, in their order')
     return names
 
 # %% ../../nbs/callbacks/interpret.ipynb #42b906c4
@@ -388,11 +388,11 @@ def _check_columns(columns: Any, found: Predictions) -> None:
     "Raise an error if the names that a user passed are no list, or not one for each number of a row"
     if isinstance(columns, (str, Mapping)) or not hasattr(columns, '__len__'): raise TypeError(
         f'columns={columns!r} should be a list of names, one for each number of a row')
-    rows = [list(part.value) for part in (found.parts(0) if len(found) else ()) if part.kind == 'row']
-    numbered = [row for row in rows if row[:1] in (['x'], ['x0'])]         # `shown` has found names for none of these numbers
-    if numbered and not any(row[:1] == [str(name) for name in columns[:1]] for row in rows):
-        n = len(numbered[0]) if numbered[0][-1] != '…' else None
-        raise ValueError(f'columns has {plural(len(columns), "name")}, but a row has {"another count of numbers" if n is None else plural(n, "number")}: '
+    rows = [part.value for part in (found.parts(0) if len(found) else ()) if part.kind == 'row']
+    numbered = [row for row in rows if [*row][:1] in (['x'], ['x0'])]         # `shown` has found names for none of these numbers
+    if numbered and not any([*row][:1] == [str(name) for name in columns[:1]] for row in rows):
+        n = len(numbered[0]) + (int(numbered[0]['…'].split()[0]) - 1 if '…' in numbered[0] else 0)       # '…' stands for '14 more'
+        raise ValueError(f'columns has {plural(len(columns), "name")}, but a row has {plural(n, "number")}: '
                          'pass one name for each number, in their order')
 
 def only_items(dl: Any, numbers: Sequence[int], bs: int | None = None) -> Any:
@@ -640,7 +640,7 @@ class Interpretation:
         Raises:
             IndexError: show_items: there is no item ..., because there ... ..., numbered from 0
         """
-        n, indices = len(self.found.preds), [indices] if isinstance(indices, int) else list(indices)
+        n, indices = len(self.found.preds), [indices] if isinstance(indices, int) or getattr(indices, 'ndim', 1) == 0 else list(indices)
         if bad := [i for i in indices if not hasattr(i, '__index__') or not -n <= i < n]: raise IndexError(
             f'show_items: there is no item {bad[0]}, because there {"is" if n == 1 else "are"} {plural(n, "item")}, numbered from 0')
         return show_cards([self.found.card(int(i)) for i in indices], plural(len(indices), 'item'), return_fig)

@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/callbacks/log_values.ipynb #6b193634
+import keyword
 import reprlib
 from collections.abc import Mapping
 from typing import Any
@@ -35,12 +36,16 @@ def _as_scalar(name: str, value: Any) -> Tensor:
     raise TypeError(f'learn.log({name}=...) needs one number, not {shown}' + (f': pass one, such as value.{how}mean()' if hasattr(value, 'mean') else ''))
 
 # %% ../../nbs/callbacks/log_values.ipynb #4ae4279f
+def _is_keyword(name: str) -> bool:
+    "Return whether a name can be a keyword of `learn.log`"
+    return name.isidentifier() and not keyword.iskeyword(name) and name != 'self'
+
 def _in_one(*values: Any) -> dict[str, Any]:
     "Merge dicts into one. If one of them is something else, raise `TypeError`"
     for held in values:
         if isinstance(held, str): raise TypeError(
             f'learn.log got the name {held!r} without a number: pass both together, as in '
-            f'learn.log({f"{held}=value" if held.isidentifier() else f"{{{held!r}: value}}"})')
+            f'learn.log({f"{held}=value" if _is_keyword(held) else f"{{{held!r}: value}}"})')
         if not isinstance(held, Mapping): raise TypeError(f'learn.log got {with_article(type(held).__name__)} without a name: name each number, as in learn.log(name=value)')
     return {str(name): value for held in values for name, value in held.items()}
 

@@ -27,7 +27,7 @@ import numpy as np
 
 # %% ../../nbs/callbacks/loggers.ipynb #3a186089
 from ..basics.arguments import as_count, hinted, is_number
-from ..basics.text import distinct, warn_user
+from ..basics.text import distinct, short_repr, warn_user
 from ..basics.processes import process_number
 from ..callback import Callback
 from .csv_logger import ends_line
@@ -211,8 +211,8 @@ class Logger(Callback):
 def _as_name(value: Any, parameter: str) -> Any:
     "Return a name or a path. If the value is something else, such as a number, raise `TypeError`"
     if isinstance(value, (str, os.PathLike)): return value
-    more = f'. To set the interval of logged batches, pass every={value}' if type(value) is int else ''
-    raise TypeError(f'{parameter}={value!r} should be a string{more}')
+    more = f'. To set the interval of logged batches, pass every={value}' if type(value) is int and value > 0 else ''
+    raise TypeError(f'{parameter}={short_repr(value)} should be a string{more}')
 
 # %% ../../nbs/callbacks/loggers.ipynb #e0d26b0b
 class JSONLLogger(Logger):

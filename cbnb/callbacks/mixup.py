@@ -100,7 +100,7 @@ class MixUp(Mix):
     def __init__(self, alpha: float = 0.4): super().__init__(alpha)
 
     def mix(self, x, order):
-        if x.is_floating_point(): return x.lerp(x[order], 1 - self.lam)
+        if x.is_floating_point() or x.is_complex(): return x.lerp(x[order], 1 - self.lam)
         raise TypeError(
             f'MixUp cannot mix inputs of type {x.dtype}: convert them with x.float(), or mix their embeddings inside the model')
 

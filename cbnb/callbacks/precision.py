@@ -100,9 +100,10 @@ def check_fp16(learn: Learner) -> None:
     if any(not any(o is mine for mine in ours) for o in owned_by_steps(learn)[2]): raise TypeError(
         f'{type(step).__name__} has an optimizer besides learn.opt, and fp16 would not unscale its gradients: '
         'set self.opt = MultiOptimizer([...]) with both in this step, or use learn.to_bf16(), which needs no scale')
-    if any(p.dtype is torch.float16 for g in opt.param_groups for p in g['params']): raise TypeError(
-        'the weights are in float16, where small updates are lost: call learn.model.float(). Mixed precision keeps the weights '
-        'in float32, and casts them in each operation')
+    if any(p.requires_grad and p.dtype is torch.float16 for g in opt.param_groups for p in g['params']): raise TypeError(
+        'the weights are in float16, where small updates are lost: call '
+        + ('learn.model.float()' if any(p.dtype is torch.float16 for p in learn.model.parameters()) else 'float() on the modules of the step')
+        + '. Mixed precision keeps the weights in float32, and casts them in each operation')
 
 # %% ../../nbs/callbacks/precision.ipynb #87fffe19
 AMP_MODES = dict(bf16=torch.bfloat16, fp16=torch.float16)
@@ -323,7 +324,7 @@ class ChannelsLast(Callback):
         laid = [(p, p.stride(), _channels_last(p)) for p in _four_d(learn.model)]
         if not laid and any(map(nn.parameter.is_lazy, learn.model.parameters())): raise ValueError(
             'ChannelsLast converts the weights, but the model has lazy layers, which have no weights yet: before the fit, call '
-            'learn.to_dls_device() and run the model on a batch, as in learn.model(learn.dls.one_batch()[0])')
+            'learn.to_dls_device() and run the model on a batch, as in learn.model(learn.dls.one_batch()[0]) for batches (x, y)')
         if not laid: raise ValueError(
             'ChannelsLast has no effect, because the model has no weights with 4 dimensions, such as those of nn.Conv2d: leave it out')
         learn.undo.set(self, 'laid', laid)

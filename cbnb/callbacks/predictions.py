@@ -93,7 +93,8 @@ def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
 def _one_item(batch: Any, i: int, n: int) -> Any:
     "Return one of `n` items of a nested batch, as a batch of one item. If a tensor does not have one row for each item, raise `ValueError`"
     if isinstance(batch, Tensor):
-        if batch.ndim and len(batch) != n: raise ValueError(f'a tensor of shape {tuple(batch.shape)} does not have one row for each of {n} items')
+        if batch.ndim and len(batch) != n: raise ValueError(
+            f'a tensor of shape {tuple(batch.shape)} does not have one row for {"the only item" if n == 1 else f"each of {n} items"}')
         return batch[i:i+1] if batch.ndim else batch
     if isinstance(batch, list) and len(batch) == n and not all(isinstance(v, Tensor) and v.shape[:1] == (n,) for v in batch): return batch[i:i+1]
     if isinstance(batch, (tuple, list)):
@@ -147,7 +148,7 @@ def item_losses(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[...
 def losses_and_weights(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
     "Return `item_losses` of a batch, and the weight of each loss in the mean over all items"
     if not yb and not needs_no_target(loss_func): raise ValueError(
-        'with_loss needs targets, but this loader has none: leave with_loss out, or pass batches (x, y)')
+        'with_loss needs targets, but this loader has none: leave with_loss out, or pass batches with targets, such as (x, y)')
     if not (loss_func is None or hasattr(loss_func, 'reduction') or _takes_reduction(loss_func)): return _of_items_alone(loss_func, pred, yb, batch_weight)
     with interrupts_wait(), unreduced(loss_func) as f: found, call = with_call(f, pred, *yb, loss_of=loss_of)
     losses = loss_of(found)                     # the loss function may return parts, too
@@ -483,7 +484,8 @@ def _check_item(usual: Any, inputs: Any) -> None:
         if not isinstance(one, Tensor) or not isinstance(many, Tensor) or one.ndim == many.ndim:
             continue
         what = f'input {name!r}' if len(names) > 1 else 'the input'
-        several = f'. To predict several items, call learn.get_preds(dl=[{"batch" if len(inputs) > 1 else "(x,)"}])' if one.ndim > many.ndim else ''
+        how = '[batch]), with a batch such as learn.dls.one_batch()' if by_name or len(inputs) > 1 else '[(x,)])'
+        several = f'. To predict several items, call learn.get_preds(dl={how}' if one.ndim > many.ndim else ''
         raise ValueError(
             f'predict takes one item, in which {what} has the shape {tuple(many.shape[1:])}, as in the training set, but got '
             f'the shape {tuple(one.shape[1:])}{several}')

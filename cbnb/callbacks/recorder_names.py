@@ -99,8 +99,9 @@ def smooth_loss(self: Learner) -> Tensor:
     """The current smoothed training loss. Reading the property waits for the device
 
     Raises:
-        AttributeError: smooth_loss has no value before the first training batch of a fit: read it later
+        AttributeError: smooth_loss has no value until the recorder has seen the first training batch of a fit:
     """
     losses = self.recorder.last().losses
-    if not len(losses): raise AttributeError('smooth_loss has no value before the first training batch of a fit: read it later')
+    if not len(losses): raise AttributeError('smooth_loss has no value until the recorder has seen the first training batch of a fit: ' + (
+        'read it later, as in after_batch of a callback with order = 60' if self.running else 'train one, as with learn.fit(1)'))
     return torch.tensor(losses[-1])

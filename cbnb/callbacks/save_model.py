@@ -60,7 +60,7 @@ class SaveModel(Tracker):
         self.duration = None if every is None else as_duration(every, 'every')
         self.every: Any = None         # the `Every` of the fit, if you passed `every`
         if every is not None and (every_epoch or at_end): raise ValueError(
-            f'every={every!r} already says when to save: leave out {"every_epoch" if every_epoch else "at_end"}')
+            f'every={every!r} already says when to save: leave out {" and ".join(["every_epoch"]*bool(every_epoch) + ["at_end"]*bool(at_end))}')
         if every_epoch and at_end: raise ValueError(
             f'every_epoch={every_epoch!r} saves the weights of several epochs, but at_end=True only those at the end of the fit: leave one of them out')
         every = int(every_epoch) if isinstance(every_epoch, bool) else every_epoch
@@ -82,7 +82,7 @@ class SaveModel(Tracker):
         elif self.restore:
             try: super().before_fit()
             except ValueError as e:
-                if self.fname == 'model': e.add_note(f'monitor is the first argument of SaveModel: to name the file, pass fname={self.monitor!r}')
+                if self.fname == 'model' and self.monitor != 'valid_loss': e.add_note(f'monitor is the first argument of SaveModel: to name the file, pass fname={self.monitor!r}')
                 raise
             if self.best is None: self._best_file = None
             if self.best is None and self.learn.start_epoch: self._go_on()

@@ -75,10 +75,11 @@ def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
         what = f'the class {made.__name__}' if isinstance(made, type) else with_article(type(made).__name__)
         raise TypeError(f'the function passed to TorchScheduler returned {what}, which is not a scheduler: return one, such as StepLR(opt, 10)')
     if plateau and not monitor:
-        raise ValueError("ReduceLROnPlateau needs a value to watch: pass TorchScheduler(..., monitor='valid_loss')")
+        column = 'train_loss' if getattr(learn.dls, 'valid', None) is None else 'valid_loss'
+        raise ValueError(f'ReduceLROnPlateau needs a value to watch: pass TorchScheduler(..., monitor={column!r})')
     if not monitor: return
     if not plateau and 'metrics' not in inspect.signature(made.step).parameters:
-        raise ValueError(f'{type(made).__name__} does not watch a value: leave out monitor={monitor!r}')
+        raise ValueError(f'{type(made).__name__} does not watch a value (its method step has no argument metrics): leave out monitor={monitor!r}')
     column_index(monitor, learn, 'TorchScheduler')
 
 # %% ../../nbs/callbacks/schedulers.ipynb #9476a2f7

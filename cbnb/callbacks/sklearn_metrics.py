@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #f55ee090
-from ..basics.arguments import as_choice, nearest, without_partial
+from ..basics.arguments import as_choice, as_python, nearest, without_partial
 from ..basics.losses import torch_loss
 from ..basics.metric_functions import is_of_sklearn, name_of
+from ..basics.text import short_repr
 from .accum_metric import AccumMetric, flattened, not_half
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #aa993f3e
@@ -63,7 +64,9 @@ def sklearn_function(name: str) -> Callable[..., float]:
     "Return the function of `sklearn.metrics` with the given name, or raise `ValueError` if there is none"
     try: metrics = importlib.import_module('sklearn.metrics')
     except ImportError as e:
-        raise ImportError(f'{name} needs scikit-learn: pip install "cbnb[metrics]"') from e
+        missing = isinstance(e, ModuleNotFoundError) and e.name in ('sklearn', 'sklearn.metrics')
+        raise ImportError(f'{name} needs scikit-learn: pip install "cbnb[metrics]"' if missing else
+                          f'{name} could not import sklearn.metrics ({e}): try pip install --upgrade "cbnb[metrics]"') from e
     func: Callable[..., float] | None = getattr(metrics, name, None)
     if callable(func): return func
     functions = [n for n in dir(metrics) if n[:1].islower() and callable(getattr(metrics, n))]
@@ -86,7 +89,7 @@ class SklearnMetric(AccumMetric):
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function, such as average='macro'
     Raises:
-        TypeError: func={func} should be a function of (y_true, y_pred), or the name of one in sklearn.metrics
+        TypeError: func=... should be a function of (y_true, y_pred), or the name of one in sklearn.metrics
         ValueError: thresh={thresh} only works with takes='labels', but ... gets takes={takes}: leave thresh out
     Example:
         import torch
@@ -98,7 +101,7 @@ class SklearnMetric(AccumMetric):
     def __init__(self, func: Callable[..., float] | str, takes: str | None = None, thresh: float | None = None, axis: int | None = None,
             name: str | None = None, ignore_index: int | None = None, **kwargs: Any) -> None:
         func = sklearn_function(func) if isinstance(func, str) else func
-        if not callable(func): raise TypeError(f'func={func!r} should be a function of (y_true, y_pred), or the name of one in sklearn.metrics')
+        if not callable(func): raise TypeError(f'func={short_repr(func)} should be a function of (y_true, y_pred), or the name of one in sklearn.metrics')
         takes = takes_of(func) if takes is None else takes
         as_choice(takes, 'takes', *TAKES)
         if thresh is not None and takes != 'labels':
@@ -128,12 +131,14 @@ class SklearnMetric(AccumMetric):
         "Convert one-hot targets to class numbers. If the targets are other probabilities of classes, raise `ValueError`"
         axis = 1 if self.layout.axis is None else self.layout.axis
         if ((targ == 0) | (targ == 1)).all() and (targ.sum(axis) == 1).all(): return targ.argmax(axis)
-        f, how, more = name_of(self.func), 'argmax' if self.takes == 'labels' else 'softmax', ''.join(f', {k}={v!r}' for k, v in self.kwargs.items())
+        f, labels, several = name_of(self.func), self.takes == 'labels', targ.ndim > 2
         if not f.isidentifier(): f = 'f'                # a lambda
-        if how == 'softmax' and axis == 1 and targ.shape[1] == 2: more = f'[:, 1]{more}'
+        scores = f'p.argmax({axis})' + '.flatten()'*several if labels else f'p.softmax({axis})' + f'.movedim({axis}, -1).flatten(0, -2)'*several
+        if not labels and axis == 1 and targ.shape[1] == 2: scores += '[:, 1]'
+        more = ''.join(f', {k}={as_python(v)!r}' for k, v in (getattr(self.func, 'keywords', {}) | self.kwargs).items())
         raise ValueError(
             f'{self.name} needs class numbers as targets, but the targets are probabilities of the classes: pass '
-            f'AccumMetric(lambda p, y: {f}(y.argmax({axis}), p.{how}({axis}){more}), flatten=False)')
+            f'AccumMetric(lambda p, y: {f}(y.argmax({axis}){".flatten()"*several}, {scores}{more}), flatten=False)')
 
     def _class_axis(self, pred: Tensor, targ: Tensor) -> int:
         "Return the dimension of the classes, or raise `ValueError` if none fits the targets"

@@ -38,6 +38,7 @@ class StepState:
         if step.model is None or training and step.opt is None:
             name, takes = type(step).__name__, inspect.signature(type(step).__init__).parameters
             parts = ', '.join(f'{part}=...' for part in ('model', 'opt', 'opts', 'loss_func') if part in takes)
+            if 'model' not in takes or training and not {'opt', 'opts'} & {*takes}: parts = ''
             raise TypeError(f'without a learner, {name} needs a model' + ' and an optimizer'*training + (
                 f': pass {name}({parts})' if parts else ': set self.model' + ' and self.opt'*training + f' in {name}'))
         self.model, self.loss_func, self.opt = step.model, step.loss_func, step.opt
@@ -159,8 +160,9 @@ class TrainStep(ModelStep):
         with torch.enable_grad():
             self.predict(state)
             self.loss(state)
+            names = [f'x{i}, ' for i in range(1, self.n_inp + 1)] if self.n_inp is not None and self.n_inp > 1 else ['x, ']
             if state.loss_grad is None: raise ValueError(
-                f'the batch has no targets: call {type(self).__name__} with inputs and targets, as in step(x, y)'
+                f'the batch has no targets: call {type(self).__name__} with inputs and targets, as in step({"".join(names)}y)'
                 + (f', or make it with n_inp={len(state.xb) - 1}' if self.n_inp is not None and isinstance(state.xb, tuple) and len(state.xb) > 1 else ''))
             self.backward(state)
             self.step(state)
@@ -219,7 +221,7 @@ def with_params(losses: list[Tensor], optimizers: list[Optimizer], names: tuple[
     for i, (loss, params) in enumerate(pairs):
         if params and not loss.requires_grad: raise ValueError(
             f'loss {repr(names[i]) if names else i} depends on no parameter of its optimizer, so it cannot be trained: compute the loss without '
-            'detach() or item(), and outside of torch.no_grad()')
+            'detach(), item(), comparisons or argmax, and outside of torch.no_grad()')
     return [(loss, params) for loss, params in pairs if params]
 
 # %% ../../nbs/callbacks/steps.ipynb #7712af2c

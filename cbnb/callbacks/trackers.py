@@ -24,7 +24,7 @@ from ..callback import Callback
 from ..callback_list import as_list
 from ..events import CancelFitException
 from ..basics.arguments import Every, as_count, as_positive, columns_hint, hinted
-from ..basics.text import lower_is_better, named_direction, warn_user
+from ..basics.text import lower_is_better, named_direction, short_repr, warn_user
 from ..basics.optimizers import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
 from ..basics.patch import patch
@@ -102,7 +102,8 @@ class Tracker(Callback):
     def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., reset_on_fit: bool = True,
             restore: bool = False):
         if not isinstance(monitor, str):
-            shown, heading = getattr(monitor, '__name__', repr(monitor)), getattr(monitor, '__name__', 'valid_loss')
+            shown, name = getattr(monitor, '__name__', None) or short_repr(monitor), getattr(monitor, 'name', None) or getattr(monitor, '__name__', None)
+            heading = name if isinstance(name, str) and not isinstance(monitor, type) else 'valid_loss'
             raise TypeError(f'monitor={shown} should be the heading of a column, a string such as {heading!r}')
         self.monitor, self.comp, self.reset_on_fit, self.restore = monitor, comp, reset_on_fit, restore
         self._better = as_comparison(comp, monitor)
@@ -221,9 +222,12 @@ class Tracker(Callback):
             ax: axes to draw into; None: create a new figure
         Returns: `ax` if you passed it, the figure with `return_fig=True`, else None
         Raises:
-            ValueError: {monitor} has no values yet: first run a fit with this callback that computes {monitor}
+            ValueError: {type(self)} has watched no values of {monitor} yet: first run a fit with this callback that computes
+                {monitor}
         """
-        if not self.values: raise ValueError(f'{self.monitor} has no values yet: first run a fit with this callback that computes {self.monitor}')
+        if not self.values: raise ValueError(
+            f'{type(self).__name__} has watched no values of {self.monitor} yet: first run a fit with this callback that computes {self.monitor}'
+            + '; with every_epoch, at_end or every, it watches none'*(hasattr(self, 'every_epoch') and not self.restore))
         by_step = self.unit == 'step'
         best, stop = getattr(self, f'best_{self.unit}'), getattr(self, f'stopped_{self.unit}', None)
         with figure(ax, size=(6.4, 3)) as (fig, [axes]):

@@ -47,7 +47,7 @@ def warn_shadow(
     cb._shadows.add(name)
     warnings.warn(f'You are shadowing an attribute ({name}) that exists in the learner: in '
                   f'{type(cb).__name__}, `self.{name}` is now the value of the callback. '
-                  f'To change the learner, assign to `self.learn.{name}`', stacklevel=stacklevel)
+                  f'To change the learner, assign to `self.learn.{name}`. For a value of your own, choose another name', stacklevel=stacklevel)
 
 def warn_of_attribute(cb: Callback, name: str) -> None:
     "Warn if a new attribute of a callback hides an attribute of the learner. The warning shows the line of the assignment"

@@ -35,7 +35,7 @@ from ..learner import Learner
 from ..basics.losses import as_loss
 from ..metrics import Metric
 from ..basics.arguments import as_number
-from ..basics.text import distinct, warn_user
+from ..basics.text import distinct, short_repr, warn_user
 from ..basics.optimizers import get_hyper, set_hyper
 from ..phase import PhaseMetrics
 from ..recorder import Recorder
@@ -133,8 +133,10 @@ class RecorderNames:
         "Set values of the added columns for the row of this epoch. In a run that is not a fit, do nothing"
         if self.learn.purpose != 'fit': return
         if self.added_values is None: raise ValueError(
-            f'recorder.add_metrics({metrics!r}): the table has no column for this value: '
-            "call recorder.add_metric_names(['name']) in on_train_begin, and set _order = -20 in the class of the callback")
+            f'recorder.add_metrics({short_repr(metrics)}): the table has no column for '
+            + ("this value: call recorder.add_metric_names(['name'])" if len(as_list(metrics)) == 1 else
+               "these values: call recorder.add_metric_names(['name', ...]), with a name for each,")
+            + ' in on_train_begin, and set _order = -20 in the class of the callback')
         self.added_values += as_list(metrics)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #29a0ad97

@@ -18,13 +18,13 @@ from torch import Tensor
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #f6ff131a
 from ..basics.buffers import Smoother
-from ..basics.text import snake_name, warn_user
+from ..basics.text import short_repr, snake_name, warn_user
 from ..callbacks.twins import warn_shadow
 from ..basics.nested import find_bs
 from ..callback_list import as_list
 from ..basics.metric_functions import name_of
 from ..metrics import RunningMean
-from ..basics.arguments import as_number, columns_hint
+from ..basics.arguments import as_number, as_python, columns_hint
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #6018ba7c
 SLOTS = ('on_train_begin', 'on_epoch_begin', 'on_batch_begin', 'on_loss_begin',
@@ -233,7 +233,7 @@ class CallbackHandler:
         state, own = self.state_dict, [getattr(m, 'name', type(m).__name__) for m in self.metrics]
         state.update(epoch=epoch, n_epochs=epochs, pbar=pbar, metrics=metrics or self.metrics)
         self('on_train_begin', metrics_names=own if metrics_names is None else metrics_names)
-        epoch = state['epoch']
+        epoch = state['epoch'] = as_python(state['epoch'])
         if not isinstance(epoch, int) or not 0 <= epoch <= epochs:
             cb = self.said_by.get('epoch', (None, None))[0]
             raise ValueError(f'{f"{type(cb).__name__}.on_train_begin returned " if cb is not None else ""}epoch={epoch!r}: it should be a whole '
@@ -373,7 +373,7 @@ class CallbackHandler:
     def _update(self, cb: Any, slot: str, method: Callable, new: Any) -> None:
         where, state = f'{type(cb).__name__}.{slot}', self.state_dict
         if not isinstance(new, dict): raise TypeError(
-            f'{where} returned {new!r}: return None, or a dict of entries of the state to change, '
+            f'{where} returned {short_repr(new)}: return None, or a dict of entries of the state to change, '
             "such as {'stop_training': True}")
         for key, value in new.items():
             key = _DOCUMENTED.get(key, key)

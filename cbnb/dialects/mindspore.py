@@ -293,7 +293,7 @@ class Model:
         Raises:
             ValueError: initial_epoch={initial_epoch} should be less than epoch={epoch}, which counts the earlier epochs, too
             ValueError: valid_dataset is given, but there are no metrics to evaluate: pass some, as in Model(...,
-                metrics={"loss"})
+                metrics={"loss"}...)
             ValueError: optimizer is missing, so training would change nothing: pass one, as in Model(..., optimizer=...)
             ValueError: train_dataset is empty: check that it has items, and leave out drop_last=True if they do not fill a
                 batch
@@ -303,7 +303,7 @@ class Model:
         every = _as_valid_every(valid_frequency)
         if initial_epoch >= epoch: raise ValueError(f'initial_epoch={initial_epoch} should be less than epoch={epoch}, which counts the earlier epochs, too')
         if valid_dataset is not None and not self.metrics: raise ValueError(
-            'valid_dataset is given, but there are no metrics to evaluate: pass some, as in Model(..., metrics={"loss"})')
+            f'valid_dataset is given, but there are no metrics to evaluate: pass some, as in Model(..., metrics={{"loss"}}{self._needs()})')
         if self.loss_fn is not None and self.optimizer is None: raise ValueError(
             'optimizer is missing, so training would change nothing: pass one, as in Model(..., optimizer=...)')
         if n_batches(train_dataset) == 0: raise ValueError(
@@ -324,15 +324,17 @@ class Model:
             dataset_sink_mode: True: only issue a warning, because each batch is a step
         Returns: the metrics by name
         Raises:
-            ValueError: there are no metrics to evaluate: pass some, as in Model(..., metrics={"loss"})
+            ValueError: there are no metrics to evaluate: pass some, as in Model(..., metrics={"loss"}...)
         """
-        if not self.metrics: raise ValueError('there are no metrics to evaluate: pass some, as in Model(..., metrics={"loss"})')
+        if not self.metrics: raise ValueError(f'there are no metrics to evaluate: pass some, as in Model(..., metrics={{"loss"}}{self._needs()})')
         _check_sink(dataset_sink_mode, -1)
         running = self.learn if self.learn is not None and self.learn.running else None     # not None if a callback calls `eval`
         learn = self._learner(valid_dataset) if running is None else running
         with in_parallel(learn) if running is None else contextlib.nullcontext():
             values = learn.validate(dl=as_loader(valid_dataset), cbs=callbacks)
         return dict(zip(self.metrics, values[1:]))
+
+    def _needs(self) -> str: return ', eval_network=..., eval_indexes=[0, 1, 2]' if self.loss_fn is None and self.eval_network is None else ''    # by metrics
 
     def _learner(self, train: Any, valid: Any = None) -> Learner:
         "Return the learner of the model, with new data"

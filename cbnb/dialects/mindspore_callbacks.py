@@ -150,7 +150,7 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | Path, integrated_save: 
         async_save: ignored: the file is complete when the function returns
         append_dict: more numbers and tensors to save
     Raises:
-        TypeError: {shown} cannot be saved: pass a network, or a dict of tensors
+        TypeError: {shown} cannot be saved: pass a network, or a dict of tensors, or a list of dicts with 'name' and 'data'
     """
     if hasattr(save_obj, 'state_dict'): state = save_obj.state_dict()
     elif isinstance(save_obj, dict): state = save_obj
@@ -158,7 +158,7 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | Path, integrated_save: 
         state = {entry['name']: entry['data'] for entry in save_obj}
     else:
         shown = repr(save_obj) if isinstance(save_obj, (str, int, float)) else with_article(type(save_obj).__name__)
-        raise TypeError(f'{shown} cannot be saved: pass a network, or a dict of tensors')
+        raise TypeError(f"{shown} cannot be saved: pass a network, or a dict of tensors, or a list of dicts with 'name' and 'data'")
     state = {name: v.detach().as_subclass(Tensor) if isinstance(v, Tensor) else as_loadable(v, name)
              for name, v in {**state, **(append_dict or {})}.items()}
     path = Path(ckpt_file_name)
@@ -175,7 +175,7 @@ def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple
     Returns: names in the net not loaded, names in the dict not used
     Raises:
         RuntimeError: {name} is of shape ... in the net, and of shape ... in parameter_dict: build the net with the same
-            layers as before, or leave {name} out of parameter_dict
+            layers as before, or leave {name} out of parameter_dict, as load_checkpoint(..., filter_prefix={name}) does
     """
     mine = net.state_dict()
     tensors = {name: v for name, v in parameter_dict.items() if isinstance(v, Tensor)}
@@ -183,7 +183,7 @@ def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple
     for name, v in found.items():
         if v.shape != mine[name].shape: raise RuntimeError(
             f'{name} is of shape {tuple(mine[name].shape)} in the net, '
-            f'and of shape {tuple(v.shape)} in parameter_dict: build the net with the same layers as before, or leave {name} out of parameter_dict')
+            f'and of shape {tuple(v.shape)} in parameter_dict: build the net with the same layers as before, or leave {name} out of parameter_dict, as load_checkpoint(..., filter_prefix={name!r}) does')
     for name, v in found.items(): mine[name].copy_(v)
     not_loaded = [name for name in mine if name not in found]
     return not_loaded, [name for name in parameter_dict if name not in found]
@@ -209,7 +209,7 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
     if not isinstance(state, dict):
         raise ValueError(f'{str(path)!r} contains {with_article(type(state).__name__)}, not a dict of tensors: pass a file that save_checkpoint wrote')
     skipped = (filter_prefix,) if isinstance(filter_prefix, str) else tuple(filter_prefix or ())
-    state = {name: v for name, v in state.items() if not name.startswith(skipped)}
+    state = {name: v for name, v in state.items() if not str(name).startswith(skipped)}
     if net is not None: load_param_into_net(net, state)
     return state
 
@@ -245,7 +245,7 @@ class CheckpointConfig:
     Raises:
         ValueError: enc_key is not supported, because cbnb does not encrypt checkpoint files: leave it out
         ValueError: format={format} should be 'ckpt', the only format here
-        TypeError: append_info={append_info} should be a list, such as ['epoch_num', {'lr': 0.1}]
+        TypeError: append_info=... should be a list, such as ['epoch_num', {'lr': 0.1}]
         ValueError: append_info has the entry ...: an entry should be 'epoch_num', 'step_num' or a dict, such as {'lr': 0.1}
     """
     def __init__(self, save_checkpoint_steps: int | None = None, save_checkpoint_seconds: int | None = None,
@@ -263,7 +263,7 @@ class CheckpointConfig:
             5, least=1, keep_checkpoint_max=keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=keep_checkpoint_per_n_minutes)
         self.saved_network, self.exception_save, self.async_save = saved_network, exception_save, async_save
-        if not isinstance(append_info, list | None): raise TypeError(f"append_info={append_info!r} should be a list, such as ['epoch_num', {{'lr': 0.1}}]")
+        if not isinstance(append_info, list | None): raise TypeError(f"append_info={brief(append_info)} should be a list, such as ['epoch_num', {{'lr': 0.1}}]")
         self.append_info = append_info or []
         for entry in self.append_info:
             if not isinstance(entry, dict) and not (isinstance(entry, str) and entry in ('epoch_num', 'step_num')): raise ValueError(
@@ -285,8 +285,8 @@ class ModelCheckpoint(StepInEpoch):
         config: None: save each step, keep five files
     Raises:
         ValueError: prefix={prefix} should be a non-empty string without '/', or a function
-        TypeError: directory={directory} should be a path, or a function
-        TypeError: config={config} should be a CheckpointConfig, such as CheckpointConfig(save_checkpoint_steps=100)
+        TypeError: directory=... should be a path, or a function
+        TypeError: config=... should be a CheckpointConfig, such as CheckpointConfig(save_checkpoint_steps=100)
     """
     eval_in_fit, no_state = False, ('config', 'directory', '_time', '_writing')     # clocks differ between processes
     def __init__(self, prefix: str | Function[[Params], str] = 'CKP', directory: str | Path | Function[[Params], str] | None = None,
@@ -295,9 +295,10 @@ class ModelCheckpoint(StepInEpoch):
             raise ValueError(f"prefix={prefix!r} should be a non-empty string without '/', or a function"
                              + '. Pass the folder as directory=...'*(isinstance(prefix, str) and '/' in prefix))
         if not (directory is None or callable(directory) or isinstance(directory, (str, Path))):
-            raise TypeError(f'directory={directory!r} should be a path, or a function')
+            raise TypeError(f'directory={brief(directory)} should be a path, or a function'
+                            + ': pass a CheckpointConfig as config=...'*isinstance(directory, CheckpointConfig))
         if not isinstance(config, CheckpointConfig | None):
-            raise TypeError(f'config={config!r} should be a CheckpointConfig, such as CheckpointConfig(save_checkpoint_steps=100)')
+            raise TypeError(f'config={config if isinstance(config, type) else brief(config)} should be a CheckpointConfig, such as CheckpointConfig(save_checkpoint_steps=100)')
         self.config = config or CheckpointConfig()
         self.directory = directory if callable(directory) else Path(directory or '.').absolute()
         self.prefix = prefix
@@ -419,7 +420,7 @@ def monitored(p: Params, name: str) -> float | None:
     if name in results: return None if p.get('metrics_partial', False) else float(results[name])
     if name == 'loss': return float(shown_loss(p.net_outputs))
     if 'eval_results' not in p: return None
-    raise ValueError(f'monitor={name!r} is not a value of this training: {columns_hint(name, list(dict.fromkeys(["loss", *results])))}')
+    raise ValueError(f'monitor={name!r} is not a value of this training: {columns_hint(name.removeprefix("train_"), list(dict.fromkeys(["loss", *results])))}')
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #ee2e1948
 class EarlyStopping(Callback):
@@ -442,7 +443,7 @@ class EarlyStopping(Callback):
             baseline: float | None = None, restore_best_weights: bool = False):
         as_choice(mode, 'mode', 'auto', 'min', 'max')
         if not isinstance(monitor, str): raise TypeError(f"monitor={brief(monitor)} should be a name, such as 'eval_loss'")
-        self.monitor, self.min_delta = monitor, as_positive(abs(min_delta), 'min_delta')
+        self.monitor, self.min_delta = monitor, as_positive(abs(min_delta) if hasattr(min_delta, '__abs__') else min_delta, 'min_delta')
         self.patience, self.verbose = as_count(patience, 'patience', 0), verbose
         if mode == 'auto': mode = 'max' if 'acc' in monitor else 'min'
         self.sign, self.baseline = 1 if mode == 'max' else -1, baseline

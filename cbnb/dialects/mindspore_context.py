@@ -231,8 +231,9 @@ def warn_old_names(cbs: list[Any]) -> None:
     "If methods are called under old names in a run, issue one warning that lists them"
     old = sorted({(i, place) for i, cb in enumerate(cbs) for name, place in OLD_NAMES.items()
                   if (method := listener(cb, name)) is not None and method == getattr(cb, place, None) != getattr(cb, name, None)})
-    if old: warnings.warn(
-        f'{", ".join(f"{type(cbs[i]).__name__}.{place}" for i, place in old)}: {"these are old names" if len(old) > 1 else "this is an old name"} of MindSpore, '
+    names = list(dict.fromkeys(f'{type(cbs[i]).__name__}.{place}' for i, place in old))          # two callbacks may have the same class
+    if names: warnings.warn(
+        f'{", ".join(names)}: {"these are old names" if len(names) > 1 else "this is an old name"} of MindSpore, '
         f'for training and evaluation. Add the prefix on_train_ or on_eval_, as in on_train_{old[0][1]}', DeprecationWarning, stacklevel=user_level())
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c

@@ -253,7 +253,7 @@ def get_metrics(metrics: Any) -> dict[str, Any]:
     if isinstance(metrics, dict):
         for name, m in metrics.items():
             if isinstance(m, type) or not all(hasattr(m, a) for a in ('clear', 'update', 'eval')): raise TypeError(
-                f'metric {name!r} is {f"the class {m.__name__}" if isinstance(m, type) else brief(m)}: it should be an object with clear, update and eval, such as MAE()')
+                f'metric {name!r} is {f"the class {m.__name__}" if isinstance(m, type) else f"the function {m.__name__}" if hasattr(m, "__name__") else brief(m)}: it should be an object with clear, update and eval, such as MAE()')
         return dict(metrics)
     if not isinstance(metrics, set) or not all(isinstance(name, str) for name in metrics):
         raise TypeError(f"metrics={metrics!r} should be a set of names, or a dict of metrics, such as {{'mae'}} or {{'mae': MAE()}}")

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #8cf3cf5e
-from ..basics.arguments import as_choice
+from ..basics.arguments import as_choice, as_count
 from ..basics.processes import n_processes, process_number
 from ..callback import Callback
 from ..distributed.data_parallel import Distributed
@@ -70,7 +70,7 @@ def set_auto_parallel_context(*, parallel_mode: str | None = None, gradients_mea
     for name, given, variable, is_so, what in (('device_num', device_num, 'WORLD_SIZE', n_processes(), 'number of processes'),
                                                ('global_rank', global_rank, 'RANK', process_number(), 'rank of this process')):
         is_so = int(os.environ.get(variable, is_so))          # of torchrun, also before `init()`
-        if given is not None and given != is_so: raise ValueError(f'{name}={given!r} should be {is_so}, the {what}: ' + (
+        if given is not None and as_count(given, name, 0) != is_so: raise ValueError(f'{name}={given!r} should be {is_so}, the {what}: ' + (
             f'torchrun sets it, so leave {name} out' if variable in os.environ else 'start the program with torchrun to train in several'))
     new = dict(parallel_mode=parallel_mode, gradients_mean=gradients_mean)
     _settings.update({name: value for name, value in new.items() if value is not None})

@@ -17,9 +17,9 @@ from itertools import accumulate
 from typing import Any
 
 # %% ../../nbs/display/compare.ipynb #999316e4
-from ..basics.arguments import as_choice, columns_hint
+from ..basics.arguments import as_choice, columns_hint, nearest
 from ..basics.patch import patch
-from ..basics.text import as_dataframe, clock, distinct, escape, lower_is_better, named_direction, plural, text_table, variable_name, with_article
+from ..basics.text import as_dataframe, clock, distinct, escape, lower_is_better, named_direction, plural, short_repr, text_table, variable_name, with_article
 from .chart import Chart, Line, chart_css, chart_spec, show_charts, still_svg
 from .epochs_table import epochs_html
 from .figures import figure, show
@@ -35,8 +35,14 @@ def _runs_in(source: Any, name: str = '') -> list[Run]:
     if isinstance(source, (list, tuple)): return [run for each in source for run in _runs_in(each, name)]
     for owner in source, getattr(source, 'recorder', None):
         if isinstance(history := getattr(owner, 'history', None), History): return list(history)
-    if hasattr(source, 'add_cb'): raise TypeError('this learner has no Recorder, so its runs are not recorded: call learn.add_cb(Recorder) before the fit')
-    raise TypeError(f'{f"{name!r} is " if name else ""}{with_article(type(source).__name__)}{", which"*bool(name)} has no recorded runs: pass learners, runs of a lab book such as lab[1], or learn.recorder.history')
+    called = name or variable_name(source)
+    if hasattr(source, 'add_cb') and not isinstance(source, type): raise TypeError(
+        f'{f"the learner {called!r}" if called else "this learner"} has no Recorder, so its runs are not recorded: call learn.add_cb(Recorder) before the fit')
+    what = (short_repr(source) if isinstance(source, (str, int, float)) else f'the class {source.__name__}' if isinstance(source, type)
+            else with_article(type(source).__name__))
+    if (near := nearest(str(name), ('metric', 'sort', 'return_fig'), 0.7)) and isinstance(source, (str, int)): raise TypeError(
+        f'{name!r} is {what}, which has no recorded runs: did you mean {near}=?')
+    raise TypeError(f'{f"{name!r} is " if name else ""}{what}{", which"*bool(name)} has no recorded runs: pass learners, runs of a lab book such as lab[1], or learn.recorder.history')
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, str, list[Run]]]:
     "Return (given name, name of the variable, runs) for each source. A missing name is ''"
@@ -45,7 +51,7 @@ def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, str, li
 
 def _own_names(source: Any) -> list[tuple[str, str, Any]]:
     "Return (given name, name of the variable, source) for each source in `source`. The given name is the key of a dict, or the name of a run. If one source of a list has neither name, all names of variables are ''"
-    if isinstance(source, Mapping): return [(name, '', one) for name, one in source.items()]
+    if isinstance(source, Mapping): return [(str(name), '', one) for name, one in source.items()]
     each = source if isinstance(source, (list, tuple)) else [source]
     given = [one.name if isinstance(one, Run) else '' for one in each]
     variables = [name or variable_name(one) for name, one in zip(given, each)]
@@ -314,7 +320,7 @@ def runs_table(*sources: Any, sort: str | None = None, metric: str | None = None
     "Make a table of runs with their status, their metrics and the settings that differ. With `return_fig=True`, return a figure"
     table = RunsTable(runs_of(*sources, **named), sort, metric)
     if not return_fig and ax is None: return table
-    if table.metric is None: raise ValueError('there are no values to plot yet: train for at least one epoch')
+    if table.metric is None: raise ValueError('there are no values to plot yet: pass a learner that was trained for at least one epoch')
     fig = best_figure(table.rows, table.metric, ax)
     return show(fig, f'best {table.metric} of {plural(len(table), "run")}', True) if ax is None else ax
 

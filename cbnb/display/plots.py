@@ -39,7 +39,7 @@ def plot_losses(self: Recorder, skip_start: int = 0, skip_end: int = 0, return_f
     """
     self.last()
     for name, skip in dict(skip_start=skip_start, skip_end=skip_end).items():
-        if isinstance(skip, (str, Path)) and not str(skip).isdigit(): raise TypeError(f'{name}={str(skip)!r} should be a number of batches. To save the figure: '
+        if isinstance(skip, (str, Path)) and str(skip).strip(' +-.0123456789'): raise TypeError(f'{name}={str(skip)!r} should be a number of batches. To save the figure: '
                                                           "plot_losses(return_fig=True).savefig('losses.png')")
         if hasattr(skip, 'figure'): raise TypeError(f'{name}={skip!r} should be a number of batches. To draw into axes, pass them as ax=...')
     chart = losses_chart(self.history.runs, skip_start, skip_end, self.beta)
@@ -135,6 +135,6 @@ def plot_sched(self: Recorder, keys: list[str] | None = None, figsize: tuple[flo
     hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
     for key in keys or ():
         if key not in hps: raise ValueError(
-            f'{key!r} was not recorded: {columns_hint(key, list(hps))}')
+            f'{key!r} was not recorded: {columns_hint(str(key), list(hps))}')
     charts = [Chart([Line(key, range(len(hps[key])), hps[key], COLORS['lr'])], xlabel='step') for key in keys or hps]
     return show_charts(charts, True, return_fig, cols=2, size=figsize or (4.2*min(len(charts), 2), 2.8*math.ceil(len(charts)/2)))

@@ -110,8 +110,9 @@ class Profile:
     def __getitem__(self, name: str) -> float:
         if name in self.names(): return self.seconds(name)
         names = self.names()
+        if not names: raise KeyError(f'no part is called {name!r}, because nothing was measured yet: call learn.fit in the block of learn.profiling() first')
         near, parts = nearest(str(name), names), ', '.join(map(repr, names[:12])) + f', and {len(names) - 12} more, which names() lists'*(len(names) > 12)
-        raise KeyError(f'no part is called {name!r}: ' + (f'did you mean {near!r}? (the parts are {parts})' if near else f'the parts are {parts}'))
+        raise KeyError(f'no part is called {name!r}: ' + (f'did you mean {near!r}? (the parts are {parts})' if near else f'the {"parts are" if len(names) > 1 else "only part is"} {parts}'))
 
     def __contains__(self, name: str) -> bool: return name in self.names()
     def __iter__(self) -> Iterator[Row]: return iter(self.rows)

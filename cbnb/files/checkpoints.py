@@ -308,9 +308,9 @@ class Resume:
     """
     def __init__(self, path: str | Path | None = None, allow: str | Iterable[str] = ()):
         self.path = None if path is None else Path(path)
-        self.allow = {allow} if isinstance(allow, str) else set(allow)
+        self.allow = {allow} if isinstance(allow, str) or not isinstance(allow, Iterable) else set(allow)
         if unknown := self.allow - set(_MAY_DIFFER): raise ValueError(
-            f'allow={allow!r} should only contain {", ".join(map(repr, _MAY_DIFFER))}, not {", ".join(map(repr, sorted(unknown)))}')
+            f'allow={allow!r} should only contain {", ".join(map(repr, _MAY_DIFFER))}, not {", ".join(sorted(map(repr, unknown)))}')
 
 _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 
@@ -337,6 +337,7 @@ def _changed_words(name: str, was: str | None, now: str) -> str:
     "Describe how a setting differs. If a setting has several lines, show only the first line that differs"
     if was and '\n' in was + now: was, now = next(((a.strip(), b.strip()) for a, b in itertools.zip_longest(
         was.splitlines(), now.splitlines(), fillvalue='missing') if a != b), (was, now))
+    was, now = ('missing' if text == ')' else text for text in (was, now))       # the end of a module with fewer layers
     was, now = was and re.sub(r'\($', '(...)', was), re.sub(r'\($', '(...)', now)      # the first line of a module with layers
     if name in _DETAILS or name == 'metrics': return f'{name.replace("_", " ")} were {was}, and are {now}'
     return f'{name} was {was}, and is {now}'
@@ -622,10 +623,10 @@ class Checkpoint(Callback):
         differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow, state_differs(self.learn, state), resume.path,
                                    bool(state['batch']))
         if state['batch'] and 'data' in differs: raise ValueError(
-            f'{path} was saved in the middle of an epoch, so it can only be continued with the training data of that fit. {_end_of_epoch(path, sorted(differs))}')
+            f'{path} was saved in the middle of an epoch, so it can only be continued with the data of that fit. {_end_of_epoch(path, sorted(differs))}')
         if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
-            f"{path} was saved in the middle of an epoch by {state.get('n_process')} processes with loaders of their own, so it can only be continued "
-            f'by as many processes. {_end_of_epoch(path, sorted(differs))}')
+            f"{path} was saved in the middle of an epoch by {plural(state.get('n_process') or 1, 'process')}. "
+            f'Each process has a loader of its own now, so it can only be continued by as many. {_end_of_epoch(path, sorted(differs))}')
         self._say_where(path, state)
         self.learn.epoch = state['epoch']
         if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)

@@ -60,7 +60,7 @@ def at_path(
     try:
         found = importlib.import_module(module)
         for attribute in name.split('.'): found = getattr(found, attribute)
-    except (ImportError, AttributeError, ValueError) as e:
+    except (ImportError, AttributeError, ValueError, TypeError) as e:
         way = f'Install the module, or call load_learner(fname, {part}=...) with another object' if part else 'Correct the path, or install the module'
         raise ValueError(f'{path} cannot be imported: {e}. {way}') from e
     return found
@@ -191,7 +191,7 @@ def export(self: Learner, fname: str | Path = 'export.pkl', factory: Any = None)
     path = Path(self.path)/fname
     if path.suffix in ('.pkl', '.pickle'): return _export_pickle(self, path)
     if path.suffix != '.cbnb': raise ValueError(
-        f"export does not write {path.suffix or 'files without an ending'}: call learn.export({str(Path(fname).parent/f'{path.stem}.cbnb')!r}), or end the name with '.pkl' for a pickle"
+        f"export does not write {path.suffix or 'files without an ending'}: call learn.export({str(Path(fname).parent/((path.stem or 'learner') + '.cbnb'))!r}), or end the name with '.pkl' for a pickle"
         + (path.suffix == '.onnx')*'. For ONNX, pass learn.model to the exporter of PyTorch, as in torch.onnx.export(learn.model, (x,), ...)')
     text, tensors = to_json(_content(self, factory))
     content = dict(cbnb=FORMAT, state=text, tensors=[t.detach().cpu().clone() for t in tensors])
@@ -239,7 +239,7 @@ def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) 
     made = model if isinstance(model, nn.Module) else model()
     if not isinstance(made, nn.Module): raise TypeError(
         f'{brief(model)} returned {with_article(type(made).__name__)}, not a model: return an nn.Module')
-    if why := model_differs(made, state['model']): raise ValueError(f'{path} does not fit the model: {why}. Pass a model with the same layers as the exported one')
+    if why := model_differs(made, state['model']): raise ValueError(f'{path} does not fit the model: {why}; pass a model with the same layers as the exported one')
     load_model_state(made, state['model'])
     return made
 
@@ -312,5 +312,7 @@ def _load_pickle(fname: str | Path, cpu: bool, trust: bool, model: Any, parts: d
         if "'cbnb." not in str(e): raise                  # a module of yours is missing
         raise ValueError(f"{fname} was written by another version of cbnb ({e}): load it with that version, and export it to a name that ends in '.cbnb'") from e
     if isinstance(learn, Learner): return learn
-    raise TypeError(f'{fname} contains {with_article(type(learn).__name__)}, not a learner: pass a file that learn.export wrote. To use a model or weights, make a learner with Learner(dls, model, loss_func), '
-                'and call learn.model.load_state_dict for weights')
+    is_saved = Path(fname).suffix in ('.pth', '.pt')         # as learn.save writes
+    weights = f'learn.load({str(Path(fname).absolute())!r})' if is_saved else f'learn.model.load_state_dict(torch.load({str(fname)!r}))'
+    raise TypeError(f'{fname} contains {with_article(type(learn).__name__)}, not a learner: pass a file that learn.export wrote. To use a model or weights, '
+                    f'make a learner with Learner(dls, model, loss_func)' + f', and then call {weights}'*isinstance(learn, dict))

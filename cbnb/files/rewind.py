@@ -189,8 +189,10 @@ class RestorePoints:
         if n > len(points): raise ValueError(
             f'rewind({n}): only {plural(len(points), "fit")} can be taken back, as learn.runs shows'
             + f'. To take back more than {self.keep}, set learn.keep_restore_points = {n} before the fits'*(n > self.keep))
-        if (point := points[-n]).restore is None: raise RuntimeError(
-            f'{point.called} cannot be taken back, because it left no restore point: {point.why}')
+        if (point := points[-n]).restore is None:
+            more = next((i for i in range(n + 1, len(points) + 1) if points[-i].restore), 0)
+            raise RuntimeError(f'{point.called} cannot be taken back, because it left no restore point: {point.why}'
+                               + f'. learn.rewind({more}) takes back the last {more} fits'*bool(more))
         return point
 
     def nothing(self) -> str:

@@ -568,7 +568,8 @@ class LRFind:
         try:
             if problem: raise ValueError(problem)
             self.first = self.recommend(self.planned.steps)
-        except ValueError as e: self.reason = f'{e}{self.remark}'
+        except ValueError as e:        # what the momentum changes about a rate says nothing without one
+            self.reason = '; '.join([str(e), *(said for said in self.remark.split('; ')[1:] if not said.startswith('swept with momentum'))])
         else: self.take('balanced', self.first)
         if self.lr is not None: self.suggestions, self.points, self.refusals = ask_rules(
             self.lrs, self.losses, self.num_it, as_rules(rules), bool(self.first.doubt))
