@@ -17,7 +17,7 @@ from torch import nn
 from .basics.losses import as_loss, pred_of, split_result
 from .basics.nested import kind_of
 from .basics.optimizers import MultiOptimizer
-from .basics.text import with_article
+from .basics.text import short_repr, with_article
 from .step import PredictStep, Step
 
 # %% ../nbs/15_function_steps.ipynb #55d172d8
@@ -49,13 +49,19 @@ class CallStep(Step):
         Args:
             learn: the learner
             out: what the function returned
+        Raises:
+            TypeError: {name} returned {shown}, whose loss is None: compute it, or give the model its targets if the model
+                computes it
         """
         learn.step_result = out
         loss, learn.loss_parts, rest = split_result(out, self.needs_loss)
         if loss is None and (self.needs_loss or out is None or isinstance(out, (tuple, list, Mapping)) and not out):
             shown = repr(out) if len(repr(out)) <= 80 and len(repr(out).splitlines()) == 1 else with_article(kind_of(out))
+            name = 'train_step' if learn.training or self is learn.train_step else 'eval_step'
+            if self.needs_loss and isinstance(out, Mapping) and 'loss' in out: raise TypeError(
+                f'{name} returned {shown}, whose loss is None: compute it, or give the model its targets if the model computes it')
             raise TypeError(
-                f'train_step returned {shown}: it should return the loss, a tuple that begins with it, or a dict with the entry "loss"'
+                f'{name} returned {shown}: it should return the loss, a tuple that begins with it, or a dict with the entry "loss"'
                 if self.needs_loss else f'eval_step returned {shown}: it should return (loss, pred, *targets), or (pred, *targets) without a loss')
         if loss is not None: learn.loss_grad = as_loss(torch.as_tensor(loss), learn.training, 'train_step')
         made = rest if isinstance(rest, list) else [pred_of(rest)]
@@ -135,11 +141,11 @@ def as_step(step: Any, name: str) -> Step:    # `name`: of the argument, 'train_
         f'{name} is the class {step.__name__}: pass an instance, {step.__name__}(...)')
     if all(hasattr(step, part) for part in ('predict', 'loss', 'backward', 'step', 'zero_grad')):
         raise TypeError(
-            f'{name}={step!r} has the methods of a step, but its class does not inherit from Step: define it as class '
+            f'{name}={short_repr(step)} has the methods of a step, but its class does not inherit from Step: define it as class '
             f'{type(step).__name__}(Step)')
     if callable(step): return LossStep(step) if name == 'train_step' else CallStep(step)
     returns = 'the loss' if name == 'train_step' else '(loss, pred, *targets)'
-    raise TypeError(f'{name}={step!r} is not a step: pass a Step, or a function f(x, y) of the inputs and targets that returns {returns}')
+    raise TypeError(f'{name}={short_repr(step)} is not a step: pass a Step, or a function f(x, y) of the inputs and targets that returns {returns}')
 
 # %% ../nbs/15_function_steps.ipynb #770e4a6c
 def step_of_model(learn: Any) -> Step | None:    # None: the model does not compute its loss

@@ -263,4 +263,4 @@ def column_of(runs: Sequence['Run'], name: str) -> list[Any]:    # one value per
     "Return a column of the epochs of several runs"
     there = list(dict.fromkeys(name for run in runs for name in run.columns))
     if name in there: return [run.number if name == 'run' else row.get(name) for run in runs for row in run.epochs]
-    raise _unknown(name, 'epochs', there, f'run.steps[{name!r}] has a value for each batch' if any(name in run.steps for run in runs) else '')
+    raise _unknown(name, 'epochs', there, f'run.steps[{name!r}] of a run, such as history[-1], has a value for each batch' if any(name in run.steps for run in runs) else '')

@@ -23,7 +23,7 @@ from .basics.devices import exact_dtype
 from .basics.losses import MeanLoss
 from .basics.nested import find_bs, map_tensors, to_detach
 from .basics.processes import agreed_value, merged_metric, n_processes, sum_over_processes
-from .basics.text import snake_name
+from .basics.text import short_repr, snake_name
 
 # %% ../nbs/11_metrics.ipynb #85bb6456
 class RunningMean:
@@ -221,8 +221,6 @@ def as_metric(m: Any) -> Any:
     Returns: an object with `reset`, `accumulate`, `value` and `name`
     Raises:
         TypeError: {m} is a class that needs arguments ({e}): pass an instance, {m}(...)
-        TypeError: {m} is not a metric: pass a function of predictions and targets, such as accuracy, a Metric, or an object
-            with the methods reset, update and compute
     """
     if isinstance(m, type):
         try: m = m()
@@ -236,7 +234,7 @@ def as_metric(m: Any) -> Any:
     for adapt in Metric.adapters:
         if (found := adapt(m)) is not None: return found
     if callable(m): return AvgMetric(m)
-    raise TypeError(f'{m!r} is not a metric: pass a function of predictions and targets, such as accuracy, a Metric, '
+    raise TypeError(f'{short_repr(m)} is not a metric: pass a function of predictions and targets, such as accuracy, a Metric, '
                     'or an object with the methods reset, update and compute')
 
 # %% ../nbs/11_metrics.ipynb #51e62fd5

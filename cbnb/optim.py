@@ -31,7 +31,8 @@ def param_groups(
     others: Iterable[nn.Parameter] = (),                # parameters outside the model, for the last group unless they are in a group
 ) -> list[list[nn.Parameter]]:                          # groups of parameters, without empty ones
     "Return the parameters of a model in groups. Raise `ValueError` if no parameter is trainable"
-    found = splitter(model)
+    if (found := splitter(model)) is None: raise TypeError(
+        'the splitter returned None: end it with `return` and the groups, each a module or a list of parameters')
     groups = list(found) if isinstance(found, Iterable) and not isinstance(found, (Mapping, Tensor)) else [found]
     if groups and isinstance(groups[0], Tensor): groups = [groups]
     groups = _as_lists(groups)
@@ -105,7 +106,7 @@ def _check_trainable(groups: list[list[nn.Parameter]], model: nn.Module) -> None
     if any(p.requires_grad for g in groups for p in g): return
     why = 'all are frozen (requires_grad is False). Call requires_grad_() on the layers to train'
     if not any(True for _ in model.parameters()): why = 'it has no parameters at all. If its layers are in a list, make it an nn.ModuleList'
-    elif not any(groups): why = 'the splitter returned none. Return model.parameters(), or lists of parameters'
+    elif not any(groups): raise ValueError('the splitter returned no parameters: return model.parameters(), or lists of parameters')
     elif any(p.requires_grad for p in model.parameters()): raise ValueError(
         'the parameters that the splitter returned are all frozen (requires_grad is False): return those to train, too')
     raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')

@@ -16,7 +16,7 @@ Schedule = Callable[[float], Any]      # from the share of training done, from 0
 # %% ../nbs/09_schedule.ipynb #2f764a2e
 from .basics.arguments import as_positive, as_python, checked_moms, hinted, is_number
 from .basics.loaders import n_batches
-from .basics.text import plural
+from .basics.text import plural, short_repr
 from .basics.optimizers import hyper_key, no_such_hyper, spread_lrs, write_hyper
 from .basics.patch import patch
 from .callback import Callback
@@ -52,7 +52,10 @@ class ParamScheduler(Callback):
         _check_length(self.learn)
         for cb in self.learn.cbs:
             twice = [name for name in self.scheds if isinstance(cb, ParamScheduler) and cb is not self and cb.run and name in getattr(cb, 'scheds', ())]
-            if twice: raise ValueError(f'{cb!r} and {self!r} would both set {twice[0]}: leave one of them out. learn.fit(n_epoch) adds no schedule of its own')
+            if not twice: continue
+            mine, theirs = type(self).__name__, type(cb).__name__
+            both = f'two {mine} callbacks' if mine == theirs else f'{theirs} and {mine}'
+            raise ValueError(f'{both} would both set {twice[0]}: leave one of them out. learn.fit(n_epoch) adds no schedule of its own')
         self.places = [(*_place(self.learn, name, sched), sched) for name, sched in self.scheds.items()]
 
     def before_batch(self) -> None:
@@ -212,12 +215,14 @@ def _check_length(learn: Any) -> None:
 def _place(learn: Any, name: str, sched: Schedule) -> tuple[str, int | None]:
     "Check the first value of a schedule, and record its hyper-parameter. Return its key and index in a parameter group"
     if (place := hyper_key(learn.opt, name)) is None: raise no_such_hyper(learn.opt, name)
+    if not callable(sched): raise TypeError(
+        f'the schedule of {name!r} is {short_repr(sched)}: pass a function of the position from 0 to 1, such as SchedCos(0.1, 0.001)')
     value, n = as_python(sched(0.)), len(learn.opt.param_groups)
-    listed = hasattr(value, '__len__') and getattr(value, 'ndim', 1) > 0
+    listed = hasattr(value, '__len__') and not isinstance(value, (str, Mapping)) and getattr(value, 'ndim', 1) > 0
     if listed and len(value) != n: raise ValueError(
         f'the schedule of {name!r} returned {plural(len(value), "value")} for {plural(n, "parameter group")}: return one number, or one for each group')
     if any(not is_number(v) or math.isnan(v) for v in (value if listed else [value])):
-        raise ValueError(f'the schedule of {name!r} returned {value!r} at position 0, which is not a number: return a number, or one for each group')
+        raise ValueError(f'the schedule of {name!r} returned {short_repr(value)} at position 0, which is not a number: return a number, or one for each group')
     if hasattr(learn, 'recorder'): learn.recorder.track(name)
     return place
 

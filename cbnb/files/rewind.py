@@ -219,8 +219,8 @@ class RestorePoints:
         "Restore the state before the last `take_back` with `redo=True`, if no fit has begun since. Return a sentence about the fits that are done again"
         learn = self.learn()
         if self.undone is None: raise RuntimeError(
-            'there is no fit to redo: click Take back, or call learn.runs.take_back(n, redo=True), and then redo before the '
-            'next fit begins')
+            'there is no fit to redo: only what learn.runs.take_back(n, redo=True) or the button Take back has taken back can be redone, '
+            'until the next fit begins. What learn.rewind() has taken back cannot')
         if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): redo the fit when the run has ended')
         (restore, points), self.undone, had = self.undone, None, (learn.model, *learn.cbs)
         with interrupts_wait():

@@ -27,7 +27,7 @@ from ..basics.arguments import hinted
 from ..basics.devices import as_device
 from ..basics.patch import patch
 from ..basics.settings import brief
-from ..basics.text import warn_user, with_article
+from ..basics.text import short_repr, warn_user, with_article
 from .atomic import write_whole
 from ..learner import Learner
 from ..basics.trained_modules import load_module_states, module_states, trained_modules
@@ -60,9 +60,9 @@ def _check_loadable(value: Any, name: str) -> None:
         file.seek(0)
         torch.load(file, weights_only=True)
     except Exception as e: raise TypeError(
-        f'{name} is {brief(value) if hasattr(value, "shape") else repr(value):.80}, '
+        f'{name} is {brief(value) if hasattr(value, "shape") else short_repr(value)}, '
         f'of type {kind.__module__}.{kind.__qualname__}, which learn.load could not read, so '
-        f'nothing was written: convert it to a tensor, a number, a string, or a container of these{_where_to_convert(name)}') from e
+        f'nothing was written: convert it to a tensor, a number, a string, or a list or dict of these{_where_to_convert(name)}') from e
 
 def _where_to_convert(name: str) -> str:
     if name.startswith("the optimizer's state"): return ', or pass with_opt=False'
@@ -86,12 +86,13 @@ def _wrong_entry(path: str | Path) -> str | None:
 def read_file(path: str | Path, map_location: Any = 'cpu', trust: bool = False,    # True: read any object, which can run any code
     writer: str = 'Learner.save') -> Any:    # the saved object
     "Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`"
-    with open(path, 'rb'): pass       # if the file cannot be opened, the system's error says why
+    with open(path, 'rb') as file: is_old = file.read(15) == b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'    # by torch before 1.6; if the file cannot be opened, the system's error says why
     is_zip, damaged = _is_zip(path), f'{path} is damaged, or was not written by {writer}'
     if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}. Pass an intact copy, or another file')
     try: return torch.load(path, map_location=map_location, weights_only=not trust)
     except Exception as e:
-        if not is_zip or 'PytorchStreamReader' in str(e): raise ValueError(f'{damaged}. Pass an intact copy, or another file') from e
+        untrusted = is_old and isinstance(e, pickle.UnpicklingError) and 'GLOBAL' in str(e)
+        if not (is_zip or untrusted) or 'PytorchStreamReader' in str(e): raise ValueError(f'{damaged}. Pass an intact copy, or another file') from e
         if isinstance(e, pickle.UnpicklingError): raise _needs_trust(path, e, writer) from e
         e.add_note(f'while reading {path}')
         raise
@@ -204,7 +205,9 @@ def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False, file: s
     states = _split_file(read_file(path, device, trust))
     opt_state = states.pop('opt', None)
     if not isinstance(weights := states['model'], dict): raise ValueError(
-        f"{path} contains {with_article(type(weights).__name__)}, not the state of a model: pass a file that learn.save wrote")
+        f"{path} contains {with_article(type(weights).__name__)}, not the state of a model: " + (
+            f"to load its weights, call learn.model.load_state_dict(torch.load({str(path)!r}, 'cpu', weights_only=False).state_dict())"
+            if isinstance(weights, nn.Module) else 'pass a file that learn.save wrote'))
     if not with_opt or opt_state is None: return states, None
     if not _is_opt_state(opt_state): raise ValueError(_malformed(f' in {path}'))
     return states, opt_state

@@ -226,7 +226,9 @@ def state_differs(learn: Learner, state: Mapping[str, Any]) -> str | None:    # 
     "Return why a state does not fit a learner, or None if it fits"
     _, models, opts = owned_by_steps(learn)
     for what, mine, theirs in ('model', models, state['models']), ('optimizer', opts, state['opts']):
-        if len(mine) != len(theirs): return f'the state has {plural(len(theirs), what)}, and this learner has {len(mine)}'
+        if len(mine) != len(theirs):
+            counted = ', counting a loss function or step that is a module' if what == 'model' else ''
+            return f'the state has {plural(len(theirs), what)}, and this learner has {len(mine)}{counted}'
     why = [f'the state of the model does not fit: {found}'
            for m, s in zip(models, state['models']) if (found := model_differs(m, s))]
     why += [f'the state of the optimizer does not fit: {found}'
@@ -243,7 +245,7 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
         ValueError: this is not the state of a learner, because it has no models and opts: pass the result of
             learn.state_dict(). For the weights of a model alone, call learn.model.load_state_dict(state), and for a file
             that learn.save wrote, learn.load(name)
-        ValueError: {why}; nothing was changed. Load the state into a learner with the same model and optimizer
+        ValueError: {why}; nothing was changed.
     """
     if not isinstance(state, Mapping) or not state.keys() >= {'models', 'opts'}: raise ValueError(
         'this is not the state of a learner, because it has no models and opts: pass the result of learn.state_dict(). '
@@ -253,7 +255,9 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
     if together := getattr(self, 'data_parallel', None): state = together.parted(state)
     if why := state_differs(self, state):
         if made: self.opt = None
-        raise ValueError(f'{why}; nothing was changed. Load the state into a learner with the same model and optimizer')
+        raise ValueError(f'{why}; nothing was changed. ' + (
+            'The state was taken before the optimizer was made: set learn.opt = None, and load it again' if why.startswith('the state has 0 optimizers') else
+            'Load the state into a learner with the same model, loss function and optimizer'))
     owners, models, opts = owned_by_steps(self)
     for m, s in zip(models, state['models']):
         mine = [(t, t.clone()) for t in _class_weights(m).values()]

@@ -108,7 +108,7 @@ def figure_of(
 # %% ../../nbs/insight/check.ipynb #163a4418
 def skipped_codes(skip: Any) -> set[str]:
     "Return the codes of faults given by code or name. Raise `ValueError` for an unknown one"
-    wanted = [skip] if isinstance(skip, str) or not hasattr(skip, '__iter__') else list(skip)
+    wanted = [] if skip is None else [skip] if isinstance(skip, str) or not hasattr(skip, '__iter__') else list(skip)
     by_name = {name: code for code, name in FAULTS.items()}
     for name in wanted:
         if name in FAULTS or name in by_name: continue

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..basics.buffers import nan_since
 from ..basics.patch import patch
 from ..basics.losses import torch_loss
-from ..basics.text import number, plural
+from ..basics.text import number, plural, short_repr
 from ..callbacks.interpret import Predictions, predictions
 from ..history import Run
 from .check import last_checks, skipped_codes
@@ -328,6 +328,7 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
         RuntimeError: this learner has no Recorder, so there is no fit to diagnose: call learn.add_cb(Recorder) and
             learn.fit(1)
         RuntimeError: there is no fit to diagnose: call learn.fit(1) first
+        TypeError: run=... should be the index of a fit, such as -1 for the last one
         IndexError: run={run}: the history has ..., so use an index from -... to ...
     Example:
         from cbnb.toy import wave_learner
@@ -340,6 +341,7 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
     if not (runs := self.recorded_runs()):
         if not hasattr(self, 'recorder'): raise RuntimeError('this learner has no Recorder, so there is no fit to diagnose: call learn.add_cb(Recorder) and learn.fit(1)')
         raise RuntimeError('there is no fit to diagnose: call learn.fit(1) first')
+    if not hasattr(run, '__index__'): raise TypeError(f'run={short_repr(run)} should be the index of a fit, such as -1 for the last one')
     if not -len(runs) <= run < len(runs): raise IndexError(f'run={run}: the history has {plural(len(runs), "run")}, so use an index from -{len(runs)} to {len(runs) - 1}')
     last = run in (-1, len(runs) - 1)
     with interrupts_act(): wrong = [*not_finite_end(runs[run], self.model if last else None)] if 'R1' not in left_out and not keeps_best(runs[run]) else []

@@ -192,7 +192,7 @@ def slices_of(
     for name, given in (named or {}).items():
         values: Any = given.tolist() if isinstance(given, torch.Tensor) else given        # tensors are equal only to themselves as keys of a dict
         if len(values) != len(found): raise ValueError(
-            f'slices[{name!r}] has {plural(len(values), "value")}, but there are {plural(len(found), "item")} in the validation set: '
+            f'slices[{name!r}] has {plural(len(values), "value")}, but the validation set has {plural(len(found), "item")}: '
             'pass one value for each, in their order')
         for value in dict.fromkeys(values): groups[f'{name} = {value}'] = torch.tensor([v == value for v in values])
     if found.task == 'classes':

@@ -24,10 +24,10 @@ from typing import Any
 from torch import nn
 
 # %% ../../nbs/lab/book.ipynb #f36fff86
-from ..basics.arguments import as_choice, columns_hint, hinted, nearest
+from ..basics.arguments import as_choice, as_positive, columns_hint, hinted, nearest
 from ..basics.nested import from_json
 from ..basics.processes import process_number
-from ..basics.text import as_dataframe, html_table, lower_is_better, named_direction, number, plural, warn_user
+from ..basics.text import as_dataframe, html_table, lower_is_better, named_direction, number, short_repr, warn_user
 from ..callback import Callback
 from ..display.progress import fit_page, run_rows
 from ..files.checkpoints import checkpoints, read_checkpoint, read_manifest, remove_checkpoint, write_checkpoint
@@ -150,7 +150,7 @@ class LabBook(Callback):
         weights: 'best', 'last' or 'best last': also keep these weights of each fit; the best by the validation loss of an
             epoch
     Raises:
-        ValueError: weights={weights} should be 'best', 'last' or 'best last'
+        ValueError: weights={weights} should be 'best', 'last' or 'best last', or '' to keep none
     Example:
         book = LabBook('second')
         assert book._books() == [book]                    # the open lab books with this file
@@ -161,9 +161,9 @@ class LabBook(Callback):
 
     @hinted
     def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str | Iterable[str] = '', weights: str = ''):
-        if not isinstance(weights, str) or set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={weights!r} should be 'best', 'last' or 'best last'")
+        if not isinstance(weights, str) or set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={weights!r} should be 'best', 'last' or 'best last', or '' to keep none")
         self.weights = weights
-        self.folder, self.every, self.tags = Path(folder), float(every), _words(tags)
+        self.folder, self.every, self.tags = Path(folder), as_positive(every, 'every', inf=True), _words(tags)
         self.file = self.folder.expanduser().resolve()/'runs.sqlite'
         self.told = self.for_all = False               # whether it has warned; whether it has kept fits of all learners
         self.replaced: LabBook | None = None           # the earlier book of all learners with the same file
@@ -316,8 +316,8 @@ class LabBook(Callback):
         if isinstance(which, Learner):
             kept = [run.kept[self.file] for run in which.recorded_runs() if self.file in run.kept]
             return self._read('WHERE id=? AND started=?', *kept[-1]) if kept else []
-        try: number = operator.index(which)
-        except TypeError: raise TypeError(f'lab[{which!r}]: pass the number of a run, which the table of the lab book shows, or -1 for the latest run, the name of a run, or a learner for its last fit; lab.runs is the list of all runs') from None
+        try: number = operator.index(None if isinstance(which, bool) else which)
+        except TypeError: raise TypeError(f'lab[{short_repr(which)}]: pass the number of one run (-1: the latest), its name, or a learner for its last fit. For several runs, use lab.runs, the list of all runs') from None
         if number == 0 or abs(number) >= 2**63: return []
         return self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)
 
@@ -327,12 +327,18 @@ class LabBook(Callback):
         "Return a run. If several runs have this name, return the latest of them"
         if found := self._find(which): return found[0]
         folder = repr(str(self.folder))
+        if isinstance(which, Learner) and any(self.file in run.kept for run in which.recorded_runs()): raise KeyError(
+            f'the last fit of this learner was deleted from the lab book {folder}: pass the number of another run, from lab.runs')
         if isinstance(which, Learner): raise KeyError(f'no fit of this learner is in the lab book {folder}: it keeps the fits that begin after the line lab = LabBook({folder})')
         if isinstance(which, str):
             names = sorted({run.name for run in self.runs} - {''})
             near = nearest(which, names)
-            raise KeyError(f'no run of the lab book {folder} has the name {which!r}: ' + (f'did you mean {near!r}?' if near else f'its names are {", ".join(map(repr, names))}' if names else 'assign one, as in lab[-1].name = "baseline"'))
-        raise KeyError(f'there is no run {which} in the lab book {folder}: ' + (f'choose one of its {plural(n, "run")} from lab.runs' if (n := len(self)) else 'it has no runs yet, so fit a learner first'))
+            digits = which.strip().removeprefix('#').partition(' ')[0]
+            raise KeyError(f'no run of the lab book {folder} has the name {which!r}: ' + (
+                f'run {int(digits)} is lab[{int(digits)}]' if digits.isdecimal() else f'did you mean {near!r}?' if near else
+                f'its names are {", ".join(map(repr, names[:20]))}{", ..."*(len(names) > 20)}' if names else
+                "assign one, as in lab[-1].name = 'baseline'" if len(self) else 'it has no runs yet, so fit a learner first'))
+        raise KeyError(f'there is no run {which} in the lab book {folder}: ' + ('its only run is lab[-1]' if (n := len(self)) == 1 else f'choose one of its {n:,} runs, which are in lab.runs' if n else 'it has no runs yet, so fit a learner first'))
 
     def __contains__(self, which: Any) -> bool:
         "Return whether there is such a run"
@@ -351,7 +357,7 @@ class LabBook(Callback):
         found = [(value, run) for run in runs if metric in run.summary['values'] and (value := run.best(metric)) is not None]
         if found: return (min if lower_is_better(metric) else max)(found, key=lambda pair: pair[0])[1]
         there = list(dict.fromkeys(name for run in runs for name in run.summary['values']))
-        raise ValueError(f'no run of the lab book has a finite value of {metric!r}' + (': all are nan or infinite, so choose another metric, or fit again with a lower learning rate' if metric in there else f': {columns_hint(metric, there)}' if there else ': the runs have no values yet'))
+        raise ValueError(f'no run of the lab book has a finite value of {metric!r}' + (': all are nan or infinite, so choose another metric, or fit again with a lower learning rate' if metric in there else f': {columns_hint(str(metric), there)}' if there else ': its runs have no values yet' if runs else ': it has no runs yet, so fit a learner first'))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the table of runs as a list of dicts with the same keys, the newest run first
@@ -386,13 +392,18 @@ class LabBook(Callback):
             confirm: True: delete them
         Raises:
             ValueError: delete needs the numbers of runs, as in lab.delete(3, confirm=True)
+            TypeError: delete takes the numbers one by one: call lab.delete(*..., confirm=True)
+            TypeError: delete takes confirm by its name, as in lab.delete(3, confirm=True)
             ValueError: delete would permanently remove {labels} from {folder}: pass confirm=True
         """
         if not numbers: raise ValueError('delete needs the numbers of runs, as in lab.delete(3, confirm=True)')
+        if listed := next((n for n in numbers if isinstance(n, Iterable) and not isinstance(n, (str, Learner))), None): raise TypeError(
+            f'delete takes the numbers one by one: call lab.delete(*{short_repr(listed)}, confirm=True)')
+        if any(isinstance(n, bool) for n in numbers): raise TypeError('delete takes confirm by its name, as in lab.delete(3, confirm=True)')
         runs = [self[number] for number in numbers]
         labels = ', '.join(run.label for run in runs)
         if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(
-            f'{", ".join(busy)} {"is" if len(busy) == 1 else "are"} still running: stop the fit, and then delete the run')
+            f'{", ".join(busy)} {"is still running: stop the fit, and then delete the run" if len(busy) == 1 else "are still running: stop the fits, and then delete the runs"}')
         if not confirm: raise ValueError(f'delete would permanently remove {labels} from {self.folder}: pass confirm=True')
         with opened(self.file) as db, transaction(db): db.executemany('DELETE FROM runs WHERE id=?', [(run.id,) for run in runs])
         for run in runs:
@@ -477,9 +488,10 @@ class LabRun:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._made and name not in ('name', 'tags', 'note') and vars(self).get(name) is not value:      # `settings |= ...` assigns itself
-            near = nearest(name, ('name', 'tags', 'note'))
+            near = nearest(name, ('name', 'tags', 'note'), cutoff=0.7)
+            setting, text = ('seed', '3') if hasattr(type(self), name) or name in vars(self) else (name, repr(value) if len(repr(value)) <= 40 else '...')
             raise AttributeError(f'{name} of a run cannot be assigned' + (f': did you mean {near}?' if near else
-                f', only its name, tags, note and single settings, as in lab[{self.id}].settings[{name!r}] = {value!r:.40}'), name=name, obj=self)
+                f', only its name, tags, note and single settings, as in lab[{self.id}].settings[{setting!r}] = {text}'), name=name, obj=self)
         super().__setattr__(name, value)
 
     def _set(self, column: str, value: Any) -> None:
@@ -623,17 +635,19 @@ class LabRun:
             model: the model to load into
             which: 'best' or 'last'
         Raises:
+            TypeError: model=... is not a model: pass an instance of nn.Module, such as learn.model
             ValueError: lab[{id}] has no weights: from the next fit on, LabBook(folder, weights='best last') saves them
             ValueError: lab[{id}] has no {which} weights: pass which=.... LabBook(folder, weights='best last') saves both, if
                 the fit has a validation loss
-            ValueError: the model does not fit the weights of lab[{id}]: {why}. Pass a model with the same layers as in that run
+            ValueError: the state in lab[{id}] does not fit the model: {why}. Pass a model with the same layers as in that run
         """
         as_choice(which, 'which', 'best', 'last')
+        if not isinstance(model, nn.Module): raise TypeError(f'model={short_repr(model)} is not a model: pass an instance of nn.Module, such as learn.model')
         if not self.weights: raise ValueError(f"lab[{self.id}] has no weights: from the next fit on, LabBook(folder, weights='best last') saves them")
         if (path := self.weights.get(which)) is None: raise ValueError(
             f"lab[{self.id}] has no {which!r} weights: pass which={'last' if which == 'best' else 'best'!r}. LabBook(folder, weights='best last') saves both, if the fit has a validation loss")
         state = read_checkpoint(path)
-        if why := model_differs(model, state): raise ValueError(f'the model does not fit the weights of lab[{self.id}]: {why}. Pass a model with the same layers as in that run')
+        if why := model_differs(model, state): raise ValueError(f'the state in lab[{self.id}] does not fit the model: {why}. Pass a model with the same layers as in that run')
         load_model_state(model, state)
 
 

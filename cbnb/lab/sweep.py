@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 # %% ../../nbs/lab/sweep.ipynb #db4456bb
-from ..basics.arguments import as_count, as_duration, columns_hint, hinted
+from ..basics.arguments import as_count, as_duration, hinted, nearest, unknown_argument
 from ..basics.patch import patch
 from ..callback_list import as_list
 from .sweep_processes import run_in_processes
@@ -25,12 +25,15 @@ def _parameters(f: Callable[..., Any]) -> list[str]:
 
 def _shares(space: Space, make: Any, method: Any) -> tuple[list[str], list[str]]:
     "Return the settings for `make`, and those for the fit. If there is no place for one, raise `ValueError`"
+    if isinstance(make, Learner) or make is not None and not callable(make): raise TypeError('make should be a function that returns a new learner, such as lambda: ...')
     made, fitted = _parameters(make) if make else [], [name for name in _parameters(method) if name not in ('self', 'cbs')]
+    if make and any(p.kind is p.VAR_KEYWORD for p in inspect.signature(make).parameters.values()): made = [*made, *(name for name in space.values if name not in fitted)]
     for name in space.values:
         if name in made or name in fitted: continue
-        hint = columns_hint(name, [*made, *fitted])
+        if name == 'cbs': raise ValueError('cbs is no setting of a sweep: pass make=, a function that returns a learner with the callbacks for a setting of its own')
+        hint = unknown_argument('', name, [*made, *fitted]).partition(': ')[2]
         if make: raise ValueError(f'the setting {name!r} is an argument neither of {method.__name__} nor of make: {hint}')
-        raise ValueError(f'the setting {name!r} is no argument of {method.__name__}: {hint}. For settings of the model or the data, pass make=, '
+        raise ValueError(f'the setting {name!r} is no argument of {method.__name__}: {hint}{"."*(hint[-1] != "?")} For settings of the model or the data, pass make=, '
                          'a function of them that returns a learner')
     return [name for name in space.values if name in made], [name for name in space.values if name not in made]
 
@@ -60,15 +63,19 @@ def sweep(self: Learner, space: Mapping[str, Any], n_epoch: Any = None, n: int |
     Returns: the runs, with `.best`
     Raises:
         RuntimeError: this learner is running (...): call sweep between fits
+        ValueError: method={method} is no method of a learner:
         ValueError: sweep needs a number of epochs: pass n_epoch, as in learn.sweep(dict(lr=[...]), 5), or list values of
             n_epoch among the settings
-        ValueError: engine={engine} should be 'optuna', or None for all combinations, or random values of ranges
+        ValueError: engine={engine} should be 'optuna', or None, which takes all combinations of lists, and random values
+            from ranges
     """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): call sweep between fits')
-    chosen, train = Space(space), getattr(type(self), method)
+    if not callable(train := getattr(type(self), str(method), None)): raise ValueError(
+        f'method={method!r} is no method of a learner: ' + (f'did you mean {near!r}?' if (near := nearest(str(method), ('fit', 'fit_one_cycle', 'fit_flat_cos', 'fit_sgdr', 'fine_tune'))) else "pass such as 'fit_one_cycle'"))
+    chosen = Space(space)
     made, fitted = _shares(chosen, make, train)
     if n_epoch is None and 'n_epoch' not in fitted: raise ValueError('sweep needs a number of epochs: pass n_epoch, as in learn.sweep(dict(lr=[...]), 5), or list values of n_epoch among the settings')
-    if engine not in (None, 'optuna'): raise ValueError(f"engine={engine!r} should be 'optuna', or None for all combinations, or random values of ranges")
+    if engine not in (None, 'optuna'): raise ValueError(f"engine={engine!r} should be 'optuna', or None, which takes all combinations of lists, and random values from ranges")
     n = None if n is None else as_count(n, 'n', 1)
     rule: Any = OptunaStudy(chosen, n, seed, prune) if engine else Grid(chosen, n, seed, bool(prune))
     of_fit: dict[str, Any] = dict(method=method, seed=seed)      # as the recorder notes them

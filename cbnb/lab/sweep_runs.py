@@ -22,7 +22,7 @@ import torch
 from ..basics.arguments import columns_hint
 from ..basics.random_state import save_rng, set_seed
 from ..basics.settings import brief
-from ..basics.text import as_dataframe, escape, lower_is_better, number, plural, shell, text_table
+from ..basics.text import as_dataframe, escape, lower_is_better, number, plural, shell, short_repr, text_table
 from ..basics.trained_modules import load_module_states, module_states
 from ..callback import Callback
 from ..callbacks.save_model import SaveModel
@@ -59,11 +59,11 @@ def _is_range(values: Any) -> bool:
 class Space:
     "The settings of a sweep: name -> list of values, or a range `(low, high)` or `(low, high, 'log')`"
     def __init__(self, space: Mapping[str, Any]) -> None:
-        if not space: raise ValueError('a sweep needs settings, such as dict(lr=[0.001, 0.01])')
+        if not isinstance(space, Mapping) or not space: raise ValueError('a sweep needs settings, such as dict(lr=[0.001, 0.01])')
         for name, values in space.items():
             if isinstance(values, str) or not isinstance(values, Iterable): raise TypeError(
-                f"{name}={values!r} should be a list of values, or a range, such as (0.001, 0.1, 'log')")
-        self.values: dict[str, Any] = {name: values if _is_range(values) else list(values) for name, values in space.items()}
+                f"{name}={short_repr(values)} should be a list of values, or a range, such as (0.001, 0.1, 'log')")
+        self.values: dict[str, Any] = {name: values if _is_range(values) else [v.item() if getattr(v, 'ndim', 1) == 0 else v for v in values] for name, values in space.items()}
         for name, values in self.values.items(): self._check(name, values)
 
     def _check(self, name: str, values: Any) -> None:
@@ -77,8 +77,8 @@ class Space:
         "Raise `ValueError` if two values look alike in the table"
         for value, word in [(v, w) for i, (v, w) in enumerate(zip(values, words)) if w in words[:i]]:
             first = values[words.index(word)]
-            if first is value or isinstance(value, (bool, int, float, str)) and type(first) is type(value): raise ValueError(
-                f'{name} has the value {value!r} more than once: list each value once')
+            if first is value or isinstance(value, (bool, int, float, str, list, tuple)) and type(first) is type(value) and repr(first) == repr(value): raise ValueError(
+                f'{name} has the value {short_repr(value)} more than once: list each value once')
             raise ValueError(f'{name} has several values that the table would show as {word!r}: pass different strings '
                              'instead, and let the function that you pass as make turn each string into its value')
 
@@ -145,8 +145,10 @@ class Grid:
 
     def __init__(self, space: Space, n: int | None, seed: int, prune: bool) -> None:
         rng, grid = random.Random(seed), space.grid()
-        if grid is None and n is None: raise ValueError(
-            'a range has infinitely many values: pass the number of runs, such as n=20')
+        if grid is None and n is None:
+            name, values = next((name, values) for name, values in space.values.items() if isinstance(values, tuple))
+            raise ValueError(f'{name}={values!r} is a range, from which each run takes a value: pass the number of runs, such as n=20'
+                             + f'. For these values themselves, pass a list: {list(values)}'*(len(values) == 2))
         if grid is not None: rng.shuffle(grid)
         self.points = grid if grid is not None else [space.draw(rng) for _ in range(n or 0)]
         self.n = len(self.points[:n])
@@ -229,9 +231,9 @@ class SweepRun(Callback):
     def __init__(self,
         falls_behind: Callable[[int, int, float], bool],    # whether to end the run, from its number of epochs, the planned number, and its score
         marks: dict[str, Any],                              # settings of the run that belong to the sweep
-        score: Callable[[dict[str, Any]], float],           # row of the table of epochs -> score. Lower is better
+        sweep: 'Sweep',                                     # scores a row of the table of epochs
     ) -> None:
-        self.falls_behind, self.marks, self.score = falls_behind, marks, score
+        self.falls_behind, self.marks, self.sweep = falls_behind, marks, sweep
 
     def before_fit(self) -> None:
         recorder = self.learn.recorder
@@ -240,7 +242,9 @@ class SweepRun(Callback):
 
     def after_epoch(self) -> None:
         run = self.learn.recorder.last()
-        if not self.falls_behind(self.learn.epoch + 1 - self.learn.start_epoch, self.learn.n_epoch, self.score(run.epochs[-1])): return
+        score = self.sweep.score(run.epochs[-1])
+        if run.epochs[-1].get(self.sweep.monitor) is None: return       # this epoch was not validated
+        if not self.falls_behind(self.learn.epoch + 1 - self.learn.start_epoch, self.learn.n_epoch, score): return
         run.settings['pruned'] = True
         raise CancelFitException('the sweep ended it')
 
@@ -312,7 +316,8 @@ class Sweep:
             ValueError: no run of the sweep has finished with a finite {monitor}, so there is no best run: ...
         """
         if (i := self.best_number) is not None: return dict(self.points[i])
-        hint = '. Try lower learning rates' if any(row['status'] in ('done', 'pruned') for row in self.rows) else ''
+        ended = [row[self.monitor] for row in self.rows if row['status'] in ('done', 'pruned')]
+        hint = '. Try lower learning rates' if any(value is not None for value in ended) else f'. No run was validated at its end, so there is no {self.monitor}: pass valid_every=1' if ended else ''
         if not self.rows and self.why.startswith('budget'): hint = '. Pass a larger budget'
         raise ValueError(f'no run of the sweep has finished with a finite {self.monitor}, so there is no best run: {self._words() + hint}')
 
@@ -462,7 +467,7 @@ class Runner:
     def _fit(self, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool], runs: list[Run]) -> None:
         set_seed(self.marks['seed'])
         learn = self.make(**{name: point[name] for name in self.made}) if self.make else self.learn
-        trial = SweepRun(falls_behind, self.marks | words_of(point), self.found.score)
+        trial = SweepRun(falls_behind, self.marks | words_of(point), self.found)
         fitted = {name: value for name, value in point.items() if name not in self.made}
         with learn.added_cbs(self.cbs):
             if not hasattr(learn, 'recorder'): raise ValueError(

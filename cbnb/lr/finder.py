@@ -30,7 +30,7 @@ from ..basics.processes import local_parts, n_processes, whole_tensor
 from ..callback import Callback
 from ..callback_list import as_list
 from ..events import CancelFitException, CancelTrainException, CancelValidException
-from ..basics.arguments import as_count, as_positive, hinted
+from ..basics.arguments import as_count, as_positive, hinted, nearest
 from ..basics.patch import patch
 from ..basics.nested import find_bs, map_tensors
 from ..basics.loaders import n_batches
@@ -704,7 +704,8 @@ class LRFind:
     def __getattr__(self, name: str) -> float:
         if name[:1] != '_' and name in self.__dict__.get('suggestions', ()):
             return self.suggestions[name]
-        known = f', and {name} made no suggestion{self._why_not(name)}' if name in RULES else ''
+        near = None if name[:1] == '_' else nearest(name, [n for n in dir(self) if n[:1] != '_'])
+        known = f', and {name} made no suggestion{self._why_not(name)}' if name in RULES else f': did you mean {near!r}?' if near else ': its lr is the recommended rate'*(name[:1] != '_')
         raise AttributeError(f'LRFind has no attribute {name!r}{known}', name=name, obj=self)
 
     def plot(self, return_fig: bool | None = None, ax: Any = None, widget: bool | None = None) -> Any:

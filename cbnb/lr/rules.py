@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 # %% ../../nbs/lr/rules.ipynb #61f00518
-from ..basics.arguments import nearest
+from ..basics.arguments import as_count, nearest
 from ..basics.text import plural
 
 # %% ../../nbs/lr/rules.ipynb #96f1677a
@@ -113,7 +113,7 @@ def slide(lrs: Sequence[float], losses: Sequence[float], num_it: int, lr_diff: i
         assert slide(range(1, 21), range(20, 0, -1), 20)[0] == 5       # on a straight line at once: 20 - 15
     """
     lrs, losses = as_floats(lrs, losses)
-    n = len(losses)
+    n, lr_diff = len(losses), as_count(lr_diff, 'lr_diff', 1)
     if n <= lr_diff: raise ValueError(f'slide needs {plural(lr_diff + 1, "point")}, and there {"is" if n == 1 else "are"} {n}: raise num_it, or lower lr_diff')
     inner = [(b - a)/2 for a, b in zip(losses, losses[2:])]
     slopes = [losses[1] - losses[0], *inner, losses[-1] - losses[-2]]

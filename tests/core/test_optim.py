@@ -336,7 +336,7 @@ def test_what_is_a_number(value):
         (
             SimpleNamespace(lr=None, reason="too few points"),
             ValueError,
-            "lr_find recommended no learning rate: too few points. Pass a number instead",
+            "lr_find recommended no learning rate: too few points. Pass a rate of your own",
         ),
         (SimpleNamespace(lr=0.5), TypeError, "is not a number"),
     ],
@@ -408,7 +408,7 @@ def test_a_model_without_anything_to_train_is_refused():
     frozen = net().requires_grad_(False)
     for model, splitter, words in (
         (frozen, lambda m: m.parameters(), "Sequential has no trainable parameters: all are frozen"),
-        (net(), lambda m: [[], []], "the splitter returned none"),
+        (net(), lambda m: [[], []], "the splitter returned no parameters"),
         (nn.ReLU(), lambda m: m.parameters(), "ReLU has no trainable parameters: it has no parameters at all"),
     ):
         with pytest.raises(ValueError, match=words):

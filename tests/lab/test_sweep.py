@@ -257,3 +257,9 @@ def test_a_recorder_may_come_with_the_call(recorder):
 def test_the_number_of_epochs_of_a_run_may_change_after_its_first_rung():
     halving = sweep_runs.Halving(10)
     assert [halving.falls_behind(3, 9, value) for value in (3.0, 2.0, 1.0, 2.5)] == [False, False, False, True]
+
+
+def test_an_epoch_without_validation_is_not_compared():
+    """It had no score, which ended every run but the first at the first comparison."""
+    found = wave_learner().sweep(dict(lr=[0.01, 0.011], valid_every=[4]), 8)
+    assert [row["status"] for row in found.rows] == ["done", "done"]
