@@ -161,6 +161,7 @@ class Evidence:
     held: list[Tensor] = field(default_factory=list)                 # tensors that modules keep as plain attributes, before the pass
     masks: list[Tensor] = field(default_factory=list)                # padding mask of each call of attention: whether a place is left out
     losses: dict[str, list[float]] = field(default_factory=dict)     # name of a small training -> its losses
+    updates: int = 0                       # of the small trainings so far
     metrics: dict[str, list[float]] = field(default_factory=dict)    # metric -> its values: in the pass, then in a small training
     n_epoch: float | None = None           # epochs that you plan; None: unknown
     labels: bool = False                   # whether to train with shuffled labels, too
