@@ -493,7 +493,7 @@ def test_nothing_is_left_behind_by_an_interrupt(part, monkeypatch):
 
     def interrupted(*args):
         n[0] += 1
-        if n[0] == dict(collect=1, overfit=20, rate=140)[part]:
+        if n[0] == at:
             raise KeyboardInterrupt
         return loss(*args)
 
@@ -502,6 +502,9 @@ def test_nothing_is_left_behind_by_an_interrupt(part, monkeypatch):
     loss = evidence.compute_loss
     monkeypatch.setattr(evidence, "compute_loss", interrupted)
     monkeypatch.setattr(small_trainings, "compute_loss", interrupted)
+    at = 0
+    learn.check()
+    at, n[0] = dict(collect=1, overfit=20, rate=n[0] - 15)[part], 0  # the training at the rate of the learner is the last one
     with pytest.raises(KeyboardInterrupt):
         learn.check()
     monkeypatch.undo()
