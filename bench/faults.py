@@ -11,12 +11,12 @@
     python bench/faults.py --verify             train all healthy and all faulty programs again, half an hour; with --second, those of that author
     python bench/faults.py --verify --set sixth the same for a later set: in each task that its author named
     python bench/faults.py --set fourth         the faults of a later author, each in one task, ten minutes; --share 1: in all its tasks
-    python bench/faults.py --set ninth --later         also fit and diagnose each of them
+    python bench/faults.py --set tenth --later         also fit and diagnose each of them
     python bench/faults.py --second --later     also fit and diagnose each faulty program: what is found in all three
 
 faults/fault_tasks.py has the healthy trainings, faults/mutators.py the faults, and faults/ports.py small programs with documented faults.
 faults/second_mutators.py and faults/second_ports.py are those of another author: one half was seen, and the other half judges: keep it unseen.
-faults/third_mutators.py to faults/ninth_mutators.py are later sets: bench/README.md says what their authors knew.
+faults/third_mutators.py to faults/tenth_mutators.py are later sets: bench/README.md says what their authors knew.
 A pair of task and fault counts only if the fault harms (faults/harm.py, faults/verified.json). The set was written by somebody who had not
 seen the checks, only the table of codes in their specification, and it was stored before the first time that `learn.check()` saw it.
 
@@ -61,6 +61,7 @@ from second_mutators import numbers
 from second_ports import PORTS as SECOND_PORTS
 from seventh_mutators import MUTATORS as SEVENTH
 from sixth_mutators import MUTATORS as SIXTH
+from tenth_mutators import MUTATORS as TENTH
 from third_mutators import MUTATORS as THIRD
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -165,7 +166,16 @@ def second_programs(only: str, later: bool) -> Iterable[Row]:
             yield judge("fault", task, name, [*codes, *numbers(codes)], lambda task=task, name=name: faulty(task, name, SECOND), later)
 
 
-MORE_SETS = {"third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH, "eighth": EIGHTH, "ninth": NINTH}
+MORE_SETS = {
+    "third": THIRD,
+    "fourth": FOURTH,
+    "fifth": FIFTH,
+    "sixth": SIXTH,
+    "seventh": SEVENTH,
+    "eighth": EIGHTH,
+    "ninth": NINTH,
+    "tenth": TENTH,
+}
 
 
 def programs_of_set(name: str, args: argparse.Namespace) -> Iterable[Row]:

@@ -312,7 +312,7 @@ class Loop(State):
 
     @property
     def outputs(self) -> tuple[Any, ...]:
-        "The outputs that metrics can choose from: the predictions, then the targets"
+        "The outputs that metrics can choose from: the predictions and then the targets, or the values that an evaluation function returned"
         step: Step = self.phase_steps[self.training]
         return step.outputs(self)
 

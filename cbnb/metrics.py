@@ -138,7 +138,7 @@ class AvgMetric(MeanMetric):
         "The function. You may assign another one with the same parameters"
         return self.function.func
     @func.setter
-    def func(self, func: Callable[..., Any]) -> None: self.function.func = func
+    def func(self, func: Callable[..., Any]) -> None: self.function = BatchFunction(func)
     def reset(self) -> None:
         super().reset()
         self.mean_of_labels, self.has_labels, self.is_first = RunningMean(), False, True      # whether the next batch is the first one of a phase

@@ -95,7 +95,7 @@ def _as_lists(groups: list[Any]) -> list[list[nn.Parameter]]:
     if any(isinstance(g, Mapping) for g in groups): raise TypeError(
         'the splitter returned dicts, but a group should be a module or a list of parameters: pass the rates and decays of the groups to '
         'fit(lr=[...], wd=[...]), or make the optimizer yourself and pass it as opt_func')
-    groups = [list(g.parameters()) if isinstance(g, nn.Module) else list(g) if isinstance(g, Iterable) else [g] for g in groups]
+    groups = [list(g.parameters()) if isinstance(g, nn.Module) else [g] if isinstance(g, Tensor) or not isinstance(g, Iterable) else list(g) for g in groups]
     if wrong := [p for g in groups for p in g if not isinstance(p, Tensor)]: raise TypeError(
         f'the splitter returned a group with {"None" if wrong[0] is None else with_article(type(wrong[0]).__name__)}: '
         'a group should be a module, or a list of parameters, such as list(layer.parameters())')

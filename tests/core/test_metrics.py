@@ -1681,3 +1681,10 @@ def test_a_function_that_needs_the_shapes_is_told_of_flatten():
         per_item(maps, maps)
     assert any("flatten=False" in note for note in e.value.__notes__)
     assert cbnb.AccumMetric(per_item.func, flatten=False)(maps, maps) == 0
+
+
+def test_another_function_of_a_metric_is_called_in_its_own_way():
+    """The order of the arguments of the first one is not kept."""
+    metric = cbnb.AvgMetric(lambda y_true, y_pred: (y_pred - y_true).abs().mean())
+    metric.func = lambda pred, y: pred.mean()
+    assert line_learner(metrics=metric).validate() == line_learner(metrics=lambda pred, y: pred.mean()).validate()

@@ -397,6 +397,7 @@ def net():
         (lambda m: list(m), [2, 2, 2]),
         (lambda m: [m[0], [], [m[2].weight]], [2, 1]),
         (lambda m: iter([list(m[:2].parameters()), m[2].parameters()]), [4, 2]),
+        (lambda m: [m[0], m[2].bias], [2, 1]),
     ],
 )
 def test_a_splitter_returns_modules_parameters_or_lists_of_them(splitter, sizes):
