@@ -163,6 +163,7 @@ class Evidence:
     losses: dict[str, list[float]] = field(default_factory=dict)     # name of a small training -> its losses
     updates: int = 0                       # of the small trainings so far
     metrics: dict[str, list[float]] = field(default_factory=dict)    # metric -> its values: in the pass, then in a small training
+    own_callbacks: bool = False            # whether the learner has callbacks of yours that may change a training
     n_epoch: float | None = None           # epochs that you plan; None: unknown
     labels: bool = False                   # whether to train with shuffled labels, too
     causal: bool = False                   # whether an output may depend only on inputs up to its own step

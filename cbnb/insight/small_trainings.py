@@ -92,8 +92,7 @@ def n_updates(
 
 def kept_updates(e: Evidence) -> int:
     "Return the number of updates that a check keeps for the training at the rate of the learner, and for one with your own callbacks"
-    from cbnb.insight.callback_faults import own_callbacks
-    return UPDATES['rate']*(2 if own_callbacks(e.learn) else 1)
+    return UPDATES['rate']*(1 + e.own_callbacks)
 
 def can_train(e: Evidence) -> bool:
     "Return whether the small trainings make sense: the step computes a loss with a gradient, and does not update by itself"
