@@ -213,7 +213,7 @@ def overfit(e: Evidence) -> Iterator[Finding]:
         restart()
         losses = e.losses['16 items']
         yield from (found := [*_learns(losses, min(16, e.n), wanted_loss(e, losses[0]), _can_learn_all(learn, batch))])
-        n_blind = min(UPDATES['blind'], LIMIT - e.updates - kept_updates(e))
+        n_blind = min(round(len(losses)*UPDATES['blind']/UPDATES['items']), LIMIT - e.updates - kept_updates(e))      # fewer beside a training that has ended early
         if not found and learn.yb and n == UPDATES['items'] and n_blind >= 10:
             blind: list[float] = []
             def stays(now: list[float]) -> bool:
@@ -264,7 +264,7 @@ def _stays_above(blind: list[float], losses: list[float], n: int) -> bool:
     "Return whether a training with zeros as inputs ends above one with inputs, even if the loss falls twice as fast in the rest of its `n` updates as in the last ten"
     if (i := len(blind)) < 10 or i % 5: return False
     now, before, end = fmean(blind[-5:]), fmean(blind[-10:-5]), fmean(losses[-5:])
-    apart = i > len(losses) or now > 1.03*fmean(losses[i-5:i])
+    apart = i > len(losses) or now > 1.5*end or now > 1.03*fmean(losses[i-5:i])
     return apart and now - 2*max(before - now, 0)*(n - i)/5 > end/0.97 + 0.1*abs(end)
 
 def _uses_inputs(losses: list[float], blind: list[float], n: int) -> Iterator[Finding]:
@@ -543,9 +543,9 @@ def rate(e: Evidence) -> Iterator[Finding]:
     e.updates += n_more
 
 def _n_more(e: Evidence, own: _Trial) -> int:
-    "Return the number of updates of a training to compare with the one at the rate of the learner; 0: too few of `LIMIT` are left to use each batch twice"
+    "Return the number of updates of a training to compare with the one at the rate of the learner; 0: too few of `LIMIT` are left to use half of the batches twice"
     n = min(len(own.losses), LIMIT - e.updates)
-    return n if n >= max(10, 2*own.n) or n == len(own.losses) else 0
+    return n if n >= max(10, 1.5*own.n) or n == len(own.losses) else 0
 
 def _begin_of(own: _Trial, n: int) -> _Trial: return own._replace(losses=own.losses[:n])
 
