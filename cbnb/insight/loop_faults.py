@@ -60,7 +60,8 @@ class LoopCounts:
         self.param: nn.Parameter = own[0]                   # whose gradient is looked at
         self.weight = next((p for p in own[::-1] if p.ndim > 1), own[0])      # whose values are
         self.at_start: Tensor | None = None                 # its values before the first update
-        self.moved: Any = False                             # whether they have changed, on a device as a tensor
+        self.on_cpu = self.weight.device.type == 'cpu'
+        self.moved: Any = False if self.on_cpu else torch.zeros((), dtype=torch.bool, device=self.weight.device)      # whether they have changed, on a device as a tensor
         self.resets = ScalarBuffer()                        # for each epoch, whether it begins with those of the start although they have changed
 
     def counted(self, numbers: Any) -> int:
@@ -96,8 +97,8 @@ class LoopCounts:
     def stays(self) -> Any:
         "Return whether the weights are those of the start, on a device as a tensor, for which nothing waits"
         start, now = self.at_start, self.values()
-        if start is None or start.shape != now.shape: return False
-        return torch.equal(now, start) if now.is_cpu else (now == start).all()
+        if self.on_cpu: return start is not None and start.shape == now.shape and torch.equal(now, start)
+        return torch.zeros_like(self.moved) if start is None or start.shape != now.shape else (now == start).all()
 
 def _of(code: str, where: str, measured: str, expected: str) -> Finding:
     from cbnb.insight.texts import finding        # here: it makes `import cbnb` faster
@@ -124,9 +125,9 @@ def _begins(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
     if c.at_start is None:
         if not is_lazy(c.weight): c.at_start = c.values().clone()
     elif learn.epoch < EPOCHS:
-        reset = c.stays() & c.moved
-        c.resets.append(reset if isinstance(reset, Tensor) else float(reset))
-        if isinstance(reset, Tensor): c.resets.arrived()      # begins the copy to the CPU, for which nothing waits
+        reset = c.moved & c.stays()
+        c.resets.append(float(reset) if c.on_cpu else reset)
+        if not c.on_cpu: c.resets.arrived()      # begins the copy to the CPU, for which nothing waits
 
 def _without_gradient(c: LoopCounts, learn: Learner) -> bool:
     "Return whether no parameter has a gradient. If one has, it is looked at from now on"
@@ -201,7 +202,7 @@ def _training(learn: Learner, run: Run, c: LoopCounts, batches: Iterator[Any]) -
             say(c.look(model))
             c.next = 2*c.total
             c.clear()
-    if learn.epoch < EPOCHS and c.moved is not True: c.moved = torch.logical_not(stays) | c.moved if isinstance(stays := c.stays(), Tensor) else not stays
+    if learn.epoch < EPOCHS and c.moved is not True: c.moved = not c.stays() if c.on_cpu else c.moved | ~c.stays()
 
 def _validation(learn: Learner, run: Run, batches: Iterator[Any]) -> Iterator[Any]:
     "Count validation batches in training mode"
