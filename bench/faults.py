@@ -35,7 +35,7 @@ import time
 import warnings
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,10 @@ from sixth_mutators import MUTATORS as SIXTH
 from tenth_mutators import MUTATORS as TENTH
 from third_mutators import MUTATORS as THIRD
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cbnb.insight.layer_faults import LayerWatch
+from cbnb.insight.small_trainings import LIMIT
 
 SEEN = 0.15  # of the pairs of task and fault: the checks were mended for what they missed among these
 UPDATES = 60  # of the short training for the rules of the literature
@@ -90,21 +92,38 @@ Row = dict[str, Any]
 # --- asking ---
 
 
+@contextlib.contextmanager
+def counted_updates(model: nn.Module) -> Iterator[list[int]]:
+    """A list with one item for each update of the parameters of a model."""
+    ids: set[int] = {id(p) for p in model.parameters()}
+    found: list[int] = []
+
+    def count(opt: Any, *_: Any) -> None:
+        if any(id(p) in ids for group in opt.param_groups for p in group["params"]):
+            found.append(1)
+
+    hook = register_optimizer_step_pre_hook(count)
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
 def ask(build: Callable[[], Training], fast: bool = False) -> Row:
-    """What the check says about a program: codes with their levels, in order, and its processor time, which other programs of the machine do not change."""
+    """What the check says about a program: codes with their levels, in order, the updates of its small trainings, and its processor time, which other programs of the machine do not change."""
     try:
         learn = build().learner()
     except Exception as error:
         return dict(refused=f"{type(error).__name__}: {str(error)[:80]}")
     quiet = contextlib.redirect_stdout(io.StringIO())
-    with warnings.catch_warnings(), quiet, contextlib.redirect_stderr(io.StringIO()):
+    with warnings.catch_warnings(), quiet, contextlib.redirect_stderr(io.StringIO()), counted_updates(learn.model) as updates:
         warnings.simplefilter("ignore")
         began = time.process_time()
         try:
             found = [(finding.code, finding.level) for finding in learn.check(fast=fast)]
         except Exception as error:
             return dict(crashed=f"{type(error).__name__}: {str(error)[:120]}", found=[], seconds=time.process_time() - began)
-    return dict(found=found, seconds=time.process_time() - began)
+    return dict(found=found, seconds=time.process_time() - began, updates=len(updates))
 
 
 def ask_later(build: Callable[[], Training]) -> list[tuple[str, str]]:
@@ -462,6 +481,11 @@ def print_times(rows: Sequence[Row]) -> None:
         seconds = [row[who]["seconds"] for row in rows if "seconds" in row[who]]
         middle, high = np.percentile(seconds, [50, 95])
         print(f"{WHO[who]}: processor time: median {middle:.2f} s, 95% below {high:.2f} s, longest {max(seconds):.2f} s")
+    updates = [row["check"]["updates"] for row in rows if "updates" in row["check"]]
+    if updates:
+        print(f"learn.check(): updates of its small trainings: median {np.median(updates):.0f}, most {max(updates)}")
+        if max(updates) > LIMIT:
+            sys.exit(f"a check made {max(updates)} updates: the limit is {LIMIT}")
     for row in rows:
         if "crashed" in row["check"]:
             print(f"    check() itself failed on {row['task']} {row['fault']}: {row['check']['crashed']}")

@@ -3,6 +3,7 @@
     python bench/loop_overhead.py                        all of it, about four minutes
     python bench/loop_overhead.py --quick                less exact, about one minute
     python bench/loop_overhead.py --json results.json    keep every measurement, too
+    python bench/loop_overhead.py --watches              only what the watches of a fit cost, with recorded batches: half a minute
 
 The model is so small (64-32-10, batches of 32 digits) that a batch takes some 150 microseconds: whatever the library adds
 shows. All contestants take turns in one process, forwards and then backwards, and each is compared with the hand-written
@@ -36,6 +37,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
 import cbnb
+from cbnb.insight import loop_faults, loss_faults
 
 LR, LR_MAX = 1e-3, 1e-2
 HEAVY = "IPython ipywidgets matplotlib pandas scipy sklearn tqdm accelerate torchvision torchmetrics tensorboard wandb mlflow".split()
@@ -287,6 +289,71 @@ def watch_cost(n_batches: int, rounds: int) -> tuple[float, float]:
     return median(costs)
 
 
+class Replay(cbnb.Callback):
+    """In a fit, let the same batches, numbers of updates and losses pass again and again, by turns with the watches of a fit and without."""
+
+    order = 1000
+
+    def __init__(self, n_epochs: int, n_batches: int, rounds: int):
+        self.n_epochs, self.n_batches, self.rounds = n_epochs, n_batches, rounds
+        self.times: dict[bool, list[float]] = {True: [], False: []}
+
+    def after_batch(self) -> None:
+        learn = self.learn
+        if learn.train_iter > 1 or not learn.training:
+            return
+        for p in learn.model.parameters():
+            p.grad = None
+        before = learn.train_updates, learn.train_iter, learn.n_iter, learn.epoch
+        learn.n_iter = self.n_batches
+        batches = [(torch.zeros(1), torch.zeros(1))] * self.n_batches
+        losses = [1 / (1 + i / 50) + 0.01 * (i * 7919 % 100) / 100 for i in range(self.n_epochs * self.n_batches)]
+        so_far = [losses[: (epoch + 1) * self.n_batches] for epoch in range(self.n_epochs)]
+        gc.disable()
+        for turn in range(2 * self.rounds):
+            self.pass_by(turn % 2 == 0, batches, so_far, before)
+        gc.enable()
+        learn.train_updates, learn.train_iter, learn.n_iter, learn.epoch = before
+        loop_faults._counts.pop(learn.recorder.history[-1], None)
+
+    def pass_by(self, watched: bool, batches: list[Any], so_far: list[list[float]], at: tuple[int, ...]) -> None:
+        learn, run = self.learn, self.learn.recorder.history[-1]
+        loop_faults._counts.pop(run, None)
+        loss_faults._watched.pop(run, None)
+        learn.train_updates, learn.train_iter = at[0], 0
+        begun = time.thread_time()
+        for epoch, losses in enumerate(so_far):
+            learn.epoch = epoch
+            for _ in loop_faults.watch_loop(learn, iter(batches)) if watched else iter(batches):
+                learn.train_iter += 1
+                learn.train_updates += 1
+            if watched:
+                loss_faults.watch(learn, run, losses)
+        self.times[watched].append((time.thread_time() - begun) / len(so_far[-1]) * 1e6)
+
+
+def watches_cost(n_epochs: int, n_batches: int, rounds: int) -> tuple[float, float, float]:
+    """Microseconds of CPU time a batch that both watches of a fit take: the difference of the medians, and the two medians themselves."""
+    learn = cbnb.Learner(
+        cbnb.DataLoaders([(torch.randn(8, 64), torch.randint(10, (8,)))] * 2, device="cpu"),
+        nn.Linear(64, 10),
+        nn.CrossEntropyLoss(),
+        default_cbs=True,
+    )
+    replay = Replay(n_epochs, n_batches, rounds)
+    with redirect_stdout(io.StringIO()):
+        learn.fit(1, cbs=replay)
+    with_them, without = (statistics.median(replay.times[watched]) for watched in (True, False))
+    return with_them - without, with_them, without
+
+
+def show_watches(rounds: int) -> None:
+    print("microseconds of CPU time a batch: with the watches, without, difference")
+    for n_epochs, n_batches in ((10, 10), (3, 45), (20, 45), (3, 1000)):
+        cost, with_them, without = watches_cost(n_epochs, n_batches, rounds)
+        print(f"{n_epochs:4} epochs of {n_batches:5} batches {with_them:8.2f} {without:8.2f} {cost:8.2f}   {'ok' if cost <= 2 else 'FAIL'}")
+
+
 def in_new_process(f: Callable[..., Any], *args: Any) -> Any:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(f, *args).result()
@@ -335,6 +402,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="how often each contestant trains")
     parser.add_argument("--epochs", type=int, default=10, help="for how long (default: 10)")
     parser.add_argument("--json", metavar="FILE", help="where to save all measurements")
+    parser.add_argument("--watches", action="store_true", help="only what the watches of a fit cost")
     args = parser.parse_args()
     args.rounds = args.rounds or (8 if args.quick else 40)
     return args
@@ -343,6 +411,9 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     args = arguments()
     torch.set_num_threads(1)  # the tensors are too small to share; and threads that wait would be counted
+    if args.watches:
+        show_watches(10 * args.rounds)
+        return
     costs = race(CONTESTANTS, args.rounds, args.epochs)
     show_costs(CONTESTANTS, costs)
 

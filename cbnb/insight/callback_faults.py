@@ -144,10 +144,11 @@ def _of_trial(e: Evidence, trial: CallbackTrial, batch: Any, names: str) -> Iter
 
 def try_callbacks(e: Evidence) -> Iterator[Finding]:
     "M18, D17: what your own callbacks do to mode and inputs. Also keeps the loss after a training with them"
-    learn, n_items, n = e.learn, len(e.numbers or ()), n_updates(e, e.n, UPDATES['rate'])
-    if not can_train(e) or learn.opt is None or not (cbs := own_callbacks(learn)): return
+    learn, n_items, n = e.learn, len(e.numbers or ()), n_updates(e, e.n, UPDATES['rate'], UPDATES['rate'])
+    if not n or not can_train(e) or learn.opt is None or not (cbs := own_callbacks(learn)): return
     drawn = to_device(e.drawn, learn.dls.device)
     batches = [rows(drawn, slice(i, i + e.n), n_items) for i in range(0, n_items - e.n + 1, e.n)][:min(8, n//2)] or [e.batch]
+    e.updates += n//len(batches)*len(batches)
     trial = train_with_callbacks(learn, batches, n)
     if trial.n_updates == n//len(batches)*len(batches): e.losses['with callbacks'] = [min((v for v in (trial.loss, trial.prepared) if math.isfinite(v)), default=math.nan)]
     yield from _of_trial(e, trial, batches[0], listed(type(wrapped(cb)).__name__ for cb in cbs))

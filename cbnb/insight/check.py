@@ -143,7 +143,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     """
     from statistics import median
 
-    from cbnb.insight.callback_faults import compare_callbacks, try_callbacks
+    from cbnb.insight.callback_faults import compare_callbacks, own_callbacks, try_callbacks
     from cbnb.insight.data_faults import DATA_CHECKS, nonfinite
     from cbnb.insight.error_faults import later_batches, of_error, of_items
     from cbnb.insight.evidence import collect, not_finite
@@ -165,7 +165,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
         e = collect(self)
         if e is not None and e.batch is None: return Findings([f for f in [of_error(e)] if f.code not in left_out])
         if e is None: return Findings(skipped=['data, model and training, because the training loader has no batch'])
-        e.n_epoch, e.labels, e.causal, e.groups = n_epoch, labels, causal, groups
+        e.n_epoch, e.labels, e.causal, e.groups, e.own_callbacks = n_epoch, labels, causal, groups, bool(own_callbacks(self))
         broken = bool(not_finite(self.model))        # nothing else can be measured then
         found, failed = run_checks(e, (nonfinite,) if broken else (*DATA_CHECKS, carries_over, told_apart, *MODEL_CHECKS, *PLACE_CHECKS, *PLAN_CHECKS))
         if broken: failed.append('model, loss and training, because weights are nan or inf')

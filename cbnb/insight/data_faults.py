@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSa
 from ..basics.nested import to_device
 from ..basics.text import plural
 from .evidence import Evidence, compute_loss, leaves, not_finite, numbered, read_items
-from .findings import Finding
+from .findings import Finding, Level
 from .texts import finding
 
 # %% ../../nbs/insight/data_faults.ipynb #ede2980d
@@ -287,9 +287,12 @@ def imbalance(e: Evidence) -> Iterator[Finding]:
     even, several = float(-(present*present.log()).sum())/math.log(max(len(present), 2)), len(present) > 2
     if len(present) < 2 or even >= 0.5 and not (several and top > 20*present.median()): return
     most = int(shares.argmax())
-    yield finding('D9',
+    level: Level | None = 'warning' if several and _counts_alike(e) else None
+    if shares.max() < 0.5: yield finding('D9.top',
+        f'label {most}', f'{percent(top)} of the items, and {percent(present.median())} for the median label', 'labels that are about as frequent', level=level)
+    else: yield finding('D9',
         f'label {most}', f'{percent(shares.max())} of the items', 'labels that are about as frequent', label=most,
-        share=percent(shares.max()), level='warning' if several and _counts_alike(e) else None)
+        share=percent(shares.max()), level=level)
 
 def _counts_alike(e: Evidence) -> bool:
     "Return whether neither the loss, the sampler nor a metric makes up for labels that are rare"

@@ -23,7 +23,7 @@ from ..basics.text import number, plural, short_repr
 from ..callbacks.interpret import Predictions, predictions
 from ..history import Run
 from .check import last_checks, skipped_codes
-from .findings import Finding, Findings
+from .findings import EFFECTS, Finding, Findings
 from ..files.snapshot import without_trace
 from ..learner import Learner
 from ..undo import interrupts_act
@@ -115,7 +115,7 @@ def _earlier_epoch(run: Run, learn: Learner, found: Predictions) -> int | None:
     "Return the index of the epoch, but the last, whose validation loss the model has now. None: there is none, or the losses cannot be compared"
     from cbnb.insight.fit_faults import curves_of
     valid, known = curves_of(run).valid, _losses_of(found)
-    if not valid or known is None or not learn.train_step.calls_loss_func or learn.train_step.own_update or keeps_best(run) or run.status != 'done': return None
+    if not valid or known is None or not learn.train_step.calls_loss_func or learn.train_step.own_update or keeps_best(run) or run.status not in ('done', 'cancelled'): return None
     now = known[0]
     near = min(range(len(valid)), key=lambda i: abs(valid[i] - now))
     return near if near < len(valid) - 1 and abs(valid[near] - now) < 1e-3*now and abs(now - valid[-1]) > 0.01*now else None
@@ -144,11 +144,14 @@ def in_predictions(learn: Learner, slices: Mapping[str, Sequence[Any]] | None = 
     others = [] if run is None else [*other_weights(run, learn, found)]       # `run`: the last one
     return [replace(f, figure=figure_of_predictions(f, found, slices)) for f in seen] + others, share_learned(found), '', run is not None and _earlier_epoch(run, learn, found) is not None, found
 
+_LITTLE = {'O3', 'T1', 'T2'}        # a model that learns little: other findings of a check do not make a fit worse
+
 def _check_first(f: Finding, learned: float | None, checked: Findings | None, short: Finding | None) -> Finding:
     """Point to what `learn.check()` has found, or to `learn.check()` if the model has learned little: a longer fit, a temperature or other labels may not be what it needs.
     If the loss was still falling, as the finding `short` says, a longer fit comes before weights of the classes"""
     if f.code == 'A5' and short and short.level != 'note': return replace(f, fix=f'train on first, as the loss was still falling: {short.fix}')
-    cause = next((g for g in checked or () if g.level != 'note'), None)
+    def hinders(g: Finding) -> bool: return g.level != 'note' and (g.code in _LITTLE or not _LITTLE.isdisjoint(EFFECTS.get(g.code, ())))
+    cause = next((g for g in checked or () if hinders(g)), None)
     if f.code not in ('A2', 'A3', 'A6', 'A7'): return f
     if cause: return replace(f, fix=f'first {cause.code} {cause.name}, which learn.check() found, if it is not mended yet: {cause.fix}')
     if learned is None or learned >= 0.3 or f.code == 'A2': return f
@@ -206,7 +209,7 @@ def rate_after(
     if not 0 < own < float('inf'): return
     if 0 < lower < 0.7*min(own, late) and min(own, late) - lower > 0.25*(first - lower): yield finding(
         'O3.after', f'lr={top:.2g}', f'{measured} {number(lower)} at a tenth of this rate', 'about the same', rate=f'{top/10:.2g}', than='lower')
-    elif 0 < higher < own and own - higher > max(0.45*(first - higher), 0.1*first) > 0 and not found[2].valid >= found[0].valid: yield finding(
+    elif 0 < higher < own and own - higher > max(0.45*(first - higher), 0.1*first) > 0 and found[2].valid < found[0].valid: yield finding(
         'O3.after', f'lr={top:.2g}', f'{measured} {number(higher)} at ten times this rate', 'about the same', rate=f'{top*10:.2g}', than='higher')
     elif len(run.epochs) <= 2 and 0 < found[0].valid < 0.8*before: yield finding(
         'A3', plural(len(run.epochs), 'epoch'), f'{n} more updates lower the validation loss from {number(before)} to {number(found[0].valid)}', 'about the same', n_epoch=max(4, 4*len(run.epochs)), level='warning')
@@ -314,7 +317,7 @@ def _confident_errors(found: Predictions, left_out: Tensor, y: Tensor) -> Iterat
 @patch
 def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] | None = None, skip: Any = ()) -> Findings:
     """Look at the curves of a fit and at the predictions for the validation set. The learner stays as it is.
-    After a fit whose rate stays about the same, three trials of 32 updates compare rates: `skip='O3'` leaves them out
+    After a fit whose rate stays about the same, three trials of 32 updates compare rates: `skip=['O3', 'A3']` leaves them out
 
     Args:
         run: index of the fit in `learn.recorder.history`; -1: the last one
@@ -352,7 +355,7 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
         elif not earlier: found += evaluation_gap(runs[run], self)
     settled: list[bool] = []
     with interrupts_act():
-        if last and 'O3' not in left_out: found += rate_after(runs[run], self, settled)
+        if last and ('O3' not in left_out or 'A3' not in left_out and len(runs[run].epochs) <= 2): found += rate_after(runs[run], self, settled)
     if last and not earlier and not any(f.code in ('A2', 'D18') for f in found):
         with without_trace(self, training=False), interrupts_act():
             try: found += beside_regression(self, predicted, bool(settled))

@@ -156,7 +156,7 @@ def of_items(
 # %% ../../nbs/insight/error_faults.ipynb #9da460e4
 def _batches_to_try(e: Evidence) -> Iterator[tuple[str, Any, bool]]:    # where; inputs and targets; whether it is for training
     learn, dl = e.learn, e.learn.dls.train
-    for _ in range(2): yield 'the second batch', learn.split_batch(e.batch), True       # twice, as the pass of `e` has kept its graph
+    for _ in range(2): yield 'a second batch (the first one again)', learn.split_batch(e.batch), True       # twice, as the pass of `e` has kept its graph
     bs: int = getattr(dl, 'batch_size', None) or 0
     n_items = len(dl.sampler) if bs and numbered(dl) and hasattr(dl.sampler, '__len__') and not dl.drop_last else 0
     left = n_items % bs if n_items > bs else 0

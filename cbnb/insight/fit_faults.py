@@ -113,12 +113,12 @@ def too_short(
     if (fall := late_fall(curves)) <= 0.05: return
     third = max(1, len(curves.valid)//3)
     much = learned is not None and (min(curves.valid[:-third]) - curves.valid[-1] > first/6 > 0 or _left(learned)*fall > 0.11)
-    yield finding('A3', f'the last {plural(third, "epoch")} of {len(curves.valid)}', f'the validation loss fell by {100*fall:.{1 if fall < 0.1 else 0}f}%' + _learned(learned)*much, 'at most 5%',
+    yield finding('A3', f'the last {plural(third, "epoch") if third > 1 else "epoch"} of {len(curves.valid)}', _learned(learned)*much + f'the validation loss fell by {100*fall:.{1 if fall < 0.1 else 0}f}%', 'at most 5%',
                   n_epoch=2*len(curves.valid), level='warning' if much else None)
 
 def _left(learned: float | None) -> float: return 0. if learned is None else min(1., max(0., 1 - learned))
 
-def _learned(learned: float | None) -> str: return '' if learned is None else f', and the model is {percent(max(0., learned))} of the way from a guess to perfect predictions'
+def _learned(learned: float | None) -> str: return '' if learned is None else f'the model is {percent(max(0., learned))} of the way from a guess to perfect predictions, and '
 
 def too_few_batches(run: Run, learned: float | None) -> Iterator[Finding]:
     "A3: in a fit of one or two epochs, the training loss was still falling, and the model has much left to learn"
@@ -129,7 +129,7 @@ def too_few_batches(run: Run, learned: float | None) -> Iterator[Finding]:
     fall, chance = 1 - last/before, (stdev(losses[-2*n:-n])**2 + stdev(losses[-n:])**2)**0.5/n**0.5/before
     straight = before - last > (begin - last)/2 > 0 and fall > 0.05 + 2*chance and learned < 0.9       # it falls as fast as before
     if straight or _left(learned)*fall > 0.11 or fall > 0.2 + 3*chance: yield finding('A3', f'the last {n} of {plural(len(losses), "batch")}',
-        f'the training loss fell by {percent(1 - last/before)}' + _learned(learned), 'at most 5%', n_epoch=max(4, 2*len(run.epochs)), level='warning')
+        _learned(learned) + f'the training loss fell by {percent(1 - last/before)}', 'at most 5%', n_epoch=max(4, 2*len(run.epochs)), level='warning')
 
 # %% ../../nbs/insight/fit_faults.ipynb #ce8e9f26
 def stopped_early(run: Run, curves: Curves) -> Iterator[Finding]:

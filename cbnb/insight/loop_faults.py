@@ -32,9 +32,12 @@ def has_modes(
     model: nn.Module,
 ) -> bool:
     "Return whether a model computes something else in training mode than in evaluation mode"
-    kinds = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RNNBase
-    of = {kinds[0]: 'p', kinds[1]: 'track_running_stats', kinds[2]: 'dropout'}
-    return any(getattr(m, name) for m in model.modules() for kind, name in of.items() if isinstance(m, kind))
+    kinds = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RNNBase, nn.MultiheadAttention
+    of = {kinds[0]: 'p', kinds[1]: 'track_running_stats', kinds[2]: 'dropout', kinds[3]: 'dropout'}
+    def asks(m: nn.Module) -> bool:        # a forward of yours with `self.training`, as in F.dropout(x, 0.5, self.training)
+        code = getattr(type(m).forward, '__code__', None)
+        return code is not None and not type(m).__module__.startswith('torch.') and 'training' in code.co_names
+    return any(asks(m) or any(getattr(m, name) for kind, name in of.items() if isinstance(m, kind)) for m in model.modules())
 
 # %% ../../nbs/insight/loop_faults.ipynb #cfb302b5
 LEAST = 20      # batches for each look, fewer of which would say too little
@@ -57,7 +60,8 @@ class LoopCounts:
         self.param: nn.Parameter = own[0]                   # whose gradient is looked at
         self.weight = next((p for p in own[::-1] if p.ndim > 1), own[0])      # whose values are
         self.at_start: Tensor | None = None                 # its values before the first update
-        self.moved = torch.zeros((), dtype=torch.bool, device=self.weight.device)      # whether they have changed, on the device
+        self.on_cpu = self.weight.device.type == 'cpu'
+        self.moved: Any = False if self.on_cpu else torch.zeros((), dtype=torch.bool, device=self.weight.device)      # whether they have changed, on a device as a tensor
         self.resets = ScalarBuffer()                        # for each epoch, whether it begins with those of the start although they have changed
 
     def counted(self, numbers: Any) -> int:
@@ -90,9 +94,10 @@ class LoopCounts:
         "Return the weights to compare, of a sharded model those of this process"
         return local_parts([self.weight.detach()])[0]
 
-    def stays(self) -> Tensor:
-        "Return whether the weights are those of the start, as a tensor of the device"
+    def stays(self) -> Any:
+        "Return whether the weights are those of the start, on a device as a tensor, for which nothing waits"
         start, now = self.at_start, self.values()
+        if self.on_cpu: return start is not None and start.shape == now.shape and torch.equal(now, start)
         return torch.zeros_like(self.moved) if start is None or start.shape != now.shape else (now == start).all()
 
 def _of(code: str, where: str, measured: str, expected: str) -> Finding:
@@ -120,8 +125,9 @@ def _begins(c: LoopCounts, learn: Learner) -> Iterator[Finding]:
     if c.at_start is None:
         if not is_lazy(c.weight): c.at_start = c.values().clone()
     elif learn.epoch < EPOCHS:
-        c.resets.append(c.moved & c.stays())
-        c.resets.arrived()      # begins the copy to the CPU, for which nothing waits
+        reset = c.moved & c.stays()
+        c.resets.append(float(reset) if c.on_cpu else reset)
+        if not c.on_cpu: c.resets.arrived()      # begins the copy to the CPU, for which nothing waits
 
 def _without_gradient(c: LoopCounts, learn: Learner) -> bool:
     "Return whether no parameter has a gradient. If one has, it is looked at from now on"
@@ -196,7 +202,7 @@ def _training(learn: Learner, run: Run, c: LoopCounts, batches: Iterator[Any]) -
             say(c.look(model))
             c.next = 2*c.total
             c.clear()
-    if learn.epoch < EPOCHS: c.moved = c.moved | ~c.stays()
+    if learn.epoch < EPOCHS and c.moved is not True: c.moved = not c.stays() if c.on_cpu else c.moved | ~c.stays()
 
 def _validation(learn: Learner, run: Run, batches: Iterator[Any]) -> Iterator[Any]:
     "Count validation batches in training mode"
@@ -221,8 +227,8 @@ def watch_loop(
     "Count what the batches of a fit do, and add what is wrong to its findings"
     runs = learn.recorded_runs() if learn.purpose == 'fit' and isinstance(learn.model, nn.Module) else []
     if not runs or (run := runs[-1]).status != 'running': return batches
-    if learn.train_step.own_update or not any(p.requires_grad for p in learn.model.parameters()): return batches
     if (c := _counts.get(run)) is None:
+        if learn.train_step.own_update or not any(p.requires_grad for p in learn.model.parameters()): return batches
         c = _counts[run] = LoopCounts(learn.model)
         learn.undo.callback(_counts.pop, run, None)      # it holds a copy of weights
     for f in _begins(c, learn): note_finding(run, f, learn.train_iter - 1)

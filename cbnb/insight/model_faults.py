@@ -370,14 +370,16 @@ def shared_layers(e: Evidence) -> Iterator[Finding]:
 # %% ../../nbs/insight/model_faults.ipynb #a34909a8
 def equal_rows(e: Evidence) -> Iterator[Finding]:
     "M7: units that start with the same weights"
-    equal = {}
+    equal, stay = {}, False
     for layer in e.matrices:
         w = layer.module.weight.detach()
         trained = (g := e.grads.get(f'{layer.name}.weight'.lstrip('.'))) is None or g.any()
         if not w.any() and trained: continue                  # zeros are meant where their gradients differ
         if g is not None and (g - g.mean(0)).norm() > 0.8*g.norm(): continue       # the next layer tells the units apart
-        if len(w) > 1 and w[0].numel() > 1 and (w - w[:1]).abs().max() <= 1e-8*w.abs().max(): equal[layer.name] = layer
-    if equal: yield finding('M7',
+        if len(w) > 1 and w[0].numel() > 1 and (w - w[:1]).abs().max() <= 1e-8*w.abs().max():
+            equal[layer.name] = layer
+            stay |= g is None or bool((g - g.mean(0)).norm() <= 1e-3*g.norm())
+    if equal: yield finding('M7' if stay else 'M7.alike',
         listed(f'{name}.weight' for name in equal), 'all rows are equal', 'rows that differ', path=next(iter(equal.values())).path)
 
 def relus(

@@ -493,7 +493,7 @@ def test_nothing_is_left_behind_by_an_interrupt(part, monkeypatch):
 
     def interrupted(*args):
         n[0] += 1
-        if n[0] == dict(collect=1, overfit=20, rate=140)[part]:
+        if n[0] == at:
             raise KeyboardInterrupt
         return loss(*args)
 
@@ -502,10 +502,38 @@ def test_nothing_is_left_behind_by_an_interrupt(part, monkeypatch):
     loss = evidence.compute_loss
     monkeypatch.setattr(evidence, "compute_loss", interrupted)
     monkeypatch.setattr(small_trainings, "compute_loss", interrupted)
+    at = 0
+    learn.check()
+    at, n[0] = dict(collect=1, overfit=20, rate=n[0] - 15)[part], 0  # the training at the rate of the learner is the last one
     with pytest.raises(KeyboardInterrupt):
         learn.check()
     monkeypatch.undo()
     assert same(everything(learn), before)
+
+
+def test_equal_rows_are_an_error_only_if_their_gradients_are_equal():
+    def constant(m):
+        for i in (0, 2):
+            nn.init.constant_(m[i].weight, 0.1)
+
+    def without_biases(m):
+        constant(m)
+        for i in (0, 2):
+            nn.init.zeros_(m[i].bias)
+
+    levels = [
+        [f.level for f in learner(model=changed(mlp(), change)).check(fast=True) if f.code == "M7"] for change in (constant, without_biases)
+    ]
+    assert levels == [["warning"], ["error"]]
+
+
+def test_a_frequent_label_of_many():
+    """A quarter of the items has one label of 60: a model that always predicts it is not the point."""
+    y = torch.randint(60, (6000,), generator=torch.Generator().manual_seed(0))
+    y[:1500] = 7
+    x = torch.randn(6000, 6, generator=torch.Generator().manual_seed(1))
+    (f,) = (f for f in learner(x, y, mlp(60)).check(fast=True) if f.code == "D9")
+    assert f.where == "label 7" and "for the median label" in f.measured and "always predicts" not in f.why
 
 
 def test_a_fit_after_a_check_is_the_same_fit():

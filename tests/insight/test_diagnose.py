@@ -7,7 +7,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from cbnb.all import Callback, DataLoaders, Learner, SaveModel, accuracy
+from cbnb.all import Callback, CancelFitException, DataLoaders, Learner, SaveModel, accuracy
+from cbnb.insight.diagnose import _check_first
+from cbnb.insight.findings import Finding, Findings
 from cbnb.insight.fit_faults import Curves, late_fall, rise_after_best
 
 
@@ -380,6 +382,30 @@ def test_weights_of_a_better_epoch_that_you_load():
     losses = learn.recorder.history[-1]["valid_loss"]
     assert losses[2] == min(losses) < losses[-1] / 2
     assert of_weights(learn) == [] and "M18" not in learn.diagnose().codes  # the training loss is higher than at the end, too
+
+
+class StopsWithBest(LoadsEpoch):
+    """Ends the fit after 10 epochs, and loads the weights of an epoch."""
+
+    def after_epoch(self):
+        super().after_epoch()
+        if self.epoch == 9:
+            raise CancelFitException
+
+
+def test_a_stopped_fit_with_the_weights_of_its_best_epoch():
+    learn = learner(noisy()[2], lr=0.02)
+    learn.fit(25, cbs=StopsWithBest(2))
+    losses = learn.recorder.history[-1]["valid_loss"]
+    assert learn.recorder.history[-1].status == "cancelled" and losses[2] == min(losses) < losses[-1]
+    assert not {"A9", "M18"} & {*learn.diagnose().codes}
+
+
+def test_a_finding_of_the_check_is_a_cause_only_if_it_hinders_the_training():
+    short = Finding("A3", "warning", "the last epoch of 5", "it fell by 20%", "at most 5%", "why", "more epochs")
+    causes = {code: Finding(code, "warning", "somewhere", "", "", "why", "mend it") for code in ("D4", "T1", "D12", "L11")}
+    pointed = {code for code, f in causes.items() if "first" in _check_first(short, 0.8, Findings([f]), None).fix}
+    assert pointed == {"D4", "T1"}
 
 
 def clusters(drawn, spread):

@@ -180,6 +180,18 @@ def test_inputs_mixed_without_their_targets():
 def test_modes_of_layers():
     assert has_modes(nn.LSTM(2, 2, 2, dropout=0.1)) and not has_modes(nn.LSTM(2, 2))
     assert has_modes(nn.BatchNorm1d(2)) and not has_modes(nn.BatchNorm1d(2, track_running_stats=False))
+    assert has_modes(nn.MultiheadAttention(4, 2, dropout=0.1)) and not has_modes(nn.MultiheadAttention(4, 2))
+    assert has_modes(nn.Sequential(CallsDropout())) and not has_modes(Plain())
+
+
+class Plain(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+class CallsDropout(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.5, self.training)
 
 
 def test_a_model_without_parameters_to_train_and_a_fit_of_steps():
