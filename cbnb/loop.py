@@ -16,7 +16,7 @@ import torch
 
 # %% ../nbs/00_loop.ipynb #ddc84363
 from .basics.arguments import Duration
-from .basics.failures import function_modes, releases_batches, restore_modes
+from .basics.failures import modes_kept, releases_batches
 from .basics.loaders import batches_of, independent_loader, n_batches, set_epoch
 from .basics.losses import UNKNOWN
 from .basics.nested import is_empty
@@ -282,6 +282,7 @@ class Loop(State):
         if outer is not None and purpose in ('fit', 'lr_find'): raise RuntimeError(
             f'this learner is already running ({self.where()}), and cannot start a new {purpose} inside this run: start it afterwards')
         with interrupts_wait(), releases_batches(), UndoStack() as undo:
+            undo.push(modes_kept())
             undo.callback(self._end_run, outer, state)
             self.undo = undo
             undo.enter_context(self.callbacks.added(cbs))
@@ -290,14 +291,11 @@ class Loop(State):
                 self.fit_length, self.updates_per_step = None, 1
             self.purpose, self.iter, self.in_batch, self.mid_epoch = purpose, None, False, False
             self.training = self.training and outer is not None
-            grad, modes = torch.is_grad_enabled(), function_modes()
+            grad = torch.is_grad_enabled()
             try: yield
             except CancelException as e:
                 if outer is not None and e.level in (FIT, EPOCH): raise    # the outer run handles it
                 raise RuntimeError(not_honoured(e)) from e
-            except KeyboardInterrupt as e:
-                restore_modes(modes, e)
-                raise
             finally: torch.set_grad_enabled(grad)      # an interrupt may have cut a `no_grad` short
 
     def _end_run(self, outer: UndoStack | None, state: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ __all__ = ['values_of_sparse', 'warn_own_update', 'GradientClip', 'GradientAccum
 
 # %% ../../nbs/callbacks/gradients.ipynb #5d055479
 import math
-from types import SimpleNamespace
 from typing import Any
 
 # %% ../../nbs/callbacks/gradients.ipynb #14946961
@@ -108,12 +107,14 @@ def _planned(weight: Any, n: int) -> Any:
 def _times(t: Tensor, by: Any) -> Tensor: return t*(by.to(t.dtype) if isinstance(by, Tensor) else by)
 
 # %% ../../nbs/callbacks/gradients.ipynb #eee4b9f0
-def _new_sum() -> SimpleNamespace:
-    "Count the items whose gradients are summed, and how much their losses count. Assigning attributes of a callback takes longer"
-    return SimpleNamespace(items=0, new=0,       # number of items in the sum, and in this batch
-                           weight=0., weighs=0., # how much the losses of the sum count, and that of this batch
-                           planned=None,         # estimated weight of this sum; None: losses add up, and stay as they are
-                           ending=False)
+class _Sum:
+    "Counts the items whose gradients are summed, and how much their losses count"
+    # a separate object, because assigning attributes of a callback takes longer
+    items, ending = 0, False
+    weight: Any = 0.    # sum of the weights of the batches
+    planned: Any    # estimated weight of this sum; None: losses add up, and stay as they are
+    new: int        # number of items in this batch
+    weighs: Any     # how much the loss of this batch counts
 
 # %% ../../nbs/callbacks/gradients.ipynb #7b924008
 def _rescale(opt: Any, planned: Any, weight: Any) -> None:
@@ -141,10 +142,10 @@ class GradientAccumulation(Callback):
 
     @hinted
     def __init__(self, n_acc: int = 32):
-        self.n_acc, self.sum = as_count(n_acc, 'n_acc', 1), _new_sum()
+        self.n_acc, self.sum = as_count(n_acc, 'n_acc', 1), _Sum()
 
     def before_fit(self):
-        self.sum = _new_sum()
+        self.sum = _Sum()
         check_single(self, GradientAccumulation, 'scale the loss')
 
     def before_backward(self):
@@ -200,7 +201,7 @@ class GradientAccumulation(Callback):
 
     def _drop(self) -> None:
         "Start a new sum, and zero the accumulated gradients"
-        learn, self.sum = self.learn, _new_sum()
+        learn, self.sum = self.learn, _Sum()
         learn.train_step.zero_grad(learn)
 
 # %% ../../nbs/callbacks/gradients.ipynb #47aef052

@@ -10,7 +10,7 @@ __all__ = ['TASKS', 'task_of', 'nth_item', 'order_of', 'Items', 'class_names', '
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 # %% ../../nbs/callbacks/interpret.ipynb #b0f1f52e
 import torch
@@ -640,7 +640,8 @@ class Interpretation:
         Raises:
             IndexError: show_items: there is no item ..., because there ... ..., numbered from 0
         """
-        n, indices = len(self.found.preds), [indices] if isinstance(indices, int) or getattr(indices, 'ndim', 1) == 0 else list(indices)
+        n, one = len(self.found.preds), isinstance(indices, int) or getattr(indices, 'ndim', 1) == 0
+        indices = [cast(int, indices)] if one else list(indices)
         if bad := [i for i in indices if not hasattr(i, '__index__') or not -n <= i < n]: raise IndexError(
             f'show_items: there is no item {bad[0]}, because there {"is" if n == 1 else "are"} {plural(n, "item")}, numbered from 0')
         return show_cards([self.found.card(int(i)) for i in indices], plural(len(indices), 'item'), return_fig)

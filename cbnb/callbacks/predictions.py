@@ -368,6 +368,7 @@ def in_order(dl: Any) -> Any:
     if not isinstance(dl, DataLoader) or type(dl.batch_sampler) is not BatchSampler: return dl
     batches = dl.batch_sampler      # its sampler is not `dl.sampler` if you passed a `BatchSampler`
     if isinstance(batches.sampler, SequentialSampler) and not batches.drop_last: return dl
+    if batches.sampler is not dl.sampler and not isinstance(batches.sampler, RandomSampler): return dl      # it may have no end
     if type(dl).__iter__ is not DataLoader.__iter__: return dl      # custom batches
     same = ('num_workers', 'collate_fn', 'pin_memory', 'timeout', 'worker_init_fn',
             'multiprocessing_context', 'prefetch_factor')

@@ -69,7 +69,7 @@ def column_index(monitor: str, learn: Any, who: str) -> int:
     if monitor in there: return there.index(monitor)
     if monitor in no_result: why = ', which is neither a loss nor a metric:'
     elif getattr(learn.dls, 'valid', None) is None and not monitor.startswith('train_'):
-        known = monitor == 'valid_loss' or any(metric.name == monitor for metric in learn.metrics)
+        known = monitor.startswith('valid_') or any(metric.name == monitor for metric in learn.metrics)
         lacking, given = ('', '') if known else (f'no metric {monitor!r} and ', 'metrics= and ')
         why = f', because the learner has {lacking}no validation data: pass {given}DataLoaders(train, valid) to the learner, or'
     elif monitor == 'valid_loss' and not recorder.valid_metrics: why = ', because Recorder(valid_metrics=False) leaves it out: remove this setting, or'

@@ -49,7 +49,7 @@ def tick_labels(ticks: Sequence[float], log: bool = False) -> list[str]:
     "Return the labels of ticks. On a linear axis, all labels have as many decimals as the distance between ticks needs, or exponents if the largest value is very large or very small and the labels differ"
     if not ticks: return []
     largest = max(map(abs, ticks))
-    step = min((b - a for a, b in zip(ticks, ticks[1:])), default=largest) or 1.
+    step = min((abs(b - a) for a, b in zip(ticks, ticks[1:])), default=largest) or 1.
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     exact = [f'{v:,.{decimals}f}' for v in ticks]
     powers = log and min(ticks) < 1e-3 or largest >= 1e7 or largest < 1e-3

@@ -109,7 +109,7 @@ def value_scores(
     actual, error = actual.double(), (predicted.double() - actual.double())
     spread = (actual - actual.mean(0)).square().sum(0)
     squares = error.square().sum(0)
-    r2 = torch.where(spread > 0, 1 - squares/spread, (squares == 0).double())       # of equal targets as in scikit-learn
+    r2 = torch.where(spread == 0, (squares == 0).double(), 1 - squares/spread)       # of equal targets as in scikit-learn
     columns = zip(error.abs().mean(0).tolist(), error.square().mean(0).sqrt().tolist(), r2.tolist())
     names = names or (['value'] if actual.shape[1] == 1 else [f'value {i}' for i in range(actual.shape[1])])
     return Scores({name: {'mean abs. error': mae, 'root mean sq. error': rmse, 'R²': r2, 'items': len(actual)} for name, (mae, rmse, r2) in zip(names, columns)})

@@ -337,7 +337,7 @@ def _changed_words(name: str, was: str | None, now: str) -> str:
     "Describe how a setting differs. If a setting has several lines, show only the first line that differs"
     if was and '\n' in was + now: was, now = next(((a.strip(), b.strip()) for a, b in itertools.zip_longest(
         was.splitlines(), now.splitlines(), fillvalue='missing') if a != b), (was, now))
-    was, now = ('missing' if text == ')' else text for text in (was, now))       # the end of a module with fewer layers
+    if ')' in (was, now): was, now = ('missing' if was == ')' else was, 'missing' if now == ')' else now)       # the end of a module with fewer layers
     was, now = was and re.sub(r'\($', '(...)', was), re.sub(r'\($', '(...)', now)      # the first line of a module with layers
     if name in _DETAILS or name == 'metrics': return f'{name.replace("_", " ")} were {was}, and are {now}'
     return f'{name} was {was}, and is {now}'

@@ -144,7 +144,7 @@ def _opt_state(learn: Learner) -> dict[str, Any]:
     kept = {'params', *state_keys(learn.opt)}
     groups = [hypers | {k: v for k, v in g.items() if k in kept} for hypers, g in zip(own, state['param_groups'])]
     state['param_groups'] = groups + state['param_groups'][len(groups):]
-    more = dict(kind=type(learn.opt).__name__, param_names=param_names(learn.opt, trained_modules(learn)))
+    more = dict(opt_class=type(learn.opt).__name__, param_names=param_names(learn.opt, trained_modules(learn)))
     return as_loadable(state | more, "the optimizer's state")
 
 def param_names(opt: Any, modules: dict[str, nn.Module],    # modules as from `trained_modules`
@@ -261,7 +261,7 @@ def groups_differ(theirs: list[dict], mine: list[dict], their_names: list[list],
 def _misfit(learn: Learner, saved: dict[str, Any]) -> str | None:
     "Return why a saved state does not fit the learner's optimizer, or None if it fits"
     theirs, mine, here = saved['param_groups'], learn.opt.param_groups, param_names(learn.opt, trained_modules(learn))
-    if (kind := saved.get('kind')) not in (None, own := type(learn.opt).__name__): return f'it is that of {kind}, and this learner has {own}'
+    if (kind := saved.get('opt_class')) not in (None, own := type(learn.opt).__name__): return f'it is that of {kind}, and this learner has {own}'
     for old, new in zip(theirs, mine):
         only = {where: ', '.join(sorted(names)) for where, names in
                 (('the file has', set(old) - set(new)), ('this one has', set(new) - set(old) - state_keys(learn.opt))) if names}
@@ -282,7 +282,7 @@ def _load_opt(learn: Learner, saved: dict[str, Any]) -> str | None:    # the rea
     _leave_schedule(saved['param_groups'], learn.opt.param_groups)
     if why_not := _misfit(learn, saved): return why_not
     put_back = save_hypers(learn.opt) if learn.running else None     # keep the hyper-parameters of the running fit
-    state = {k: v for k, v in saved.items() if k not in ('kind', 'param_names')}
+    state = {k: v for k, v in saved.items() if k not in ('opt_class', 'param_names')}
     opt, had = learn.opt, (learn.opt.state, learn.opt.param_groups)
     try: opt.load_state_dict(state)
     except BaseException as e:

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -316,7 +316,7 @@ class LabBook(Callback):
         if isinstance(which, Learner):
             kept = [run.kept[self.file] for run in which.recorded_runs() if self.file in run.kept]
             return self._read('WHERE id=? AND started=?', *kept[-1]) if kept else []
-        try: number = operator.index(None if isinstance(which, bool) else which)
+        try: number = operator.index(cast(int, None if isinstance(which, bool) else which))
         except TypeError: raise TypeError(f'lab[{short_repr(which)}]: pass the number of one run (-1: the latest), its name, or a learner for its last fit. For several runs, use lab.runs, the list of all runs') from None
         if number == 0 or abs(number) >= 2**63: return []
         return self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)

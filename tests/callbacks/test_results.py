@@ -518,7 +518,7 @@ def test_a_wrong_number_of_names_is_an_error():
     with pytest.raises(TypeError, match="classes='cats' should be a list of names"):
         learn.interpret(classes="cats")
     for names in (["a", "b"], list("abcd")):
-        with pytest.raises(ValueError, match=f"classes has {len(names)} names, but the model has 3 outputs"):
+        with pytest.raises(ValueError, match=f"classes has {len(names)} names, but there are 3 classes"):
             learn.interpret(classes=names)
         with pytest.raises(ValueError, match="one name for each"):
             class_names(learn, learn.dls.valid, 3, names)
@@ -985,7 +985,7 @@ def test_a_label_that_the_loss_ignores_is_no_class():
 def test_what_interpret_is_given_by_mistake():
     data = TensorDataset(torch.randn(12, 2), torch.arange(12) % 2)
     learn = Learner(DataLoaders.from_datasets(data, data, bs=4, device="cpu"), nn.Linear(2, 2), nn.CrossEntropyLoss())
-    with pytest.raises(TypeError, match="classes=7 should be a list of names, one for each of the 2 outputs"):
+    with pytest.raises(TypeError, match="classes=7 should be a list of names, one for each of the 2 classes"):
         learn.interpret(classes=7)
     found = learn.interpret(classes=["a\nb", "c"])
     assert found.classes == ["a b", "c"]

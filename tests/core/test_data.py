@@ -1100,7 +1100,7 @@ def test_what_is_a_loader_and_how_many_batches_it_has():
     assert as_loader(both) is both and as_loader([1]) == [1]
     for wrong, words in [
         (iter([1]), "can be iterated only once"),
-        (3, "an int is not a data loader"),
+        (3, "3 is not a data loader"),
         (SET, "a TensorDataset is a dataset"),
         ((SET, SET), "a tuple of 2 datasets is not a loader of batches: use DataLoaders.from_datasets"),
         ("test", "dl='test' is not a loader"),

@@ -221,7 +221,7 @@ BAD = {
         TypeError,
         "list_iterator can be iterated only once",
     ),
-    "number as a loader": (lambda: on_cpu(3), TypeError, "int is not a data loader"),
+    "number as a loader": (lambda: on_cpu(3), TypeError, "3 is not a data loader"),
     "generator as the only loader": (
         lambda: line_learner(dls=(b for b in line_batches())),
         TypeError,
@@ -245,7 +245,7 @@ BAD = {
     "missing target": (
         learner(dls=cbnb.DataLoaders([dict(x=torch.ones(2))], targets="label", device="cpu")),
         KeyError,
-        "no entry 'label'.*Its entries are x: pass one of these, as in DataLoaders",
+        "no entry 'label'.*Its entries are x: add 'label' to the batch",
     ),
 }
 

@@ -908,7 +908,10 @@ def test_alone_numbers_are_passed_on_as_they_are():
     "value, words",
     [
         (None, "returned None, but it should return one number: does it lack a `return`?"),
-        (torch.zeros(2, 3), "returned a tensor of shape (2, 3), but it should return one number: take a mean, or use AccumMetric"),
+        (
+            torch.zeros(2, 3),
+            "returned a tensor of shape (2, 3), but it should return one number: take a mean, or return another single number",
+        ),
         (np.zeros(2), "returned an ndarray of shape (2,),"),
         ("words", "returned 'words',"),
         ({"a": 1, "b": 2}, "returned a dict with 'a', 'b',"),

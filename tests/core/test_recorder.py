@@ -1083,7 +1083,7 @@ def test_the_smoothed_loss_is_known_after_the_first_batch():
     learn = line_learner(cbs=RaiseIn("before_batch", ValueError))
     with pytest.raises(ValueError):
         learn.fit(1)
-    with pytest.raises(AttributeError, match="smooth_loss has no value before the first training batch"):
+    with pytest.raises(AttributeError, match="smooth_loss has no value until the recorder has seen the first training batch"):
         learn.smooth_loss
     learn.fit(1)
     assert learn.smooth_loss.item() == pytest.approx(learn.recorder.losses[-1])

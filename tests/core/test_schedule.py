@@ -233,7 +233,7 @@ def test_two_schedulers_are_both_recorded():
 def test_two_schedulers_of_one_hyper_parameter_are_refused(train):
     """The second would set each rate anew, and the first would have no effect."""
     learn, mine = line_learner(), cbnb.ParamScheduler({"lr": cbnb.SchedLin(1, 0)})
-    with pytest.raises(ValueError, match=r"ParamScheduler\(scheds={'lr': SchedLin\(1, 0\)}\).* would both set lr: leave one of them out"):
+    with pytest.raises(ValueError, match="ParamScheduler .*would both set lr: leave one of them out"):
         train(learn, mine)
     mine.run = False
     train(learn, mine)

@@ -600,7 +600,7 @@ def test_what_is_allowed_goes_on(saved, tmp_path, name):
 def test_other_data_only_after_a_whole_epoch(saved, tmp_path):
     make, _ = CHANGES["data"]
     copied(saved, tmp_path)
-    words = r"saved in the middle of an epoch, so it can only be continued with the training data of that fit\. There is no checkpoint from the end"
+    words = r"saved in the middle of an epoch, so it can only be continued with the data of that fit\. There is no checkpoint from the end"
     with pytest.raises(ValueError, match=words):
         make(tmp_path / "copy").fit(3, cbs=cbnb.Checkpoint(every_steps=4), resume=cbnb.Resume(allow="data"))
     with pytest.raises(resumed.PowerFailed):

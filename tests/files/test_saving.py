@@ -412,7 +412,7 @@ def test_an_optimizer_of_another_kind_is_said_side_by_side(tmp_path):
     with pytest.warns(UserWarning, match="not loaded: it is that of Adagrad, and this learner has SGD$"):
         line_learner(path=tmp_path, opt_func=torch.optim.SGD).load("model")
     state = torch.load(file := tmp_path / "models" / "model.pth")
-    del state["opt"]["kind"]  # a file of an earlier version
+    del state["opt"]["opt_class"]  # a file of an earlier version
     torch.save(state, file)
     with pytest.warns(
         UserWarning,

@@ -188,7 +188,7 @@ def test_markup_is_shown_as_text():
 
 def test_what_cannot_be_swept_is_said_before_the_first_run():
     learn = wave_learner()
-    with pytest.raises(ValueError, match="did you mean 'lr'"):
+    with pytest.raises(ValueError, match="did you mean lr="):
         learn.sweep(dict(lrr=[0.1]), 2)
     with pytest.raises(ValueError, match="pass n_epoch"):
         learn.sweep(dict(lr=[0.1]))

@@ -1178,7 +1178,7 @@ def test_a_result_can_be_copied_and_saved_without_its_learner():
 def test_names_that_a_result_does_not_have():
     found = made_result(rules=["valley"])
     assert found.valley == found.suggestions["valley"]
-    with pytest.raises(AttributeError, match="LRFind has no attribute 'vally'$"):
+    with pytest.raises(AttributeError, match="LRFind has no attribute 'vally': did you mean 'valley'"):
         found.vally
     with pytest.raises(AttributeError, match="'slide', and slide made no suggestion"):
         found.slide

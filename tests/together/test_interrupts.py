@@ -65,6 +65,22 @@ def test_an_interrupt_as_a_loss_is_observed_leaves_no_function_mode(name: str, t
         assert [wrong for i in sorted(observing)[:: 3 if name == "fit" else 1] if (wrong := interrupted(learn, name, At("line", i)))] == []
 
 
+def test_a_mode_that_a_callback_enters_is_left_before_the_modes_are_restored():
+    class Enters(cbnb.Callback):
+        def before_fit(self):
+            self.learn.undo.enter_context(torch.device("cpu"))
+
+        def after_batch(self):
+            raise KeyboardInterrupt
+
+    with torch.device("cpu"):
+        before = torch.overrides._get_current_function_mode_stack()
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            line_learner(cbs=Enters()).fit(1)
+        assert torch.overrides._get_current_function_mode_stack() == before
+    assert not any("another error" in note for note in getattr(stopped.value, "__notes__", ()))
+
+
 @pytest.mark.parametrize("name", ["fit", "predict", "save"])
 def test_real_signals_at_random_moments_leave_everything_as_it_was(name: str):
     found = at_random(name, width=4, n=8, seed=1)
