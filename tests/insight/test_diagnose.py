@@ -171,7 +171,7 @@ def test_parts_that_you_name():
     learn.fit(10)
     found = {f.code: f for f in learn.diagnose(slices={"place": place[200:]})}
     assert found["A11"].where == "place = north"
-    with pytest.raises(ValueError, match=r"slices\['place'\] has 3 values, but there are 200 items"):
+    with pytest.raises(ValueError, match=r"slices\['place'\] has 3 values, but the validation set has 200 items"):
         learn.diagnose(slices={"place": [1, 2, 3]})
 
 

@@ -544,7 +544,7 @@ def test_weights_of_a_fit_that_failed_and_of_another_book(tmp_path):
     assert list(book[1].weights) == ["best"]
     with pytest.raises(ValueError, match=r"lab\[1\] has no 'last' weights: pass which='best'. LabBook"):
         book[1].load_weights(net(), "last")
-    with pytest.raises(ValueError, match="does not fit the weights"):
+    with pytest.raises(ValueError, match="does not fit the model"):
         book[1].load_weights(torch.nn.Linear(1, 1))
     book.file.unlink()
     book.weights = ""
