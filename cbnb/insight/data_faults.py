@@ -418,26 +418,34 @@ def near_leak(e: Evidence) -> Iterator[Finding]:
     "D12: items of validation are nearly equal to training items, as if they were copies with a little noise"
     x, v = _rows_of(e.items), _rows_of(e.valid)
     if x is None or v is None or not (x.is_floating_point() and v.is_floating_point()) or x.shape[1:] != v.shape[1:] or min(len(x), len(v)) < 50 or x[0].numel() < 2 or any(leak(e)): return
-    plain = [t.flatten(1).float() for t in (x, v)]
+    table, plain = x.ndim == 2, [t.flatten(1).float() for t in (x, v)]
     x, v = (t/plain[0].std(0).clamp_min(1e-6) for t in plain)
     if not (x.isfinite().all() and v.isfinite().all()): return
     own, across = torch.cdist(x, x).fill_diagonal_(math.inf).amin(1), torch.cdist(v, x).amin(1)
     near, usual = (float(((0 < t) & (t < 0.1*own.median())).float().mean()) for t in (across, own))
-    if near > 0.05 + 3*usual or len(x) >= 200 and (near := in_families(*plain)) > 0.15: yield finding('D12.near', 'the validation set', f'{percent(near)} of the items are nearly equal to one of {len(x)} training items', 'hardly any')
+    if near > 0.05 + 3*usual or len(x) >= 200 and (near := in_families(*plain, table)) > 0.15: yield finding('D12.near', 'the validation set', f'{percent(near)} of the items are nearly equal to one of {len(x)} training items', 'hardly any')
 
 def in_families(
     x: Tensor,    # rows of numbers, 33 or more
     v: Tensor,    # other ones
-) -> float:       # 0. if fewer than 50 of them differ from all in `x`
+    table: bool = False,    # whether they are rows of a table: categories, and columns that are mostly zero, do not count
+) -> float:       # 0. if fewer than 50 of them differ from all in `x`, or most of the near distances are equal
     """Return the share of items `v` whose nearest items in `x`, one or up to 15 of them, are much nearer than the distances of the next ones let expect.
     In a space of d dimensions, n items are within a distance that grows with n to the power 1/d"""
+    if len(x[:200].unique()) < 20: return 0.                   # letters, as zeros and ones
+    if table:
+        of_mode = (x == x.mode(0).values).float().mean(0)
+        x, v = (t[:, of_mode < 0.2] for t in (x, v))
+        if x.shape[1] < 2: return 0.
     std = x.std(0).clamp_min(1e-6)
-    return max(_near_some(x, v), _near_some(x/std, v/std))      # pixels of a border have only noise, which the division enlarges
+    scaled = _near_some(x/std, v/std)
+    if table and std.max() > 30*std.min(): return scaled        # a few large columns would make up the distances
+    return max(_near_some(x, v), scaled)      # pixels of a border have only noise, which the division enlarges
 
 def _near_some(x: Tensor, v: Tensor) -> float:
     near = torch.cdist(v, x).topk(32, largest=False).values.sort(1).values.double()
     near = near[near[:, 0] > 0]
-    if len(near) < 50: return 0.
+    if len(near) < 50 or (near[:, 1:] < 1.0001*near[:, :-1]).double().mean() > 0.25: return 0.      # of zeros and ones
     d = math.log(2)/float((near[:, 31]/near[:, 15]).log().median().clamp_min(1e-3))
     chance = 1 - (1 - (near[:, 0]/near[:, 15])**d)**15        # of such a distance or a smaller one
     steps, count = near[:, 1:16]/near[:, :15], torch.arange(1, 16)

@@ -7,6 +7,7 @@ __all__ = ['keeps_best', 'in_curves', 'figure_of_predictions', 'other_weights', 
            'evaluation_gap', 'beside_regression']
 
 # %% ../../nbs/insight/diagnose.ipynb #235a8f75
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import WeightedRandomSampler
 
 # %% ../../nbs/insight/diagnose.ipynb #b2db7d6a
 from ..basics.buffers import nan_since
@@ -187,6 +189,7 @@ def rate_after(
     run: Run,            # the last fit
     learn: Learner,
     settled: list[bool],     # gets True if more updates hardly lower the training loss
+    n_epochs: int = 0,       # of all fits of the learner; 0: of this one
 ) -> Iterator[Finding]:
     """O3: from the weights at the end of a fit with a rate that stays the same, some updates at a tenth of it, or at ten times, end with a much lower training loss.
     At a higher rate, a model may only memorize the few batches of such a trial faster, so the validation loss must be lower, too.
@@ -211,7 +214,7 @@ def rate_after(
         'O3.after', f'lr={top:.2g}', f'{measured} {number(lower)} at a tenth of this rate', 'about the same', rate=f'{top/10:.2g}', than='lower')
     elif 0 < higher < own and own - higher > max(0.45*(first - higher), 0.1*first) > 0 and found[2].valid < found[0].valid: yield finding(
         'O3.after', f'lr={top:.2g}', f'{measured} {number(higher)} at ten times this rate', 'about the same', rate=f'{top*10:.2g}', than='higher')
-    elif len(run.epochs) <= 2 and 0 < found[0].valid < 0.8*before: yield finding(
+    elif max(n_epochs, len(run.epochs)) <= 2 and 0 < found[0].valid < 0.8*before: yield finding(
         'A3', plural(len(run.epochs), 'epoch'), f'{n} more updates lower the validation loss from {number(before)} to {number(found[0].valid)}', 'about the same', n_epoch=max(4, 4*len(run.epochs)), level='warning')
     if found[0].begin - own < 0.03*found[0].begin: settled.append(True)
 
@@ -250,6 +253,10 @@ def _can_compare(learn: Learner) -> bool:
     "Return whether predictions are of the kind of the targets, and each item counts as much as another"
     f, loss = torch_loss(learn.loss_func), learn.loss_func
     kinds = F.cross_entropy, F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy, F.binary_cross_entropy_with_logits
+    while isinstance(loss, functools.partial):
+        if loss.args or not {'weight', 'pos_weight'}.isdisjoint(loss.keywords): return False
+        loss = loss.func
+    if isinstance(getattr(learn.dls.train, 'sampler', None), WeightedRandomSampler): return False
     return f in kinds and getattr(loss, 'weight', None) is None and getattr(loss, 'pos_weight', None) is None
 
 def _inputs(learn: Learner, dl: Any, numbers: list[int]) -> Tensor | None:
@@ -272,13 +279,14 @@ def beside_regression(
     dl, valid = learn.dls.train, learn.dls.valid
     if not _can_compare(learn) or not numbered(dl) or _is_random(dl): return
     drawn = torch.randperm(len(dl.dataset), generator=torch.Generator().manual_seed(0))[:500].tolist()
+    if len(drawn) < 100 or (one := _inputs(learn, dl, drawn[:1])) is None or one.numel() > 4000: return      # before the others take memory
     known = predictions(learn, dl, numbers=drawn)
-    if known.targets is None or known.task not in ('classes', 'labels', 'values') or len(drawn) < 100 or (x := _inputs(learn, dl, drawn)) is None: return
+    if known.targets is None or known.task not in ('classes', 'labels', 'values') or (x := _inputs(learn, dl, drawn)) is None: return
     if known.task == 'classes' and (known.targets.ndim != 1 or known.targets.min() < 0): return
     held = found is not None and found.targets is not None and found.task == known.task and numbered(valid) and len(found) >= 100
-    n_held = min(len(found), 1000) if found is not None and held else 0
+    n_held = min(len(found), 1000 if one.numel() <= 1000 else 250) if found is not None and held else 0
     other = _inputs(learn, valid, list(range(n_held))) if held else x[:1]
-    if other is None or other.shape[1:] != x.shape[1:] or (columns := columns_of(torch.cat([x, other]))) is None or columns.shape[1] > 4000: return
+    if other is None or other.shape[1:] != x.shape[1:] or (columns := columns_of(torch.cat([x, other]))) is None: return
     (pred, y), n, classes = _dense(known), len(x), known.task == 'classes'
     if y.shape[1] > 100 or not pred.isfinite().all() or classes and y.mean(0).max() > 0.8 or not classes and y.shape[1] == x[0].numel(): return       # a class that is rare; an autoencoder
     left_out, told = regress(columns[:n], y, columns[n:])
@@ -300,7 +308,7 @@ def beside_regression(
 def _confident_errors(found: Predictions, left_out: Tensor, y: Tensor) -> Iterator[Finding]:
     "D18: the regression and the model are hardly better where they are confident"
     from cbnb.insight.data_faults import percent
-    from cbnb.insight.prediction_faults import random_labels
+    from cbnb.insight.prediction_faults import _at_chance, _scored, random_labels
     from cbnb.insight.texts import finding
     if len(found) < 150 or any(random_labels(found)): return
     def shares(p: Tensor, wrong: Tensor) -> tuple[float, float]:
@@ -310,7 +318,8 @@ def _confident_errors(found: Predictions, left_out: Tensor, y: Tensor) -> Iterat
     its = shares(left_out, _errors(left_out, y, True))
     guess = 1 - float(y.mean(0).max())
     if model[0] > max(0.3, 0.68*model[1]) and its[0] > max(0.35, 0.8*its[1]) and its[1] < 0.8*guess: yield finding('D18.confident', 'the labels',
-        f'{percent(model[0])} of the predictions that the model is most confident of are wrong, and {percent(model[1])} of all', 'far fewer')
+        f'{percent(model[0])} of the predictions that the model is most confident of are wrong, and {percent(model[1])} of all', 'far fewer',
+        level=None if _at_chance(*_scored(found)) else 'note')
 
 
 # %% ../../nbs/insight/diagnose.ipynb #ee58205a
@@ -355,14 +364,20 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
         elif not earlier: found += evaluation_gap(runs[run], self)
     settled: list[bool] = []
     with interrupts_act():
-        if last and ('O3' not in left_out or 'A3' not in left_out and len(runs[run].epochs) <= 2): found += rate_after(runs[run], self, settled)
+        n_epochs = sum(len(r.epochs) for r in runs)
+        if last and ('O3' not in left_out or 'A3' not in left_out and n_epochs <= 2): found += rate_after(runs[run], self, settled, n_epochs)
     if last and not earlier and not any(f.code in ('A2', 'D18') for f in found):
         with without_trace(self, training=False), interrupts_act():
             try: found += beside_regression(self, predicted, bool(settled))
             except (ValueError, TypeError, RuntimeError, IndexError): pass
     from cbnb.insight.fit_faults import rate_out_of_band
     found += rate_out_of_band(runs[:run % len(runs) + 1], getattr(self, 'lr_finder_result', None))
-    found = [*in_curves(runs[run], self, learned, earlier), *found]
+    of_curves = [*in_curves(runs[run], self, learned, earlier)]
+    of_updates = [f for f in found if f.code == 'A3']                  # the same advice once: that of the curves, unless it is only a note
+    again = [f for f in of_curves if f.code == 'A3' and f.level == 'note'] if of_updates else []
+    of_curves = [f for f in of_curves if f not in again]
+    if any(f.code == 'A3' for f in of_curves): found = [f for f in found if f.code != 'A3']
+    found = [*of_curves, *found]
     short = next((f for f in found if f.code == 'A3'), None)
     found = [_check_first(f, learned, last_checks.get(self), short) for f in found]
     return Findings([f for f in found if f.code not in left_out], runs[run].extent(), [why] if why else [])

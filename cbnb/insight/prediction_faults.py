@@ -163,6 +163,15 @@ def mixed_pair(found: Predictions) -> Iterator[Finding]:
         if apart < 0.1 and rest > 0.85: yield finding('A7.pair', f'classes {found.names[j]} and {found.names[i]}',
             f'{percent(pair.diagonal().sum()/m)} of their items are told apart, and {percent(rest)} of the others are right', f'well above {percent(pair.sum(1).max()/m)}')
 
+def _at_chance(p: Tensor, y: Tensor) -> bool:
+    """Return whether the labels of the items predicted wrongly are no likelier than the other classes, as if drawn at random.
+    If several classes are about as likely, such as the hours beside each other, they are"""
+    others, wrong = p.shape[1] - 2, p.argmax(1) != y
+    if others < 1 or wrong.sum() < 20: return False
+    p, y = p[wrong], y[wrong]
+    above = (p > p.gather(1, y[:, None])).sum(1) - 1             # 0: the second most likely class
+    return float(above.double().mean())/others > 0.35
+
 def random_labels(found: Predictions) -> Iterator[Finding]:
     "D18: the model is wrong nearly as often about the items of which it is most confident as about others, although it has learned much. In healthy fits, it is wrong about less than 16% of them, or about less than half as many as of others"
     if found.task != 'classes' or len(found.targets) < 150: return
@@ -172,7 +181,8 @@ def random_labels(found: Predictions) -> Iterator[Finding]:
     sure, all_wrong, learned = float(wrong[:len(wrong)//4].mean()), float(wrong.mean()), share_learned(found)
     if learned is None or learned < 0.25 or all_wrong > 0.55: return
     if sure > 0.25 and sure > 0.68*all_wrong and top.mean() < 0.75: yield finding('D18.confident', 'the labels',
-        f'{percent(sure)} of the predictions that the model is most confident of are wrong, and {percent(all_wrong)} of all', 'far fewer')
+        f'{percent(sure)} of the predictions that the model is most confident of are wrong, and {percent(all_wrong)} of all', 'far fewer',
+        level='note' if p.shape[1] > 2 and not _at_chance(p, y) else None)
 
 def suspect_labels(found: Predictions) -> Iterator[Finding]:
     "A7: items whose target is probably wrong"
@@ -205,6 +215,7 @@ def _quarters(found: Predictions, most: int = 2000) -> dict[str, Tensor]:
     rows: list[Any] = [next((t for _, t in leaves(found.items[i])), None) for i in range(len(found))]
     if any(row is None or row.ndim != 1 or not row.is_floating_point() or len(row) > 64 for row in rows) or len({len(row) for row in rows}) > 1: return {}
     x, groups = torch.stack(rows).cpu(), dict[str, Tensor]()
+    if x.element_size() < 4: x = x.float()                       # torch computes no quantiles of float16
     cuts = x.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=x.dtype), dim=0)
     for c in range(x.shape[1]):
         a, b, d = cuts[:, c].tolist()

@@ -1,14 +1,15 @@
 """`learn.diagnose()`: each finding on a training that has the fault, and not on its nearest healthy neighbour."""
 
 import copy
+import functools
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from cbnb.all import Callback, CancelFitException, DataLoaders, Learner, SaveModel, accuracy
-from cbnb.insight.diagnose import _check_first
+from cbnb.insight.diagnose import _can_compare, _check_first, beside_regression
 from cbnb.insight.findings import Finding, Findings
 from cbnb.insight.fit_faults import Curves, late_fall, rise_after_best
 
@@ -474,3 +475,83 @@ def test_labels_drawn_at_random(share, found):
     learn = learner(loaders(x, y, 700), nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 4)), lr=0.01)
     learn.fit(8)
     assert ("D18" in [f.code for f in learn.diagnose() if f.level != "note"]) == found
+
+
+def test_several_likely_classes_are_no_random_labels():
+    """One of two classes at random: the true one is the second most likely where the model is wrong."""
+    torch.manual_seed(0)
+    x = torch.randn(2000, 8)
+    learn = learner(
+        loaders(x, x[:, :4].argmax(1) * 2 + torch.randint(0, 2, (2000,)), 1200),
+        nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 8)),
+        lr=3e-3,
+    )
+    learn.fit(8)
+    assert "D18" not in [f.code for f in learn.diagnose() if f.level != "note"]
+
+
+def test_the_epochs_of_earlier_fits_count():
+    torch.manual_seed(0)
+    x = torch.randn(600, 10)
+    learn = learner(loaders(x, x[:, :1] + x[:, 1:2], 400), hidden(), nn.MSELoss(), lr=0.003)
+    learn.fit(2)
+    learn.fit(1)
+    assert not [f for f in learn.diagnose() if "more updates lower" in f.measured]
+
+
+def test_one_advice_to_train_longer():
+    torch.manual_seed(0)
+    x = torch.randn(600, 6)
+    learn = learner(loaders(x, x[:, :1].clone(), 400, bs=32), nn.Linear(6, 1), nn.MSELoss(), lr=0.01)
+    learn.fit(2)
+    assert learn.diagnose().codes.count("A3") == 1
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.MSELoss(),
+        functools.partial(nn.functional.cross_entropy, weight=torch.ones(2)),
+        nn.CrossEntropyLoss(weight=torch.ones(2)),
+        "sampler",
+    ],
+)
+def test_weights_of_items_are_not_compared(loss):
+    x = torch.zeros(100, 4)
+    learn = learner(loaders(x, x[:, 0], 50), nn.Linear(4, 2), nn.CrossEntropyLoss() if loss == "sampler" else loss)
+    if loss == "sampler":
+        train = DataLoader(learn.dls.train.dataset, 10, sampler=WeightedRandomSampler(torch.ones(50), 50))
+        learn = learner(DataLoaders(train, learn.dls.valid), nn.Linear(4, 2), nn.CrossEntropyLoss())
+    assert _can_compare(learn) == isinstance(loss, nn.MSELoss)
+
+
+def test_large_items_are_not_compared_with_a_regression():
+    """A few of them are read, and no more."""
+
+    class Images(torch.utils.data.Dataset):
+        read = 0
+
+        def __len__(self):
+            return 200
+
+        def __getitem__(self, i):
+            self.read += 1
+            return torch.zeros(3, 40, 40), i % 2
+
+    images = Images()
+    learn = learner(DataLoaders(DataLoader(images, 50), device="cpu"), nn.Sequential(nn.Flatten(), nn.Linear(4800, 2)))
+    assert not list(beside_regression(learn, None)) and images.read < 50
+
+
+def test_inputs_of_half_precision():
+    torch.manual_seed(0)
+    x = torch.randn(300, 6)
+    net = nn.Sequential(Widened(), nn.Linear(6, 2))
+    learn = learner(loaders(x.half(), (x[:, 0] > 0).long(), 150), net, lr=0.01)
+    learn.fit(1)
+    learn.diagnose()
+
+
+class Widened(nn.Module):
+    def forward(self, x):
+        return x.float()
