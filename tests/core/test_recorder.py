@@ -1312,7 +1312,7 @@ def test_a_column_that_one_run_lacks_is_none_there():
     [
         (lambda h: h["valid_los"], "the epochs have no column 'valid_los': did you mean 'valid_loss'? (the choices are run, epoch, "),
         (lambda h: h[-1, "trainloss"], "did you mean 'train_loss'?"),
-        (lambda h: h[0]["lr"], "the epochs have no column 'lr': run.steps['lr'] has a value for each batch"),
+        (lambda h: h[0]["lr"], "the epochs have no column 'lr': run.steps['lr'] of a run, such as history[-1], has a value for each batch"),
         (lambda h: h[0].steps["mae"], "the steps have no column 'mae': run['mae'] has a value for each epoch"),
         (lambda h: h[0].steps["smoothloss"], "did you mean 'smooth_loss'? (the choices are loss, smooth_loss, lr, mom)"),
         (lambda h: h[0][0], "the epochs have no column 0: the choices are run, epoch"),

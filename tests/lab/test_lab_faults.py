@@ -336,7 +336,7 @@ def test_what_users_of_other_trackers_look_for(lab):
     ):
         with pytest.raises(AttributeError, match=said):
             found()
-    with pytest.raises(TypeError, match="lab.runs is the list of all runs"):
+    with pytest.raises(TypeError, match="use lab.runs, the list of all runs"):
         lab[:3]
     assert copy.copy(lab[1]).id == pickle.loads(pickle.dumps(lab[1])).id == 1
 
@@ -357,7 +357,7 @@ def test_a_run_is_found_by_its_name_and_by_its_learner(lab):
             lab[which]
     lab.delete("base line", confirm=True)
     assert [run.id for run in lab] == [1, 3]
-    with pytest.raises(KeyError, match="no fit of this learner"):
+    with pytest.raises(KeyError, match="last fit of this learner was deleted"):
         lab[second]
 
 
