@@ -233,7 +233,7 @@ class SweepRun(Callback):
         marks: dict[str, Any],                              # settings of the run that belong to the sweep
         sweep: 'Sweep',                                     # scores a row of the table of epochs
     ) -> None:
-        self.falls_behind, self.marks, self.sweep = falls_behind, marks, sweep
+        self.falls_behind, self.marks, self.found = falls_behind, marks, sweep
 
     def before_fit(self) -> None:
         recorder = self.learn.recorder
@@ -242,8 +242,8 @@ class SweepRun(Callback):
 
     def after_epoch(self) -> None:
         run = self.learn.recorder.last()
-        score = self.sweep.score(run.epochs[-1])
-        if run.epochs[-1].get(self.sweep.monitor) is None: return       # this epoch was not validated
+        score = self.found.score(run.epochs[-1])
+        if run.epochs[-1].get(self.found.monitor) is None: return       # this epoch was not validated
         if not self.falls_behind(self.learn.epoch + 1 - self.learn.start_epoch, self.learn.n_epoch, score): return
         run.settings['pruned'] = True
         raise CancelFitException('the sweep ended it')
