@@ -217,7 +217,8 @@ def _place(learn: Any, name: str, sched: Schedule) -> tuple[str, int | None]:
     if (place := hyper_key(learn.opt, name)) is None: raise no_such_hyper(learn.opt, name)
     if not callable(sched): raise TypeError(
         f'the schedule of {name!r} is {short_repr(sched)}: pass a function of the position from 0 to 1, such as SchedCos(0.1, 0.001)')
-    value, n = as_python(sched(0.)), len(learn.opt.param_groups)
+    value: Any = as_python(sched(0.))
+    n = len(learn.opt.param_groups)
     listed = hasattr(value, '__len__') and not isinstance(value, (str, Mapping)) and getattr(value, 'ndim', 1) > 0
     if listed and len(value) != n: raise ValueError(
         f'the schedule of {name!r} returned {plural(len(value), "value")} for {plural(n, "parameter group")}: return one number, or one for each group')

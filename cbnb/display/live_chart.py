@@ -129,11 +129,11 @@ def small(
     return Small
 
 def _unusual(widget: Any) -> list[str]:
-    "Return the names of the traits that start with `_model_`, and of the traits that are neither empty nor at their default"
+    "Return the names of the traits that start with `_model_`, and of the traits that are neither empty, False nor at their default"
     seen, traits = widget._trait_values, widget.traits()      # reading `widget.layout` would create a layout
     def is_usual(name: str) -> bool:
         value = seen.get(name)
-        return value is None or value in ('', ()) or value == traits[name].default_value or value is False and not traits[name].default_value
+        return value is None or value is False or value in ('', ()) or value == traits[name].default_value
     return [name for name in widget.keys if name.startswith('_model_') or not is_usual(name)]
 
 def close_widget(widget: Any) -> None:

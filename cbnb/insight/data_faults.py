@@ -423,7 +423,7 @@ def near_leak(e: Evidence) -> Iterator[Finding]:
     if not (x.isfinite().all() and v.isfinite().all()): return
     own, across = torch.cdist(x, x).fill_diagonal_(math.inf).amin(1), torch.cdist(v, x).amin(1)
     near, usual = (float(((0 < t) & (t < 0.1*own.median())).float().mean()) for t in (across, own))
-    if near > 0.05 + 3*usual or len(x) >= 200 and (near := in_families(*plain, table)) > 0.15: yield finding('D12.near', 'the validation set', f'{percent(near)} of the items are nearly equal to one of {len(x)} training items', 'hardly any')
+    if near > 0.05 + 3*usual or len(x) >= 200 and (near := in_families(plain[0], plain[1], table)) > 0.15: yield finding('D12.near', 'the validation set', f'{percent(near)} of the items are nearly equal to one of {len(x)} training items', 'hardly any')
 
 def in_families(
     x: Tensor,    # rows of numbers, 33 or more
