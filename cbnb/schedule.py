@@ -222,7 +222,8 @@ def _place(learn: Any, name: str, sched: Schedule) -> tuple[str, int | None]:
     listed = hasattr(value, '__len__') and not isinstance(value, (str, Mapping)) and getattr(value, 'ndim', 1) > 0
     if listed and len(value) != n: raise ValueError(
         f'the schedule of {name!r} returned {plural(len(value), "value")} for {plural(n, "parameter group")}: return one number, or one for each group')
-    if any(not is_number(v) or math.isnan(v) for v in (value if listed else [value])):
+    values: Any = value if listed else [value]
+    if any(not is_number(v) or math.isnan(v) for v in values):
         raise ValueError(f'the schedule of {name!r} returned {short_repr(value)} at position 0, which is not a number: return a number, or one for each group')
     if hasattr(learn, 'recorder'): learn.recorder.track(name)
     return place
