@@ -52,11 +52,8 @@ function labels(values, log) {
   if (!values.length) return []
   const sizes = values.map(Math.abs), largest = Math.max(...sizes), steps = values.slice(1).map((v, i) => v - values[i])
   const step = (steps.length ? Math.min(...steps) : largest) || 1, decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9))
-  const exact = () => values.map(v => grouped(v, decimals))
-  const powers = log && Math.min(...values) < 1e-3 || largest >= 1e7 || largest < 1e-3
-  if (!powers && !log && decimals < 7) return exact()
-  const short = values.map(powers ? power : number)
-  return new Set(short).size === short.length ? short : exact()
+  const powers = log && Math.min(...values) < 1e-3 || largest >= 1e7 || largest < 1e-3, texts = values.map(powers ? power : number)
+  return !powers && !log && decimals < 7 || new Set(texts).size < texts.length ? values.map(v => grouped(v, decimals)) : texts
 }
 
 export function linearTicks(lo, hi, n, whole, log = false) {

@@ -461,7 +461,7 @@ def test_how_many_bytes_a_long_fit_sends(page, monkeypatch, no_button, draws, no
     between = [(now, n) for now, n in wire.updates if min(times) < now < max(times)]
     n = len({now for now, _ in between})
     assert n == 5
-    assert total <= (40_000 if draws else 46_500) + 1000 * n
+    assert total <= (40_000 if draws else 46_000) + 1000 * n
     if draws:
         assert len(between) == n and max(n for _, n in between) <= 1000  # an update is one message
 
