@@ -1,4 +1,4 @@
-"""What holds for all tests: one thread, no figure windows, and Ctrl-C that acts. Tests in a browser have a second try."""
+"""What holds for all tests: one thread, no figure windows, no function mode left, and Ctrl-C that acts. Tests in a browser have a second try."""
 
 import os
 import signal
@@ -23,6 +23,14 @@ TWICE = "failed at first"
 FIRST = "together", "distributed", "pretend", "browser", "package", "display", "lr", "files", "callbacks"
 # It needs the documentation that the file before it builds: beside that file its worker would only wait.
 WAITS = "test_docs_search.py"
+
+
+@pytest.fixture(autouse=True)
+def no_function_mode_is_left():
+    """A function mode of torch that a test leaves would observe the calls of later tests, which would fail in its place."""
+    before = torch.overrides._get_current_function_mode_stack()
+    yield
+    assert torch.overrides._get_current_function_mode_stack() == before
 
 
 def in_jupyterlab(path: Path) -> bool:

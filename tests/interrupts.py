@@ -9,6 +9,7 @@
 
 import argparse
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -186,15 +187,18 @@ class At:
         if not frame.f_code.co_filename.startswith(WATCHED):
             return None
         frame.f_trace_opcodes = self.kind == "opcode"
-        self.count(frame)
-        return self.trace_inside
+        return self.trace_inside(frame, "line", arg)
 
     def trace_inside(self, frame, event, arg):
-        if event in ("line", "opcode", "return"):
-            self.count(frame)
+        code = frame.f_code
+        if event == "return" and (code.co_flags & inspect.CO_GENERATOR or code.co_filename == contextlib.__file__):
+            return self.trace_inside  # a signal acts before, in the frame itself, whose generator can then be closed
+        if event in ("line", "opcode", "return") and self.is_there(frame):
+            del frame, arg  # the traceback would hold them, with the values of a call that has ended
+            signal.raise_signal(signal.SIGINT)
         return self.trace_inside
 
-    def count(self, frame) -> None:
+    def is_there(self, frame) -> bool:
         self.n += 1
         if self.i is None:
             times = self.times.setdefault((frame.f_code, frame.f_lasti if self.kind == "opcode" else frame.f_lineno), [self.n])
@@ -204,7 +208,8 @@ class At:
             if not self.twice or self.n != self.i:
                 sys.settrace(None)
                 frame.f_trace = None
-            signal.raise_signal(signal.SIGINT)
+            return True
+        return False
 
 
 def at_each(
