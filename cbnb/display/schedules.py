@@ -311,7 +311,7 @@ def _rehearsed(learn: Learner, method: str, args: Sequence[Any], kwargs: Mapping
     "Run a method on a stand-in, and return the stand-in with its records"
     made = _stand_in(learn)
     if not isinstance(method, str) or not callable(getattr(made, method, None)):
-        raise ValueError(f'method={method!r} should be a method of Learner that trains: fit, fit_one_cycle, fit_flat_cos, '
+        raise ValueError(f'method={short_repr(method)} should be a method of Learner that trains: fit, fit_one_cycle, fit_flat_cos, '
                          'fit_sgdr or fine_tune')
     try: getattr(made, method)(*args, **kwargs)
     except AttributeError as e:
