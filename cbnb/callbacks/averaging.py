@@ -16,6 +16,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 # %% ../../nbs/callbacks/averaging.ipynb #d04b4698
 from ..basics.arguments import as_positive, hinted, is_number
+from ..basics.text import short_repr
 from ..basics.processes import local_parts
 from ..callback import Callback
 from ..learner import Learner

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 # %% ../../nbs/callbacks/precision.ipynb #0111a24c
 from ..basics.arguments import as_choice, as_count, as_positive, hinted, is_number
 from ..basics.nested import map_tensors
-from ..basics.text import say, warn_user
+from ..basics.text import say, short_repr, warn_user
 from ..basics.patch import patch
 from ..callback import Callback
 from .twins import check_single

@@ -12,7 +12,7 @@ from typing import Any
 
 # %% ../../nbs/callbacks/save_model.ipynb #c6a553c9
 from ..basics.arguments import Every, as_count, as_duration, hinted
-from ..basics.text import warn_user
+from ..basics.text import short_repr, warn_user
 from ..basics.processes import any_over_processes, process_number
 from .trackers import Tracker
 from ..files.atomic import check_writable

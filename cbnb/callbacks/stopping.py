@@ -22,7 +22,7 @@ from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..undo import UndoStack, interrupts_wait
 from ..basics.arguments import as_count, as_positive
-from ..basics.text import plural, say, warn_user
+from ..basics.text import plural, say, short_repr, warn_user
 from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
 from ..basics.nested import map_tensors, to_detach

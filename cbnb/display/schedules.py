@@ -28,7 +28,7 @@ from ..basics.arguments import as_count, as_duration, as_positive
 from ..basics.optimizers import get_hyper, hyper_key, set_hyper, spread_lrs
 from ..basics.patch import patch
 from ..basics.settings import brief
-from ..basics.text import escape
+from ..basics.text import escape, short_repr
 from ..callback import Callback
 from ..callback_list import as_list
 from ..learner import Learner

@@ -12,6 +12,7 @@ from typing import Any
 
 # %% ../../nbs/lab/sweep.ipynb #db4456bb
 from ..basics.arguments import as_count, as_duration, hinted, nearest, unknown_argument
+from ..basics.text import short_repr
 from ..basics.patch import patch
 from ..callback_list import as_list
 from .sweep_processes import run_in_processes
