@@ -9,8 +9,6 @@ __all__ = ['CollectDataCallback', 'EarlyStoppingCallback', 'SaveModelCallback', 
            'LRFinder', 'AvgLoss', 'AvgSmoothLoss']
 
 # %% ../../nbs/names/fastai.ipynb #42d830dc
-from types import SimpleNamespace
-
 from ..callbacks.interpret import Interpretation
 from ..callbacks.predictions import CollectData
 from ..callbacks.save_model import SaveModel
@@ -28,7 +26,9 @@ TerminateOnNaNCallback = TerminateOnNaN
 TrackerCallback = Tracker
 
 # %% ../../nbs/names/fastai.ipynb #3d6f0fbb
-AMPMode = SimpleNamespace(FP16='fp16', BF16='bf16')
+class AMPMode:
+    "The precisions that `MixedPrecision` accepts"
+    FP16, BF16 = 'fp16', 'bf16'
 
 # %% ../../nbs/names/fastai.ipynb #7a26a27f
 class ClassificationInterpretation(Interpretation):
