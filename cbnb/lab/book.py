@@ -104,15 +104,15 @@ class Entry:
         finite = [loss for loss in losses if isinstance(loss, float) and math.isfinite(loss)]
         new, self.n_complete = len(losses) > self.n_complete, len(losses)
         due = dict(best=new and finite and losses[-1] == min(finite), last=final)
+        folder = self.book.file.parent/'weights'/str(self.writer.id)
         facts = dict(started=self.writer.known['started'], epoch=len(losses) - 1, valid_loss=losses[-1] if losses else None)
         with self.book._warned():
             for which in self.book.weights.split():
-                if due[which]: self._keep(which, model_state(self.learn.model) | dict(grads={}), facts)
-                elif which in self.unkept: self._keep(which, *self.unkept[which])
+                if due[which]: self._keep(folder, which, model_state(self.learn.model) | dict(grads={}), facts)
+                elif which in self.unkept: self._keep(folder, which, *self.unkept[which])
 
-    def _keep(self, which: str, state: dict[str, Any], facts: dict[str, Any]) -> None:
+    def _keep(self, folder: Path, which: str, state: dict[str, Any], facts: dict[str, Any]) -> None:
         "Write weights. If that fails, keep a copy in memory, because the fit changes them, and `keep_weights` tries again"
-        folder = self.book.file.parent/'weights'/str(self.writer.id)
         older = [path for path in checkpoints(folder) if path.name.endswith(f'_{which}')]
         try: write_checkpoint(folder, which, state, **facts)
         except Exception:
