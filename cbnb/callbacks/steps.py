@@ -83,18 +83,23 @@ class ModelStep(Step):
         learn.pred = model(**xb) if isinstance(xb, dict) else model(*xb)
 
     def state_dict(self) -> Any:
-        """Return the model's state, with the model's own names
+        """Return the model's state, with the model's own names. A step without a model of its own has none: its weights are those of the learner's model
 
         Returns: name of a parameter or buffer -> tensor
         """
-        return self.model.state_dict()
+        return {} if self.model is None else self.model.state_dict()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Load the model's state
 
         Args:
             state: name of a parameter or buffer -> tensor
+        Raises:
+            RuntimeError: {type(self)} has no model to load this state into: create it with a model, as in {type(self)}(model),
+                or load the state into learn.model
         """
-        self.model.load_state_dict(state)
+        if self.model is not None: self.model.load_state_dict(state)
+        elif state: raise RuntimeError(
+            f'{type(self).__name__} has no model to load this state into: create it with a model, as in {type(self).__name__}(model), or load the state into learn.model')
 
 # %% ../../nbs/callbacks/steps.ipynb #42bbd80b
 def check_parts(**given: Any) -> None:
