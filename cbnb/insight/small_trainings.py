@@ -275,7 +275,7 @@ def _stays_above(blind: list[float], losses: list[float], n: int) -> bool:
 def _uses_inputs(losses: list[float], blind: list[float], n: int) -> Iterator[Finding]:
     "T2: the loss falls no lower than in a shorter training with zeros as inputs"
     if losses[0] > 0 and len(blind) >= 10 and (end := fmean(losses[-5:])) > 0.97*(without := fmean(blind[-5:])): yield finding('T2',
-        f'training on {n} items', f'loss {digits(end)}, and {digits(without)} with zeros as inputs', f'below {digits(0.97*without)}')
+        f'training on {n} items', f'loss {end:.3g}, and {digits(without)} with zeros as inputs', f'below {digits(0.97*without)}')
 
 # %% ../../nbs/insight/small_trainings.ipynb #724232fe
 def _weights_that_stay(learn: Learner, saved: dict[str, torch.Tensor]) -> Iterator[Finding]:
