@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EVENTS', 'BACKWARD', 'STEP', 'BATCH', 'VALID_BATCH', 'TRAIN', 'VALIDATE', 'EPOCH', 'FIT', 'BATCH_EVENTS', 'event',
-           'Events', 'Action', 'Level', 'CancelException', 'CancelStepException', 'CancelBackwardException',
+           'Events', 'Level', 'CancelException', 'CancelStepException', 'CancelBackwardException',
            'CancelBatchException', 'CancelTrainException', 'CancelValidException', 'CancelEpochException',
            'CancelFitException', 'EventNames', 'did_you_mean', 'not_honoured']
 
@@ -45,16 +45,12 @@ class Events:
 
 EVENTS = tuple(name for name in vars(Events) if name[0] != '_')
 
-# %% ../nbs/01_events.ipynb #55287afd
-class Action(str):
-    "A line of the loop that does work, such as `opt.step()`. It is shown when you print the loop"
-
 # %% ../nbs/01_events.ipynb #0bd0a254
 class Level:
     "A part of the loop, such as an epoch or a batch, that can be cancelled as a whole"
     def __init__(self,
         name: str,              # the word in `before_<name>`, `after_cancel_<name>`, `after_<name>`
-        *body: 'Level | str',   # inner levels, event names and `Action`s, in the order of the loop
+        *body: 'Level | str',   # inner levels, event names and lines of code, in the order of the loop
         head: str = '',         # the `for` line that repeats this level; empty: the level runs once
     ):
         self.name, self.body, self.head = name, body, head
@@ -66,17 +62,17 @@ class Level:
         yield self.before
         for part in self.body:
             if isinstance(part, Level): yield from part.events()
-            elif not isinstance(part, Action): yield part
+            elif part in EVENTS: yield part
         yield from (self.cancelled, self.after)
 
 # %% ../nbs/01_events.ipynb #576715c5
-BACKWARD = Level('backward', Action('loss_grad.backward()'))
-STEP     = Level('step', Action('opt.step()'))
+BACKWARD = Level('backward', 'loss_grad.backward()')
+STEP     = Level('step', 'opt.step()')
 BATCH    = Level('batch',
-    Action('pred = model(*xb)'), 'after_pred',
-    Action('loss_grad = loss_func(pred, *yb)'), 'after_loss',
+    'pred = model(*xb)', 'after_pred',
+    'loss_grad = loss_func(pred, *yb)', 'after_loss',
     BACKWARD, STEP,             # skipped if `loss_grad` is None, as for a batch without targets
-    Action('opt.zero_grad()'),
+    'opt.zero_grad()',
     head='for xb, yb in dls.train:')
 VALID_BATCH = Level('batch', *BATCH.body[:4], head='for xb, yb in dls.valid:')
 TRAIN    = Level('train', BATCH)

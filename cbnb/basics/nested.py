@@ -273,8 +273,8 @@ def on_device(device: torch.device | str, then: Callable[[Any], Any],    # calle
 # %% ../../nbs/basics/nested.ipynb #98ef4134
 def to_json(value: Any) -> tuple[str, list[Tensor]]:    # JSON text, and the tensors that the text refers to by number
     "Convert plain data to JSON text and a list of tensors, or raise `TypeError` for any other value"
-    tensors = _Tensors()
-    return json.dumps(_encoded(value, tensors, 'the state'), allow_nan=False), list(tensors)
+    places: dict[Tensor, int] = {}
+    return json.dumps(_encoded(value, places, 'the state'), allow_nan=False), list(places)
 
 def from_json(text: str, tensors: list[Tensor]) -> Any:
     "Restore the value that `to_json` converted, without running code from the text"
@@ -284,54 +284,44 @@ def from_json(text: str, tensors: list[Tensor]) -> Any:
 class Held(dict):
     "The state of an object that is an attribute of another object"
 
-class _Tensors(list):
-    "List of tensors without duplicates"
-    def __init__(self): self.places: dict[int, int] = {}
-    def place(self, t: Tensor) -> int:
-        "Return the index of a tensor in the list, and add the tensor if the list does not contain it"
-        if id(t) not in self.places:
-            self.places[id(t)] = len(self)
-            self.append(t)
-        return self.places[id(t)]
-
 # %% ../../nbs/basics/nested.ipynb #94931bb2
 _NUMBERS = (type(None), bool, int, str)
 _GROUPS = {'tuple': tuple, 'set': set, 'frozenset': frozenset}
 
-def _encoded(value: Any, tensors: _Tensors, name: str) -> Any:
-    "Convert `value` to JSON data and add its tensors to `tensors`, or raise `TypeError` if `value` is not plain data"
+def _encoded(value: Any, places: dict[Tensor, int], name: str) -> Any:
+    "Convert `value` to JSON data, in which a tensor is its number in `places`, or raise `TypeError` if `value` is not plain data"
     kind = type(value)
     if kind in _NUMBERS: return value
     if kind is float: return value if math.isfinite(value) else {'!float': str(value)}
-    if isinstance(value, Tensor): return {'!tensor': tensors.place(value)}
-    if kind is list: return [_encoded(v, tensors, f'{name}[{i}]') for i, v in enumerate(value)]
-    if kind in (dict, OrderedDict, Counter, defaultdict): return _encoded_dict(value, tensors, name)
-    if isinstance(value, Held): return {'!held': _encoded(dict(value), tensors, name)}
+    if isinstance(value, Tensor): return {'!tensor': places.setdefault(value, len(places))}
+    if kind is list: return [_encoded(v, places, f'{name}[{i}]') for i, v in enumerate(value)]
+    if kind in (dict, OrderedDict, Counter, defaultdict): return _encoded_dict(value, places, name)
+    if isinstance(value, Held): return {'!held': _encoded(dict(value), places, name)}
     if kind.__name__ in _GROUPS and kind is _GROUPS[kind.__name__]:
-        return {f'!{kind.__name__}': _encoded(list(value), tensors, name)}
-    return _encoded_rarely(value, tensors, name)
+        return {f'!{kind.__name__}': _encoded(list(value), places, name)}
+    return _encoded_rarely(value, places, name)
 
 # %% ../../nbs/basics/nested.ipynb #48a1ef35
-def _encoded_dict(value: Mapping, tensors: _Tensors, name: str) -> dict[str, Any]:
-    items = {k: _encoded(v, tensors, f'{name}[{k!r}]') for k, v in value.items()}
+def _encoded_dict(value: Mapping, places: dict[Tensor, int], name: str) -> dict[str, Any]:
+    items = {k: _encoded(v, places, f'{name}[{k!r}]') for k, v in value.items()}
     tag = '!ordered' if type(value) is OrderedDict else '!dict'
     if tag == '!dict' and all(type(k) is str and k[:1] != '!' for k in items): return items
-    return {tag: [[_encoded(k, tensors, f'a key of {name}'), v] for k, v in items.items()]}
+    return {tag: [[_encoded(k, places, f'a key of {name}'), v] for k, v in items.items()]}
 
 # %% ../../nbs/basics/nested.ipynb #fb464870
-def _encoded_rarely(value: Any, tensors: _Tensors, name: str) -> Any:
-    if isinstance(value, deque): return {'!deque': [_encoded(list(value), tensors, name), value.maxlen]}
-    if isinstance(value, array): return {'!array': value.typecode, 'of': _encoded(_as_tensor(value), tensors, name)}
+def _encoded_rarely(value: Any, places: dict[Tensor, int], name: str) -> Any:
+    if isinstance(value, deque): return {'!deque': [_encoded(list(value), places, name), value.maxlen]}
+    if isinstance(value, array): return {'!array': value.typecode, 'of': _encoded(_as_tensor(value), places, name)}
     if isinstance(value, complex): return {'!complex': [value.real, value.imag]}
     if isinstance(value, bytes): return {'!bytes': value.hex()}
     if isinstance(value, PurePath): return {'!path': str(value)}
     if isinstance(value, torch.dtype): return {'!dtype': str(value).removeprefix('torch.')}
     if isinstance(value, torch.device): return {'!device': str(value)}
     if (numpy := sys.modules.get('numpy')) is not None:
-        if isinstance(value, (numpy.number, numpy.bool_)): return _encoded(value.item(), tensors, name)
+        if isinstance(value, (numpy.number, numpy.bool_)): return _encoded(value.item(), places, name)
         if isinstance(value, numpy.ndarray) and value.dtype.kind in 'biufc':      # as bytes: old torch lacks some types
             data = torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8) if value.size else torch.empty(0)
-            return {'!ndarray': _encoded(data, tensors, name), 'dtype': value.dtype.str, 'shape': list(value.shape)}
+            return {'!ndarray': _encoded(data, places, name), 'dtype': value.dtype.str, 'shape': list(value.shape)}
     kind = type(value)
     is_array = hasattr(value, '__array_interface__') and value.ndim        # a NumPy scalar has the attribute, too
     what = f'arrays of type {value.dtype}' if is_array else f'objects of type {kind.__module__}.{kind.__qualname__}'
@@ -418,7 +408,7 @@ def set_generator_state(generator: Any, state: Any) -> None:
 
 # %% ../../nbs/basics/nested.ipynb #3f3379a2
 def _is_plain(value: Any) -> bool:
-    try: _encoded(value, _Tensors(), '')
+    try: _encoded(value, {}, '')
     except TypeError: return False
     return True
 
@@ -427,7 +417,7 @@ def _held(value: Any, known: set[int]) -> Held | None:
     if isinstance(value, type) or id(value) in known: return None
     if hasattr(value, 'metric_state'): return Held(state=dict(value.metric_state), count=value._update_count)
     if callable(getattr(value, 'load_state_dict', None)):
-        _encoded(state := value.state_dict(), _Tensors(), f'the state_dict of {with_article(type(value).__name__)}')
+        _encoded(state := value.state_dict(), {}, f'the state_dict of {with_article(type(value).__name__)}')
         return Held(state=state)
     if (drawn := generator_state(value)) is not None: return Held(drawn=drawn)
     ours = type(value).__module__.startswith('cbnb.') and hasattr(value, '__dict__')

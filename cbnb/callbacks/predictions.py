@@ -142,7 +142,7 @@ def _compare_with_batch(name: str, losses: Tensor, weights: Tensor, whole: Tenso
 
 # %% ../../nbs/callbacks/predictions.ipynb #630ba59b
 def item_losses(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> Tensor:
-    "Return one loss for each item of a batch, as `loss_func` gives it for the item alone. If there are no targets, raise `ValueError`"
+    "Return one loss for each item of a batch: the mean of its values, or their sum for a loss of torch with `reduction='sum'` or `'batchmean'`. A loss without the setting `reduction` is called with each item alone. If there are no targets, raise `ValueError`"
     return losses_and_weights(loss_func, pred, yb, batch_weight)[0]
 
 def losses_and_weights(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:

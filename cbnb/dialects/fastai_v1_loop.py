@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['wrap', 'Data', 'lend_data', 'with_names', 'lend_names', 'OptNames', 'RecorderNames', 'make', 'V1Callback',
-           'listeners', 'recorders', 'write_line', 'begin_run', 'Now', 'V1Slots', 'V1Columns', 'V1Cancels', 'V1Metric']
+           'listeners', 'recorders', 'write_line', 'begin_run', 'begin_late', 'Now', 'V1Slots', 'V1Columns',
+           'V1Cancels', 'V1Metric']
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #d2a5da42
 import copy
@@ -56,9 +57,12 @@ class Data:
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b589e2e1
 def lend_data(learn: Learner) -> None:
-    "Add `learn.data` if the learner has fastai v1 callbacks, else remove it"
-    vars(learn).pop('data', None)
-    if any(type(cb) is V1Callback for cb in learn.cbs): vars(learn)['data'] = Data(learn)
+    "Add `learn.data` if the learner has fastai v1 callbacks, else remove it. A `data` of your own stays"
+    held = vars(learn)
+    if hasattr(type(learn), 'data') or 'data' in held and type(held['data']) is not Data: return
+    held.pop('data', None)
+    if any(type(cb) is V1Callback for cb in learn.cbs): held['data'] = Data(learn)
+
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #619ec3b8
 def _hyper(name: str, doc: str) -> property:
@@ -183,6 +187,9 @@ class V1Callback(Adapter):
         return self.wraps
 
     def before_fit(self): begin_run(self.learn)
+    def before_epoch(self): begin_late(self.learn)             # a native callback has added it in `before_fit`
+    def before_train(self):
+        if slots := begin_late(self.learn): slots.before_train()      # it has been added since, and `slots` missed this event
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #453c3c2a
 wrap = V1Callback      # `cbnb.dialects.detect.adapt` calls it with a callback, its class, or a partial of the class
@@ -203,7 +210,7 @@ def write_line(line: Any, table: bool = False) -> None:
     print(*line, sep='\t') if table else print(line)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #63cc4130
-def begin_run(learn: Learner) -> None:
+def begin_run(learn: Learner) -> 'V1Slots':    # the callback that calls the slots
     "Set up the learner, in `before_fit`, so that the slots are called until the run ends"
     slots, columns, cancels, undo = V1Slots(), V1Columns(), V1Cancels(), learn.undo
     if learn.opt is not None: lend_names(learn.opt, OptNames, undo)
@@ -213,6 +220,14 @@ def begin_run(learn: Learner) -> None:
     columns.slots = cancels.slots = slots
     slots.begin()
     if slots.trains and slots.state.get('stop_training'): raise CancelFitException()
+    return slots
+
+def begin_late(learn: Learner) -> 'V1Slots | None':    # the callback that calls the slots; None: an earlier event has set up the learner
+    "Set up the learner for fastai v1 callbacks that a native callback has added during the run, if nothing has done so"
+    if any(type(cb) is V1Slots for cb in learn.cbs): return None
+    slots = begin_run(learn)
+    if slots.trains: slots.state.update(epoch=learn.epoch, iteration=learn.train_iter)
+    return slots
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #a6035cf9
 @dataclass
@@ -255,7 +270,8 @@ class V1Slots(Callback):
         self.own_undo, self.version = learn.undo, learn.callbacks.version
         self.listening = listeners(learn)
         self.nested = (Now(CallbackHandler([cb.begin() for cb in self.listening])),)
-        n_epoch, start = (learn.n_epoch, learn.start_epoch) if self.trains else (1, 0)
+        begins = learn.epoch == learn.start_epoch              # else the callbacks are added later, and there is no epoch to jump to
+        n_epoch, start = (learn.n_epoch, learn.start_epoch*begins) if self.trains else (1, 0)
         names = [m.name for m in learn.metrics]
         self.handler.on_train_begin(n_epoch, SimpleNamespace(write=write_line), learn.metrics, names, start)
         epoch = self.state['epoch']

@@ -318,6 +318,13 @@ def _withdraw() -> None:
         for widget in (*button.children, button): close_widget(widget)
         output.update(EMPTY, raw=True)
 
+def _pause_offered() -> list[Any]:    # the buttons that were enabled before
+    "Disable the button of the previous fit while another fit runs, because no fit can be taken back before it ends"
+    found = [box.children[0] for box, _ in _offered if not box.children[0].disabled]
+    for button in found: button.disabled = True
+    return found
+
+
 # %% ../../nbs/display/dashboard.ipynb #418526ee
 class Dashboard(NotebookDisplay):
     "The display for notebooks with widgets: a panel with controls during a fit, and its table and losses at the end"
@@ -328,6 +335,7 @@ class Dashboard(NotebookDisplay):
     panel: Any                              # the `Panel`; None: this display acts as a plain display
     growing: Any                            # the `LiveLosses`; None: pages do not draw them
     steering: Any                           # the `Steering` of the fit; None: messages of widgets do not arrive
+    paused_buttons: Sequence[Any] = ()      # the button of the previous fit, disabled while this fit runs
     so_far: Any                             # the output with the rows and the picture so far; None: there is none yet
     at: Progress | None                     # progress of the fit; None before the first batch
     word: str                               # status such as 'paused'
@@ -345,6 +353,7 @@ class Dashboard(NotebookDisplay):
         self.so_far, self.keep_at = None, self.shown_at + self.keep_first
         self.news = _TableNews(self)
         self.poll_every = 0.05
+        self.paused_buttons = _pause_offered()
         self._connect()
         self._fill()
         if place: place(self.panel.box)
@@ -373,6 +382,7 @@ class Dashboard(NotebookDisplay):
         return super().patience(seconds) if self.panel is None else 0.
 
     def finish(self, word: str, as_planned: bool) -> None:
+        for button in self.paused_buttons: button.disabled = False       # `_offer` removes it below, except after `profile`
         if self.panel is None: return super().finish(word, as_planned)
         self.pump.close()
         placed = self.handle is None                  # the panel is inside another widget

@@ -15,7 +15,7 @@ from ..basics.patch import patch
 from .front_end import display_mode
 from .look import css_variables
 from .page_script import asset
-from ..events import Action, CancelException, EVENTS, Events, FIT, Level
+from ..events import CancelException, EVENTS, Events, FIT, Level
 from ..learner import Learner
 
 # %% ../../nbs/display/loop.ipynb #69c80534
@@ -33,8 +33,7 @@ def loop_lines(
     yield line(level.before)
     for part in level.body:
         if isinstance(part, Level): yield from loop_lines(part, who, indent + bool(level.head) + 1)
-        elif isinstance(part, Action): yield f'{pad}  {part}'
-        else: yield f'  {line(part)}'
+        else: yield f'  {line(part)}' if part in EVENTS else f'{pad}  {part}'
     yield line(level.cancelled, '  (only if cancelled)')
     yield line(level.after)
 
@@ -80,10 +79,9 @@ class _Loop:
         self.event(level.after, inner, edge)
         self.end(level, top, at, left, right)
 
-    def part(self, part: Level | Action | str, left: float, right: float) -> None:
+    def part(self, part: Level | str, left: float, right: float) -> None:
         "Draw a part of a level: a line of code, an event or another level"
-        if isinstance(part, Action): self.code(part, left, right)
-        elif not isinstance(part, Level): self.event(part, left, right)
+        if isinstance(part, str): self.event(part, left, right) if part in EVENTS else self.code(part, left, right)
         elif part.name in self.drawn: self.again(part, left, right)
         else: self.box(part, left, right)
 
@@ -91,7 +89,7 @@ class _Loop:
         "Draw the box of a level whose events another box has shown already"
         top, at = self.begin(level, left)
         for part in level.body:
-            if isinstance(part, Action): self.code(part, left + _PAD, right - _PAD)
+            if isinstance(part, str) and part not in EVENTS: self.code(part, left + _PAD, right - _PAD)
         lacks = [part.name for part in self.drawn[level.name].body
                  if isinstance(part, Level) and part not in level.body]
         self.text('quiet', left + _PAD + 13, 'the same events' + (f', without {" and ".join(lacks)}' if lacks else ''))

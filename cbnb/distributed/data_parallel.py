@@ -104,13 +104,13 @@ def wrap_step(step: Step, wrapped: Any, undo: UndoStack,
 
 # %% ../../nbs/distributed/data_parallel.ipynb #carry-code
 class _Carry(torch.autograd.Function):
-    "Return the loss, and make a message the gradient of a parameter"
+    "Return the loss. In the backward pass, a message is the gradient of `slot`, and the gradients of `others` are zeros"
     @staticmethod
-    def forward(ctx: Any, loss: Tensor, slot: Tensor, message: Tensor) -> Tensor:
-        ctx.message = message
+    def forward(ctx: Any, loss: Tensor, slot: Tensor, message: Tensor, *others: Tensor) -> Tensor:
+        ctx.message, ctx.others = message, others
         return loss.view_as(loss)
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any: return grad, ctx.message, None
+    def backward(ctx: Any, grad: Tensor) -> Any: return grad, ctx.message, None, *map(torch.zeros_like, ctx.others)
 
 def _with_message(learn: Learner, slot: Tensor, message: Tensor, backward: Callable[[Learner], None]) -> None:
     "Call a backward pass of a step that some other code has changed, with a message"
@@ -119,16 +119,6 @@ def _with_message(learn: Learner, slot: Tensor, message: Tensor, backward: Calla
     finally: learn.loss_grad = loss
 
 # %% ../../nbs/distributed/data_parallel.ipynb #zeros-code
-class _Zeros(torch.autograd.Function):
-    "Return 0, whose gradient is 0 for all parameters but the last, which gets a message"
-    @staticmethod
-    def forward(ctx: Any, message: Tensor, *params: Tensor) -> Tensor:
-        ctx.message, ctx.params = message, params
-        return message.new_zeros(())
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return None, *map(torch.zeros_like, ctx.params[:-1]), ctx.message
-
 def clear_gradients(module: nn.Module) -> None:
     "Remove the gradients of all parameters"
     for p in module.parameters(): p.grad = None
@@ -480,13 +470,14 @@ class Distributed(Callback):
 
     def _send(self, left: bool) -> None:
         "Exchange zeros for gradients. The gradients of this process stay as they are if it has left"
-        params = [*(p for p in self.wrapped.parameters() if p.requires_grad and p is not self._slot), self._slot]
-        held = [p.grad for p in params]
-        for p in params: p.grad = None
-        with torch.enable_grad(), self.group.naming_failures(): self.wrapped(lambda: _Zeros.apply(self._message(left, empty=True), *params)).backward()
+        slot, message = self._slot, self._message(left, empty=True)
+        others = [p for p in self.wrapped.parameters() if p.requires_grad and p is not slot]
+        held = [(p, p.grad) for p in (*others, slot)]
+        for p, _ in held: p.grad = None
+        with torch.enable_grad(), self.group.naming_failures(): self.wrapped(lambda: _Carry.apply(torch.zeros(()), slot, message, *others)).backward()
         self.wrapped.module.open(False)
-        self._hear(self._slot.grad, away=left)
-        for p, grad in zip(params, held):
+        self._hear(slot.grad, away=left)
+        for p, grad in held:
             if left: p.grad = grad
 
     def _check_updates(self) -> None:

@@ -256,11 +256,22 @@ def _parts_of(path: str | Path, state: dict[str, Any], passed: dict[str, Any], t
     parts, call = dict(passed), ', '.join([f'load_learner({str(path)!r}', *['model=...']*(model is not None), *['trust=True']*trust])
     for name, recipe in state['parts'].items():
         if name in passed: continue
+        if name == 'metrics':
+            parts[name] = _metrics_of(recipe, trust, call)
+            continue
         why = lacks(recipe, name, trust)
         if why is None: parts[name] = make_part(recipe, name)
         elif name in ('loss_func', 'opt_func'): parts[name] = Missing(name, why, call)
         else: warnings.warn(f'the learner was loaded without its {name}, because {why}: call {call}, {name}=...)', stacklevel=user_level())
     return parts
+
+def _metrics_of(recipes: list[Any], trust: bool, call: str) -> list[Any]:
+    "Return the metrics that can be made from the file, and warn about each other one"
+    found = [(recipe, lacks(recipe, 'metrics', trust)) for recipe in recipes]
+    for why in (why for _, why in found if why is not None):
+        warnings.warn(f'the learner was loaded without one of its metrics, because {why}: call {call}, metrics=...)', stacklevel=user_level())
+    return [make_part(recipe, 'metrics') for recipe, why in found if why is None]
+
 
 # %% ../../nbs/files/export.ipynb #c771b263
 def load_learner(fname: str | Path, cpu: bool = True, trust: bool = False, model: Any = None, dls: Any = None, **parts: Any) -> Learner:

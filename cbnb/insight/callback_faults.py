@@ -61,14 +61,6 @@ class CallbackTrial:
     xb: Any = None                      # inputs and targets of the first batch, as the model and the loss got them
     yb: Any = None
 
-class _Watch(Callback):
-    "Note what the model and the loss get"
-    order, run_valid, run_in = 1e6, False, ('lr_find',)
-    def __init__(self, trial: CallbackTrial): self.trial = trial
-    def after_pred(self) -> None:
-        self.trial.modes.add(self.learn.model.training)
-        if self.trial.xb is None: self.trial.xb, self.trial.yb = (map_tensors(Tensor.clone, part) for part in (self.learn.xb, self.learn.yb))
-
 def _prepared_loss(learn: Learner, batch: Any) -> float:
     "Compute the loss of a batch as `compute_loss` does, with what callbacks do to the inputs and predictions of a validation batch"
     def fire(event: str) -> None:
@@ -89,12 +81,16 @@ def train_with_callbacks(
     n: int,               # number of batches; the last round is left out if it is not complete
 ) -> CallbackTrial:
     "Train with callbacks, and put everything back"
+    def note(cb: Any) -> None:
+        trial.modes.add(learn.model.training)
+        if trial.xb is None: trial.xb, trial.yb = (map_tensors(Tensor.clone, part) for part in (learn.xb, learn.yb))
+    watch = Callback(after_pred=note, order=1e6, run_valid=False, run_in=('lr_find',))
     trial, left_out, off = CallbackTrial(), _switched_off(learn), [cb for cb in learn.callbacks.all if not getattr(cb, 'run', True)]
     with interrupts_wait(), UndoStack() as undo:
         undo.callback(snapshot(learn))
         for cb in off: undo.callback(setattr, cb, 'run', False)          # the end of a run switches all on
         undo.set(learn, 'called', 'check')
-        with learn.no_logging(), learn.run_as('lr_find', _Watch(trial)), torch.enable_grad():
+        with learn.no_logging(), learn.run_as('lr_find', watch), torch.enable_grad():
             learn.n_epoch, learn.start_epoch, learn.valid_every = n//len(batches), 0, []
             learn.load_batches, learn.batches_in = lambda dl: (map_tensors(Tensor.clone, batch) for batch in batches), lambda dl: len(batches)     # a callback may change them in place
             for cb in left_out: cb.run = False             # until the end of this run

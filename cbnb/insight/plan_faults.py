@@ -303,7 +303,8 @@ def settings(e: Evidence) -> Iterator[Finding]:
             yield finding('L8.maximize', 'the optimizer', 'maximize=True', 'False', loss=e.call.name)
             return
         eps, betas, momentum, wd = (group.get(name) for name in ('eps', 'betas', 'momentum', 'weight_decay'))
-        most = 1 if 'adamw' in type(e.learn.opt).__name__.lower() else 0.05
+        decoupled = group.get('decoupled_weight_decay') or group.get('weight_decouple')      # as torch and pytorch_optimizer call it
+        most = 1 if decoupled or 'adamw' in type(e.learn.opt).__name__.lower() else 0.05
         if eps is not None and eps > 1e-3: yield finding('O4', 'the optimizer', f'eps={eps:g}', 'at most 1e-3')
         elif betas is not None and betas[0] > max(0.99, betas[1] - 1e-9): yield finding('O4.betas',
             'the optimizer', f'betas={tuple(betas)}', 'beta1 below beta2')

@@ -275,7 +275,7 @@ def _stays_above(blind: list[float], losses: list[float], n: int) -> bool:
 def _uses_inputs(losses: list[float], blind: list[float], n: int) -> Iterator[Finding]:
     "T2: the loss falls no lower than in a shorter training with zeros as inputs"
     if losses[0] > 0 and len(blind) >= 10 and (end := fmean(losses[-5:])) > 0.97*(without := fmean(blind[-5:])): yield finding('T2',
-        f'training on {n} items', f'loss {digits(end)}, and {digits(without)} with zeros as inputs', f'below {digits(0.97*without)}')
+        f'training on {n} items', f'loss {end:.3g}, and {digits(without)} with zeros as inputs', f'below {digits(0.97*without)}')
 
 # %% ../../nbs/insight/small_trainings.ipynb #724232fe
 def _weights_that_stay(learn: Learner, saved: dict[str, torch.Tensor]) -> Iterator[Finding]:
@@ -562,12 +562,13 @@ def _all_new(model: nn.Module) -> bool:
 def _judge_rate(own: _Trial, where: str, trained: bool = False, new: bool = False) -> Iterator[Finding]:
     first, end, moved = own.losses[0], own.end, median(own.first) if own.first else 1.
     least, fall = 1e-5 if trained else 1e-4, own.begin - end          # a trained model has small gradients
+    starts_late = bool(own.all) and median(own.all) > 0.02              # the first updates of RAdam or SOAP, for example, change little
     unchanged = bool(own.all and own.begin) and median(own.all) < (0.006 if new else 0.002) and fall < 0.05*abs(own.begin) and not trained
     if not math.isfinite(end) or first > 0 and end > 2.5*first: yield finding('O3.diverges',
         where, f'loss {digits(first)} to {digits(end)} in {len(own.losses)} updates', 'a loss that falls')
     elif moved > 1 and end > 0.5*first: yield finding('O3.large',
         where, f'the first update changes weights by {digits(moved)} times their size', 'at most 0.1 times')
-    elif moved < 1e-6 or moved < least and fall < 0.2*abs(own.begin): yield finding('O3',
+    elif not starts_late and (moved < 1e-6 or moved < least and fall < 0.2*abs(own.begin)): yield finding('O3',
         where, f'the first update changes weights by {digits(moved)} times their size', f'{least:g} or more')
     elif unchanged: yield finding('O3',
         where, f'{len(own.losses)} updates change weights by {digits(median(own.all))} times their size, and the loss falls by {percent(max(fall, 0.)/abs(own.begin))}', 'weights or a loss that change')

@@ -7,6 +7,7 @@ __all__ = ['Entry', 'LabBook', 'RunSettings', 'LabRun']
 
 # %% ../../nbs/lab/book.ipynb #40ce4f2d
 import contextlib
+import copy
 import functools
 import gc
 import json
@@ -50,6 +51,7 @@ class Entry:
         self.inode: int | None = None         # of the file that `writer` has written to
         self.git: Callable[..., dict[str, Any]] | None = None
         self.due, self.n_complete = math.inf, 0      # when to write again; complete epochs whose weights were looked at
+        self.unkept: dict[str, tuple[Any, dict[str, Any]]] = {}      # 'best' or 'last' -> a copy of weights that could not be written, and their facts
 
     def new_runs(self) -> list[Run]:
         "Return the runs that are new to the history. In a fit that resumes, these are all runs of the checkpoint"
@@ -103,12 +105,21 @@ class Entry:
         new, self.n_complete = len(losses) > self.n_complete, len(losses)
         due = dict(best=new and finite and losses[-1] == min(finite), last=final)
         folder = self.book.file.parent/'weights'/str(self.writer.id)
+        facts = dict(started=self.writer.known['started'], epoch=len(losses) - 1, valid_loss=losses[-1] if losses else None)
         with self.book._warned():
-            for which in [name for name in self.book.weights.split() if due[name]]:
-                older = [path for path in checkpoints(folder) if path.name.endswith(f'_{which}')]
-                state = model_state(self.learn.model) | dict(grads={})
-                write_checkpoint(folder, which, state, started=self.writer.known['started'], epoch=len(losses) - 1, valid_loss=losses[-1] if losses else None)
-                for path in older: remove_checkpoint(path)
+            for which in self.book.weights.split():
+                if due[which]: self._keep(folder, which, model_state(self.learn.model) | dict(grads={}), facts)
+                elif which in self.unkept: self._keep(folder, which, *self.unkept[which])
+
+    def _keep(self, folder: Path, which: str, state: dict[str, Any], facts: dict[str, Any]) -> None:
+        "Write weights. If that fails, keep a copy in memory, because the fit changes them, and `keep_weights` tries again"
+        older = [path for path in checkpoints(folder) if path.name.endswith(f'_{which}')]
+        try: write_checkpoint(folder, which, state, **facts)
+        except Exception:
+            if self.unkept.get(which, (None,))[0] is not state: self.unkept[which] = copy.deepcopy(state), facts
+            raise
+        self.unkept.pop(which, None)
+        for path in older: remove_checkpoint(path)
 
     def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
         "Yield the batches, and write from time to time"

@@ -1187,3 +1187,28 @@ def test_new_items_of_a_dict_need_no_label():
     learn.dls = cbnb.DataLoaders.from_datasets(Rows(False), bs=4, targets="label", device="cpu")
     with pytest.raises(KeyError, match="no entry 'label'"):
         learn.fit(1)
+
+
+class Own(nn.Module):
+    """A loss with the setting `reduction`, which is not one of torch."""
+
+    reduction = "sum"
+
+    def forward(self, pred, y):
+        losses = (pred - y) ** 2
+        return losses if self.reduction == "none" else getattr(losses, self.reduction)()
+
+
+@pytest.mark.parametrize(
+    "loss, losses",
+    [
+        (nn.MSELoss(), [5, 2]),
+        (nn.MSELoss(reduction="sum"), [10, 4]),
+        (nn.MSELoss(reduction="none"), [5, 2]),
+        (Own(), [5, 2]),
+        (lambda pred, y: ((pred - y) ** 2).sum(), [10, 4]),
+    ],
+)
+def test_which_losses_of_an_item_are_added_is_what_the_docstring_says(loss, losses):
+    pred, y = torch.tensor([[1.0, 3.0], [0.0, 2.0]]), torch.zeros(2, 2)
+    assert item_losses(loss, pred, (y,)).tolist() == losses

@@ -1684,3 +1684,18 @@ def test_an_evaluation_that_returns_only_predictions_keeps_the_targets_of_the_ba
     expected = learn.validate()[1]
     learn.eval_step = lambda x, y: evaluate(learn.model, x)
     assert learn.validate()[1] == expected and learn.get_preds()[1] is not None
+
+
+def test_a_step_without_a_model_has_no_state():
+    """It was AttributeError: 'NoneType' object has no attribute 'state_dict'."""
+    step = TrainStep()
+    assert step.state_dict() == {}
+    step.load_state_dict({})
+    with pytest.raises(
+        RuntimeError, match=r"TrainStep has no model to load this state into: create it with a model, as in TrainStep\(model\)"
+    ):
+        step.load_state_dict(Line().state_dict())
+    learn = line_learner(train_step=step)
+    assert step.state_dict() == {}
+    learn.holder = step
+    learn.load_state_dict(learn.state_dict())

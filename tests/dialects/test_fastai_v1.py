@@ -474,6 +474,45 @@ def test_callbacks_that_come_and_go_in_mid_fit():
     assert come.slots == slots_of_an_epoch(2, 1)[:-1] + ["epoch_end"] and len(learn.cbs) == 3
 
 
+@pytest.mark.parametrize("at, epoch", [("before_fit", 0), ("before_epoch", 0), ("before_train", 1), ("after_batch", 1), ("after_epoch", 1)])
+def test_a_native_callback_adds_the_first_one_during_a_fit(at, epoch):
+    """It is called from the epoch that begins next, with the counters of the fit."""
+    late, jumps = Notes(lambda s: (s["epoch"], s["iteration"])), []
+    late.jump_to_epoch = jumps.append
+    adds = cbnb.Callback(
+        **{at: lambda cb: None if late in [getattr(c, "wraps", None) for c in cb.learn.cbs] else cb.learn.add_cb(late) and None}
+    )
+    learn = line_learner(cbs=[adds])
+    learn.fit(3, start_epoch=0)
+    assert late.slots == ["train_begin", *slots_of_an_epoch(2, 1) * (3 - epoch), "train_end"]
+    assert late.seen[1] == ("epoch_begin", (epoch, 2 * epoch)) and late.seen[-1] == ("train_end", (3, 6)) and not jumps
+    assert len(learn.cbs) == len(line_learner().cbs) + 2
+
+
+def test_a_callback_that_is_added_later_in_a_resumed_fit_does_not_jump():
+    late, jumps = Notes(), []
+    late.jump_to_epoch = jumps.append
+    adds = cbnb.Callback(after_epoch=lambda cb: cb.learn.add_cb(late) if cb.learn.epoch == 1 else None)
+    line_learner(cbs=[adds]).fit(3, start_epoch=1)
+    assert late.slots == ["train_begin", *slots_of_an_epoch(2, 1), "train_end"] and not jumps
+
+
+def test_data_of_your_own_stays():
+    learn = line_learner()
+    learn.data = mine = [1]
+    learn.fit(1, cbs=Notes())
+    learn.add_cb(Notes())
+    assert learn.data is mine
+    learn.remove_cb(Notes)
+    assert learn.data is mine
+
+    class WithData(cbnb.Learner):
+        data = "of the class"
+
+    other = WithData(learn.dls, learn.model, nn.MSELoss(), cbs=Notes())
+    assert other.data == "of the class" and "data" not in vars(other)
+
+
 def test_the_leader_may_leave():
     class Leaves(v1.LearnerCallback):
         def on_epoch_begin(self, **kwargs):

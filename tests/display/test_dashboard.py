@@ -584,6 +584,29 @@ def test_a_click_that_comes_too_late_says_so(page, no_button):
     assert said.value == "this fit cannot be taken back any more" and button.disabled
 
 
+def test_the_button_of_the_last_fit_is_disabled_while_another_fit_runs(page, no_button):
+    """A profile leaves the button, which is then enabled again; so does a fit that fails before it has a button of its own."""
+    learn, seen = page.learner(), []
+    learn.fit(1)
+    (button,) = buttons(page)
+    watch = cbnb.Callback(before_batch=lambda cb: seen.append(button.disabled))
+    learn.profile(workers=())
+    assert not button.disabled and buttons(page) == [button]
+    learn.fit(1, cbs=watch)
+    assert seen and all(seen) and buttons(page) != [button] and not buttons(page)[0].disabled
+
+
+def test_a_button_that_was_used_up_stays_disabled(page, no_button):
+    learn = page.learner()
+    learn.fit(1)
+    (button,) = buttons(page)
+    learn.rewind()
+    button.click()
+    assert button.disabled
+    learn.profile(workers=())
+    assert button.disabled
+
+
 def test_a_click_takes_back_later_fits_without_a_panel_too(page, no_button):
     learn = page.learner()
     learn.fit(1)

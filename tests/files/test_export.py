@@ -292,7 +292,9 @@ def test_parts_that_are_not_loaded_are_named(tmp_path):
     with pytest.warns(UserWarning) as seen:
         loaded = cbnb.load_learner(file, model=Net, dls=learn.dls)
     said = sorted(str(w.message) for w in seen)
-    assert [s.split(",")[0] for s in said] == ["the learner was loaded without its " + name for name in ("metrics", "train_step")]
+    assert [s.split(",")[0] for s in said] == [
+        "the learner was loaded without " + name for name in ("its train_step", "one of its metrics")
+    ]
     assert all("was not importable: call load_learner(" in s and ", model=..., " in s for s in said)
     assert {w.filename for w in seen} == {__file__}
     with pytest.raises(
@@ -305,6 +307,18 @@ def test_parts_that_are_not_loaded_are_named(tmp_path):
     loaded.remove_cb(cbnb.ProgressCallback)
     loaded.fit(1)
     assert [m.name for m in loaded.metrics] == ["distance"]
+
+
+def test_a_metric_that_is_not_importable_leaves_the_others(tmp_path):
+    learn = net_learner(
+        tmp_path, metrics=[cbnb.accuracy, lambda pred, y: 0.0, cbnb.AccumMetric(cbnb.accuracy), cbnb.AvgMetric(lambda pred, y: 1.0)]
+    )
+    file = learn.export("a.cbnb")
+    with pytest.warns(UserWarning) as seen:
+        loaded = cbnb.load_learner(file, model=Net)
+    assert [m.name for m in loaded.metrics] == ["accuracy", "accuracy"] and len(seen) == 2
+    assert all("loaded without one of its metrics, because" in str(w.message) and "metrics=...)" in str(w.message) for w in seen)
+    assert {w.filename for w in seen} == {__file__}
 
 
 @pytest.mark.parametrize(

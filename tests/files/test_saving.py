@@ -1195,3 +1195,53 @@ def test_weights_are_no_learner_and_say_how_to_load_them(tmp_path):
         cbnb.load_learner(file)
     with pytest.raises(FileNotFoundError):
         cbnb.load_learner(tmp_path / "b.pth")
+
+
+class MyAdam(torch.optim.Adam):
+    """A subclass under another name."""
+
+
+class OtherAdam(torch.optim.Adam):
+    """Another subclass."""
+
+
+class MyAdamW(torch.optim.AdamW):
+    """Not of the kind of Adam, though torch derives AdamW from it."""
+
+
+class Trusting(torch.optim.Adam):
+    """A subclass with a hyper-parameter of its own."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        for group in self.param_groups:
+            group["trust"] = 0.5
+
+
+@pytest.mark.parametrize(
+    "saved, mine, why",
+    [
+        (MyAdam, torch.optim.Adam, None),
+        (torch.optim.Adam, MyAdam, None),
+        (torch.optim.AdamW, MyAdamW, None),
+        (MyAdam, OtherAdam, "it is that of MyAdam, and this learner has OtherAdam"),
+        (torch.optim.Adam, MyAdamW, "it is that of Adam, and this learner has MyAdamW"),
+        (MyAdamW, torch.optim.Adam, "it is that of MyAdamW, and this learner has Adam"),
+        (torch.optim.AdamW, torch.optim.Adam, "it is that of AdamW, and this learner has Adam"),
+        (torch.optim.Adamax, MyAdam, "it is that of Adamax, and this learner has MyAdam"),
+        (torch.optim.Adam, Trusting, "it is of another kind: only this one has trust"),
+        (Trusting, torch.optim.Adam, "it is of another kind: only the file has trust"),
+    ],
+)
+def test_a_subclass_loads_the_state_of_its_base_and_the_reverse(tmp_path, saved, mine, why):
+    first = line_learner(path=tmp_path, opt_func=saved)
+    first.fit(1)
+    first.save("a")
+    learn = line_learner(path=tmp_path, opt_func=mine)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        learn.load("a")
+    assert [str(w.message) for w in seen] == ([] if why is None else [f"the optimizer was not loaded: {why}"])
+    moments = [s["exp_avg"].item() for s in learn.opt.state.values()] if why is None else []
+    assert moments == ([s["exp_avg"].item() for s in first.opt.state.values()] if why is None else [])
+    learn.fit(1)

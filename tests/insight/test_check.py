@@ -57,6 +57,24 @@ def regression(y=NUMBERS, model=None, **more):
     return learner(y=y, model=mlp(1) if model is None else model, loss=nn.MSELoss(), **more)
 
 
+class StartsLate(torch.optim.Adam):
+    """Adam whose first updates change nothing, as those of RAdam and SOAP."""
+
+    n = 0
+
+    def step(self, closure=None):
+        self.n += 1
+        return super().step(closure) if self.n > 5 else None
+
+
+def decoupled(params, lr):
+    """An optimizer that is not called AdamW, and decays weights as it does."""
+    opt = type("Decays", (torch.optim.AdamW,), {})(params, lr, weight_decay=0.1)
+    for group in opt.param_groups:
+        group["weight_decouple"] = True
+    return opt
+
+
 def with_nan():
     x = X.clone()
     x[7, 2] = float("nan")
@@ -255,9 +273,12 @@ PREPARED = dict(
     L8=(lambda: learner(loss=lambda p, y: -F.cross_entropy(p, y)), [lambda: learner()]),
     O1=(lambda: with_opt(net := mlp(), net[:3].parameters()), [lambda: with_opt(net := mlp(), net.parameters())]),
     O2=(lambda: with_opt(mlp(), mlp().parameters()), [lambda: with_opt(net := mlp(), net.parameters())]),
-    O3=(lambda: learner(lr=30.0), [lambda: learner(lr=0.5, opt_func=torch.optim.SGD)]),
+    O3=(lambda: learner(lr=30.0), [lambda: learner(lr=0.5, opt_func=torch.optim.SGD), lambda: learner(opt_func=StartsLate)]),
     O4=(lambda: learner(opt_func=lambda p, lr: torch.optim.Adam(p, lr, eps=1.0)), [lambda: learner()]),
-    O5=(lambda: learner(opt_func=lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=30.0)), [lambda: learner(opt_func=torch.optim.AdamW)]),
+    O5=(
+        lambda: learner(opt_func=lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=30.0)),
+        [lambda: learner(opt_func=torch.optim.AdamW), lambda: learner(opt_func=decoupled)],
+    ),
     O8=(lambda: learner(X[:40], CLASSES[:40]), [lambda: learner(), lambda: learner(X[:100], CLASSES[:100])]),
     O9=(lambda: learner(X.half(), model=mlp().half()), [lambda: learner()]),
     T1=(lambda: learner(X.sign(), torch.arange(300) % 3, Sign()), [lambda: learner()]),

@@ -532,6 +532,38 @@ def test_the_best_and_the_last_weights_are_kept(tmp_path):
     assert not any(path.exists() for path in folders) and book[2].weights
 
 
+@pytest.mark.parametrize("n_failures, tried", [(1, 2), (3, 4)])
+def test_the_best_weights_that_could_not_be_written_are_tried_again(tmp_path, monkeypatch, n_failures, tried):
+    """The best epoch is the first one, and the disk is full when it ends: the file has its weights, and not those of a later epoch."""
+    from cbnb.lab import book as module
+
+    calls, write = [], module.write_checkpoint
+
+    def full_at_first(*args, **kwargs):
+        calls.append(args[1])
+        if len(calls) <= n_failures:
+            raise OSError(28, "No space left on device")
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(module, "write_checkpoint", full_at_first)
+    book, states = LabBook(tmp_path / "runs", weights="best"), []
+
+    def spoil(cb):
+        if cb.epoch:
+            for p in cb.model.parameters():
+                p.data += 5
+
+    keep = cbnb.Callback(after_epoch=lambda cb: states.append(copy.deepcopy(cb.model.state_dict())))
+    with pytest.warns(UserWarning, match="No space left on device.*The fit continues"):
+        wave_learner().fit(3, cbs=[cbnb.Callback(before_validate=spoil), keep])
+    book.close()
+    losses = book[1].history["valid_loss"]
+    assert losses[0] == min(losses) and calls == ["best"] * tried
+    model = net()
+    book[1].load_weights(model)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), states[0].values()))
+
+
 def test_weights_of_a_fit_that_failed_and_of_another_book(tmp_path):
     def fail(cb):
         if cb.epoch == 2:
