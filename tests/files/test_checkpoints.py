@@ -451,7 +451,7 @@ def test_resume_falls_back_to_the_one_before(saved, tmp_path):
     with pytest.warns(UserWarning, match="resume skipped a checkpoint: "):
         learn = resume(tmp_path / "copy")
     assert learn.recorder.history[-1].n_steps == 18
-    with pytest.raises(ValueError, match="is a damaged checkpoint"):  # asked for by its path
+    with pytest.raises(ValueError, match="is not a complete checkpoint"):  # asked for by its path
         resumed.make(tmp_path / "copy").fit(3, resume=paths[0])
 
 
