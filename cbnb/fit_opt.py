@@ -29,7 +29,8 @@ from .step import Step
 # %% ../nbs/16_fit_opt.ipynb #0ff4d483
 def check_can_train(learn: Any) -> None:
     "Raise an error if the training loader is empty, or gradients are switched off"
-    if n_batches(learn.dls.train) == 0: raise ValueError(
+    several = getattr(learn, 'data_parallel', None) is not None       # this process has yet to join the others, which would wait for it
+    if not several and n_batches(learn.dls.train) == 0: raise ValueError(
         f'the training loader is empty{_what_to_do(learn.dls.train)}')
     if (inference := torch.is_inference_mode_enabled()) or not torch.is_grad_enabled(): raise RuntimeError(
         f'gradients are switched off around this {learn.run_name}, by torch.' + (

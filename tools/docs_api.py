@@ -7,7 +7,8 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from nbdev.doclinks import patch_name
+from examples import qualnames
+from notebooks import Function
 
 Link = Callable[[str], str]
 EMPTY = inspect.Parameter.empty
@@ -21,13 +22,11 @@ def documented(source: str) -> Iterator[str]:
     A method of a class needs a docstring to be listed; names with a leading underscore are left out.
     """
     for node in ast.parse(source).body:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        names = patch_name(node)  # a patch of several classes has several
-        yield from (name for name in ([names] if isinstance(names, str) else names) if _is_public(name))
+        if isinstance(node, Function | ast.ClassDef):
+            yield from filter(_is_public, qualnames(node))
         if isinstance(node, ast.ClassDef) and _is_public(node.name):
             for method in node.body:
-                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and _is_public(method.name) and ast.get_docstring(method):
+                if isinstance(method, Function) and _is_public(method.name) and ast.get_docstring(method):
                     yield f"{node.name}.{method.name}"
 
 
@@ -127,7 +126,7 @@ def _table(function: object, parameters: list[inspect.Parameter], returns: objec
         rows.append(("**Returns**", _code(_type(returns)), "", link(details.get("return", ""))))
     head = ("Parameter", "Type", "Default", "Details")
     used = [i for i in range(len(head)) if any(row[i] for row in rows)]
-    return [_row(*(row[i] for i in used)) for row in (head, [":--"] * len(head), *rows)]
+    return [table_row(*(row[i] for i in used)) for row in (head, [":--"] * len(head), *rows)]
 
 
 def _details(found: object) -> dict[str, str]:
@@ -160,7 +159,7 @@ def _errors(found: object, link: Link) -> list[str]:
     return ["", "**Raises**", "", *(f"- {link(_code(kind))}: {words}" for kind, _, words in named)] if entries else []
 
 
-def _row(*cells: str) -> str:
+def table_row(*cells: str) -> str:
     escaped = (cell.replace("\n", " ").replace("|", r"\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"
 

@@ -10,9 +10,9 @@ from nbformat import NotebookNode
 
 from notebooks import INDEX, NBS, SETTINGS, room
 
-_SAID = tomllib.loads(Path(__file__).with_name("site.toml").read_text(encoding="utf-8"))
+SAID = tomllib.loads(Path(__file__).with_name("site.toml").read_text(encoding="utf-8"))
 BY_PART = ("how_to/", "tutorials/", "guides/", "moving/")  # whose parts the search knows by their words
-ALSO: dict[str, list[str]] = _SAID["also"]
+ALSO: dict[str, list[str]] = SAID["also"]  # what a page is searched by
 
 
 @dataclass
@@ -59,7 +59,7 @@ def sections(notebooks: dict[Path, NotebookNode], reference: Page | None = None)
         *([reference] if reference else []),
     ]
     moving, roof = rooms.pop("moving", []), rooms.pop("roof", [])
-    known = [name for name in _SAID["rooms"] if name in rooms]
+    known = [name for name in SAID["rooms"] if name in rooms]
     below = [_room(name, rooms[name]) for name in [*known, *sorted(rooms.keys() - known)]]
     about = "The library, notebook by notebook, with its code"
     top.append(Page("how_it_works/index", "How it works", about, [*below, *roof]))
@@ -68,19 +68,19 @@ def sections(notebooks: dict[Path, NotebookNode], reference: Page | None = None)
 
 
 def _room(name: str, pages: list[Page]) -> Page:
-    title, about = _SAID["rooms"].get(name, (name.capitalize(), ""))
+    title, about = SAID["rooms"].get(name, (name.capitalize(), ""))
     return Page(f"how_it_works/{name}", title, about, pages)
 
 
 def _questions(pages: list[Page]) -> dict[str, list[Page]]:
     stems = {page.name.rpartition("/")[2]: page for page in pages}
-    groups = {title: [stems.pop(name) for name in names if name in stems] for title, names in _SAID["questions"].items()}
+    groups = {title: [stems.pop(name) for name in names if name in stems] for title, names in SAID["questions"].items()}
     groups["More"] = list(stems.values())
     return {title: found for title, found in groups.items() if found}
 
 
 def rank(page: Page) -> float:
-    return next((value for start, value in _SAID["ranks"].items() if page.name.startswith(start)), 1.0)
+    return next((value for start, value in SAID["ranks"].items() if page.name.startswith(start)), 1.0)
 
 
 def listing(page: Page) -> str:
@@ -100,6 +100,11 @@ def contents(pages: Iterable[Page]) -> str:
 
 def toctree(names: Iterable[str], absolute: bool = True) -> str:
     return "\n".join(["```{toctree}", ":hidden:", "", *(f"/{name}" if absolute else name for name in names), "```"])
+
+
+def plain(markdown: str) -> str:
+    """The words of a line, without links and marks."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "").replace("**", "")
 
 
 def _label(title: str) -> str:

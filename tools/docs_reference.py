@@ -2,105 +2,21 @@
 
 import importlib
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbformat import NotebookNode
 
-from docs_api import documented, entry, first_sentence, kind_of
-from docs_nav import Page, title_and_about
-from examples import Examples, Place
-from notebooks import LIB, default_module, directives, is_hidden
+from docs_api import documented, entry, first_sentence, kind_of, table_row
+from docs_nav import SAID, Page, title_and_about
+from examples import Examples, Place, exported_cells
+from notebooks import LIB
 
-# The topics: title, what it is about, and its names. A name is one of `cbnb.all`, or dotted from `cbnb`.
-# A name of `cbnb.all` that is in none of them comes under "More callbacks".
-TOPICS = {
-    "learner": ("Learner", "Everything that a learner can do", "Learner FitInterrupted load_learner snapshot set_seed"),
-    "data": ("Data", "Loaders, devices, batches", "DataLoaders Batches default_device to_device"),
-    "callback": (
-        "Writing callbacks",
-        "The base class, the events, and the exceptions that end a batch, an epoch or a fit early",
-        "Callback event TrainEvalCallback events.CancelException CancelStepException CancelBackwardException CancelBatchException CancelTrainException "
-        "CancelValidException CancelEpochException CancelFitException",
-    ),
-    "metrics": (
-        "Metrics",
-        "Metrics of your own, of torchmetrics and of scikit-learn",
-        "Metric AvgMetric AccumMetric ValueMetric SklearnMetric MAE accuracy error_rate metric_on",
-    ),
-    "history": ("History", "What a fit records, and how it is read, plotted and compared", "Recorder History history.Run compare"),
-    "lab": (
-        "Lab book",
-        "Keep each fit in a folder, and read, compare and delete the records later",
-        "LabBook lab.book.LabRun lab.sweep_runs.Sweep",
-    ),
-    "display": (
-        "Display",
-        "Progress, dashboard and live figures, and how to choose among them",
-        "ProgressCallback ShowGraph Samples set_display display_as",
-    ),
-    "schedules": (
-        "Schedules",
-        "Learning rates and other hyper-parameters that change during a fit",
-        "OneCycle ParamScheduler TorchScheduler schedule.Sched SchedLin SchedCos SchedExp SchedPoly SchedNo combine_scheds combined_cos ReduceLROnPlateau",
-    ),
-    "lr_find": (
-        "Learning rate finder",
-        "What `lr_find` returns, and its rules",
-        "lr.finder.LRFind valley slide minimum steep",
-    ),
-    "gradients": (
-        "Gradients and optimizers",
-        "Clip, accumulate, and use several optimizers",
-        "GradientClip GradientAccumulation MultiOptimizer",
-    ),
-    "stopping": (
-        "Stopping early",
-        "Fits and epochs that end before their time",
-        "EarlyStopping StopAfter TerminateOnNaN ShortEpoch Tracker",
-    ),
-    "saving": ("Saving and resuming", "Checkpoints, the best weights, averaged weights", "SaveModel Checkpoint Resume EMA"),
-    "speed": (
-        "Speed and precision",
-        "Mixed precision, compiled models, profiles, memory",
-        "MixedPrecision Compile ChannelsLast display.profile.Profile",
-    ),
-    "regularization": ("Mixing and freezing", "Callbacks that change batches or layers", "MixUp CutMix BnFreeze"),
-    "hooks": ("Hooks", "Read what is inside a model while it trains", "Hook Hooks HookCallback ActivationStats hook_output hook_outputs"),
-    "predictions": (
-        "Predictions and results",
-        "Collect predictions, and see where a model is wrong",
-        "callbacks.predictions.FetchPredsCallback MCDropoutCallback callbacks.interpret.Interpretation callbacks.interpret.Predictions",
-    ),
-    "steps": (
-        "Training steps",
-        "Steps with several losses, models or optimizers",
-        "Step LossStep UpdateStep TrainStep EvalStep MultiLossStep",
-    ),
-    "distributed": ("Several processes", "Train on several GPUs or processes", "Distributed"),
-    "loggers": (
-        "Loggers",
-        "Write rows, figures and checkpoints elsewhere",
-        "CSVLogger callbacks.loggers.Logger callbacks.loggers.JSONLLogger callbacks.loggers.TensorBoardLogger "
-        "callbacks.loggers.MLflowLogger callbacks.loggers.WandbLogger",
-    ),
-    "more": ("More callbacks", "What has no topic of its own", ""),
-    "toys": (
-        "Toys",
-        "Small learners for examples, tests and bug reports",
-        "toy.line_learner toy.wave_learner toy.digits_learner toy.close toy.raises toy.in_processes",
-    ),
-}
-PUBLIC = {name.rpartition(".")[2] for _, _, names in TOPICS.values() for name in names.split()}  # their own methods are listed once
-LEARNER = {
-    "Train": "fit fit_one_cycle fine_tune fit_flat_cos fit_sgdr fit_distributed distributed rewind keep_restore_points stopped_where",
-    "Find good settings": "check lr_find find_batch_size plot_schedule planned_schedule show_training_loop summary profile profiling",
-    "Evaluate and predict": "validate get_preds predict show_results interpret loss_not_reduced validation_context",
-    "Callbacks": "add_cb add_cbs remove_cb remove_cbs added_cbs removed_cbs cbs ordered_cbs no_bar no_logging no_mbar",
-    "Layers, optimizer, precision": "freeze unfreeze freeze_to create_opt to_fp16 to_bf16 to_fp32 to_dls_device",
-    "Save and load": "save load export state_dict load_state_dict",
-}
+TOPICS: dict[str, dict] = SAID["topics"]
+NAMES = [name for topic in TOPICS.values() for name in topic["names"]]  # dotted from `cbnb`, but for those of `cbnb.all`
+PUBLIC = {name.rpartition(".")[2] for name in NAMES}  # their own methods are listed once
 ROWS = 4  # a topic with fewer names has no table on top
 
 
@@ -125,30 +41,24 @@ class Reference:
         self.notebooks = notebooks
         self.places: dict[tuple[str, str], Place] = {}  # of what has an entry on the page of its notebook
         self.examples = Examples(notebooks)
-        for path, nb in notebooks.items():
-            module = default_module(nb)
-            for number, cell in enumerate(nb.cells):
-                if module and {"export", "exports"} & set(directives(cell)) and not is_hidden(cell):
-                    for name in documented(cell.source):
-                        self.places.setdefault((module, name), Place(path, number))
-        self.topics = {topic: [item for name in names for item in self._items(name)] for topic, names in _names().items()}
-        self.topics = {topic: items for topic, items in self.topics.items() if items}
+        for module, place, source in exported_cells(notebooks):
+            for name in documented(source):
+                self.places.setdefault((module, name), place)
+        topics = {topic: [item for name in names for item in self._items(name)] for topic, names in _names().items()}
+        self.topics = {topic: items for topic, items in topics.items() if items}
         self.by_code: dict[tuple[str, str], Item] = {}
-        for items in self.topics.values():
-            for item in items:
-                self.by_code.setdefault(item.code, item)
-        self.targets = {item.target for items in self.topics.values() for item in items}
+        for item in itertools.chain(*self.topics.values()):
+            self.by_code.setdefault(item.code, item)
 
     def page(self) -> Page:
-        below = [Page(f"reference/{topic}", *TOPICS[topic][:2]) for topic in self.topics]
+        below = [Page(f"reference/{topic}", TOPICS[topic]["title"], TOPICS[topic]["about"]) for topic in self.topics]
         return Page("reference/index", "Reference", "Every public name: what it takes, returns and raises, and an example", below)
 
     def files(self, link: Callable[[str, str], str]) -> Iterator[tuple[str, str]]:
         """The name and the text of each page; `link` turns backticked names into links, given a module."""
         for topic, items in self.topics.items():
-            title, about, _ = TOPICS[topic]
             tops = [item for item in items if "." not in item.name]
-            lines = [f"# {title}", "", f"> {about}", ""]
+            lines = [f"# {TOPICS[topic]['title']}", "", f"> {TOPICS[topic]['about']}", ""]
             if len(tops) >= ROWS:
                 lines += [*_table(tops, link), ""]
             for top in tops:
@@ -167,7 +77,7 @@ class Reference:
         tail = ["", "**Example**", "", "```python", example, "```"] if example else []
         if place:
             title, _ = title_and_about(self.notebooks[place.path])
-            tail += ["", f"{{ref}}`Code and how it works: {title} <{place.label(*item.code)}>`"]
+            tail += ["", f"{{ref}}`Code and how it works: {title} <{label(*item.code)}>`"]
         return entry(item.module, item.name, lambda text: link(text, item.module), tail=tail)
 
     def example(self, item: Item) -> str:
@@ -188,13 +98,17 @@ class Reference:
                     yield Item(module, f"{plain}.{member}", code, stored if isinstance(stored, property) else function)
 
 
+def label(module: str, name: str) -> str:
+    """By which pages refer to the code of a definition."""
+    return f"code-{module}.{name}"
+
+
 def _names() -> dict[str, list[str]]:
     """The names of each topic; those that the package does not have are left out."""
     package = importlib.import_module(f"{LIB.name}.all")
-    topics = {topic: [name for name in names.split() if _resolve(name)] for topic, (_, _, names) in TOPICS.items()}
-    named = {name for names in topics.values() for name in names}
+    topics = {topic: [*filter(_resolve, about["names"])] for topic, about in TOPICS.items()}
     for name in package.__all__:
-        if name not in named:
+        if name not in NAMES:
             module = getattr(getattr(package, name), "__module__", "")
             topics["loggers" if "logger" in module else "more"].append(name)
     return topics
@@ -243,7 +157,7 @@ def _groups(top: Item, members: list[Item]) -> dict[str, list[Item]]:
     if top.name != "Learner":
         return {"": members}
     by_name = {item.name.removeprefix("Learner."): item for item in members}
-    groups = {title: [by_name.pop(name) for name in names.split() if name in by_name] for title, names in LEARNER.items()}
+    groups = {title: [by_name.pop(name) for name in names if name in by_name] for title, names in SAID["learner"].items()}
     return {**groups, "State and others": list(by_name.values())}
 
 
@@ -252,6 +166,5 @@ def _table(items: list[Item], link: Callable[[str, str], str], short: bool = Fal
     for item in items:
         call = "()" if kind_of(item.module, item.name, item.found) in ("method", "classmethod", "staticmethod", "function") else ""
         text = item.name.rpartition(".")[2] if short else item.name
-        about = link(first_sentence(item.found), item.module).replace("|", r"\|").replace("\n", " ")
-        lines.append(f"| {{py:obj}}`{text}{call} <{item.target}>` | {about} |")
+        lines.append(table_row(f"{{py:obj}}`{text}{call} <{item.target}>`", link(first_sentence(item.found), item.module)))
     return lines

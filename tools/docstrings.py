@@ -20,16 +20,13 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from nbdev.doclinks import patch_name
-
-from docs_reference import TOPICS
-from examples import Examples
-from notebooks import LIB, NBS, is_exported, read
+from docs_reference import NAMES
+from examples import Examples, qualnames
+from notebooks import LIB, NBS, Function, exported_modules, read
 
 _COMMON = {"learn": "the learner"}  # what parameters of this name mean, if nothing else is said
 _WIDTH, _LONGEST_VALUE = 120, 30
 LINE = 140  # how long the line of a signature may be
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SAY_NOTHING = ("NotImplementedError", "AssertionError")
 STARS = ("all", "dialects.fastai_v1", "dialects.fastai_v2", "dialects.mindspore", "names.fastai")  # users write `from cbnb.x import *`
 
@@ -42,20 +39,16 @@ class Module:
         self.comments, self.columns = _comments(self.source)
         self.tree = ast.parse(self.source)
 
-    def constructor(self, node: ast.ClassDef) -> "tuple[Module, _Function] | None":
-        """The `__init__` of a class, its own or an inherited one, and the module it is in."""
-        return next(self.methods(node, "__init__"), None)
-
-    def methods(self, node: ast.ClassDef, name: str) -> "Iterator[tuple[Module, _Function]]":
+    def methods(self, node: ast.ClassDef, name: str) -> "Iterator[tuple[Module, Function]]":
         """The method of a class, then those of its bases, each with the module it is in."""
-        yield from ((self, part) for part in node.body if isinstance(part, _Function) and part.name == name)
+        yield from ((self, part) for part in node.body if isinstance(part, Function) and part.name == name)
         for module, base in filter(None, (self.find(ast.unparse(base)) for base in node.bases)):
             yield from module.methods(base, name)
 
-    def find(self, name: str) -> "tuple[Module, ast.ClassDef | _Function] | None":
+    def find(self, name: str) -> "tuple[Module, ast.ClassDef | Function] | None":
         """A class or function of this package, and its module."""
         for node in self.tree.body:
-            if isinstance(node, ast.ClassDef | _Function) and node.name == name:
+            if isinstance(node, ast.ClassDef | Function) and node.name == name:
                 return self, node
             if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(f"{LIB.name}.")):
                 for alias in node.names:
@@ -91,12 +84,12 @@ class Reached(dict):
         for name in STARS:
             for found in module_at(root.joinpath(*name.split(".")).with_suffix(".py"), root).names():
                 self.add(name, found)
-        for dotted in (name for _, _, names in TOPICS.values() for name in names.split()):
+        for dotted in NAMES:
             module, _, name = dotted.rpartition(".")
             self.add(module or "all", name)
         for module in modules:
             for node in module.tree.body:
-                name = _qualname(node, None) if isinstance(node, _Function) else ""
+                name = _qualname(node, None) if isinstance(node, Function) else ""
                 if "." in name and (owner := module.find(name.rpartition(".")[0])) and f"{owner[1].name}." in self.get(owner[0].path, ()):
                     self.setdefault(module.path, set()).add(name)
 
@@ -109,7 +102,7 @@ class Reached(dict):
 
     def _add_methods(self, module: Module, node: ast.ClassDef) -> None:
         """Those of the class and of its bases; `Learner.` says that methods of other modules belong to it, too."""
-        methods = {f"{node.name}.{part.name}" for part in node.body if isinstance(part, _Function)}
+        methods = {f"{node.name}.{part.name}" for part in node.body if isinstance(part, Function)}
         self.setdefault(module.path, set()).update(methods, {f"{node.name}."})
         for found in filter(None, (module.find(ast.unparse(base)) for base in node.bases)):
             self._add_methods(*found)
@@ -123,7 +116,7 @@ def with_docs(module: Module, examples: Mapping[str, str] = MappingProxyType({})
         if reached is not None and name not in reached:
             continue
         doc, more = node.body[0].value, list(_sections(node, owner, module))
-        made = node if isinstance(node, _Function) else next((f for f in node.body if getattr(f, "name", "") == "__init__"), None)
+        made = node if isinstance(node, Function) else next((f for f in node.body if getattr(f, "name", "") == "__init__"), None)
         if doc.lineno > node.lineno:
             if any(line.startswith(("Args:", "Returns:")) for line in more):
                 changes += [_signature(made, module)] if made else _bare_fields(node, module)
@@ -139,12 +132,12 @@ def with_docs(module: Module, examples: Mapping[str, str] = MappingProxyType({})
     return "".join(lines)
 
 
-def _is_property(node: ast.ClassDef | _Function) -> bool:
+def _is_property(node: ast.ClassDef | Function) -> bool:
     """True for what is read and not called: it is in the examples of its class."""
     return any("prop" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
-def _signature(function: _Function, module: Module) -> tuple[int, int, list[str]]:
+def _signature(function: Function, module: Module) -> tuple[int, int, list[str]]:
     """The lines of the signature without the comments that the docstring has, and as few as they then need."""
     first, last = function.lineno, function.body[0].lineno
     lines = module.source.splitlines()
@@ -186,12 +179,9 @@ def _bare_fields(node: ast.ClassDef, module: Module) -> Iterator[tuple[int, int,
             more += 1
 
 
-def _qualname(node: ast.ClassDef | _Function, owner: ast.ClassDef | None) -> str:
+def _qualname(node: ast.ClassDef | Function, owner: ast.ClassDef | None) -> str:
     """As in `__qualname__`; a patched method is one of its class."""
-    if owner:
-        return f"{owner.name}.{node.name}"
-    name = patch_name(node)
-    return name if isinstance(name, str) else name[0]
+    return f"{owner.name}.{node.name}" if owner else qualnames(node)[0]
 
 
 def _comments(source: str) -> tuple[dict[int, str], dict[int, int]]:
@@ -212,23 +202,23 @@ def _comments(source: str) -> tuple[dict[int, str], dict[int, int]]:
     return found, columns
 
 
-def _shown(module: ast.Module) -> Iterator[tuple[ast.ClassDef | _Function, ast.ClassDef | None]]:
+def _shown(module: ast.Module) -> Iterator[tuple[ast.ClassDef | Function, ast.ClassDef | None]]:
     """All that has a docstring and a name without underscore, methods with their classes.
 
     A private class can be a base of a public one, so the methods of all classes count.
     """
     for node in module.body:
-        if isinstance(node, ast.ClassDef | _Function):
-            methods = [(f, node) for f in node.body if isinstance(f, _Function)] if isinstance(node, ast.ClassDef) else []
+        if isinstance(node, ast.ClassDef | Function):
+            methods = [(f, node) for f in node.body if isinstance(f, Function)] if isinstance(node, ast.ClassDef) else []
             for part, owner in ((node, None), *methods):
                 if part.name[0] != "_" and ast.get_docstring(part, clean=False):
                     yield part, owner
 
 
-def _sections(node: ast.ClassDef | _Function, owner: ast.ClassDef | None, module: Module) -> Iterator[str]:
+def _sections(node: ast.ClassDef | Function, owner: ast.ClassDef | None, module: Module) -> Iterator[str]:
     """Args, Returns and Raises, as lines."""
     found: dict[str, Iterable[str]] = {}
-    if isinstance(node, _Function):
+    if isinstance(node, Function):
         same = list(module.methods(owner, node.name)) if owner else [(module, node)]
         found = dict(Args=_parameters(same), Returns=_returned(node, module.comments), Raises=_raised(node))
     elif made := list(module.methods(node, "__init__")):
@@ -251,7 +241,7 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="        ", break_long_words=False)
 
 
-def _parameters(same: list[tuple[Module, _Function]]) -> Iterator[str]:
+def _parameters(same: list[tuple[Module, Function]]) -> Iterator[str]:
     """Each parameter of the first function, with what is said about it there, or in the methods it overrides."""
     about: dict[str, str] = {}
     for module, function in same:
@@ -263,24 +253,15 @@ def _parameters(same: list[tuple[Module, _Function]]) -> Iterator[str]:
         yield f"{name}: {text}" if text else name
 
 
-def _named(function: _Function) -> Iterator[tuple[str, int]]:
-    """The parameters, but for `self`, each with the line that its comment is in."""
+def _named(function: Function) -> Iterator[tuple[str, int]]:
+    """The parameters, but for `self`, each with the line that its comment is in: the one where its default ends."""
     a = function.args
-    plain = [*a.posonlyargs, *a.args]
-    if plain and plain[0].arg in ("self", "cls"):
-        del plain[0]
-    named = [(p, p.arg) for p in plain]
-    named += [(a.vararg, f"*{a.vararg.arg}")] if a.vararg else []
-    named += [(p, p.arg) for p in a.kwonlyargs]
-    named += [(a.kwarg, f"**{a.kwarg.arg}")] if a.kwarg else []
-    yield from ((name, _last_line(p, a)) for p, name in named)
-
-
-def _last_line(p: ast.arg, a: ast.arguments) -> int:
-    """Where the comment of a parameter stands: at the end of its default."""
     positional = [*a.posonlyargs, *a.args]
-    defaults = dict(zip(positional[len(positional) - len(a.defaults) :], a.defaults)) | dict(zip(a.kwonlyargs, a.kw_defaults))
-    return (defaults.get(p) or p).end_lineno
+    defaults = dict(zip(reversed(positional), reversed(a.defaults))) | dict(zip(a.kwonlyargs, a.kw_defaults))
+    for stars, parameters in (("", positional), ("*", [a.vararg]), ("", a.kwonlyargs), ("**", [a.kwarg])):
+        for p in filter(None, parameters):
+            if p.arg not in ("self", "cls"):
+                yield f"{stars}{p.arg}", (defaults.get(p) or p).end_lineno
 
 
 def _fields(node: ast.ClassDef, comments: dict[int, str]) -> Iterator[str]:
@@ -292,14 +273,14 @@ def _fields(node: ast.ClassDef, comments: dict[int, str]) -> Iterator[str]:
                 yield f"{field.target.id}: {about}" if about else field.target.id
 
 
-def _returned(function: _Function, comments: dict[int, str]) -> Iterator[str]:
+def _returned(function: Function, comments: dict[int, str]) -> Iterator[str]:
     """The comment after the type of what is returned, unless the body is in the same line."""
     line = function.returns.end_lineno if function.returns else 0
     if line in comments and line < function.body[0].lineno:
         yield comments[line]
 
 
-def _raised(function: _Function) -> Iterator[str]:
+def _raised(function: Function) -> Iterator[str]:
     """The errors that the function itself raises, with their messages, each once; those that say nothing before they are raised are left out."""
     seen = set()
     for node in _own_nodes(function):
@@ -314,7 +295,7 @@ def _raised(function: _Function) -> Iterator[str]:
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
     """What is in a function, and not in one within it."""
     for child in ast.iter_child_nodes(function):
-        if not isinstance(child, _Function | ast.Lambda):
+        if not isinstance(child, Function | ast.Lambda):
             yield child
             yield from _own_nodes(child)
 
@@ -341,7 +322,7 @@ def _value(value: ast.expr) -> str:
 def write_docs(root: Path, nbs: Path = NBS) -> None:
     """Complete the docstrings of all exported modules in `root`, which are those of the notebooks in `nbs`."""
     module_at.cache_clear()
-    modules = [module_at(path, root) for path in sorted(root.rglob("*.py")) if is_exported(path) and path.name[0] != "_"]
+    modules = [module_at(path, root) for path in exported_modules(root)]
     reached, examples = Reached(root, modules), Examples({path: read(path) for path in sorted(nbs.rglob("*.ipynb"))})
     public, toys = (set(module_at(root / f"{name}.py", root).names()) for name in ("all", "toy"))
     for module in modules:
@@ -361,6 +342,6 @@ def _code(source: str) -> str:
     """The module without docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | _Function) and ast.get_docstring(node, clean=False):
+        if isinstance(node, ast.ClassDef | Function) and ast.get_docstring(node, clean=False):
             node.body[0].value.value = ""
     return ast.dump(tree)

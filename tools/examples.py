@@ -5,7 +5,6 @@ import builtins
 import re
 import symtable
 from collections.abc import Iterator, Mapping, Set
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,14 +12,13 @@ from pathlib import Path
 from nbdev.doclinks import patch_name
 from nbformat import NotebookNode
 
-from notebooks import LIB, default_module, directives, is_hidden, without_directives
+from notebooks import LIB, Function, default_module, directives, is_hidden, parsed, without_directives
 
 LINES, SHORT, SEARCHED_CELLS = 6, 5, 4  # of an example on the site, and in a docstring
 PAGES_OF_EXAMPLES = ("how_to", "tutorials", "guides")  # searched before the other notebooks
 IMPORTS = {"torch": "import torch", "nn": "from torch import nn"}  # what an example may add to `from cbnb.all import *`
 _TOYS = f"from {LIB.name}.toy import"
-_NO_EXAMPLE = {"export", "exports", "exporti", "hide_input"}
-
+_NO_EXAMPLE = {"export", "hide_input"}
 
 # Their short cells need more than they say, call something else of this name, or are about another one. A test runs all other examples, and sees whether the name runs.
 NOT_ALONE = {
@@ -44,9 +42,6 @@ class Place:
     path: Path
     cell: int
 
-    def label(self, module: str, name: str) -> str:
-        return f"code-{module}.{name}"
-
 
 class Examples:
     """The definitions of the notebooks, and the cells that may use them."""
@@ -56,12 +51,9 @@ class Examples:
             path: {n: without_directives(c.source) for n, c in enumerate(nb.cells) if is_example(c)} for path, nb in notebooks.items()
         }
         self.defined: dict[tuple[str, str], Place] = {}  # (module, qualified name) -> where; methods and private names, too
-        for path, nb in notebooks.items():
-            module = default_module(nb)
-            for number, cell in enumerate(nb.cells):
-                if module and cell.cell_type == "code" and "exporti" not in directives(cell) and not is_example(cell):
-                    for name in _definitions(cell.source):
-                        self.defined.setdefault((module, name), Place(path, number))
+        for module, place, source in exported_cells(notebooks):
+            for name in _definitions(source):
+                self.defined.setdefault((module, name), place)
 
     def of(self, code: tuple[str, str], *names: str, elsewhere: bool = True) -> Iterator[str]:
         """Lines that use the definition, under one of these names: of the cells after it, of the others of its notebook, or of `elsewhere`.
@@ -93,6 +85,15 @@ class Examples:
             yield from self.shown[path].values()
 
 
+def exported_cells(notebooks: Mapping[Path, NotebookNode]) -> Iterator[tuple[str, Place, str]]:
+    """The module, the place and the source of each cell that goes into a module."""
+    for path, nb in notebooks.items():
+        module = default_module(nb)
+        for number, cell in enumerate(nb.cells):
+            if module and "export" in directives(cell):
+                yield module, Place(path, number), cell.source
+
+
 def is_example(cell: NotebookNode) -> bool:
     """True for code that is for the reader of a page, and not for the module."""
     return cell.cell_type == "code" and not is_hidden(cell) and not _NO_EXAMPLE & set(directives(cell))
@@ -102,10 +103,9 @@ def is_example(cell: NotebookNode) -> bool:
 def without_errors(source: str) -> str:
     """`source` without the statements that show an error."""
     lines = source.splitlines()
-    with suppress(SyntaxError):
-        for node in reversed(ast.parse(source).body):
-            if isinstance(node, ast.With) and ast.unparse(node.items[0]).startswith("raises("):
-                del lines[node.lineno - 1 : node.end_lineno]
+    for node in reversed(parsed(source).body):
+        if isinstance(node, ast.With) and ast.unparse(node.items[0]).startswith("raises("):
+            del lines[node.lineno - 1 : node.end_lineno]
     return "\n".join(lines).strip("\n")
 
 
@@ -113,18 +113,13 @@ def using(source: str, name: str, is_method: bool) -> str:
     """The statements of `source` that call `name`, if they are few lines; a `.` comes before a method."""
     before = r"\." if is_method else r"(?<![\w.])"
     pattern = re.compile(rf"{before}{re.escape(name)}\b")
-    if not pattern.search(source):
-        return ""
-    try:
-        statements = ast.parse(source).body
-    except SyntaxError:
+    if not pattern.search(source) or not (statements := parsed(source).body):
         return ""
     lines = source.splitlines()
     if len(lines) <= LINES:
         return source
-    texts = [
-        "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in statements if not isinstance(node, ast.Import | ast.ImportFrom)
-    ]
+    shown = [node for node in statements if not isinstance(node, ast.Import | ast.ImportFrom)]
+    texts = ["\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in shown]
     first = next((i for i, text in enumerate(texts) if pattern.search(text) and text.count("\n") < LINES), None)
     if first is None:
         return ""
@@ -174,9 +169,13 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 def _definitions(source: str) -> Iterator[str]:
     """The functions, the classes and the methods of a cell, private ones included."""
-    with suppress(SyntaxError):
-        for node in ast.parse(source).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                names = patch_name(node)
-                yield from [names] if isinstance(names, str) else names
-                yield from (f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef))
+    for node in ast.parse(source).body:
+        if isinstance(node, Function | ast.ClassDef):
+            yield from qualnames(node)
+            yield from (f"{node.name}.{part.name}" for part in node.body if isinstance(part, Function))
+
+
+def qualnames(node: ast.ClassDef | Function) -> list[str]:
+    """The names of a definition: a patched method is one of each of its classes."""
+    names = patch_name(node)
+    return [names] if isinstance(names, str) else names

@@ -13,9 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from notebooks import LIB, NBS, ROOT, is_committed
+import minify
+
+from notebooks import LIB, NBS, ROOT, is_committed, write_files
 
 STAMP = ROOT / ".exported"
+ASSETS = {".js": "application/javascript", ".css": "text/css"}
 READ = ("settings.ini", "constraints.txt", "README.md")  # besides the folders
 
 
@@ -30,8 +33,7 @@ def nbdev(command: str, folder: Path) -> None:
 
 def export(root: Path) -> dict[Path, bytes]:
     """Export and clean the notebooks of the project at `root`; returns the modules as nbdev alone writes them, without the later steps."""
-    from assets import write_assets  # here, because nbdev takes a second to import, and often nothing has changed
-    from docstrings import write_docs
+    from docstrings import write_docs  # here, because nbdev takes a second to import, and often nothing has changed
     from later import write_later
 
     lib = root / LIB.name
@@ -48,6 +50,14 @@ def export(root: Path) -> dict[Path, bytes]:
     return plain
 
 
+def write_assets(source: Path, target: Path) -> None:
+    """Copy the scripts and style sheets in `source`, made short: each output of a notebook carries them."""
+    for suffix, kind in ASSETS.items():
+        texts = {path.relative_to(source): path.read_text(encoding="utf-8") for path in source.rglob(f"*{suffix}")}
+        short = {relative: minify.string(kind, text).encode() for relative, text in texts.items() if is_committed(relative)}
+        write_files(target, short, f"*{suffix}")
+
+
 def files_in(folder: Path) -> dict[Path, bytes]:
     """Relative path -> content of everything a checkout holds in `folder`."""
     found = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
@@ -61,14 +71,14 @@ def modules_in(folder: Path) -> dict[Path, bytes]:
 
 def digest(root: Path = ROOT) -> str:
     """One number for the names and the contents of all that an export reads and writes."""
-    found = hashlib.sha256()
-    for folder in (NBS.name, LIB.name, "tools"):
-        for relative, content in sorted(files_in(root / folder).items()):
-            found.update(f"{folder}/{relative} {len(content)}\n".encode() + content)
-    for name in READ:
-        content = (root / name).read_bytes() if (root / name).exists() else b""
-        found.update(f"{name} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+    files = [{name: (root / name).read_bytes() for name in READ if (root / name).exists()}]
+    files += [files_in(root / folder) for folder in (NBS.name, LIB.name, "tools")]
+    return hashlib.sha256(repr([sorted(found.items()) for found in files]).encode()).hexdigest()
+
+
+def changed(before: dict[Path, bytes], after: dict[Path, bytes]) -> list[Path]:
+    """The files that are not the same in both."""
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
 
 
 def main() -> None:
@@ -79,8 +89,7 @@ def main() -> None:
     export(ROOT)
     subprocess.run([sys.executable, Path(__file__).with_name("readme.py")], check=True)  # imports the package that was just written
     STAMP.write_text(digest())
-    after = files_in(LIB)
-    for name in sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)):
+    for name in changed(before, files_in(LIB)):
         print(f"  {LIB.name}/{name}")
 
 

@@ -16,19 +16,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from docstrings import LINE, Module, module_at
-from notebooks import is_exported
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
+from notebooks import Function, exported_modules
 
 
 def write_later(root: Path) -> None:
     """Write what later cells and pages add into the classes of all exported modules in `root`."""
-    modules = [module_at(path, root) for path in sorted(root.rglob("*.py")) if is_exported(path) and path.name[0] != "_"]
+    modules = [module_at(path, root) for path in exported_modules(root)]
     found: dict[Module, dict[str, list[tuple[Module, ast.stmt]]]] = defaultdict(lambda: defaultdict(list))
     for module in modules:
         for name, node in _additions(module):
             if (place := module.find(name)) and isinstance(place[1], ast.ClassDef):
-                if place[0] is not module or not isinstance(node, _Function):
+                if place[0] is not module or not isinstance(node, Function):
                     found[place[0]][place[1].name].append((module, node))
         module.path.write_text(with_methods(module.path.read_text(encoding="utf-8")), encoding="utf-8")
     for module, classes in found.items():
@@ -41,7 +39,7 @@ def with_methods(source: str) -> str:
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     moved: dict[str, list[str]] = defaultdict(list)
     for node in tree.body:
-        if isinstance(node, _Function) and _is_patch(node) and (owner := classes.get(_class_of(node))):
+        if isinstance(node, Function) and _is_patch(node) and (owner := classes.get(_class_of(node))):
             first = node.decorator_list[0].lineno
             while lines[first - 2][:1] == "#" and lines[first - 2][:4] != "# %%":  # what is said above it
                 first -= 1
@@ -63,20 +61,20 @@ def with_methods(source: str) -> str:
 
 def _used(statement: re.Match, source: str) -> str:
     """The import without the names that the module does not use any more."""
-    names = [name for name in statement[1].split(", ") if len(re.findall(rf"\b{name}\b", source.replace(statement[0], ""))) > 0]
+    names = [name for name in statement[1].split(", ") if re.search(rf"\b{name}\b", source.replace(statement[0], ""))]
     return statement[0].replace(statement[1], ", ".join(names)) if names else ""
 
 
-def _is_patch(function: _Function) -> bool:
+def _is_patch(function: Function) -> bool:
     return any(ast.unparse(decorator) == "patch" for decorator in function.decorator_list)
 
 
-def _class_of(function: _Function) -> str:
+def _class_of(function: Function) -> str:
     """The class to which a patch adds the function."""
     return ast.unparse((*function.args.posonlyargs, *function.args.args)[0].annotation)
 
 
-def _as_method(node: _Function, owner: ast.ClassDef, tree: ast.Module, lines: list[str], first: int) -> list[str]:
+def _as_method(node: Function, owner: ast.ClassDef, tree: ast.Module, lines: list[str], first: int) -> list[str]:
     """The lines of a patch from `first` on as those of a method: without `patch` and the annotation of `self`, and with indents."""
     own, edits = (*node.args.posonlyargs, *node.args.args)[0], []
     edits.append((own, own.arg))
@@ -98,7 +96,7 @@ def _as_method(node: _Function, owner: ast.ClassDef, tree: ast.Module, lines: li
 
 def _bound(node: ast.stmt) -> Iterator[str]:
     """The names that a statement of a module binds."""
-    if isinstance(node, _Function | ast.ClassDef):
+    if isinstance(node, Function | ast.ClassDef):
         yield node.name
     yield from (part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
 
@@ -132,17 +130,16 @@ def with_later(module: Module, classes: dict[str, list[tuple[Module, ast.stmt]]]
         lines[at + 1 : at + 1] = [*(f"        {line}\n" for line in members), text]
     if not any("    if TYPE_CHECKING:      # what" in line for line in lines):
         return "".join(lines)
-    first = next(node for node in ast.parse("".join(lines)).body if isinstance(node, ast.ClassDef | _Function))
+    first = next(node for node in ast.parse("".join(lines)).body if isinstance(node, ast.ClassDef | Function))
     at = min([first.lineno, *(d.lineno for d in first.decorator_list)]) - 1
     lines = "".join(lines).splitlines(keepends=True)
     folders = defaultdict(list)  # of the modules that members name
     for used, folder in sorted(imports.items()):
         if any(used in line for line in lines):
             folders[folder].append(f"{used[4:-1]} as {used[:-1]}")
-    there = (
-        ["if TYPE_CHECKING:\n", *(line for folder, names in sorted(folders.items()) for line in _import(folder, names))] if folders else []
-    )
-    lines[at:at] = ["from typing import TYPE_CHECKING, Any\n", *(["\n", *there] if there else ()), "\n"]
+    there = [line for folder, names in sorted(folders.items()) for line in _import(folder, names)]
+    block = ["\n", "if TYPE_CHECKING:\n", *there] if there else []
+    lines[at:at] = ["from typing import TYPE_CHECKING, Any\n", *block, "\n"]
     return "".join(lines)
 
 
@@ -158,10 +155,10 @@ def _import(folder: str, names: list[str]) -> list[str]:
 def _declared(module: Module, node: ast.ClassDef) -> Iterator[str]:
     """The names that a class and its bases have."""
     for part in node.body:
-        if isinstance(part, _Function):
+        if isinstance(part, Function):
             yield part.name
         elif isinstance(part, ast.Assign | ast.AnnAssign):
-            yield from (ast.unparse(target) for target in ([part.target] if isinstance(part, ast.AnnAssign) else part.targets))
+            yield ast.unparse(_target(part))
     for place, base in filter(None, (module.find(ast.unparse(base)) for base in node.bases)):
         yield from _declared(place, base)
 
@@ -169,29 +166,32 @@ def _declared(module: Module, node: ast.ClassDef) -> Iterator[str]:
 def _additions(module: Module) -> Iterator[tuple[str, ast.stmt]]:
     """(class, statement) for each statement that adds a public member to a class."""
     for node in module.tree.body:
-        if isinstance(node, _Function) and _is_patch(node):
+        if isinstance(node, Function) and _is_patch(node):
             yield _class_of(node), node
         elif isinstance(node, ast.AnnAssign | ast.Assign):
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            target = _target(node)
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.attr[0] != "_":
                 yield target.value.id, node
 
 
 def _members(node: ast.stmt, source: str) -> Iterator[tuple[str, str]]:
     """(name, line of the class body) of what a statement adds; `source` is the module that has it, as the class can name it."""
-    if isinstance(node, _Function):
+    if isinstance(node, Function):
         decorators = {ast.unparse(d).partition("(")[0] for d in node.decorator_list}
         if decorators & {"checked_property", "property_of", "as_property"}:
             yield node.name, f"{node.name}: Any"
         else:  # mypy cannot follow a context manager from module to module and back
             yield node.name, _signature(node) if "contextmanager" in decorators else f"{node.name} = {source}{node.name}"
-    elif isinstance(node, ast.AnnAssign):
-        yield node.target.attr, f"{node.target.attr}: {source}{ast.unparse(node.annotation)}"
     else:
-        yield node.targets[0].attr, f"{node.targets[0].attr}: Any"
+        kind = f"{source}{ast.unparse(node.annotation)}" if isinstance(node, ast.AnnAssign) else "Any"
+        yield _target(node).attr, f"{_target(node).attr}: {kind}"
 
 
-def _signature(function: _Function) -> str:
+def _target(node: ast.Assign | ast.AnnAssign) -> ast.expr:
+    return node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+
+
+def _signature(function: Function) -> str:
     """The function without its body, and without its types, which are those of another module."""
     args = ast.parse(f"def f({ast.unparse(function.args)}): ...").body[0].args
     args.defaults, args.kw_defaults = [ast.Constant(...) for _ in args.defaults], [d and ast.Constant(...) for d in args.kw_defaults]

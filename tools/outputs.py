@@ -11,7 +11,7 @@ from math import isclose
 
 from nbformat import NotebookNode
 
-from notebooks import directives, is_skipped
+from notebooks import directives, is_skipped, text_of
 
 TOLERANCE = 0.2  # of a number: another machine trains to other digits
 _LEFT_OUT = re.compile(
@@ -25,15 +25,8 @@ _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d*)?(?:e[-+]?\d+)?")
 
 def printed(cell: NotebookNode) -> list[str]:
     """The lines that a cell shows as text."""
-    found = []
-    for output in cell.get("outputs", []):
-        if output.output_type == "stream":
-            found += output.text.splitlines()
-        elif output.output_type == "error":
-            found.append(f"{output.ename}: {output.evalue}")
-        else:
-            found += output.get("data", {}).get("text/plain", "").splitlines()
-    return [line.rstrip() for line in found if line.strip()]
+    lines = (line for output in cell.get("outputs", []) for line in text_of(output).splitlines())
+    return [line.rstrip() for line in lines if line.strip()]
 
 
 def same(line: str, other: str) -> bool:

@@ -13,12 +13,14 @@ import ast
 import itertools
 import re
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from notebooks import LIB, NBS, default_module, directives, is_exported, is_hidden, notebook_paths, read, show, without_directives
+from nbformat import NotebookNode
+
+from notebooks import LIB, NBS, directives, exported_modules, is_hidden, notebook_paths, parsed, read, show, without_directives
 
 _WORD = re.compile(r"[^\W\d_][\w'-]*")
 LAST_OF_THE_HOUR = 11  # the number of the last page of the core that a newcomer reads: later ones are looked up
@@ -28,7 +30,7 @@ _HEAD = f"{'':44} {'words':>6} {'exported':>8} {'median':>6} {'p95':>4} {'> 25':
 
 @dataclass
 class Figures:
-    """What is counted of one notebook or several."""
+    """What is counted of notebooks."""
 
     words: int = 0
     exported: list[int] = field(default_factory=list)  # lines of each exported cell, with its docstrings
@@ -37,11 +39,6 @@ class Figures:
     asserts: int = 0
     defining: int = 0  # exported cells with a function or class
     followed: int = 0  # those of them with an example right after
-
-    def add(self, other: "Figures") -> None:
-        self.words, self.exported, self.asserts = self.words + other.words, self.exported + other.exported, self.asserts + other.asserts
-        self.code, self.docs = self.code + other.code, self.docs + other.docs
-        self.defining, self.followed = self.defining + other.defining, self.followed + other.followed
 
     def __str__(self) -> str:
         if not self.exported:
@@ -56,18 +53,25 @@ class Figures:
         )
 
 
-def figures(path: Path, to_detail: bool = False) -> Figures:
-    """The figures of one notebook; with `to_detail`, of what comes before its heading "In detail"."""
-    found, cells = Figures(), read(path).cells
-    if to_detail:
-        cells = list(itertools.takewhile(lambda cell: not cell.source.startswith("## In detail"), cells))
-    found.words = sum(
-        len(_WORD.findall(re.sub(r"```.*?```", "", cell.source, flags=re.DOTALL))) for cell in cells if cell.cell_type == "markdown"
-    )
+def figures(*paths: Path, to_detail: bool = False) -> Figures:
+    """The figures of notebooks together; with `to_detail`, of what comes before the heading "In detail" of each."""
+    found = Figures()
+    for path in paths:
+        cells = read(path).cells
+        if to_detail:
+            cells = list(itertools.takewhile(lambda cell: not cell.source.startswith("## In detail"), cells))
+        _count(cells, found)
+    return found
+
+
+def _count(cells: list[NotebookNode], found: Figures) -> None:
+    """Add the figures of a notebook."""
+    texts = (re.sub(r"```.*?```", "", cell.source, flags=re.DOTALL) for cell in cells if cell.cell_type == "markdown")
+    found.words += sum(len(_WORD.findall(text)) for text in texts)
     code = [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
     for cell, after in zip(code, [*code[1:], None]):
-        tree = _parsed(without_directives(cell.source))
-        if not _is_exported(cell):
+        tree = parsed(without_directives(cell.source))
+        if "export" not in directives(cell):
             found.asserts += sum(isinstance(node, ast.Assert) for node in ast.walk(tree))
             continue
         if all(isinstance(node, ast.Import | ast.ImportFrom) for node in tree.body):
@@ -77,19 +81,7 @@ def figures(path: Path, to_detail: bool = False) -> Figures:
         found.code, found.docs = found.code + n_code, found.docs + n_docs
         if any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body):
             found.defining += 1
-            found.followed += after is not None and not _is_exported(after) and not is_hidden(after)
-    return found
-
-
-def _is_exported(cell: object) -> bool:
-    return any(directive.split()[0] in ("export", "exporti") for directive in directives(cell))
-
-
-def _parsed(source: str) -> ast.Module:
-    try:
-        return ast.parse(source)
-    except SyntaxError:  # a magic of IPython
-        return ast.Module([], [])
+            found.followed += after is not None and "export" not in directives(after) and not is_hidden(after)
 
 
 def group(path: Path) -> str:
@@ -99,18 +91,18 @@ def group(path: Path) -> str:
     return "core" if path.name[0].isdigit() else "index and roof"
 
 
-def table(paths: Iterable[Path]) -> list[str]:
+def table(paths: list[Path]) -> list[str]:
     """The lines of the table: the notebooks, then the sums of the core, of each room, and of all."""
-    each = {path: figures(path) for path in paths}
-    lines = [_HEAD, *(f"{show(path).removeprefix('nbs/'):44} {found}" for path, found in each.items()), ""]
-    groups = list(dict.fromkeys(map(group, each)))
-    for name, chosen in [*((name, [name]) for name in sorted(groups, key="core".__ne__)), ("all", groups)]:
-        total = Figures()
-        for path, found in each.items():
-            if group(path) in chosen:
-                total.add(found)
-        lines.append(f"{name:44} {total}")
-    return lines
+    groups = defaultdict(list)
+    for path in paths:
+        groups[group(path)].append(path)
+    sums = [*sorted(groups.items(), key=lambda each: each[0] != "core"), ("all", paths)]
+    each = [(show(path).removeprefix("nbs/"), [path]) for path in paths]
+    return [_HEAD, *itertools.starmap(_row, each), "", *itertools.starmap(_row, sums)]
+
+
+def _row(name: str, paths: list[Path]) -> str:
+    return f"{name:44} {figures(*paths)}"
 
 
 def _without_docstrings(source: str) -> tuple[int, int]:
@@ -139,11 +131,10 @@ def package(modules: Iterable[Path], core: set[str]) -> str:
     return f"lines of code: core {code['core']:,}, package {code['package']:,}; docstrings {docs:,}; {classes} classes, {rungs} rungs"
 
 
-def first_reading(paths: Iterable[Path]) -> str:
+def first_reading(paths: list[Path]) -> str:
     """How much a first reading of pages is: words, and lines of exported code and of its docstrings."""
-    each = [figures(path, to_detail=True) for path in paths]
-    code, docs = sum(f.code for f in each), sum(f.docs for f in each)
-    return f"first reading of {len(each)} pages: {sum(f.words for f in each):,} words, {code:,} lines of code, {docs:,} of docstrings"
+    found = figures(*paths, to_detail=True)
+    return f"first reading of {len(paths)} pages: {found.words:,} words, {found.code:,} lines of code, {found.docs:,} of docstrings"
 
 
 if __name__ == "__main__":
@@ -152,7 +143,6 @@ if __name__ == "__main__":
     chosen = [path.resolve() for path in parser.parse_args().paths]
     print(*table(chosen or notebook_paths()), sep="\n")
     if not chosen:
-        numbered = {f"{default_module(read(path))}".rpartition(".")[2] for path in notebook_paths() if group(path) == "core"}
-        print(package([path for path in sorted(LIB.rglob("*.py")) if is_exported(path) and path.name[0] != "_"], numbered))
-        hour = [path for path in notebook_paths() if group(path) == "core" and int(path.name[:2]) <= LAST_OF_THE_HOUR]
-        print(first_reading(hour))
+        core = [path for path in notebook_paths() if group(path) == "core"]
+        print(package(exported_modules(), {path.stem.partition("_")[2] for path in core}))
+        print(first_reading([path for path in core if int(path.name[:2]) <= LAST_OF_THE_HOUR]))

@@ -1,10 +1,9 @@
-"""README.md from the first notebook, with the outputs stored in it: python tools/readme.py [--check]
+"""README.md from the first notebook, with the outputs stored in it: python tools/readme.py
 
 Hidden cells are left out, figures become files in nbs/images/, links to notebooks lead into nbs/. The figure of the loop is written
 there, too.
 """
 
-import argparse
 import base64
 import re
 import sys
@@ -14,7 +13,7 @@ from nbformat import NotebookNode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cbnb.display.loop import loop_svg
-from notebooks import INDEX, NBS, ROOT, SKIP_FLAGS, directives, is_hidden, read, show, without_directives
+from notebooks import INDEX, NBS, ROOT, directives, is_hidden, read, show, without_directives, write_if_changed
 
 README = ROOT / "README.md"
 IMAGES = NBS / "images"
@@ -37,11 +36,10 @@ class Readme:
         if cell.cell_type == "markdown":
             return [into_nbs(cell.source.strip())]
         marks = set(directives(cell))
-        if cell.cell_type != "code" or is_hidden(cell) or marks & (SKIP_FLAGS | {"export", "exporti"}):
+        if cell.cell_type != "code" or is_hidden(cell) or "export" in marks:
             return []
         code = "" if "echo: false" in marks else fenced(without_directives(cell.source), "python")
-        outputs = [] if "output: false" in marks else [self.output(output) for output in cell.outputs]
-        return [code, *outputs]
+        return [code, *map(self.output, cell.outputs)]
 
     def output(self, output: NotebookNode) -> str:
         """The best form of one output that a README can show: a figure, a table or text."""
@@ -62,28 +60,23 @@ class Readme:
         self.images[path] = content
         return f"![{re.sub(r'[][]', '', alt)}]({path.relative_to(ROOT)})"
 
+    def files(self) -> dict[Path, bytes]:
+        return {README: self.text.encode(), LOOP: f"{loop_svg()}\n".encode(), **self.images}
+
+    def superfluous(self) -> list[Path]:
+        """Images of an earlier README."""
+        return sorted(path for path in IMAGES.glob(IMAGE_NAME.format("*")) if path not in self.images)
+
     def differences(self) -> list[str]:
         """What on disk is not as it should be."""
-        wanted = {README: self.text.encode(), LOOP: loop_file(), **self.images}
-        wrong = [show(path) for path, content in wanted.items() if not path.exists() or path.read_bytes() != content]
-        return wrong + [show(path) for path in old_images() if path not in self.images]
+        wrong = [path for path, content in self.files().items() if not path.exists() or path.read_bytes() != content]
+        return [show(path) for path in (*wrong, *self.superfluous())]
 
     def write(self) -> None:
-        for path in old_images():
+        for path in self.superfluous():
             path.unlink()
-        for path, content in self.images.items():
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(content)
-        LOOP.write_bytes(loop_file())
-        README.write_text(self.text, encoding="utf-8")
-
-
-def loop_file() -> bytes:
-    return f"{loop_svg()}\n".encode()
-
-
-def old_images() -> list[Path]:
-    return sorted(IMAGES.glob(IMAGE_NAME.format("*")))
+        for path, content in self.files().items():
+            write_if_changed(path, content)
 
 
 def fenced(text: str, language: str = "") -> str:
@@ -107,22 +100,5 @@ def without_style(page: str) -> str:
     return re.sub(r"\s(?:style|class|border)=(\"[^\"]*\"|'[^']*')", "", page)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if README.md is not up to date")
-    args = parser.parse_args()
-
-    if not INDEX.exists():
-        sys.exit(f"{show(INDEX)} is missing: README.md is made from it")
-    readme = Readme(read(INDEX))
-    if not args.check:
-        readme.write()
-        return 0
-    wrong = readme.differences()
-    if wrong:
-        print(f"{', '.join(wrong)} not as {show(INDEX)} says: run `make export` and commit", file=sys.stderr)
-    return bool(wrong)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    Readme(read(INDEX)).write()

@@ -14,6 +14,7 @@ from bs4 import BeautifulSoup
 from nbformat import NotebookNode
 
 from notebooks import CellFailed, clean_kernels, execute, is_hidden, show, without_directives, without_widgets
+from outputs import printed
 
 STYLE = """
 body.jp-Notebook main { max-width: 60rem; margin: 0 auto; }
@@ -58,8 +59,7 @@ def to_html(nb: NotebookNode, title: str, notebook_folder: str) -> str:
 
 def last_line_with(word: str, nb: NotebookNode) -> str | None:
     """The last line of text output with `word` and a number, so not the heading of a table."""
-    texts = (output.get("text") or output.get("data", {}).get("text/plain", "") for cell in nb.cells for output in cell.get("outputs", []))
-    lines = [line.strip() for text in texts for line in text.splitlines() if word in line.lower() and re.search(r"\d", line)]
+    lines = [line.strip() for cell in nb.cells for line in printed(cell) if word in line.lower() and re.search(r"\d", line)]
     return lines[-1] if lines else None
 
 

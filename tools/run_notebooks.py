@@ -2,7 +2,6 @@
 
 python tools/run_notebooks.py                    all notebooks, two at a time
 python tools/run_notebooks.py nbs/04_learner.ipynb
-python tools/run_notebooks.py --with slow        also the cells marked `#| slow`
 python tools/run_notebooks.py --save             keep the new outputs, cleaned, in the notebooks
 """
 
@@ -17,7 +16,7 @@ from pathlib import Path
 import nbformat
 
 from forked import forked_kernels
-from notebooks import ROOT, SKIP_FLAGS, CellFailed, clean_kernels, execute, notebook_paths, show, without_widgets
+from notebooks import ROOT, CellFailed, clean_kernels, execute, notebook_paths, show, without_widgets
 from outputs import differences
 
 _SHOWN = 10
@@ -47,16 +46,19 @@ class Stale(Exception):
         super().__init__("\n  ".join([f"{show(path)}: look at what changed, and store it with --save", *found[:_SHOWN], *more]))
 
 
-def timed_run(path: Path, flags: frozenset[str], timeout: int, keep: bool, kernel: str) -> tuple[str, nbformat.NotebookNode, float]:
-    """The notebook's text, its run result and the seconds it took; `Stale` if outputs are not to be kept, and differ."""
+def run(path: Path, keep: bool, kernel: str) -> str:
+    """Run a notebook, and store its outputs or compare them with those that are stored; returns what to say of it."""
     source, start = path.read_text(encoding="utf-8"), time.monotonic()
-    ran = execute(path, flags, timeout, kernel)
-    if not keep and (found := differences(nbformat.reads(source, as_version=4), ran)):
+    ran = execute(path, kernel)
+    seconds = f"{time.monotonic() - start:5.1f} s"
+    if keep:
+        return f"{seconds}  outputs changed" if save(path, source, ran) else seconds
+    if found := differences(nbformat.reads(source, as_version=4), ran):
         raise Stale(path, found)
-    return source, ran, time.monotonic() - start
+    return seconds
 
 
-def run_all(paths: list[Path], workers: int, flags: frozenset[str], timeout: int, keep: bool) -> list[Exception]:
+def run_all(paths: list[Path], workers: int, keep: bool) -> list[Exception]:
     """Run `paths`, the last ones first, print a line for each as it ends, and return the failures.
 
     The guides at the end take longest: should they begin last, a core would have nothing to do meanwhile.
@@ -64,18 +66,14 @@ def run_all(paths: list[Path], workers: int, flags: frozenset[str], timeout: int
     failures, width = [], max(len(show(path)) for path in paths)
     folder = tempfile.TemporaryDirectory(prefix="nb")
     with clean_kernels(workers), folder as name, forked_kernels(Path(name)) as kernel, ThreadPoolExecutor(workers) as pool:
-        jobs = {pool.submit(timed_run, path, flags, timeout, keep, kernel): path for path in reversed(paths)}
+        jobs = {pool.submit(run, path, keep, kernel): path for path in reversed(paths)}
         for job in as_completed(jobs):
-            path = jobs[job]
             try:
-                source, nb, seconds = job.result()
+                note = job.result()
             except (CellFailed, Stale) as failure:
                 failures.append(failure)
-                note = failure.note if isinstance(failure, Stale) else f"FAILED in cell {failure.number}"
-                print(f"  {show(path):{width}}  {note}", flush=True)
-            else:
-                note = "  outputs changed" if keep and save(path, source, nb) else ""
-                print(f"  {show(path):{width}}  {seconds:5.1f} s{note}", flush=True)
+                note = failure.note
+            print(f"  {show(jobs[job]):{width}}  {note}", flush=True)
     return failures
 
 
@@ -83,8 +81,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks (all of them if none is named)")
     parser.add_argument("--workers", type=int, default=2, help="notebooks at a time")
-    parser.add_argument("--with", dest="with_flags", nargs="+", default=[], metavar="FLAG", help="run cells with this flag, too")
-    parser.add_argument("--timeout", type=int, default=600, help="seconds a cell may take")
     parser.add_argument("--save", action="store_true", help="store the outputs in the notebooks")
     args = parser.parse_args()
 
@@ -93,7 +89,7 @@ def main() -> int:
     paths = [path.resolve() for path in args.paths] or notebook_paths()
     os.chdir(ROOT)  # nbdev looks for its settings from here
     start = time.monotonic()
-    failures = run_all(paths, args.workers, SKIP_FLAGS - set(args.with_flags), args.timeout, args.save)
+    failures = run_all(paths, args.workers, args.save)
     for failure in failures:
         print(f"\n{'-' * 80}\n{failure}", file=sys.stderr)
     passed = f"{len(paths) - len(failures)} of {len(paths)} notebooks ran, {time.monotonic() - start:.0f} s"

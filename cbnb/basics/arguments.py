@@ -14,7 +14,6 @@ import inspect
 import math
 import operator
 import re
-import reprlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Real
@@ -25,16 +24,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 # %% ../../nbs/basics/arguments.ipynb #edf026a0
-from .text import plural, short_repr, with_article
+from .text import one_of, plural, short_repr, with_article
 
 # %% ../../nbs/basics/arguments.ipynb #11bb6b50
 def as_count(n: Any, name: str, least: int) -> int:
     "Return `n` as an `int`, after checking that it is a whole number of at least `least`"
     try: count = operator.index(n) if not isinstance(n, bool) else None
     except TypeError: count = None
-    shown = reprlib.repr(n)                  # an array would fill the screen
-    if count is None: raise TypeError(f'{name}={shown} should be a whole number{_as_whole(n, least)}')
-    if count < least: raise ValueError(f'{name}={n!r} should be {least} or more')
+    if count is None: raise TypeError(f'{name}={short_repr(n)} should be a whole number{_as_whole(n, least)}')
+    if count < least: raise ValueError(f'{name}={short_repr(n)} should be {least} or more')
     return count
 
 def _as_whole(n: Any, least: int) -> str:
@@ -70,11 +68,12 @@ def as_positive(value: Any, name: str = 'lr', zero: bool = True,    # whether 0 
     return float(value)
 
 # %% ../../nbs/basics/arguments.ipynb #a3c1e570
-def as_choice(value: str, name: str, *choices: str) -> str:
-    "Return an argument that has to be one of several strings, or raise `ValueError`"
-    if value in choices: return value
-    *first, last = map(repr, choices)
-    raise ValueError(f'{name}={value!r} should be {", ".join(first)} or {last}')
+_T = TypeVar('_T')
+
+def as_choice(value: _T, name: str, *choices: Any) -> _T:
+    "Return an argument that has to be one of several values, or raise `ValueError`, also for arrays"
+    if getattr(value, 'ndim', 0) == 0 and value in choices: return value        # comparing an array gives an array
+    raise ValueError(f'{name}={short_repr(value)} should be {one_of(choices)}')
 
 # %% ../../nbs/basics/arguments.ipynb #06b0ccc6
 def is_number(value: Any) -> bool:
@@ -221,8 +220,8 @@ def as_duration(value: Any,    # a whole number of epochs, a string such as '500
     found = re.fullmatch(r'(\d[\d_,]*)?\s*([a-z]*)', value.strip().lower())
     number, word = found.groups('') if found else ('', '')
     unit = _UNITS.get(word.removesuffix('s'))
-    if unit is None: raise ValueError(f'{name}={value!r} {_hint(number, word)}')
-    if not number and word.endswith('s'): raise ValueError(f"{name}={value!r} lacks a number: pass, for example, '500 {unit}s'")
+    if unit is None: raise ValueError(f'{name}={short_repr(value)} {_hint(number, word)}')
+    if not number and word.endswith('s'): raise ValueError(f"{name}={short_repr(value)} lacks a number: pass, for example, '500 {unit}s'")
     n = int(re.sub('[_,]', '', number) or 1)
     if n < 1: raise ValueError(f"{name}={value!r} should be 1 or more, such as '1 {unit}'")
     return Duration(n, unit)

@@ -82,7 +82,7 @@ def _items_remedy(dl: Any, single: bool = False) -> str | None:
                 'or DataLoader(..., batch_size=None) if its items are whole batches')
     if isinstance(dl, (tuple, list)) and dl and all(isinstance(ds, Dataset) for ds in dl): return (
         f'{with_article(kind)} of {plural(len(dl), "dataset")} is not a loader of batches: use {make}')
-    if isinstance(dl, str): return f'dl={dl!r} is not a loader of batches: pass a DataLoader, or another iterable of batches'
+    if isinstance(dl, str): return f'dl={short_repr(dl)} is not a loader of batches: pass a DataLoader, or another iterable of batches'
     if hasattr(dl, 'shape'): return f'{with_article(kind)} is not a loader of batches: use {_ONE_BATCH if single else _OF_TENSORS}'
     if isinstance(dl, (tuple, list)) and _are_columns(dl):
         return (f'{with_article(kind)} of tensors with different shapes or types holds inputs and targets, '
@@ -314,7 +314,8 @@ def check_datasets(train_ds: Any, others: list[Any],    # datasets for validatio
     train, valid = (getattr(ds, 'shape', None) for ds in (train_ds, (others or [None])[0]))
     if train is not None and valid is not None and train[1:] != valid[1:]: raise TypeError(
         f'from_datasets takes a training and a validation dataset, but the items of these arrays have different shapes, '
-        f'{tuple(train[1:])} and {tuple(valid[1:])}. For inputs x and targets y, pass TensorDataset(x, y), with tensors x and y')
+        f'{tuple(train[1:])} and {tuple(valid[1:])}. For inputs x and targets y, pass TensorDataset(x, y), with tensors x and y. '
+        'If both are datasets, pass loaders of them, as in DataLoaders(train_dl, valid_dl)')
     for i, ds in enumerate((train_ds, *others)): _check_no_columns(ds, i > 0)
 
 def _check_no_columns(ds: Any, valid: bool) -> None:

@@ -112,7 +112,7 @@ def takes_targets_first(f: Callable[..., Any]) -> bool:
 # %% ../../nbs/basics/metric_functions.ipynb #59accdda
 def check_averaged(f: Callable[..., Any]) -> None:
     "Raise `TypeError` if `f` is of a library whose metrics are seldom means over items"
-    name = name_of(f)
+    name = name_of(f).lstrip('_')           # torchmetrics.functional.bleu_score calls itself _bleu_score
     def call(kind: str, inner: Any, n_first: int, *words: str) -> str:
         return f'{kind}({", ".join([*words, *_arguments(inner, getattr(f, "keywords", {}), n_first)])})'
     if is_of_sklearn(f): raise TypeError(
@@ -124,8 +124,8 @@ def check_averaged(f: Callable[..., Any]) -> None:
     try: there = vars(importlib.import_module(library))
     except ImportError: there = {}                   # torchmetrics.functional has modules without classes
     classes = [call(f'{library}.{kind}', cls, 0) for kind, cls in there.items() if isinstance(cls, type) and kind.lower() == plain]
-    raise TypeError(f'the mean of {name} of torchmetrics over batches is usually wrong: use {[*classes, "its class in torchmetrics, if there is one"][0]}, '
-                    f'or {call("AccumMetric", without_partial(f), 2, name)}, which calls it once with all items')
+    raise TypeError(f'the mean of {name} of torchmetrics over batches is usually wrong: '
+                    f'use {", or ".join([*classes[:1], call("AccumMetric", without_partial(f), 2, name)])}, which calls it once with all items')
 
 def _arguments(f: Any, given: dict[str, Any], n_first: int) -> list[str]:
     "Return as code the arguments in `given`, and `name=...` for the other ones that `f` needs after the first `n_first`"
@@ -133,7 +133,7 @@ def _arguments(f: Any, given: dict[str, Any], n_first: int) -> list[str]:
     except (TypeError, ValueError): params = []
     def lacks(p: Any) -> bool: return p.default is p.empty or p.name == 'num_classes' and name_of(f).lower().startswith('multiclass')    # its default fails
     needed = [p.name for p in params if lacks(p) and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return [f'{k}={v!r}' for k, v in given.items()] + [f'{name}=...' for name in needed if name not in given]
+    return [f'{k}={v!r}' if len(repr(v)) <= 40 else f'{k}=...' for k, v in given.items()] + [f'{name}=...' for name in needed if name not in given]
 
 # %% ../../nbs/basics/metric_functions.ipynb #3899e95c
 def class_axis(
@@ -279,7 +279,7 @@ def _calls_loss(step: Any) -> bool:
 def checked_outputs(indexes: Any) -> tuple:
     "Return `indexes` as a tuple of numbers, names and paths, or raise `TypeError` if an item is none of these"
     if isinstance(indexes, (str, int, float, dict, set)) or not isinstance(indexes, Iterable):
-        raise TypeError(f'indexes={indexes!r} should be a list, such as [0, 2]')
+        raise TypeError(f'indexes={short_repr(indexes)} should be a list, such as [0, 2]')
     return tuple(map(_checked_one, indexes))
 
 def _checked_one(which: Any) -> Any:

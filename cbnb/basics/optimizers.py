@@ -142,11 +142,11 @@ def spread_lrs(lr: Any, n: int, name: str = 'lr') -> list[float]:    # one rate 
 
 def _spread_slice(lr: slice, n: int, name: str) -> list[float]:
     if lr.step is not None or lr.stop is None:
-        raise ValueError(f'{name}={lr!r} should be slice(highest) or slice(lowest, highest), such as slice(1e-5, 1e-3)')
+        raise ValueError(f'{name}={short_repr(lr)} should be slice(highest) or slice(lowest, highest), such as slice(1e-5, 1e-3)')
     hi = as_positive(lr.stop, name)
     if lr.start is None: return [hi/10]*(n - 1) + [hi]
     lo = as_positive(lr.start, name)
-    if lo == 0 or hi == 0: raise ValueError(f'{name}={lr!r} should have both ends above 0, such as slice(1e-5, 1e-3)')
+    if lo == 0 or hi == 0: raise ValueError(f'{name}={short_repr(lr)} should have both ends above 0, such as slice(1e-5, 1e-3)')
     return [lo*(hi/lo)**(i/(n - 1)) for i in range(n)] if n > 1 else [hi]
 
 # %% ../../nbs/basics/optimizers.ipynb #a365d0f1
@@ -211,7 +211,7 @@ def checked_lr(lr: Any, opt_func: Any,    # may have a rate: `partial(SGD, lr=0.
     "Return the learning rate to use. Raise `ValueError` if `lr` is not the default, and `opt_func` has a different rate"
     if hasattr(lr, 'tolist'): lr = lr.tolist()
     lr = recommended(lr)
-    if isinstance(lr, (list, tuple)) and not lr: raise ValueError(f'lr={lr!r} has no values: pass one number, or one for each parameter group')
+    if isinstance(lr, (list, tuple)) and not lr: raise ValueError(f'lr={short_repr(lr)} has no values: pass one number, or one for each parameter group')
     if not isinstance(lr, (slice, list, tuple)): as_positive(lr)
     theirs = None
     if isinstance(opt_func, functools.partial): theirs = opt_func.keywords.get('lr')
@@ -223,7 +223,7 @@ def checked_lr(lr: Any, opt_func: Any,    # may have a rate: `partial(SGD, lr=0.
     if theirs is None or lr == theirs: return lr
     if lr == 1e-3: return theirs                # the learner has its default rate
     if is_opt(opt_func): raise ValueError(
-        f'lr={lr!r} differs from the learning rate{"s"*isinstance(theirs, list)} {theirs!r} of the optimizer that you pass: '
+        f'lr={short_repr(lr)} differs from the learning rate{"s"*isinstance(theirs, list)} {theirs!r} of the optimizer that you pass: '
         + (f'create the optimizer with lr={lr!r}' if isinstance(lr, Real) and not isinstance(theirs, list) else
            'give its parameter groups the rates that you want') + ', or leave lr out')
     raise ValueError(f'the learning rate is given twice, as lr={lr!r} and as {theirs!r} in opt_func: remove one of them')

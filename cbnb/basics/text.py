@@ -112,15 +112,17 @@ def one_of(names: Iterable[Any],    # the allowed values
 
 # %% ../../nbs/basics/text.ipynb #cc95108d
 def short_repr(value: Any, most: int = 80) -> str:
-    "Return the `repr` of a value in one line, for an error message. If it has more than `most` characters, only its beginning and its end"
-    text = ' '.join(repr(value).split())
+    "Return the `repr` of a value in one line and without addresses, for an error message. If it has more than `most` characters, only its beginning and its end"
+    text = re.sub(' at 0x[0-9a-f]+', '', ' '.join(repr(value).split()))
     return text if len(text) <= most else f'{text[:most - 23]}...{text[-20:]}'
 
 def with_article(name: str) -> str:
     "Put 'a' or 'an' before a name, according to its pronunciation. Return 'None' for the name of its type"
     if name == 'NoneType': return 'None'
-    letters = 'AEFHILMNORSX' if name[:2].isupper() else 'AEIOaeio'      # an LSTM is spoken letter by letter
-    return f'{"an" if name[:1] in letters or name == "ndarray" else "a"} {name}'
+    spoken = name.lstrip('_')
+    letters = 'AEFHILMNORSX' if spoken[:2].isupper() else 'AEIOUaeio'      # an LSTM is spoken letter by letter
+    vowel = name == 'ndarray' or spoken[:1] in letters and not re.match('(Eu|One|Us|Uni)(?!nit)', spoken)    # a UniformSampler, an UninitializedBuffer
+    return f'{"an" if vowel else "a"} {name}'
 
 # %% ../../nbs/basics/text.ipynb #51811df0
 def clock(seconds: float) -> str:

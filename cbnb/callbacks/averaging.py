@@ -16,6 +16,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 # %% ../../nbs/callbacks/averaging.ipynb #d04b4698
 from ..basics.arguments import as_positive, hinted, is_number
+from ..basics.text import short_repr
 from ..basics.processes import local_parts
 from ..callback import Callback
 from ..learner import Learner
@@ -62,7 +63,7 @@ class EMA(Callback):
         warmup: use a lower decay in the first updates, which helps in short fits
         apply: leave the average in the model after the fit; False: leave the current weights
     Raises:
-        ValueError: decay={decay} should be at least 0 and below 1, such as 0.999
+        ValueError: decay=... should be at least 0 and below 1, such as 0.999
     Example:
         from cbnb.toy import close, line_learner
         learn, valid = line_learner(cbs=EMA(0.5, warmup=False)), []
@@ -80,7 +81,7 @@ class EMA(Callback):
     @hinted
     def __init__(self, decay: float = 0.999, warmup: bool = True, apply: bool = True):
         if not is_number(decay): as_positive(decay, 'decay')                # raises the error
-        if not 0 <= decay < 1: raise ValueError(f'decay={decay!r} should be at least 0 and below 1, such as 0.999')
+        if not 0 <= decay < 1: raise ValueError(f'decay={short_repr(decay)} should be at least 0 and below 1, such as 0.999')
         self.decay, self.warmup, self.apply = float(decay), warmup, apply
 
     @contextmanager

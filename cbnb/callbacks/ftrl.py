@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/callbacks/ftrl.ipynb #7d6d331d
 from ..basics.arguments import as_positive, is_number
+from ..basics.text import short_repr
 
 # %% ../../nbs/callbacks/ftrl.ipynb #5bb52f32
 class FTRL(Optimizer):
@@ -32,7 +33,7 @@ class FTRL(Optimizer):
         lr, l1, l2 = as_positive(lr), as_positive(l1, 'l1'), as_positive(l2, 'l2')
         initial_accum = as_positive(initial_accum, 'initial_accum', zero=False)
         if not is_number(lr_power) or not -math.inf < lr_power <= 0:
-            raise ValueError(f'lr_power={lr_power!r} should be a finite number, 0 or less, such as -0.5')
+            raise ValueError(f'lr_power={short_repr(lr_power)} should be a finite number, 0 or less, such as -0.5')
         super().__init__(params, dict(lr=lr, l1=l1, l2=l2, initial_accum=initial_accum,
                                       lr_power=lr_power))
 

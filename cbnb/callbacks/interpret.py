@@ -24,7 +24,7 @@ from ..basics.metric_functions import IGNORED, class_axis, ignored_label, loss_a
 from ..basics.loaders import as_loader, first_batch
 from ..basics.losses import label_of_call, loss_of, torch_loss, with_call
 from ..basics.nested import entries, find_bs, map_tensors, shape_text, to_detach
-from ..basics.text import escape, number, one_of, plural, shell
+from ..basics.text import escape, number, one_of, plural, shell, short_repr
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
 from .predictions import GatherPredsCallback, activation_of, in_order, losses_and_weights
@@ -259,7 +259,7 @@ def class_names(learn: Learner, dl: Any, n: int, classes: Any) -> list[str]:
         return next(filter(None, found), None) or [str(i) for i in range(n)]
     names = _as_names(classes, n) if hasattr(classes, '__len__') and not isinstance(classes, str) else None
     if names is None and (isinstance(classes, str) or not hasattr(classes, '__len__')): raise TypeError(
-        f'classes={classes!r} should be a list of names, one for each of the {plural(n, "class")}')
+        f'classes={short_repr(classes)} should be a list of names, one for each of the {plural(n, "class")}')
     missing = [i for i in range(n) if i not in classes] if isinstance(classes, Mapping) else []
     if missing: raise ValueError(f'classes has no name for class {missing[0]}: pass a dict with the keys 0 to {n - 1}, or a list')
     if names is None: raise ValueError(
@@ -345,7 +345,7 @@ def loader_of(learn: Learner, dl: Any) -> Any:
         return learn.dls.valid
     if isinstance(dl, str) and dl == 'train': return learn.dls.train
     if isinstance(dl, str): raise ValueError(
-        f"dl={dl!r} should be 'valid', 'train' or a loader" + (f', such as learn.dls[{learn.dls.valid_names[0]!r}]' if learn.dls.valid_names else ''))
+        f"dl={short_repr(dl)} should be 'valid', 'train' or a loader" + (f', such as learn.dls[{learn.dls.valid_names[0]!r}]' if learn.dls.valid_names else ''))
     return learn.dls[dl] if isinstance(dl, int) else as_loader(dl, single=True)
 
 # %% ../../nbs/callbacks/interpret.ipynb #5ff470a1
@@ -387,7 +387,7 @@ def predictions(learn: Learner, dl: Any = None, classes: Any = None, act: Callab
 def _check_columns(columns: Any, found: Predictions) -> None:
     "Raise an error if the names that a user passed are no list, or not one for each number of a row"
     if isinstance(columns, (str, Mapping)) or not hasattr(columns, '__len__'): raise TypeError(
-        f'columns={columns!r} should be a list of names, one for each number of a row')
+        f'columns={short_repr(columns)} should be a list of names, one for each number of a row')
     rows = [part.value for part in (found.parts(0) if len(found) else ()) if part.kind == 'row']
     numbered = [row for row in rows if [*row][:1] in (['x'], ['x0'])]         # `shown` has found names for none of these numbers
     if numbered and not any([*row][:1] == [str(name) for name in columns[:1]] for row in rows):

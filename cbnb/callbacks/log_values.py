@@ -7,7 +7,6 @@ __all__ = []
 
 # %% ../../nbs/callbacks/log_values.ipynb #6b193634
 import keyword
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from ..basics.buffers import NamedLoss
 from ..basics.losses import MeanLoss
 from ..basics.patch import patch
-from ..basics.text import with_article
+from ..basics.text import short_repr, with_article
 from ..learner import Learner
 from ..recorder import Recorder
 
@@ -31,7 +30,7 @@ def _as_scalar(name: str, value: Any) -> Tensor:
     if not isinstance(value, (Tensor, str)):
         try: return torch.tensor(float(value), dtype=torch.float64)
         except (TypeError, ValueError): pass
-    shown = f'a tensor of shape {tuple(value.shape)} and type {value.dtype}' if isinstance(value, Tensor) else reprlib.repr(value)
+    shown = f'a tensor of shape {tuple(value.shape)} and type {value.dtype}' if isinstance(value, Tensor) else short_repr(value)
     how = '' if not isinstance(value, Tensor) or value.is_floating_point() else 'abs().' if value.is_complex() else 'float().'
     raise TypeError(f'learn.log({name}=...) needs one number, not {shown}' + (f': pass one, such as value.{how}mean()' if hasattr(value, 'mean') else ''))
 
@@ -44,8 +43,8 @@ def _in_one(*values: Any) -> dict[str, Any]:
     "Merge dicts into one. If one of them is something else, raise `TypeError`"
     for held in values:
         if isinstance(held, str): raise TypeError(
-            f'learn.log got the name {held!r} without a number: pass both together, as in '
-            f'learn.log({f"{held}=value" if _is_keyword(held) else f"{{{held!r}: value}}"})')
+            f'learn.log got the name {short_repr(held)} apart from its number: pass both together, as in '
+            f'learn.log({f"{held}=value" if len(held) <= 80 and _is_keyword(held) else f"{{{short_repr(held)}: value}}"})')
         if not isinstance(held, Mapping): raise TypeError(f'learn.log got {with_article(type(held).__name__)} without a name: name each number, as in learn.log(name=value)')
     return {str(name): value for held in values for name, value in held.items()}
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 # %% ../../nbs/callbacks/precision.ipynb #0111a24c
 from ..basics.arguments import as_choice, as_count, as_positive, hinted, is_number
 from ..basics.nested import map_tensors
-from ..basics.text import say, warn_user
+from ..basics.text import say, short_repr, warn_user
 from ..basics.patch import patch
 from ..callback import Callback
 from .twins import check_single
@@ -119,8 +119,8 @@ class MixedPrecision(Callback):
         backoff_factor: factor of the loss scale after infinite or NaN gradients; ignored for bf16
         growth_interval: updates in a row with finite gradients before the scale grows; ignored for bf16
     Raises:
-        ValueError: growth_factor={growth_factor} should be a number above 1, such as 2
-        ValueError: backoff_factor={backoff_factor} should be a number between 0 and 1, such as 0.5
+        ValueError: growth_factor=... should be a number above 1, such as 2
+        ValueError: backoff_factor=... should be a number between 0 and 1, such as 0.5
     Example:
         from cbnb.toy import line_learner
         seen = Callback(after_backward=lambda cb: grads.append((cb.model.a.grad.item(), cb.loss_grad.item())))
@@ -145,9 +145,9 @@ class MixedPrecision(Callback):
     def __init__(self, amp_mode: str = 'fp16', init_scale: float = 2.**16, growth_factor: float = 2., backoff_factor: float = 0.5,
             growth_interval: int = 2000):
         amp_mode = getattr(amp_mode, 'value', amp_mode)      # `AMPMode.BF16` of fastai is an enum
-        if not is_number(growth_factor) or not growth_factor > 1: raise ValueError(f'growth_factor={growth_factor!r} should be a number above 1, such as 2')
+        if not is_number(growth_factor) or not growth_factor > 1: raise ValueError(f'growth_factor={short_repr(growth_factor)} should be a number above 1, such as 2')
         if not is_number(backoff_factor) or not 0 < backoff_factor < 1: raise ValueError(
-            f'backoff_factor={backoff_factor!r} should be a number between 0 and 1, such as 0.5')
+            f'backoff_factor={short_repr(backoff_factor)} should be a number between 0 and 1, such as 0.5')
         self.amp_mode, self.init_scale = as_choice(amp_mode, 'amp_mode', *AMP_MODES), as_positive(init_scale, 'init_scale', zero=False)
         self.growth = growth_factor, backoff_factor, as_count(growth_interval, 'growth_interval', 1)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 # %% ../../nbs/callbacks/save_model.ipynb #c6a553c9
 from ..basics.arguments import Every, as_count, as_duration, hinted
-from ..basics.text import warn_user
+from ..basics.text import short_repr, warn_user
 from ..basics.processes import any_over_processes, process_number
 from .trackers import Tracker
 from ..files.atomic import check_writable
@@ -40,7 +40,7 @@ class SaveModel(Tracker):
         reset_on_fit: forget the best value when a fit begins
         every: such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see above
     Raises:
-        ValueError: every={every} already says when to save: leave out ...
+        ValueError: every=... already says when to save: leave out ...
         ValueError: every_epoch={every_epoch} saves the weights of several epochs, but at_end=True only those at the end of
             the fit: leave one of them out
     Example:
@@ -60,7 +60,7 @@ class SaveModel(Tracker):
         self.duration = None if every is None else as_duration(every, 'every')
         self.every: Any = None         # the `Every` of the fit, if you passed `every`
         if every is not None and (every_epoch or at_end): raise ValueError(
-            f'every={every!r} already says when to save: leave out {" and ".join(["every_epoch"]*bool(every_epoch) + ["at_end"]*bool(at_end))}')
+            f'every={short_repr(every)} already says when to save: leave out {" and ".join(["every_epoch"]*bool(every_epoch) + ["at_end"]*bool(at_end))}')
         if every_epoch and at_end: raise ValueError(
             f'every_epoch={every_epoch!r} saves the weights of several epochs, but at_end=True only those at the end of the fit: leave one of them out')
         every = int(every_epoch) if isinstance(every_epoch, bool) else every_epoch

@@ -22,7 +22,7 @@ from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..undo import UndoStack, interrupts_wait
 from ..basics.arguments import as_count, as_positive
-from ..basics.text import plural, say, warn_user
+from ..basics.text import plural, say, short_repr, warn_user
 from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
 from ..basics.nested import map_tensors, to_detach
@@ -201,9 +201,9 @@ def next_time(at: Any, now: datetime | None = None) -> datetime:
     "Return the next moment with a time of day, 'HH:MM' or a `time`, or a `datetime` itself. If that is over, or no time, raise `ValueError`"
     if isinstance(at, str):
         try: at = datetime.strptime(at, '%H:%M:%S' if at.count(':') == 2 else '%H:%M').time()
-        except ValueError as e: raise ValueError(f"at={at!r} should have the form 'HH:MM', from '00:00' to '23:59'. For another day, pass a datetime") from e
+        except ValueError as e: raise ValueError(f"at={short_repr(at)} should have the form 'HH:MM', from '00:00' to '23:59'. For another day, pass a datetime") from e
     if not isinstance(at, (day_time, datetime)):
-        raise TypeError(f"at={at!r} should be a time of day, such as '18:30', or a datetime")
+        raise TypeError(f"at={short_repr(at)} should be a time of day, such as '18:30', or a datetime")
     now = now or datetime.now(at.tzinfo)
     if isinstance(at, datetime):
         if at <= now: raise ValueError(f'at={at} is in the past: pass a later time')
@@ -278,7 +278,7 @@ class ShortEpoch(Callback):
         pct: share of the batches to use, above 0 and up to 1; at least one batch is used
         short_valid: also shorten validation to this share
     Raises:
-        ValueError: pct={pct} should be above 0 and at most 1, such as pct=0.01 for a hundredth of an epoch
+        ValueError: pct=... should be above 0 and at most 1, such as pct=0.01 for a hundredth of an epoch
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(n=10, cbs=ShortEpoch(.3))
@@ -289,7 +289,7 @@ class ShortEpoch(Callback):
 
     def __init__(self, pct: float = 0.01, short_valid: bool = True):
         if as_positive(pct, 'pct', zero=False) > 1:
-            raise ValueError(f'pct={pct!r} should be above 0 and at most 1, such as pct=0.01 for a hundredth of an epoch')
+            raise ValueError(f'pct={short_repr(pct)} should be above 0 and at most 1, such as pct=0.01 for a hundredth of an epoch')
         self.pct, self.short_valid = pct, short_valid
 
     def before_fit(self):

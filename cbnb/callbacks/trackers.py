@@ -41,7 +41,7 @@ def as_comparison(comp: Any, name: str) -> Callable[[float, float], bool]:
     if comp in ('min', min): return operator.lt
     if comp in ('max', max): return operator.gt
     if not callable(comp): raise ValueError(
-        f"comp={comp!r} should be 'min', 'max', or a function such as operator.lt")
+        f"comp={short_repr(comp)} should be 'min', 'max', or a function such as operator.lt")
     return functools.partial(_called, comp)      # unlike a local function, a partial can be pickled
 
 def _called(comp: Callable[[Any, Any], Any], new: float, best: float) -> bool:
@@ -222,12 +222,15 @@ class Tracker(Callback):
             ax: axes to draw into; None: create a new figure
         Returns: `ax` if you passed it, the figure with `return_fig=True`, else None
         Raises:
+            ValueError: {type(self)} with every_epoch, at_end or every watches no values: to plot {monitor}, add
+                Tracker({monitor})
             ValueError: {type(self)} has watched no values of {monitor} yet: first run a fit with this callback that computes
                 {monitor}
         """
+        if not self.values and hasattr(self, 'every_epoch') and not self.restore: raise ValueError(
+            f'{type(self).__name__} with every_epoch, at_end or every watches no values: to plot {self.monitor}, add Tracker({self.monitor!r})')
         if not self.values: raise ValueError(
-            f'{type(self).__name__} has watched no values of {self.monitor} yet: first run a fit with this callback that computes {self.monitor}'
-            + '; with every_epoch, at_end or every, it watches none'*(hasattr(self, 'every_epoch') and not self.restore))
+            f'{type(self).__name__} has watched no values of {self.monitor} yet: first run a fit with this callback that computes {self.monitor}')
         by_step = self.unit == 'step'
         best, stop = getattr(self, f'best_{self.unit}'), getattr(self, f'stopped_{self.unit}', None)
         with figure(ax, size=(6.4, 3)) as (fig, [axes]):
@@ -265,14 +268,14 @@ def keeping_best(self: Learner, keep_best: Any, cbs: Any = None, reset_on_fit: b
         reset_on_fit: False: the tracker compares with the best of its earlier fits
     Returns: `cbs`, and a `Tracker` that ends the fit with the best weights
     Raises:
-        ValueError: keep_best={keep_best} should be True, the heading of a column such as 'accuracy', or a pair with a
-            direction, such as ('score', 'max')
+        ValueError: keep_best=... should be True, the heading of a column such as 'accuracy', or a pair with a direction,
+            such as ('score', 'max')
     """
     given: Any = ('valid_loss',) if keep_best is True else (keep_best,) if isinstance(keep_best, str) else keep_best
     fits = isinstance(given, (tuple, list)) and len(given) in (1, 2) and isinstance(given[0], str)
     comp = given[1] if fits and len(given) == 2 else None
     if not fits or not (comp in (None, 'min', 'max') or callable(comp)): raise ValueError(
-        f"keep_best={keep_best!r} should be True, the heading of a column such as 'accuracy', or a pair with a direction, such as ('score', 'max')")
+        f"keep_best={short_repr(keep_best)} should be True, the heading of a column such as 'accuracy', or a pair with a direction, such as ('score', 'max')")
     return [*as_list(cbs), Tracker(given[0], comp, reset_on_fit=reset_on_fit, restore=True)]
 
 # %% ../../nbs/callbacks/trackers.ipynb #4bdd8609

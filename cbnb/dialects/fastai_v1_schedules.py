@@ -23,6 +23,7 @@ from ..learner import Learner
 from ..basics.arguments import as_count, as_positive
 from ..lr.finder import LRFind, geometric
 from ..basics.optimizers import hyper_key, spread_lrs
+from ..basics.text import short_repr
 from ..callbacks.more_schedules import SchedPoly
 from ..files.snapshot import snapshot
 
@@ -122,15 +123,15 @@ class OneCycleScheduler(GeneralScheduler):
         tot_epochs: number of epochs in the schedule; None: as many as in the fit
         start_epoch: epoch to continue from; None: the first
     Raises:
-        ValueError: moms={moms} should be two numbers, for both ends of the fit and for the peak of the learning rate, such
-            as (0.95, 0.85)
+        ValueError: moms=... should be two numbers, for both ends of the fit and for the peak of the learning rate, such as
+            (0.95, 0.85)
         ValueError: pct_start={pct_start} should be from 0 to 1
     """
     def __init__(self, learn: Learner, lr_max: Any, moms: Sequence[float] = (0.95, 0.85), div_factor: float = 25., pct_start: float = 0.3,
             final_div: float | None = None, tot_epochs: int | None = None, start_epoch: int | None = None):
         LearnerCallback.__init__(self, learn)            # the phases are known when the fit begins
         if not hasattr(moms, '__len__') or len(moms) != 2: raise ValueError(
-            f'moms={moms!r} should be two numbers, for both ends of the fit and for the peak of the learning rate, such as (0.95, 0.85)')
+            f'moms={short_repr(moms)} should be two numbers, for both ends of the fit and for the peak of the learning rate, such as (0.95, 0.85)')
         if as_positive(pct_start, 'pct_start') > 1: raise ValueError(f'pct_start={pct_start} should be from 0 to 1')
         self.lr_max, self.moms, self.div_factor = lr_max, tuple(as_positive(m, 'moms') for m in moms), as_positive(div_factor, 'div_factor', zero=False, inf=True)
         self.pct_start, self.final_div = pct_start, as_positive(final_div or self.div_factor*1e4, 'final_div', zero=False, inf=True)

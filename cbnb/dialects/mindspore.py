@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 # %% ../../nbs/dialects/mindspore.ipynb #3e8c5629
-from ..basics.text import warn_user, with_article
+from ..basics.text import short_repr, warn_user, with_article
 from ..data import DataLoaders
 from ..basics.loaders import as_loader, n_batches
 from ..basics.nested import map_tensors
@@ -123,12 +123,12 @@ class WithEvalCell(Cell):
         loss_fn
         add_cast_fp32: True: convert prediction and label to float32
     Raises:
-        TypeError: add_cast_fp32={add_cast_fp32} should be True or False
+        TypeError: add_cast_fp32=... should be True or False
     """
     def __init__(self, network: nn.Module, loss_fn: Any, add_cast_fp32: bool = False):
         super().__init__(network)
         if not isinstance(add_cast_fp32, bool):
-            raise TypeError(f'add_cast_fp32={add_cast_fp32!r} should be True or False')
+            raise TypeError(f'add_cast_fp32={short_repr(add_cast_fp32)} should be True or False')
         self.loss_fn, self.add_cast_fp32 = loss_fn, add_cast_fp32
     def forward(self, data: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         pred = self.inner(data)
@@ -233,17 +233,17 @@ class Model:
         amp_level: only 'O0' is supported
         boost_level: only 'O0' is supported
     Raises:
-        ValueError: {name}={level}: the only level here is 'O0', so leave {name} out
+        ValueError: {name}=...: the only level here is 'O0', so leave {name} out
         TypeError: optimizer{what} should be an optimizer, such as torch.optim.Adam(network.parameters())
         ValueError: metrics need an evaluation: pass loss_fn or eval_network, too
-        ValueError: eval_indexes={eval_indexes} should be a list of three whole numbers, the positions of loss, prediction
-            and label in the outputs of eval_network, such as [0, 1, 2]
+        ValueError: eval_indexes=... should be a list of three whole numbers, the positions of loss, prediction and label in
+            the outputs of eval_network, such as [0, 1, 2]
     """
     def __init__(self, network: nn.Module, loss_fn: Any = None, optimizer: Optimizer | None = None, metrics: set | dict | None = None,
             eval_network: nn.Module | None = None, eval_indexes: list[int] | None = None, amp_level: str = 'O0', boost_level: str = 'O0'):
         for name, level in dict(amp_level=amp_level, boost_level=boost_level).items():
-            if level != 'O0': raise ValueError(
-                f"{name}={level!r}: the only level here is 'O0', so leave {name} out" + (
+            if not isinstance(level, str) or level != 'O0': raise ValueError(
+                f"{name}={short_repr(level)}: the only level here is 'O0', so leave {name} out" + (
                 "" if name == 'boost_level' else ". For bfloat16, pass train(..., callbacks=[MixedPrecision('bf16')]), with MixedPrecision from cbnb.all"))
         if optimizer is not None and not hasattr(optimizer, 'param_groups'):
             what = f'={optimizer!r}' if isinstance(optimizer, (str, int, float, type)) else f', {with_article(type(optimizer).__name__)},'
@@ -253,7 +253,7 @@ class Model:
             raise ValueError('metrics need an evaluation: pass loss_fn or '
                              'eval_network, too')
         if eval_indexes is not None and (not isinstance(eval_indexes, list) or [type(i) for i in eval_indexes] != [int]*3): raise ValueError(
-            f'eval_indexes={eval_indexes!r} should be a list of three whole numbers, the positions of loss, prediction and label in the outputs of eval_network, such as [0, 1, 2]')
+            f'eval_indexes={short_repr(eval_indexes)} should be a list of three whole numbers, the positions of loss, prediction and label in the outputs of eval_network, such as [0, 1, 2]')
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
         self.eval_network, self.eval_indexes = eval_network, eval_indexes
         self.learn: Learner | None = None     # created when you first pass data

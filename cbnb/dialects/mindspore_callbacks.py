@@ -29,7 +29,7 @@ from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
 from ..basics.arguments import as_choice, as_count, as_positive, columns_hint
 from ..basics.optimizers import get_hyper, set_hyper
 from ..basics.settings import brief
-from ..basics.text import with_article
+from ..basics.text import short_repr, with_article
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #369414b0
 class StepInEpoch(Callback):
@@ -112,13 +112,13 @@ class TimeMonitor(Callback):
         data_size: ignored: the steps that ran are counted
         data_time: True: also print the mean time that a step waited for its batch
     Raises:
-        TypeError: data_time={data_time} should be True or False
+        TypeError: data_time=... should be True or False
     """
     no_state = 'data_size', 'data_time', 'train', 'eval'     # clocks differ between processes
     def __init__(self, data_size: int | None = None, data_time: bool = False):
         if data_size is not None: as_count(data_size, 'data_size', 1)
         if not isinstance(data_time, bool):
-            raise TypeError(f'data_time={data_time!r} should be True or False')
+            raise TypeError(f'data_time={short_repr(data_time)} should be True or False')
         self.data_size, self.data_time = data_size, data_time
 
     def on_train_epoch_begin(self, run_context): self.train = Timer()
@@ -244,7 +244,7 @@ class CheckpointConfig:
         format: must be 'ckpt'
     Raises:
         ValueError: enc_key is not supported, because cbnb does not encrypt checkpoint files: leave it out
-        ValueError: format={format} should be 'ckpt', the only format here
+        ValueError: format=... should be 'ckpt', the only format here
         TypeError: append_info=... should be a list, such as ['epoch_num', {'lr': 0.1}]
         ValueError: append_info has the entry ...: an entry should be 'epoch_num', 'step_num' or a dict, such as {'lr': 0.1}
     """
@@ -255,7 +255,7 @@ class CheckpointConfig:
             remove_redundancy: bool = False, format: str = 'ckpt'):
         if enc_key is not None:
             raise ValueError('enc_key is not supported, because cbnb does not encrypt checkpoint files: leave it out')
-        if format != 'ckpt': raise ValueError(f"format={format!r} should be 'ckpt', the only format here")
+        if format != 'ckpt': raise ValueError(f"format={short_repr(format)} should be 'ckpt', the only format here")
         self.save_checkpoint_steps, self.save_checkpoint_seconds = one_of(
             1, save_checkpoint_steps=save_checkpoint_steps,
             save_checkpoint_seconds=save_checkpoint_seconds)
@@ -284,7 +284,7 @@ class ModelCheckpoint(StepInEpoch):
         directory: folder; None: the current folder
         config: None: save each step, keep five files
     Raises:
-        ValueError: prefix={prefix} should be a non-empty string without '/', or a function
+        ValueError: prefix=... should be a non-empty string without '/', or a function
         TypeError: directory=... should be a path, or a function
         TypeError: config=... should be a CheckpointConfig, such as CheckpointConfig(save_checkpoint_steps=100)
     """
@@ -292,7 +292,7 @@ class ModelCheckpoint(StepInEpoch):
     def __init__(self, prefix: str | Function[[Params], str] = 'CKP', directory: str | Path | Function[[Params], str] | None = None,
             config: CheckpointConfig | None = None):
         if not callable(prefix) and (not isinstance(prefix, str) or not prefix or '/' in prefix):
-            raise ValueError(f"prefix={prefix!r} should be a non-empty string without '/', or a function"
+            raise ValueError(f"prefix={short_repr(prefix)} should be a non-empty string without '/', or a function"
                              + '. Pass the folder as directory=...'*(isinstance(prefix, str) and '/' in prefix))
         if not (directory is None or callable(directory) or isinstance(directory, (str, Path))):
             raise TypeError(f'directory={brief(directory)} should be a path, or a function'
@@ -420,7 +420,7 @@ def monitored(p: Params, name: str) -> float | None:
     if name in results: return None if p.get('metrics_partial', False) else float(results[name])
     if name == 'loss': return float(shown_loss(p.net_outputs))
     if 'eval_results' not in p: return None
-    raise ValueError(f'monitor={name!r} is not a value of this training: {columns_hint(name.removeprefix("train_"), list(dict.fromkeys(["loss", *results])))}')
+    raise ValueError(f'monitor={short_repr(name)} is not a value of this training: {columns_hint(name.removeprefix("train_"), list(dict.fromkeys(["loss", *results])))}')
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #ee2e1948
 class EarlyStopping(Callback):
@@ -442,7 +442,7 @@ class EarlyStopping(Callback):
     def __init__(self, monitor: str = 'eval_loss', min_delta: float = 0., patience: int = 0, verbose: bool = False, mode: str = 'auto',
             baseline: float | None = None, restore_best_weights: bool = False):
         as_choice(mode, 'mode', 'auto', 'min', 'max')
-        if not isinstance(monitor, str): raise TypeError(f"monitor={brief(monitor)} should be a name, such as 'eval_loss'")
+        if not isinstance(monitor, str): raise TypeError(f"monitor={short_repr(monitor)} should be a name, such as 'eval_loss'")
         self.monitor, self.min_delta = monitor, as_positive(abs(min_delta) if hasattr(min_delta, '__abs__') else min_delta, 'min_delta')
         self.patience, self.verbose = as_count(patience, 'patience', 0), verbose
         if mode == 'auto': mode = 'max' if 'acc' in monitor else 'min'

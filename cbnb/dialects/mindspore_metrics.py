@@ -24,7 +24,7 @@ from ..step import Step
 from ..metrics import Metric as NativeMetric
 from ..basics.arguments import as_number, columns_hint
 from ..basics.settings import brief
-from ..basics.text import with_article
+from ..basics.text import short_repr, with_article
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #c46795b7
 def rearrange_inputs(update: Function[..., None]) -> Function[..., None]:
@@ -87,10 +87,10 @@ class Metric(NativeMetric):
             indexes: positions in the outputs; an empty list: all outputs
         Returns: the metric itself
         Raises:
-            ValueError: indexes={indexes} should be a list of whole numbers, such as [0, 1]
+            ValueError: indexes=... should be a list of whole numbers, such as [0, 1]
         """
         if not isinstance(indexes, list) or not all(hasattr(i, '__index__') for i in indexes):
-            raise ValueError(f'indexes={indexes!r} should be a list of whole numbers, such as [0, 1]')
+            raise ValueError(f'indexes={short_repr(indexes)} should be a list of whole numbers, such as [0, 1]')
         self.indexes = indexes or None
         return self
 
@@ -246,7 +246,7 @@ def get_metrics(metrics: Any) -> dict[str, Any]:
     Returns: metrics by name; those of a set in alphabetical order
     Raises:
         TypeError: metric {name} is ...: it should be an object with clear, update and eval, such as MAE()
-        TypeError: metrics={metrics} should be a set of names, or a dict of metrics, such as {'mae'} or {'mae': MAE()}
+        TypeError: metrics=... should be a set of names, or a dict of metrics, such as {'mae'} or {'mae': MAE()}
         KeyError: no metric is called {name}: ...
     """
     if metrics is None: return {}
@@ -256,7 +256,7 @@ def get_metrics(metrics: Any) -> dict[str, Any]:
                 f'metric {name!r} is {f"the class {m.__name__}" if isinstance(m, type) else f"the function {m.__name__}" if hasattr(m, "__name__") else brief(m)}: it should be an object with clear, update and eval, such as MAE()')
         return dict(metrics)
     if not isinstance(metrics, set) or not all(isinstance(name, str) for name in metrics):
-        raise TypeError(f"metrics={metrics!r} should be a set of names, or a dict of metrics, such as {{'mae'}} or {{'mae': MAE()}}")
+        raise TypeError(f"metrics={short_repr(metrics)} should be a set of names, or a dict of metrics, such as {{'mae'}} or {{'mae': MAE()}}")
     for name in metrics:
         if name not in METRICS:
             raise KeyError(f'no metric is called {name!r}: {columns_hint(str(name), list(METRICS))}')

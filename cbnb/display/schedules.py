@@ -28,7 +28,7 @@ from ..basics.arguments import as_count, as_duration, as_positive
 from ..basics.optimizers import get_hyper, hyper_key, set_hyper, spread_lrs
 from ..basics.patch import patch
 from ..basics.settings import brief
-from ..basics.text import escape
+from ..basics.text import escape, short_repr
 from ..callback import Callback
 from ..callback_list import as_list
 from ..learner import Learner
@@ -311,7 +311,7 @@ def _rehearsed(learn: Learner, method: str, args: Sequence[Any], kwargs: Mapping
     "Run a method on a stand-in, and return the stand-in with its records"
     made = _stand_in(learn)
     if not isinstance(method, str) or not callable(getattr(made, method, None)):
-        raise ValueError(f'method={method!r} should be a method of Learner that trains: fit, fit_one_cycle, fit_flat_cos, '
+        raise ValueError(f'method={short_repr(method)} should be a method of Learner that trains: fit, fit_one_cycle, fit_flat_cos, '
                          'fit_sgdr or fine_tune')
     try: getattr(made, method)(*args, **kwargs)
     except AttributeError as e:

@@ -71,8 +71,11 @@ def _leave(world: Any) -> None:
 @torch.no_grad()
 def share_tensors(models: Iterable[nn.Module], params: bool = True,    # False: only the buffers
 ) -> None:
-    "Copy the parameters and buffers of process 0 into the models of all processes, in place"
-    held = [t for m in models for t in itertools.chain(m.parameters() if params else (), m.buffers()) if t.numel()]
+    "Copy the parameters and buffers of process 0 into the models of all processes, in place. If a model has lazy layers, raise `ValueError`"
+    held = [t for m in models for t in itertools.chain(m.parameters() if params else (), m.buffers())]
+    if any(map(nn.parameter.is_lazy, held)): raise ValueError(
+        'the model has lazy layers, whose shapes are not known yet: before the fit, call learn.to_dls_device() and learn.model(learn.dls.one_batch()[0])')
+    held = [t for t in held if t.numel()]
     for device in dict.fromkeys(t.device for t in held):
         mine = sorted((t for t in held if t.device == device), key=lambda t: -t.element_size())     # keeps all aligned
         for part in _messages(mine):

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 # %% ../../nbs/distributed/data_parallel.ipynb #bb520d8a
-from ..basics.arguments import hinted
+from ..basics.arguments import as_choice, hinted
 from ..basics.interrupts import interrupts_call
 from ..basics.loaders import n_batches
 from ..basics.nested import map_tensors
@@ -252,8 +252,6 @@ class Distributed(Callback):
         divided: True: the loaders of each process have only its items; 'train': so has the training loader
         **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for
             `fully_shard`
-    Raises:
-        ValueError: divided={divided} should be False, True or 'train'
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(cbs=Distributed())                  # with one process, the fit is as without it
@@ -279,7 +277,7 @@ class Distributed(Callback):
     @hinted
     def __init__(self, sharded: bool | tuple[type[nn.Module], ...] = False, quiet: bool = True, divided: bool | str = False, **options: Any,
             ):
-        if divided not in (False, True, 'train'): raise ValueError(f"divided={divided!r} should be False, True or 'train'")
+        as_choice(divided, 'divided', False, True, 'train')
         self.sharded, self.quiet, self.divided, self.options, self.seeded = sharded, quiet, divided, options, False
         self.lengths: dict[int, Any] = {}
 

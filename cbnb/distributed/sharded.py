@@ -174,8 +174,6 @@ def _check_model(model: nn.Module) -> None:
     named, why = list(model.named_parameters()), None
     if isinstance(model, (DataParallel, DistributedDataParallel)): why = 'it is wrapped already: pass the learner the plain model'
     elif hasattr(model, '_orig_mod'): why = 'it is compiled: pass the learner the plain model'
-    elif any(nn.parameter.is_lazy(p) for _, p in named): why = (
-        'it has lazy layers whose shapes are not known yet: call learn.to_dls_device() and learn.model(learn.dls.one_batch()[0]) before the fit')
     elif names := [name for name, p in named if not p.ndim]: why = (
         f'the parameter {names[0]} is a single number, which cannot be divided: give it the shape (1,)')
     elif names := [name for name, p in named if not p.is_contiguous()]: why = (

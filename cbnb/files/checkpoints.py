@@ -35,7 +35,7 @@ from torch import Tensor
 # %% ../../nbs/files/checkpoints.ipynb #529adc6b
 from ..basics.arguments import COUNTERS, as_count, as_positive, hinted
 from ..basics.loaders import n_batches
-from ..basics.text import lower_is_better, plural, warn_user
+from ..basics.text import lower_is_better, plural, short_repr, warn_user
 from ..basics.optimizers import save_hypers
 from ..basics.patch import patch
 from ..basics.nested import from_json, left_out, to_json
@@ -94,7 +94,7 @@ def _no_manifest(path: Path) -> str:
     return 'it has no manifest.json. Use another checkpoint' + ', or delete this folder'*bool(ours)
 
 def _damaged(path: str | Path, why: str) -> ValueError:
-    return ValueError(f'{path} is not a complete checkpoint: {why}. Use another checkpoint, or delete this folder')
+    return ValueError(f'{path} is a damaged checkpoint: {why}. Use another checkpoint, or delete this folder')
 
 # %% ../../nbs/files/checkpoints.ipynb #1479347d
 def write_checkpoint(folder: str | Path,    # folder for all checkpoints; created if it is missing
@@ -298,7 +298,7 @@ class Resume:
         path: a checkpoint, or a folder of checkpoints; None: the folder of this fit
         allow: settings that may differ: model, loss, optimizer, data, n_epoch, schedule
     Raises:
-        ValueError: allow={allow} should only contain ..., not ...
+        ValueError: allow=... should only contain ..., not ...
     Example:
         from cbnb.toy import line_learner
         line_learner().fit(1, resume=True)                       # writes checkpoints
@@ -310,7 +310,7 @@ class Resume:
         self.path = None if path is None else Path(path)
         self.allow = {allow} if isinstance(allow, str) or not isinstance(allow, Iterable) else set(allow)
         if unknown := self.allow - set(_MAY_DIFFER): raise ValueError(
-            f'allow={allow!r} should only contain {", ".join(map(repr, _MAY_DIFFER))}, not {", ".join(sorted(map(repr, unknown)))}')
+            f'allow={short_repr(allow)} should only contain {", ".join(map(repr, _MAY_DIFFER))}, not {", ".join(sorted(map(repr, unknown)))}')
 
 _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 
@@ -319,7 +319,7 @@ def as_resume(resume: Any) -> Resume:
     if isinstance(resume, Resume): return resume
     if resume is True: return Resume()
     if isinstance(resume, (str, Path)): return Resume(resume)
-    raise TypeError(f'resume={resume!r} should be True, False, the path of a checkpoint, or Resume(...)')
+    raise TypeError(f'resume={short_repr(resume)} should be True, False, the path of a checkpoint, or Resume(...)')
 
 # %% ../../nbs/files/checkpoints.ipynb #ace4849d
 def _state_in(path: Path) -> dict[str, Any]:

@@ -20,29 +20,25 @@ from ..basics.random_state import save_rng
 
 # %% ../../nbs/files/position.ipynb #9a5cd335
 class _Skipping:
-    "Sampler that skips the first `n` entries of another sampler"
-    def __init__(self, sampler: Any, n: int): self.sampler, self.n, self.latest = sampler, n, _Skipped(iter(()), n)
+    "Sampler that skips the first `n` entries of another sampler. Only the latest iterator over it counts"
+    def __init__(self, sampler: Any, n: int):
+        self.sampler, self.n, self.left = sampler, n, n
+        self.it: Iterator[Any] = iter(())
 
     def __len__(self) -> int: return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        self.latest = _Skipped(iter(self.sampler), self.n)
-        return self.latest
-
-    def start(self) -> None: self.latest.start()
-
-class _Skipped:
-    "Iterator over a `_Skipping` sampler"
-    def __init__(self, it: Iterator[Any], n: int): self.it, self.n = it, n
-    def __iter__(self) -> Iterator[Any]: return self
-    def __next__(self) -> Any:
-        self.start()
-        return next(self.it)
+        self.it, self.left = iter(self.sampler), self.n
+        return self._rest()
 
     def start(self) -> None:
         "Skip the first entries now, unless they are skipped already"
-        n, self.n = self.n, 0
-        for _ in itertools.islice(self.it, n): pass
+        left, self.left = self.left, 0
+        for _ in itertools.islice(self.it, left): pass
+
+    def _rest(self) -> Iterator[Any]:
+        self.start()
+        yield from self.it
 
 # %% ../../nbs/files/position.ipynb #04823209
 def iterator_over(dl: DataLoader, replaced: Callable[[Any], Any],    # takes the loader's sampler, returns a sampler with a method `start`

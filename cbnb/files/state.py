@@ -32,7 +32,7 @@ from ..basics.processes import gather_over_processes, process_number
 from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback, wrapped
 from ..basics.settings import brief
-from ..basics.text import plural
+from ..basics.text import plural, with_article
 from . import recorder_state  # noqa: F401 (adds `state_dict` of callbacks and of the recorder)
 from .saving import groups_differ, name_in, param_names, plain_name, renamed
 from ..learner import Learner
@@ -242,13 +242,14 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
     Args:
         state: state from `Learner.state_dict`
     Raises:
-        ValueError: this is not the state of a learner, because it has no models and opts: pass the result of
-            learn.state_dict(). For the weights of a model alone, call learn.model.load_state_dict(state), and for a file
-            that learn.save wrote, learn.load(name)
+        ValueError: this is not the state of a learner, because it ...: pass the result of learn.state_dict(). For the
+            weights of a model alone, call learn.model.load_state_dict(state), and for a file that learn.save wrote,
+            learn.load(name)
         ValueError: {why}; nothing was changed.
     """
-    if not isinstance(state, Mapping) or not state.keys() >= {'models', 'opts'}: raise ValueError(
-        'this is not the state of a learner, because it has no models and opts: pass the result of learn.state_dict(). '
+    missing = ' and '.join(k for k in ('models', 'opts') if k not in state) if isinstance(state, Mapping) else None
+    if missing != '': raise ValueError(
+        f'this is not the state of a learner, because it {f"has no {missing}" if missing else f"is {with_article(type(state).__name__)}"}: pass the result of learn.state_dict(). '
         'For the weights of a model alone, call learn.model.load_state_dict(state), and for a file that learn.save wrote, learn.load(name)')
     made = self.opt is None and bool(state['opts'])
     if made: self.create_opt()

@@ -15,8 +15,9 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 # %% ../../nbs/insight/check.ipynb #df0ee7b6
+from ..basics.arguments import as_python
 from ..basics.patch import patch
-from ..basics.text import plural
+from ..basics.text import plural, short_repr
 from .findings import FAULTS, Finding, Findings
 from ..learner import Learner
 from ..files.snapshot import without_trace
@@ -108,12 +109,13 @@ def figure_of(
 # %% ../../nbs/insight/check.ipynb #163a4418
 def skipped_codes(skip: Any) -> set[str]:
     "Return the codes of faults given by code or name. Raise `ValueError` for an unknown one"
+    skip = as_python(skip)
     wanted = [] if skip is None else [skip] if isinstance(skip, str) or not hasattr(skip, '__iter__') else list(skip)
     by_name = {name: code for code, name in FAULTS.items()}
     for name in wanted:
-        if name in FAULTS or name in by_name: continue
-        close = get_close_matches(str(name), by_name, 1)
-        raise ValueError(f'skip={name!r} is not the name or code of a fault' + (
+        if isinstance(name, str) and (name in FAULTS or name in by_name): continue
+        close = [code for code in FAULTS if code == str(name).upper()] or get_close_matches(str(name), by_name, 1)
+        raise ValueError(f'skip={short_repr(name)} is not the name or code of a fault' + (
             f': did you mean {close[0]!r}?' if close else ': the names and codes are listed in FAULTS, from cbnb.insight.findings'))
     return {by_name.get(name, name) for name in wanted}
 

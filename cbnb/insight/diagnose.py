@@ -8,6 +8,7 @@ __all__ = ['keeps_best', 'in_curves', 'figure_of_predictions', 'other_weights', 
 
 # %% ../../nbs/insight/diagnose.ipynb #235a8f75
 import functools
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -341,7 +342,7 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
             learn.fit(1)
         RuntimeError: there is no fit to diagnose: call learn.fit(1) first
         TypeError: run=... should be the index of a fit, such as -1 for the last one
-        IndexError: run={run}: the history has ..., so use an index from -... to ...
+        IndexError: run=...: the history has ..., so use an index from -... to ...
     Example:
         from cbnb.toy import wave_learner
         wave = wave_learner()
@@ -353,8 +354,9 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
     if not (runs := self.recorded_runs()):
         if not hasattr(self, 'recorder'): raise RuntimeError('this learner has no Recorder, so there is no fit to diagnose: call learn.add_cb(Recorder) and learn.fit(1)')
         raise RuntimeError('there is no fit to diagnose: call learn.fit(1) first')
-    if not hasattr(run, '__index__'): raise TypeError(f'run={short_repr(run)} should be the index of a fit, such as -1 for the last one')
-    if not -len(runs) <= run < len(runs): raise IndexError(f'run={run}: the history has {plural(len(runs), "run")}, so use an index from -{len(runs)} to {len(runs) - 1}')
+    try: run = operator.index(run)
+    except TypeError: raise TypeError(f'run={short_repr(run)} should be the index of a fit, such as -1 for the last one') from None
+    if not -len(runs) <= run < len(runs): raise IndexError(f'run={short_repr(run)}: the history has {plural(len(runs), "run")}, so use an index from -{len(runs)} to {len(runs) - 1}')
     last = run in (-1, len(runs) - 1)
     with interrupts_act(): wrong = [*not_finite_end(runs[run], self.model if last else None)] if 'R1' not in left_out and not keeps_best(runs[run]) else []
     if wrong: return Findings(wrong, runs[run].extent(), ['curves, predictions and rates, because they tell nothing after such a loss'])

@@ -145,7 +145,7 @@ def _words(tags: str | Iterable[str] | None) -> str:
     words = list(tags) if isinstance(tags, Iterable) else [tags]
     for word in words:
         if not isinstance(word, str) or len(word.split()) != 1: raise ValueError(
-            f"tags={tags!r}: each tag should be one word, as in 'baseline small' or ['baseline', 'small']")
+            f"tags={short_repr(tags)}: each tag should be one word, as in 'baseline small' or ['baseline', 'small']")
     return ' '.join(words)
 
 # %% ../../nbs/lab/book.ipynb #85012103
@@ -161,7 +161,7 @@ class LabBook(Callback):
         weights: 'best', 'last' or 'best last': also keep these weights of each fit; the best by the validation loss of an
             epoch
     Raises:
-        ValueError: weights={weights} should be 'best', 'last' or 'best last', or '' to keep none
+        ValueError: weights=... should be 'best', 'last' or 'best last', or '' to keep none
     Example:
         book = LabBook('second')
         assert book._books() == [book]                    # the open lab books with this file
@@ -172,7 +172,7 @@ class LabBook(Callback):
 
     @hinted
     def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str | Iterable[str] = '', weights: str = ''):
-        if not isinstance(weights, str) or set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={weights!r} should be 'best', 'last' or 'best last', or '' to keep none")
+        if not isinstance(weights, str) or set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={short_repr(weights)} should be 'best', 'last' or 'best last', or '' to keep none")
         self.weights = weights
         self.folder, self.every, self.tags = Path(folder), as_positive(every, 'every', inf=True), _words(tags)
         self.file = self.folder.expanduser().resolve()/'runs.sqlite'
@@ -345,7 +345,7 @@ class LabBook(Callback):
             names = sorted({run.name for run in self.runs} - {''})
             near = nearest(which, names)
             digits = which.strip().removeprefix('#').partition(' ')[0]
-            raise KeyError(f'no run of the lab book {folder} has the name {which!r}: ' + (
+            raise KeyError(f'no run of the lab book {folder} has the name {short_repr(which)}: ' + (
                 f'run {int(digits)} is lab[{int(digits)}]' if digits.isdecimal() else f'did you mean {near!r}?' if near else
                 f'its names are {", ".join(map(repr, names[:20]))}{", ..."*(len(names) > 20)}' if names else
                 "assign one, as in lab[-1].name = 'baseline'" if len(self) else 'it has no runs yet, so fit a learner first'))
@@ -403,13 +403,14 @@ class LabBook(Callback):
             confirm: True: delete them
         Raises:
             ValueError: delete needs the numbers of runs, as in lab.delete(3, confirm=True)
-            TypeError: delete takes the numbers one by one: call lab.delete(*..., confirm=True)
+            TypeError: delete takes the numbers one by one: for a list of numbers, call lab.delete(*numbers, confirm=True), and
+                for a list of runs, lab.delete(*(run.id for run in runs), confirm=True)
             TypeError: delete takes confirm by its name, as in lab.delete(3, confirm=True)
             ValueError: delete would permanently remove {labels} from {folder}: pass confirm=True
         """
         if not numbers: raise ValueError('delete needs the numbers of runs, as in lab.delete(3, confirm=True)')
-        if listed := next((n for n in numbers if isinstance(n, Iterable) and not isinstance(n, (str, Learner))), None): raise TypeError(
-            f'delete takes the numbers one by one: call lab.delete(*{short_repr(listed)}, confirm=True)')
+        if any(isinstance(n, Iterable) and getattr(n, 'ndim', 1) and not isinstance(n, (str, Learner)) for n in numbers): raise TypeError(
+            'delete takes the numbers one by one: for a list of numbers, call lab.delete(*numbers, confirm=True), and for a list of runs, lab.delete(*(run.id for run in runs), confirm=True)')
         if any(isinstance(n, bool) for n in numbers): raise TypeError('delete takes confirm by its name, as in lab.delete(3, confirm=True)')
         runs = [self[number] for number in numbers]
         labels = ', '.join(run.label for run in runs)

@@ -12,6 +12,7 @@ from typing import Any
 
 # %% ../../nbs/lab/sweep.ipynb #db4456bb
 from ..basics.arguments import as_count, as_duration, hinted, nearest, unknown_argument
+from ..basics.text import short_repr
 from ..basics.patch import patch
 from ..callback_list import as_list
 from .sweep_processes import run_in_processes
@@ -63,19 +64,19 @@ def sweep(self: Learner, space: Mapping[str, Any], n_epoch: Any = None, n: int |
     Returns: the runs, with `.best`
     Raises:
         RuntimeError: this learner is running (...): call sweep between fits
-        ValueError: method={method} is no method of a learner:
+        ValueError: method=... is no method of a learner:
         ValueError: sweep needs a number of epochs: pass n_epoch, as in learn.sweep(dict(lr=[...]), 5), or list values of
             n_epoch among the settings
-        ValueError: engine={engine} should be 'optuna', or None, which takes all combinations of lists, and random values
-            from ranges
+        ValueError: engine=... should be 'optuna', or None, which takes all combinations of lists, and random values from
+            ranges
     """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): call sweep between fits')
     if not callable(train := getattr(type(self), str(method), None)): raise ValueError(
-        f'method={method!r} is no method of a learner: ' + (f'did you mean {near!r}?' if (near := nearest(str(method), ('fit', 'fit_one_cycle', 'fit_flat_cos', 'fit_sgdr', 'fine_tune'))) else "pass such as 'fit_one_cycle'"))
+        f'method={short_repr(method)} is no method of a learner: ' + (f'did you mean {near!r}?' if (near := nearest(str(method), ('fit', 'fit_one_cycle', 'fit_flat_cos', 'fit_sgdr', 'fine_tune'))) else "pass such as 'fit_one_cycle'"))
     chosen = Space(space)
     made, fitted = _shares(chosen, make, train)
     if n_epoch is None and 'n_epoch' not in fitted: raise ValueError('sweep needs a number of epochs: pass n_epoch, as in learn.sweep(dict(lr=[...]), 5), or list values of n_epoch among the settings')
-    if engine not in (None, 'optuna'): raise ValueError(f"engine={engine!r} should be 'optuna', or None, which takes all combinations of lists, and random values from ranges")
+    if engine not in (None, 'optuna'): raise ValueError(f"engine={short_repr(engine)} should be 'optuna', or None, which takes all combinations of lists, and random values from ranges")
     n = None if n is None else as_count(n, 'n', 1)
     rule: Any = OptunaStudy(chosen, n, seed, prune) if engine else Grid(chosen, n, seed, bool(prune))
     of_fit: dict[str, Any] = dict(method=method, seed=seed)      # as the recorder notes them

@@ -69,7 +69,7 @@ class Space:
     def _check(self, name: str, values: Any) -> None:
         if isinstance(values, tuple):
             low, high = values[:2]
-            if not low < high or values[2:] and low <= 0: raise ValueError(f"{name}={values!r}: a range should be (low, high) or (low, high, 'log'), with low < high, and for 'log' with low above 0" + f'. For these values themselves, pass a list: {list(values)}'*(len(values) == 2))
+            if not low < high or values[2:] and low <= 0: raise ValueError(f"{name}={short_repr(values)}: a range should be (low, high) or (low, high, 'log'), with low < high, and for 'log' with low above 0" + f'. For these values themselves, pass a list: {list(values)}'*(len(values) == 2))
         elif not values: raise ValueError(f'{name}=[] has no values: list at least one')
         else: self._check_words(name, values, [str(word_of(v)) for v in values])
 

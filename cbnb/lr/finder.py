@@ -35,7 +35,7 @@ from ..basics.patch import patch
 from ..basics.nested import find_bs, map_tensors
 from ..basics.loaders import n_batches
 from ..basics.losses import MeanLoss
-from ..basics.text import distinct, plural, shell
+from ..basics.text import distinct, plural, shell, short_repr
 from ..function_steps import CallStep, UpdateStep
 from ..learner import Learner
 from .rules import BAND, REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
@@ -827,7 +827,7 @@ def checked_trials(
     if trials is True: return 0.2
     if isinstance(trials, Real) and (0 < float(trials) < 1 or float(trials) == 1 and not hasattr(trials, '__index__')): return float(trials)
     if isinstance(trials, str) or isinstance(trials, Real) and (not hasattr(trials, '__index__') or trials <= 0):
-        raise ValueError(f'trials={trials!r} should be True, a share of the run up to 1.0, '
+        raise ValueError(f'trials={short_repr(trials)} should be True, a share of the run up to 1.0, '
                          'or a whole number of batches')
     least = num_it + (MOST_TRIALS + 1)*VALID_BATCHES + MOST_TRIALS*LEAST_UPDATES
     if as_count(trials, 'trials', 1) < least:

@@ -19,8 +19,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import cbnb
 from cbnb.basics import failures
+from cbnb.basics.arguments import as_choice
 from cbnb.basics.failures import errors_page, explained
 from cbnb.basics.metric_functions import MetricWarning
+from cbnb.basics.text import short_repr, with_article
 from helpers import IN_BATCH, RUN_EVENTS, TRAIN_ONLY, Line, RaiseIn, ab, line_batches, line_learner, noting
 
 
@@ -1426,3 +1428,20 @@ def test_a_layer_that_cannot_be_described_hides_no_error(text):
     with pytest.raises(RuntimeError, match="original") as caught:
         learn.fit(1)
     assert any(note.startswith("in layer '1', Odd") for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("value", [np.zeros(2000), torch.zeros(3), list(range(2000)), "x" * 1000, None, 2])
+def test_as_choice_refuses_any_value_in_few_words(value):
+    with pytest.raises(ValueError, match=r"^divided=.{1,80} should be False, True or 'train'$"):
+        as_choice(value, "divided", False, True, "train")
+    assert as_choice(np.str_("train"), "divided", False, True, "train") == "train"
+
+
+def test_short_repr_has_no_addresses():
+    assert short_repr([object()]) == "[<object object>]"
+
+
+def test_articles_follow_the_pronunciation():
+    an = "UpdateStep", "UninitializedBuffer", "_Unnamed", "LSTM", "Adam", "ndarray"
+    a = "UNet", "UniformSampler", "UserStep", "OneCycle", "EuclideanLoss", "_Pair", "Graph"
+    assert [with_article(name) for name in (*an, *a)] == [f"an {name}" for name in an] + [f"a {name}" for name in a]

@@ -12,6 +12,7 @@ from cbnb.callbacks.averaging import EMA
 from cbnb.callbacks.compile import Compile
 from cbnb.callbacks.precision import ChannelsLast
 from cbnb.distributed import sharded
+from cbnb.distributed.agreement import share_tensors
 from cbnb.distributed.sharded import ShardedModels, blocks_of, check_sharding, full_state, is_sharded, sharded_state
 from cbnb.learner import Learner
 from cbnb.toy import digits_learner, line_learner, wave_learner
@@ -163,7 +164,6 @@ def test_callbacks_that_need_a_model_in_one_piece_are_refused(cb, why):
 @pytest.mark.parametrize(
     "model, why",
     [
-        (lambda: nn.Sequential(nn.LazyLinear(1)), "lazy layers"),
         (lambda: nn.Sequential(nn.EmbeddingBag(3, 1, sparse=True)), "0 has sparse gradients"),
         (lambda: nn.Sequential(nn.Conv2d(3, 2, 3).to(memory_format=torch.channels_last)), "0.weight is not contiguous.*p.data.contiguous"),
         (lambda: nn.DataParallel(nn.Linear(1, 1)), "it is wrapped already"),
@@ -173,6 +173,11 @@ def test_callbacks_that_need_a_model_in_one_piece_are_refused(cb, why):
 def test_models_that_are_refused(model, why):
     with pytest.raises(ValueError, match=f"cannot be sharded: .*{why}"):
         sharded._check_model(model())
+
+
+def test_models_with_lazy_layers_are_refused_before_their_tensors_are_shared():
+    with pytest.raises(ValueError, match=r"lazy layers, .*: before the fit, call learn.to_dls_device\(\)"):
+        share_tensors([nn.Sequential(nn.LazyLinear(1))])
 
 
 def test_single_numbers_are_refused():

@@ -39,3 +39,28 @@ def test_nor_does_a_process_wait_where_messages_do_not_travel_with_the_gradients
             )
         if case.startswith("alone"):
             assert found["said"].startswith(expected("alone", "")), case
+
+
+EMPTY = """
+import os, torch
+from torch import nn
+import cbnb.all as cbnb
+x = torch.randn(24, 4)
+own = [] if int(os.environ["RANK"]) == {empty} else [(x, x.sum(1, keepdim=True))] * 2
+learn = cbnb.Learner(cbnb.DataLoaders(own, [], device="cpu"), nn.Linear(4, 1), nn.MSELoss()).remove_cb(cbnb.ProgressCallback)
+try:
+    with learn.distributed(divided=True):
+        learn.fit(1)
+except Exception as e:
+    print(type(e).__name__, e)
+"""
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+def test_an_empty_loader_of_one_process_is_an_error_in_each(empty, tmp_path):
+    """The process with the empty loader failed before it had joined the other, which waited for it."""
+    (program := tmp_path / "empty.py").write_text(EMPTY.format(empty=empty))
+    said = [e.out.splitlines()[-1:] for e in run(2, str(program), timeout=60)]
+    why = "the training loader of this process has no batches: give each process at least one"
+    assert said[empty] == [f"ValueError {why}"]
+    assert said[1 - empty] == [f"OtherFailed process {empty} failed first: ValueError: {why}"]

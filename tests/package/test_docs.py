@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from jinja2 import Template
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +19,7 @@ import site_pages
 import cbnb.all
 import docs
 import docs_nav
+import docs_pages
 import docs_reference
 import examples
 import notebooks
@@ -26,8 +28,8 @@ V1 = "cbnb.dialects.fastai_v1_schedules"
 
 
 @pytest.fixture(scope="module")
-def site() -> docs.Site:
-    return docs.Site({path: notebooks.read(path) for path in notebooks.notebook_paths()})
+def site() -> docs_pages.Site:
+    return docs_pages.Site({path: notebooks.read(path) for path in notebooks.notebook_paths()})
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +166,7 @@ def test_pages_say_what_they_are_also_called():
     nb = new_notebook(cells=[new_markdown_cell("# A\n\n> B\n\nAlso called: amp, `fp16`, [half](x.ipynb) precision.")])
     assert docs.synonyms(nb) == ["amp", "fp16", "half precision"]
     assert docs.synonyms(new_notebook(cells=[new_markdown_cell("# A")])) == []
-    assert docs.without_synonyms("# A\n\nAlso called: b\n\nC") == "# A\n\n:::{container} also-called\nAlso called: b\n:::\n\nC"
+    assert docs_pages.without_synonyms("# A\n\nAlso called: b\n\nC") == "# A\n\n:::{container} also-called\nAlso called: b\n:::\n\nC"
 
 
 def test_the_search_knows_the_words_and_the_names_of_each_part_of_a_page():
@@ -189,15 +191,15 @@ def test_images_have_the_words_of_their_figure_or_of_the_sentence_before():
         return new_code_cell(outputs=[new_output("display_data", data={"image/png": PNG, "text/plain": text})])
 
     cells = [new_markdown_cell("# A\n\nThe loss of {py:obj}`fit <a.b>`:"), figure("<Figure size 1x1>"), figure("loss from 2 to 1")]
-    docs.describe_images(nb := new_notebook(cells=cells))
+    docs_pages.describe_images(nb := new_notebook(cells=cells))
     assert [cell.metadata["mystnb"]["image"]["alt"] for cell in nb.cells[1:]] == ["Figure: The loss of fit:", "loss from 2 to 1"]
 
 
 def test_pages_show_the_picture_that_fits_their_theme():
     source = '<picture><source media="(prefers-color-scheme: dark)" srcset="b.gif">![A fit](a.gif)</picture>'
-    assert docs.to_pages(source) == "![A fit](a.gif){.only-light}![A fit](b.gif){.only-dark}"
-    assert docs.to_pages("![A fit](x/a_light.png)") == "![A fit](x/a_light.png){.only-light}![A fit](x/a_dark.png){.only-dark}"
-    assert docs.to_pages("![A fit](a_dark.png)") == "![A fit](a_dark.png)"
+    assert docs_pages.to_pages(source) == "![A fit](a.gif){.only-light}![A fit](b.gif){.only-dark}"
+    assert docs_pages.to_pages("![A fit](x/a_light.png)") == "![A fit](x/a_light.png){.only-light}![A fit](x/a_dark.png){.only-dark}"
+    assert docs_pages.to_pages("![A fit](a_dark.png)") == "![A fit](a_dark.png)"
 
 
 def test_a_version_is_replaced_beside_the_other_one(tmp_path):
@@ -221,15 +223,11 @@ def test_a_version_is_replaced_beside_the_other_one(tmp_path):
 
 
 def test_the_side_bar_marks_the_way_to_a_page():
-    class Builder:
-        def get_relative_uri(self, here: str, there: str) -> str:
-            return f"{there}.html"
-
-    class App:
-        builder = Builder()
-        site_pages = {"tree": [["index", "Start", []], ["a/index", "A", [["a/b", "B", []], ["a/c", "C", []]]]]}
-
-    found = site_pages.side_bar(App(), "a/b")
+    tree = [["index", "Start", []], ["a/index", "`A`", [["a/b", "B", []], ["a/c", "C", []]]]]
+    assert site_pages.way_to("a/b", tree) == ["a/index", "a/b"] and site_pages.way_to("404", tree) == []
+    template = Template((docs.CONF / "templates" / "sidebar" / "navigation.html").read_text(encoding="utf-8"))
+    address = lambda name: "#" if name == "a/b" else f"{name}.html"
+    found = template.render(tree=tree, way=["a/index", "a/b"], pagename="a/b", pathto=address)
     assert '<li class="toctree-l2 current current-page"><a class="reference internal current" href="#">B</a></li>' in found
-    assert '<li class="toctree-l1 current has-children"><a class="reference internal" href="a/index.html">A</a>' in found
+    assert '<li class="toctree-l1 current has-children"><a class="reference internal" href="a/index.html">`A`</a>' in found
     assert found.count("current") == 6 and '<li class="toctree-l2"><a class="reference internal" href="a/c.html">' in found

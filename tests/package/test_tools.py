@@ -14,8 +14,8 @@ import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import check
-import docs
 import docs_api
+import docs_pages
 import export
 import forked
 import notebooks
@@ -42,10 +42,9 @@ def printed(text: str) -> dict:
 
 
 def test_directives_are_the_leading_lines_only():
-    cell = new_code_cell("#| export\n# | eval: false\nx = 1\n#| slow")
+    cell = new_code_cell("#| export\n# | eval: false\nx = 1\n#| hide")
     assert notebooks.directives(cell) == ["export", "eval: false"]
     assert notebooks.is_skipped(cell) and not notebooks.is_hidden(cell)
-    assert notebooks.is_skipped(new_code_cell("#| slow\nx")) and not notebooks.is_skipped(new_code_cell("#| slow\nx"), frozenset())
 
 
 def test_every_cell_runs_in_a_kernel_and_a_failure_is_located(tmp_path):
@@ -176,10 +175,10 @@ def test_site_names_entries_and_links():
     source = 'class A:\n    def f(self): "doc"\n    def g(self): pass\n@patch\ndef h(self: Learner): "doc"\ndef _p(): "doc"'
     assert list(docs_api.documented(source)) == ["A", "A.f", "Learner.h"]
     module = new_notebook(cells=[new_code_cell("#| default_exp learner"), new_code_cell("#| export\n" + source)])
-    site = docs.Site({notebooks.NBS / "04_learner.ipynb": module})
+    site = docs_pages.Site({notebooks.NBS / "04_learner.ipynb": module})
     assert site.link("`learn.h()` and `other`") == "{py:obj}`learn.h() <cbnb.learner.Learner.h>` and `other`"
     assert site.link("# `A`\n```\n`A`\n```") == "# `A`\n```\n`A`\n```"
-    assert docs.to_pages("[a](05_optim.ipynb#x) [b](../02_callback.ipynb)") == "[a](optim.ipynb#x) [b](../callback.ipynb)"
+    assert docs_pages.to_pages("[a](05_optim.ipynb#x) [b](../02_callback.ipynb)") == "[a](optim.ipynb#x) [b](../callback.ipynb)"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +207,7 @@ def test_printed_outputs_are_compared_as_a_reader_would(stored, prints, equal):
 def test_a_notebook_with_stale_text_fails(tmp_path, capsys):
     path = tmp_path / "stale.ipynb"
     nbformat.write(new_notebook(cells=[ran("print(2 + 2)", printed("5\n"))]), path)
-    assert run_notebooks.run_all([path], 1, notebooks.SKIP_FLAGS, 60, keep=False)[0].args[0].splitlines()[1:] == [
+    assert run_notebooks.run_all([path], 1, keep=False)[0].args[0].splitlines()[1:] == [
         "  cell 1",
         "      stored: 5",
         "      prints: 4",
