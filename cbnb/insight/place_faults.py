@@ -20,7 +20,7 @@ from ..basics.nested import map_tensors
 from .data_faults import listed, percent
 from .evidence import Evidence, leaves
 from .findings import Finding
-from .model_faults import evaluated, ignores_input
+from .model_faults import differs, evaluated
 from .texts import finding
 
 # %% ../../nbs/insight/place_faults.ipynb #fbee4181
@@ -63,7 +63,7 @@ def _ignored(e: Evidence, x: Tensor, places: list[int]) -> tuple[int, list[int]]
 def ignored_places(e: Evidence) -> Iterator[Finding]:
     "M1: a third of the places of the input, or more, has no influence on the prediction"
     p = e.pred
-    if e.failed or not isinstance(p, Tensor) or e.n < 8 or (x := only_input(e)) is None or x.is_complex() or any(ignores_input(e)): return
+    if e.failed or not isinstance(p, Tensor) or e.n < 8 or (x := only_input(e)) is None or x.is_complex() or not differs(e, p): return
     flat = x.reshape(e.n, -1)
     varying = (flat != flat[:1]).any(0) if x.is_floating_point() else (flat.clamp_min(0).amax(0) != flat.where(flat > 0, flat.amax(0)).amin(0))
     places = [int(i) for i in torch.randperm(len(varying), generator=torch.Generator().manual_seed(0)) if varying[i]][:64]

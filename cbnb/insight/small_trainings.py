@@ -370,12 +370,16 @@ def _pair(e: Evidence, items: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     if x[0].shape[1:].numel() < 2 or y[0].shape[1:].numel() > 400 or y[0].is_floating_point() and not torch.isfinite(y[0]).all(): return None
     return x[0].cpu(), y[0].cpu()
 
+def _n_rare(y: torch.Tensor) -> int:
+    "Return how many items have another target than the most frequent one"
+    return len(y) - int(y.unique(dim=0, return_counts=True)[1].max())
+
 def carries_over(e: Evidence) -> Iterator[Finding]:
     "D15: what training inputs tell about their targets does not hold in validation. D17 and D18: they tell much less than those of validation"
     if (pair := _pair(e, e.items)) is None or (other := _pair(e, e.valid)) is None or (n := min(len(pair[0]), len(other[0]), 300)) < 100: return
     if any(a.shape[1:] != b.shape[1:] or a.dtype != b.dtype for a, b in zip(pair, other)): return
     x, y = (torch.cat([a[:n], b[:n]]) for a, b in zip(pair, other))
-    if (of := columns_of(x)) is None: return
+    if (of := columns_of(x)) is None or any(_n_rare(part) < 30 for part in (y[:n], y[n:])): return
     y = _numbers(y, e.kind == 'classes')
     mine, theirs = (part - part.mean(0) for part in (y[:n], y[n:]))
     if not mine.any() or not theirs.any(): return

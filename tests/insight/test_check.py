@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import cbnb
 from cbnb.callbacks.schedulers import TorchScheduler
+from cbnb.function_steps import UpdateStep
 from cbnb.insight.findings import FAULTS, Finding, Findings
 from cbnb.insight.texts import TEXTS
 from cbnb.step import Step
@@ -73,6 +74,42 @@ def decoupled(params, lr):
     for group in opt.param_groups:
         group["weight_decouple"] = True
     return opt
+
+
+def zero_last(model):
+    for p in model[-1].parameters():
+        p.zero_()
+
+
+class Duel:
+    """The training step of a generator and a critic."""
+
+    def __init__(self):
+        self.made, self.critic = nn.Linear(6, 6), nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+        self.opts = [torch.optim.Adam(net.parameters(), lr=0.01) for net in (self.made, self.critic)]
+
+    def train(self, x, y):
+        made = self.made(x)
+        loss = (self.critic(made) - self.critic(x)).mean()
+        loss.backward()
+        for opt in self.opts:
+            opt.step()
+            opt.zero_grad()
+        return loss, made
+
+
+def duel():
+    step = Duel()
+    nets = nn.ModuleDict(dict(made=step.made, critic=step.critic))
+    return cbnb.Learner(learner().dls, nets, train_step=UpdateStep(step.train))
+
+
+def rare():
+    """43 of 1,500 items belong to class 1."""
+    torch.manual_seed(1)
+    x = torch.randn(2000, 8)
+    y = (x[:, 0] + x[:, 1] * x[:, 2] / 2 + torch.randn(2000) / 2 > 2.3).long()
+    return learner(x[:1500], y[:1500], nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)), valid=(x[1500:], y[1500:]))
 
 
 def with_nan():
@@ -211,7 +248,10 @@ PREPARED = dict(
     ),
     D20=(lambda: learner(X[:20].repeat(15, 2), CLASSES[:20].repeat(15), nn.Linear(12, 3)), [lambda: learner(SPARSE)]),
     D21=(lambda: learner(y=torch.where(torch.arange(300) % 20 == 0, CLASSES, -100)), [lambda: learner(y=CLASSES.where(X[:, 0] < 1, -100))]),
-    M1=(lambda: learner(model=Net(mlp(), lambda p: p * 0)), [lambda: learner(0.1 * X)]),
+    M1=(
+        lambda: learner(model=Net(mlp(), lambda p: p * 0)),
+        [lambda: learner(0.1 * X), lambda: learner(model=changed(mlp(), zero_last)), line_learner],
+    ),
     M2=(
         lambda: learner(model=Net(mlp(), lambda p: 10 * p.softmax(0))),
         [seq_first, lambda: learner(model=nn.Sequential(nn.BatchNorm1d(6), mlp()))],
@@ -431,6 +471,16 @@ HEALTHY = [(code, i) for code, (_, neighbors) in PREPARED.items() for i in range
 def test_a_fault_is_found(code):
     found = PREPARED[code][0]().check()
     assert code in found.codes and not found.skipped, found
+
+
+def test_two_networks_with_optimizers_of_their_own_are_not_two_layers_in_a_row():
+    """The last layer of a generator is followed by the first of the critic."""
+    assert duel().check().ok
+
+
+def test_a_rare_class_is_not_a_wrong_label():
+    """With a few items of it, a regression may explain more of the validation set than of the training set."""
+    assert "D18" not in {f.code for f in rare().check() if f.level != "note"}
 
 
 @pytest.mark.parametrize("code, i", HEALTHY)
