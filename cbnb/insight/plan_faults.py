@@ -39,12 +39,13 @@ from ..files.snapshot import owned_by_steps
 
 # %% ../../nbs/insight/plan_faults.ipynb #fbc0029a
 def first_loss(e: Evidence) -> Iterator[Finding]:
-    "L1: a first loss that is much larger than that of a guess. If the last layer has the weights of an embedding, it is meant"
+    "L1: a first loss that is much larger than that of a guess. It is meant if the last layer has the weights of an embedding"
     if (call := e.call) is None or e.loss is None or call.options.get('reduction') != 'mean': return
     if call.options.get('weight') is not None or call.options.get('pos_weight') is not None: return
     if call.name == 'cross_entropy' and call.pred.ndim > 1: n = call.pred.shape[1]
     elif call.name.startswith('binary'): n = 2
     else: return
+    if isinstance(e.learn.loss_func, nn.Module) and any(True for _ in e.learn.loss_func.parameters()): return      # a head such as ArcFace has a scale and a margin
     guess = math.log(max(n, 2))
     embeddings = [m.weight for m in e.learn.model.modules() if isinstance(m, nn.Embedding)]
     tied = any(layer.module.weight is w for layer in e.matrices for w in embeddings)

@@ -81,6 +81,18 @@ def zero_last(model):
         p.zero_()
 
 
+class CosineHead(nn.Module):
+    """Cross entropy of cosines, with a scale and a margin, as in ArcFace."""
+
+    def __init__(self):
+        super().__init__()
+        self.centers = nn.Parameter(torch.randn(3, 16, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, pred, target):
+        cosines = F.linear(F.normalize(pred), F.normalize(self.centers))
+        return F.cross_entropy(30 * (cosines - 0.3 * F.one_hot(target, 3)), target)
+
+
 class Duel:
     """The training step of a generator and a critic."""
 
@@ -290,7 +302,10 @@ PREPARED = dict(
         [lambda: learner(model=mlp(3, nn.Tanh))],
     ),
     M17=(lambda: regression(1e5 * NUMBERS), [lambda: regression()]),
-    L1=(lambda: learner(model=changed(mlp(), lambda m: m[4].weight.mul_(100))), [lambda: learner(), tokens]),
+    L1=(
+        lambda: learner(model=changed(mlp(), lambda m: m[4].weight.mul_(100))),
+        [lambda: learner(), tokens, lambda: learner(model=mlp(16), loss=CosineHead())],
+    ),
     L2=(
         lambda: learner(model=mlp(3, nn.ReLU, nn.Softmax(1))),
         [
