@@ -26,7 +26,7 @@ from torch import nn
 
 # %% ../../nbs/lab/book.ipynb #f36fff86
 from ..basics.arguments import as_choice, as_positive, columns_hint, hinted, nearest
-from ..basics.nested import from_json
+from ..basics.nested import from_json, map_tensors
 from ..basics.processes import process_number
 from ..basics.text import as_dataframe, html_table, lower_is_better, named_direction, number, short_repr, warn_user
 from ..callback import Callback
@@ -106,17 +106,17 @@ class Entry:
         due = dict(best=new and finite and losses[-1] == min(finite), last=final)
         folder = self.book.file.parent/'weights'/str(self.writer.id)
         facts = dict(started=self.writer.known['started'], epoch=len(losses) - 1, valid_loss=losses[-1] if losses else None)
-        with self.book._warned():
-            for which in self.book.weights.split():
+        for which in self.book.weights.split():
+            with self.book._warned():                    # an error of one does not keep the other from being written
                 if due[which]: self._keep(folder, which, model_state(self.learn.model) | dict(grads={}), facts)
                 elif which in self.unkept: self._keep(folder, which, *self.unkept[which])
 
     def _keep(self, folder: Path, which: str, state: dict[str, Any], facts: dict[str, Any]) -> None:
-        "Write weights. If that fails, keep a copy in memory, because the fit changes them, and `keep_weights` tries again"
+        "Write weights. If that fails, keep a copy in the memory of the CPU, because the fit changes them, and `keep_weights` tries again"
         older = [path for path in checkpoints(folder) if path.name.endswith(f'_{which}')]
         try: write_checkpoint(folder, which, state, **facts)
-        except Exception:
-            if self.unkept.get(which, (None,))[0] is not state: self.unkept[which] = copy.deepcopy(state), facts
+        except OSError:                                      # another error would occur again
+            if self.unkept.get(which, (None,))[0] is not state: self.unkept[which] = copy.deepcopy(map_tensors(lambda t: t.detach().cpu(), state)), facts
             raise
         self.unkept.pop(which, None)
         for path in older: remove_checkpoint(path)

@@ -564,6 +564,49 @@ def test_the_best_weights_that_could_not_be_written_are_tried_again(tmp_path, mo
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), states[0].values()))
 
 
+@pytest.mark.parametrize("error, tried", [(OSError(5, "Input/output error"), 3), (ValueError("odd"), 1)])
+def test_best_weights_that_cannot_be_written_leave_the_last_ones(tmp_path, monkeypatch, error, tried):
+    """Only an error of the disk is tried again, as another error would occur again."""
+    from cbnb.lab import book as module
+
+    calls, write = [], module.write_checkpoint
+
+    def fails(folder, which, *args, **kwargs):
+        calls.append(which)
+        if which == "best":
+            raise error
+        return write(folder, which, *args, **kwargs)
+
+    def spoil(cb):
+        if cb.epoch:
+            for p in cb.model.parameters():
+                p.data += 5
+
+    monkeypatch.setattr(module, "write_checkpoint", fails)
+    book = LabBook(tmp_path / "runs", weights="best last")
+    with pytest.warns(UserWarning, match="could not be written.*The fit continues"):
+        wave_learner().fit(2, cbs=cbnb.Callback(before_validate=spoil))
+    book.close()
+    assert calls[-1] == "last" and calls.count("best") == tried and list(book[1].weights) == ["last"]
+
+
+def test_weights_that_could_not_be_written_wait_on_the_cpu(tmp_path, monkeypatch):
+    """A GPU that is nearly full has no room for a copy. Here all tensors are on the CPU, so the test counts the calls of `cpu`."""
+    from cbnb.lab import book as module
+
+    def fails(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    copied = []
+    monkeypatch.setattr(module, "write_checkpoint", fails)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: copied.append(self.shape) or self.clone())
+    book = LabBook(tmp_path / "runs", weights="last")
+    with pytest.warns(UserWarning, match="No space left on device"):
+        (learn := wave_learner()).fit(1)
+    book.close()
+    assert {p.shape for p in learn.model.parameters()} <= set(copied)
+
+
 def test_weights_of_a_fit_that_failed_and_of_another_book(tmp_path):
     def fail(cb):
         if cb.epoch == 2:
