@@ -267,11 +267,14 @@ def _parts_of(path: str | Path, state: dict[str, Any], passed: dict[str, Any], t
 
 def _metrics_of(recipes: list[Any], trust: bool, call: str) -> list[Any]:
     "Return the metrics that can be made from the file, and warn about each other one"
-    found = [(recipe, lacks(recipe, 'metrics', trust)) for recipe in recipes]
-    for why in (why for _, why in found if why is not None):
-        warnings.warn(f'the learner was loaded without one of its metrics, because {why}: call {call}, metrics=...)', stacklevel=user_level())
-    return [make_part(recipe, 'metrics') for recipe, why in found if why is None]
-
+    made: list[Any] = []
+    for recipe in recipes:
+        why = lacks(recipe, 'metrics', trust)
+        try: made += [make_part(recipe, 'metrics')] if why is None else []
+        except Exception as e: said = f': {e}'           # its module is not installed or has changed
+        else: said = f', because {why}: call {call}, metrics=...)' if why else ''
+        if said: warnings.warn(f'the learner was loaded without one of its metrics{said}', stacklevel=user_level())
+    return made
 
 # %% ../../nbs/files/export.ipynb #c771b263
 def load_learner(fname: str | Path, cpu: bool = True, trust: bool = False, model: Any = None, dls: Any = None, **parts: Any) -> Learner:

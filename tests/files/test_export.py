@@ -1,8 +1,10 @@
 """A learner in one file that runs no code."""
 
+import importlib
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 import textwrap
@@ -307,6 +309,29 @@ def test_parts_that_are_not_loaded_are_named(tmp_path):
     loaded.remove_cb(cbnb.ProgressCallback)
     loaded.fit(1)
     assert [m.name for m in loaded.metrics] == ["distance"]
+
+
+@pytest.mark.parametrize("change", ["the module is gone", "the function is gone", "the module has an error"])
+def test_a_metric_that_cannot_be_imported_any_more_leaves_the_others(tmp_path, monkeypatch, change):
+    module = tmp_path / "mymetrics.py"
+    module.write_text("def distance(pred, y): return (pred - y).abs().mean()")
+    monkeypatch.syspath_prepend(tmp_path)
+    import mymetrics
+
+    file = net_learner(tmp_path, metrics=[mymetrics.distance, cbnb.AvgMetric(mymetrics.distance), cbnb.accuracy]).export("a.cbnb")
+    monkeypatch.delitem(sys.modules, "mymetrics")
+    if change == "the module is gone":
+        module.unlink()
+    else:
+        module.write_text({"the function is gone": "another = 1", "the module has an error": "1/0  # another text"}[change])
+    importlib.invalidate_caches()
+    with pytest.warns(UserWarning) as seen:
+        loaded = cbnb.load_learner(file, model=Net, trust=True)
+    sys.modules.pop("mymetrics", None)
+    assert [m.name for m in loaded.metrics] == ["accuracy"] and len(seen) == 2
+    why = "division by zero" if "error" in change else "mymetrics:distance cannot be imported: .*metrics=...\\) with another object"
+    assert all(re.match(f"the learner was loaded without one of its metrics: {why}$", str(w.message)) for w in seen)
+    assert {w.filename for w in seen} == {__file__}
 
 
 def test_a_metric_that_is_not_importable_leaves_the_others(tmp_path):
