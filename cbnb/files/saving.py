@@ -8,6 +8,7 @@ __all__ = ['as_loadable', 'read_file', 'plain_name', 'renamed', 'opt_classes', '
 
 # %% ../../nbs/files/saving.ipynb #07bd0814
 import copy
+import inspect
 import io
 import pickle
 import re
@@ -138,9 +139,9 @@ def model_file(self: Learner, file: str | Path) -> Path:
 # %% ../../nbs/files/saving.ipynb #0cc1e7ea
 def opt_classes(opt: Any) -> list[str]:    # the class itself comes first
     "Return the names of the class of an optimizer and of its bases, up to the first class of torch"
-    found = []
+    found: list[str] = []
     for cls in type(opt).__mro__[:-1]:
-        if cls is torch.optim.Optimizer: break
+        if cls is torch.optim.Optimizer and found: break
         found.append(cls.__name__)
         if cls.__module__.startswith('torch.'): break      # torch derives AdamW from Adam, but it updates in another way
     return found
@@ -269,12 +270,19 @@ def groups_differ(theirs: list[dict], mine: list[dict], their_names: list[list],
     pairs = ((i, a, b) for i, (old, new) in enumerate(zip(their_names, my_names)) for a, b in zip(old, new))
     return next((f'in group {i} it has {a!r} where this optimizer has {b!r}' for i, a, b in pairs if a not in (b, None)), None)
 
+def _steps_like(cls: type, base: str) -> bool:
+    "Return whether a class has the `step` and the `_init_group` of its base with this name"
+    theirs = next(c for c in cls.__mro__ if c.__name__ == base)
+    def code(c: type, name: str) -> Any: return inspect.unwrap(getattr(c, name, None))     # torch wraps the `step` of each class
+    return all(code(cls, name) is code(theirs, name) for name in ('step', '_init_group'))
+
 def _misfit(learn: Learner, saved: dict[str, Any]) -> str | None:
     "Return why a saved state does not fit the learner's optimizer, or None if it fits"
     theirs, mine, here = saved['param_groups'], learn.opt.param_groups, param_names(learn.opt, trained_modules(learn))
     kinds, (own, *bases) = [saved.get('opt_class'), *saved.get('opt_bases', ())], opt_classes(learn.opt)
     same = kinds[0] in (None, own)
-    if not same and kinds[0] not in bases and own not in kinds: return f'it is that of {kinds[0]}, and this learner has {own}'
+    loads = same or own in kinds or kinds[0] in bases and _steps_like(type(learn.opt), kinds[0])
+    if not loads: return f'it is that of {kinds[0]}, and this learner has {own}'
     may_lack = state_keys(learn.opt) if same else set()
     for old, new in zip(theirs, mine):
         only = {where: ', '.join(sorted(names)) for where, names in

@@ -29,6 +29,7 @@ import processes
 from cbnb.callbacks.predictions import SavedBatches, forget_batches, save_batch
 from cbnb.dialects import mindspore as ms
 from cbnb.files.atomic import write_whole
+from cbnb.files.saving import opt_classes
 from helpers import Line, ab, exact, line_batches, line_learner, same_bits
 
 
@@ -1218,9 +1219,31 @@ class Trusting(torch.optim.Adam):
             group["trust"] = 0.5
 
 
+class Averaging(torch.optim.Adam):
+    """A subclass that keeps one more tensor for each parameter, from its first update on."""
+
+    def step(self, closure=None):
+        loss = super().step(closure)
+        for p, state in self.state.items():
+            if state["step"] == 1:
+                state["mean"] = p.detach().clone()
+            state["mean"].lerp_(p.detach(), 0.1)
+        return loss
+
+
+class Filling(torch.optim.Adam):
+    """A subclass that makes a state of its own."""
+
+    def _init_group(self, *args, **kwargs):
+        return super()._init_group(*args, **kwargs)
+
+
 @pytest.mark.parametrize(
     "saved, mine, why",
     [
+        (torch.optim.Adam, Averaging, "it is that of Adam, and this learner has Averaging"),
+        (torch.optim.Adam, Filling, "it is that of Adam, and this learner has Filling"),
+        (Filling, torch.optim.Adam, None),
         (MyAdam, torch.optim.Adam, None),
         (torch.optim.Adam, MyAdam, None),
         (torch.optim.AdamW, MyAdamW, None),
@@ -1245,3 +1268,24 @@ def test_a_subclass_loads_the_state_of_its_base_and_the_reverse(tmp_path, saved,
     moments = [s["exp_avg"].item() for s in learn.opt.state.values()] if why is None else []
     assert moments == ([s["exp_avg"].item() for s in first.opt.state.values()] if why is None else [])
     learn.fit(1)
+
+
+def test_torch_may_wrap_the_step_of_a_subclass_before_that_of_its_base():
+    """The first optimizer of a class replaces its `step`, so a subclass made first has a `step` of its own name."""
+    done = subprocess.run([sys.executable, "-c", WRAPPED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+WRAPPED = """
+import torch
+from cbnb.files.saving import _steps_like
+
+class First(torch.optim.NAdam): pass
+
+First([torch.zeros(1, requires_grad=True)])
+assert 'step' in vars(First) and _steps_like(First, 'NAdam')
+"""
+
+
+def test_an_optimizer_of_the_class_of_all_optimizers_has_a_name():
+    assert opt_classes(torch.optim.Optimizer([nn.Parameter(torch.zeros(1))], {})) == ["Optimizer"]
