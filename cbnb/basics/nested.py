@@ -273,8 +273,8 @@ def on_device(device: torch.device | str, then: Callable[[Any], Any],    # calle
 # %% ../../nbs/basics/nested.ipynb #98ef4134
 def to_json(value: Any) -> tuple[str, list[Tensor]]:    # JSON text, and the tensors that the text refers to by number
     "Convert plain data to JSON text and a list of tensors, or raise `TypeError` for any other value"
-    places: dict[Tensor, int] = {}
-    return json.dumps(_encoded(value, places, 'the state'), allow_nan=False), list(places)
+    places: dict[int, tuple[int, Tensor]] = {}
+    return json.dumps(_encoded(value, places, 'the state'), allow_nan=False), [t for _, t in places.values()]
 
 def from_json(text: str, tensors: list[Tensor]) -> Any:
     "Restore the value that `to_json` converted, without running code from the text"
@@ -288,12 +288,12 @@ class Held(dict):
 _NUMBERS = (type(None), bool, int, str)
 _GROUPS = {'tuple': tuple, 'set': set, 'frozenset': frozenset}
 
-def _encoded(value: Any, places: dict[Tensor, int], name: str) -> Any:
-    "Convert `value` to JSON data, in which a tensor is its number in `places`, or raise `TypeError` if `value` is not plain data"
+def _encoded(value: Any, places: dict[int, tuple[int, Tensor]], name: str) -> Any:
+    "Convert `value` to JSON data, in which a tensor is its number in `places`, whose keys are ids, or raise `TypeError` if `value` is not plain data"
     kind = type(value)
     if kind in _NUMBERS: return value
     if kind is float: return value if math.isfinite(value) else {'!float': str(value)}
-    if isinstance(value, Tensor): return {'!tensor': places.setdefault(value, len(places))}
+    if isinstance(value, Tensor): return {'!tensor': places.setdefault(id(value), (len(places), value))[0]}
     if kind is list: return [_encoded(v, places, f'{name}[{i}]') for i, v in enumerate(value)]
     if kind in (dict, OrderedDict, Counter, defaultdict): return _encoded_dict(value, places, name)
     if isinstance(value, Held): return {'!held': _encoded(dict(value), places, name)}
@@ -302,14 +302,14 @@ def _encoded(value: Any, places: dict[Tensor, int], name: str) -> Any:
     return _encoded_rarely(value, places, name)
 
 # %% ../../nbs/basics/nested.ipynb #48a1ef35
-def _encoded_dict(value: Mapping, places: dict[Tensor, int], name: str) -> dict[str, Any]:
+def _encoded_dict(value: Mapping, places: dict[int, tuple[int, Tensor]], name: str) -> dict[str, Any]:
     items = {k: _encoded(v, places, f'{name}[{k!r}]') for k, v in value.items()}
     tag = '!ordered' if type(value) is OrderedDict else '!dict'
     if tag == '!dict' and all(type(k) is str and k[:1] != '!' for k in items): return items
     return {tag: [[_encoded(k, places, f'a key of {name}'), v] for k, v in items.items()]}
 
 # %% ../../nbs/basics/nested.ipynb #fb464870
-def _encoded_rarely(value: Any, places: dict[Tensor, int], name: str) -> Any:
+def _encoded_rarely(value: Any, places: dict[int, tuple[int, Tensor]], name: str) -> Any:
     if isinstance(value, deque): return {'!deque': [_encoded(list(value), places, name), value.maxlen]}
     if isinstance(value, array): return {'!array': value.typecode, 'of': _encoded(_as_tensor(value), places, name)}
     if isinstance(value, complex): return {'!complex': [value.real, value.imag]}

@@ -363,6 +363,20 @@ def test_the_folder_for_temporary_files_may_be_on_another_disk(tmp_path, monkeyp
         assert check_big(files.checkpoints(tmp_path)[0]) == 1 and os.listdir(folder) == []
 
 
+class Compared(torch.Tensor):
+    """A tensor with an `__eq__` of its own, so without a hash."""
+
+    def __eq__(self, other):
+        return super().__eq__(other)
+
+
+def test_a_tensor_subclass_without_a_hash_is_stored(tmp_path):
+    t = torch.arange(3.0).as_subclass(Compared)
+    path = files.write_checkpoint(tmp_path, "a", {"t": t, "again": t, "copy": t.clone()})
+    state = files.read_checkpoint(path)
+    assert state["t"].tolist() == [0, 1, 2] and state["t"] is state["again"] and state["t"] is not state["copy"]
+
+
 # --- damage ---
 
 
@@ -382,7 +396,7 @@ def copied(saved, tmp_path):
     return files.checkpoints(folder / "models/checkpoints/fit_0")
 
 
-def check_refused(path, why="", words=" checkpoint: "):
+def check_refused(path, words, why=""):
     with pytest.raises(ValueError, match=re.escape(str(path))) as e:
         files.read_checkpoint(path)
     assert words in str(e.value) and why in str(e.value)
@@ -414,7 +428,7 @@ def test_a_flipped_byte_anywhere_is_refused(saved, tmp_path):
         changed = bytearray(data)
         changed[place] ^= rng.choice([1, 2, 4, 8, 16, 32, 64, 128])
         file.write_bytes(changed)
-        check_refused(path, names[i % 3])
+        check_refused(path, "is a damaged checkpoint: ", names[i % 3])
         file.write_bytes(data)
     files.read_checkpoint(path)
 
@@ -426,14 +440,15 @@ def test_a_file_that_is_cut_empty_missing_or_another_is_refused(saved, tmp_path,
     data = file.read_bytes()
     for size in {0, 1, len(data) - 1, *(rng.randrange(len(data)) for _ in range(17))}:
         file.write_bytes(data[:size])
-        check_refused(path, name)
+        check_refused(path, "is a damaged checkpoint: ", name)
     for other in (b"just a text\n", b"{}", b"[]", b"null", b'{"content": {}}', b'{"content": [], "sha256": ""}', data + b" ", b"\xff\xfe"):
         file.write_bytes(other)
-        check_refused(path, name)
+        check_refused(path, "is a damaged checkpoint: ", name)
+    missing = "is not a complete checkpoint: " if name == "manifest.json" else "is a damaged checkpoint: "
     file.unlink()
-    check_refused(path, name)
+    check_refused(path, missing, name)
     file.mkdir()
-    check_refused(path, name)
+    check_refused(path, missing, name)
 
 
 def test_resume_falls_back_to_the_one_before(saved, tmp_path):
@@ -482,7 +497,7 @@ def test_a_malicious_pickle_is_not_run(saved, tmp_path):
     ):
         write(path / "tensors.pt")
         with_true_sums(path)
-        check_refused(path)
+        check_refused(path, "is a damaged checkpoint: ", "tensors.pt has objects other than tensors")
         assert not ran.exists()
 
 
