@@ -113,7 +113,9 @@ def one_of(names: Iterable[Any],    # the allowed values
 # %% ../../nbs/basics/text.ipynb #cc95108d
 def short_repr(value: Any, most: int = 80) -> str:
     "Return the `repr` of a value in one line and without addresses, for an error message. If it has more than `most` characters, only its beginning and its end"
-    text = re.sub(' at 0x[0-9a-f]+', '', ' '.join(repr(value).split()))
+    try: text = repr(value)
+    except Exception: text = f'<{type(value).__name__} object>'          # an error in a message would hide the message
+    text = re.sub(' at 0x[0-9a-fA-F]+', '', ' '.join(text.split()))
     return text if len(text) <= most else f'{text[:most - 23]}...{text[-20:]}'
 
 def with_article(name: str) -> str:
@@ -121,7 +123,7 @@ def with_article(name: str) -> str:
     if name == 'NoneType': return 'None'
     spoken = name.lstrip('_')
     letters = 'AEFHILMNORSX' if spoken[:2].isupper() else 'AEIOUaeio'      # an LSTM is spoken letter by letter
-    vowel = name == 'ndarray' or spoken[:1] in letters and not re.match('(Eu|One|Us|Uni)(?!nit)', spoken)    # a UniformSampler, an UninitializedBuffer
+    vowel = name == 'ndarray' or spoken[:1] in letters and not re.match('Eu|One|Us|Uint|Unary|Uni(?!n|m[pm]|de)', spoken)    # a UniformSampler, an UninitializedBuffer
     return f'{"an" if vowel else "a"} {name}'
 
 # %% ../../nbs/basics/text.ipynb #51811df0

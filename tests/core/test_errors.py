@@ -1440,8 +1440,22 @@ def test_as_choice_refuses_any_value_in_few_words(value):
 def test_short_repr_has_no_addresses():
     assert short_repr([object()]) == "[<object object>]"
 
+    class Upper:
+        def __repr__(self):
+            return "<Upper at 0x7F00ABCDEF>, <a at 0x00Fe>"
+
+    assert short_repr(Upper()) == "<Upper>, <a>"
+
+
+def test_short_repr_names_the_type_if_there_is_no_repr():
+    class Odd:
+        def __repr__(self):
+            raise ZeroDivisionError
+
+    assert short_repr(Odd()) == "<Odd object>" and short_repr([Odd()]) == "<list object>"
+
 
 def test_articles_follow_the_pronunciation():
-    an = "UpdateStep", "UninitializedBuffer", "_Unnamed", "LSTM", "Adam", "ndarray"
-    a = "UNet", "UniformSampler", "UserStep", "OneCycle", "EuclideanLoss", "_Pair", "Graph"
+    an = "UpdateStep UninitializedBuffer _Unnamed LSTM Adam ndarray Unimplemented Unindexed Unimportant Unidentified".split()
+    a = "UNet UniformSampler UserStep OneCycle EuclideanLoss _Pair Graph Uint8Array UniNet Unimodal Unit UnaryOp".split()
     assert [with_article(name) for name in (*an, *a)] == [f"an {name}" for name in an] + [f"a {name}" for name in a]
