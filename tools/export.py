@@ -58,10 +58,15 @@ def write_assets(source: Path, target: Path) -> None:
         write_files(target, short, f"*{suffix}")
 
 
+def paths_in(folder: Path) -> dict[Path, Path]:
+    """Relative path -> path of everything a checkout holds in `folder`."""
+    found = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    return {relative: path for relative, path in found.items() if is_committed(relative)}
+
+
 def files_in(folder: Path) -> dict[Path, bytes]:
     """Relative path -> content of everything a checkout holds in `folder`."""
-    found = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
-    return {relative: path.read_bytes() for relative, path in found.items() if is_committed(relative)}
+    return {relative: path.read_bytes() for relative, path in paths_in(folder).items()}
 
 
 def modules_in(folder: Path) -> dict[Path, bytes]:
@@ -71,9 +76,12 @@ def modules_in(folder: Path) -> dict[Path, bytes]:
 
 def digest(root: Path = ROOT) -> str:
     """One number for the names and the contents of all that an export reads and writes."""
-    files = [{name: (root / name).read_bytes() for name in READ if (root / name).exists()}]
-    files += [files_in(root / folder) for folder in (NBS.name, LIB.name, "tools")]
-    return hashlib.sha256(repr([sorted(found.items()) for found in files]).encode()).hexdigest()
+    paths = [root / name for name in READ if (root / name).exists()]
+    paths += [path for folder in (NBS.name, LIB.name, "tools") for path in paths_in(root / folder).values()]
+    total = hashlib.sha256()
+    for path in sorted(paths):  # one file at a time: all pages together are large
+        total.update(f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return total.hexdigest()
 
 
 def changed(before: dict[Path, bytes], after: dict[Path, bytes]) -> list[Path]:

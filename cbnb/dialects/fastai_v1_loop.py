@@ -63,7 +63,6 @@ def lend_data(learn: Learner) -> None:
     held.pop('data', None)
     if any(type(cb) is V1Callback for cb in learn.cbs): held['data'] = Data(learn)
 
-
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #619ec3b8
 def _hyper(name: str, doc: str) -> property:
     def read(opt: Optimizer) -> Any:

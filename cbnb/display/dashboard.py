@@ -324,7 +324,6 @@ def _pause_offered() -> list[Any]:    # the buttons that were enabled before
     for button in found: button.disabled = True
     return found
 
-
 # %% ../../nbs/display/dashboard.ipynb #418526ee
 class Dashboard(NotebookDisplay):
     "The display for notebooks with widgets: a panel with controls during a fit, and its table and losses at the end"

@@ -474,7 +474,7 @@ class Distributed(Callback):
         others = [p for p in self.wrapped.parameters() if p.requires_grad and p is not slot]
         held = [(p, p.grad) for p in (*others, slot)]
         for p, _ in held: p.grad = None
-        with torch.enable_grad(), self.group.naming_failures(): self.wrapped(lambda: _Carry.apply(torch.zeros(()), slot, message, *others)).backward()
+        with torch.enable_grad(), self.group.naming_failures(): self.wrapped(lambda: _Carry.apply(message.new_zeros(()), slot, message, *others)).backward()
         self.wrapped.module.open(False)
         self._hear(slot.grad, away=left)
         for p, grad in held:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from torch import nn
+from torch import Tensor, nn
 
 # %% ../../nbs/insight/check.ipynb #df0ee7b6
 from ..basics.arguments import as_python
@@ -110,7 +110,7 @@ def figure_of(
 def skipped_codes(skip: Any) -> set[str]:
     "Return the codes of faults given by code or name. Raise `ValueError` for an unknown one"
     skip = as_python(skip)
-    wanted = [] if skip is None else [skip] if isinstance(skip, str) or not hasattr(skip, '__iter__') else list(skip)
+    wanted = [] if skip is None else [skip] if isinstance(skip, (str, Tensor)) or not hasattr(skip, '__iter__') else list(skip)
     by_name = {name: code for code, name in FAULTS.items()}
     for name in wanted:
         if isinstance(name, str) and (name in FAULTS or name in by_name): continue

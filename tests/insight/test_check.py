@@ -724,6 +724,8 @@ def test_findings_for_scripts():
     assert "D2" not in learn.check(skip="input-scale").codes and "D2" not in learn.check(skip=["D2"]).codes
     with pytest.raises(ValueError, match="did you mean 'input-scale'"):
         learn.check(skip="input scale")
+    with pytest.raises(ValueError, match=r"skip=tensor\(3\) is not the name or code of a fault"):
+        learn.check(skip=torch.tensor(3))
     assert all(code in FAULTS for code in PREPARED)
 
 
