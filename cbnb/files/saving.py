@@ -273,7 +273,9 @@ def groups_differ(theirs: list[dict], mine: list[dict], their_names: list[list],
 def _steps_like(cls: type, base: str) -> bool:
     "Return whether a class has the `step` and the `_init_group` of its base with this name"
     theirs = next(c for c in cls.__mro__ if c.__name__ == base)
-    def code(c: type, name: str) -> Any: return inspect.unwrap(getattr(c, name, None))     # torch wraps the `step` of each class
+    def code(c: type, name: str) -> Any:
+        found: Any = getattr(c, name, None)
+        return inspect.unwrap(found)                   # torch wraps the `step` of each class
     return all(code(cls, name) is code(theirs, name) for name in ('step', '_init_group'))
 
 def _misfit(learn: Learner, saved: dict[str, Any]) -> str | None:
