@@ -108,5 +108,5 @@ def _check_trainable(groups: list[list[nn.Parameter]], model: nn.Module) -> None
     if not any(True for _ in model.parameters()): why = 'it has no parameters at all. If its layers are in a list, make it an nn.ModuleList'
     elif not any(groups): raise ValueError('the splitter returned no parameters: return model.parameters(), or lists of parameters')
     elif any(p.requires_grad for p in model.parameters()): raise ValueError(
-        'the parameters that the splitter returned are all frozen (requires_grad is False): return those to train, too')
+        'the splitter returned only frozen parameters (requires_grad is False): let it return the parameters to train, too, or call requires_grad_() on the layers that it returned')
     raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')

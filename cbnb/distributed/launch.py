@@ -32,7 +32,7 @@ from ..basics.devices import free_cache
 from ..basics.loaders import n_batches
 from ..basics.patch import patch
 from ..basics.random_state import rng_state
-from ..basics.text import plural
+from ..basics.text import plural, short_repr
 from .data_parallel import NO_ACCELERATE
 from ..files.state import loaders_of
 from ..learner import Learner
@@ -76,11 +76,17 @@ def _check_call(method: str, n_epoch: int | str, kwargs: dict[str, Any]) -> None
         f'method={method!r} is not a method that trains: pass one of {", ".join(fit_methods())}')
     as_duration(n_epoch)
     signature = inspect.signature(getattr(Learner, method))
-    known = [*signature.parameters, *(inspect.signature(Learner.fit_one_cycle).parameters if method == 'fine_tune' else ())]
+    first, *names = list(signature.parameters)[1:]
+    if method == 'fine_tune': names += list(inspect.signature(Learner.fit_one_cycle).parameters)[2:]
+    known = [name for name in dict.fromkeys(names) if name != 'kwargs']
+    if first in kwargs: raise TypeError(
+        f'fit_distributed passes n_epoch={n_epoch!r} as {first} of {method}: leave out {first}={short_repr(kwargs[first])}')
     for name in kwargs:
-        if name not in known: raise TypeError(unknown_argument(method, name, known[1:]))
+        if name not in known: raise TypeError(unknown_argument(method, name, known))
     try: signature.bind(None, n_epoch, **kwargs)
-    except TypeError as e: raise TypeError(f'{method}: {e}') from None
+    except TypeError as e:      # missing a required argument: 'cycle_len'
+        missing = str(e).split("'")[1]
+        raise TypeError(f'{method} needs the argument {missing}: pass it, as in fit_distributed({n_epoch!r}, method={method!r}, {missing}=...)') from None
 
 # %% ../../nbs/distributed/launch.ipynb #d8a3b629
 def _store() -> TCPStore:

@@ -46,7 +46,8 @@ def _differs_after_update(e: Evidence) -> bool:
     if not zeros: return False
     with torch.no_grad():
         for w, g in zeros: w.sub_(g)
-        try: return differs(e, evaluated(e, e.batch))
+        try:
+            with without_dropout(e.learn.model): return differs(e, evaluated(e, e.batch))
         finally:
             for w, _ in zeros: w.zero_()
 
@@ -468,6 +469,11 @@ def init_scale(e: Evidence) -> Iterator[Finding]:
         if len(found) > 1 and 2*len(found) >= len(factors): yield finding('M8',
             listed(layer.name + name for _, _, layer, name in found), f'weights that make values {listed(digits(f[0]) for f in found)} times as large', 'a factor of about 1', path=found[0][2].path, level='warning')
 
+def _of_two_networks(owner: dict[Tensor, Any], *layers: Layer) -> bool:
+    "Return whether two layers are in different parts of a model, each with an optimizer of its own, as in a generator and a critic"
+    (name, opt), (other, theirs) = ((layer.name.partition('.')[0], owner.get(layer.module.weight)) for layer in layers)
+    return name != other and opt is not None and theirs is not None and opt is not theirs
+
 def linear_linear(e: Evidence) -> Iterator[Finding]:
     "M11: two layers of the same kind without an activation between them. Bottlenecks, and convolutions in groups or of size 1, are meant"
     owner = {w: opt for opt in owned_by_steps(e.learn)[2] for group in opt.param_groups for w in group['params']}
@@ -477,7 +483,7 @@ def linear_linear(e: Evidence) -> Iterator[Finding]:
         while node is not None and node not in made and node.name().removesuffix('Backward0') in (*SHAPE_OPERATIONS, 'NativeBatchNorm', 'NativeDropout'):
             node = node.next_functions[0][0]
         if (first := made.get(node)) is None or first is layer or type(first.module) is not type(layer.module) or _is_meant(first.module, layer.module): continue
-        if owner.get(first.module.weight) is not owner.get(layer.module.weight): continue        # two networks, such as a generator and a critic
+        if not isinstance(e.learn.model, nn.Sequential) and _of_two_networks(owner, first, layer): continue
         yield finding('M11', f'{first.name} and {layer.name}', 'no activation between them', 'an activation', first=first.name, second=layer.name)
 
 _LINEAR = frozenset((*SHAPE_OPERATIONS, 'Addmm', 'Mm', 'Convolution', 'Add', 'Sub', 'NativeBatchNorm', 'NativeDropout', 'Cat', 'Mean', 'Sum', 'AvgPool2D',

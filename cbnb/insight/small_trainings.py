@@ -379,12 +379,14 @@ def carries_over(e: Evidence) -> Iterator[Finding]:
     if (pair := _pair(e, e.items)) is None or (other := _pair(e, e.valid)) is None or (n := min(len(pair[0]), len(other[0]), 300)) < 100: return
     if any(a.shape[1:] != b.shape[1:] or a.dtype != b.dtype for a, b in zip(pair, other)): return
     x, y = (torch.cat([a[:n], b[:n]]) for a, b in zip(pair, other))
-    if (of := columns_of(x)) is None or any(_n_rare(part) < 30 for part in (y[:n], y[n:])): return
+    if (of := columns_of(x)) is None: return
+    few = any(_n_rare(part) < 30 for part in (y[:n], y[n:]))       # shares of few items are rough
     y = _numbers(y, e.kind == 'classes')
     mine, theirs = (part - part.mean(0) for part in (y[:n], y[n:]))
     if not mine.any() or not theirs.any(): return
     (own, across), valid = _known(of[:n], [mine], (of[n:], theirs)), _known(of[n:], [theirs])[0]
     shares = f'inputs explain {percent(max(own, 0))} of the targets in training, {percent(max(valid, 0))} in validation'
+    if few and not (valid > 0.35 and own < 0.1*valid): return
     if own > 0.15 and across < 0.5*own: yield finding('D17.relation' if _is_random(e.learn.dls.train) else 'D15.relation',
         'validation', f'{shares}, and {percent(max(across, 0))} from one set to the other', 'about the same')
     elif valid > 0.2 and own < 0.55*valid and _is_random(e.learn.dls.train): yield finding('D17.relation', 'inputs', shares, 'about the same')
@@ -512,9 +514,10 @@ def _try_rate(learn: Learner, batches: list[Any], n: int) -> _Trial:
     first: list[float] = []
     weights = [(name, p, p.detach().clone()) for name, p in learn.model.named_parameters() if p.requires_grad and p.ndim > 1 and p.any()]
     held = {id(p) for group in learn.opt.param_groups for p in group['params']}
-    def moved() -> list[float]: return [float((p.detach() - old).norm()/old.norm()) for _, p, old in weights]
+    def moved(first: bool = False) -> list[float]:
+        return [float((p.detach() - old).norm()/old.norm()) for _, p, old in weights if not first or p.grad is None or p.grad.is_sparse or p.grad.any()]
     learn.model.train()
-    losses = train_on(learn, batches, learn.opt, n, lambda losses: first.extend(moved() if len(losses) == 1 else ()))
+    losses = train_on(learn, batches, learn.opt, n, lambda losses: first.extend(moved(True) if len(losses) == 1 else ()))
     by_name = dict(zip((name for name, *_ in weights), moved()))
     grads = {name: float(p.grad.norm()/old.norm()) for name, p, old in weights
              if id(p) in held and p.grad is not None and not p.grad.is_sparse and p.grad.any()}
@@ -566,7 +569,7 @@ def _all_new(model: nn.Module) -> bool:
 def _judge_rate(own: _Trial, where: str, trained: bool = False, new: bool = False) -> Iterator[Finding]:
     first, end, moved = own.losses[0], own.end, median(own.first) if own.first else 1.
     least, fall = 1e-5 if trained else 1e-4, own.begin - end          # a trained model has small gradients
-    starts_late = bool(own.all) and median(own.all) > 0.02              # the first updates of RAdam or SOAP, for example, change little
+    starts_late = bool(own.all) and median(own.all) > 0.01              # the first updates of RAdam or SOAP, for example, change little
     unchanged = bool(own.all and own.begin) and median(own.all) < (0.006 if new else 0.002) and fall < 0.05*abs(own.begin) and not trained
     if not math.isfinite(end) or first > 0 and end > 2.5*first: yield finding('O3.diverges',
         where, f'loss {digits(first)} to {digits(end)} in {len(own.losses)} updates', 'a loss that falls')

@@ -671,7 +671,7 @@ _INSTEAD = dict(
     run='lab.runs is the list of all runs, and lab[17] is run 17',
     log='learn.log(name=value) records a value of the running fit', init="LabBook('runs') is all there is to do", finish='lab.close() ends the recording',
     compare='use compare(lab[1], lab[2])', df='use lab.to_dataframe()', filter='use [run for run in lab.runs if run.settings["lr"] > 0.01]', config='use settings',
-    hparams='use settings', params='use settings', metrics="history['valid_loss'] has each epoch, and best('valid_loss') the best one", loss="use history['train_loss']",
+    hparams='use settings', params='use settings', metrics="history['valid_loss'] has each epoch, and best('valid_loss') the best one", loss="history['train_loss'] has each epoch, and settings['loss'] is the name of the loss function",
     delete='use lab.delete(number, confirm=True)', **dict.fromkeys(('plot', 'plot_losses'), 'a cell that ends with lab[17] shows the curves of a run'),
     notes='lab[17].note is the text of a run', comment='lab[17].note is the text of a run', tag='use lab[17].tags', title='use lab[17].name',
     rename='assign lab[17].name = "..."', last='lab[-1] is the latest run', latest='lab[-1] is the latest run', watch='learn.watch() serves a page with the running fit',
@@ -682,7 +682,7 @@ def _no_attribute(obj: Any, name: str, what: str) -> AttributeError:
     "Return the error for an attribute that a lab book or a run does not have"
     known = {known for known in [*vars(type(obj)), *vars(obj)] if known[0] != '_'}
     near = nearest(name, sorted(known - {name}))
-    if name in vars(obj).get('settings', {}): hint: Any = f'use settings[{name!r}]'
+    if name in vars(obj).get('settings', {}) and name != 'loss': hint: Any = f'use settings[{name!r}]'
     elif name in vars(obj).get('summary', {}).get('values', {}): hint = f'history[{name!r}] has each epoch, and best({name!r}) the best one'
     else: hint = _INSTEAD[name] if name in _INSTEAD else near and f'did you mean {near!r}?'
     return AttributeError(f'{what} has no attribute {name!r}{f": {hint}" if hint else ""}', name=name, obj=obj)

@@ -110,6 +110,23 @@ class Duel:
         return loss, made
 
 
+class Halves:
+    """The training step of one network whose last layer has an optimizer of its own."""
+
+    def __init__(self, of_body=True):
+        self.net = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.Linear(32, 3))
+        self.opts = [torch.optim.Adam(net.parameters(), lr=0.01) for net in (self.net[:3], self.net[3])[1 - of_body :]]
+
+    def train(self, x, y):
+        pred = self.net(x)
+        loss = F.cross_entropy(pred, y)
+        loss.backward()
+        for opt in self.opts:
+            opt.step()
+            opt.zero_grad()
+        return loss, pred
+
+
 def duel():
     step = Duel()
     nets = nn.ModuleDict(dict(made=step.made, critic=step.critic))
@@ -491,6 +508,47 @@ def test_a_fault_is_found(code):
 def test_two_networks_with_optimizers_of_their_own_are_not_two_layers_in_a_row():
     """The last layer of a generator is followed by the first of the critic."""
     assert duel().check().ok
+
+
+@pytest.mark.parametrize("of_body", [True, False])
+def test_two_layers_in_a_row_are_found_in_a_network_with_two_optimizers(of_body):
+    step = Halves(of_body)
+    found = cbnb.Learner(learner().dls, step.net, train_step=UpdateStep(step.train)).check()
+    assert "M11" in found.codes
+
+
+class ClassToken(nn.Module):
+    """Its output does not depend on the input, and differs by dropout once its last layer is not 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.dropout, self.head = nn.Parameter(torch.ones(1, 16)), nn.Dropout(0.1), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(self.dropout(self.token.expand(len(x), -1)))
+
+
+def test_a_last_layer_of_zeros_hides_no_ignored_input():
+    model = ClassToken()
+    nn.init.zeros_(model.head.weight)
+    nn.init.zeros_(model.head.bias)
+    assert "M1" in learner(model=model).check().codes
+
+
+def test_a_last_layer_of_zeros_trains_with_sgd():
+    """The first update changes only this layer."""
+    found = learner(model=changed(mlp(), zero_last), opt_func=torch.optim.SGD, lr=0.1).check()
+    assert "O3" not in found.codes
+
+
+def test_shuffled_labels_of_a_rare_class_are_found():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 8, generator=g)
+    y = (x[:, 0] > 1.4).long()
+    shuffled = y[:1500][torch.randperm(1500, generator=g)]
+    assert 0.05 < y.float().mean() < 0.1
+    found = learner(x[:1500], shuffled, nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)), valid=(x[1500:], y[1500:])).check()
+    assert any(f.code == "D18" and f.measured.startswith("inputs explain") for f in found)
 
 
 def test_a_rare_class_is_not_a_wrong_label():
