@@ -415,9 +415,11 @@ class ActivationStats(HookCallback):
         names = list(self.layers)
         if i in names: return self.rows[i].read()
         try: name = names[operator.index(i)]
-        except (IndexError, TypeError): raise IndexError(
-            f'there is no layer {short_repr(i)}: ' + (f'pass a number from 0 to {len(names) - 1}, or a name: {one_of(names)}' if len(names) > 1 else
-            'only one layer was recorded, so pass 0')) from None
+        except (IndexError, TypeError):
+            near = nearest(i, names) if isinstance(i, str) else None
+            hint = f'did you mean {near!r}?' if near else f'pass a number from 0 to {len(names) - 1}, or a name from list(stats.layers)'
+            if len(names) < 7: hint = f'pass a number from 0 to {len(names) - 1}, or a name: {one_of(names)}' if len(names) > 1 else 'only one layer was recorded, so pass 0'
+            raise IndexError(f'there is no layer {short_repr(i)}: {hint}') from None
         return self.rows[name].read()
 
     def layer_stats(self, i: int | str) -> tuple[list[float], list[float], list[float]]:

@@ -42,8 +42,8 @@ def step_state(
         name, takes = type(step).__name__, inspect.signature(type(step).__init__).parameters
         parts = ', '.join(f'{part}=...' for part in ('model', 'opt', 'opts', 'loss_func') if part in takes)
         if 'model' not in takes or training and not {'opt', 'opts'} & {*takes}: parts = ''
-        raise TypeError(f'without a learner, {name} needs a model' + ' and an optimizer'*training + (
-            f': pass {name}({parts})' if parts else ': set self.model' + ' and self.opt'*training + f' in {name}'))
+        raise TypeError(f'without a learner, {name} needs a model' + ' and an optimizer'*training + ': ' + (
+            f'pass {name}({parts})' if parts else f'call super().__init__(model, loss_func{", opt"*training}) in {name}.__init__'))
     if len(batch) == 1 and isinstance(batch[0], (tuple, list)): batch = tuple(batch[0])
     xb, yb = split_batch(batch, step.n_inp)
     return SimpleNamespace(model=step.model, loss_func=step.loss_func, opt=step.opt, xb=xb, yb=yb, pred=None, loss=None, loss_grad=None,

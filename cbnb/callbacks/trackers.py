@@ -222,13 +222,13 @@ class Tracker(Callback):
             ax: axes to draw into; None: create a new figure
         Returns: `ax` if you passed it, the figure with `return_fig=True`, else None
         Raises:
-            ValueError: {type(self)} with every_epoch, at_end or every watches no values: to plot {monitor}, add
-                Tracker({monitor})
+            ValueError: {type(self)} saves at fixed times here, and watches no values: to plot {monitor}, add the callback
+                Tracker({monitor}), and fit again
             ValueError: {type(self)} has watched no values of {monitor} yet: first run a fit with this callback that computes
                 {monitor}
         """
         if not self.values and hasattr(self, 'every_epoch') and not self.restore: raise ValueError(
-            f'{type(self).__name__} with every_epoch, at_end or every watches no values: to plot {self.monitor}, add Tracker({self.monitor!r})')
+            f'{type(self).__name__} saves at fixed times here, and watches no values: to plot {self.monitor}, add the callback Tracker({self.monitor!r}), and fit again')
         if not self.values: raise ValueError(
             f'{type(self).__name__} has watched no values of {self.monitor} yet: first run a fit with this callback that computes {self.monitor}')
         by_step = self.unit == 'step'

@@ -247,9 +247,9 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
             learn.load(name)
         ValueError: {why}; nothing was changed.
     """
-    missing = ' and '.join(k for k in ('models', 'opts') if k not in state) if isinstance(state, Mapping) else None
+    missing = ' and '.join(repr(k) for k in ('models', 'opts') if k not in state) if isinstance(state, Mapping) else None
     if missing != '': raise ValueError(
-        f'this is not the state of a learner, because it {f"has no {missing}" if missing else f"is {with_article(type(state).__name__)}"}: pass the result of learn.state_dict(). '
+        f'this is not the state of a learner, because it {f"lacks {missing}" if missing else f"is {with_article(type(state).__name__)}"}: pass the result of learn.state_dict(). '
         'For the weights of a model alone, call learn.model.load_state_dict(state), and for a file that learn.save wrote, learn.load(name)')
     made = self.opt is None and bool(state['opts'])
     if made: self.create_opt()

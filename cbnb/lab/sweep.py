@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 # %% ../../nbs/lab/sweep.ipynb #db4456bb
-from ..basics.arguments import as_count, as_duration, hinted, nearest, unknown_argument
+from ..basics.arguments import as_count, as_duration, hinted, nearest
 from ..basics.text import short_repr
 from ..basics.patch import patch
 from ..callback_list import as_list
@@ -32,9 +32,10 @@ def _shares(space: Space, make: Any, method: Any) -> tuple[list[str], list[str]]
     for name in space.values:
         if name in made or name in fitted: continue
         if name == 'cbs': raise ValueError('cbs is no setting of a sweep: pass make=, a function that returns a learner with the callbacks for a setting of its own')
-        hint = unknown_argument('', name, [*made, *fitted]).partition(': ')[2]
-        if make: raise ValueError(f'the setting {name!r} is an argument neither of {method.__name__} nor of make: {hint}')
-        raise ValueError(f'the setting {name!r} is no argument of {method.__name__}: {hint}{"."*(hint[-1] != "?")} For settings of the model or the data, pass make=, '
+        near = nearest(name, [*made, *fitted], 0.7)
+        guess = f'did you mean {near}=? ' if near else ''
+        if make: raise ValueError(f'the setting {name!r} is an argument neither of {method.__name__} nor of make: {guess}{"Or add" if near else "add"} the parameter {name} to make')
+        raise ValueError(f'the setting {name!r} is no argument of {method.__name__}: {guess}{"For" if near else "for"} settings of the model or the data, pass make=, '
                          'a function of them that returns a learner')
     return [name for name in space.values if name in made], [name for name in space.values if name not in made]
 

@@ -79,8 +79,8 @@ class Space:
             first = values[words.index(word)]
             if first is value or isinstance(value, (bool, int, float, str, list, tuple)) and type(first) is type(value) and repr(first) == repr(value): raise ValueError(
                 f'{name} has the value {short_repr(value)} more than once: list each value once')
-            raise ValueError(f'{name} has several values that the table would show as {word!r}: pass different strings '
-                             'instead, and let the function that you pass as make turn each string into its value')
+            raise ValueError(f'{name} has several values that the table would show as {word!r}: list a different '
+                             f"string for each, such as {name}=['a', 'b'], and replace the strings by the values in the function make=")
 
     def grid(self) -> list[dict[str, Any]] | None:
         "Return all combinations. None: there is a range"
