@@ -40,13 +40,13 @@ def differs(
     return bool(out.std(0).max() > 1e-6*max(float(out.abs().max()), 1e-6))
 
 def _differs_after_update(e: Evidence) -> bool:
-    "Return whether predictions differ once the weights that begin as zeros have moved along their gradients, as those of a last layer may"
+    "Return whether predictions differ once the weights that begin as zeros have moved one step against their gradients, as those of a last layer may"
     held = dict(e.learn.model.named_parameters())
     zeros = [(held[name], g) for name, g in e.grads.items() if g is not None and not g.is_sparse and g.any() and not held[name].any()]
     if not zeros: return False
     with torch.no_grad():
-        for w, g in zeros: w.sub_(g)
         try:
+            for w, g in zeros: w.sub_(g)
             with without_dropout(e.learn.model): return differs(e, evaluated(e, e.batch))
         finally:
             for w, _ in zeros: w.zero_()
