@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 # %% ../nbs/10_data.ipynb #07ed69df
-from .basics.arguments import as_count, hinted, nearest
+from .basics.arguments import as_count, hinted
 from .basics.loaders import (
     as_loader, batch_size, check_datasets, counts_of, first_batch, shapes_of, table_of, workers_of)
 from .basics.devices import as_device, process_device
 from .basics.fused import follow_params
-from .basics.nested import can_move, entries, on_device, to_device
+from .basics.nested import on_device, split_by_name, to_device
 from .basics.patch import patch
-from .basics.text import short_repr, with_article
+from .basics.text import with_article
 from .basics.trained_modules import trained_modules
 from .loop import Loop
 
@@ -45,8 +45,7 @@ def split_batch(
         n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
         return tuple(batch[:n]), tuple(batch[n:])
     if not targets or isinstance(batch, Tensor): return (batch,), ()
-    if (held := entries(batch)) is not None: return _split_by_name(held, targets)      # a dict or a dataclass
-    return (batch,), _attributes(batch, targets) if can_move(batch) else ()            # an object with a method `to`
+    return split_by_name(batch, targets)      # a dict, a dataclass, or an object with a method `to`
 
 # %% ../nbs/10_data.ipynb #b5e8ae62
 class DataLoaders:
@@ -279,26 +278,6 @@ def to_dls_device(self: Loop) -> None:
     self.split_batch = splitter_of(self.dls)
     for part in trained_modules(self).values(): part.to(device)
     follow_params(getattr(self, 'opt', None))           # moves its state
-
-# %% ../nbs/10_data.ipynb #2c74950c
-def _listed(names: list[Any]) -> str: return ', '.join(map(str, names[:30])) + ', ...'*(len(names) > 30)
-
-def _split_by_name(held: dict[str, Any], targets: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    if missing := [k for k in targets if k not in held]:
-        there = [k for k in held if isinstance(k, str) and k not in targets]
-        near = nearest(str(missing[0]), there) or next((k for k in reversed(there) if isinstance(held[k], Tensor)), None)
-        other = f'pass one of these, as in DataLoaders(..., targets={near!r}), or ' if near and len(there) > 1 else ''
-        raise KeyError(f"the batch has no entry {short_repr(missing[0])} for the target. " + (
-            f"Its entries are {_listed(list(held))}: {other}add {short_repr(missing[0])} to the batch" if held else 'It is an empty dict'))
-    return {k: v for k, v in held.items() if k not in targets}, tuple(held[k] for k in targets)
-
-def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
-    if missing := [k for k in targets if not hasattr(batch, k)]:
-        there = [k for k, v in getattr(batch, '__dict__', {}).items() if isinstance(v, Tensor) and k[:1] != '_']
-        raise KeyError(f"the batch, {with_article(type(batch).__name__)}, has no attribute {short_repr(missing[0])} for the target" + (
-            f". Its tensors are {_listed(there)}: pass one of these, as in DataLoaders(..., targets={nearest(str(missing[0]), there) or there[-1]!r})" if len(there) > 1 else
-            f'{". Its only tensor is " * len(there)}{"".join(there)}: add {short_repr(missing[0])} to the batch, or pass DataLoaders(..., targets=...) with the name of another attribute'))
-    return tuple(getattr(batch, k) for k in targets)
 
 # %% ../nbs/10_data.ipynb #ca58dc12
 def _named(valid: Any) -> dict[str, Any]:
