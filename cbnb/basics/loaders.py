@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['Batches', 'n_batches', 'batch_size', 'as_loader', 'named_sets', 'loader_at', 'dataset_of', 'class_names',
-           'independent_loader', 'first_batch', 'set_epoch', 'holds_tensors', 'batch_by_index', 'TensorBatches',
-           'can_index', 'TensorLoader', 'batches_of', 'quiet_batches_of', 'shapes_of', 'counts_of', 'workers_of',
-           'table_of', 'check_datasets']
+           'independent_loader', 'first_batch', 'check_not_empty', 'set_epoch', 'holds_tensors', 'batch_by_index',
+           'TensorBatches', 'can_index', 'TensorLoader', 'batches_of', 'quiet_batches_of', 'shapes_of', 'counts_of',
+           'workers_of', 'table_of', 'check_datasets']
 
 # %% ../../nbs/basics/loaders.ipynb #81de805f
 import copy
@@ -194,6 +194,19 @@ def _why_empty(dl: Any) -> str:
     if n_batches(dl) == 0 and n_items: return f'its sampler draws no items from its dataset of {plural(n_items, "item")}'
     if n_batches(dl) == 0: return f'it is {with_article(type(dl).__name__)} of length 0'
     return 'check that its dataset yields items, and that each iteration gets a new iterator' + (', or pass drop_last=False' if drops else '')
+
+# %% ../../nbs/basics/loaders.ipynb #82bb3b83
+def check_not_empty(dl: Any) -> None:
+    "Raise `ValueError` if a training loader has no batches"
+    if n_batches(dl) == 0: raise ValueError(f'the training loader is empty{_what_to_do(dl)}')
+
+def _what_to_do(dl: Any) -> str:
+    "Say what to do about an empty training loader"
+    if not hasattr(dl, 'dataset'): return ': assign other data, as in learn.dls = DataLoaders(train, valid)'
+    if (n := n_batches(dl.dataset)) == 0: return ', because its dataset has no items: check how it is split or filtered'
+    if n and not getattr(dl, 'drop_last', True): return ', although its dataset has items: pass another sampler'
+    if n and dl.drop_last is True: return ', because drop_last=True drops a set that is smaller than one batch: leave out drop_last=True, or pass a smaller batch size'
+    return ': check that its dataset has items, and leave out drop_last=True, which drops a set that is smaller than one batch'
 
 # %% ../../nbs/basics/loaders.ipynb #d822a78e
 def set_epoch(dl: Any, epoch: int) -> None:

@@ -6,8 +6,8 @@
 __all__ = ['SCHEDULER_KEYS', 'FASTAI_NAMES', 'hyper_key', 'state_keys', 'known_hypers', 'get_hyper', 'no_such_hyper', 'set_hyper',
            'write_hyper', 'set_wd', 'copied_hypers', 'save_hypers', 'spread_lrs', 'freeze_groups', 'norm_params',
            'total_norm', 'is_opt', 'check_opt_func', 'checked_lr', 'own_rates', 'warn_of_next_rate', 'taken_rates',
-           'held_params', 'as_groups', 'check_trainable', 'sizes_differ', 'MultiOptimizer', 'Hypers', 'AllHypers',
-           'HyperNames', 'add_fastai_names']
+           'held_params', 'shares_params', 'needs_closure', 'check_no_closure', 'count_updates', 'as_groups',
+           'check_trainable', 'sizes_differ', 'MultiOptimizer', 'Hypers', 'AllHypers', 'HyperNames', 'add_fastai_names']
 
 # %% ../../nbs/basics/optimizers.ipynb #62e1593d
 import functools
@@ -255,6 +255,40 @@ def taken_rates(
 def held_params(opt: Optimizer) -> set[int]:    # the `id` of each parameter
     "Return the ids of the parameters that an optimizer holds"
     return {id(p) for g in opt.param_groups for p in g['params']}
+
+# %% ../../nbs/basics/optimizers.ipynb #a7a3c0ff
+def shares_params(opt: Optimizer, model: nn.Module, others: Iterable[nn.Parameter] = ()) -> bool:
+    "Return whether an optimizer holds any parameter of the model, or any in `others`"
+    return not held_params(opt).isdisjoint(map(id, [*model.parameters(), *others]))
+
+# %% ../../nbs/basics/optimizers.ipynb #53c08eaa
+def needs_closure(opt: Optimizer) -> bool:
+    "Return whether `opt.step` requires a function that computes the loss, as `LBFGS` does"
+    try: closure = inspect.signature(opt.step).parameters.get('closure')
+    except (TypeError, ValueError): return False
+    return closure is not None and closure.default is closure.empty
+
+def check_no_closure(opt: Any, own_step: bool) -> None:    # `own_step`: whether the training step is not `Step()`
+    "Raise `TypeError` if an optimizer needs a closure, for a step that passes none"
+    parts = getattr(opt, 'optimizers', [opt])           # of a `MultiOptimizer`
+    if not (found := [type(o).__name__ for o in parts if needs_closure(o)]): return
+    several = f'{found[0]} evaluates the loss several times in a step'
+    if parts != [opt]: raise TypeError(f'{several}, which a MultiOptimizer does not support: use another optimizer')
+    if own_step: raise TypeError(f'{several}, and learn.train_step computes it once: use another optimizer, or pass '
+                                               'loss_func and train_step=ClosureStep(), from cbnb.callbacks.steps')
+    raise TypeError(f'{several}: pass Learner(..., train_step=ClosureStep()), from cbnb.callbacks.steps')
+
+# %% ../../nbs/basics/optimizers.ipynb #be3554b7
+def count_updates(opt: Any, undo: ExitStack, counted: Callable[[], None]) -> bool:    # whether the updates are counted
+    "Call `counted` after each `opt.step()` until the end of a block; of several optimizers, after those of the one with the most updates"
+    opts = getattr(opt, 'optimizers', [opt])      # of a `MultiOptimizer`
+    if not all(hasattr(opt, 'register_step_post_hook') for opt in opts): return False
+    counts = dict.fromkeys(map(id, opts), 0)
+    def count(opt: Any, *_: Any) -> None:
+        if counts[id(opt)] == max(counts.values()): counted()
+        counts[id(opt)] += 1
+    for opt in opts: undo.callback(opt.register_step_post_hook(count).remove)
+    return True
 
 # %% ../../nbs/basics/optimizers.ipynb #3362fb13
 def as_groups(found: Any) -> list[list[nn.Parameter]]:    # `found`: what a splitter returned
