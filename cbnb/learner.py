@@ -246,7 +246,7 @@ class Learner(Loop):
             f'start_epoch={start_epoch} should be at most n_epoch={length.n}, which counts the epochs before start_epoch, too')
         every = as_valid_every(valid_every)
         if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
-        if keep_best: cbs = self.keeping_best(keep_best, cbs)      # see callbacks/trackers
+        if getattr(keep_best, 'ndim', 0) or keep_best: cbs = self.keeping_best(keep_best, cbs)      # see callbacks/trackers
         if resume: cbs = self.resuming(resume, cbs)                # see files/checkpoints
         for check in self.on_fit_call: check(self, lr, start_epoch)
         with self.run_as('fit', cbs):

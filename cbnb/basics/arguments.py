@@ -103,8 +103,9 @@ def nearest(name: str,    # the name that may be misspelled
 # %% ../../nbs/basics/arguments.ipynb #dd3acdc6
 def columns_hint(name: str, there: list[str]) -> str:
     "Return a hint for an error message: the closest column name, if one is similar or begins with `name`, and all column names"
-    near, listed = nearest(name, there) or next((column for column in there if name and column.startswith(name)), None), ', '.join(there)
-    return f'did you mean {near!r}? (the choices are {listed})' if near else f'the choices are {listed}'
+    near = nearest(name, there) or next((column for column in there if name and column.startswith(name)), None)
+    listed = f'the choices are {", ".join(there[:30])}{", ..."*(len(there) > 30)}' if len(there) > 1 else f'the only choice is {"".join(there)}'
+    return f'did you mean {near!r}? ({listed})' if near else listed
 
 # %% ../../nbs/basics/arguments.ipynb #7cfb6e9f
 def without_partial(f: Any) -> Any:

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['entries', 'rebuild', 'map_tensors', 'can_move', 'map_rows', 'to_device', 'to_detach', 'find_bs', 'first_tensor',
-           'is_empty', 'named_parts', 'part_of', 'kind_of', 'shape_text', 'OnDevice', 'CopiesAhead', 'on_device',
-           'to_json', 'from_json', 'Held', 'state_of', 'left_out', 'generator_state', 'set_generator_state',
-           'put_state']
+           'is_empty', 'named_parts', 'part_of', 'kind_of', 'shape_text', 'split_by_name', 'OnDevice', 'CopiesAhead',
+           'on_device', 'to_json', 'from_json', 'Held', 'state_of', 'left_out', 'generator_state',
+           'set_generator_state', 'put_state']
 
 # %% ../../nbs/basics/nested.ipynb #a2d17d20
 import copy
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from .arguments import nearest
 from .devices import has_streams, module_of, new_event
 from .text import plural, short_repr, with_article
 
@@ -215,6 +216,28 @@ def kind_of(value: Any) -> str:
 def shape_text(t: Tensor) -> str:
     "Return the shape of a tensor as text, such as `64x1x8x8`, or `scalar` for a tensor without dimensions"
     return 'x'.join(map(str, t.shape)) or 'scalar'
+
+# %% ../../nbs/basics/nested.ipynb #b8227987
+def split_by_name(batch: Any, targets: tuple[str, ...]) -> tuple[Any, tuple[Any, ...]]:    # the inputs (a tuple, or a dict) and the targets
+    "Split a dict, a dataclass or an object with a method `to` by the names of its targets. Any other batch has no targets"
+    if (held := entries(batch)) is None: return (batch,), _attributes(batch, targets) if can_move(batch) else ()
+    if missing := [k for k in targets if k not in held]:
+        there = [k for k in held if isinstance(k, str) and k not in targets]
+        near = nearest(str(missing[0]), there) or next((k for k in reversed(there) if isinstance(held[k], Tensor)), None)
+        other = f'pass one of these, as in DataLoaders(..., targets={near!r}), or ' if near and len(there) > 1 else ''
+        raise KeyError(f"the batch has no entry {short_repr(missing[0])} for the target. " + (
+            f"Its entries are {_listed(list(held))}: {other}add {short_repr(missing[0])} to the batch" if held else 'It is an empty dict'))
+    return {k: v for k, v in held.items() if k not in targets}, tuple(held[k] for k in targets)
+
+def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
+    if missing := [k for k in targets if not hasattr(batch, k)]:
+        there = [k for k, v in getattr(batch, '__dict__', {}).items() if isinstance(v, Tensor) and k[:1] != '_']
+        raise KeyError(f"the batch, {with_article(type(batch).__name__)}, has no attribute {short_repr(missing[0])} for the target" + (
+            f". Its tensors are {_listed(there)}: pass one of these, as in DataLoaders(..., targets={nearest(str(missing[0]), there) or there[-1]!r})" if len(there) > 1 else
+            f'{". Its only tensor is " * len(there)}{"".join(there)}: add {short_repr(missing[0])} to the batch, or pass DataLoaders(..., targets=...) with the name of another attribute'))
+    return tuple(getattr(batch, k) for k in targets)
+
+def _listed(names: list[Any]) -> str: return ', '.join(map(str, names[:30])) + ', ...'*(len(names) > 30)
 
 # %% ../../nbs/basics/nested.ipynb #a6d45830
 class OnDevice:

@@ -6,13 +6,14 @@
 __all__ = ['SCHEDULER_KEYS', 'FASTAI_NAMES', 'hyper_key', 'state_keys', 'known_hypers', 'get_hyper', 'no_such_hyper', 'set_hyper',
            'write_hyper', 'set_wd', 'copied_hypers', 'save_hypers', 'spread_lrs', 'freeze_groups', 'norm_params',
            'total_norm', 'is_opt', 'check_opt_func', 'checked_lr', 'own_rates', 'warn_of_next_rate', 'taken_rates',
-           'held_params', 'sizes_differ', 'MultiOptimizer', 'Hypers', 'AllHypers', 'HyperNames', 'add_fastai_names']
+           'held_params', 'shares_params', 'needs_closure', 'check_no_closure', 'count_updates', 'as_groups',
+           'check_trainable', 'sizes_differ', 'MultiOptimizer', 'Hypers', 'AllHypers', 'HyperNames', 'add_fastai_names']
 
 # %% ../../nbs/basics/optimizers.ipynb #62e1593d
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from numbers import Real
 from typing import Any
@@ -24,7 +25,7 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/basics/optimizers.ipynb #2f965d68
 from .arguments import as_positive, as_python, recommended
-from .text import plural, short_repr, warn_user
+from .text import plural, short_repr, warn_user, with_article
 
 # %% ../../nbs/basics/optimizers.ipynb #46d6c55a
 _PLACES: dict[str, list[tuple[str, int | None]]] = dict(mom=[('momentum', None), ('betas', 0)],     # (key, index); the first key found is used
@@ -254,6 +255,66 @@ def taken_rates(
 def held_params(opt: Optimizer) -> set[int]:    # the `id` of each parameter
     "Return the ids of the parameters that an optimizer holds"
     return {id(p) for g in opt.param_groups for p in g['params']}
+
+# %% ../../nbs/basics/optimizers.ipynb #a7a3c0ff
+def shares_params(opt: Optimizer, model: nn.Module, others: Iterable[nn.Parameter] = ()) -> bool:
+    "Return whether an optimizer holds any parameter of the model, or any in `others`"
+    return not held_params(opt).isdisjoint(map(id, [*model.parameters(), *others]))
+
+# %% ../../nbs/basics/optimizers.ipynb #53c08eaa
+def needs_closure(opt: Optimizer) -> bool:
+    "Return whether `opt.step` requires a function that computes the loss, as `LBFGS` does"
+    try: closure = inspect.signature(opt.step).parameters.get('closure')
+    except (TypeError, ValueError): return False
+    return closure is not None and closure.default is closure.empty
+
+def check_no_closure(opt: Any, own_step: bool) -> None:    # `own_step`: whether the training step is not `Step()`
+    "Raise `TypeError` if an optimizer needs a closure, for a step that passes none"
+    parts = getattr(opt, 'optimizers', [opt])           # of a `MultiOptimizer`
+    if not (found := [type(o).__name__ for o in parts if needs_closure(o)]): return
+    several = f'{found[0]} evaluates the loss several times in a step'
+    if parts != [opt]: raise TypeError(f'{several}, which a MultiOptimizer does not support: use another optimizer')
+    if own_step: raise TypeError(f'{several}, and learn.train_step computes it once: use another optimizer, or pass '
+                                               'loss_func and train_step=ClosureStep(), from cbnb.callbacks.steps')
+    raise TypeError(f'{several}: pass Learner(..., train_step=ClosureStep()), from cbnb.callbacks.steps')
+
+# %% ../../nbs/basics/optimizers.ipynb #be3554b7
+def count_updates(opt: Any, undo: ExitStack, counted: Callable[[], None]) -> bool:    # whether the updates are counted
+    "Call `counted` after each `opt.step()` until the end of a block; of several optimizers, after those of the one with the most updates"
+    opts = getattr(opt, 'optimizers', [opt])      # of a `MultiOptimizer`
+    if not all(hasattr(opt, 'register_step_post_hook') for opt in opts): return False
+    counts = dict.fromkeys(map(id, opts), 0)
+    def count(opt: Any, *_: Any) -> None:
+        if counts[id(opt)] == max(counts.values()): counted()
+        counts[id(opt)] += 1
+    for opt in opts: undo.callback(opt.register_step_post_hook(count).remove)
+    return True
+
+# %% ../../nbs/basics/optimizers.ipynb #3362fb13
+def as_groups(found: Any) -> list[list[nn.Parameter]]:    # `found`: what a splitter returned
+    "Convert what a splitter returned to lists of parameters. Raise `TypeError` for what cannot be a group"
+    if found is None: raise TypeError(
+        'the splitter returned None: end it with `return` and the groups, each a module or a list of parameters')
+    groups = list(found) if isinstance(found, Iterable) and not isinstance(found, (Mapping, Tensor)) else [found]
+    if groups and isinstance(groups[0], Tensor): groups = [groups]
+    if any(isinstance(g, Mapping) for g in groups): raise TypeError(
+        'the splitter returned dicts, but a group should be a module or a list of parameters: pass the rates and decays of the groups to '
+        'fit(lr=[...], wd=[...]), or make the optimizer yourself and pass it as opt_func')
+    groups = [list(g.parameters()) if isinstance(g, nn.Module) else [g] if isinstance(g, Tensor) or not isinstance(g, Iterable) else list(g) for g in groups]
+    if wrong := [p for g in groups for p in g if not isinstance(p, Tensor)]: raise TypeError(
+        f'the splitter returned a group with {"None" if wrong[0] is None else with_article(type(wrong[0]).__name__)}: '
+        'a group should be a module, or a list of parameters, such as list(layer.parameters())')
+    return groups
+
+def check_trainable(groups: list[list[nn.Parameter]], model: nn.Module) -> None:
+    "Raise `ValueError` if the groups of a model hold no trainable parameter"
+    if any(p.requires_grad for g in groups for p in g): return
+    why = 'all are frozen (requires_grad is False). Call requires_grad_() on the layers to train'
+    if not any(True for _ in model.parameters()): why = 'it has no parameters at all. If its layers are in a list, make it an nn.ModuleList'
+    elif not any(groups): raise ValueError('the splitter returned no parameters: return model.parameters(), or lists of parameters')
+    elif any(p.requires_grad for p in model.parameters()): raise ValueError(
+        'the splitter returned only frozen parameters (requires_grad is False): let it return the parameters to train, too, or call requires_grad_() on the layers that it returned')
+    raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')
 
 # %% ../../nbs/basics/optimizers.ipynb #e3aba710
 class _States(MutableMapping):

@@ -27,15 +27,16 @@ from cbnb.basics.optimizers import (
     get_hyper,
     hyper_key,
     known_hypers,
+    needs_closure,
     norm_params,
     save_hypers,
     set_hyper,
+    shares_params,
     spread_lrs,
     state_keys,
     write_hyper,
 )
 from cbnb.dialects.fastai_v1_loop import lend_names, with_names
-from cbnb.fit_opt import needs_closure, shares_params
 from cbnb.optim import belongs_to, make_opt, param_groups
 from helpers import ab, line_learner
 
