@@ -41,7 +41,7 @@ def _what_to_do(dl: Any) -> str:
     "Say what to do about an empty training loader"
     if not hasattr(dl, 'dataset'): return ': assign other data, as in learn.dls = DataLoaders(train, valid)'
     if (n := n_batches(dl.dataset)) == 0: return ', because its dataset has no items: check how it is split or filtered'
-    if n and not getattr(dl, 'drop_last', True): return ', although its dataset has items: pass another sampler'
+    if n and (not getattr(dl, 'drop_last', True) or n_batches(getattr(dl, 'sampler', None)) == 0): return ', although its dataset has items: pass another sampler'
     if n and dl.drop_last is True: return ', because drop_last=True drops a set that is smaller than one batch: leave out drop_last=True, or pass a smaller batch size'
     return ': check that its dataset has items, and leave out drop_last=True, which drops a set that is smaller than one batch'
 
@@ -63,7 +63,7 @@ def _check_closure(opt: Any, step: Step) -> None:
     if not (found := [type(o).__name__ for o in parts if needs_closure(o)]): return
     several = f'{found[0]} evaluates the loss several times in a step'
     if parts != [opt]: raise TypeError(f'{several}, which a MultiOptimizer does not support: use another optimizer')
-    if type(step) is not Step: raise TypeError(f'{several}, and learn.train_step computes it once: use another optimizer, or pass '
+    if type(step) is not Step: raise TypeError(f'{several}, but learn.train_step computes the loss once: use another optimizer, or pass '
                                                'loss_func and train_step=ClosureStep(), from cbnb.callbacks.steps')
     raise TypeError(f'{several}: pass Learner(..., train_step=ClosureStep()), from cbnb.callbacks.steps')
 

@@ -17,12 +17,14 @@ from torch.optim import Optimizer
 from .basics.fused import fuse, has_sparse
 from .basics.optimizers import (
     check_opt_func, held_params, hyper_key, is_opt, add_fastai_names, copied_hypers, save_hypers, set_hyper, set_wd, spread_lrs)
-from .basics.text import with_article
+from .basics.text import short_repr, with_article
 from .undo import UndoStack
 
 # %% ../nbs/05_optim.ipynb #9de6902f
 def one_group(model: nn.Module) -> list[list[nn.Parameter]]:
     "Return all parameters as one group. This is the default splitter"
+    if not hasattr(model, 'parameters'): raise TypeError(
+        f'the model is {with_article(type(model).__name__)}, which has no parameters to train: make it an nn.Module, or pass a splitter that returns them')
     return [list(model.parameters())]
 
 def param_groups(
@@ -31,6 +33,7 @@ def param_groups(
     others: Iterable[nn.Parameter] = (),                # parameters outside the model, for the last group unless they are in a group
 ) -> list[list[nn.Parameter]]:                          # groups of parameters, without empty ones
     "Return the parameters of a model in groups. Raise `ValueError` if no parameter is trainable"
+    if not callable(splitter): raise TypeError(f'splitter={short_repr(splitter)} should be a function that takes the model and returns its groups')
     if (found := splitter(model)) is None: raise TypeError(
         'the splitter returned None: end it with `return` and the groups, each a module or a list of parameters')
     groups = list(found) if isinstance(found, Iterable) and not isinstance(found, (Mapping, Tensor)) else [found]
@@ -56,7 +59,7 @@ def make_opt(
     check_opt_func(opt_func)
     opt: Optimizer = opt_func([dict(params=g) for g in groups], lr=lr)
     if lacks := [name for name in ('param_groups', 'state', 'step', 'zero_grad') if not hasattr(opt, name)]: raise TypeError(
-        f'opt_func returned {with_article(type(opt).__name__) if hasattr(opt, "__len__") else repr(opt)}, '
+        f'opt_func returned {with_article(type(opt).__name__) if hasattr(opt, "__len__") else short_repr(opt)}, '
         f'which is not an optimizer, because it has no {", ".join(lacks)}: return one, such as torch.optim.AdamW(groups, lr=lr)')
     if not has_sparse(model): fuse(opt, device)
     return opt
@@ -105,7 +108,7 @@ def _as_lists(groups: list[Any]) -> list[list[nn.Parameter]]:
 def _check_trainable(groups: list[list[nn.Parameter]], model: nn.Module) -> None:
     if any(p.requires_grad for g in groups for p in g): return
     why = 'all are frozen (requires_grad is False). Call requires_grad_() on the layers to train'
-    if not any(True for _ in model.parameters()): why = 'it has no parameters at all. If its layers are in a list, make it an nn.ModuleList'
+    if not any(True for _ in model.parameters()): why = 'it has no parameters at all. If its layers are in a list, make the list an nn.ModuleList'
     elif not any(groups): raise ValueError('the splitter returned no parameters: return model.parameters(), or lists of parameters')
     elif any(p.requires_grad for p in model.parameters()): raise ValueError(
         'the splitter returned only frozen parameters (requires_grad is False): let it return the parameters to train, too, or call requires_grad_() on the layers that it returned')

@@ -95,7 +95,7 @@ def write_hyper(groups: list[dict], key: str, i: int | None,    # the index from
 ) -> None:
     "Set a hyper-parameter whose key is known. `set_hyper` is slower, because it looks up the key"
     if type(value) is not float: value = as_python(value)
-    values = value if isinstance(value, (list, tuple)) else [value]*len(groups)
+    values = value if isinstance(value, (list, tuple)) or getattr(value, 'ndim', 0) > 0 else [value]*len(groups)
     for group, v in zip(groups, values):
         if i is not None:
             group[key] = (*group[key][:i], v, *group[key][i + 1:])
@@ -132,13 +132,14 @@ def save_hypers(opt: Optimizer) -> Callable[[], None]:    # a function that rest
     return restore
 
 # %% ../../nbs/basics/optimizers.ipynb #d7fb4c30
-def spread_lrs(lr: Any, n: int, name: str = 'lr') -> list[float]:    # one rate per group
+def spread_lrs(lr: Any, n: int, name: str = 'lr', zero: bool = True,    # whether a rate of 0 is allowed
+) -> list[float]:    # one rate per group
     "Return one learning rate per group, or raise `ValueError` if `lr` lists a different number of rates"
     if isinstance(lr, slice): return _spread_slice(lr, n, name)
     if isinstance(lr, Sequence) and not isinstance(lr, str) or getattr(lr, 'ndim', 0) == 1:
         _check_length(name, lr, n)
-        return [as_positive(v, name) for v in lr]
-    return [as_positive(lr, name)]*n
+        return [as_positive(v, name, zero) for v in lr]
+    return [as_positive(lr, name, zero)]*n
 
 def _spread_slice(lr: slice, n: int, name: str) -> list[float]:
     if lr.step is not None or lr.stop is None:

@@ -78,7 +78,7 @@ def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
     "Turn off the averaging of a loss with the attribute or the argument `reduction`, for the duration of a `with` block"
     if loss_func is None: raise TypeError(
         "the learner has no loss_func, and a model or a step computes only one loss for a batch, not one for each item: "
-        "assign one, such as learn.loss_func = nn.CrossEntropyLoss()")
+        "assign a loss function, such as learn.loss_func = nn.CrossEntropyLoss()")
     if hasattr(loss_func, 'reduction'):
         old, loss_func.reduction = loss_func.reduction, 'none'
         try: yield loss_func

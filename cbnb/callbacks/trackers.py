@@ -72,8 +72,9 @@ def column_index(monitor: str, learn: Any, who: str) -> int:
         known = monitor.startswith('valid_') or any(metric.name == monitor for metric in learn.metrics)
         lacking, given = ('', '') if known else (f'no metric {monitor!r} and ', 'metrics= and ')
         why = f', because the learner has {lacking}no validation data: pass {given}DataLoaders(train, valid) to the learner, or'
+    elif monitor[:6] == 'train_' and monitor[6:] in there: why = ', because the metrics are computed only in validation: pass Recorder(train_metrics=True), or'
     elif monitor == 'valid_loss' and not recorder.valid_metrics: why = ', because Recorder(valid_metrics=False) leaves it out: remove this setting, or'
-    raise ValueError(f'{who} cannot watch {monitor!r}{why}' + (f' watch {" or ".join(filter(None, [", ".join(there[:-1]), there[-1]]))}' if why and there else f'; {columns_hint(monitor, there)}'))
+    raise ValueError(f'{who} cannot watch {short_repr(monitor)}{why}' + (f' watch {" or ".join(filter(None, [", ".join(there[:-1]), there[-1]]))}' if why and there else f'; {columns_hint(monitor, there)}'))
 
 # %% ../../nbs/callbacks/trackers.ipynb #7afae61a
 class Tracker(Callback):
@@ -103,7 +104,7 @@ class Tracker(Callback):
             restore: bool = False):
         if not isinstance(monitor, str):
             shown, name = getattr(monitor, '__name__', None) or short_repr(monitor), getattr(monitor, 'name', None) or getattr(monitor, '__name__', None)
-            heading = name if isinstance(name, str) and not isinstance(monitor, type) else 'valid_loss'
+            heading = name if isinstance(name, str) and name.isidentifier() and not isinstance(monitor, type) else 'valid_loss'
             raise TypeError(f'monitor={shown} should be the heading of a column, a string such as {heading!r}')
         self.monitor, self.comp, self.reset_on_fit, self.restore = monitor, comp, reset_on_fit, restore
         self._better = as_comparison(comp, monitor)
