@@ -6,17 +6,18 @@
 __all__ = ['one_group', 'param_groups', 'make_opt', 'hold_hypers', 'belongs_to']
 
 # %% ../nbs/05_optim.ipynb #e6b0b2ea
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 # %% ../nbs/05_optim.ipynb #b86dcc80
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 # %% ../nbs/05_optim.ipynb #294b52b0
 from .basics.fused import fuse, has_sparse
-from .basics.optimizers import (
-    check_opt_func, held_params, hyper_key, is_opt, add_fastai_names, copied_hypers, save_hypers, set_hyper, set_wd, spread_lrs)
+from cbnb.basics.optimizers import (
+    add_fastai_names, as_groups, check_opt_func, check_trainable, copied_hypers, held_params, hyper_key, is_opt, save_hypers, set_hyper,
+    set_wd, spread_lrs)
 from .basics.text import short_repr, with_article
 from .undo import UndoStack
 
@@ -34,14 +35,10 @@ def param_groups(
 ) -> list[list[nn.Parameter]]:                          # groups of parameters, without empty ones
     "Return the parameters of a model in groups. Raise `ValueError` if no parameter is trainable"
     if not callable(splitter): raise TypeError(f'splitter={short_repr(splitter)} should be a function that takes the model and returns its groups')
-    if (found := splitter(model)) is None: raise TypeError(
-        'the splitter returned None: end it with `return` and the groups, each a module or a list of parameters')
-    groups = list(found) if isinstance(found, Iterable) and not isinstance(found, (Mapping, Tensor)) else [found]
-    if groups and isinstance(groups[0], Tensor): groups = [groups]
-    groups = _as_lists(groups)
-    held, groups = {id(p) for g in groups for p in g}, groups or [[]]
+    groups = as_groups(splitter(model)) or [[]]
+    held = {id(p) for g in groups for p in g}
     groups[-1] += [p for p in others if id(p) not in held]
-    _check_trainable(groups, model)
+    check_trainable(groups, model)
     return [g for g in groups if g]
 
 # %% ../nbs/05_optim.ipynb #2e722968
@@ -92,24 +89,3 @@ def belongs_to(
     others = list(others)
     outside, found = {id(p) for p in others}, {id(p) for g in param_groups(model, splitter, others) for p in g}
     return held_params(opt) - outside == found - outside
-
-# %% ../nbs/05_optim.ipynb #fcedf11e
-def _as_lists(groups: list[Any]) -> list[list[nn.Parameter]]:
-    "Return the groups as lists of parameters"
-    if any(isinstance(g, Mapping) for g in groups): raise TypeError(
-        'the splitter returned dicts, but a group should be a module or a list of parameters: pass the rates and decays of the groups to '
-        'fit(lr=[...], wd=[...]), or make the optimizer yourself and pass it as opt_func')
-    groups = [list(g.parameters()) if isinstance(g, nn.Module) else [g] if isinstance(g, Tensor) or not isinstance(g, Iterable) else list(g) for g in groups]
-    if wrong := [p for g in groups for p in g if not isinstance(p, Tensor)]: raise TypeError(
-        f'the splitter returned a group with {"None" if wrong[0] is None else with_article(type(wrong[0]).__name__)}: '
-        'a group should be a module, or a list of parameters, such as list(layer.parameters())')
-    return groups
-
-def _check_trainable(groups: list[list[nn.Parameter]], model: nn.Module) -> None:
-    if any(p.requires_grad for g in groups for p in g): return
-    why = 'all are frozen (requires_grad is False). Call requires_grad_() on the layers to train'
-    if not any(True for _ in model.parameters()): why = 'it has no parameters at all. If its layers are in a list, make the list an nn.ModuleList'
-    elif not any(groups): raise ValueError('the splitter returned no parameters: return model.parameters(), or lists of parameters')
-    elif any(p.requires_grad for p in model.parameters()): raise ValueError(
-        'the splitter returned only frozen parameters (requires_grad is False): let it return the parameters to train, too, or call requires_grad_() on the layers that it returned')
-    raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')

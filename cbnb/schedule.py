@@ -118,7 +118,7 @@ class Sched:
 def _reals(value: Any, name: str) -> Any:
     "Return a number, or a list of numbers, or raise `TypeError`"
     value = value.tolist() if hasattr(value, 'tolist') else value
-    return [as_real(v, name) for v in value] if isinstance(value, (list, tuple)) else as_real(value, name)
+    return [as_real(v, f'{name}[{i}]') for i, v in enumerate(value)] if isinstance(value, (list, tuple)) else as_real(value, name)
 
 # %% ../nbs/09_schedule.ipynb #fe1d6fcb
 class SchedLin(Sched):
@@ -261,8 +261,8 @@ class SchedCombined:
     ) -> None:
         for name, given in dict(pcts=pcts, scheds=scheds).items():
             if isinstance(given, str) or not hasattr(given, '__iter__'): raise TypeError(f'{name}={short_repr(given)} should be a list')
-        pcts, scheds = [as_positive(p, 'pcts') for p in pcts], list(scheds)
-        for sched in scheds: _check_callable('a schedule in scheds', sched)
+        pcts, scheds = [as_positive(p, f'pcts[{i}]') for i, p in enumerate(pcts)], list(scheds)
+        for i, sched in enumerate(scheds): _check_callable(f'scheds[{i}]', sched)
         if len(pcts) != len(scheds): raise ValueError(f'got {plural(len(pcts), "share")} for {plural(len(scheds), "schedule")}: pass one share for each schedule')
         if abs(sum(pcts) - 1) > 1e-6: raise ValueError(f'pcts={short_repr(pcts)} should add up to 1, but add up to {sum(pcts):.9g}')
         self.parts = [(p, sched) for p, sched in zip(pcts, scheds) if p > 0]

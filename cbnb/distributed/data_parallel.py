@@ -41,7 +41,7 @@ from .agreement import Group, Request, share_tensors
 from .shares import Share
 from ..learner import Learner
 from ..length import valid_loaders
-from ..fit_opt import needs_closure
+from ..basics.optimizers import needs_closure
 from ..files.snapshot import owned_by_steps
 from ..function_steps import CallStep
 from ..step import Step

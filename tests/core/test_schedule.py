@@ -317,7 +317,7 @@ def test_loaders_without_length_but_a_number_of_batches():
         (lambda: cbnb.SchedLin([1, 2], [1]), ValueError, r"start=\[1, 2\] and end=\[1\] should have the same number"),
         (lambda: cbnb.ParamScheduler("lr"), TypeError, "scheds='lr' should be a dict"),
         (lambda: cbnb.ParamScheduler({"lr": cbnb.SchedCos}), TypeError, "the schedule of 'lr' is <class"),
-        (lambda: cbnb.combine_scheds([1], [3]), TypeError, "a schedule in scheds is 3: pass a function"),
+        (lambda: cbnb.combine_scheds([1], [3]), TypeError, "scheds.0. is 3: pass a function"),
         (lambda: cbnb.combine_scheds(None, []), TypeError, "pcts=None should be a list"),
     ],
 )
@@ -420,7 +420,7 @@ def test_a_cycle_may_warm_up_all_the_time_or_not_at_all(pct_start, first, last):
 
 @pytest.mark.parametrize("moms", [(0.9,), (0.9, 0.8, 0.9, 0.8), [0.9, -0.1, 0.9]])
 def test_momenta_are_three_numbers(moms):
-    with pytest.raises(ValueError, match="mom="):
+    with pytest.raises(ValueError, match=r"mom(\[1\])?="):
         OneCycle(0.4, mom=moms)
 
 
