@@ -42,7 +42,7 @@ _all_ = ['Callback', 'event', 'TrainEvalCallback', 'CancelBackwardException', 'C
 
 # %% ../nbs/all.ipynb #c312dda5
 from .callbacks.accum_metric import AccumMetric
-from .callbacks.more_metrics import MAE, ValueMetric, metric_on
+from .callbacks.more_metrics import MAE, ValueMetric, adapt_update, metric_on
 from .callbacks.sklearn_metrics import SklearnMetric, adapt_sklearn
 from .metrics import AvgMetric, Metric, accuracy, error_rate
 
@@ -146,4 +146,4 @@ CallbackList.settings = staticmethod(twins.settings)
 CallbackList.on_add = (twins.warn_of_hidden, twins.warn_of_rivals)
 Callback.method_checks = (hints.check_method,)
 Callback.attribute_checks = (twins.warn_of_attribute,)
-Metric.adapters = (adapt_sklearn, adapt_metric)     # for metrics of other libraries
+Metric.adapters = (adapt_update, adapt_sklearn, adapt_metric)     # for metrics of other libraries

@@ -9,7 +9,7 @@ __all__ = ['split_batch', 'DataLoaders', 'default_device', 'splitter_of', 'as_dl
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 # %% ../nbs/10_data.ipynb #cefb52f8
@@ -18,14 +18,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 # %% ../nbs/10_data.ipynb #07ed69df
-from .basics.arguments import as_count, hinted, nearest
+from .basics.arguments import as_count, hinted
 from .basics.loaders import (
-    as_loader, batch_size, check_datasets, counts_of, first_batch, shapes_of, table_of, workers_of)
+    as_loader, batch_size, check_datasets, class_names, counts_of, dataset_of, first_batch, loader_at, named_sets,
+    shapes_of, table_of, workers_of)
 from .basics.devices import as_device, process_device
 from .basics.fused import follow_params
-from .basics.nested import can_move, entries, on_device, to_device
+from .basics.nested import on_device, split_by_name, to_device
 from .basics.patch import patch
-from .basics.text import short_repr, with_article
+from .basics.text import with_article
 from .basics.trained_modules import trained_modules
 from .loop import Loop
 
@@ -45,8 +46,7 @@ def split_batch(
         n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
         return tuple(batch[:n]), tuple(batch[n:])
     if not targets or isinstance(batch, Tensor): return (batch,), ()
-    if (held := entries(batch)) is not None: return _split_by_name(held, targets)      # a dict or a dataclass
-    return (batch,), _attributes(batch, targets) if can_move(batch) else ()            # an object with a method `to`
+    return split_by_name(batch, targets)      # a dict, a dataclass, or an object with a method `to`
 
 # %% ../nbs/10_data.ipynb #b5e8ae62
 class DataLoaders:
@@ -78,7 +78,7 @@ class DataLoaders:
     def __init__(self, train: Any, valid: Any = None, *more: Any, n_inp: int | None = None, targets: str | tuple[str, ...] = (),
             device: torch.device | str | None = None, path: str = '.'):
         if train is None: raise TypeError('train is None: pass a loader for training, as in DataLoaders(train, valid)')
-        named = _named(valid)
+        named = named_sets(valid)
         self.valid_names = tuple(named)
         self.loaders = [as_loader(dl) for dl in (train, *(named.values() if named else [valid]), *more) if dl is not None]
         self.n_inp, self.path = n_inp, path
@@ -108,9 +108,9 @@ class DataLoaders:
         Returns: the loaders, for training first
         """
         from cbnb.basics.workers import make_loader
-        named = _named(valid_ds)
+        named = named_sets(valid_ds)
         others = [*(named.values() if named else [valid_ds]), *more]
-        check_datasets(train_ds, others, kwargs)
+        check_datasets(train_ds, others, kwargs | dict(shuffle=shuffle))
         bs, val_bs = as_count(bs, 'bs', 1), None if val_bs is None else as_count(val_bs, 'val_bs', 1)
         device = default_device() if device is None else as_device(device)
         sampler = kwargs.pop('sampler', None)             # its numbers are those of training items
@@ -154,12 +154,12 @@ class DataLoaders:
     @property
     def train_ds(self) -> Any:
         "The dataset for training"
-        return _dataset(self.train, 'training')
+        return dataset_of(self.train, 'training')
 
     @property
     def valid_ds(self) -> Any:
         "The dataset for validation"
-        return _dataset(self.valid, 'validation')
+        return dataset_of(self.valid, 'validation')
 
     @property
     def bs(self) -> int:
@@ -175,17 +175,8 @@ class DataLoaders:
 
     @property
     def vocab(self) -> Any:
-        """The class names: the attribute `vocab` or `classes` of the training dataset
-
-        Raises:
-            AttributeError: the training dataset, a ..., has neither an attribute vocab nor classes:
-        """
-        for name in ('vocab', 'classes'):
-            if (names := getattr(self.train_ds, name, None)) is not None: return names
-        names = "classes = ['cat', 'dog']"
-        raise AttributeError(f'the training dataset, {with_article(type(self.train_ds).__name__)}, has neither an attribute vocab nor classes: ' + (
-            f'assign the list of class names, such as dls.train_ds.{names}' if hasattr(self.train_ds, '__dict__') else
-            f'use a subclass that has the list of class names, such as class Items({type(self.train_ds).__name__}): {names}'))
+        "The class names: the attribute `vocab` or `classes` of the training dataset"
+        return class_names(self.train_ds)
 
     @property
     def c(self) -> int:
@@ -233,17 +224,7 @@ class DataLoaders:
     def _repr_html_(self) -> str: return table_of(self.loaders, self._below())
 
     def __getitem__(self, i: int | str) -> Iterable[Any]:
-        if isinstance(i, str):
-            if i in (there := dict(train=self.train) | self.valid_sets): return there[i]
-        elif _is_number(i) and -len(self) <= i < len(self): return self.loaders[i]
-        raise _no_loader(self, i)
-
-# %% ../nbs/10_data.ipynb #0a35536c
-def _dataset(dl: Any, name: str) -> Any:
-    if dl is None: raise AttributeError(f'there is no {name} loader: pass one, as in DataLoaders(train, valid)')
-    try: return dl.dataset
-    except AttributeError: raise AttributeError(
-        f'the {name} loader is {with_article(type(dl).__name__)}, which has no dataset: use a DataLoader, or read the batches of the loader') from None
+        return loader_at(self.loaders, dict(train=self.train) | self.valid_sets, i)
 
 # %% ../nbs/10_data.ipynb #286e22cb
 def default_device() -> torch.device:
@@ -279,48 +260,6 @@ def to_dls_device(self: Loop) -> None:
     self.split_batch = splitter_of(self.dls)
     for part in trained_modules(self).values(): part.to(device)
     follow_params(getattr(self, 'opt', None))           # moves its state
-
-# %% ../nbs/10_data.ipynb #2c74950c
-def _listed(names: list[Any]) -> str: return ', '.join(map(str, names[:30])) + ', ...'*(len(names) > 30)
-
-def _split_by_name(held: dict[str, Any], targets: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    if missing := [k for k in targets if k not in held]:
-        there = [k for k in held if isinstance(k, str) and k not in targets]
-        near = nearest(str(missing[0]), there) or next((k for k in reversed(there) if isinstance(held[k], Tensor)), None)
-        other = f'pass one of these, as in DataLoaders(..., targets={near!r}), or ' if near and len(there) > 1 else ''
-        raise KeyError(f"the batch has no entry {short_repr(missing[0])} for the target. " + (
-            f"Its entries are {_listed(list(held))}: {other}add {short_repr(missing[0])} to the batch" if held else 'It is an empty dict'))
-    return {k: v for k, v in held.items() if k not in targets}, tuple(held[k] for k in targets)
-
-def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
-    if missing := [k for k in targets if not hasattr(batch, k)]:
-        there = [k for k, v in getattr(batch, '__dict__', {}).items() if isinstance(v, Tensor) and k[:1] != '_']
-        raise KeyError(f"the batch, {with_article(type(batch).__name__)}, has no attribute {short_repr(missing[0])} for the target" + (
-            f". Its tensors are {_listed(there)}: pass one of these, as in DataLoaders(..., targets={nearest(str(missing[0]), there) or there[-1]!r})" if len(there) > 1 else
-            f'{". Its only tensor is " * len(there)}{"".join(there)}: add {short_repr(missing[0])} to the batch, or pass DataLoaders(..., targets=...) with the name of another attribute'))
-    return tuple(getattr(batch, k) for k in targets)
-
-# %% ../nbs/10_data.ipynb #ca58dc12
-def _named(valid: Any) -> dict[str, Any]:
-    "Return the named validation sets, or an empty dict if `valid` is a single one"
-    if not isinstance(valid, Mapping): return {}
-    wrong = [name for name in valid if not isinstance(name, str) or not name or name == 'train']
-    if wrong or not valid: raise ValueError(
-        f"{wrong[0]!r} cannot be the name of a validation set: use a non-empty string other than 'train', which is the name of the training set"
-        if wrong else 'the dict of validation sets is empty: leave it out, or add sets')
-    return dict(valid)
-
-# %% ../nbs/10_data.ipynb #cb872e17
-def _is_number(i: Any) -> bool: return hasattr(i, '__index__') and not getattr(i, 'shape', None) and not isinstance(i, Tensor)      # arrays have an `__index__`, too
-
-def _no_loader(dls: DataLoaders, i: Any) -> Exception:
-    "Return the error for a loader that is not there"
-    if isinstance(i, str): return KeyError(f'there is no loader {i!r}: the loaders are {", ".join(dict(train=dls.train) | dls.valid_sets)}')
-    if not _is_number(i): return TypeError(
-        f'the index of a loader should be 0 for training or 1 for validation, not {with_article(type(i).__name__)}: to use other data, pass dl=DataLoader(...)')
-    return IndexError(
-        f'there is no loader {i}: there are {len(dls)} loaders (0 is for training, 1 for validation)' if len(dls) > 1 else
-        'there is no validation loader: assign learn.dls = DataLoaders(train, valid), or pass a loader, such as dl=DataLoader(valid_set, 64)')
 
 # %% ../nbs/10_data.ipynb #a65ad9c2
 def as_dls(dls: Any) -> Any:

@@ -6,23 +6,26 @@
 __all__ = ['one_group', 'param_groups', 'make_opt', 'hold_hypers', 'belongs_to']
 
 # %% ../nbs/05_optim.ipynb #e6b0b2ea
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 # %% ../nbs/05_optim.ipynb #b86dcc80
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 # %% ../nbs/05_optim.ipynb #294b52b0
 from .basics.fused import fuse, has_sparse
-from .basics.optimizers import (
-    check_opt_func, held_params, hyper_key, is_opt, add_fastai_names, copied_hypers, save_hypers, set_hyper, set_wd, spread_lrs)
-from .basics.text import with_article
+from cbnb.basics.optimizers import (
+    add_fastai_names, as_groups, check_opt_func, check_trainable, copied_hypers, held_params, hyper_key, is_opt, save_hypers, set_hyper,
+    set_wd, spread_lrs)
+from .basics.text import short_repr, with_article
 from .undo import UndoStack
 
 # %% ../nbs/05_optim.ipynb #9de6902f
 def one_group(model: nn.Module) -> list[list[nn.Parameter]]:
     "Return all parameters as one group. This is the default splitter"
+    if not hasattr(model, 'parameters'): raise TypeError(
+        f'the model is {with_article(type(model).__name__)}, which has no parameters to train: make it an nn.Module, or pass a splitter that returns them')
     return [list(model.parameters())]
 
 def param_groups(
@@ -31,14 +34,11 @@ def param_groups(
     others: Iterable[nn.Parameter] = (),                # parameters outside the model, for the last group unless they are in a group
 ) -> list[list[nn.Parameter]]:                          # groups of parameters, without empty ones
     "Return the parameters of a model in groups. Raise `ValueError` if no parameter is trainable"
-    if (found := splitter(model)) is None: raise TypeError(
-        'the splitter returned None: end it with `return` and the groups, each a module or a list of parameters')
-    groups = list(found) if isinstance(found, Iterable) and not isinstance(found, (Mapping, Tensor)) else [found]
-    if groups and isinstance(groups[0], Tensor): groups = [groups]
-    groups = _as_lists(groups)
-    held, groups = {id(p) for g in groups for p in g}, groups or [[]]
+    if not callable(splitter): raise TypeError(f'splitter={short_repr(splitter)} should be a function that takes the model and returns its groups')
+    groups = as_groups(splitter(model)) or [[]]
+    held = {id(p) for g in groups for p in g}
     groups[-1] += [p for p in others if id(p) not in held]
-    _check_trainable(groups, model)
+    check_trainable(groups, model)
     return [g for g in groups if g]
 
 # %% ../nbs/05_optim.ipynb #2e722968
@@ -56,7 +56,7 @@ def make_opt(
     check_opt_func(opt_func)
     opt: Optimizer = opt_func([dict(params=g) for g in groups], lr=lr)
     if lacks := [name for name in ('param_groups', 'state', 'step', 'zero_grad') if not hasattr(opt, name)]: raise TypeError(
-        f'opt_func returned {with_article(type(opt).__name__) if hasattr(opt, "__len__") else repr(opt)}, '
+        f'opt_func returned {with_article(type(opt).__name__) if hasattr(opt, "__len__") else short_repr(opt)}, '
         f'which is not an optimizer, because it has no {", ".join(lacks)}: return one, such as torch.optim.AdamW(groups, lr=lr)')
     if not has_sparse(model): fuse(opt, device)
     return opt
@@ -89,24 +89,3 @@ def belongs_to(
     others = list(others)
     outside, found = {id(p) for p in others}, {id(p) for g in param_groups(model, splitter, others) for p in g}
     return held_params(opt) - outside == found - outside
-
-# %% ../nbs/05_optim.ipynb #fcedf11e
-def _as_lists(groups: list[Any]) -> list[list[nn.Parameter]]:
-    "Return the groups as lists of parameters"
-    if any(isinstance(g, Mapping) for g in groups): raise TypeError(
-        'the splitter returned dicts, but a group should be a module or a list of parameters: pass the rates and decays of the groups to '
-        'fit(lr=[...], wd=[...]), or make the optimizer yourself and pass it as opt_func')
-    groups = [list(g.parameters()) if isinstance(g, nn.Module) else [g] if isinstance(g, Tensor) or not isinstance(g, Iterable) else list(g) for g in groups]
-    if wrong := [p for g in groups for p in g if not isinstance(p, Tensor)]: raise TypeError(
-        f'the splitter returned a group with {"None" if wrong[0] is None else with_article(type(wrong[0]).__name__)}: '
-        'a group should be a module, or a list of parameters, such as list(layer.parameters())')
-    return groups
-
-def _check_trainable(groups: list[list[nn.Parameter]], model: nn.Module) -> None:
-    if any(p.requires_grad for g in groups for p in g): return
-    why = 'all are frozen (requires_grad is False). Call requires_grad_() on the layers to train'
-    if not any(True for _ in model.parameters()): why = 'it has no parameters at all. If its layers are in a list, make it an nn.ModuleList'
-    elif not any(groups): raise ValueError('the splitter returned no parameters: return model.parameters(), or lists of parameters')
-    elif any(p.requires_grad for p in model.parameters()): raise ValueError(
-        'the splitter returned only frozen parameters (requires_grad is False): let it return the parameters to train, too, or call requires_grad_() on the layers that it returned')
-    raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')

@@ -19,7 +19,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from docs_api import first_sentence
-from docs_nav import ALSO, BY_PART, Page, listing, page_name, plain, rank
+from docs_nav import ALSO, AT_ROOT, BY_PART, Page, listing, page_name, plain, rank
 from docs_pages import Site
 from notebooks import NBS, ROOT, SETTINGS, is_hidden, notebook_paths, read, show, write_files, write_if_changed
 
@@ -45,6 +45,7 @@ def write_sources(site: Site, folder: Path) -> None:
         files[Path(f"{page.name}.md")] = listing(page).encode()
     for name, text in site.reference.files(site.link):
         files[Path(f"{name}.md")] = text.encode()
+    files |= {Path(f"{name}.md"): path.read_bytes() for name, path in AT_ROOT.items()}
     for path in NBS.rglob("*"):
         if path.suffix in IMAGES:
             files[path.relative_to(NBS)] = path.read_bytes()

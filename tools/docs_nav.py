@@ -8,11 +8,12 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from notebooks import INDEX, NBS, SETTINGS, room
+from notebooks import INDEX, NBS, ROOT, SETTINGS, room
 
 SAID = tomllib.loads(Path(__file__).with_name("site.toml").read_text(encoding="utf-8"))
 BY_PART = ("how_to/", "tutorials/", "guides/", "moving/")  # whose parts the search knows by their words
 ALSO: dict[str, list[str]] = SAID["also"]  # what a page is searched by
+AT_ROOT = {f"project/{Path(name).stem.lower()}": ROOT / name for name in SAID["project"]}  # pages that are files beside the notebooks
 
 
 @dataclass
@@ -65,6 +66,14 @@ def sections(notebooks: dict[Path, NotebookNode], reference: Page | None = None)
     top.append(Page("how_it_works/index", "How it works", about, [*below, *roof]))
     top.append(Page("moving/index", "Moving from ...", "The same training in your library and in cbnb", moving))
     return [page for page in top if page.below]
+
+
+def project() -> Page:
+    """The files at the root of the repository that are pages, too."""
+    below = [
+        Page(name, path.read_text(encoding="utf-8").partition("\n")[0][2:], SAID["project"][path.name]) for name, path in AT_ROOT.items()
+    ]
+    return Page("project/index", "The project", "How to work on cbnb, and what has changed", below)
 
 
 def _room(name: str, pages: list[Page]) -> Page:

@@ -17,7 +17,7 @@ from nbformat.v4 import new_markdown_cell
 from PIL import Image
 
 from docs_api import documented, entry
-from docs_nav import contents, page_name, plain, sections
+from docs_nav import AT_ROOT, contents, page_name, plain, project, sections
 from docs_reference import Reference, label
 from notebooks import INDEX, LIB, SETTINGS, Function, default_module, directives, is_hidden, parsed, without_directives, without_widgets
 
@@ -35,7 +35,7 @@ class Site:
     def __init__(self, notebooks: dict[Path, NotebookNode]):
         self.notebooks = notebooks
         self.reference = Reference(notebooks)
-        self.sections = sections(notebooks, self.reference.page())
+        self.sections = [*sections(notebooks, self.reference.page()), project()]
         self.entries: dict[str, tuple[str, str]] = {}  # each way to write a name -> its module and full name
         for place in self.reference.places:
             for written in spellings(*place):
@@ -171,7 +171,9 @@ def imported_names(nb: NotebookNode, module: str) -> dict[str, str]:
 
 
 def to_pages(markdown: str) -> str:
-    """Links between notebooks as links between pages, and pictures for both themes; files at the root of the repository are not on the site."""
+    """Links between notebooks as links between pages, and pictures for both themes; of the files at the root, those of `AT_ROOT` are pages."""
+    for name, path in AT_ROOT.items():
+        markdown = markdown.replace(f"](../{path.name})", f"]({name}.md)")
     markdown = re.sub(r"\]\(\.\./(\w+(?:\.md)?)\)", rf"]({SETTINGS['git_url']}/blob/{SETTINGS['branch']}/\1)", markdown)
     markdown = _PICTURE.sub(r"\2\3{.only-light}\2(\1){.only-dark}", markdown)
     markdown = _LIGHT.sub(r"\1\2{.only-light}\1(\3_dark.png){.only-dark}", markdown)

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['entries', 'rebuild', 'map_tensors', 'can_move', 'map_rows', 'to_device', 'to_detach', 'find_bs', 'first_tensor',
-           'is_empty', 'named_parts', 'part_of', 'kind_of', 'shape_text', 'OnDevice', 'CopiesAhead', 'on_device',
-           'to_json', 'from_json', 'Held', 'state_of', 'left_out', 'generator_state', 'set_generator_state',
-           'put_state']
+           'is_empty', 'named_parts', 'part_of', 'kind_of', 'shape_text', 'split_by_name', 'OnDevice', 'CopiesAhead',
+           'on_device', 'to_json', 'from_json', 'Held', 'state_of', 'left_out', 'generator_state',
+           'set_generator_state', 'put_state']
 
 # %% ../../nbs/basics/nested.ipynb #a2d17d20
 import copy
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from .arguments import nearest
 from .devices import has_streams, module_of, new_event
 from .text import plural, short_repr, with_article
 
@@ -156,7 +157,7 @@ def find_bs(batch: Any) -> int:
         if (n := _n_items(part)) is not None: return n
         last = part
         if isinstance(part, Tensor): break
-    raise ValueError(f'the number of items in this batch is unknown, because {_why_sizeless(last)}')
+    raise ValueError(f'the number of items in this batch is unknown, because {_why_sizeless(last, batch)}')
 
 def _dict_per_item(batch: Any, first: Any,    # the first value in the batch
 ) -> int | None:                              # None: the items have no dicts of their own
@@ -175,9 +176,9 @@ def _length(part: Any) -> int | None:
     if isinstance(part, Tensor): return part.size(0) if part.ndim else None
     return len(part) if type(part) in (tuple, list) else None
 
-def _why_sizeless(part: Any) -> str:
+def _why_sizeless(part: Any, batch: Any) -> str:
     "Explain why a part of a batch has no size. If the batch has no tensor, `part` is None"
-    if part is None: return 'it has no tensor with one row for each item: give it one'
+    if part is None: return f'{short_repr(batch)} has no tensor with one row for each item: add one'
     if isinstance(part, Tensor): return 'its first tensor is a scalar: begin the batch with a tensor that has one row for each item'
     return (f'{with_article(type(part).__name__)} has no length: '
             'add a property `num_graphs` or a method `__len__` to the class')
@@ -215,6 +216,28 @@ def kind_of(value: Any) -> str:
 def shape_text(t: Tensor) -> str:
     "Return the shape of a tensor as text, such as `64x1x8x8`, or `scalar` for a tensor without dimensions"
     return 'x'.join(map(str, t.shape)) or 'scalar'
+
+# %% ../../nbs/basics/nested.ipynb #b8227987
+def split_by_name(batch: Any, targets: tuple[str, ...]) -> tuple[Any, tuple[Any, ...]]:    # the inputs (a tuple, or a dict) and the targets
+    "Split a dict, a dataclass or an object with a method `to` by the names of its targets. Any other batch has no targets"
+    if (held := entries(batch)) is None: return (batch,), _attributes(batch, targets) if can_move(batch) else ()
+    if missing := [k for k in targets if k not in held]:
+        there = [k for k in held if isinstance(k, str) and k not in targets]
+        near = nearest(str(missing[0]), there) or next((k for k in reversed(there) if isinstance(held[k], Tensor)), None)
+        other = f'pass one of these, as in DataLoaders(..., targets={near!r}), or ' if near and len(there) > 1 else ''
+        raise KeyError(f"the batch has no entry {short_repr(missing[0])} for the target. " + (
+            f"Its entries are {_listed(list(held))}: {other}add {short_repr(missing[0])} to the batch" if held else 'It is an empty dict'))
+    return {k: v for k, v in held.items() if k not in targets}, tuple(held[k] for k in targets)
+
+def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
+    if missing := [k for k in targets if not hasattr(batch, k)]:
+        there = [k for k, v in getattr(batch, '__dict__', {}).items() if isinstance(v, Tensor) and k[:1] != '_']
+        raise KeyError(f"the batch, {with_article(type(batch).__name__)}, has no attribute {short_repr(missing[0])} for the target" + (
+            f". Its tensors are {_listed(there)}: pass one of these, as in DataLoaders(..., targets={nearest(str(missing[0]), there) or there[-1]!r})" if len(there) > 1 else
+            f'{". Its only tensor is " * len(there)}{"".join(there)}: add {short_repr(missing[0])} to the batch, or pass DataLoaders(..., targets=...) with the name of another attribute'))
+    return tuple(getattr(batch, k) for k in targets)
+
+def _listed(names: list[Any]) -> str: return ', '.join(map(str, names[:30])) + ', ...'*(len(names) > 30)
 
 # %% ../../nbs/basics/nested.ipynb #a6d45830
 class OnDevice:
@@ -323,8 +346,8 @@ def _encoded_rarely(value: Any, places: dict[int, tuple[int, Tensor]], name: str
             data = torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8) if value.size else torch.empty(0)
             return {'!ndarray': _encoded(data, places, name), 'dtype': value.dtype.str, 'shape': list(value.shape)}
     kind = type(value)
-    is_array = hasattr(value, '__array_interface__') and value.ndim        # a NumPy scalar has the attribute, too
-    what = f'arrays of type {value.dtype}' if is_array else f'objects of type {kind.__module__}.{kind.__qualname__}'
+    type_name = f'{kind.__module__}.{kind.__qualname__}'.removeprefix('builtins.')
+    what = f'arrays of type {value.dtype}' if type_name == 'numpy.ndarray' else f'objects of type {type_name}'
     raise TypeError(f'{name} is {short_repr(value)}, and {what} cannot be stored: '
                     'convert it to a number, a string, a tensor, or a container of these')
 

@@ -32,7 +32,7 @@ from ..files.saving import plain_name
 from ..files.state import bare_model, callback_states
 from .agreement import share_tensors, shared_store
 from ..learner import Learner
-from ..fit_opt import needs_closure
+from ..basics.optimizers import needs_closure
 from ..files.snapshot import owned_by_steps
 from ..function_steps import CallStep
 from ..undo import UndoStack

@@ -414,7 +414,7 @@ class LabBook(Callback):
             ValueError: delete would permanently remove ...... from {folder}: pass confirm=True
         """
         if not numbers: raise ValueError('delete needs the numbers of runs, as in lab.delete(3, confirm=True)')
-        if lists := [n for n in numbers if isinstance(n, Iterable) and getattr(n, 'ndim', 1) and not isinstance(n, (str, Learner))]: raise TypeError(
+        if lists := [n for n in numbers if isinstance(n, Iterable) and getattr(n, 'ndim', True) and not isinstance(n, (str, Learner))]: raise TypeError(
             f'delete takes the numbers one by one, not {short_repr(lists[0])}: for a list of numbers, call lab.delete(*numbers, confirm=True), and for a list of runs, lab.delete(*(run.id for run in runs), confirm=True)')
         if any(isinstance(n, bool) for n in numbers): raise TypeError('delete takes confirm by its name, as in lab.delete(3, confirm=True)')
         runs = [self[number] for number in numbers]

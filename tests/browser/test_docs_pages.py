@@ -28,6 +28,7 @@ PAGES = [
     "schedule",
     "display/chart",
     "how_it_works/index",
+    "project/contributing",
     "moving/from_fastai_v1",
     "callbacks/interpret",
     "tutorials/metrics",

@@ -30,8 +30,8 @@ from cbnb.basics import arguments, processes
 from cbnb.basics.buffers import Smoother
 from cbnb.basics.metric_functions import name_of, noting, one_number, view_for_metric
 from cbnb.basics.text import distinct
-from cbnb.callbacks import accum_metric
-from cbnb.callbacks.more_metrics import MSE, Accuracy, AvgLoss, AvgSmoothLoss, ErrorMetric
+from cbnb.callbacks import accum_metric, more_metrics
+from cbnb.callbacks.more_metrics import MSE, Accuracy, AvgLoss, AvgSmoothLoss, ErrorMetric, UpdateMetric
 from cbnb.callbacks.sklearn_metrics import takes_of
 from cbnb.metrics import RunningMean, as_metrics
 from cbnb.step import Step
@@ -1176,14 +1176,14 @@ class Plain(Share):
 def test_which_metrics_are_merged_and_which_have_to_agree(make, n_seen, n, agreed, merged, monkeypatch):
     """A torchmetric exchanges its own sums, unless a process has seen nothing."""
     calls = []
-    monkeypatch.setattr(metrics, "n_processes", lambda: n)
-    monkeypatch.setattr(metrics, "sum_over_processes", lambda seen: [n_seen])
-    monkeypatch.setattr(metrics, "merged_metric", lambda metric, seen: calls.append("merged") or metric)
-    monkeypatch.setattr(metrics, "agreed_value", lambda name, compute: calls.append("agreed") or compute())
-    metric = cbnb.metrics.UpdateMetric(make())
+    monkeypatch.setattr(more_metrics, "n_processes", lambda: n)
+    monkeypatch.setattr(more_metrics, "sum_over_processes", lambda seen: [n_seen])
+    monkeypatch.setattr(more_metrics, "merged_metric", lambda metric, seen: calls.append("merged") or metric)
+    monkeypatch.setattr(more_metrics, "agreed_value", lambda name, compute: calls.append("agreed") or compute())
+    metric = UpdateMetric(make())
     metric.reset(), metric.accumulate(outputs_of(torch.eye(2), torch.tensor([0, 1])))
     assert metric.value is not None and calls == ["merged"] * merged + ["agreed"] * agreed
-    monkeypatch.setattr(metrics, "sum_over_processes", lambda seen: [0])
+    monkeypatch.setattr(more_metrics, "sum_over_processes", lambda seen: [0])
     assert metric.value is None
 
 
@@ -1194,13 +1194,13 @@ def test_a_torchmetric_moves_to_the_device_of_the_batch():
             return self
 
     moved = []
-    metric = cbnb.metrics.UpdateMetric(Placed())
+    metric = UpdateMetric(Placed())
     for _ in range(2):
         metric.reset()
         for pred in ({"a": torch.zeros(2)}, torch.zeros(2)):
             metric.accumulate(outputs_of(pred, torch.zeros(2)))
     assert moved == [torch.device("cpu")] * 2 and metric.value == 4
-    metric = cbnb.metrics.UpdateMetric(Placed())
+    metric = UpdateMetric(Placed())
     metric.accumulate(outputs_of("words", [1, 2]))  # no tensor: nowhere to go
     assert len(moved) == 2 and metric.value == 2
 
@@ -1212,8 +1212,8 @@ def test_the_heading_of_a_foreign_metric(name, made, found):
     total = Total()
     if made:
         total.name = made
-    assert cbnb.metrics.UpdateMetric(total, name).name == found
-    copied = copy.copy(cbnb.metrics.UpdateMetric(total))
+    assert UpdateMetric(total, name).name == found
+    copied = copy.copy(UpdateMetric(total))
     assert copied.metric is not total and type(copied.metric) is Total
 
 
@@ -1223,7 +1223,7 @@ def test_predictions_reach_a_metric_without_a_graph():
             parts = pred.values() if isinstance(pred, dict) else [pred]
             seen.extend(part.requires_grad for part in parts)
 
-    seen, metric = [], cbnb.metrics.UpdateMetric(Graph())
+    seen, metric = [], UpdateMetric(Graph())
     pred = torch.zeros(2, requires_grad=True) * 2
     metric.accumulate(outputs_of(pred, Y)), metric.accumulate(outputs_of(dict(a=pred, b=pred), Y))
     assert seen == [False] * 3
@@ -1237,7 +1237,7 @@ class Remote(torch.Tensor):
 
 
 def test_a_foreign_metric_gets_predictions_on_their_device():
-    metric = cbnb.metrics.UpdateMetric(Total())
+    metric = UpdateMetric(Total())
     for pred in (torch.zeros(2).as_subclass(Remote), dict(a=torch.zeros(2).as_subclass(Remote))):
         metric.accumulate(outputs_of(pred, Y))
     assert metric.value == 8
@@ -1297,7 +1297,8 @@ def test_outputs_are_counted_from_both_ends(which, found):
 @pytest.mark.parametrize("which", [-4, 3])
 def test_an_output_that_is_not_there(which):
     with pytest.raises(
-        IndexError, match=rf"metric 'mae' reads output {which}, but learn.outputs has 0 \(tensor 4x1\), 1 \(tensor 4x1\), 2 \(tensor 4x1\)$"
+        IndexError,
+        match=rf"metric 'mae' reads output {which}, but learn.outputs has 0 \(tensor 4x1\), 1 \(tensor 4x1\), 2 \(tensor 4x1\): choose one of these$",
     ):
         view_for_metric(cbnb.metric_on(mae, which, 0), outputs_of((ONE, TWO), Y))
 
@@ -1333,7 +1334,8 @@ def test_on_names_a_copy():
     )
     assert cbnb.metric_on(one, (0,), 1).chosen_outputs == (0, 1)
     with pytest.raises(
-        TypeError, match=r"metric_on takes one metric, and this MetricCollection has 2: .*metric_on\(m, 0, 1\) for m in collection.values"
+        TypeError,
+        match=r"metric_on takes one metric, and this MetricCollection has 2 metrics: .*metric_on\(m, 0, 1\) for m in collection.values",
     ):
         cbnb.metric_on(MetricCollection([MulticlassF1Score(3), MulticlassAUROC(3)]), 0, 1)
 
@@ -1634,6 +1636,15 @@ def test_log_loss_of_one_class_names_the_argument():
     with pytest.raises(ValueError) as caught:
         values_of(sklearn.metrics.log_loss, batches, nn.CrossEntropyLoss())
     assert "pass all class numbers, such as SklearnMetric('log_loss', labels=[0, 1])" in caught.value.__notes__
+
+
+def test_scikit_learn_asks_for_an_average():
+    with pytest.raises(ValueError, match="average='binary'") as caught:
+        cbnb.SklearnMetric(functools.partial(sklearn.metrics.fbeta_score, beta=2.0))(torch.eye(3), torch.arange(3))
+    assert "pass average='macro', as in SklearnMetric('fbeta_score', ..., average='macro')" in caught.value.__notes__
+    assert cbnb.SklearnMetric("fbeta_score", beta=2.0, average="macro")(torch.eye(3), torch.arange(3)) == 1
+    with pytest.raises(TypeError, match="a scorer of scikit-learn"):
+        cbnb.SklearnMetric(sklearn.metrics.get_scorer("accuracy"))
 
 
 def test_the_layout_of_chosen_outputs_is_not_that_of_the_loss():

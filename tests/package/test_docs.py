@@ -202,6 +202,15 @@ def test_pages_show_the_picture_that_fits_their_theme():
     assert docs_pages.to_pages("![A fit](a_dark.png)") == "![A fit](a_dark.png)"
 
 
+def test_two_files_at_the_root_of_the_repository_are_pages():
+    assert [(page.name, page.title) for page in docs_nav.project().below] == [
+        ("project/contributing", "Contributing"),
+        ("project/changelog", "Changelog"),
+    ]
+    text = docs_pages.to_pages("[a](../CONTRIBUTING.md), [b](../LICENSE)")
+    assert text == f"[a](project/contributing.md), [b]({notebooks.SETTINGS['git_url']}/blob/main/LICENSE)"
+
+
 def test_a_version_is_replaced_beside_the_other_one(tmp_path):
     made, out = tmp_path / "made", tmp_path / "out"
 

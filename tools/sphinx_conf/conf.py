@@ -32,7 +32,7 @@ myst_heading_anchors = 4
 
 add_module_names = False
 python_use_unqualified_type_names = True
-toc_object_entries_show_parents = "domain"
+toc_object_entries_show_parents = "hide"
 
 WORK = ROOT / "_proc"  # where tools/docs.py leaves what it knows of the pages
 site_pages = str(WORK / "pages.json")

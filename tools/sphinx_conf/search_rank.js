@@ -18,7 +18,7 @@ const SAME = [
   'show display print see view', 'stop cancel abort quit interrupt', 'resume continue', 'undo revert rewind', 'slow slower fast faster quick speed speedup',
   'crash killed died hang', 'wrong mistake misclassified incorrect', 'computer machine laptop pc', 'folder directory', 'remove delete', 'choose pick select',
   'change modify adjust', 'compute calculate', 'same identical equal', 'loss criterion', 'predict inference', 'notebook jupyter', 'imbalanced unbalanced skewed',
-  'memory ram vram', 'deploy serving production', 'reproducible deterministic', 'csv spreadsheet', 'hyper hyperparameter', 'overfit overfitting', 'sentence text', 'classification classifier classify', 'evaluation evaluate',
+  'memory ram vram', 'deploy serving production', 'reproducible deterministic', 'csv spreadsheet', 'hyper hyperparameter', 'overfit overfitting', 'sentence text', 'classification classifier classify', 'evaluation evaluate', 'loader dataloader', 'valid val',
 ].map(group => group.split(' '));
 const GLOSSARY = 'guides/terms';
 const DEFINITION = /^\W*what\W*(is|are|s|does|do)\b|difference between|meaning of/i; // a question for the meaning of a word
