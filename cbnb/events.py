@@ -192,7 +192,7 @@ class EventNames:
 
 def did_you_mean(name: str, others: tuple[str, ...] = ()) -> str:    # `others`: further names that would be right
     "Return the end of an error message: the event name closest to `name`, or a list of all events"
-    found = re.fullmatch('(?:on_)?(.+)_(begin|start|end)', name)      # a name of another library
+    found = re.fullmatch('(?:on_)?(?:[a-z]+_(?=batch))?(.+)_(begin|start|end)', name)      # a name of another library
     guess = f"{'after' if found[2] == 'end' else 'before'}_{'fit' if found[1] == 'train' else found[1]}" if found else name
     near = nearest(guess, [*EVENTS, *others])
     return f'; did you mean {near!r}?' if near else f'; the events are {", ".join(EVENTS)}'
