@@ -78,7 +78,8 @@ class CallStep(Step):
 
 def _as_one(opts: Any) -> Any:    # of one optimizer, of several in a list or a dict, or of None
     if opts is None or hasattr(opts, 'param_groups'): return opts
-    return MultiOptimizer(opts.values() if isinstance(opts, Mapping) else [opts] if isinstance(opts, str) else opts)
+    if isinstance(opts, str): opts = [opts]              # an error names it, and not its first letter
+    return MultiOptimizer(opts.values() if isinstance(opts, Mapping) else opts)
 
 # %% ../nbs/15_function_steps.ipynb #a50596ea
 class LossStep(CallStep):

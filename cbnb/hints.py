@@ -441,8 +441,9 @@ def check_method(
 
 def _check_parameters(f: Any, what: str) -> None:
     if not isinstance(f, types.FunctionType): return
-    first, *others = list(inspect.signature(f).parameters.values()) or [None]
-    if first is None: raise TypeError(f'{what}() would fail, because it needs a parameter for the callback: define it as {what}(self)')
+    params = list(inspect.signature(f).parameters.values())
+    if not params: raise TypeError(f'{what}() would fail, because it needs a parameter for the callback: define it as {what}(self)')
+    first, *others = params
     needed = [p.name for p in others
               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if needed: raise TypeError(
