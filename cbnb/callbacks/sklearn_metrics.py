@@ -102,6 +102,7 @@ class SklearnMetric(AccumMetric):
             name: str | None = None, ignore_index: int | None = None, **kwargs: Any) -> None:
         func = sklearn_function(func) if isinstance(func, str) else func
         if not callable(func): raise TypeError(f'func={short_repr(func)} should be a function of (y_true, y_pred), or the name of one in sklearn.metrics')
+        is_of_sklearn(func)                    # raises `TypeError` for a scorer
         takes = takes_of(func) if takes is None else takes
         as_choice(takes, 'takes', *TAKES)
         if thresh is not None and takes != 'labels':
@@ -157,6 +158,10 @@ class SklearnMetric(AccumMetric):
     def compute(self, pred: Tensor, targ: Tensor, *others: Tensor) -> Any:
         try: return super().compute(pred, targ, *others)
         except ValueError as e:                # scikit-learn advises `labels`, of its own function
+            wanted = {"average='binary'": "average='macro'", 'multi_class must': "multi_class='ovr'"}
+            kept = '..., '*bool(self.kwargs or getattr(self.func, 'keywords', {}))
+            for said, more in wanted.items():
+                if said in str(e) and is_of_sklearn(self.func): e.add_note(f'pass {more}, as in SklearnMetric({name_of(self.func)!r}, {kept}{more})')
             if 'labels' in str(e) and self.takes == 'probabilities': e.add_note(
                 f'pass all class numbers, such as SklearnMetric({name_of(self.func)!r}, labels=[0, 1])')
             for name, values in dict(predictions=pred, targets=targ).items():
