@@ -247,7 +247,7 @@ BAD = {
     "missing target": (
         learner(dls=cbnb.DataLoaders([dict(x=torch.ones(2))], targets="label", device="cpu")),
         KeyError,
-        "no entry 'label'.*Its entries are x: add 'label' to the batch",
+        "no entry 'label'.*Its only entry is x: add 'label' to the batch",
     ),
 }
 
