@@ -36,8 +36,7 @@ from ..metrics import Metric
 from ..optim import one_group
 from ..phase import fresh
 from ..basics.trained_modules import load_module_states, module_states
-from ..step import step_of_model
-from ..step import Step
+from ..step import Step, step_of_model
 from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/files/export.ipynb #faa0f047
