@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import callback_list as _in_callback_list
-    from .files import callback_state as _in_callback_state
+    from .callbacks import of_a_learner as _in_of_a_learner
+    from .files import callback_state as _in_callback_state, export as _in_export
 
 class Callback(Configured, Events):
     """Base class of callbacks. Override event methods to handle events. Missing attributes are read from the learner
@@ -43,8 +44,8 @@ class Callback(Configured, Events):
             def per_item(self): return self.loss / self.bs
     """
     if TYPE_CHECKING:      # what later pages add: the export writes it
-        __call__ = _in_callback_list.__call__
-        __dir__ = _in_callback_list.__dir__
+        __call__ = _in_of_a_learner.__call__
+        __dir__ = _in_of_a_learner.__dir__
         state_dict = _in_callback_state.state_dict
         load_state_dict = _in_callback_state.load_state_dict
     learn: Any = None                  # the learner
@@ -144,8 +145,6 @@ class CallbackList:
     "The callbacks of a learner, with their order, their names, and the events they handle"
     if TYPE_CHECKING:      # what later pages add: the export writes it
         is_shown = _in_callback_list.is_shown
-        _is_learners = _in_callback_list._is_learners
-        _free_name = _in_callback_list._free_name
         show = _in_callback_list.show
         find = _in_callback_list.find
         as_callback = _in_callback_list.as_callback
@@ -155,11 +154,11 @@ class CallbackList:
         append = _in_callback_list.append
         add_all = _in_callback_list.add_all
         remove_all = _in_callback_list.remove_all
-        __getstate__ = _in_callback_list.__getstate__
-        __setstate__ = _in_callback_list.__setstate__
         added = _in_callback_list.added
         removed = _in_callback_list.removed
         switch_on = _in_callback_list.switch_on
+        __getstate__ = _in_export.__getstate__
+        __setstate__ = _in_export.__setstate__
     # set by `cbnb.all`
     adapt: Callable[[Any], Callback | None] | None = None    # returns an adapter for a foreign callback
     settings: Callable[[Any], Any] | None = None             # a value that is equal for callbacks with the same settings

@@ -25,7 +25,7 @@ from ..basics.settings import brief
 from ..basics.text import user_level, with_article
 from ..basics.patch import patch
 from ..basics.nested import Held, from_json, to_json
-from ..callback import Callback
+from ..callback import Callback, CallbackList
 from .atomic import write_whole
 from .saving import read_file
 from .state import bare_model, callback_states, load_callback_states, load_model_state, model_differs, model_state
@@ -91,7 +91,7 @@ def _is_plain(value: Any) -> bool:
 # %% ../../nbs/files/export.ipynb #c283f71e
 _LOSSES = 'torch.nn.functional', 'torch.nn.modules.loss'
 _OWN = dict(loss_func=_LOSSES, opt_func=('torch.optim',),
-            metrics=(*_LOSSES, 'cbnb.metrics', 'cbnb.basics.metric_functions', 'cbnb.callbacks.accum_metric'))
+            metrics=(*_LOSSES, 'cbnb.metrics', 'cbnb.basics.metric_functions', 'cbnb.callbacks.accum_metric', 'cbnb.callbacks.more_metrics'))
 
 def _is_in_known_module(path: str | None, part: str) -> bool:
     module = (path or '').partition(':')[0]
@@ -129,6 +129,18 @@ def __getstate__(self: Learner) -> dict[str, Any]:
     if not self.running: return {k: v for k, v in vars(self).items() if not shown(k)}
     raise RuntimeError(f'this learner is running ({self.where(event.after_epoch)}), with hooks and callbacks of the run: export '
                        'or copy it between fits, or use learn.save in a callback')
+
+# %% ../../nbs/files/export.ipynb #d21773f7
+@patch
+def __getstate__(self: CallbackList) -> dict[str, Any]:
+    left = 'table', '_tables', '_settings', 'shown', 'blocks', 'wrappers', 'on_select'
+    return {k: v for k, v in vars(self).items() if k not in left}
+
+@patch
+def __setstate__(self: CallbackList, state: dict[str, Any]) -> None:
+    vars(self).update(state, shown={}, blocks=[], wrappers=[], on_select=[], _tables={},
+                      _settings={id(cb): self.settings(cb) if self.settings else object() for cb in state['all']})
+    self.select(self.training, self.purpose)
 
 # %% ../../nbs/files/export.ipynb #a50a7719
 def recipe_of(learn: Learner) -> dict[str, Any]:
