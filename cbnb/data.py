@@ -110,7 +110,7 @@ class DataLoaders:
         from cbnb.basics.workers import make_loader
         named = named_sets(valid_ds)
         others = [*(named.values() if named else [valid_ds]), *more]
-        check_datasets(train_ds, others, kwargs)
+        check_datasets(train_ds, others, kwargs | dict(shuffle=shuffle))
         bs, val_bs = as_count(bs, 'bs', 1), None if val_bs is None else as_count(val_bs, 'val_bs', 1)
         device = default_device() if device is None else as_device(device)
         sampler = kwargs.pop('sampler', None)             # its numbers are those of training items

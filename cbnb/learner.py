@@ -20,7 +20,7 @@ from . import phase  # noqa: F401 (adds `batch_weight` to the step)
 # %% ../nbs/04_learner.ipynb #02713ab8
 from .basics.arguments import Duration, Every, as_count, as_duration, checked_loss_func, checked_model, checked_moms, hinted
 from .basics.loaders import as_loader
-from .basics.losses import weigher
+from .basics.losses import checked_weight, weigher
 from .basics.text import warn_user
 from .basics.optimizers import check_opt_func, checked_lr, warn_of_next_rate
 from .basics.patch import checked_property, property_of
@@ -174,7 +174,7 @@ class Learner(Loop):
             sanity_check: bool = True):
         self.callbacks, self.undo, self.logger, self.create_mbar = CallbackList(self), None, print, True
         self.model, self.dls, self.metrics = checked_model(model, self.remark_on), dls, metrics
-        self.splitter, self.batch_weight, self.wd, self.moms, self.sanity_check = splitter, batch_weight, wd, checked_moms(moms), sanity_check
+        self.splitter, self.batch_weight, self.wd, self.moms, self.sanity_check = splitter, checked_weight(batch_weight), wd, checked_moms(moms), sanity_check
         self.path, self.model_dir = Path(path if path is not None else getattr(self.dls, 'path', '.')), model_dir
         self.final_record: Any = None
         self.restore_points: Any = None                          # of `rewind`, made by the first fit
@@ -182,7 +182,7 @@ class Learner(Loop):
         # A step may have a loss function and an optimizer, which then become those of the learner. So this order matters
         check_opt_func(opt_func)
         self._opt, self._opt_is_old, self._opt_func, self._lr = None, False, opt_func, lr     # old: made before `opt_func` was assigned
-        self.loss_func = loss_func or getattr(getattr(self.dls.train, 'dataset', None), 'loss_func', None)
+        self.loss_func = loss_func if loss_func is not None else getattr(getattr(self.dls.train, 'dataset', None), 'loss_func', None)
         self.phase_steps, self.chooses_eval_step = [Step(), Step()], False      # for evaluation and for training, see the properties
         self.train_step = default_step(self) if train_step is None else train_step
         self.eval_step = eval_step
@@ -245,7 +245,7 @@ class Learner(Loop):
             f'start_epoch={start_epoch} should be at most n_epoch={length.n}, which counts the epochs before start_epoch, too')
         every = as_valid_every(valid_every)
         if isinstance(every, Every): cbs = [*as_list(cbs), MidEpochValidation()]
-        if keep_best: cbs = self.keeping_best(keep_best, cbs)      # see callbacks/trackers
+        if getattr(keep_best, 'ndim', 0) or keep_best: cbs = self.keeping_best(keep_best, cbs)      # see callbacks/trackers
         if resume: cbs = self.resuming(resume, cbs)                # see files/checkpoints
         for check in self.on_fit_call: check(self, lr, start_epoch)
         with self.run_as('fit', cbs):

@@ -340,9 +340,11 @@ class Recorder(Callback):
 
         Returns: the latest run, the one under way included
         Raises:
-            AttributeError: nothing has been recorded yet: call learn.fit(1) first
+            AttributeError: nothing has been recorded yet:
         """
-        if not self.history.runs: raise AttributeError('nothing has been recorded yet: call learn.fit(1) first')
+        in_fit = getattr(self.learn, 'running', False) and self.learn.purpose == 'fit'
+        if not self.history.runs: raise AttributeError(
+            'nothing has been recorded yet: ' + ('read the record later, as in before_train' if in_fit else 'call learn.fit(1) first'))
         return self.history.runs[-1]
 
     @property
@@ -359,7 +361,7 @@ class Recorder(Callback):
 
         Returns: one list for each epoch, with a value for each column
         """
-        run = self.history[-1]
+        run = self.last()
         return [[row[run.metric_names[0]], *values, *[clock(row['time'])]*self.add_time] for row, values in zip(run.epochs, run.values)]
 
 # %% ../nbs/08_recorder.ipynb #f8837664

@@ -60,7 +60,7 @@ def as_positive(value: Any, name: str = 'lr', zero: bool = True,    # whether 0 
     scalar = isinstance(value, Tensor) and value.numel() == 1
     if scalar or (hasattr(value, 'item') and getattr(value, 'ndim', 1) == 0): value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
-        example = f', such as {name}=0.001' if 'lr' in name or name in ('rate', 'wd') else ''
+        example = f', such as {name}=0.001' if name.isidentifier() and ('lr' in name or name in ('rate', 'wd')) else ''
         hint = ': leave out the quotes' if isinstance(value, str) and _is_number_text(value) else f': pass one{example}'
         raise TypeError(f'{name}={short_repr(value)} is not a number{hint}')
     if math.isnan(value) or value < 0 or value == 0 and not zero or value == math.inf and not inf:
@@ -152,7 +152,7 @@ _ELSEWHERE = dict(                   # argument -> where to pass it instead
     validation_data='pass it to the loaders, as in DataLoaders(train, valid)',
     class_weight='pass it to the loss, as in nn.CrossEntropyLoss(weight=...)',
     verbose='write `with learn.no_bar():` to hide the bar, or `with learn.no_logging():` to hide the rows, too',
-    save_best_only='leave it out, because only the best weights are saved unless every_epoch, at_end or every is passed',
+    save_best_only='leave it out, because SaveModel saves only the best weights unless you pass every_epoch, at_end or every',
     lr_scheduler='add the callback TorchScheduler',
     patience='add the callback EarlyStopping',
     gradient_clip_val='add the callback GradientClip',
@@ -254,11 +254,13 @@ class Every:
 
 # %% ../../nbs/basics/arguments.ipynb #ac626e12
 def _made(cls: type) -> str:
-    "Return code that makes an instance of a class: `Line()`, or `Linear(...)` if it needs arguments"
+    "Return code that makes an instance of a class: `Line()`, or `nn.Linear(...)` if it needs arguments. If instances cannot be called, return an empty string"
+    if not any('__call__' in vars(base) for base in cls.__mro__): return ''
+    name = 'nn.'*(getattr(nn, cls.__name__, None) is cls) + cls.__name__
     try: inspect.signature(cls).bind()
-    except TypeError: return f'{cls.__name__}(...)'
+    except TypeError: return f'{name}(...)'
     except ValueError: pass
-    return f'{cls.__name__}()'
+    return f'{name}()'
 
 def checked_model(
     model: Any,                           # the argument of a learner
@@ -270,7 +272,8 @@ def checked_model(
     if inspect.isfunction(model) and not any(p.kind is p.VAR_POSITIONAL or p.default is p.empty for p in params):
         way = 'pass what it returns' if model.__name__ == '<lambda>' else f'call it: model={model.__name__}()'
         raise TypeError(f'model={model.__name__} is a function that needs no arguments, but a model is called with a batch. If the function returns the model, {way}')
-    if isinstance(model, type): raise TypeError(f'model is the class {model.__name__}: pass an instance, such as {_made(model)}')
+    if isinstance(model, type): raise TypeError(
+        f'model is the class {model.__name__}: pass an instance{f", such as {made}" if (made := _made(model)) else " of nn.Module"}')
     if isinstance(model, nn.Module) or callable(model) and not remark_on(model): return model
     raise TypeError(f'model={short_repr(model)} is not a model: pass an instance of nn.Module{remark_on(model)}')
 
@@ -280,7 +283,8 @@ def checked_loss_func(
     "Raise `TypeError` if a loss function is a class, or cannot be called"
     cls = f if isinstance(f, type) else type(f)
     if issubclass(cls, Optimizer): raise TypeError(f'loss_func is the optimizer {cls.__name__}: pass it as opt_func=..., and a loss function as loss_func')
-    if isinstance(f, type): raise TypeError(f'loss_func is the class {f.__name__}: pass {_made(f)}')
+    if isinstance(f, type): raise TypeError(
+        f'loss_func is the class {f.__name__}: pass {_made(f) or "a function, or a module such as nn.CrossEntropyLoss()"}')
     if f is None or callable(f): return f
     raise TypeError(f'loss_func={short_repr(f)} cannot be called: pass a function, or a module such as nn.CrossEntropyLoss()')
 
@@ -288,7 +292,7 @@ def checked_moms(moms: Any, name: str = 'moms') -> tuple[float, ...]:    # three
     "Raise an error if the momenta of a one-cycle fit are not three rates"
     if isinstance(moms, (str, set, dict)) or not hasattr(moms, '__len__') or getattr(moms, 'ndim', 1) != 1 or len(moms) != 3: raise ValueError(
         f'{name}={short_repr(moms)} should be three numbers, for the start of the fit, the peak of the learning rate and the end, such as (0.95, 0.85, 0.95)')
-    return tuple(as_positive(m, name) for m in moms)
+    return tuple(as_positive(m, f'{name}[{i}]') for i, m in enumerate(moms))
 
 def event_names(
     given: Any,        # what a learner was called with

@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# %% ../../nbs/basics/devices.ipynb #fcb054c8
+from .text import short_repr
+
 # %% ../../nbs/basics/devices.ipynb #e36b27e4
 def accelerator() -> str | None:    # such as 'cuda'; None: there is only the CPU
     "Return the kind of accelerator that PyTorch can use on this machine"
@@ -30,14 +33,15 @@ def module_of(kind: str) -> ModuleType:    # such as `torch.cuda`
     return torch.get_device_module(kind)
 
 def as_device(device: torch.device | str | int) -> torch.device:
-    "Return a device of torch. Raise `ValueError` for a name that torch does not know, and for an accelerator that this machine lacks"
+    "Return a device of torch. Raise `ValueError` for a name that torch does not know and for an accelerator that this machine lacks, and `TypeError` for another object"
     try: found = torch.device(device)
-    except (RuntimeError, TypeError) as e: raise ValueError(
+    except (RuntimeError, TypeError) as e: raise (ValueError if isinstance(device, (str, int)) else TypeError)(
         f"device={device} is the number of a GPU, and PyTorch {torch.__version__} finds none on this machine: pass 'cpu'"
         if type(device) is int and device >= 0 else
-        f"device={device!r} is not a device of PyTorch: pass 'cuda' for a GPU, 'mps' for the GPU of a Mac, or 'cpu'"
+        f"device={short_repr(device)} is not a device of PyTorch: pass 'cuda' for a GPU, 'mps' for the GPU of a Mac, or 'cpu'"
         + ('' if accelerator() else ', the only one that PyTorch finds on this machine')) from e
-    if found.type in ('cuda', 'mps', 'xpu') and not module_of(found.type).is_available(): raise ValueError(
+    module: Any = module_of(found.type) if found.type in ('cuda', 'mps', 'xpu') else None
+    if module and not (module.is_available() and (not found.index or found.index < module.device_count())): raise ValueError(
         f'device={str(found)!r} is not available to PyTorch {torch.__version__} on this machine: pass {accelerator() or "cpu"!r}')
     return found
 

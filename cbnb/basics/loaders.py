@@ -38,11 +38,14 @@ class Batches:
     Args:
         make: called at the start of each epoch
         n_iter: number of batches per epoch, which schedules need; None: unknown
+    Raises:
+        TypeError: make=... should be a function that returns an iterator, such as lambda: iter(batches)
     Example:
         count = Batches(lambda: iter([1, 2, 3]), n_iter=3)
         assert len(count) == 3 and list(count) == list(count) == [1, 2, 3]
     """
     def __init__(self, make: Callable[[], Iterable], n_iter: int | None = None):
+        if not callable(make): raise TypeError(f'make={short_repr(make)} should be a function that returns an iterator, such as lambda: iter(batches)')
         self.make, self.n_iter = make, None if n_iter is None else as_count(n_iter, 'n_iter', 0)
 
     def __iter__(self) -> Iterator: return iter(self.make())
@@ -83,13 +86,13 @@ def _items_remedy(dl: Any, single: bool = False) -> str | None:
                 'or DataLoader(..., batch_size=None) if its items are whole batches')
     if isinstance(dl, (tuple, list)) and dl and all(isinstance(ds, Dataset) for ds in dl): return (
         f'{with_article(kind)} of {plural(len(dl), "dataset")} is not a loader of batches: use {make}')
-    if isinstance(dl, str): return f'dl={short_repr(dl)} is not a loader of batches: pass a DataLoader, or another iterable of batches'
+    if isinstance(dl, (str, dict)): return f'{"dl="*single}{short_repr(dl)} is not a loader of batches: pass a DataLoader, or another iterable of batches'
     if hasattr(dl, 'shape'): return f'{with_article(kind)} is not a loader of batches: use {_ONE_BATCH if single else _OF_TENSORS}'
     if isinstance(dl, (tuple, list)) and _are_columns(dl):
-        return (f'{with_article(kind)} of tensors with different shapes or types holds inputs and targets, '
+        return (f'{with_article(kind)} of tensors or arrays with different shapes or types holds inputs and targets, '
                 + (f'not batches: use {_ONE_BATCH}' if single else f'not batches: use {_OF_TENSORS}, or [(x, y)] for a single batch'))
     if single and type(dl) is tuple and len(dl) == 2 and _are_unrelated(*dl): return (
-        f'a tuple of two tensors may be inputs and targets, or two batches of inputs: use {_ONE_BATCH}, or dl=[x1, x2] for batches of inputs')
+        f'a tuple of two tensors or arrays may be inputs and targets, or two batches of inputs: use {_ONE_BATCH}, or dl=[x1, x2] for batches of inputs')
     return None
 
 def _are_unrelated(x: Any, y: Any) -> bool:
@@ -99,7 +102,7 @@ def _are_unrelated(x: Any, y: Any) -> bool:
     return x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr()
 
 _ONE_BATCH = 'dl=[(x, y)] for a single batch of tensors, dl=[(x,)] without targets, or dl=DataLoader(TensorDataset(x, y), batch_size=64) for several batches'
-_OF_TENSORS = 'DataLoaders.from_datasets(TensorDataset(x, y), bs=64)'
+_OF_TENSORS = 'DataLoaders.from_datasets(TensorDataset(x, y), bs=64) with tensors x and y'
 
 # %% ../../nbs/basics/loaders.ipynb #6a2c9e93
 def as_loader(
@@ -191,8 +194,8 @@ def _why_empty(dl: Any) -> str:
     if drops and n_drawn:
         return f'drop_last=True drops its only batch, of {plural(n_drawn, "item")}. Pass a smaller batch size, or drop_last=False'
     if n_items == 0: return 'its dataset is empty. Check how it is split or filtered'
-    if n_batches(dl) == 0 and n_items: return f'its sampler draws no items from its dataset of {plural(n_items, "item")}'
-    if n_batches(dl) == 0: return f'it is {with_article(type(dl).__name__)} of length 0'
+    if n_batches(dl) == 0 and n_items: return f'its sampler draws no items from its dataset of {plural(n_items, "item")}. Pass another sampler'
+    if n_batches(dl) == 0: return f'it is {with_article(type(dl).__name__)} of length 0. Pass one that has batches'
     return 'check that its dataset yields items, and that each iteration gets a new iterator' + (', or pass drop_last=False' if drops else '')
 
 # %% ../../nbs/basics/loaders.ipynb #82bb3b83
@@ -361,10 +364,13 @@ def check_datasets(train_ds: Any, others: list[Any],    # datasets for validatio
 ) -> None:
     "Raise `TypeError` for a dataset or an argument that `DataLoaders.from_datasets` cannot take, and `ValueError` for an empty dataset"
     _check_arguments(kwargs)
+    if isinstance(train_ds, IterableDataset) and kwargs.get('shuffle'): raise ValueError(
+        f'{with_article(type(train_ds).__name__)} is an IterableDataset, which cannot be shuffled: pass shuffle=False')
     for ds, what, way in ((train_ds, 'training', ''), *((ds, 'validation', ', or leave it out') for ds in others)):
         if isinstance(ds, DataLoader): raise TypeError(
             f'from_datasets takes datasets, but the {what} dataset is {with_article(type(ds).__name__)}: pass loaders as DataLoaders(train_dl, valid_dl)')
         unfit = isinstance(ds, (str, type, Iterator)) or not any(hasattr(ds, name) for name in ('__getitem__', '__iter__', 'iloc'))
+        unfit = unfit or not any(hasattr(ds, name) for name in ('__len__', '__iter__', 'iloc')) and not {'sampler', 'batch_sampler'} & kwargs.keys()
         if unfit and (ds is not None or what == 'training'): raise TypeError(
             f'the {what} dataset is {short_repr(ds)}: pass a dataset with __getitem__ and __len__, such as TensorDataset(x, y)'
             + (f'. For the batch size, pass bs={ds}' if type(ds) is int else ''))
@@ -386,9 +392,10 @@ def _check_no_columns(ds: Any, valid: bool) -> None:
         'x = torch.tensor(df[columns].to_numpy(), dtype=torch.float32)')
     else: return
     if parts and all(isinstance(part, Dataset) for part in parts):
+        if len(parts) == 1 and not isinstance(ds, Mapping): raise TypeError(f'{with_article(kind)} of 1 dataset is not a dataset: pass the dataset itself')
         if valid and isinstance(ds, (tuple, list)): raise TypeError(
-            f'the validation dataset is {with_article(kind)} of {plural(len(parts), "dataset")}: pass '
-            + ('the dataset itself' if len(parts) == 1 else 'a dict with a name for each, such as dict(clean=ds1, noisy=ds2), or ConcatDataset([...]) for one'))
+            f'the validation dataset is {with_article(kind)} of {len(parts)} datasets: pass a dict with a name for each, such as '
+            'dict(clean=ds1, noisy=ds2), or ConcatDataset([...]) for one')
         way = f'data[{next(iter(ds))!r}], ...' if isinstance(ds, Mapping) else '*random_split(data, [0.8, 0.2])'
         raise TypeError(
             f'{with_article(kind)} of {plural(len(parts), "dataset")} is not a dataset: pass one for training and one for validation, '

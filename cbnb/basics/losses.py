@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['UNKNOWN', 'weight_of_call', 'weigher', 'torch_loss', 'per_item', 'divisor', 'TorchCalls', 'noting_losses',
-           'with_call', 'label_of_call', 'MeanLoss', 'given_weight', 'needs_no_target', 'n_items', 'split_result',
-           'as_loss', 'loss_and_parts', 'loss_of', 'pred_of']
+           'with_call', 'label_of_call', 'MeanLoss', 'checked_weight', 'given_weight', 'needs_no_target', 'n_items',
+           'split_result', 'as_loss', 'loss_and_parts', 'loss_of', 'pred_of']
 
 # %% ../../nbs/basics/losses.ipynb #6b0be8eb
 import functools
@@ -280,11 +280,16 @@ class MeanLoss:
         self.start, self.adds = state['start'], state['adds']
 
 # %% ../../nbs/basics/losses.ipynb #6919af65
+def checked_weight(f: Any,    # the argument `batch_weight` of a learner, or None
+) -> Any:    # `f`
+    "Raise `TypeError` if `batch_weight` cannot be called"
+    if f is None or callable(f): return f
+    raise TypeError(f'batch_weight={short_repr(f)} should be a function, such as lambda pred, y: (y != pad).sum()')
+
 def given_weight(f: Any, pred: Any, *yb: Any, look: bool = True,    # whether to check the value of a tensor, which waits for the device
 ) -> Any:    # a number or a scalar tensor
     "Return the weight of a batch from your function `batch_weight`. Raise `TypeError` or `ValueError` unless it can be a weight"
-    if not callable(f): raise TypeError(f'batch_weight={short_repr(f)} should be a function, such as lambda pred, y: (y != pad).sum()')
-    weight = f(pred, *yb)
+    weight = checked_weight(f)(pred, *yb)
     if isinstance(weight, Tensor) and weight.numel() == 1:
         if not look or 0 <= weight < math.inf: return weight.detach().reshape(())
         weight = weight.item()
@@ -334,7 +339,7 @@ def split_result(
     numbers: dict[Any, Any] = {k: v for k, v in entries.items() if is_number(v)}
     rest = {k: v for k, v in entries.items() if k not in numbers and v is not None}
     if needs_loss and 'loss' not in entries and len(numbers) > 1: raise TypeError(
-        f'the returned dict has {", ".join(map(repr, numbers))}, but no entry "loss": return the total to train with as "loss", '
+        f'the returned dict has {short_repr(list(numbers))[1:-1]}, but no entry "loss": return the total to train with as "loss", '
         'as in dict(loss=total, ...). The other entries become columns of the table. To train with one optimizer per loss, use MultiLossStep')
     name = 'loss' if 'loss' in entries or not needs_loss else next(iter(numbers), None)
     loss = numbers.pop(name, None)
@@ -355,11 +360,12 @@ def _split_sequence(out: Any, needs_loss: bool) -> tuple[Any, dict[str, Tensor],
 
 # %% ../../nbs/basics/losses.ipynb #2c1f0bb6
 def as_loss(value: Any, training: bool,    # whether the loss will be differentiated
-    source: str = 'loss_func') -> Tensor:    # the loss; in training, without dimensions
+    source: str = 'loss_func', inside: str = '',    # what holds the value, such as ' in a list', for errors
+) -> Tensor:    # the loss; in training, without dimensions
     "Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number"
     if not isinstance(value, Tensor):
         if value is None: raise TypeError(f'{source} returned None, not a tensor: does it lack a `return`?')
-        raise TypeError(f'{source} returned {with_article(type(value).__name__)} ({short_repr(value)}), not a tensor: {_loss_advice(value)}')
+        raise TypeError(f'{source} returned {with_article(type(value).__name__)} ({short_repr(value)}){inside}, not a tensor: {_loss_advice(value)}')
     if value.ndim == 0 or not training: return value
     if value.numel() == 1: return value.reshape(())
     raise ValueError(
@@ -370,8 +376,8 @@ def _loss_advice(value: Any) -> str:
     "Return what a loss function should do instead of returning `value`"
     if hasattr(value, 'dtype'): return 'compute the loss with PyTorch instead of NumPy'
     if isinstance(value, Real): return 'compute the loss from the predictions without item() or float()'
-    if isinstance(value, Mapping): return 'its entry "loss" is None' if 'loss' in value else 'return the loss as the entry "loss"'
-    if callable(value): return 'call it with the predictions and the targets'
+    if isinstance(value, Mapping): return 'return the loss as the entry "loss"' + ', which is None now' * ('loss' in value)
+    if callable(value): return 'make an instance, and '*isinstance(value, type) + 'call it with the predictions and the targets'
     return 'return one tensor, such as the sum of several losses'
 
 # %% ../../nbs/basics/losses.ipynb #9ef0bb8f
@@ -381,7 +387,8 @@ def loss_and_parts(found: Any, training: bool,    # whether the loss will be dif
     "Return the loss and its parts, after the checks of `as_loss`"
     if isinstance(found, Tensor): return as_loss(found, training, source), {}
     loss, parts, _ = split_result(found, needs_loss=True)
-    return as_loss(found if loss is None else loss, training, source), parts
+    inside = '' if loss is None or loss is found else f' in {with_article(type(found).__name__)}'
+    return as_loss(found if loss is None else loss, training, source, inside), parts
 
 def loss_of(found: Any) -> Any:    # the loss; None: there is none
     "Return the loss without its parts"

@@ -55,9 +55,9 @@ def one_number(
 
 def _described(value: Any) -> str:
     "Describe a value that is not a number, for an error message"
-    if isinstance(value, dict): return f'a dict with {", ".join(map(repr, value))}' if value else 'an empty dict'
+    if isinstance(value, dict): return f'a dict with {short_repr(list(value))[1:-1]}' if value else 'an empty dict'
     if isinstance(value, (tuple, list)) and not all(isinstance(v, Real) for v in value):
-        return f'{with_article(type(value).__name__)} of {", ".join(map(kind_of, value))}'
+        return f'{with_article(type(value).__name__)} of {", ".join(map(kind_of, value[:5]))}{", ..."*(len(value) > 5)}'
     if not hasattr(value, 'shape'): return short_repr(value)
     return f'{with_article("tensor" if isinstance(value, Tensor) else type(value).__name__)} of shape {tuple(value.shape)}'
 
@@ -156,9 +156,10 @@ def class_axis(
 # %% ../../nbs/basics/metric_functions.ipynb #whyacc02
 def why_no_accuracy(pred: Tensor, y: Tensor, axis: int | None) -> str:
     "Explain why the class with the highest score cannot be compared with the targets"
-    if pred.numel() == y.numel() and (pred.ndim < 2 or pred.shape[-1 if axis is None else axis] == 1): return (
-        f'accuracy takes a score for each class, and got one score for each item: predictions have the shape {tuple(pred.shape)}, and targets '
-        f'{tuple(y.shape)}. Pass your own metric, such as lambda pred, y: ((pred > 0) == y).float().mean(), with 0.5 instead of 0 for probabilities')
+    if axis is not None and not -pred.ndim <= axis < pred.ndim: return f'scores of shape {tuple(pred.shape)} have no dimension {axis}: pass another axis, or leave it out'
+    if pred.ndim < 2 or pred.shape[-1 if axis is None else axis] == 1 and (axis is None or pred.numel() == y.numel()): return (
+        f'accuracy needs a score for each class, and got one score for each item: predictions have the shape {tuple(pred.shape)}, and targets {tuple(y.shape)}. '
+        'Pass your own metric, such as lambda pred, y: ((pred.flatten() > 0) == y.flatten()).float().mean(), with 0.5 instead of 0 for probabilities')
     axes = range(1, pred.ndim) if axis is None else [axis]
     fitting = ' or '.join(dict.fromkeys(str(tuple(pred.argmax(d).shape)) for d in axes))
     one_hot = f'. One-hot targets become class numbers with y.argmax({axes[0]})' if pred.shape == y.shape else ''
@@ -287,14 +288,14 @@ def _checked_one(which: Any) -> Any:
     right = all(isinstance(p, (int, str)) and not isinstance(p, bool) for p in path) and path
     if right and (len(path) == 1 or isinstance(path[0], int)):
         return which[0] if isinstance(which, tuple) and len(path) == 1 else which
-    raise TypeError(f'an output cannot be chosen by {which!r}: pass its number, the name of a '
+    raise TypeError(f'an output cannot be chosen by {short_repr(which)}: pass its number, the name of a '
                     "part, or both as a tuple, such as (1, 'boxes')")
 
 # %% ../../nbs/basics/metric_functions.ipynb #aea683b5
 def _there(outputs: tuple, names: Iterable[str] = ()) -> str:
     "Describe the existing outputs, for an error message"
     names = f'; the prediction has {", ".join(map(repr, names))}' if names else ''
-    what = ', '.join(f'{i} ({kind_of(v)})' for i, v in enumerate(outputs))
+    what = ', '.join(f'{i} ({kind_of(v)})' for i, v in enumerate(outputs[:9])) + ', ...'*(len(outputs) > 9)
     return f'learn.outputs has {what}{names}'
 
 # %% ../../nbs/basics/metric_functions.ipynb #59256c43
@@ -305,7 +306,7 @@ def _by_name(learn: Any, name: str) -> Any:
     found += [parts[name] for parts in map(named_parts, outputs) if name in parts]
     told = getattr(getattr(learn, 'dls', None), 'targets', None) or ()
     if len(told) == len(learn.yb): found += [y for t, y in zip(told, learn.yb) if t == name]
-    if not found: raise KeyError(f'reads {name!r}, but {_there(outputs, _tuple_names(learn.pred))}')
+    if not found: raise KeyError(f'reads {short_repr(name)}, but {_there(outputs, _tuple_names(learn.pred))}: choose one of these')
     if len(found) == 1: return found[0]
     places = dict.fromkeys(next((place for i, v in enumerate(outputs) for place, part in ((i, v), ((i, name), named_parts(v).get(name))) if part is value), (0, name))
                            for value in found)
@@ -321,12 +322,12 @@ def pick_output(learn: Any, which: int | str | tuple,    # a number, a name, or 
     if isinstance(which, str): return _by_name(learn, which)
     i, *path = which if isinstance(which, tuple) else (which,)
     if not -len(outputs) <= i < len(outputs):
-        raise IndexError(f'reads output {i}, but {_there(outputs)}')
+        raise IndexError(f'reads output {i}, but {_there(outputs)}: choose one of these')
     value = outputs[i]
     for key in path:
         parts = named_parts(value) or dict(enumerate(value) if isinstance(value, (list, tuple)) else ())
         if key not in parts:
-            raise KeyError(f'reads {key!r} of output {i}, but {_there(outputs)}')
+            raise KeyError(f'reads {short_repr(key)} of output {i}, but {_there(outputs)}: choose one of these')
         value = parts[key]
     return value
 

@@ -157,7 +157,7 @@ def find_bs(batch: Any) -> int:
         if (n := _n_items(part)) is not None: return n
         last = part
         if isinstance(part, Tensor): break
-    raise ValueError(f'the number of items in this batch is unknown, because {_why_sizeless(last)}')
+    raise ValueError(f'the number of items in this batch is unknown, because {_why_sizeless(last, batch)}')
 
 def _dict_per_item(batch: Any, first: Any,    # the first value in the batch
 ) -> int | None:                              # None: the items have no dicts of their own
@@ -176,9 +176,9 @@ def _length(part: Any) -> int | None:
     if isinstance(part, Tensor): return part.size(0) if part.ndim else None
     return len(part) if type(part) in (tuple, list) else None
 
-def _why_sizeless(part: Any) -> str:
+def _why_sizeless(part: Any, batch: Any) -> str:
     "Explain why a part of a batch has no size. If the batch has no tensor, `part` is None"
-    if part is None: return 'it has no tensor with one row for each item: give it one'
+    if part is None: return f'{short_repr(batch)} has no tensor with one row for each item: add one'
     if isinstance(part, Tensor): return 'its first tensor is a scalar: begin the batch with a tensor that has one row for each item'
     return (f'{with_article(type(part).__name__)} has no length: '
             'add a property `num_graphs` or a method `__len__` to the class')
@@ -346,8 +346,8 @@ def _encoded_rarely(value: Any, places: dict[int, tuple[int, Tensor]], name: str
             data = torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8) if value.size else torch.empty(0)
             return {'!ndarray': _encoded(data, places, name), 'dtype': value.dtype.str, 'shape': list(value.shape)}
     kind = type(value)
-    is_array = hasattr(value, '__array_interface__') and value.ndim        # a NumPy scalar has the attribute, too
-    what = f'arrays of type {value.dtype}' if is_array else f'objects of type {kind.__module__}.{kind.__qualname__}'
+    type_name = f'{kind.__module__}.{kind.__qualname__}'.removeprefix('builtins.')
+    what = f'arrays of type {value.dtype}' if type_name == 'numpy.ndarray' else f'objects of type {type_name}'
     raise TypeError(f'{name} is {short_repr(value)}, and {what} cannot be stored: '
                     'convert it to a number, a string, a tensor, or a container of these')
 

@@ -78,8 +78,9 @@ def get_hyper(opt: Optimizer, name: str) -> list[Any]:    # one value per group
 
 def no_such_hyper(opt: Optimizer, name: str) -> ValueError:    # the error to raise
     "Create a `ValueError` that names an unknown hyper-parameter and lists the known names"
-    known = ', '.join(sorted(known_hypers(opt)))
-    return ValueError(f'{type(opt).__name__} has no hyper-parameter {name!r}; its hyper-parameters are {known}')
+    known = sorted(known_hypers(opt))
+    are = 'hyper-parameters are' if len(known) > 1 else 'only hyper-parameter is'
+    return ValueError(f'{type(opt).__name__} has no hyper-parameter {short_repr(name)}; its {are} {", ".join(known)}')
 
 # %% ../../nbs/basics/optimizers.ipynb #175d7323
 def set_hyper(opt: Optimizer, name: str, value: Any,    # a number for all groups, or a list with one number per group
@@ -110,7 +111,7 @@ def write_hyper(groups: list[dict], key: str, i: int | None,    # the index from
 # %% ../../nbs/basics/optimizers.ipynb #2842b0cf
 def set_wd(opt: Optimizer, wd: Any) -> None:
     "Set the weight decay. A number does not change groups whose decay is 0, unless it is 0 in all groups. A list sets every group"
-    if isinstance(wd, (list, tuple)): values = [as_positive(v, 'wd') for v in wd]
+    if isinstance(wd, (list, tuple)): values = [as_positive(v, f'wd[{i}]') for i, v in enumerate(wd)]
     else:
         wd, now = as_positive(wd, 'wd'), get_hyper(opt, 'wd')
         values = [wd if v or not any(now) else v for v in now]
@@ -141,7 +142,7 @@ def spread_lrs(lr: Any, n: int, name: str = 'lr') -> list[float]:    # one rate 
     if isinstance(lr, slice): return _spread_slice(lr, n, name)
     if isinstance(lr, Sequence) and not isinstance(lr, str) or getattr(lr, 'ndim', 0) == 1:
         _check_length(name, lr, n)
-        return [as_positive(v, name) for v in lr]
+        return [as_positive(v, f'{name}[{i}]') for i, v in enumerate(lr)]
     return [as_positive(lr, name)]*n
 
 def _spread_slice(lr: slice, n: int, name: str) -> list[float]:
@@ -159,8 +160,9 @@ def freeze_groups(opt: Optimizer, n: int,    # the first trainable group; negati
 ) -> int:    # index of the first trainable group, 0 or more
     "Freeze the groups before `n`, and unfreeze the other groups. The optimizer keeps its state"
     count, kept = len(opt.param_groups), {id(p) for p in keep}
-    if not (hasattr(n, '__index__') and -count <= n <= count): raise ValueError(
-        f'cannot freeze to group {n!r}: the optimizer has {plural(count, "parameter group")}, so pass a whole number from {-count} to {count}')
+    whole = hasattr(n, '__index__') and getattr(n, 'ndim', 0) == 0
+    if not (whole and -count <= n <= count): raise (ValueError if whole else TypeError)(
+        f'cannot freeze to group {short_repr(n)}: the optimizer has {plural(count, "parameter group")}, so pass a whole number from {-count} to {count}')
     first = n if n >= 0 else count + n
     for i, group in enumerate(opt.param_groups):
         for p in group['params']:
@@ -192,7 +194,7 @@ def check_opt_func(opt_func: Any) -> None:
     "Raise `TypeError` if `opt_func` is neither an optimizer nor a function that takes parameter groups and `lr`"
     if is_opt(opt_func): return
     if not callable(opt_func) or isinstance(opt_func, nn.Module):
-        remark = _NO_METRIC if isinstance(opt_func, (list, tuple)) else ''
+        remark = _NO_METRIC if isinstance(opt_func, (list, tuple)) and not any(is_opt(f) or isinstance(f, type) for f in opt_func) else ''
         raise TypeError(f'opt_func={short_repr(opt_func)} is not an optimizer: pass a class, such as torch.optim.{_class_like(opt_func)}{remark}')
     try: signature = inspect.signature(opt_func)
     except (TypeError, ValueError): return       # written in C
@@ -207,7 +209,7 @@ _NO_METRIC = '. Pass metrics as metrics=...'
 
 def _class_like(name: Any) -> str:
     "Return the name of the torch optimizer that equals `name` apart from upper and lower case, or 'AdamW' if there is none"
-    return next((n for n in dir(torch.optim) if n.lower() == str(name).lower() and n != n.lower()), 'AdamW')
+    return next((n for n in dir(torch.optim) if isinstance(name, str) and n.lower() == name.lower() and n != n.lower()), 'AdamW')
 
 # %% ../../nbs/basics/optimizers.ipynb #ad113d2e
 def checked_lr(lr: Any, opt_func: Any,    # may have a rate: `partial(SGD, lr=0.1)`, or an optimizer
@@ -227,10 +229,10 @@ def checked_lr(lr: Any, opt_func: Any,    # may have a rate: `partial(SGD, lr=0.
     if theirs is None or lr == theirs: return lr
     if lr == 1e-3: return theirs                # the learner has its default rate
     if is_opt(opt_func): raise ValueError(
-        f'lr={short_repr(lr)} differs from the learning rate{"s"*isinstance(theirs, list)} {theirs!r} of the optimizer that you pass: '
+        f'lr={short_repr(lr)} differs from the learning rate{"s"*isinstance(theirs, list)} {short_repr(theirs)} of the optimizer that you pass: '
         + (f'create the optimizer with lr={lr!r}' if isinstance(lr, Real) and not isinstance(theirs, list) else
            'give its parameter groups the rates that you want') + ', or leave lr out')
-    raise ValueError(f'the learning rate is given twice, as lr={lr!r} and as {theirs!r} in opt_func: remove one of them')
+    raise ValueError(f'the learning rate is given twice, as lr={short_repr(lr)} and as {short_repr(theirs)} in opt_func: remove one of them')
 
 # %% ../../nbs/basics/optimizers.ipynb #7e72f521
 def own_rates(opt: Optimizer, lr: float,    # the rate that `opt_func` was called with
@@ -355,7 +357,7 @@ class _States(MutableMapping):
         for opt in self.optimizers:
             if p in opt.state or any(p is q for g in opt.param_groups for q in g['params']):
                 return opt.state
-        raise KeyError(f'the MultiOptimizer holds no such parameter, of shape {tuple(p.shape)}: add it to a group of one of its optimizers')
+        raise KeyError(f'the MultiOptimizer holds no such parameter, {f"of shape {tuple(p.shape)}" if isinstance(p, Tensor) else short_repr(p)}: add it to a group of one of its optimizers')
     def __getitem__(self, p: Tensor) -> Any: return self._of(p)[p]
     def __setitem__(self, p: Tensor, value: Any) -> None: self._of(p)[p] = value
     def __delitem__(self, p: Tensor) -> None: del self._of(p)[p]
@@ -373,7 +375,8 @@ def sizes_differ(
     "Return how the numbers of parameters in two lists of groups differ, or None if they are equal"
     sizes = [[len(g['params']) for g in groups] for groups in (theirs, mine)]
     if sizes[0] == sizes[1]: return None
-    words = [' and '.join(filter(None, [', '.join(map(str, ns[:-1])), *map(str, ns[-1:])])) for ns in sizes]
+    few = [[*map(str, ns[:8]), *['...']*(len(ns) > 9), *map(str, ns[8:][-1:])] for ns in sizes]
+    words = [' and '.join(filter(None, [', '.join(ns[:-1]), *ns[-1:]])) for ns in few]
     return f'{plural(len(theirs), "parameter group")} (with {words[0]} parameter{"s"*(sizes[0] != [1])}), but this one has {len(mine)} (with {words[1]})'
 
 def _renumbered(group: dict, by: int) -> dict:

@@ -22,7 +22,7 @@ from torch import Tensor
 # %% ../../nbs/basics/processes.ipynb #cf41cc79
 from .arguments import as_number
 from .devices import process_device
-from .text import silenced
+from .text import short_repr, silenced
 
 # %% ../../nbs/basics/processes.ipynb #36a5e7fe
 def n_processes() -> int:
@@ -104,7 +104,7 @@ def agreed_value(name: str, compute: Callable[[], Any]) -> float:
     try:
         mine = as_number(compute())
         mine = float(mine)
-    except Exception as e: mine, error = repr(e), e          # the other processes wait for a value
+    except Exception as e: mine, error = short_repr(e), e          # the other processes wait for a value
     found = gather_over_processes(mine)
     if error is not None and all(v == mine for v in found): raise error
     numbers = all(isinstance(v, float) for v in found)

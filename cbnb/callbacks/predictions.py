@@ -9,6 +9,7 @@ __all__ = ['activation_of', 'decodes_of', 'unreduced', 'item_losses', 'losses_an
 
 # %% ../../nbs/callbacks/predictions.ipynb #316127a0
 import inspect
+import os
 import pickle
 import re
 from collections import deque
@@ -36,7 +37,7 @@ from ..basics.losses import UNKNOWN, given_weight, loss_of, needs_no_target, per
 from ..basics.metric_functions import title_of
 from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
-from ..basics.text import plural, warn_user, with_article
+from ..basics.text import plural, short_repr, warn_user, with_article
 from ..callback_list import as_list
 from .function_steps import CallStep
 from ..data import DataLoaders
@@ -78,16 +79,16 @@ def unreduced(loss_func: Any) -> Iterator[Callable[..., Tensor]]:
     "Turn off the averaging of a loss with the attribute or the argument `reduction`, for the duration of a `with` block"
     if loss_func is None: raise TypeError(
         "the learner has no loss_func, and a model or a step computes only one loss for a batch, not one for each item: "
-        "assign one, such as learn.loss_func = nn.CrossEntropyLoss()")
+        "assign a loss function, such as learn.loss_func = nn.CrossEntropyLoss()")
     if hasattr(loss_func, 'reduction'):
         old, loss_func.reduction = loss_func.reduction, 'none'
         try: yield loss_func
         finally: loss_func.reduction = old
     elif _takes_reduction(loss_func): yield partial(loss_func, reduction='none')
     else:
-        raise TypeError(
-            f"{title_of(loss_func)} cannot give a loss for each item, because it has no argument `reduction`: add one, "
-            "where reduction='none' returns the loss of each item")
+        raise TypeError(f'{title_of(loss_func)} cannot give a loss for each item, because it has no argument `reduction`: {_ADD_REDUCTION}')
+
+_ADD_REDUCTION = "add an argument reduction='mean', and let reduction='none' return one loss for each item"
 
 # %% ../../nbs/callbacks/predictions.ipynb #a1c0de02
 def _one_item(batch: Any, i: int, n: int) -> Any:
@@ -108,14 +109,14 @@ def _of_items_alone(loss_func: Any, pred: Any, yb: tuple, batch_weight: Callable
     "Return the loss of each item, and its weight, from one call of the loss function for each item"
     name, n, found = title_of(loss_func), find_bs((pred, *yb)), []
     has = hasattr(loss_func, 'reduction') or _takes_reduction(loss_func)
-    fix = ('' if has else 'add an argument `reduction`, where ') + "reduction='none' " + ('has to return' if has else 'returns') + ' the loss of each item'
+    fix = "let reduction='none' return one loss for each item" if has else _ADD_REDUCTION
     for i in range(n):
         try: item = [_one_item(v, i, n) for v in (pred, *yb)]
         except ValueError as e: raise TypeError(
             f"{name} cannot give a loss for each item, because {e}: {fix}") from e
         try: found.append(_loss_and_weight(loss_func, item, batch_weight))
         except Exception as e: raise TypeError(
-            f"{name} cannot give a loss for each item, because it raises {e!r} for a single item: {fix}") from e
+            f"{name} cannot give a loss for each item, because it raises {short_repr(e)} for a single item: {fix}") from e
     losses, weights = map(torch.stack, zip(*found))
     _compare_with_batch(name, losses, weights, loss_of(loss_func(pred, *yb)).detach().mean())
     return losses, weights
@@ -218,10 +219,14 @@ def forget_batches(folder: str | Path) -> None:
         if re.fullmatch(_BATCH_FILE, path.name): path.unlink()
 
 # %% ../../nbs/callbacks/predictions.ipynb #4bfb7b0a
+def _as_folder(folder: Any, name: str) -> Path:    # `name`: of the argument
+    if isinstance(folder, (str, os.PathLike)): return Path(folder)
+    raise TypeError(f'{name}={short_repr(folder)} is not the path of a folder: pass one, such as {name}="preds"')
+
 class SavedBatches:
     "A sequence of the saved batches in a folder, each read from its file when you index it"
     def __init__(self, folder: str | Path, trust: bool = False):
-        self.folder, self.trust = Path(folder), trust
+        self.folder, self.trust = _as_folder(folder, 'folder'), trust
         if not self.folder.is_dir(): raise FileNotFoundError(f'there is no folder {str(folder)!r}: pass a folder that get_preds wrote with save_preds or save_targs')
 
     @property
@@ -293,16 +298,19 @@ class GatherPredsCallback(OfOneRun):
         pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
         act: function applied to the model output of each batch; None: no change
     Raises:
-        ValueError: save_preds and save_targs are the same folder, {save_preds}, where the files would overwrite each other:
-            pass two folders
+        TypeError: act=... is not a function: pass one, such as torch.sigmoid
+        ValueError: save_preds and save_targs are the same folder, ..., where the files would overwrite each other: pass two
+            folders
     """
     share: Any = None             # the loader, if each process loads only a share; see `distributed/shares`
 
     def __init__(self, with_input: bool = False, with_loss: bool = False, save_preds: str | Path | None = None,
             save_targs: str | Path | None = None, with_preds: bool = True, with_targs: bool = True, concat_dim: int = 0,
             pickle_protocol: int = 2, act: Callable[[Any], Any] | None = None):
-        if save_preds is not None and save_targs is not None and Path(save_preds).absolute() == Path(save_targs).absolute(): raise ValueError(
-            f'save_preds and save_targs are the same folder, {save_preds}, where the files would overwrite each other: pass two folders')
+        if act is not None and not callable(act): raise TypeError(f'act={short_repr(act)} is not a function: pass one, such as torch.sigmoid')
+        folders = [_as_folder(f, name).resolve() for f, name in ((save_preds, 'save_preds'), (save_targs, 'save_targs')) if f is not None]
+        if len(folders) == 2 and folders[0] == folders[1]: raise ValueError(
+            f'save_preds and save_targs are the same folder, {str(save_preds)!r}, where the files would overwrite each other: pass two folders')
         self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
         self.save_preds, self.save_targs, self.act = save_preds, save_targs, act
         self.with_preds, self.with_targs = with_preds, with_targs
@@ -408,10 +416,13 @@ def _run_to_gather(learn: Learner, dl: Any, gather: GatherPredsCallback, cbs: An
 
 def _why_none(learn: Learner, dl: Any, n_seen: int) -> str:
     "Return the error message of a run over `n_seen` batches that made no predictions"
-    if n_seen and isinstance(learn.eval_step, CallStep): return 'no batch has a prediction: the function passed as eval_step should return (loss, pred, *targets)'
-    if n_seen: return 'no batch has a prediction, because a callback cancelled every batch, or the step does not set learn.pred: remove the callback, or set learn.pred in the step'
-    if n_batches(dl): return 'there are no predictions, because a callback cancelled the run before its first batch: remove this callback'
-    return 'the loader gave no batches, so there are no predictions: check that its dataset yields items, and leave out drop_last=True if it has less than one batch'
+    by_function, n = isinstance(learn.eval_step, CallStep), n_batches(dl)
+    lacking, way = ('eval_step does not return one', 'return (loss, pred, *targets) from eval_step') if by_function else ('the step does not set learn.pred', 'set learn.pred in the step')
+    if n_seen: return f'no batch has a prediction, because a callback cancelled every batch, or {lacking}: remove the callback, or {way}'
+    if n: return 'there are no predictions, because a callback cancelled the run before its first batch: remove this callback'
+    cancelled, remedy = ('', '') if n == 0 else (', or a callback cancelled the run before the first one', ', remove such a callback')
+    return (f'there are no predictions, because the loader gave no batches{cancelled}: check that the loader yields batches each time{remedy}, '
+            'and leave out drop_last=True if the items do not fill a batch')
 
 # %% ../../nbs/callbacks/predictions.ipynb #be1c271b
 @patch
@@ -475,21 +486,22 @@ def _usual_batch(learn: Learner) -> tuple[Any, tuple] | None:
     finally: restore()
 
 # %% ../../nbs/callbacks/predictions.ipynb #85fdb078
-def _check_item(usual: Any, inputs: Any) -> None:
-    "Raise `ValueError` if an input of a single item has more or fewer dimensions than in a training batch, `usual`"
+def _check_item(usual: Any, inputs: Any, item: Any) -> None:    # `inputs`: those of `item`, as a batch
+    "Raise an error if an input of a single item is no tensor, or has more or fewer dimensions than in a training batch, `usual`"
     if usual is None or isinstance(inputs, dict) != isinstance(usual, dict): return
     by_name = isinstance(usual, dict)
     names = usual.keys() & inputs.keys() if by_name else range(min(len(inputs), len(usual)))
     for name in names:
         one, many = inputs[name], usual[name]
-        if not isinstance(one, Tensor) or not isinstance(many, Tensor) or one.ndim == many.ndim:
-            continue
-        what = f'input {name!r}' if len(names) > 1 else 'the input'
+        if not isinstance(many, Tensor) or isinstance(one, Tensor) and one.ndim == many.ndim: continue
+        what, shape = f'input {name!r}' if len(names) > 1 else 'the input', tuple(many.shape[1:])
+        if not isinstance(one, Tensor): raise TypeError(
+            f'predict takes one item, in which {what} is a tensor of shape {shape}, as in the training set, but got {short_repr(item)}: pass a tensor')
         how = '[batch]), with a batch such as learn.dls.one_batch()' if by_name or len(inputs) > 1 else '[(x,)])'
         several = f'. To predict several items, call learn.get_preds(dl={how}' if one.ndim > many.ndim else ''
+        if one.ndim < many.ndim and one.numel() == many.shape[1:].numel(): several = f': reshape the input, as in x.reshape({shape})'
         raise ValueError(
-            f'predict takes one item, in which {what} has the shape {tuple(many.shape[1:])}, as in the training set, but got '
-            f'the shape {tuple(one.shape[1:])}{several}')
+            f'predict takes one item, in which {what} has the shape {shape}, as in the training set, but got the shape {tuple(one.shape[1:])}{several}')
 
 # %% ../../nbs/callbacks/predictions.ipynb #ccb33fbc
 def _without_targets(item: Any, inputs: tuple | dict, targets: tuple) -> Any:
@@ -546,6 +558,8 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
             learn.get_preds(dl=loader)
         TypeError: predict takes one item, but got a {type(item)}: to predict all items of a dataset, call
             learn.get_preds(dl=DataLoader(dataset, 64))
+        TypeError: predict takes one item of tensors, arrays or numbers, as the dataset returns it, but got ...: convert it
+            to a tensor
     Example:
         import torch
         from cbnb.toy import close, line_learner
@@ -560,8 +574,11 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     usual, targets = _usual_batch(self) or (None, ())
     if usual is not None: item = _without_targets(item, usual, targets)
-    if (inputs := _collated(self, item)) is None: inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
-    _check_item(usual, inputs)
+    inputs = _collated(self, item)
+    try: inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)]) if inputs is None else inputs
+    except TypeError as e: raise TypeError(
+        f'predict takes one item of tensors, arrays or numbers, as the dataset returns it, but got {short_repr(item)}: convert it to a tensor') from e
+    _check_item(usual, inputs, item)
     dl = [(inputs,)]
     with self.for_now('called', 'predict'):
         preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_unwrapping(dl))
@@ -589,6 +606,10 @@ class FetchPredsCallback(OfOneRun):
         self.reorder, self._without = reorder, cbs
         self.preds: tuple[Any, ...] | None = None     # what `get_preds` returned
 
+    def before_fit(self):
+        super().before_fit()
+        if self._dl is None and getattr(self.learn.dls, 'valid', None) is not None: self.learn.dls[self.ds_idx]     # raises an error if there is none
+
     def after_validate(self):
         if not self.at_home(): return
         others = [cb for cb in self.learn.cbs if cb is not self and getattr(cb, 'remove_on_fetch', False)]
@@ -603,7 +624,10 @@ def before_batch_cb(f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]]) 
     Args:
         f: function that changes a batch, (cb, xb, yb) -> (xb, yb)
     Returns: a callback that applies `f` in `before_batch`
+    Raises:
+        TypeError: f=... is not a function: pass one that takes (cb, xb, yb) and returns (xb, yb)
     """
+    if not callable(f): raise TypeError(f'f={short_repr(f)} is not a function: pass one that takes (cb, xb, yb) and returns (xb, yb)')
     def before_batch(cb: Callback) -> None: cb.learn.xb, cb.learn.yb = f(cb, cb.xb, cb.yb)
     return Callback(before_batch=before_batch)
 
@@ -620,12 +644,17 @@ class MCDropoutCallback(Callback):
     """
     run_in = ('fit', 'validate', 'preds')
 
-    def before_validate(self):
-        self._dropping = [m for m in self.learn.model.modules()
-                          if 'dropout' in type(m).__name__.lower()]
-        if not self._dropping: raise ValueError(
+    def before_fit(self): self._layers()
+
+    def _layers(self) -> list[nn.Module]:
+        found = [m for m in self.learn.model.modules() if 'dropout' in type(m).__name__.lower()]
+        if not found: raise ValueError(
             f'{type(self.learn.model).__name__} has no dropout layers such as nn.Dropout, so its predictions would be the same '
             'each time: add some, or leave MCDropoutCallback out')
+        return found
+
+    def before_validate(self):
+        self._dropping = self._layers()
         self.learn.undo.callback(self._stop)              # an error would skip `after_validate`
         for m in self._dropping: m.train()
 
@@ -725,4 +754,4 @@ def test_dl(self: DataLoaders, items: Any, bs: int | None = None, **kwargs: Any)
     settings = {name: getattr(like, name) for name in same} | kwargs
     check_datasets(items, [], {})
     if getattr(like, 'chosen', None) and 'num_workers' not in kwargs: settings['num_workers'] = None
-    return make_loader(items, batch_size=bs or getattr(like, 'batch_size', None) or 64, **settings)
+    return make_loader(items, batch_size=getattr(like, 'batch_size', None) or 64 if bs is None else as_count(bs, 'bs', 1), **settings)

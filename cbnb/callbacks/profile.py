@@ -513,8 +513,8 @@ def profile(self: Learner, n_epoch: int = 1, n_batch: int | None = None, lr: Any
         clock: function that returns the time in seconds
     Returns: the profile of the fit
     Raises:
-        RuntimeError: learn.profile could not save the state that it restores after the fit: {point.why}. To measure a fit
-            and keep it, put it into a block, `with learn.profiling() as p:`
+        RuntimeError: learn.profile undoes its fit, but could not save the state before the fit ({point.why}): to measure a
+            fit without undoing it, call learn.fit in a block `with learn.profiling() as p:`
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(n=100)
@@ -525,8 +525,8 @@ def profile(self: Learner, n_epoch: int = 1, n_batch: int | None = None, lr: Any
     if n_batch is not None: as_count(n_batch, 'n_batch', 1)
     point = RestorePoints(self).take(self, 'profile()')
     if point.restore is None: raise RuntimeError(
-        f'learn.profile could not save the state that it restores after the fit: {point.why}. To measure a fit and keep '
-        'it, put it into a block, `with learn.profiling() as p:`')
+        f'learn.profile undoes its fit, but could not save the state before the fit ({point.why}): to measure a fit '
+        'without undoing it, call learn.fit in a block `with learn.profiling() as p:`')
     torch.optim.SGD([torch.zeros(1)])                    # the first optimizer of a process imports parts of torch
     def first(learn: Any, batches: Iterable[Any]) -> Iterable[Any]:
         return itertools.islice(batches, n_batch if learn.purpose == 'fit' else None)

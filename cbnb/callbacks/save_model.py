@@ -56,15 +56,14 @@ class SaveModel(Tracker):
     def __init__(self, monitor: str = 'valid_loss', comp: Any = None, min_delta: float = 0., fname: str | Path = 'model',
             every_epoch: bool | int = False, at_end: bool = False, with_opt: bool = False, reset_on_fit: bool = True,
             every: str | int | None = None):
-        super().__init__(monitor, comp, min_delta, reset_on_fit, restore=not (every_epoch or at_end or every))
+        self.every_epoch = as_count(int(every_epoch) if isinstance(every_epoch, bool) else every_epoch, 'every_epoch', 0 if every_epoch is False else 1)
+        super().__init__(monitor, comp, min_delta, reset_on_fit, restore=not (self.every_epoch or at_end or every))
         self.duration = None if every is None else as_duration(every, 'every')
         self.every: Any = None         # the `Every` of the fit, if you passed `every`
         if every is not None and (every_epoch or at_end): raise ValueError(
             f'every={short_repr(every)} already says when to save: leave out {" and ".join(["every_epoch"]*bool(every_epoch) + ["at_end"]*bool(at_end))}')
         if every_epoch and at_end: raise ValueError(
             f'every_epoch={every_epoch!r} saves the weights of several epochs, but at_end=True only those at the end of the fit: leave one of them out')
-        every = int(every_epoch) if isinstance(every_epoch, bool) else every_epoch
-        self.every_epoch = as_count(every, 'every_epoch', 0 if every_epoch is False else 1)
         self.fname, self.at_end, self.with_opt = str(fname).removesuffix('.pth'), at_end, with_opt
         self.last_saved_path: Path | None = None
         self._best_file: tuple[Path, Any] | None = None      # path and mark of the file with the best weights

@@ -16,12 +16,12 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 # %% ../../nbs/callbacks/schedulers.ipynb #b327652d
 from ..callback import Callback
-from .trackers import column_index
+from .trackers import checked_monitor, column_index
 from ..basics.arguments import as_choice
 from ..basics.loaders import batch_size, first_batch
 from ..basics.nested import find_bs
 from ..basics.processes import n_processes
-from ..basics.text import number, plural, silenced, warn_user, with_article
+from ..basics.text import number, plural, short_repr, silenced, warn_user, with_article
 from ..learner import Learner
 from ..display.schedules import plot_schedule
 from ..schedule import ParamScheduler
@@ -64,15 +64,16 @@ def _check_alone(learn: Any) -> None:
     "Raise `ValueError` if an active `ParamScheduler` of the learner sets the learning rate"
     for cb in learn.cbs:
         if isinstance(cb, ParamScheduler) and cb.run and 'lr' in getattr(cb, 'scheds', ()):
-            raise ValueError(f'{cb} and TorchScheduler would both set the learning rate: leave one of them out. '
-                             'learn.fit(n_epoch) adds no schedule of its own')
+            own = learn.fit_method not in (None, 'fit')           # such as fit_one_cycle, which adds a schedule
+            raise ValueError(f'{cb} and TorchScheduler would both set the learning rate: ' + (
+                'call learn.fit, which adds no schedule, or leave TorchScheduler out' if own else 'leave one of them out'))
 
 # %% ../../nbs/callbacks/schedulers.ipynb #08223c0a
 def _check_scheduler(made: Any, monitor: str | None, learn: Any) -> None:
     "Raise `TypeError` if `made` is no scheduler, and `ValueError` if it does not match `monitor`"
     plateau = isinstance(made, ReduceLROnPlateau)
     if isinstance(made, type) or hasattr(made, 'zero_grad') or not hasattr(made, 'step'):
-        what = f'the class {made.__name__}' if isinstance(made, type) else with_article(type(made).__name__)
+        what = f'the class {made.__name__}' if isinstance(made, type) else with_article(type(made).__name__) if hasattr(made, 'zero_grad') else short_repr(made)
         raise TypeError(f'the function passed to TorchScheduler returned {what}, which is not a scheduler: return one, such as StepLR(opt, 10)')
     if plateau and not monitor:
         column = 'train_loss' if getattr(learn.dls, 'valid', None) is None else 'valid_loss'
@@ -96,8 +97,10 @@ class TorchScheduler(Callback):
         every: when the scheduler steps: after each 'update' of the weights, training 'batch' or 'epoch'
         monitor: column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no value
     Raises:
-        TypeError: TorchScheduler takes a function that returns the scheduler, not a {type(make)}: pass a function, such as
-            lambda opt: StepLR(opt, 10)
+        TypeError: TorchScheduler takes a function that returns the scheduler, not a ...: pass a function, such as lambda
+            opt: StepLR(opt, 10)
+        TypeError: TorchScheduler calls make(opt) or make(opt, n_steps), which fails ({e}): pass a function, such as lambda
+            opt: StepLR(opt, 10)
     Example:
         import torch
         from cbnb.toy import line_learner
@@ -111,9 +114,13 @@ class TorchScheduler(Callback):
     def __init__(self, make: Callable[..., Any], every: str = 'update', monitor: str | None = None):
         if not callable(make) or hasattr(make, 'optimizer'):
             raise TypeError(
-                f'TorchScheduler takes a function that returns the scheduler, not {with_article(type(make).__name__)}: pass a function, such '
-                'as lambda opt: StepLR(opt, 10)')
+                f'TorchScheduler takes a function that returns the scheduler, not {with_article(type(make).__name__) if hasattr(make, "optimizer") else short_repr(make)}: pass a function, such as lambda opt: StepLR(opt, 10)')
+        if monitor is not None: checked_monitor(monitor)
         as_choice(every, 'every', 'update', 'batch', 'epoch')
+        try: inspect.signature(make).bind(*[None]*(1 + _takes_steps(make)))
+        except ValueError: pass                       # some builtins have no signature
+        except TypeError as e: raise TypeError(
+            f'TorchScheduler calls make(opt) or make(opt, n_steps), which fails ({e}): pass a function, such as lambda opt: StepLR(opt, 10)') from e
         self.make, self.every, self.monitor = make, 'epoch' if monitor else every, monitor
         self.scheduler: Any = None     # set while a fit runs
 

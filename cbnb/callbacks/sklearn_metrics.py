@@ -70,8 +70,8 @@ def sklearn_function(name: str) -> Callable[..., float]:
     func: Callable[..., float] | None = getattr(metrics, name, None)
     if callable(func): return func
     functions = [n for n in dir(metrics) if n[:1].islower() and callable(getattr(metrics, n))]
-    close = f'{name}_score' if f'{name}_score' in functions else nearest(name, functions)
-    raise ValueError(f'sklearn.metrics has no function {name!r}: ' + (f'did you mean {close!r}?' if close else "pass a name that it has, such as 'f1_score', or a function"))
+    close = f'{name}_score' if f'{name}_score' in functions else nearest(name.lower(), functions)
+    raise ValueError(f'sklearn.metrics has no function {short_repr(name)}: ' + (f'did you mean {close!r}?' if close else "pass a name that it has, such as 'f1_score', or a function"))
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #12232952
 _THRESH = dict(logits=0., probabilities=0.5)      # kind of loss -> threshold of a single score
@@ -90,7 +90,7 @@ class SklearnMetric(AccumMetric):
         **kwargs: passed to the function, such as average='macro'
     Raises:
         TypeError: func=... should be a function of (y_true, y_pred), or the name of one in sklearn.metrics
-        ValueError: thresh={thresh} only works with takes='labels', but ... gets takes={takes}: leave thresh out
+        ValueError: thresh=... only works with takes='labels', but ... gets takes={takes}: leave thresh out
     Example:
         import torch
         score, is_one = torch.tensor([[-1.], [2.], [.5], [-3.]]), torch.tensor([0., 1., 1., 1.])
@@ -102,10 +102,11 @@ class SklearnMetric(AccumMetric):
             name: str | None = None, ignore_index: int | None = None, **kwargs: Any) -> None:
         func = sklearn_function(func) if isinstance(func, str) else func
         if not callable(func): raise TypeError(f'func={short_repr(func)} should be a function of (y_true, y_pred), or the name of one in sklearn.metrics')
+        is_of_sklearn(func)                    # raises `TypeError` for a scorer
         takes = takes_of(func) if takes is None else takes
         as_choice(takes, 'takes', *TAKES)
         if thresh is not None and takes != 'labels':
-            raise ValueError(f"thresh={thresh} only works with takes='labels', but {name_of(func)} gets takes={takes!r}: leave thresh out")
+            raise ValueError(f"thresh={short_repr(thresh)} only works with takes='labels', but {name_of(func)} gets takes={takes!r}: leave thresh out")
         super().__init__(func, thresh=thresh, to_np=True, invert_arg=True, flatten=False, name=name, axis=axis, ignore_index=ignore_index, **kwargs)
         self.takes, self.loss = takes, ''
 
@@ -120,6 +121,7 @@ class SklearnMetric(AccumMetric):
         if pred.ndim == targ.ndim + 1 and pred.shape[1] == 1: pred = pred.squeeze(1)             # a single score
         has_classes = pred.ndim == targ.ndim + 1
         if takes == 'labels':
+            if pred.ndim == targ.ndim and pred.shape != targ.shape: raise self._unfit(pred, targ, ', or this shape without one dimension')
             of_loss = _THRESH.get(self.loss) if pred.is_floating_point() and not has_classes else None
             pred = as_labels(pred, has_classes, of_loss if self.thresh is None else self.thresh, self.name)
         if takes == 'probabilities' and self.loss != 'probabilities': pred = as_probabilities(pred, has_classes)
@@ -132,25 +134,34 @@ class SklearnMetric(AccumMetric):
         axis = 1 if self.layout.axis is None else self.layout.axis
         if ((targ == 0) | (targ == 1)).all() and (targ.sum(axis) == 1).all(): return targ.argmax(axis)
         f, labels, several = name_of(self.func), self.takes == 'labels', targ.ndim > 2
-        if not f.isidentifier(): f = 'f'                # a lambda
+        named = f.isidentifier()
+        if not named: f = 'f'                           # a lambda
         scores = f'p.argmax({axis})' + '.flatten()'*several if labels else f'p.softmax({axis})' + f'.movedim({axis}, -1).flatten(0, -2)'*several
         if not labels and axis == 1 and targ.shape[1] == 2: scores += '[:, 1]'
-        more = ''.join(f', {k}={as_python(v)!r}' for k, v in (getattr(self.func, 'keywords', {}) | self.kwargs).items())
+        keywords = getattr(self.func, 'keywords', {}) | self.kwargs
+        if f == 'roc_auc_score' and targ.shape[axis] > 2: keywords = dict(multi_class='ovr') | keywords
+        more = ''.join(f', {k}={as_python(v)!r}' for k, v in keywords.items())
         raise ValueError(
             f'{self.name} needs class numbers as targets, but the targets are probabilities of the classes: pass '
-            f'AccumMetric(lambda p, y: {f}(y.argmax({axis}){".flatten()"*several}, {scores}{more}), flatten=False)')
+            f'AccumMetric(lambda p, y: {f}(y.argmax({axis}){".flatten()"*several}, {scores}{more}), flatten=False)' + ', with your function as f'*(not named))
 
     def _class_axis(self, pred: Tensor, targ: Tensor) -> int:
         "Return the dimension of the classes, or raise `ValueError` if none fits the targets"
         axis, given = self.layout.axis_of(f'metric {self.name!r}', pred, targ), self.layout.axis
         if axis is not None: return axis
-        what = 'without one dimension' if given is None else f'without dimension {given}: pass another axis than {given}, or leave it out'
-        raise ValueError(f'metric {self.name!r} got scores of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)}: '
-                         f'the targets should have the shape of the scores {what}')
+        raise self._unfit(pred, targ, ' without one dimension' if given is None else f' without dimension {given}: pass another axis than {given}, or leave axis out')
+
+    def _unfit(self, pred: Tensor, targ: Tensor, what: str) -> ValueError:
+        return ValueError(f'metric {self.name!r} got scores of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)}: '
+                          f'the targets should have the shape of the scores{what}')
 
     def compute(self, pred: Tensor, targ: Tensor, *others: Tensor) -> Any:
         try: return super().compute(pred, targ, *others)
         except ValueError as e:                # scikit-learn advises `labels`, of its own function
+            wanted = {"average='binary'": "average='macro'", 'multi_class must': "multi_class='ovr'"}
+            kept = '..., '*bool(self.kwargs or getattr(self.func, 'keywords', {}))
+            for said, more in wanted.items():
+                if said in str(e) and is_of_sklearn(self.func): e.add_note(f'pass {more}, as in SklearnMetric({name_of(self.func)!r}, {kept}{more})')
             if 'labels' in str(e) and self.takes == 'probabilities': e.add_note(
                 f'pass all class numbers, such as SklearnMetric({name_of(self.func)!r}, labels=[0, 1])')
             for name, values in dict(predictions=pred, targets=targ).items():

@@ -201,7 +201,7 @@ def next_time(at: Any, now: datetime | None = None) -> datetime:
     "Return the next moment with a time of day, 'HH:MM' or a `time`, or a `datetime` itself. If that is over, or no time, raise `ValueError`"
     if isinstance(at, str):
         try: at = datetime.strptime(at, '%H:%M:%S' if at.count(':') == 2 else '%H:%M').time()
-        except ValueError as e: raise ValueError(f"at={short_repr(at)} should have the form 'HH:MM', from '00:00' to '23:59'. For another day, pass a datetime") from e
+        except ValueError as e: raise ValueError(f"at={short_repr(at)} should have the form 'HH:MM', from '00:00' to '23:59', or be a datetime for another day") from e
     if not isinstance(at, (day_time, datetime)):
         raise TypeError(f"at={short_repr(at)} should be a time of day, such as '18:30', or a datetime")
     now = now or datetime.now(at.tzinfo)
@@ -322,5 +322,5 @@ class SkipToEpoch(Callback):
     def before_fit(self):
         learn = self.learn
         if self.first > learn.n_epoch:
-            raise ValueError(f'SkipToEpoch({self.first}) skips more than the {plural(learn.n_epoch, "epoch")} of this fit: pass a lower number, or fit more epochs')
+            raise ValueError(f'SkipToEpoch({self.first}) leaves nothing to train, because this fit has only {plural(learn.n_epoch, "epoch")}: pass a lower number, or fit more epochs')
         learn.start_epoch = max(self.first, learn.start_epoch)

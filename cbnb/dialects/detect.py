@@ -52,11 +52,11 @@ def _check_origin(cb: Any, names: list[str]) -> None:
     for name in names:
         try: params = inspect.signature(getattr(cb, name)).parameters
         except (TypeError, ValueError): continue
-        library = next((_ELSEWHERE[p] for p in params if p in _ELSEWHERE), None)
+        theirs = next((p for p in params if p in _ELSEWHERE), None)
         cls = cb if isinstance(cb, type) else type(cb)
-        if library: raise TypeError(
-            f'{cls.__name__} is a callback of {library}: {name} would get other arguments here. Derive the class from the '
-            'Callback of cbnb, define methods such as before_fit and after_epoch, and read the state from self')
+        if theirs: raise TypeError(
+            f'{cls.__name__}.{name} has the argument {theirs!r} of {_ELSEWHERE[theirs]} callbacks, which cbnb does not pass. Derive the class '
+            'from the Callback of cbnb, define methods such as before_fit and after_epoch, and read the state from self')
 
 # %% ../../nbs/dialects/detect.ipynb #f4fafdf5
 def dialect_of(cb: Any) -> str | None:

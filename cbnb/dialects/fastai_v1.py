@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b058d9b6
 from ..files import saving            # gives learners `save` and `load`
-from ..basics.text import log_nothing, plural, shell, warn_user
+from ..basics.text import log_nothing, plural, shell, short_repr, warn_user
 from ..basics.nested import find_bs
 from ..basics.processes import any_over_processes, process_number
 from ..callback_list import as_list, made_by
@@ -157,11 +157,15 @@ class TrackerCallback(LearnerCallback):
         learn: the learner, which gets this callback as an attribute
         monitor: column of the recorder's table to monitor
         mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
+    Raises:
+        TypeError: monitor=... should be the heading of a column, a string such as 'valid_loss'
     """
     run_in = ('fit',)
 
     def __init__(self, learn: NativeLearner, monitor: str = 'valid_loss', mode: str = 'auto'):
         super().__init__(learn)
+        if not isinstance(monitor, str): raise TypeError(
+            f"monitor={short_repr(monitor)} should be the heading of a column, a string such as 'valid_loss'")
         self.monitor, self.mode = monitor, as_choice(mode, 'mode', 'auto', 'min', 'max')
         low = mode == 'min' or mode == 'auto' and ('loss' in monitor or 'error' in monitor)
         self.operator, self.worst = (operator.lt, math.inf) if low else (operator.gt, -math.inf)
@@ -432,9 +436,9 @@ class Learner(NativeLearner):
         silent: True: print no table of epochs
         **others: more arguments for cbnb's learner
     Raises:
-        ValueError: true_wd=False is not supported: leave it out, and pass an optimizer that adds the decay to the gradient,
+        ValueError: true_wd=... is not supported: leave it out, and pass an optimizer that adds the decay to the gradient,
             such as opt_func=torch.optim.Adam
-        ValueError: bn_wd=False is not supported: leave it out, put the batch norm layers into a group of their own with
+        ValueError: bn_wd=... is not supported: leave it out, put the batch norm layers into a group of their own with
             layer_groups, and pass a wd for each group, such as fit(1, wd=[0.01, 0.])
     """
     def __init__(self, data: Any, model: nn.Module, opt_func: Any = torch.optim.AdamW, loss_func: Any = None, metrics: Any = None,
@@ -442,11 +446,12 @@ class Learner(NativeLearner):
             model_dir: str = 'models', callback_fns: Any = None, callbacks: Any = None, layer_groups: Any = None, add_time: bool = True,
             silent: bool | None = None, **others: Any):
         if not true_wd: raise ValueError(
-            'true_wd=False is not supported: leave it out, and pass an optimizer that adds the decay to the gradient, such as opt_func=torch.optim.Adam')
-        if not bn_wd: raise ValueError('bn_wd=False is not supported: leave it out, put the batch norm layers into a group of their own with '
-                                       'layer_groups, and pass a wd for each group, such as fit(1, wd=[0.01, 0.])')
+            f'true_wd={short_repr(true_wd)} is not supported: leave it out, and pass an optimizer that adds the decay to the gradient, such as opt_func=torch.optim.Adam')
+        if not bn_wd: raise ValueError(
+            f'bn_wd={short_repr(bn_wd)} is not supported: leave it out, put the batch norm layers into a group of their own with '
+            'layer_groups, and pass a wd for each group, such as fit(1, wd=[0.01, 0.])')
         self.train_bn = train_bn
-        if layer_groups is not None: others['splitter'] = functools.partial(_as_given, list(layer_groups))
+        if layer_groups is not None: others['splitter'] = functools.partial(_as_given, list(layer_groups) if hasattr(layer_groups, '__iter__') else [layer_groups])
         cbs = [*as_list(callbacks), *as_list(callback_fns), *as_list(others.pop('cbs', None))]
         if not add_time: cbs.append(NativeRecorder(add_time=False))
         super().__init__(data, model, loss_func, opt_func, metrics=metrics, wd=wd, path=path,
@@ -529,7 +534,7 @@ class Learner(NativeLearner):
         Args:
             clip: maximum norm
         """
-        self.add_cb(functools.partial(GradientClipping, clip=clip))
+        self.add_cb(functools.partial(GradientClipping, clip=as_positive(clip or 0., 'clip')))
         return self
 
 def _as_given(groups: list, model: nn.Module) -> list: return groups
@@ -595,13 +600,15 @@ def listify(p: Any = None, q: Any = None) -> list[Any]:
         p: one item or several; None: no item
         q: the length of the list, as a number or as another list; None: any length
     Raises:
-        ValueError: listify: p={p} has ... items, and q={q} asks for {n}: pass 1 or {n}
+        ValueError: p=... has ..., but q=... asks for {n}: pass ...
     """
     if p is None: found = []
     else: found = list(p) if hasattr(p, '__iter__') and not isinstance(p, str) and getattr(p, 'ndim', 1) != 0 else [p]
-    n = len(found) if q is None else q if isinstance(q, int) else len(q)
+    n = len(found) if q is None else len(q) if hasattr(q, '__len__') else as_count(q, 'q', 0)
     if len(found) == 1: return found*n
-    if len(found) != n: raise ValueError(f'listify: p={p!r} has {len(found)} items, and q={q!r} asks for {n}: pass 1 or {n}')
+    if len(found) != n: raise ValueError(
+        f'p={short_repr(p)} has {plural(len(found), "item")}, but q={short_repr(q)} asks for {n}: pass {plural(n, "item")}'
+        + ', or one item to repeat'*(n > 1))
     return found
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #224f54f1

@@ -35,9 +35,9 @@ from .fastai_v1_slots import CallbackHandler, LearnerCallback, v1_name
 from ..learner import Learner
 from ..basics.losses import as_loss
 from ..metrics import Metric
-from ..basics.arguments import as_number
+from ..basics.arguments import as_number, is_number
 from ..basics.text import distinct, short_repr, warn_user
-from ..basics.optimizers import get_hyper, set_hyper
+from ..basics.optimizers import get_hyper, hyper_key, no_such_hyper, set_hyper
 from ..phase import PhaseMetrics
 from ..recorder import Recorder
 
@@ -52,7 +52,7 @@ class Data:
     ): self.learn = learn
 
     def __getattr__(self, name: str) -> Any:
-        if name[:2] == '__' or 'learn' not in vars(self): raise AttributeError(name)   # `copy` and `pickle` look up names before `learn` is set
+        if name[:2] == '__' or 'learn' not in vars(self): raise AttributeError(f'Data has no attribute {name!r}')   # `copy` and `pickle` look up names before `learn` is set
         return operator.attrgetter(_DATA.get(name, f'dls.{name}'))(self.learn)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b589e2e1
@@ -64,12 +64,20 @@ def lend_data(learn: Learner) -> None:
     if any(type(cb) is V1Callback for cb in learn.cbs): held['data'] = Data(learn)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #619ec3b8
-def _hyper(name: str, doc: str) -> property:
+def _hyper(name: str, key: str, doc: str) -> property:
     def read(opt: Optimizer) -> Any:
-        try: return get_hyper(opt, name)[-1]
-        except ValueError as e: raise AttributeError(str(e)) from None      # for `hasattr`
-    def write(opt: Optimizer, value: Any) -> None: set_hyper(opt, name, value)
+        try: return get_hyper(opt, key)[-1]
+        except ValueError: raise AttributeError(f'{type(opt).__name__} has no {name} ({doc})') from None      # for `hasattr`
+    def write(opt: Optimizer, value: Any) -> None: _set_stat(opt, name, value)
     return property(read, write, doc=doc)
+
+def _set_stat(opt: Optimizer, name: str, value: Any) -> None:
+    key = dict(beta='sqr_mom', momentum='mom', weight_decay='wd').get(name, name)
+    value = value.tolist() if hasattr(value, 'tolist') else value
+    for v in value if isinstance(value, (list, tuple)) else [value]:
+        if not is_number(v): raise TypeError(f'{name}={short_repr(v)} is not a number: set one, such as {name}=0.001')
+    if hyper_key(opt, key) is None: raise no_such_hyper(opt, name)
+    set_hyper(opt, key, value)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #6747c636
 def _reduced(obj: Any, protocol: SupportsIndex) -> Any:      # a pickle or a copy gets the original class
@@ -98,14 +106,13 @@ def lend_names(opt: Any, names: type, undo: ExitStack) -> None:
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #2ee859f6
 class OptNames:
     "Hyper-parameters as attributes: reading returns the value of the last group, and assigning sets all groups"
-    lr = _hyper('lr', 'learning rate')
-    mom = _hyper('mom', 'momentum, or the first of `betas`')
-    beta = _hyper('sqr_mom', '`alpha`, or the second of `betas`')
-    wd = _hyper('wd', 'weight decay')
+    lr = _hyper('lr', 'lr', 'learning rate')
+    mom = _hyper('mom', 'mom', 'momentum, or the first of `betas`')
+    beta = _hyper('beta', 'sqr_mom', '`alpha`, or the second of `betas`')
+    wd = _hyper('wd', 'wd', 'weight decay')
     def set_stat(self: Any, name: str, value: Any) -> None:
         "Set lr, mom, beta, wd or a hyper-parameter of torch: a number for all groups, or a list with one number per group"
-        own = dict(beta='sqr_mom', momentum='mom', weight_decay='wd')
-        set_hyper(self, own.get(name, name), value.tolist() if hasattr(value, 'tolist') else value)
+        _set_stat(self, name, value)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b3983a60
 class RecorderNames:
@@ -134,13 +141,14 @@ class RecorderNames:
 
     def add_metrics(self: Any, metrics: Any) -> None:
         "Set values of the added columns for the row of this epoch. In a run that is not a fit, do nothing"
-        if self.learn.purpose != 'fit': return
+        values = as_list(metrics)
+        if self.learn.purpose != 'fit' or not values: return
         if self.added_values is None: raise ValueError(
             f'recorder.add_metrics({short_repr(metrics)}): the table has no column for '
-            + ("this value: call recorder.add_metric_names(['name'])" if len(as_list(metrics)) == 1 else
+            + ("this value: call recorder.add_metric_names(['name'])" if len(values) == 1 else
                "these values: call recorder.add_metric_names(['name', ...]), with a name for each,")
             + ' in on_train_begin, and set _order = -20 in the class of the callback')
-        self.added_values += as_list(metrics)
+        self.added_values += values
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #29a0ad97
 def make(factory: Any, learn: Learner) -> Any:

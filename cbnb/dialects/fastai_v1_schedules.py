@@ -30,6 +30,7 @@ from ..files.snapshot import snapshot
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #6406d098
 def annealing_poly(degree: float) -> Callable[[Any, Any, float], Any]:
     "Create a function that interpolates along `1 - (1 - pct)**degree`"
+    degree = as_positive(degree, 'degree')
     return lambda start, end, pct: SchedPoly(end, start, degree)(1 - pct)
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #3647fa3c
@@ -51,7 +52,12 @@ class TrainingPhase:
             vals: a value or a tuple (start, end); a value may be a list with one number per group
             anneal: None: linear for a tuple, constant for a value
         Returns: the phase itself
+        Raises:
+            ValueError: vals=... should be a value, or a tuple of two, such as (0.1, 0.01). Pass the values of several groups as
+                a list
         """
+        if isinstance(vals, tuple) and len(vals) != 2: raise ValueError(
+            f'vals={short_repr(vals)} should be a value, or a tuple of two, such as (0.1, 0.01). Pass the values of several groups as a list')
         start, end = vals if isinstance(vals, tuple) else (vals, 0)
         default = annealing_linear if isinstance(vals, tuple) else annealing_no
         start, end = (v.tolist() if hasattr(v, 'tolist') else v for v in (start, end))
@@ -73,15 +79,17 @@ class GeneralScheduler(LearnerCallback):
 
     def __init__(self, learn: Learner, phases: Sequence[TrainingPhase], start_epoch: int | None = None):
         super().__init__(learn)
+        for p in (phases := as_list(phases)):
+            if not isinstance(p, TrainingPhase): raise TypeError(f'{short_repr(p)} is not a phase: pass TrainingPhase objects, such as TrainingPhase(100)')
         self.phases, self.start_epoch = [p for p in phases if p.length], None if start_epoch is None else as_count(start_epoch, 'start_epoch', 0)
         if not self.phases: raise ValueError('no phase has a length above 0: pass at least one with a number of batches, such as TrainingPhase(100)')
 
     def on_train_begin(self, **kwargs):
+        if self.start_epoch and self.start_epoch > self.learn.n_epoch: raise ValueError(
+            f'start_epoch={self.start_epoch} should be at most {self.learn.n_epoch}, the number of epochs of this fit')
         self.n, self.per_epoch = sum(p.length for p in self.phases), n_batches(self.learn.dls.train)
         self.at = 0                                          # number of batches done
         self._set(self.phases[0], 0.)
-        if self.start_epoch and self.start_epoch > self.learn.n_epoch: raise ValueError(
-            f'start_epoch={self.start_epoch} should be at most {self.learn.n_epoch}, the number of epochs of this fit')
         if self.start_epoch: return {'epoch': self.start_epoch}
 
     def jump_to_epoch(self, epoch):
@@ -130,7 +138,7 @@ class OneCycleScheduler(GeneralScheduler):
     def __init__(self, learn: Learner, lr_max: Any, moms: Sequence[float] = (0.95, 0.85), div_factor: float = 25., pct_start: float = 0.3,
             final_div: float | None = None, tot_epochs: int | None = None, start_epoch: int | None = None):
         LearnerCallback.__init__(self, learn)            # the phases are known when the fit begins
-        if not hasattr(moms, '__len__') or len(moms) != 2: raise ValueError(
+        if isinstance(moms, str) or not hasattr(moms, '__len__') or len(moms) != 2: raise ValueError(
             f'moms={short_repr(moms)} should be two numbers, for both ends of the fit and for the peak of the learning rate, such as (0.95, 0.85)')
         if as_positive(pct_start, 'pct_start') > 1: raise ValueError(f'pct_start={pct_start} should be from 0 to 1')
         self.lr_max, self.moms, self.div_factor = lr_max, tuple(as_positive(m, 'moms') for m in moms), as_positive(div_factor, 'div_factor', zero=False, inf=True)
@@ -200,7 +208,7 @@ class LRFinder(LearnerCallback):
     def __init__(self, learn: Learner, start_lr: float = 1e-7, end_lr: float = 10, num_it: int = 100, stop_div: bool = True):
         super().__init__(learn)
         self.num_it, self.stop_div = as_count(num_it, 'num_it', 2), stop_div
-        self.lrs = geometric(start_lr, end_lr, self.num_it)
+        self.lrs = geometric(as_positive(start_lr, 'start_lr', zero=False), as_positive(end_lr, 'end_lr'), self.num_it)
         self.losses: list[float] = []          # smoothed
         self.raw_losses: list[float] = []
 

@@ -117,8 +117,8 @@ class LearnerCallback(Callback):
         learn = self.__dict__.get('_learn')
         if learn is not None and name[:2] != '__': return getattr(learn, name)
         why = f'{type(self).__name__} has no attribute {name!r}'
-        if learn is None: why += (', and it is not attached to a learner: call super().__init__(learn) '
-                                  'in its constructor, or pass it to a learner first')
+        if learn is None: why += (', and no learner to read it from: pass the learner to super().__init__(learn) '
+                                  f'in its constructor, or read {name} during a fit, which sets self.learn')
         raise AttributeError(why, name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -181,6 +181,8 @@ class AverageMetric(Callback):
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #7ef74d37
 _DOCUMENTED = {'end_epoch': 'stop_epoch', 'end_training': 'stop_training'}
+_FIRST = dict.fromkeys(('last_input', 'last_target', 'stop_epoch', 'skip_step', 'skip_zero', 'skip_bwd'), 'on_batch_begin') | dict(
+    last_output='on_loss_begin', last_loss='on_backward_begin', last_metrics='on_epoch_end')     # entry -> the first method that may return it
 
 class CallbackHandler:
     """Keeps the state, and calls all callbacks in each slot
@@ -236,8 +238,9 @@ class CallbackHandler:
         epoch = state['epoch'] = as_python(state['epoch'])
         if not isinstance(epoch, int) or not 0 <= epoch <= epochs:
             cb = self.said_by.get('epoch', (None, None))[0]
-            raise ValueError(f'{f"{type(cb).__name__}.on_train_begin returned " if cb is not None else ""}epoch={epoch!r}: it should be a whole '
-                             f'number from 0 to {epochs}, the number of epochs')
+            raise (ValueError if isinstance(epoch, int) else TypeError)(
+                f'{f"{type(cb).__name__}.on_train_begin returned " if cb is not None else ""}epoch={short_repr(epoch)}: '
+                f'it should be a whole number from 0 to {epochs}, the number of epochs')
         if epoch == 0: return
         for cb in self.callbacks:
             jump = getattr(cb, 'jump_to_epoch', None)
@@ -378,8 +381,9 @@ class CallbackHandler:
         for key, value in new.items():
             key = _DOCUMENTED.get(key, key)
             if key not in state and key != 'stop_training': raise ValueError(
-                f'{where} returned the key {key!r}, which is not in the state of the loop at this point: '
-                f'{columns_hint(str(key), list(dict.fromkeys([*state, "stop_training"])))}')
+                f'{where} returned the key {short_repr(key)}, which is not in the state of the loop at this point: '
+                + (f'return it from {_FIRST[key]} or a later method' if key in _FIRST else
+                   columns_hint(str(key), list(dict.fromkeys([*state, "stop_training"])))))
             state[key], self.said_by[key] = value, (cb, method)
 
     def _validation_is_meant(self) -> bool:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 # %% ../../nbs/dialects/mindspore.ipynb #3e8c5629
-from ..basics.text import short_repr, warn_user, with_article
+from ..basics.text import plural, short_repr, warn_user
 from ..data import DataLoaders
 from ..basics.loaders import as_loader, n_batches
 from ..basics.nested import map_tensors
@@ -39,7 +39,7 @@ from .mindspore_parallel import (
     reset_auto_parallel_context, set_auto_parallel_context)
 from ..callbacks.function_steps import CallStep, UpdateStep
 from ..learner import Learner
-from ..basics.arguments import as_count, as_positive
+from ..basics.arguments import as_count, as_positive, checked_loss_func
 from ..metrics import Metric as NativeMetric
 from ..basics.optimizers import MultiOptimizer
 from ..optim import one_group
@@ -74,7 +74,7 @@ class WithLossCell(Cell):
     "Module that computes the loss of a network from data and label"
     def __init__(self, backbone: nn.Module, loss_fn: Any):
         super().__init__(backbone)
-        self.loss_fn = loss_fn
+        self.loss_fn = checked_loss_func(loss_fn)
     def forward(self, data: Tensor, label: Tensor) -> Tensor:
         return self.loss_fn(self.inner(data), label)
 
@@ -107,12 +107,17 @@ class TrainOneStepCell(Cell):
     """
     def __init__(self, network: nn.Module, optimizer: Optimizer, sens: float | None = None):
         super().__init__(network)
+        _check_optimizer(optimizer)
         self.optimizer, self.step = optimizer, _SensStep(network, optimizer, sens)
         parallel = get_auto_parallel_context('parallel_mode') == ParallelMode.DATA_PARALLEL
         if parallel: self.step.reducer = DistributedGradReducer(network.parameters())
     @property
     def network(self) -> nn.Module: return self.inner
     def forward(self, *inputs: Any) -> Tensor: return self.step(*inputs)
+
+def _check_optimizer(optimizer: Any) -> None:
+    if not hasattr(optimizer, 'param_groups'): raise TypeError(
+        f'optimizer={short_repr(optimizer)} should be an optimizer, such as torch.optim.Adam(network.parameters())')
 
 # %% ../../nbs/dialects/mindspore.ipynb #99c3d1d3
 class WithEvalCell(Cell):
@@ -129,7 +134,7 @@ class WithEvalCell(Cell):
         super().__init__(network)
         if not isinstance(add_cast_fp32, bool):
             raise TypeError(f'add_cast_fp32={short_repr(add_cast_fp32)} should be True or False')
-        self.loss_fn, self.add_cast_fp32 = loss_fn, add_cast_fp32
+        self.loss_fn, self.add_cast_fp32 = checked_loss_func(loss_fn), add_cast_fp32
     def forward(self, data: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         pred = self.inner(data)
         if self.add_cast_fp32: pred, label = pred.float(), label.float()
@@ -176,6 +181,8 @@ class _EvalNetwork(CallStep):
         learn.yb = labels
         if not self.indexes: return
         made = self.outputs(learn)
+        if not -len(made) <= min(self.indexes) <= max(self.indexes) < len(made): raise IndexError(
+            f'eval_indexes={self.indexes}: eval_network returned {plural(len(made), "value")}, so each position should be from 0 to {len(made) - 1}')
         loss, learn.pred = (made[i] for i in self.indexes[:2])
         is_loss = isinstance(loss, Tensor) and loss.ndim < 2 and loss.is_floating_point()
         learn.loss_grad = loss.mean() if is_loss else None
@@ -193,7 +200,8 @@ class _Columns(DataLoaders):
             which = 'train_dataset' if training else 'valid_dataset'
             fix = ('leave out loss_fn, and pass a network that takes all elements and returns the loss' if training else
                    'pass eval_network, which takes all elements, with eval_indexes=[0, 1, 2] if it returns loss, prediction and label')
-            got, fix = ('a dict', 'return tuples (data, label)') if isinstance(batch, dict) else (n, fix)
+            if isinstance(batch, dict) or n < 2: fix = 'return tuples (data, label)'
+            got = 'a dict' if isinstance(batch, dict) else n
             raise ValueError(f"When 'loss_fn' is not None, '{which}' should return two elements, but got {got}: {fix}")
         return super().split(batch)
 
@@ -217,7 +225,7 @@ def _check_sink(wanted: bool, sink_size: int) -> None:
 def _as_valid_every(frequency: Any) -> int | list[int]:
     "Convert `valid_frequency`, a number of epochs or a list of epochs from 1, for a learner, which counts epochs from 0"
     if not isinstance(frequency, (list, tuple)): return as_count(frequency, 'valid_frequency', 1)
-    return [as_count(n, 'an epoch in valid_frequency', 1) - 1 for n in frequency]
+    return [as_count(n, f'valid_frequency[{i}]', 1) - 1 for i, n in enumerate(frequency)]
 
 # %% ../../nbs/dialects/mindspore.ipynb #d6b60b94
 class Model:
@@ -234,8 +242,8 @@ class Model:
         boost_level: only 'O0' is supported
     Raises:
         ValueError: {name}=...: the only level here is 'O0', so leave {name} out
-        TypeError: optimizer{what} should be an optimizer, such as torch.optim.Adam(network.parameters())
-        ValueError: metrics need an evaluation: pass loss_fn or eval_network, too
+        TypeError: eval_network=... should be a network, such as WithEvalCell(network, loss_fn)
+        ValueError: metrics=... need an evaluation: pass loss_fn or eval_network, too
         ValueError: eval_indexes=... should be a list of three whole numbers, the positions of loss, prediction and label in
             the outputs of eval_network, such as [0, 1, 2]
     """
@@ -245,13 +253,12 @@ class Model:
             if not isinstance(level, str) or level != 'O0': raise ValueError(
                 f"{name}={short_repr(level)}: the only level here is 'O0', so leave {name} out" + (
                 "" if name == 'boost_level' else ". For bfloat16, pass train(..., callbacks=[MixedPrecision('bf16')]), with MixedPrecision from cbnb.all"))
-        if optimizer is not None and not hasattr(optimizer, 'param_groups'):
-            what = f'={optimizer!r}' if isinstance(optimizer, (str, int, float, type)) else f', {with_article(type(optimizer).__name__)},'
-            raise TypeError(f'optimizer{what} should be an optimizer, such as torch.optim.Adam(network.parameters())')
+        if optimizer is not None: _check_optimizer(optimizer)
+        if isinstance(eval_network, type) or eval_network is not None and not callable(eval_network): raise TypeError(
+            f'eval_network={short_repr(eval_network)} should be a network, such as WithEvalCell(network, loss_fn)')
         self.metrics = get_metrics(metrics)
-        if metrics is not None and loss_fn is None and eval_network is None:
-            raise ValueError('metrics need an evaluation: pass loss_fn or '
-                             'eval_network, too')
+        if self.metrics and loss_fn is None and eval_network is None: raise ValueError(
+            f'metrics={short_repr(metrics)} need an evaluation: pass loss_fn or eval_network, too')
         if eval_indexes is not None and (not isinstance(eval_indexes, list) or [type(i) for i in eval_indexes] != [int]*3): raise ValueError(
             f'eval_indexes={short_repr(eval_indexes)} should be a list of three whole numbers, the positions of loss, prediction and label in the outputs of eval_network, such as [0, 1, 2]')
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
@@ -295,6 +302,7 @@ class Model:
             ValueError: valid_dataset is given, but there are no metrics to evaluate: pass some, as in Model(...,
                 metrics={"loss"}...)
             ValueError: optimizer is missing, so training would change nothing: pass one, as in Model(..., optimizer=...)
+            TypeError: train_dataset is None: pass an iterable of batches
             ValueError: train_dataset is empty: check that it has items, and leave out drop_last=True if they do not fill a
                 batch
         """
@@ -306,6 +314,7 @@ class Model:
             f'valid_dataset is given, but there are no metrics to evaluate: pass some, as in Model(..., metrics={{"loss"}}{self._needs()})')
         if self.loss_fn is not None and self.optimizer is None: raise ValueError(
             'optimizer is missing, so training would change nothing: pass one, as in Model(..., optimizer=...)')
+        if train_dataset is None: raise TypeError('train_dataset is None: pass an iterable of batches')
         if n_batches(train_dataset) == 0: raise ValueError(
             'train_dataset is empty: check that it has items, and leave out drop_last=True if they do not fill a batch')
         learn = self._learner(train_dataset, valid_dataset)
@@ -325,8 +334,10 @@ class Model:
         Returns: the metrics by name
         Raises:
             ValueError: there are no metrics to evaluate: pass some, as in Model(..., metrics={"loss"}...)
+            TypeError: valid_dataset is None: pass an iterable of batches
         """
         if not self.metrics: raise ValueError(f'there are no metrics to evaluate: pass some, as in Model(..., metrics={{"loss"}}{self._needs()})')
+        if valid_dataset is None: raise TypeError('valid_dataset is None: pass an iterable of batches')
         _check_sink(dataset_sink_mode, -1)
         running = self.learn if self.learn is not None and self.learn.running else None     # not None if a callback calls `eval`
         learn = self._learner(valid_dataset) if running is None else running

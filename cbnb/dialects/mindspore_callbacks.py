@@ -26,9 +26,8 @@ from ..files.atomic import write_whole
 from ..files.saving import as_loadable, read_file
 from ..callbacks.stopping import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
-from ..basics.arguments import as_choice, as_count, as_positive, columns_hint
+from ..basics.arguments import as_choice, as_count, as_positive, columns_hint, is_number, unknown_argument
 from ..basics.optimizers import get_hyper, set_hyper
-from ..basics.settings import brief
 from ..basics.text import short_repr, with_article
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #369414b0
@@ -150,20 +149,24 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | Path, integrated_save: 
         async_save: ignored: the file is complete when the function returns
         append_dict: more numbers and tensors to save
     Raises:
-        TypeError: {shown} cannot be saved: pass a network, or a dict of tensors, or a list of dicts with 'name' and 'data'
+        TypeError: save_obj=... cannot be saved: pass a network, or a dict of tensors, or a list of dicts with 'name' and
+            'data'
     """
-    if hasattr(save_obj, 'state_dict'): state = save_obj.state_dict()
+    path = _path(ckpt_file_name)
+    if hasattr(save_obj, 'state_dict') and not isinstance(save_obj, type): state = save_obj.state_dict()
     elif isinstance(save_obj, dict): state = save_obj
     elif isinstance(save_obj, list) and all(isinstance(entry, dict) and {'name', 'data'} <= entry.keys() for entry in save_obj):
         state = {entry['name']: entry['data'] for entry in save_obj}
-    else:
-        shown = repr(save_obj) if isinstance(save_obj, (str, int, float)) else with_article(type(save_obj).__name__)
-        raise TypeError(f"{shown} cannot be saved: pass a network, or a dict of tensors, or a list of dicts with 'name' and 'data'")
+    else: raise TypeError(
+        f"save_obj={short_repr(save_obj)} cannot be saved: pass a network, or a dict of tensors, or a list of dicts with 'name' and 'data'")
     state = {name: v.detach().as_subclass(Tensor) if isinstance(v, Tensor) else as_loadable(v, name)
              for name, v in {**state, **(append_dict or {})}.items()}
-    path = Path(ckpt_file_name)
     if path.suffix != '.ckpt': path = path.with_name(f'{path.name}.ckpt')
     write_whole(path, lambda draft: torch.save(state, draft))
+
+def _path(name: Any) -> Path:
+    if isinstance(name, (str, Path)) and Path(name).name: return Path(name)
+    raise (ValueError if isinstance(name, (str, Path)) else TypeError)(f"ckpt_file_name={short_repr(name)} should be the path of a file, such as 'net.ckpt'")
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #2d32556d
 def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple[list[str], list[str]]:
@@ -174,9 +177,14 @@ def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple
         parameter_dict: tensors by name
     Returns: names in the net not loaded, names in the dict not used
     Raises:
+        TypeError: net=... should be a network, an instance of nn.Module
+        TypeError: parameter_dict=... should be a dict of tensors by name, such as load_checkpoint returns
         RuntimeError: {name} is of shape ... in the net, and of shape ... in parameter_dict: build the net with the same
             layers as before, or leave {name} out of parameter_dict, as load_checkpoint(..., filter_prefix={name}) does
     """
+    if not isinstance(net, nn.Module): raise TypeError(f'net={short_repr(net)} should be a network, an instance of nn.Module')
+    if not isinstance(parameter_dict, dict): raise TypeError(
+        f'parameter_dict={short_repr(parameter_dict)} should be a dict of tensors by name, such as load_checkpoint returns')
     mine = net.state_dict()
     tensors = {name: v for name, v in parameter_dict.items() if isinstance(v, Tensor)}
     found = {name: v for name, v in tensors.items() if name in mine}
@@ -199,17 +207,20 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
         filter_prefix: skip names that begin with this
     Returns: values by name, with the tensors on the CPU
     Raises:
+        TypeError: filter_prefix=... should be a string or several, such as ('conv', 'fc')
         ValueError: there is no checkpoint file ...: pass the path of a file that save_checkpoint wrote, with its ending
             .ckpt
     """
-    path = Path(ckpt_file_name)
+    path = _path(ckpt_file_name)
+    skipped = (filter_prefix,) if isinstance(filter_prefix, str) else filter_prefix or ()
+    if not isinstance(skipped, (list, tuple)) or not all(isinstance(prefix, str) for prefix in skipped): raise TypeError(
+        f"filter_prefix={short_repr(filter_prefix)} should be a string or several, such as ('conv', 'fc')")
     if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}: pass the path of a file that save_checkpoint wrote, with its ending .ckpt')
     try: state = read_file(path, writer='save_checkpoint')
     except Exception as e: raise ValueError(str(e)) from e         # the message names the file
     if not isinstance(state, dict):
         raise ValueError(f'{str(path)!r} contains {with_article(type(state).__name__)}, not a dict of tensors: pass a file that save_checkpoint wrote')
-    skipped = (filter_prefix,) if isinstance(filter_prefix, str) else tuple(filter_prefix or ())
-    state = {name: v for name, v in state.items() if not str(name).startswith(skipped)}
+    state = {name: v for name, v in state.items() if not str(name).startswith(tuple(skipped))}
     if net is not None: load_param_into_net(net, state)
     return state
 
@@ -255,7 +266,7 @@ class CheckpointConfig:
             remove_redundancy: bool = False, format: str = 'ckpt'):
         if enc_key is not None:
             raise ValueError('enc_key is not supported, because cbnb does not encrypt checkpoint files: leave it out')
-        if format != 'ckpt': raise ValueError(f"format={short_repr(format)} should be 'ckpt', the only format here")
+        if not isinstance(format, str) or format != 'ckpt': raise ValueError(f"format={short_repr(format)} should be 'ckpt', the only format here")
         self.save_checkpoint_steps, self.save_checkpoint_seconds = one_of(
             1, save_checkpoint_steps=save_checkpoint_steps,
             save_checkpoint_seconds=save_checkpoint_seconds)
@@ -263,11 +274,11 @@ class CheckpointConfig:
             5, least=1, keep_checkpoint_max=keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=keep_checkpoint_per_n_minutes)
         self.saved_network, self.exception_save, self.async_save = saved_network, exception_save, async_save
-        if not isinstance(append_info, list | None): raise TypeError(f"append_info={brief(append_info)} should be a list, such as ['epoch_num', {{'lr': 0.1}}]")
+        if not isinstance(append_info, list | None): raise TypeError(f"append_info={short_repr(append_info)} should be a list, such as ['epoch_num', {{'lr': 0.1}}]")
         self.append_info = append_info or []
         for entry in self.append_info:
             if not isinstance(entry, dict) and not (isinstance(entry, str) and entry in ('epoch_num', 'step_num')): raise ValueError(
-                f"append_info has the entry {brief(entry)}: an entry should be 'epoch_num', 'step_num' or a dict, such as {{'lr': 0.1}}")
+                f"append_info has the entry {short_repr(entry)}: an entry should be 'epoch_num', 'step_num' or a dict, such as {{'lr': 0.1}}")
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
         "Return a dict with the settings for saving and keeping files. A setting that does not apply is None"
@@ -284,7 +295,8 @@ class ModelCheckpoint(StepInEpoch):
         directory: folder; None: the current folder
         config: None: save each step, keep five files
     Raises:
-        ValueError: prefix=... should be a non-empty string without '/', or a function
+        ValueError if isinstance(prefix, str) else TypeError: prefix=... should be a non-empty string without '/', or a
+            function
         TypeError: directory=... should be a path, or a function
         TypeError: config=... should be a CheckpointConfig, such as CheckpointConfig(save_checkpoint_steps=100)
     """
@@ -292,13 +304,13 @@ class ModelCheckpoint(StepInEpoch):
     def __init__(self, prefix: str | Function[[Params], str] = 'CKP', directory: str | Path | Function[[Params], str] | None = None,
             config: CheckpointConfig | None = None):
         if not callable(prefix) and (not isinstance(prefix, str) or not prefix or '/' in prefix):
-            raise ValueError(f"prefix={short_repr(prefix)} should be a non-empty string without '/', or a function"
+            raise (ValueError if isinstance(prefix, str) else TypeError)(f"prefix={short_repr(prefix)} should be a non-empty string without '/', or a function"
                              + '. Pass the folder as directory=...'*(isinstance(prefix, str) and '/' in prefix))
         if not (directory is None or callable(directory) or isinstance(directory, (str, Path))):
-            raise TypeError(f'directory={brief(directory)} should be a path, or a function'
+            raise TypeError(f'directory={short_repr(directory)} should be a path, or a function'
                             + ': pass a CheckpointConfig as config=...'*isinstance(directory, CheckpointConfig))
         if not isinstance(config, CheckpointConfig | None):
-            raise TypeError(f'config={config if isinstance(config, type) else brief(config)} should be a CheckpointConfig, such as CheckpointConfig(save_checkpoint_steps=100)')
+            raise TypeError(f'config={short_repr(config)} should be a CheckpointConfig, such as CheckpointConfig(save_checkpoint_steps=100)')
         self.config = config or CheckpointConfig()
         self.directory = directory if callable(directory) else Path(directory or '.').absolute()
         self.prefix = prefix
@@ -403,7 +415,7 @@ class LearningRateScheduler(Callback):
     eval_in_fit = False
     def __init__(self, learning_rate_function: Function[[float, int], float]):
         if not callable(learning_rate_function):
-            raise TypeError(f'learning_rate_function={brief(learning_rate_function)} should be a function of the rate and the step, such as lambda lr, step: lr*0.9')
+            raise TypeError(f'learning_rate_function={short_repr(learning_rate_function)} should be a function of the rate and the step, such as lambda lr, step: lr*0.9')
         self.learning_rate_function = learning_rate_function
 
     def on_train_step_end(self, run_context):
@@ -420,7 +432,8 @@ def monitored(p: Params, name: str) -> float | None:
     if name in results: return None if p.get('metrics_partial', False) else float(results[name])
     if name == 'loss': return float(shown_loss(p.net_outputs))
     if 'eval_results' not in p: return None
-    raise ValueError(f'monitor={short_repr(name)} is not a value of this training: {columns_hint(name.removeprefix("train_"), list(dict.fromkeys(["loss", *results])))}')
+    hint = columns_hint(name.removeprefix('train_'), list(dict.fromkeys(['loss', *results])))
+    raise ValueError(f'monitor={short_repr(name)} is not a value of this training: {hint}')
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #ee2e1948
 class EarlyStopping(Callback):
@@ -436,6 +449,7 @@ class EarlyStopping(Callback):
         restore_best_weights: True: load the best weights at the end
     Raises:
         TypeError: monitor=... should be a name, such as 'eval_loss'
+        TypeError: baseline=... should be a number, or None
     """
     eval_in_fit = False
     no_state = 'monitor', 'min_delta', 'patience', 'verbose', 'sign', 'baseline', 'restore_best_weights'
@@ -444,6 +458,7 @@ class EarlyStopping(Callback):
         as_choice(mode, 'mode', 'auto', 'min', 'max')
         if not isinstance(monitor, str): raise TypeError(f"monitor={short_repr(monitor)} should be a name, such as 'eval_loss'")
         self.monitor, self.min_delta = monitor, as_positive(abs(min_delta) if hasattr(min_delta, '__abs__') else min_delta, 'min_delta')
+        if baseline is not None and not is_number(baseline): raise TypeError(f'baseline={short_repr(baseline)} should be a number, or None')
         self.patience, self.verbose = as_count(patience, 'patience', 0), verbose
         if mode == 'auto': mode = 'max' if 'acc' in monitor else 'min'
         self.sign, self.baseline = 1 if mode == 'max' else -1, baseline
@@ -496,11 +511,10 @@ class LambdaCallback(Callback):
     Args:
         **functions: by event, such as on_train_begin=f; None: no function
     Raises:
-        TypeError: LambdaCallback has no argument {name}: its events are ...
         TypeError: {name}=... should be a function of the run context
     """
     def __init__(self, **functions: Function[[RunContext], Any] | None):
         for name, f in functions.items():
-            if name not in OLD_NAMES: raise TypeError(f'LambdaCallback has no argument {name!r}: its events are {", ".join(OLD_NAMES)}')
-            if f is not None and not callable(f): raise TypeError(f'{name}={brief(f)} should be a function of the run context')
+            if name not in OLD_NAMES: raise TypeError(unknown_argument('LambdaCallback', name, list(OLD_NAMES)))
+            if f is not None and not callable(f): raise TypeError(f'{name}={short_repr(f)} should be a function of the run context')
             if f is not None: setattr(self, name, f)

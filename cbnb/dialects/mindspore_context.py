@@ -23,8 +23,8 @@ from torch import Tensor
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #97166aa2
 from ..events import CancelFitException, CancelTrainException, CancelValidException
-from ..basics.arguments import columns_hint
-from ..basics.text import distinct, user_level, warn_user, with_article
+from ..basics.arguments import as_positive, columns_hint
+from ..basics.text import distinct, short_repr, user_level, warn_user
 from ..basics.nested import Held, map_tensors, state_of
 from ..basics.loaders import n_batches
 from ..basics.processes import n_processes
@@ -46,7 +46,7 @@ class Params(dict):
     "The state of a run for MindSpore callbacks, as attributes and as items"
     __slots__ = ()                      # all attributes are items
     def __missing__(self, name: Any) -> Any:
-        raise MissingName(f'the context has no entry {name!r} at this point: {columns_hint(str(name), list(map(str, self)))}')
+        raise MissingName(f'the context has no entry {short_repr(name)} at this point: {columns_hint(str(name), list(map(str, self))) if self else "it is empty"}')
     def __getattr__(self, name: str) -> Any: return self[name]
     def __setattr__(self, name: str, value: Any) -> None: self[name] = value
     def __delattr__(self, name: str) -> None:
@@ -95,11 +95,11 @@ class RunContext:
         original_args: the dictionary that `original_args()` returns
         training: the fit's context, for an evaluation within a fit
     Raises:
-        TypeError: original_args should be a dict, not a {type(original_args)}
+        TypeError: original_args=... should be a dict, such as {'cur_step_num': 1}
     """
     def __init__(self, original_args: dict, training: 'RunContext | None' = None):
         if not isinstance(original_args, dict): raise TypeError(
-            f"original_args should be a dict, not {with_article(type(original_args).__name__)}")
+            f"original_args={short_repr(original_args)} should be a dict, such as {{'cur_step_num': 1}}")
         self._args, self._training = original_args, training
         self._stop, self.validates = False, True
 
@@ -162,10 +162,10 @@ class SporeOptimizer:
     def __hash__(self) -> int: return hash(self.opt)
     def __repr__(self) -> str: return repr(self.opt)
     def __getattr__(self, name: str) -> Any:
-        if name[:2] == '__' or 'opt' not in vars(self): raise AttributeError(name)
+        if name[:2] == '__' or 'opt' not in vars(self): raise AttributeError(f'SporeOptimizer has no attribute {name!r}')
         return getattr(self.opt, name)
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == 'learning_rate': set_hyper(self.opt, 'lr', [float(v) for v in value] if isinstance(value, (list, tuple)) else float(value))
+        if name == 'learning_rate': set_hyper(self.opt, 'lr', [as_positive(v) for v in value] if isinstance(value, (list, tuple)) else as_positive(value))
         else: setattr(self.opt, name, value)
 
     @property

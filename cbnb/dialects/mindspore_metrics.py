@@ -7,6 +7,7 @@ __all__ = ['METRICS', 'rearrange_inputs', 'feed', 'one_number', 'as_tensor', 'Me
            'Loss', 'Accuracy', 'get_metrics']
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #8c757631
+import contextlib
 import copy
 import functools
 from collections.abc import Callable as Function
@@ -22,9 +23,8 @@ from .mindspore_context import as_output
 from ..learner import Learner
 from ..step import Step
 from ..metrics import Metric as NativeMetric
-from ..basics.arguments import as_number, columns_hint
-from ..basics.settings import brief
-from ..basics.text import short_repr, with_article
+from ..basics.arguments import as_choice, as_number, columns_hint
+from ..basics.text import plural, short_repr
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #c46795b7
 def rearrange_inputs(update: Function[..., None]) -> Function[..., None]:
@@ -35,16 +35,20 @@ def rearrange_inputs(update: Function[..., None]) -> Function[..., None]:
     """
     @functools.wraps(update)
     def chosen(self: Any, *inputs: Any) -> None:
-        return update(self, *(inputs if not self.indexes else [inputs[i] for i in self.indexes]))
+        return update(self, *(inputs if not self.indexes else _selected(inputs, self.indexes)))
     vars(chosen)['chooses'] = True
     return chosen
+
+def _selected(inputs: tuple[Any, ...], indexes: list[int]) -> tuple[Any, ...]:
+    try: return tuple(inputs[i] for i in indexes)
+    except IndexError: raise IndexError(f'indexes={short_repr(indexes)}: there are {plural(len(inputs), "input")}, so each index should be below {len(inputs)}') from None
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #8c9f8f21
 def feed(metric: Any, inputs: tuple[Any, ...]) -> None:
     "Update a metric with the outputs of a batch, selected by its `indexes`"
     indexes = getattr(metric, 'indexes', None)
     if indexes and not getattr(metric.update, 'chooses', False):
-        inputs = tuple(inputs[i] for i in indexes)
+        inputs = _selected(inputs, indexes)
     metric.update(*as_output(inputs))
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #7523a536
@@ -52,7 +56,7 @@ def one_number(value: Any, name: str) -> Any:
     "Return the result of a metric. If the result is not a single number, raise `TypeError`"
     try: as_number(value)
     except (TypeError, ValueError, RuntimeError): raise TypeError(
-        f'metric {name!r} gave {f"values of shape {tuple(value.shape)}" if hasattr(value, "shape") else brief(value)}: '
+        f'metric {name!r} gave {f"values of shape {tuple(value.shape)}" if hasattr(value, "shape") else short_repr(value)}: '
         'its eval should return one number, such as a mean') from None
     return value
 
@@ -61,9 +65,9 @@ def as_tensor(value: Any, where: str) -> Tensor:
     "Convert a tensor, a list or an array to a tensor without a graph. Errors name the method `where`"
     if isinstance(value, Tensor): return value.detach().as_subclass(Tensor)
     is_array = isinstance(value, (list, tuple)) or hasattr(value, '__array__')
-    if is_array: return torch.as_tensor(value)
-    raise TypeError(f"For '{where}', inputs should be tensors, lists or arrays, "
-                    f'but got {with_article(type(value).__name__)}.')
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):        # such as for a list of strings
+        if is_array: return torch.as_tensor(value)
+    raise TypeError(f"For '{where}', the input {short_repr(value)} should be a tensor, or a list or array of numbers.")
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #57d32a66
 class Metric(NativeMetric):
@@ -128,9 +132,7 @@ class MeanMetric(Metric):
     def __init__(self,
         average: str = '',     # one of the `choices`; '': the first, as in MindSpore
     ):
-        self.average = average or self.choices[0]
-        if self.average not in self.choices: raise ValueError(
-            f'{self.argument}={average!r} should be {self.choices[0]!r} or {self.choices[1]!r}')
+        self.average = as_choice(self.choices[0] if average is None or isinstance(average, str) and not average else average, self.argument, *self.choices)
         self.clear()
     def clear(self) -> None: self.total, self.count = 0., 0
 
@@ -138,12 +140,12 @@ class MeanMetric(Metric):
         """Return prediction and label as tensors. If there are more or fewer inputs, raise `ValueError`
 
         Raises:
-            ValueError: For '{where}', it needs 2 inputs (predicted value, true value), but got ....{fix}
+            ValueError: {where} needs 2 inputs (predicted value, true value), but got ....{fix}
         """
         where = f'{type(self).__name__}.update'
         if len(inputs) == 2: return [as_tensor(v, where) for v in inputs]
         fix = ' Choose two with set_indexes, such as [1, 2] if they are loss, prediction and label.'*(len(inputs) > 2 or bool(self.indexes))
-        raise ValueError(f"For '{where}', it needs 2 inputs (predicted value, true value), but got {len(inputs)}.{fix}")
+        raise ValueError(f"{where} needs 2 inputs (predicted value, true value), but got {len(inputs)}.{fix}")
 
     def eval(self) -> float:
         if self.count: return float(self.total)/self.count
@@ -157,11 +159,17 @@ class ErrorMetric(MeanMetric):
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
-        "Update the metric with predictions and targets"
+        """Update the metric with predictions and targets
+
+        Raises:
+            ValueError: {type(self)}.update needs as many labels as predictions, but got the shapes ... and ....
+        """
         pred, y = self.pair(inputs)
+        if y.numel() != pred.numel(): raise ValueError(
+            f'{type(self).__name__}.update needs as many labels as predictions, but got the shapes {tuple(y.shape)} and {tuple(pred.shape)}.')
         difference = (y.reshape(pred.shape) - pred).double()
         self.total = self.total + self.error(difference).sum()
-        self.count += difference.numel() if self.average == 'elements' else y.shape[0]
+        self.count += difference.numel() if self.average == 'elements' else len(torch.atleast_1d(y))
 
 class MAE(ErrorMetric):
     """Sum of absolute errors divided by the number of rows or elements
@@ -194,16 +202,16 @@ class Loss(MeanMetric):
         """Update the metric with the loss of a batch
 
         Raises:
-            ValueError: For 'Loss.update', it needs 1 input (the loss), but got ....
-            ValueError: For 'Loss.update', the loss should have 0 or 1 dimensions, but has {loss.ndim}. Pass its mean.
+            ValueError: Loss.update needs 1 input (the loss), but got ....
+            ValueError: For 'Loss.update', the loss should have 0 or 1 dimensions, but its shape is .... Pass its mean.
         """
         if len(inputs) != 1: raise ValueError(
-            f"For 'Loss.update', it needs 1 input (the loss), but got {len(inputs)}."
-            + ' Choose it with set_indexes, such as [0].'*bool(inputs))
+            f'Loss.update needs 1 input (the loss), but got {len(inputs)}.'
+            + ' Choose the loss with set_indexes, such as [0].'*bool(inputs))
         value = inputs[0]
         loss = torch.tensor(float(value)) if isinstance(value, (float, int)) else as_tensor(value, 'Loss.update')
         if loss.ndim > 1: raise ValueError(
-            f"For 'Loss.update', the loss should have 0 or 1 dimensions, but has {loss.ndim}. Pass its mean.")
+            f"For 'Loss.update', the loss should have 0 or 1 dimensions, but its shape is {tuple(loss.shape)}. Pass its mean.")
         n = 1 if self.average == 'batches' else self._items or loss.numel()
         self.total, self.count = self.total + loss.double().mean()*n, self.count + n
 
@@ -225,11 +233,16 @@ class Accuracy(MeanMetric):
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
-        "Update with scores of shape (items, classes, ...) and labels, as class numbers or one-hot rows"
+        """Update with scores of shape (items, classes, ...) and labels, as class numbers or one-hot rows
+
+        Raises:
+            ValueError: Accuracy.update needs scores of shape (items, classes), but got ....
+        """
         pred, y = self.pair(inputs)
         if self.average == 'multilabel':
             right = (pred == y.reshape(pred.shape)).flatten(1).all(1)
         else:
+            if pred.ndim < 2: raise ValueError(f'Accuracy.update needs scores of shape (items, classes), but got {tuple(pred.shape)}.')
             if y.ndim == pred.ndim: y = y.argmax(1)
             right = pred.argmax(1) == y.reshape(pred.argmax(1).shape)
         self.total, self.count = self.total + right.sum(), self.count + right.numel()
@@ -245,19 +258,19 @@ def get_metrics(metrics: Any) -> dict[str, Any]:
         metrics: None, a set of names, or a dict of metrics
     Returns: metrics by name; those of a set in alphabetical order
     Raises:
-        TypeError: metric {name} is ...: it should be an object with clear, update and eval, such as MAE()
+        TypeError: metric ... is ...: it should be an object with clear, update and eval, such as MAE()
         TypeError: metrics=... should be a set of names, or a dict of metrics, such as {'mae'} or {'mae': MAE()}
-        KeyError: no metric is called {name}: ...
+        KeyError: no metric is called ...: ...
     """
     if metrics is None: return {}
     if isinstance(metrics, dict):
         for name, m in metrics.items():
             if isinstance(m, type) or not all(hasattr(m, a) for a in ('clear', 'update', 'eval')): raise TypeError(
-                f'metric {name!r} is {f"the class {m.__name__}" if isinstance(m, type) else f"the function {m.__name__}" if hasattr(m, "__name__") else brief(m)}: it should be an object with clear, update and eval, such as MAE()')
+                f'metric {short_repr(name)} is {short_repr(m)}: it should be an object with clear, update and eval, such as MAE()')
         return dict(metrics)
     if not isinstance(metrics, set) or not all(isinstance(name, str) for name in metrics):
         raise TypeError(f"metrics={short_repr(metrics)} should be a set of names, or a dict of metrics, such as {{'mae'}} or {{'mae': MAE()}}")
     for name in metrics:
         if name not in METRICS:
-            raise KeyError(f'no metric is called {name!r}: {columns_hint(str(name), list(METRICS))}')
+            raise KeyError(f'no metric is called {short_repr(name)}: {columns_hint(str(name), list(METRICS))}')
     return {name: METRICS[name]() for name in sorted(metrics)}

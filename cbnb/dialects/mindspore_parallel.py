@@ -22,6 +22,7 @@ from torch import Tensor
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #8cf3cf5e
 from ..basics.arguments import as_choice, as_count
+from ..basics.text import short_repr
 from ..basics.processes import n_processes, process_number
 from ..callback import Callback
 from ..distributed.data_parallel import Distributed
@@ -64,14 +65,15 @@ def set_auto_parallel_context(*, parallel_mode: str | None = None, gradients_mea
         global_rank: must be the rank of this process, which torchrun decides
         parameter_broadcast: ignored: training always begins with the weights of process 0
     Raises:
-        ValueError: {name}={given} should be {is_so}, the {what}:
+        ValueError: {name}=... should be {is_so}, the {what}:
     """
     if parallel_mode is not None: as_choice(parallel_mode, 'parallel_mode', ParallelMode.STAND_ALONE, ParallelMode.DATA_PARALLEL)
+    if gradients_mean is not None: as_choice(gradients_mean, 'gradients_mean', True, False)
     for name, given, variable, is_so, what in (('device_num', device_num, 'WORLD_SIZE', n_processes(), 'number of processes'),
                                                ('global_rank', global_rank, 'RANK', process_number(), 'rank of this process')):
         is_so = int(os.environ.get(variable, is_so))          # of torchrun, also before `init()`
-        if given is not None and as_count(given, name, 0) != is_so: raise ValueError(f'{name}={given!r} should be {is_so}, the {what}: ' + (
-            f'torchrun sets it, so leave {name} out' if variable in os.environ else 'start the program with torchrun to train in several'))
+        if given is not None and as_count(given, name, 0) != is_so: raise ValueError(f'{name}={short_repr(given)} should be {is_so}, the {what}: ' + (
+            f'torchrun sets it, so leave {name} out' if variable in os.environ else 'start the program with torchrun to train in several processes'))
     new = dict(parallel_mode=parallel_mode, gradients_mean=gradients_mean)
     _settings.update({name: value for name, value in new.items() if value is not None})
 
@@ -80,12 +82,9 @@ def get_auto_parallel_context(name: str) -> Any:
 
     Args:
         name: 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank' or 'parameter_broadcast'
-    Raises:
-        ValueError: {name} is not a setting that cbnb has: the settings are ...
     """
     found = dict(_settings, device_num=n_processes(), global_rank=process_number(), parameter_broadcast=True)
-    if name not in found: raise ValueError(f'{name!r} is not a setting that cbnb has: the settings are {", ".join(found)}')
-    return found[name]
+    return found[as_choice(name, 'name', *found)]
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #026e7b00
 context = types.SimpleNamespace(

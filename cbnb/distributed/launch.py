@@ -27,7 +27,7 @@ import torch
 from torch.distributed import TCPStore
 
 # %% ../../nbs/distributed/launch.ipynb #420cb87a
-from ..basics.arguments import as_count, as_duration, unknown_argument
+from ..basics.arguments import as_choice, as_count, as_duration, unknown_argument
 from ..basics.devices import free_cache
 from ..basics.loaders import n_batches
 from ..basics.patch import patch
@@ -72,8 +72,7 @@ def fit_methods() -> list[str]:
 
 def _check_call(method: str, n_epoch: int | str, kwargs: dict[str, Any]) -> None:
     "Raise `ValueError` if `method` is not a training method or `n_epoch` is below 1, and `TypeError` if the method does not accept `kwargs`"
-    if method not in fit_methods(): raise ValueError(
-        f'method={method!r} is not a method that trains: pass one of {", ".join(fit_methods())}')
+    as_choice(method, 'method', *fit_methods())
     as_duration(n_epoch)
     signature = inspect.signature(getattr(Learner, method))
     first, *names = list(signature.parameters)[1:]

@@ -185,7 +185,7 @@ class Share:
         return not self.divided and is_dealt(self.dl) and n is not None and n*(getattr(self.dl, 'batch_size', None) or 2**8) <= _PLANNED
 
     def __getattr__(self, name: str) -> Any:
-        if name[:2] == '__' or name == 'dl': raise AttributeError(name)
+        if name[:2] == '__' or name == 'dl': raise AttributeError(f'Share has no attribute {name!r}')
         return getattr(self.dl, name)
 
     def __len__(self) -> int:

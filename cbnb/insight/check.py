@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 
 # %% ../../nbs/insight/check.ipynb #df0ee7b6
-from ..basics.arguments import as_python
+from ..basics.arguments import as_positive, as_python
 from ..basics.patch import patch
 from ..basics.text import plural, short_repr
 from .findings import FAULTS, Finding, Findings
@@ -155,6 +155,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     from cbnb.insight.small_trainings import can_train, carries_over, follows, go_together, overfit, rate, shuffled_labels, told_apart
     from cbnb.insight.texts import finding
     left_out = skipped_codes(skip)
+    if n_epoch is not None: as_positive(n_epoch, 'n_epoch')
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
     if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()):
         return Findings([f for f in [finding('M4.frozen', 'all parameters', 'frozen', 'parameters to train')] if f.code not in left_out])

@@ -337,6 +337,7 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
         in a notebook, shown as a list; `ok`, `errors` and `raise_if_wrong()` are for scripts
 
     Raises:
+        TypeError: slices=... should be a dict, such as {'place': places}, with one value for each validation item
         RuntimeError: this learner is running (...): diagnose it after the fit
         RuntimeError: this learner has no Recorder, so there is no fit to diagnose: call learn.add_cb(Recorder) and
             learn.fit(1)
@@ -350,6 +351,8 @@ def diagnose(self: Learner, run: int = -1, slices: Mapping[str, Sequence[Any]] |
         assert wave.diagnose().codes == ['A3']                     # a fit that is too short
     """
     left_out = skipped_codes(skip)
+    if slices is not None and not isinstance(slices, Mapping): raise TypeError(
+        f"slices={short_repr(slices)} should be a dict, such as {{'place': places}}, with one value for each validation item")
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): diagnose it after the fit')
     if not (runs := self.recorded_runs()):
         if not hasattr(self, 'recorder'): raise RuntimeError('this learner has no Recorder, so there is no fit to diagnose: call learn.add_cb(Recorder) and learn.fit(1)')

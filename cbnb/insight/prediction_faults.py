@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/insight/prediction_faults.ipynb #a37e535e
-from ..basics.text import number, plural
+from ..basics.text import number, plural, short_repr
 from ..callbacks.interpret import Predictions
 from ..display.scores import calibration
 from .data_faults import listed, percent
@@ -200,9 +200,11 @@ def slices_of(
     "Return parts of the items"
     groups: dict[str, Tensor] = {}
     for name, given in (named or {}).items():
-        values: Any = given.tolist() if isinstance(given, torch.Tensor) else given        # tensors are equal only to themselves as keys of a dict
+        values: Any = given.tolist() if hasattr(given, 'tolist') else given        # tensors are equal only to themselves as keys of a dict
+        if not hasattr(values, '__len__') or any(isinstance(v, (list, tuple, dict)) for v in values): raise TypeError(
+            f'slices[{short_repr(name)}]={short_repr(given)} should be a list with one value for each validation item')
         if len(values) != len(found): raise ValueError(
-            f'slices[{name!r}] has {plural(len(values), "value")}, but the validation set has {plural(len(found), "item")}: '
+            f'slices[{short_repr(name)}] has {plural(len(values), "value")}, but the validation set has {plural(len(found), "item")}: '
             'pass one value for each, in their order')
         for value in dict.fromkeys(values): groups[f'{name} = {value}'] = torch.tensor([v == value for v in values])
     if found.task == 'classes':

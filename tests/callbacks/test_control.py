@@ -6,6 +6,7 @@ import warnings
 from datetime import datetime, time
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -915,7 +916,14 @@ class NoScheduler:
             TypeError,
             "returns the scheduler, not a StepLR",
         ),
-        (lambda: cbnb.TorchScheduler("StepLR"), TypeError, "returns the scheduler, not a str"),
+        (lambda: cbnb.TorchScheduler("StepLR"), TypeError, "returns the scheduler, not 'StepLR'"),
+        (lambda: cbnb.TorchScheduler(torch_schedulers.StepLR), TypeError, "missing a required argument: 'step_size'"),
+        (lambda: cbnb.TorchScheduler(lambda opt: opt, monitor=3), TypeError, "monitor=3 should be the heading"),
+        (lambda: cbnb.SaveModel(every_epoch=np.arange(3), at_end=True), TypeError, r"every_epoch=array\(\[0, 1, 2\]\)"),
+        (lambda: cbnb.Tracker(comp=np.ones(3)), ValueError, r"comp=array\(\[1., 1., 1.\]\) should be"),
+        (lambda: cbnb.SklearnMetric("x" * 300), ValueError, "no function 'x{56}[.]{3}x{19}'"),
+        (lambda: cbnb.callbacks.predictions.SavedBatches(None), TypeError, "folder=None is not the path of a folder"),
+        (lambda: cbnb.callbacks.predictions.before_batch_cb(None), TypeError, "f=None is not a function"),
         (lambda: cbnb.TorchScheduler(torch_schedulers.StepLR, "step"), ValueError, "every='step' should be"),
     ],
 )
@@ -958,7 +966,17 @@ def test_the_least_and_the_greatest_settings_are_allowed():
             ValueError,
             "cannot watch 'time', which is neither a loss nor a metric",
         ),
-        (lambda: cbnb.callbacks.stopping.SkipToEpoch(2), ValueError, r"SkipToEpoch\(2\) skips more than the 1 epoch of this fit"),
+        (
+            lambda: cbnb.callbacks.predictions.FetchPredsCallback(ds_idx=9),
+            IndexError,
+            "there is no loader 9",
+        ),
+        (lambda: cbnb.callbacks.predictions.MCDropoutCallback, ValueError, "Line has no dropout layers"),
+        (
+            lambda: cbnb.callbacks.stopping.SkipToEpoch(2),
+            ValueError,
+            r"SkipToEpoch\(2\) leaves nothing to train, because this fit has only 1 epoch",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_before_the_first_batch(make, error, words):
@@ -972,7 +990,7 @@ def test_skipping_all_epochs_trains_nothing():
     learn = learner()
     learn.fit(2, cbs=cbnb.callbacks.stopping.SkipToEpoch(2))
     assert ab(learn) == (0, 0)
-    with pytest.raises(ValueError, match="more than the 2 epochs"):
+    with pytest.raises(ValueError, match="has only 2 epochs"):
         learn.fit(2, cbs=cbnb.callbacks.stopping.SkipToEpoch(3))
 
 

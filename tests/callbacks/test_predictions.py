@@ -1212,3 +1212,17 @@ class Own(nn.Module):
 def test_which_losses_of_an_item_are_added_is_what_the_docstring_says(loss, losses):
     pred, y = torch.tensor([[1.0, 3.0], [0.0, 2.0]]), torch.zeros(2, 2)
     assert item_losses(loss, pred, (y,)).tolist() == losses
+
+
+@pytest.mark.parametrize("item", [None, "a.png", {"x": 1.0}, object(), [], [1.0, 2.0]])
+def test_predict_shows_what_is_not_an_item(item):
+    with pytest.raises(TypeError, match="predict takes one item.* but got") as e:
+        classes_learner(DataLoader(PLANE, 4)).predict(item)
+    assert len(str(e.value)) < 300 and " at 0x" not in str(e.value)
+
+
+@pytest.mark.parametrize("given", [dict(save_preds=True), dict(save_targs=3), dict(act="softmax")])
+def test_get_preds_refuses_wrong_arguments_before_the_first_batch(given):
+    name = next(iter(given))
+    with pytest.raises(TypeError, match=f"{name}={given[name]!r} is not"):
+        classes_learner(DataLoader(PLANE, 4)).get_preds(**given)

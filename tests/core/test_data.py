@@ -281,7 +281,9 @@ def test_the_model_its_batch_and_the_loss_meet_on_the_device_of_the_loaders(call
     assert seen == ["meta"] * 3
 
 
-@pytest.mark.parametrize("batch, why", [((), "it has no tensor"), (["a", "b"], "it has no tensor"), ((torch.tensor(1.0),), "is a scalar")])
+@pytest.mark.parametrize(
+    "batch, why", [((), "has no tensor with one row"), (["a", "b"], "has no tensor with one row"), ((torch.tensor(1.0),), "is a scalar")]
+)
 def test_how_many_items_are_in_a_batch(batch, why):
     assert find_bs((torch.zeros(3, 4), torch.zeros(5))) == find_bs(dict(x=torch.zeros(3))) == find_bs([["a", torch.zeros(3)]]) == 3
     with pytest.raises(ValueError, match=why):
@@ -745,7 +747,7 @@ def test_a_container_is_refilled_with_its_kind():
 def test_the_first_tensor_and_how_many_items(batch, first, n):
     assert first_tensor(batch) is first
     if n is None:
-        with pytest.raises(ValueError, match="it has no tensor"):
+        with pytest.raises(ValueError, match="has no tensor with one row"):
             find_bs(batch)
     else:
         assert find_bs(batch) == n
@@ -974,6 +976,7 @@ def test_the_machine_has_an_accelerator_or_none(monkeypatch, new):
     else:
         monkeypatch.delattr(torch, "accelerator", raising=False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.xpu, "current_device", lambda: 1)
     assert default_device() == torch.device("cpu") == cbnb.DataLoaders([T]).device
     has["mps"] = True
@@ -984,6 +987,8 @@ def test_the_machine_has_an_accelerator_or_none(monkeypatch, new):
     assert default_device() == torch.device("cuda", 3) == cbnb.DataLoaders([T]).device
     dls = on_cpu([T])
     assert dls.cuda() is dls and dls.device == torch.device("cuda", 3) and dls.cpu().device == torch.device("cpu")
+    with pytest.raises(ValueError, match="device='cuda:4' is not available"):
+        dls.to("cuda:4")
 
 
 @pytest.mark.parametrize(
@@ -1103,7 +1108,7 @@ def test_what_is_a_loader_and_how_many_batches_it_has():
         (3, "3 is not a data loader"),
         (SET, "a TensorDataset is a dataset"),
         ((SET, SET), "a tuple of 2 datasets is not a loader of batches: use DataLoaders.from_datasets"),
-        ("test", "dl='test' is not a loader"),
+        ("test", "^'test' is not a loader"),
         (T, "a Tensor is not a loader of batches"),
     ]:
         with pytest.raises(TypeError, match=words):

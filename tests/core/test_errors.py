@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import cbnb
 from cbnb.basics import failures
@@ -542,7 +542,7 @@ def test_schedules_give_as_many_numbers_as_there_are_groups():
             r"DataLoaders\(train, valid\)",
         ),
         "model class": (lambda: cbnb.Learner(line_batches(1), Line, torch.nn.MSELoss()), "model is the class Line: pass an instance"),
-        "loss class": (lambda: cbnb.Learner(line_batches(1), Line(), torch.nn.MSELoss), r"pass MSELoss\(\)"),
+        "loss class": (lambda: cbnb.Learner(line_batches(1), Line(), torch.nn.MSELoss), r"pass nn.MSELoss\(\)"),
         "two moms": (lambda: cbnb.Learner(line_batches(1), Line(), torch.nn.MSELoss(), moms=(0.9, 0.8)), "three numbers"),
         "metric name": (lambda: line_learner(metrics="accuracy"), "'accuracy' is not a metric"),
         "start after the end": (lambda: line_learner().fit(2, start_epoch=3), "start_epoch=3"),
@@ -860,7 +860,7 @@ def test_a_loss_that_cannot_be_called_is_refused_where_it_is_given(what):
     loss = learn.loss_func
     with pytest.raises(TypeError, match="cannot be called"):
         learn.loss_func = what
-    with pytest.raises(TypeError, match=r"loss_func is the class MSELoss: pass MSELoss\(\)"):
+    with pytest.raises(TypeError, match=r"loss_func is the class MSELoss: pass nn.MSELoss\(\)"):
         learn.loss_func = nn.MSELoss
     assert learn.loss_func is loss
 
@@ -1345,6 +1345,21 @@ def test_a_lambda_in_a_pickle_says_what_to_write(tmp_path):
             ValueError,
             "the validation dataset, a TensorDataset, has no items: check how it is split or filtered, or leave it out",
         ),
+        (lambda learn: learn.dls.to([0]), TypeError, "device=[0] is not a device of PyTorch"),
+        (lambda learn: cbnb.Learner(learn.dls, torch.optim.SGD, flat_loss), TypeError, "the class SGD: pass an instance of nn.Module"),
+        (lambda learn: cbnb.Learner(learn.dls, learn.model, X), TypeError, "cannot be called: pass a function"),
+        (lambda learn: cbnb.Learner(learn.dls, learn.model, flat_loss, moms=(0.9, "x", 0.9)), TypeError, "moms[1]='x' is not a number"),
+        (lambda learn: cbnb.Learner(learn.dls, learn.model, flat_loss, [torch.optim.SGD]), TypeError, "such as torch.optim.AdamW"),
+        (lambda learn: cbnb.Batches([1]), TypeError, "make=[1] should be a function that returns an iterator"),
+        (lambda learn: cbnb.DataLoaders({"train": [1]}), TypeError, "is not a loader of batches: pass a DataLoader"),
+        (lambda learn: cbnb.DataLoaders.from_datasets([TensorDataset(X)]), TypeError, "pass the dataset itself"),
+        (lambda learn: cbnb.DataLoaders.from_datasets(Dataset()), TypeError, "pass a dataset with __getitem__ and __len__"),
+        (
+            lambda learn: cbnb.DataLoaders.from_datasets(type("Stream", (IterableDataset,), {"__iter__": iter})()),
+            ValueError,
+            "cannot be shuffled: pass shuffle=False",
+        ),
+        (lambda learn: cbnb.accuracy(X, X[:, 0], axis=7), ValueError, "have no dimension 7: pass another axis, or leave it out"),
     ],
 )
 def test_what_to_do_is_said(mistake, error, said):

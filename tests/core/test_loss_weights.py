@@ -86,7 +86,6 @@ def test_the_mean_loss_of_an_interpretation_is_that_of_validate(name):
 @pytest.mark.parametrize(
     "given, error, words",
     [
-        (3, TypeError, r"batch_weight=3 should be a function"),
         (lambda pred, y: y, ValueError, r"returned a tensor of shape \(8,\): it should return one finite number"),
         (lambda pred, y: -1, ValueError, "returned -1: it should"),
         (lambda pred, y: torch.tensor([-2.5]), ValueError, "returned -2.5: it should"),
@@ -101,6 +100,11 @@ def test_a_weight_that_is_no_number_is_refused_at_the_first_batch(given, error, 
     with pytest.raises(error, match=words) as raised:
         learn.fit(1)
     assert "training batch 0" in raised.value.__notes__[0]
+
+
+def test_a_weight_that_is_no_function_is_refused_by_the_learner():
+    with pytest.raises(TypeError, match="batch_weight=3 should be a function"):
+        line_learner(batch_weight=3)
 
 
 @pytest.mark.parametrize("weight", [2, 2.5, torch.tensor(3), torch.tensor([3.0])])

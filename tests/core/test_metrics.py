@@ -1297,7 +1297,8 @@ def test_outputs_are_counted_from_both_ends(which, found):
 @pytest.mark.parametrize("which", [-4, 3])
 def test_an_output_that_is_not_there(which):
     with pytest.raises(
-        IndexError, match=rf"metric 'mae' reads output {which}, but learn.outputs has 0 \(tensor 4x1\), 1 \(tensor 4x1\), 2 \(tensor 4x1\)$"
+        IndexError,
+        match=rf"metric 'mae' reads output {which}, but learn.outputs has 0 \(tensor 4x1\), 1 \(tensor 4x1\), 2 \(tensor 4x1\): choose one of these$",
     ):
         view_for_metric(cbnb.metric_on(mae, which, 0), outputs_of((ONE, TWO), Y))
 
@@ -1634,6 +1635,15 @@ def test_log_loss_of_one_class_names_the_argument():
     with pytest.raises(ValueError) as caught:
         values_of(sklearn.metrics.log_loss, batches, nn.CrossEntropyLoss())
     assert "pass all class numbers, such as SklearnMetric('log_loss', labels=[0, 1])" in caught.value.__notes__
+
+
+def test_scikit_learn_asks_for_an_average():
+    with pytest.raises(ValueError, match="average='binary'") as caught:
+        cbnb.SklearnMetric(functools.partial(sklearn.metrics.fbeta_score, beta=2.0))(torch.eye(3), torch.arange(3))
+    assert "pass average='macro', as in SklearnMetric('fbeta_score', ..., average='macro')" in caught.value.__notes__
+    assert cbnb.SklearnMetric("fbeta_score", beta=2.0, average="macro")(torch.eye(3), torch.arange(3)) == 1
+    with pytest.raises(TypeError, match="a scorer of scikit-learn"):
+        cbnb.SklearnMetric(sklearn.metrics.get_scorer("accuracy"))
 
 
 def test_the_layout_of_chosen_outputs_is_not_that_of_the_loss():

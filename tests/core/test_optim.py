@@ -850,7 +850,7 @@ def test_a_weight_decay_leaves_groups_without_one(decays, wd, expected):
 def test_a_weight_decay_for_a_wrong_number_of_groups_is_an_error():
     with pytest.raises(ValueError, match="wd has 3 values, but the optimizer has 2 parameter groups"):
         line_learner(splitter=two_groups).fit(1, wd=[0.1, 0, 0])
-    with pytest.raises(ValueError, match="wd=-1"):
+    with pytest.raises(ValueError, match=r"wd\[1\]=-1"):
         line_learner(splitter=two_groups).fit(1, wd=[0.1, -1])
 
 

@@ -842,7 +842,7 @@ def test_a_returned_epoch_resumes():
     learn = fitted(Answers("on_train_begin", epoch=2), notes, n_epoch=4)
     assert [c for _, c in notes.seen] == [(2, 0), (2, 2), (3, 2), (3, 4)] and len(learn.recorder.nb_batches) == 2
     for wrong in (2, -1, 0.5):
-        with pytest.raises(ValueError, match=f"epoch={wrong}: it should be a whole number from 0 to 1"):
+        with pytest.raises(TypeError if wrong == 0.5 else ValueError, match=f"epoch={wrong}: it should be a whole number from 0 to 1"):
             fitted(Answers("on_train_begin", epoch=wrong))
     notes = Notes()
     fitted(Answers("on_train_begin", epoch=1), notes)
@@ -1898,7 +1898,7 @@ def test_types_and_small_functions_of_v1():
     listify = v1.listify
     assert listify() == [] and listify("ab") == ["ab"] and listify((1, 2)) == [1, 2] and listify(torch.tensor(1.0)) == [1]
     assert listify(1, 3) == listify([1], "abc") == [1, 1, 1]
-    with pytest.raises(ValueError, match=r"p=\[1, 2\] has 2 items, and q=3 asks for 3"):
+    with pytest.raises(ValueError, match=r"p=\[1, 2\] has 2 items, but q=3 asks for 3: pass 3 items"):
         listify([1, 2], 3)
 
 
@@ -1952,3 +1952,36 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_v1_before_the_first_epoc
         with pytest.raises(OSError):
             learn.fit(1, cbs=functools.partial(cb))
         assert ab(learn) == (0, 0)
+
+
+class Sets(v1.LearnerCallback):
+    def __init__(self, **hypers):
+        super().__init__(None)
+        self.hypers = hypers
+
+    def on_train_begin(self, **kwargs):
+        for name, value in self.hypers.items():
+            setattr(self.opt, name, value)
+        if not self.hypers:
+            self.opt.beta
+
+
+@pytest.mark.parametrize(
+    "kind, words, call",
+    [
+        (TypeError, "3 is not a phase", lambda: v1.GeneralScheduler(None, [3])),
+        (ValueError, "vals=(1, 2, 3) should be a value, or a tuple of two", lambda: v1.TrainingPhase(3).schedule_hp("lr", (1, 2, 3))),
+        (TypeError, "monitor=None should be the heading of a column", lambda: v1.TrackerCallback(None, None)),
+        (TypeError, "start_lr='a' is not a number", lambda: v1.LRFinder(None, "a")),
+        (TypeError, "lr='x' is not a number: set one", lambda: fitted(Sets(lr="x"))),
+        (AttributeError, "SGD has no beta (", lambda: fitted(Sets()).opt),
+        (
+            ValueError,
+            "the key 'stop_epoch', which is not in the state of the loop at this point: return it from on_batch_begin",
+            lambda: fitted(Answers("on_train_begin", stop_epoch=True)),
+        ),
+    ],
+)
+def test_wrong_values_are_named(kind, words, call):
+    with pytest.raises(kind, match=re.escape(words)):
+        call()

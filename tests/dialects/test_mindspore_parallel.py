@@ -168,6 +168,6 @@ def test_wrong_settings():
         ms.set_auto_parallel_context(parallel_mode="auto_parallel")
     with raises(ValueError, "global_rank=1 should be 0"):
         ms.set_auto_parallel_context(global_rank=1)
-    with raises(ValueError, "'pipeline_stages' is not a setting that cbnb has"):
+    with raises(ValueError, "name='pipeline_stages' should be 'parallel_mode'"):
         ms.get_auto_parallel_context("pipeline_stages")
     assert ms.get_auto_parallel_context("parallel_mode") == "stand_alone"

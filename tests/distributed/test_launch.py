@@ -421,8 +421,8 @@ def nothing_starts(monkeypatch) -> None:
 def test_wrong_calls_fail_at_once(nothing_starts):
     learn = new_learner(16)
     for error, words, n_epoch, kwargs in [
-        (ValueError, "method='fitt' is not a method that trains: pass one of fine_tune, fit,", 1, dict(method="fitt")),
-        (ValueError, "is not a method that trains", 1, dict(method="validate")),
+        (ValueError, "method='fitt' should be 'fine_tune', 'fit',", 1, dict(method="fitt")),
+        (ValueError, "should be 'fine_tune'", 1, dict(method="validate")),
         (TypeError, "fit has no argument 'lrr': did you mean lr=", 1, dict(lrr=0.1)),
         (TypeError, "fit_distributed passes n_epoch=1 as epochs of fine_tune: leave out epochs=3", 1, dict(method="fine_tune", epochs=3)),
         (TypeError, "fit_sgdr needs the argument cycle_len: pass it", 1, dict(method="fit_sgdr")),

@@ -65,8 +65,8 @@ def test_numbers_are_those_measured(said, measured):
 
 
 def test_evidence_exists():
-    reasons = section("Six reasons to use cbnb, with evidence")
-    assert len(re.findall(r"^\d\. \*\*", reasons, re.M)) == 6
+    reasons = section("Seven reasons to use cbnb, with evidence")
+    assert len(re.findall(r"^\d\. \*\*", reasons, re.M)) == 7
     for line in re.findall(r"^\d\. .*", reasons, re.M):
         found = [*re.findall(r"`((?:bench|tests)/[\w.]+)`", line), *re.findall(r"\]\(([^)#]+)", line)]
         assert found and all((ROOT / path).exists() for path in found), line
