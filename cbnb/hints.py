@@ -199,7 +199,7 @@ def warn_of_written(
 ) -> None:
     "Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the fit that begins replaces them"
     opt = learn.opt
-    if not isinstance(opt, torch.optim.Optimizer): return
+    if not isinstance(opt, torch.optim.Optimizer) or learn.running: return        # in a run, this fit raises an error
     rates, (state, noted) = _rates(opt.param_groups), _noted.get(opt, (id(opt.state), []))
     known = list(noted) if state == id(opt.state) else []
     if opt not in _noted: known = [[as_number(opt.defaults.get('lr'))]*len(rates), as_list(learn.lr)]       # it was not used yet

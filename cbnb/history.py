@@ -16,7 +16,7 @@ from typing import Any, Self
 from .basics.arguments import as_choice, columns_hint
 from .basics.buffers import NamedLoss, ScalarBuffer, nan_since
 from .basics.patch import property_of
-from .basics.text import from_json_text, plural
+from .basics.text import from_json_text, plural, short_repr
 
 # %% ../nbs/07_history.ipynb #bb5a2f92
 from typing import TYPE_CHECKING, Any
@@ -185,8 +185,14 @@ class History:
         Args:
             source: JSON string from `to_json`, or the path of a file
         Returns: the history
+        Raises:
+            TypeError: source=... should be a path, or the string that History.to_json returned
+            FileNotFoundError: there is no file ...: pass a file that History.to_json wrote, or the string that it returned
         """
-        text = source if isinstance(source, str) and source.lstrip()[:1] == '{' else Path(source).read_text()
+        if not isinstance(source, (str, Path)): raise TypeError(f'source={short_repr(source)} should be a path, or the string that History.to_json returned')
+        is_text = isinstance(source, str) and source.lstrip()[:1] == '{'
+        if not is_text and not Path(source).is_file(): raise FileNotFoundError(f'there is no file {short_repr(str(source))}: pass a file that History.to_json wrote, or the string that it returned')
+        text: Any = source if is_text else Path(source).read_text()
         data, history = from_json_text(text), cls()
         if not isinstance(data, dict) or 'runs' not in data: raise ValueError(
             f'{"the string" if text is source else source} is not a saved History, because it has no "runs": pass a file that History.to_json wrote, or the string that it returned')

@@ -18,12 +18,14 @@ from .basics.fused import fuse, has_sparse
 from cbnb.basics.optimizers import (
     add_fastai_names, as_groups, check_opt_func, check_trainable, copied_hypers, held_params, hyper_key, is_opt, save_hypers, set_hyper,
     set_wd, spread_lrs)
-from .basics.text import with_article
+from .basics.text import short_repr, with_article
 from .undo import UndoStack
 
 # %% ../nbs/05_optim.ipynb #9de6902f
 def one_group(model: nn.Module) -> list[list[nn.Parameter]]:
     "Return all parameters as one group. This is the default splitter"
+    if not hasattr(model, 'parameters'): raise TypeError(
+        f'the model is {with_article(type(model).__name__)}, which has no parameters to train: make it an nn.Module, or pass a splitter that returns them')
     return [list(model.parameters())]
 
 def param_groups(
@@ -32,6 +34,7 @@ def param_groups(
     others: Iterable[nn.Parameter] = (),                # parameters outside the model, for the last group unless they are in a group
 ) -> list[list[nn.Parameter]]:                          # groups of parameters, without empty ones
     "Return the parameters of a model in groups. Raise `ValueError` if no parameter is trainable"
+    if not callable(splitter): raise TypeError(f'splitter={short_repr(splitter)} should be a function that takes the model and returns its groups')
     groups = as_groups(splitter(model)) or [[]]
     held = {id(p) for g in groups for p in g}
     groups[-1] += [p for p in others if id(p) not in held]
@@ -53,7 +56,7 @@ def make_opt(
     check_opt_func(opt_func)
     opt: Optimizer = opt_func([dict(params=g) for g in groups], lr=lr)
     if lacks := [name for name in ('param_groups', 'state', 'step', 'zero_grad') if not hasattr(opt, name)]: raise TypeError(
-        f'opt_func returned {with_article(type(opt).__name__) if hasattr(opt, "__len__") else repr(opt)}, '
+        f'opt_func returned {with_article(type(opt).__name__) if hasattr(opt, "__len__") else short_repr(opt)}, '
         f'which is not an optimizer, because it has no {", ".join(lacks)}: return one, such as torch.optim.AdamW(groups, lr=lr)')
     if not has_sparse(model): fuse(opt, device)
     return opt

@@ -14,7 +14,7 @@ from typing import Any
 Schedule = Callable[[float], Any]      # from the share of training done, from 0 to 1, to a number, or one for each parameter group
 
 # %% ../nbs/09_schedule.ipynb #2f764a2e
-from .basics.arguments import as_positive, as_python, checked_moms, hinted, is_number
+from .basics.arguments import as_positive, as_python, as_real, as_within, checked_moms, hinted, is_number
 from .basics.loaders import n_batches
 from .basics.text import plural, short_repr
 from .basics.optimizers import hyper_key, no_such_hyper, spread_lrs, write_hyper
@@ -35,6 +35,8 @@ class ParamScheduler(Callback):
 
     Args:
         scheds: common name -> schedule, a function of the share of training done, from 0 to 1
+    Raises:
+        TypeError: scheds=... should be a dict, such as {'lr': SchedCos(0.1, 0.001)}
     Example:
         from cbnb.toy import wave_learner
         learn = wave_learner()
@@ -46,7 +48,10 @@ class ParamScheduler(Callback):
         plot = _in_schedules.plot
     order, run_valid, run_in = 60, False, ('fit',)
 
-    def __init__(self, scheds: Mapping[str, Schedule]) -> None: self.scheds = dict(scheds)
+    def __init__(self, scheds: Mapping[str, Schedule]) -> None:
+        try: self.scheds = dict(scheds)
+        except (TypeError, ValueError): raise TypeError(f"scheds={short_repr(scheds)} should be a dict, such as {{'lr': SchedCos(0.1, 0.001)}}") from None
+        for name, sched in self.scheds.items(): _check_callable(f'the schedule of {name!r}', sched)
 
     def before_fit(self) -> None:
         _check_length(self.learn)
@@ -63,6 +68,10 @@ class ParamScheduler(Callback):
         # `i`: index in a tuple, such as `betas`
         for key, i, sched in self.places: write_hyper(groups, key, i, sched(pct))
 
+def _check_callable(what: str, sched: Any) -> None:
+    if not callable(sched) or isinstance(sched, type): raise TypeError(
+        f'{what} is {short_repr(sched)}: pass a function of the position from 0 to 1, such as SchedCos(0.1, 0.001)')
+
 # %% ../nbs/09_schedule.ipynb #4c7c9805
 class Sched:
     """Base class of schedules from `start` at position 0 to `end` at position 1
@@ -70,12 +79,17 @@ class Sched:
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
+    Raises:
+        ValueError: start=... and end=... should have the same number of values, one for each parameter group
     """
     if TYPE_CHECKING:      # what later pages add: the export writes it
         plot = _in_schedules.plot
     def __init__(self, start: Any, end: Any) -> None:
-        self.start, self.end = start, end
-        self.n_groups = next((len(v) for v in (start, end) if hasattr(v, '__len__')), None)
+        self.start, self.end = _reals(start, 'start'), _reals(end, 'end')
+        lengths = {len(v) for v in (self.start, self.end) if isinstance(v, list)}
+        if len(lengths) > 1: raise ValueError(
+            f'start={short_repr(start)} and end={short_repr(end)} should have the same number of values, one for each parameter group')
+        self.n_groups = next(iter(lengths), None)
 
     def between(self, start: float, end: float, pos: float) -> float:
         """Return the value at `pos` for one parameter group
@@ -86,7 +100,7 @@ class Sched:
             pos: position, from 0 to 1
         Returns: the value at `pos`
         """
-        raise NotImplementedError
+        raise NotImplementedError(f'{type(self).__name__} has no method between: define between(self, start, end, pos)')
 
     def __call__(self,
         pos: float,   # position, from 0 to 1
@@ -100,6 +114,11 @@ class Sched:
         own = {k: v for k, v in vars(self).items() if k not in ('start', 'end', 'n_groups')}
         given = [f'{self.start}', f'{self.end}', *(f'{k}={v}' for k, v in own.items())]
         return f'{type(self).__name__}({", ".join(given)})'
+
+def _reals(value: Any, name: str) -> Any:
+    "Return a number, or a list of numbers, or raise `TypeError`"
+    value = value.tolist() if hasattr(value, 'tolist') else value
+    return [as_real(v, f'{name}[{i}]') for i, v in enumerate(value)] if isinstance(value, (list, tuple)) else as_real(value, name)
 
 # %% ../nbs/09_schedule.ipynb #fe1d6fcb
 class SchedLin(Sched):
@@ -172,7 +191,7 @@ class OneCycle(ParamScheduler):
         lr_max = spread_lrs(learn.lr if self.lr_max is None else self.lr_max, len(learn.opt.param_groups), 'lr_max')
         self.scheds = dict(one_cycle_scheds(lr_max, learn.moms if self.mom is None else self.mom, self.div, self.div_final, self.pct_start))
         if hyper_key(learn.opt, 'mom') is None:              # for example Adagrad has no momentum
-            if self.mom is not None: raise no_such_hyper(learn.opt, 'mom')
+            if self.mom is not None: raise ValueError(f'{no_such_hyper(learn.opt, "mom")}. Leave out mom (in fit_one_cycle: moms)')
             del self.scheds['mom']
         super().before_fit()
 
@@ -199,7 +218,7 @@ def fit_one_cycle(self: Learner, n_epoch: int | str, lr_max: Any = None, div: fl
         resume: True or the path of a checkpoint to continue from, as in `fit`
         keep_best: end with the weights of the best epoch, as in `fit`
     """
-    if isinstance(lr_max, (str, int, float)): as_positive(lr_max, 'lr_max')
+    if not (lr_max is None or isinstance(lr_max, (slice, Sequence)) and not isinstance(lr_max, str) or getattr(lr_max, 'ndim', 0) == 1): as_positive(lr_max, 'lr_max')
     cbs = [OneCycle(lr_max, div, div_final, pct_start, moms if moms is None else checked_moms(moms)), *as_list(cbs)]
     self.fit(n_epoch, lr_max, wd, cbs, reset_opt, start_epoch, resume=resume, keep_best=keep_best)
 
@@ -215,24 +234,21 @@ def _check_length(learn: Any) -> None:
 def _place(learn: Any, name: str, sched: Schedule) -> tuple[str, int | None]:
     "Check the first value of a schedule, and record its hyper-parameter. Return its key and index in a parameter group"
     if (place := hyper_key(learn.opt, name)) is None: raise no_such_hyper(learn.opt, name)
-    if not callable(sched): raise TypeError(
-        f'the schedule of {name!r} is {short_repr(sched)}: pass a function of the position from 0 to 1, such as SchedCos(0.1, 0.001)')
     value: Any = as_python(sched(0.))
     n = len(learn.opt.param_groups)
     listed = hasattr(value, '__len__') and not isinstance(value, (str, Mapping)) and getattr(value, 'ndim', 1) > 0
     if listed and len(value) != n: raise ValueError(
         f'the schedule of {name!r} returned {plural(len(value), "value")} for {plural(n, "parameter group")}: return one number, or one for each group')
     values: Any = value if listed else [value]
-    if any(not is_number(v) or math.isnan(v) for v in values):
-        raise ValueError(f'the schedule of {name!r} returned {short_repr(value)} at position 0, which is not a number: return a number, or one for each group')
+    if any(not is_number(v) or not math.isfinite(v) for v in values):
+        raise ValueError(f'the schedule of {name!r} returned {short_repr(value)} at position 0: return a finite number, or one for each group')
     if hasattr(learn, 'recorder'): learn.recorder.track(name)
     return place
 
 # %% ../nbs/09_schedule.ipynb #51c7bd05
 def check_share(name: str, value: float) -> None:
     "Raise `ValueError` if an argument is not a share of the training, from 0 to 1"
-    if not is_number(value): as_positive(value, name)      # raises `TypeError`
-    if not 0 <= value <= 1: raise ValueError(f'{name}={value} should be between 0 and 1, such as 0.25')
+    as_within(value, name, lambda v: 0 <= v <= 1, 'between 0 and 1, such as 0.25')
 
 # %% ../nbs/09_schedule.ipynb #020b8977
 class SchedCombined:
@@ -243,10 +259,12 @@ class SchedCombined:
         pcts: Sequence[float],        # share of the training for each schedule; they add up to 1
         scheds: Sequence[Schedule],   # schedules, one per share
     ) -> None:
-        pcts, scheds = [float(p) for p in pcts], list(scheds)
+        for name, given in dict(pcts=pcts, scheds=scheds).items():
+            if isinstance(given, str) or not hasattr(given, '__iter__'): raise TypeError(f'{name}={short_repr(given)} should be a list')
+        pcts, scheds = [as_positive(p, f'pcts[{i}]') for i, p in enumerate(pcts)], list(scheds)
+        for i, sched in enumerate(scheds): _check_callable(f'scheds[{i}]', sched)
         if len(pcts) != len(scheds): raise ValueError(f'got {plural(len(pcts), "share")} for {plural(len(scheds), "schedule")}: pass one share for each schedule')
-        if not all(p >= 0 for p in pcts): raise ValueError(f'pcts={pcts} should be shares of the training, each 0 or more')
-        if abs(sum(pcts) - 1) > 1e-6: raise ValueError(f'pcts={pcts} should add up to 1, but add up to {sum(pcts):.9g}')
+        if abs(sum(pcts) - 1) > 1e-6: raise ValueError(f'pcts={short_repr(pcts)} should add up to 1, but add up to {sum(pcts):.9g}')
         self.parts = [(p, sched) for p, sched in zip(pcts, scheds) if p > 0]
 
     def __call__(self,

@@ -207,7 +207,7 @@ def _what_to_do(dl: Any) -> str:
     "Say what to do about an empty training loader"
     if not hasattr(dl, 'dataset'): return ': assign other data, as in learn.dls = DataLoaders(train, valid)'
     if (n := n_batches(dl.dataset)) == 0: return ', because its dataset has no items: check how it is split or filtered'
-    if n and not getattr(dl, 'drop_last', True): return ', although its dataset has items: pass another sampler'
+    if n and (not getattr(dl, 'drop_last', True) or n_batches(getattr(dl, 'sampler', None)) == 0): return ', although its dataset has items: pass another sampler'
     if n and dl.drop_last is True: return ', because drop_last=True drops a set that is smaller than one batch: leave out drop_last=True, or pass a smaller batch size'
     return ': check that its dataset has items, and leave out drop_last=True, which drops a set that is smaller than one batch'
 

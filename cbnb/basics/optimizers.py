@@ -100,7 +100,7 @@ def write_hyper(groups: list[dict], key: str, i: int | None,    # the index from
 ) -> None:
     "Set a hyper-parameter whose key is known. `set_hyper` is slower, because it looks up the key"
     if type(value) is not float: value = as_python(value)
-    values = value if isinstance(value, (list, tuple)) else [value]*len(groups)
+    values = value if isinstance(value, (list, tuple)) or getattr(value, 'ndim', 0) > 0 else [value]*len(groups)
     for group, v in zip(groups, values):
         if i is not None:
             group[key] = (*group[key][:i], v, *group[key][i + 1:])
@@ -137,13 +137,14 @@ def save_hypers(opt: Optimizer) -> Callable[[], None]:    # a function that rest
     return restore
 
 # %% ../../nbs/basics/optimizers.ipynb #d7fb4c30
-def spread_lrs(lr: Any, n: int, name: str = 'lr') -> list[float]:    # one rate per group
+def spread_lrs(lr: Any, n: int, name: str = 'lr', zero: bool = True,    # whether a rate of 0 is allowed
+) -> list[float]:    # one rate per group
     "Return one learning rate per group, or raise `ValueError` if `lr` lists a different number of rates"
     if isinstance(lr, slice): return _spread_slice(lr, n, name)
     if isinstance(lr, Sequence) and not isinstance(lr, str) or getattr(lr, 'ndim', 0) == 1:
         _check_length(name, lr, n)
-        return [as_positive(v, f'{name}[{i}]') for i, v in enumerate(lr)]
-    return [as_positive(lr, name)]*n
+        return [as_positive(v, f'{name}[{i}]', zero) for i, v in enumerate(lr)]
+    return [as_positive(lr, name, zero)]*n
 
 def _spread_slice(lr: slice, n: int, name: str) -> list[float]:
     if lr.step is not None or lr.stop is None:
@@ -279,7 +280,7 @@ def check_no_closure(opt: Any, own_step: bool) -> None:    # `own_step`: whether
     if not (found := [type(o).__name__ for o in parts if needs_closure(o)]): return
     several = f'{found[0]} evaluates the loss several times in a step'
     if parts != [opt]: raise TypeError(f'{several}, which a MultiOptimizer does not support: use another optimizer')
-    if own_step: raise TypeError(f'{several}, and learn.train_step computes it once: use another optimizer, or pass '
+    if own_step: raise TypeError(f'{several}, but learn.train_step computes the loss once: use another optimizer, or pass '
                                                'loss_func and train_step=ClosureStep(), from cbnb.callbacks.steps')
     raise TypeError(f'{several}: pass Learner(..., train_step=ClosureStep()), from cbnb.callbacks.steps')
 
@@ -315,7 +316,7 @@ def check_trainable(groups: list[list[nn.Parameter]], model: nn.Module) -> None:
     "Raise `ValueError` if the groups of a model hold no trainable parameter"
     if any(p.requires_grad for g in groups for p in g): return
     why = 'all are frozen (requires_grad is False). Call requires_grad_() on the layers to train'
-    if not any(True for _ in model.parameters()): why = 'it has no parameters at all. If its layers are in a list, make it an nn.ModuleList'
+    if not any(True for _ in model.parameters()): why = 'it has no parameters at all. If its layers are in a list, make the list an nn.ModuleList'
     elif not any(groups): raise ValueError('the splitter returned no parameters: return model.parameters(), or lists of parameters')
     elif any(p.requires_grad for p in model.parameters()): raise ValueError(
         'the splitter returned only frozen parameters (requires_grad is False): let it return the parameters to train, too, or call requires_grad_() on the layers that it returned')

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..basics.arguments import as_choice, check_arguments
 from ..basics.metric_functions import Layout, name_of, noting, one_number, takes_targets_first
 from ..basics.nested import kind_of, named_parts, part_of
+from ..basics.text import short_repr
 from ..basics.processes import gather_over_processes, n_processes
 from ..metrics import Metric
 
@@ -56,8 +57,9 @@ def a_pair(
         y = learn.yb[0]
         part = part_of(y) if named_parts(y) or isinstance(y, (tuple, list)) and any(isinstance(v, Tensor) for v in y) else None
         advice = 'convert the targets to tensors in the dataset' if part is None else f'choose a part of the target, such as metric_on(metric, 0, (1, {part!r}))'
+    preds, targets = (', '.join(map(kind_of, part)) for part in (got[:len(got) - len(learn.yb)], learn.yb))
     raise TypeError(
-        f'metric {name!r} compares one prediction and one target, but got {", ".join(map(kind_of, got))}: {advice}')
+        f'metric {name!r} compares one prediction and one target, but got the prediction {preds} and the target {targets}: {advice}')
 
 # %% ../../nbs/callbacks/accum_metric.ipynb #7cb6a7db
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = dict(
@@ -79,6 +81,8 @@ class AccumMetric(Metric):
         axis: dimension of the classes; None: the one that the targets lack
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function
+    Raises:
+        TypeError: func=... should be a function of predictions and targets
     Example:
         import torch
         rmse = AccumMetric(lambda pred, y: (pred - y).square().mean().sqrt())
@@ -87,6 +91,7 @@ class AccumMetric(Metric):
     def __init__(self, func: Callable[..., Any], dim_argmax: int | None = None, activation: str = 'no', thresh: float | None = None,
             to_np: bool = False, invert_arg: bool | None = None, flatten: bool = True, name: str | None = None, axis: int | None = None,
             ignore_index: int | None = None, **kwargs: Any) -> None:
+        if not callable(func): raise TypeError(f'func={short_repr(func)} should be a function of predictions and targets')
         check_arguments(func, kwargs)
         self.func, self._name, self.kwargs, self.n_args = func, name or name_of(func), kwargs, _n_required(func)
         self.dim_argmax, self.activation, self.thresh = dim_argmax, as_choice(activation, 'activation', *_ACTIVATIONS), thresh

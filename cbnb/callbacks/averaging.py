@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 # %% ../../nbs/callbacks/averaging.ipynb #d04b4698
-from ..basics.arguments import as_positive, hinted, is_number
-from ..basics.text import short_repr
+from ..basics.arguments import as_within, hinted
 from ..basics.processes import local_parts
 from ..callback import Callback
 from ..learner import Learner
@@ -62,8 +61,6 @@ class EMA(Callback):
         decay: share of the old average that an update keeps; the average spans about 1/(1 - decay) updates
         warmup: use a lower decay in the first updates, which helps in short fits
         apply: leave the average in the model after the fit; False: leave the current weights
-    Raises:
-        ValueError: decay=... should be at least 0 and below 1, such as 0.999
     Example:
         from cbnb.toy import close, line_learner
         learn, valid = line_learner(cbs=EMA(0.5, warmup=False)), []
@@ -80,9 +77,8 @@ class EMA(Callback):
 
     @hinted
     def __init__(self, decay: float = 0.999, warmup: bool = True, apply: bool = True):
-        if not is_number(decay): as_positive(decay, 'decay')                # raises the error
-        if not 0 <= decay < 1: raise ValueError(f'decay={short_repr(decay)} should be at least 0 and below 1, such as 0.999')
-        self.decay, self.warmup, self.apply = float(decay), warmup, apply
+        self.decay = as_within(decay, 'decay', lambda d: 0 <= d < 1, 'at least 0 and below 1, such as 0.999')
+        self.warmup, self.apply = warmup, apply
 
     @contextmanager
     def swapped(self) -> Iterator[Learner]:

@@ -23,7 +23,7 @@ from torch.nn.parallel import DataParallel
 # %% ../../nbs/callbacks/compile.ipynb #37d903de
 from ..basics.arguments import as_choice
 from ..basics.nested import map_tensors
-from ..basics.text import escape, html_table, plural, say, text_table, warn_user, with_article
+from ..basics.text import escape, html_table, plural, say, short_repr, text_table, warn_user, with_article
 from ..basics.random_state import save_rng
 from ..callback import Callback
 from .hooks import HookCallback
@@ -366,7 +366,7 @@ def _with_graphs(settings: dict[str, Any]) -> dict[str, Any]:
     "Return the settings with which torch.compile records CUDA graphs. If another backend or mode is set, raise `ValueError`"
     for name, own in dict(backend='inductor', mode='reduce-overhead').items():
         if settings[name] not in (None, own): raise ValueError(
-            f'graphs=True sets {name}={own!r} itself, but you passed {name}={settings[name]!r}: leave out {name}, or graphs=True')
+            f'graphs=True sets {name}={own!r} itself, but you passed {name}={short_repr(settings[name])}: leave out {name}, or graphs=True')
     return settings | dict(mode='reduce-overhead')
 
 # %% ../../nbs/callbacks/compile.ipynb #cbc287cb

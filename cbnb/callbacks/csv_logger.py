@@ -15,7 +15,7 @@ from typing import Any
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #d93ae9ee
 from ..basics.arguments import hinted
-from ..basics.text import warn_user
+from ..basics.text import short_repr, warn_user
 from ..basics.processes import process_number
 from ..callback import Callback
 from ..files.atomic import check_writable
@@ -53,6 +53,8 @@ class CSVLogger(Callback):
     Args:
         fname: file name, relative to the learner's `path`
         append: True: continue an existing file; False: replace it
+    Raises:
+        TypeError: fname=... should be a string or a Path
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(cbs=CSVLogger('line.csv'))
@@ -63,7 +65,9 @@ class CSVLogger(Callback):
     no_state = ('told',)
 
     @hinted
-    def __init__(self, fname: str | Path = 'history.csv', append: bool = False): self.fname, self.append = fname, append
+    def __init__(self, fname: str | Path = 'history.csv', append: bool = False):
+        if not isinstance(fname, (str, os.PathLike)): raise TypeError(f'fname={short_repr(fname)} should be a string or a Path')
+        self.fname, self.append = fname, append
 
     @property
     def file(self) -> Path:
@@ -80,11 +84,11 @@ class CSVLogger(Callback):
         self.told = False
         if process_number() == 0: check_rows(self.file)
         if not self.begun: return
-        with open(self.file, newline='') as f: there = next(csv.reader(f))
+        with open(self.file, newline='', errors='replace') as f: there = next(csv.reader(f))
         remedy = 'append=False to replace the file' if self.append and not self.learn.start_epoch else 'delete the file, which a fit with start_epoch continues'
         if there != self.learn.recorder.metric_names: raise ValueError(
-            f"{self.file} has the columns {', '.join(map(repr, there)) or '(none)'}, but this fit has "
-            f"{', '.join(map(repr, self.learn.recorder.metric_names))}: pass another fname, or {remedy}")
+            f'{self.file} has the columns {short_repr(there)}, but this fit has '
+            f'{short_repr(self.learn.recorder.metric_names, 200)}: pass another fname, or {remedy}')
 
     def after_validate(self):
         if self.learn.ends_row: self._write()
@@ -116,6 +120,9 @@ class CSVLogger(Callback):
         """Return the contents of the file as a pandas DataFrame
 
         Returns: one row for each epoch
+        Raises:
+            ImportError: read_log needs pandas: pip install "cbnb[data]"
         """
-        import pandas
+        try: import pandas
+        except ImportError as e: raise ImportError('read_log needs pandas: pip install "cbnb[data]"') from e
         return pandas.read_csv(self.file)

@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 # %% ../../nbs/callbacks/ftrl.ipynb #7d6d331d
-from ..basics.arguments import as_positive, is_number
-from ..basics.text import short_repr
+from ..basics.arguments import as_positive, as_within
 
 # %% ../../nbs/callbacks/ftrl.ipynb #5bb52f32
 class FTRL(Optimizer):
@@ -32,8 +31,7 @@ class FTRL(Optimizer):
     ):
         lr, l1, l2 = as_positive(lr), as_positive(l1, 'l1'), as_positive(l2, 'l2')
         initial_accum = as_positive(initial_accum, 'initial_accum', zero=False)
-        if not is_number(lr_power) or not -math.inf < lr_power <= 0:
-            raise ValueError(f'lr_power={short_repr(lr_power)} should be a finite number, 0 or less, such as -0.5')
+        lr_power = as_within(lr_power, 'lr_power', lambda power: -math.inf < power <= 0, 'a finite number, 0 or less, such as -0.5')
         super().__init__(params, dict(lr=lr, l1=l1, l2=l2, initial_accum=initial_accum,
                                       lr_power=lr_power))
 

@@ -52,6 +52,7 @@ class Hook(AbstractContextManager):
             when: Callable[[], bool] | None = None):
         self.hook_func, self.when, self.stored = hook_func, when, None
         self.cut = None if not detach else (lambda t: t.detach().cpu()) if cpu else Tensor.detach
+        if not isinstance(m, nn.Module): raise TypeError(f'{short_repr(m)} cannot be hooked: pass a module, such as learn.model[0]')
         register = m.register_forward_hook if is_forward else m.register_full_backward_hook
         self.handle = register(self._ran)
 
@@ -161,11 +162,11 @@ def find_layers(model: nn.Module, which: Any = None, include_paramless: bool = F
 
 def _no_such_layer(model: nn.Module, w: Any) -> str:
     "Return the error message for a layer that the model does not have"
-    what = f'of the class {w.__name__}' if isinstance(w, type) else f'{type(w).__name__}(...)' if isinstance(w, nn.Module) else repr(w)
+    what = f'of the class {w.__name__}' if isinstance(w, type) else f'{type(w).__name__}(...)' if isinstance(w, nn.Module) else short_repr(w)
     said = f'the model has no layer {what}, which you passed in modules'
     names = [name for name in find_layers(model, include_paramless=True) if name]
     if not names: return f'{said}, because it is a single {type(model).__name__}: leave modules out'
-    if isinstance(w, type): return f'{said}: its layers are of the classes {", ".join(sorted({type(m).__name__ for m in model.modules() if m is not model}))}'
+    if isinstance(w, type): return f'{said}: pass a class of its layers: {", ".join(sorted({type(m).__name__ for m in model.modules() if m is not model}))}'
     if isinstance(w, nn.Module): return f'{said}: pass a layer of learn.model, or its name, such as {names[0]!r}'
     near = nearest(str(w), names)
     return f'{said}: ' + (f'did you mean {near!r}?' if near else f'pass {one_of(names)}')
@@ -189,9 +190,11 @@ def as_hook(f: Callable[..., Any], cb: Callback) -> Callable[..., Any]:
     if not callable(f): raise TypeError(f'hook={short_repr(f)} should be a function of (module, input, output)')
     if _takes(f, 3) and not _takes(f, 9): return f          # a function with `*args` gets the callback, too
     if _takes(f, 4): return MethodType(f, cb)
-    raise TypeError(
-        f'the hook {getattr(f, "__name__", type(f).__name__)}{inspect.signature(f)} should take (module, input, output), or (callback, module, '
-        'input, output)')
+    raise TypeError(f'the hook {_as_called(f)} should take (module, input, output), or (callback, module, input, output)')
+
+def _as_called(f: Callable[..., Any]) -> str:
+    "Return the name of a function and the names of its arguments, such as `f(a, b)`"
+    return f'{getattr(f, "__name__", type(f).__name__)}({", ".join(inspect.signature(f).parameters)})'
 
 # %% ../../nbs/callbacks/hooks.ipynb #c7a779c5
 def _check_own_hook(cb: Callback) -> None:
@@ -199,7 +202,7 @@ def _check_own_hook(cb: Callback) -> None:
     name, own = type(cb).__name__, getattr(type(cb), 'hook', None)
     if own is None: raise TypeError(
         f'{name} has no hook: pass a function as hook=f, or define a method hook(self, module, input, output) in a subclass')
-    if not _takes(cb.hook, 3): raise TypeError(f'{name}.hook{inspect.signature(own)} should take (self, module, input, output)')
+    if not _takes(cb.hook, 3): raise TypeError(f'{name}.{_as_called(own)} should take (self, module, input, output)')
 
 # %% ../../nbs/callbacks/hooks.ipynb #508568d1
 def _after_own(own: Callable | None, f: Callable) -> Callable:
@@ -413,7 +416,7 @@ class ActivationStats(HookCallback):
             'no layer has been recorded yet: pass this callback to a fit first, as in learn.fit(1, cbs=stats)')
         if self.waiting: self._stack()
         names = list(self.layers)
-        if i in names: return self.rows[i].read()
+        if isinstance(i, str) and i in names: return self.rows[i].read()
         try: name = names[operator.index(i)]
         except (IndexError, TypeError):
             near = nearest(i, names) if isinstance(i, str) else None

@@ -23,8 +23,8 @@ from ..basics.arguments import as_choice, as_count, hinted, is_number
 from ..basics.metric_functions import IGNORED, class_axis, ignored_label, loss_axis
 from ..basics.loaders import as_loader, first_batch
 from ..basics.losses import label_of_call, loss_of, torch_loss, with_call
-from ..basics.nested import entries, find_bs, map_tensors, shape_text, to_detach
-from ..basics.text import escape, number, one_of, plural, shell, short_repr
+from ..basics.nested import entries, find_bs, kind_of, map_tensors, shape_text, to_detach
+from ..basics.text import escape, number, plural, shell, short_repr
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
 from .predictions import GatherPredsCallback, activation_of, in_order, losses_and_weights
@@ -158,6 +158,9 @@ class _GatherItems(GatherPredsCallback):
         if not self.task:
             self.ignored = self._ignored_label()
             self.task = self.wanted or task_of(self._single(pred), yb, learn.loss_func, self.ignored)
+        if self.task != 'other' and not isinstance(self._single(pred), Tensor): raise TypeError(
+            f'task={self.task!r} needs the predictions in one tensor, but got {kind_of(self._single(pred))}: pass act=f, with a function that '
+            'makes such a tensor of the outputs of the model')
         if self.task == 'maps': self._find_axis(self._single(pred), yb[0])
         act = self.my_act or (activation_of(learn.loss_func) if self.axis is None else lambda scores: scores)    # a softmax may be over another dimension
         if self.task == 'maps' and self.axis is not None: self._count(act(pred), yb[0], self.axis)
@@ -261,7 +264,8 @@ def class_names(learn: Learner, dl: Any, n: int, classes: Any) -> list[str]:
     if names is None and (isinstance(classes, str) or not hasattr(classes, '__len__')): raise TypeError(
         f'classes={short_repr(classes)} should be a list of names, one for each of the {plural(n, "class")}')
     missing = [i for i in range(n) if i not in classes] if isinstance(classes, Mapping) else []
-    if missing: raise ValueError(f'classes has no name for class {missing[0]}: pass a dict with the keys 0 to {n - 1}, or a list')
+    if missing: raise ValueError(
+        f'classes={short_repr(classes)} has no name for class {missing[0]}: pass a dict whose keys are the numbers 0 to {n - 1}, or a list of names')
     if names is None: raise ValueError(
         f'classes has {plural(len(classes), "name")}, but there {"is" if n == 1 else "are"} {plural(n, "class")}: pass one name for each class, in their order')
     return names
@@ -368,6 +372,7 @@ def predictions(learn: Learner, dl: Any = None, classes: Any = None, act: Callab
         numbers: Sequence[int] | None = None, **looks: Any) -> Predictions:
     "Return predictions, targets and losses for all items of a loader, or for the items with the indices `numbers`. `looks` are `how`, `decode` and `columns`"
     if task is not None: as_choice(task, 'task', *TASKS)
+    if act is not None and not callable(act): raise TypeError(f'act={short_repr(act)} should be a function of the outputs of the model')
     source = loader_of(learn, dl)
     gather, items = _run(learn, in_order(source) if numbers is None else only_items(in_order(source), numbers), act, task)
     preds, targets, losses = map(gather.gathered, (gather.preds, gather.targets, gather.losses))
@@ -640,10 +645,10 @@ class Interpretation:
         Raises:
             IndexError: show_items: there is no item ..., because there ... ..., numbered from 0
         """
-        n, one = len(self.found.preds), isinstance(indices, int) or getattr(indices, 'ndim', 1) == 0
-        indices = [cast(int, indices)] if one else list(indices)
-        if bad := [i for i in indices if not hasattr(i, '__index__') or not -n <= i < n]: raise IndexError(
-            f'show_items: there is no item {bad[0]}, because there {"is" if n == 1 else "are"} {plural(n, "item")}, numbered from 0')
+        n, several = len(self.found.preds), hasattr(indices, '__iter__') and not isinstance(indices, str) and getattr(indices, 'ndim', 1)
+        indices = list(indices) if several else [cast(int, indices)]
+        if bad := [i for i in indices if getattr(i, 'ndim', 0) or not hasattr(i, '__index__') or not -n <= i < n]: raise IndexError(
+            f'show_items: there is no item {short_repr(bad[0])}, because there {"is" if n == 1 else "are"} {plural(n, "item")}, numbered from 0')
         return show_cards([self.found.card(int(i)) for i in indices], plural(len(indices), 'item'), return_fig)
 
     def most_confused(self, min_val: int = 1) -> list[tuple[str, str, int]]:
@@ -683,10 +688,10 @@ class Interpretation:
         return _shown(fig, title, ax, return_fig)
 
     def _class_number(self, of: Any) -> int:
-        if of in self.classes: return self.classes.index(of)
+        if isinstance(of, str) and of in self.classes: return self.classes.index(of)
         if is_number(of) and of in range(-len(self.classes), len(self.classes)): return int(of) % len(self.classes)
         numbered = self.classes == [str(i) for i in range(len(self.classes))]
-        raise ValueError(f'there is no class {of!r}: pass a number from 0 to {len(self.classes) - 1}' + ('' if numbered else f', or a name: {one_of(self.classes)}'))
+        raise ValueError(f'there is no class {short_repr(of)}: pass a number from 0 to {len(self.classes) - 1}' + ('' if numbered else f', or a name, such as {self.classes[0]!r}'))
 
     def plot_calibration(self, n_bins: int = 10, of: Any = None, ax: Any = None, return_fig: bool | None = None) -> Any:
         """Plot observed frequencies against predicted probabilities

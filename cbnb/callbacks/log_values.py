@@ -32,7 +32,7 @@ def _as_scalar(name: str, value: Any) -> Tensor:
         except (TypeError, ValueError): pass
     shown = f'a tensor of shape {tuple(value.shape)} and type {value.dtype}' if isinstance(value, Tensor) else short_repr(value)
     how = '' if not isinstance(value, Tensor) or value.is_floating_point() else 'abs().' if value.is_complex() else 'float().'
-    raise TypeError(f'learn.log({name}=...) needs one number, not {shown}' + (f': pass one, such as value.{how}mean()' if hasattr(value, 'mean') else ''))
+    raise TypeError(f'learn.log needs one number for {short_repr(name)}, not {shown}' + (f': pass one, such as value.{how}mean()' if hasattr(value, 'mean') else ''))
 
 # %% ../../nbs/callbacks/log_values.ipynb #4ae4279f
 def _is_keyword(name: str) -> bool:

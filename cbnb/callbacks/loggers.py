@@ -81,7 +81,7 @@ class Logger(Callback):
         Args:
             settings: settings of the run: learning rate, callbacks, ...
         """
-        raise NotImplementedError(f'{type(self).__name__} has no method start: define start(self, settings)')
+        raise NotImplementedError
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Send one row to the service
@@ -90,7 +90,7 @@ class Logger(Callback):
             values: row of the table of epochs, or loss and learning rate of a batch
             step: number of training batches so far
         """
-        raise NotImplementedError(f'{type(self).__name__} has no method log: define log(self, values, step)')
+        raise NotImplementedError
 
     def finish(self, status: str) -> None:
         """End the run of the service
@@ -98,7 +98,7 @@ class Logger(Callback):
         Args:
             status: status of the fit: 'done', 'cancelled', 'interrupted' or 'failed'
         """
-        raise NotImplementedError(f'{type(self).__name__} has no method finish: define finish(self, status)')
+        raise NotImplementedError
 
     def note(self, text: str, step: int) -> None:
         """Send a note about an event of the run. `self.notes` has all notes so far
@@ -140,6 +140,9 @@ class Logger(Callback):
     def before_fit(self):
         if getattr(self.learn, 'recorder', None) is None: raise ValueError(
             f'{type(self).__name__} sends the values of the Recorder, but this learner has no Recorder: call learn.add_cb(Recorder)')
+        for name, values in dict(start='settings', log='values, step', finish='status').items():
+            if getattr(type(self), name) is getattr(Logger, name): raise NotImplementedError(
+                f'{type(self).__name__} has no method {name}: define {name}(self, {values})')
         self.off, self.opened, self.told = process_number() > 0, False, False
         self.run_id, self.notes, self.sent = None, [], dict(batches=0, epochs=0, events=0, step=0)
         self.due = math.inf if self.off else time.monotonic() + self.seconds

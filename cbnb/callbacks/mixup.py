@@ -72,7 +72,7 @@ class Mix(Callback):
             x: inputs of the batch, items first
             order: index of each item's partner in the batch
         """
-        raise NotImplementedError
+        raise NotImplementedError(f'{type(self).__name__} has no method mix: define mix(self, x, order)')
 
     def after_loss(self):
         learn = self.learn

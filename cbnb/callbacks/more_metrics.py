@@ -104,7 +104,7 @@ class AvgLoss(Metric):
     def accumulate(self, learn: Any) -> None:
         loss = learn.pred if self.chosen_outputs else learn.loss
         if loss is None: raise ValueError(
-            'the step computes no loss, so AvgLoss has nothing to average: leave it out, or choose an output that is a loss, as in AvgLoss().set_indexes([0])')
+            'the step computes no loss, so AvgLoss has nothing to average: leave AvgLoss out, or choose an output that is a loss, as in AvgLoss().set_indexes([0])')
         if not (n := find_bs((learn.yb, learn.xb))): return
         loss = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(one_number(self.name, loss)))
         self.mean.add(loss, n if self.chosen_outputs else getattr(learn, 'loss_weight', n))
@@ -198,8 +198,8 @@ def metric_on(metric: Any, *which: int | str | tuple[Any, ...], name: str | None
     Returns: a copy of the metric, for the chosen outputs
     Raises:
         TypeError: metric_on needs the outputs to compare, as in metric_on(metric, 0, 2)
-        TypeError: metric_on takes one metric, and this {type(metric)} has ...: call metric_on for each of them, as in
-            [metric_on(m, ...) for m in collection.values()]
+        TypeError: metric_on takes one metric, and this {type(metric)} has ... metrics: call metric_on for each of them, as
+            in [metric_on(m, ...) for m in collection.values()]
     Example:
         from cbnb.toy import mae
         assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
@@ -207,7 +207,7 @@ def metric_on(metric: Any, *which: int | str | tuple[Any, ...], name: str | None
     """
     if not which: raise TypeError('metric_on needs the outputs to compare, as in metric_on(metric, 0, 2)')
     [one, *more] = as_metrics([metric])
-    if more: raise TypeError(f'metric_on takes one metric, and this {type(metric).__name__} has {1 + len(more)}: call metric_on for each of them, as in '
+    if more: raise TypeError(f'metric_on takes one metric, and this {type(metric).__name__} has {1 + len(more)} metrics: call metric_on for each of them, as in '
                              f'[metric_on(m, {", ".join(map(repr, which))}) for m in collection.values()]')
     one = copy.copy(one)
     one.chosen_outputs = checked_outputs(which)

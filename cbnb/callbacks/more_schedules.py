@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 # %% ../../nbs/callbacks/more_schedules.ipynb #074dc666
+from ..basics.arguments import as_positive
 from ..schedule import Sched, SchedCombined, Schedule
 
 # %% ../../nbs/callbacks/more_schedules.ipynb #214f0042
@@ -49,6 +50,7 @@ class SchedPoly(Sched):
     """
     def __init__(self, start: Any, end: Any, power: float) -> None:
         super().__init__(start, end)
+        as_positive(power, 'power')
         self.power = power
 
     def between(self, start: float, end: float, pos: float) -> float: return float(start + (end - start)*pos**self.power)

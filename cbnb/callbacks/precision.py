@@ -7,6 +7,7 @@ __all__ = ['AMP_MODES', 'to_float', 'cast_step', 'autocast_state', 'restore_auto
            'check_fp16', 'MixedPrecision', 'relaid', 'lay_out', 'ChannelsLast']
 
 # %% ../../nbs/callbacks/precision.ipynb #4ebe4e68
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 # %% ../../nbs/callbacks/precision.ipynb #0111a24c
-from ..basics.arguments import as_choice, as_count, as_positive, hinted, is_number
+from ..basics.arguments import as_choice, as_count, as_positive, as_within, hinted
 from ..basics.nested import map_tensors
-from ..basics.text import say, short_repr, warn_user
+from ..basics.text import say, warn_user
 from ..basics.patch import patch
 from ..callback import Callback
 from .twins import check_single
@@ -118,9 +119,6 @@ class MixedPrecision(Callback):
         growth_factor: factor of the loss scale after `growth_interval` good updates; ignored for bf16
         backoff_factor: factor of the loss scale after infinite or NaN gradients; ignored for bf16
         growth_interval: updates in a row with finite gradients before the scale grows; ignored for bf16
-    Raises:
-        ValueError: growth_factor=... should be a number above 1, such as 2
-        ValueError: backoff_factor=... should be a number between 0 and 1, such as 0.5
     Example:
         from cbnb.toy import line_learner
         seen = Callback(after_backward=lambda cb: grads.append((cb.model.a.grad.item(), cb.loss_grad.item())))
@@ -145,9 +143,8 @@ class MixedPrecision(Callback):
     def __init__(self, amp_mode: str = 'fp16', init_scale: float = 2.**16, growth_factor: float = 2., backoff_factor: float = 0.5,
             growth_interval: int = 2000):
         amp_mode = getattr(amp_mode, 'value', amp_mode)      # `AMPMode.BF16` of fastai is an enum
-        if not is_number(growth_factor) or not growth_factor > 1: raise ValueError(f'growth_factor={short_repr(growth_factor)} should be a number above 1, such as 2')
-        if not is_number(backoff_factor) or not 0 < backoff_factor < 1: raise ValueError(
-            f'backoff_factor={short_repr(backoff_factor)} should be a number between 0 and 1, such as 0.5')
+        growth_factor = as_within(growth_factor, 'growth_factor', lambda f: 1 < f < math.inf, 'a finite number above 1, such as 2')
+        backoff_factor = as_within(backoff_factor, 'backoff_factor', lambda f: 0 < f < 1, 'between 0 and 1, such as 0.5')
         self.amp_mode, self.init_scale = as_choice(amp_mode, 'amp_mode', *AMP_MODES), as_positive(init_scale, 'init_scale', zero=False)
         self.growth = growth_factor, backoff_factor, as_count(growth_interval, 'growth_interval', 1)
 
@@ -326,7 +323,7 @@ class ChannelsLast(Callback):
             'ChannelsLast converts the weights, but the model has lazy layers, which have no weights yet: before the fit, call '
             'learn.to_dls_device() and run the model on a batch, as in learn.model(learn.dls.one_batch()[0]) for batches (x, y)')
         if not laid: raise ValueError(
-            'ChannelsLast has no effect, because the model has no weights with 4 dimensions, such as those of nn.Conv2d: leave it out')
+            'ChannelsLast has no effect, because the model has no weights with 4 dimensions, such as those of nn.Conv2d: leave ChannelsLast out')
         learn.undo.set(self, 'laid', laid)
         learn.undo.callback(self._lay_out, laid, 1, learn.opt)
         self._lay_out(laid, 2, learn.opt)

@@ -63,7 +63,7 @@ def checked_monitor(monitor: Any) -> str:    # the argument itself
     "Return the argument `monitor` of a callback. Raise `TypeError` if it is not a string"
     if isinstance(monitor, str): return monitor
     shown, name = getattr(monitor, '__name__', None) or short_repr(monitor), getattr(monitor, 'name', None) or getattr(monitor, '__name__', None)
-    heading = name if isinstance(name, str) and not isinstance(monitor, type) else 'valid_loss'
+    heading = name if isinstance(name, str) and name.isidentifier() and not isinstance(monitor, type) else 'valid_loss'
     raise TypeError(f'monitor={shown} should be the heading of a column, a string such as {heading!r}')
 
 # %% ../../nbs/callbacks/trackers.ipynb #3a6e5733

@@ -71,7 +71,7 @@ class LossMonitor(StepInEpoch):
         if all_finite(p.net_outputs): return
         where = f'epoch: {p.cur_epoch_num} step: {self.step_in_epoch(p)}'
         raise ValueError(f'In {where}, loss is NAN or INF, training process cannot continue, '
-                         'terminating training.')
+                         'terminating training. Lower the learning rate, or look for such values in the data.')
 
     # also under its old name, which subclasses override
     def step_end(self, run_context):
@@ -207,20 +207,17 @@ def load_checkpoint(ckpt_file_name: str | Path, net: nn.Module | None = None, fi
         filter_prefix: skip names that begin with this
     Returns: values by name, with the tensors on the CPU
     Raises:
-        TypeError: filter_prefix=... should be a string or several, such as ('conv', 'fc')
         ValueError: there is no checkpoint file ...: pass the path of a file that save_checkpoint wrote, with its ending
             .ckpt
     """
     path = _path(ckpt_file_name)
-    skipped = (filter_prefix,) if isinstance(filter_prefix, str) else filter_prefix or ()
-    if not isinstance(skipped, (list, tuple)) or not all(isinstance(prefix, str) for prefix in skipped): raise TypeError(
-        f"filter_prefix={short_repr(filter_prefix)} should be a string or several, such as ('conv', 'fc')")
+    skipped = (filter_prefix,) if isinstance(filter_prefix, str) else tuple(filter_prefix or ())
     if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}: pass the path of a file that save_checkpoint wrote, with its ending .ckpt')
     try: state = read_file(path, writer='save_checkpoint')
     except Exception as e: raise ValueError(str(e)) from e         # the message names the file
     if not isinstance(state, dict):
         raise ValueError(f'{str(path)!r} contains {with_article(type(state).__name__)}, not a dict of tensors: pass a file that save_checkpoint wrote')
-    state = {name: v for name, v in state.items() if not str(name).startswith(tuple(skipped))}
+    state = {name: v for name, v in state.items() if not str(name).startswith(skipped)}
     if net is not None: load_param_into_net(net, state)
     return state
 

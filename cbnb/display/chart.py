@@ -17,7 +17,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 # %% ../../nbs/display/chart.ipynb #ae57af8d
-from ..basics.text import escape, number
+from ..basics.arguments import is_number
+from ..basics.text import escape, number, short_repr
 from .axes import Axis, free_place, path, spread
 from .figures import WIDE, as_doubles, envelope, envelope_places, epoch_ticks, figure, legend, listed, show
 from .look import COLORS, FONT, WIDEST, count_text, css_variables, in_page, lr_text
@@ -127,8 +128,8 @@ class Chart:
         digits: int | None = None,    # significant digits of the values for `chart.js`; None: stored as 32-bit floats
         asks: str = '',    # name of the `LiveChart` from which the page requests steps that it does not have; '': none
     ):
-        if y_range and not y_range[0] < y_range[1]:
-            raise ValueError(f'y_range={y_range} should be (low, high), with low below high')
+        if y_range is not None and not (isinstance(y_range, (tuple, list)) and len(y_range) == 2 and all(map(is_number, y_range)) and y_range[0] < y_range[1]):
+            raise ValueError(f'y_range={short_repr(y_range)} should be two numbers (low, high), with low below high')
         self.lines, self.marks, self.events = list(lines), list(marks), list(events)
         self.borders, self.epochs, self.band = list(borders), list(epochs), band
         self.xlabel, self.ylabel, self.title, self.cursor = xlabel, ylabel, title, cursor
@@ -539,8 +540,8 @@ def chart_figure(charts: Sequence[Chart], ax: Any = None,
 ) -> Any:
     "Draw each chart in a panel of a matplotlib figure. If `ax` is passed and there are several charts, raise `ValueError`"
     if ax is not None and len(charts) > 1:
-        *first, last = (chart.title or 'an untitled chart' for chart in charts)
-        raise ValueError(f'{", ".join(first)} and {last} do not fit into one `ax`: leave ax out')
+        titles = ', '.join(chart.title or 'untitled' for chart in charts[:5]) + ', ...'*(len(charts) > 5)
+        raise ValueError(f'{len(charts)} charts ({titles}) do not fit into one `ax`: leave ax out')
     cols, own = min(len(charts), cols), ax is None
     rows = math.ceil(len(charts)/cols)
     with figure(ax, size or (WIDE[0], 2.8*rows), cols, rows) as (fig, axes):

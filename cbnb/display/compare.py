@@ -207,9 +207,9 @@ def _missing(value: Any) -> bool: return value is None or isinstance(value, floa
 def sorted_rows(rows: Sequence[dict[str, Any]], sort: str | None) -> list[dict[str, Any]]:
     "Sort rows by a column. If there is no such column, raise `ValueError`"
     if sort is None or not rows: return list(rows)
-    column = str(sort).removeprefix('-')
+    column = sort.removeprefix('-') if isinstance(sort, str) else ''
     if column not in rows[0]:
-        raise ValueError(f'there is no column for sort={sort!r}: {columns_hint(column, list(rows[0]))}')
+        raise ValueError(f'there is no column for sort={short_repr(sort)}: {columns_hint(column, list(rows[0]))}')
     there = [row for row in rows if not _missing(row[column])]
     there.sort(key=lambda row: _key(row[column]), reverse=_largest_first(column, rows[0]) != sort.startswith('-'))
     return there + [row for row in rows if _missing(row[column])]
@@ -290,8 +290,9 @@ class RunsTable:
 def _known_metric(metric: str | None, names: Sequence[str]) -> str:
     "Check the name of a metric, and choose a metric if the name is None"
     if metric is None: return 'valid_loss' if 'valid_loss' in names else names[0]
-    if metric in names: return metric
-    raise ValueError(f'metric={metric!r} is not a metric of these runs: {columns_hint(str(metric).removeprefix("best "), list(names))}')
+    if isinstance(metric, str) and metric in names: return metric
+    name = metric.removeprefix('best ') if isinstance(metric, str) else ''
+    raise ValueError(f'metric={short_repr(metric)} is not a metric of these runs: {columns_hint(name, list(names))}')
 
 def _css() -> str: return css_variables('.cbnb-runs') + asset('compare.css')
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 # %% ../../nbs/display/figures.ipynb #deee873c
 from ..basics.arguments import as_count
-from ..basics.text import number, shell
+from ..basics.text import number, shell, short_repr
 from .front_end import by_name, display_mode
 from .axes import free_place, spread
 from .look import COLORS, LINE_WIDTHS, RUN_COLORS, lr_text
@@ -52,6 +52,7 @@ STYLE = {
 def figure(ax: Any = None, size: tuple[float, float] = (6.4, 3.4), cols: int = 1, rows: int = 1,
 ) -> Iterator[tuple[Any, list[Any]]]:    # the figure, and a list of the axes to draw into
     "Make a figure in the style of cbnb, or use the figure of `ax`. `show` shows a new figure in a notebook, and `plt.show()` in a script"
+    if ax is not None and not hasattr(ax, 'plot'): raise TypeError(f'ax={short_repr(ax)} should be axes of matplotlib, as in fig, ax = plt.subplots()')
     import matplotlib
     style: Any = STYLE
     with matplotlib.rc_context(style):

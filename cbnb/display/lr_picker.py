@@ -23,7 +23,7 @@ from typing import Any
 from uuid import uuid4
 
 # %% ../../nbs/display/lr_picker.ipynb #283ce267
-from ..basics.text import escape, plural, shell
+from ..basics.text import escape, plural, shell, short_repr
 from .chart import Chart, Line, Mark, charts_html, still_svg
 from .figures import loss_range, png_bundle, png_metadata, rule_colors, rule_title
 from .front_end import display_mode, front_end
@@ -478,10 +478,10 @@ class LRPicker:
         name: str,    # name of a rule that has made a suggestion
     ) -> None:
         "Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate"
-        if name not in self.rates:
+        if not isinstance(name, str) or name not in self.rates:
             if not self.rates: raise ValueError(f'no rule has a suggestion: {self.found.reason}. Move the slider to choose a rate')
             *others, last = map(repr, self.rates)
-            raise ValueError(f'{name!r} is not a rule with a suggestion: choose {", ".join(others)}{" or "*bool(others)}{last}')
+            raise ValueError(f'{short_repr(name)} is not a rule with a suggestion: choose {", ".join(others)}{" or "*bool(others)}{last}')
         self._take(self.rates[name])
 
     def _ipython_display_(self) -> None: self.show()
@@ -595,4 +595,5 @@ def as_picker(found: Any,
     if learn is None:
         raise ValueError('this result has no learner, because the learner was deleted, or the result is a copy '
                          'or was loaded: pass a learner, as in found.widget(learn)')
+    if not isinstance(learn, Learner): raise TypeError(f'learn={short_repr(learn)} is not a learner: leave it out, or pass a Learner')
     return LRPicker(learn, found)

@@ -12,6 +12,7 @@ from typing import Any
 
 # %% ../../nbs/display/plots.ipynb #c183c38d
 from ..basics.arguments import as_count, columns_hint
+from ..basics.text import short_repr
 from ..basics.patch import patch
 from .chart import Chart, Line, show_charts
 from .figures import WIDE, answers_mouse, envelope, figure, legend, show
@@ -34,14 +35,14 @@ def plot_losses(self: Recorder, skip_start: int = 0, skip_end: int = 0, return_f
     Returns: `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     Raises:
         TypeError: {name}=... should be a number of batches. To save the figure:
-            plot_losses(return_fig=True).savefig('losses.png')
-        TypeError: {name}={skip} should be a number of batches. To draw into axes, pass them as ax=...
+            learn.recorder.plot_losses(return_fig=True).savefig('losses.png')
+        TypeError: {name}=... should be a number of batches. To draw into axes, pass them as ax=...
     """
     self.last()
     for name, skip in dict(skip_start=skip_start, skip_end=skip_end).items():
-        if isinstance(skip, (str, Path)) and str(skip).strip(' +-.0123456789'): raise TypeError(f'{name}={str(skip)!r} should be a number of batches. To save the figure: '
-                                                          "plot_losses(return_fig=True).savefig('losses.png')")
-        if hasattr(skip, 'figure'): raise TypeError(f'{name}={skip!r} should be a number of batches. To draw into axes, pass them as ax=...')
+        if isinstance(skip, (str, Path)) and str(skip).strip(' +-.0123456789'): raise TypeError(
+            f"{name}={short_repr(str(skip))} should be a number of batches. To save the figure: learn.recorder.plot_losses(return_fig=True).savefig('losses.png')")
+        if hasattr(skip, 'figure'): raise TypeError(f'{name}={short_repr(skip)} should be a number of batches. To draw into axes, pass them as ax=...')
     chart = losses_chart(self.history.runs, skip_start, skip_end, self.beta)
     return show_charts([chart], not answers_mouse(widget, return_fig, ax), return_fig, ax, widget, size=WIDE)
 
@@ -129,12 +130,10 @@ def plot_sched(self: Recorder, keys: list[str] | None = None, figsize: tuple[flo
         figsize: width and height in inches; None: 4.2 by 2.8 for each panel
         return_fig: whether to return the figure instead of showing it
     Returns: the figure with `return_fig=True`, otherwise None
-    Raises:
-        ValueError: {key} was not recorded: ...
     """
-    hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
-    for key in keys or ():
-        if key not in hps: raise ValueError(
-            f'{key!r} was not recorded: {columns_hint(str(key), list(hps))}')
+    hps, keys = self.hps, [keys] if isinstance(keys, str) or not hasattr(keys, '__iter__') and keys is not None else keys
+    for key in () if keys is None else keys:
+        if not isinstance(key, str) or key not in hps: raise ValueError(
+            f'{short_repr(key)} was not recorded: {columns_hint(key if isinstance(key, str) else "", list(hps))}')
     charts = [Chart([Line(key, range(len(hps[key])), hps[key], COLORS['lr'])], xlabel='step') for key in keys or hps]
     return show_charts(charts, True, return_fig, cols=2, size=figsize or (4.2*min(len(charts), 2), 2.8*math.ceil(len(charts)/2)))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 # %% ../../nbs/display/profile.ipynb #9b4da4cb
-from ..basics.arguments import nearest
-from ..basics.text import escape, html_row, html_table, number, plural, text_table
+from ..basics.arguments import as_count, nearest
+from ..basics.text import as_dataframe, escape, html_row, html_table, number, plural, short_repr, text_table
 from .figures import COLORS, figure, show
 
 # %% ../../nbs/display/profile.ipynb #057b7de6
@@ -108,11 +108,11 @@ class Profile:
         return list(dict.fromkeys(row.name for row in self.rows))
 
     def __getitem__(self, name: str) -> float:
-        if name in self.names(): return self.seconds(name)
         names = self.names()
-        if not names: raise KeyError(f'no part is called {name!r}, because nothing was measured yet: call learn.fit in the block of learn.profiling() first')
-        near, parts = nearest(str(name), names), ', '.join(map(repr, names[:12])) + f', and {len(names) - 12} more, which names() lists'*(len(names) > 12)
-        raise KeyError(f'no part is called {name!r}: ' + (f'did you mean {near!r}? (the parts are {parts})' if near else f'the {"parts are" if len(names) > 1 else "only part is"} {parts}'))
+        if isinstance(name, str) and name in names: return self.seconds(name)
+        if not names: raise KeyError(f'no part is called {short_repr(name)}, because nothing was measured yet: call learn.fit in the block of learn.profiling() first')
+        near, parts = nearest(name, names) if isinstance(name, str) else None, ', '.join(map(repr, names[:12])) + f', and {len(names) - 12} more, which names() lists'*(len(names) > 12)
+        raise KeyError(f'no part is called {short_repr(name)}: ' + (f'did you mean {near!r}? (the parts are {parts})' if near else f'the {"parts are" if len(names) > 1 else "only part is"} {parts}'))
 
     def __contains__(self, name: str) -> bool: return name in self.names()
     def __iter__(self) -> Iterator[Row]: return iter(self.rows)
@@ -132,7 +132,7 @@ class Profile:
             ax: axes to draw into; None: a new figure
         Returns: the figure with `return_fig=True`, otherwise None
         """
-        fig = profile_figure(self, most, ax)
+        fig = profile_figure(self, as_count(most, 'most', 1), ax)
         if ax is None: return show(fig, str(self), return_fig)
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,8 +149,7 @@ class Profile:
 
         Returns: one row for each part of the fit
         """
-        import pandas
-        return pandas.DataFrame(self.to_dict()['rows'])
+        return as_dataframe(self.to_dict()['rows'])
 
     def __sub__(self, before: 'Profile') -> 'Comparison': return Comparison(before, self)
 

@@ -243,7 +243,7 @@ class _StandsIn:
         set_length(self, as_duration(n_epoch))
         self.start_epoch = as_count(start_epoch, 'start_epoch', 0)
         if self.start_epoch >= self.n_epoch: raise ValueError(
-            f'start_epoch={start_epoch} leaves no epoch of n_epoch={n_epoch} to plan, because n_epoch counts the epochs before start_epoch, too')
+            f'start_epoch={start_epoch} leaves no epoch of n_epoch={n_epoch} to plan, because n_epoch counts the epochs before start_epoch, too: pass a larger n_epoch, or leave start_epoch out')
         given = (cb() if isinstance(cb, type) else cb for cb in as_list(cbs))
         with self._lent_opt(lr, wd, reset_opt), self.added_cbs(given):
             self._noted.append((_rehearse(self, self._batches()), range(self.start_epoch, self.n_epoch)))

@@ -50,9 +50,9 @@ class Steering(Callback):
         by: float,    # factor on the planned rate: 1 for the planned rate, 0.5 for half the planned rate
     ) -> None:
         "Multiply the learning rate of the next batches. If `by` is not above 0, raise `ValueError`"
-        if by == 0: raise ValueError('by=0 would set the learning rate to 0: to pause the fit, call pause()')
-        as_positive(by, 'by', zero=False)
-        self.lr_scale = float(by)
+        factor = as_positive(by, 'by')
+        if factor == 0: raise ValueError('by=0 would set the learning rate to 0: to pause the fit, call pause()')
+        self.lr_scale = factor
 
     def apply_now(self) -> None:
         "Apply the factor to the update of the current batch, too"

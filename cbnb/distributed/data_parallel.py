@@ -34,6 +34,7 @@ from ..basics.loaders import n_batches
 from ..basics.nested import map_tensors
 from ..basics.patch import patch
 from ..basics.processes import before_exchange, n_processes
+from ..basics.text import short_repr
 from ..callback import Callback
 from ..callbacks.gradients import GradientAccumulation
 from ..display.steering import Steering
@@ -252,6 +253,8 @@ class Distributed(Callback):
         divided: True: the loaders of each process have only its items; 'train': so has the training loader
         **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for
             `fully_shard`
+    Raises:
+        TypeError: sharded=... should be True, False or a tuple of classes, such as (nn.TransformerEncoderLayer,)
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(cbs=Distributed())                  # with one process, the fit is as without it
@@ -278,6 +281,8 @@ class Distributed(Callback):
     def __init__(self, sharded: bool | tuple[type[nn.Module], ...] = False, quiet: bool = True, divided: bool | str = False, **options: Any,
             ):
         as_choice(divided, 'divided', False, True, 'train')
+        if not isinstance(sharded, bool) and not (isinstance(sharded, (tuple, list)) and all(isinstance(kind, type) for kind in sharded)): raise TypeError(
+            f'sharded={short_repr(sharded)} should be True, False or a tuple of classes, such as (nn.TransformerEncoderLayer,)')
         self.sharded, self.quiet, self.divided, self.options, self.seeded = sharded, quiet, divided, options, False
         self.lengths: dict[int, Any] = {}
 

@@ -135,6 +135,7 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
         groups: group of each training item, and of each validation item, such as users or dates; None: unknown
     Returns: in a notebook, shown as a list; `ok`, `errors` and `raise_if_wrong()` are for scripts
     Raises:
+        TypeError: groups=... should be two lists: the groups of the training items, and those of the validation items
         RuntimeError: this learner is running (...): check it before or after the fit
     Example:
         from cbnb.toy import wave_learner
@@ -156,6 +157,8 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     from cbnb.insight.texts import finding
     left_out = skipped_codes(skip)
     if n_epoch is not None: as_positive(n_epoch, 'n_epoch')
+    if groups is not None and not (isinstance(groups, (list, tuple)) and len(groups) == 2 and all(hasattr(g, '__len__') for g in groups)): raise TypeError(
+        f'groups={short_repr(groups)} should be two lists: the groups of the training items, and those of the validation items')
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
     if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()):
         return Findings([f for f in [finding('M4.frozen', 'all parameters', 'frozen', 'parameters to train')] if f.code not in left_out])

@@ -84,7 +84,7 @@ def check_function(
     params = [p for group in learn.opt.param_groups for p in group['params'] if p.requires_grad]
     out: Any = None
     name, computed, before = getattr(without_partial(step.func), '__name__', type(step.func).__name__), [], _state_of(params)
-    passed = name if isinstance(step.func, FunctionType) and name.isidentifier() else 'f'     # '<lambda>' is no name
+    passed = name if isinstance(step.func, FunctionType) and name.isidentifier() else '...'     # '<lambda>' is no name
     with interrupts_wait(), UndoStack() as undo:
         for p in params: undo.callback(p.register_hook(lambda grad: computed.append(1)).remove)
         with interrupts_act(): out = call_on_batch(step.func, learn)

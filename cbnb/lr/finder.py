@@ -30,12 +30,12 @@ from ..basics.processes import local_parts, n_processes, whole_tensor
 from ..callback import Callback
 from ..callback_list import as_list
 from ..events import CancelFitException, CancelTrainException, CancelValidException
-from ..basics.arguments import as_count, as_positive, hinted, nearest
+from ..basics.arguments import as_count, as_positive, hinted, is_number, nearest
 from ..basics.patch import patch
 from ..basics.nested import find_bs, map_tensors
 from ..basics.loaders import n_batches
 from ..basics.losses import MeanLoss
-from ..basics.text import distinct, plural, shell, short_repr
+from ..basics.text import distinct, one_of, plural, shell, short_repr
 from ..learner import Learner
 from .rules import BAND, REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
 from .trials import Plan, Trial, choose, next_rate, plan_trials
@@ -281,7 +281,7 @@ class LRFinder(UpdateCounter):
         super().before_fit()
         opt = self.learn.opt
         groups = opt.param_groups
-        self.ends = list(zip(spread_lrs(self.start_lr, len(groups), 'start_lr'), spread_lrs(self.end_lr, len(groups), 'end_lr')))
+        self.ends = list(zip(*(spread_lrs(lr, len(groups), name, zero=False) for lr, name in ((self.start_lr, 'start_lr'), (self.end_lr, 'end_lr')))))
         self.sweeps = [geometric(start, end, self.num_it) for start, end in self.ends]
         if hyper_key(opt, 'mom'):
             self.mom, self.own_mom = (self.learn.moms[0] + self.learn.moms[1])/2, float(get_hyper(opt, 'mom')[-1])
@@ -415,7 +415,7 @@ def ask_rules(lrs: Sequence[float], losses: Sequence[float], num_it: int,
     suggestions, points, refusals = dict[str, float](), dict[str, tuple[float, float]](), dict[str, str]()
     for name, rule in zip(distinct(map(name_of, rules)), rules):
         try:
-            if len(ys) < 2: raise ValueError(f'{len(losses)} losses are too few for a suggestion: raise num_it')
+            if len(ys) < 2: raise ValueError(f'{plural(len(losses), "loss")} {"is" if len(losses) == 1 else "are"} too few for a suggestion: raise num_it')
             if doubt and rule in RULES.values(): raise ValueError('the loss does not fall by more than noise')
             lr, (x, y) = rule(xs, ys, num_it)
             suggestions[name], points[name] = _plain(lr), (_plain(x), _plain(y))
@@ -651,11 +651,11 @@ class LRFind:
         else: raise ValueError(self._no_rate_of(lr))
 
     def _no_rate_of(self, rule: str) -> str:
-        there = ', '.join(map(repr, [*[self.rule]*bool(self.rule), *self.suggestions]))
+        there = [*[self.rule]*bool(self.rule), *self.suggestions]
         known = rule in self.refusals or rule in RULES or rule in ('balanced', 'trials')
         why = f' ({self.refusals[rule]})' if rule in self.refusals else ''
-        what = f'the rule {rule!r} suggested no learning rate{why}' if known else f'there is no rule {rule!r}'
-        return f'{what}: ' + (f'choose one of {there}, or pass a number' if there else 'pass a number')
+        what = f'the rule {rule!r} suggested no learning rate{why}' if known else f'there is no rule {short_repr(rule)}'
+        return f'{what}: ' + (f'choose {one_of(there)}, or pass a number' if there else 'pass a number')
 
     @property
     def rough(self) -> str:
@@ -704,7 +704,7 @@ class LRFind:
         if name[:1] != '_' and name in self.__dict__.get('suggestions', ()):
             return self.suggestions[name]
         near = None if name[:1] == '_' else nearest(name, [n for n in dir(self) if n[:1] != '_'])
-        known = f', and {name} made no suggestion{self._why_not(name)}' if name in RULES else f': did you mean {near!r}?' if near else ': its lr is the recommended rate'*(name[:1] != '_')
+        known = f', and {name} made no suggestion{self._why_not(name)}' if name in RULES else f': did you mean {near!r}?' if near else ': its lr is the recommended rate'*(name[:1] != '_' and self.__dict__.get('lr') is not None)
         raise AttributeError(f'LRFind has no attribute {name!r}{known}', name=name, obj=self)
 
     def plot(self, return_fig: bool | None = None, ax: Any = None, widget: bool | None = None) -> Any:
@@ -825,8 +825,8 @@ def checked_trials(
     if trials is None or trials is False: return None
     if trials is True: return 0.2
     if isinstance(trials, Real) and (0 < float(trials) < 1 or float(trials) == 1 and not hasattr(trials, '__index__')): return float(trials)
-    if isinstance(trials, str) or isinstance(trials, Real) and (not hasattr(trials, '__index__') or trials <= 0):
-        raise ValueError(f'trials={short_repr(trials)} should be True, a share of the run up to 1.0, '
+    if not is_number(trials) or isinstance(trials, Real) and (not hasattr(trials, '__index__') or trials <= 0):
+        raise (ValueError if is_number(trials) else TypeError)(f'trials={short_repr(trials)} should be True, a share of the run up to 1.0, '
                          'or a whole number of batches')
     least = num_it + (MOST_TRIALS + 1)*VALID_BATCHES + MOST_TRIALS*LEAST_UPDATES
     if as_count(trials, 'trials', 1) < least:
@@ -985,7 +985,7 @@ def plot(self: Recorder, skip_start: int = 10, skip_end: int = 5, suggestion: bo
 
 def _of_last_fit(recorder: Recorder) -> tuple[list[float], list[float]]:
     if recorder.history.runs and len(recorder.losses): return recorder.lrs, list(recorder.last().losses)
-    raise ValueError('there is nothing to plot: call learn.lr_find() first, or fit')
+    raise ValueError('there is nothing to plot: call learn.lr_find() or learn.fit(1) first')
 
 # %% ../../nbs/lr/finder.ipynb #e43eee4f
 def _steepest(recorder: Recorder, lrs: list, losses: list) -> dict[str, tuple[float, float]]:

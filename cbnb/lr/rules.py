@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 # %% ../../nbs/lr/rules.ipynb #61f00518
 from ..basics.arguments import as_count, nearest
-from ..basics.text import plural
+from ..basics.text import plural, short_repr
 
 # %% ../../nbs/lr/rules.ipynb #96f1677a
 Suggestion = tuple[float, tuple[float, float]]    # the suggested rate, and the point (rate, loss) of the curve from which it was read
@@ -135,7 +135,7 @@ def as_rule(rule: str | Callable[..., Suggestion]) -> Callable[..., Suggestion]:
     if callable(rule): return rule
     if isinstance(rule, str) and rule in RULES: return RULES[rule]
     near = nearest(rule, RULES) if isinstance(rule, str) else None
-    raise ValueError(f'there is no rule {rule!r}: ' + (f'did you mean {near!r}? Pass' if near else 'pass')
+    raise (ValueError if isinstance(rule, str) else TypeError)(f'there is no rule {short_repr(rule)}: ' + (f'did you mean {near!r}? Pass' if near else 'pass')
                      + f' {", ".join(map(repr, RULES))}, or a function of (lrs, losses, num_it)')
 
 # %% ../../nbs/lr/rules.ipynb #63620727
@@ -244,7 +244,7 @@ def _too_short(lrs: Sequence[float], losses: Sequence[float], num_it: int | None
     if risen and lrs[-1] <= 100*lrs[0] and len(losses) != num_it:
         return (f'the loss diverged after {plural(len(losses), "update")}: '
                 f'start_lr={lrs[0]:.2g} is too high already')
-    return f'{len(losses)} points are too few for a curve: raise num_it'
+    return f'{plural(len(losses), "point")} {"is" if len(losses) == 1 else "are"} too few for a curve: raise num_it'
 
 # %% ../../nbs/lr/rules.ipynb #08106537
 def no_bound(lrs: Sequence[float], losses: Sequence[float],    # finite losses of the batches, not smoothed
@@ -262,7 +262,7 @@ def sweep_problem(lrs: Sequence[float], losses: Sequence[float],    # losses of 
     lrs, losses = until_nan(lrs, losses)
     if not losses: return 'there was no update of the weights: something cancels every step'
     if not math.isfinite(losses[0]):
-        return 'the loss is not a number from the start: look at the data and the loss function'
+        return f'the loss is {losses[0]} from the start: look at the data and the loss function'
     finite = _finite(losses)
     if len(losses) < least: return _too_short(lrs, losses, num_it)
     if no_bound(lrs, finite): return (

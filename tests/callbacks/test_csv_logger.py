@@ -91,7 +91,7 @@ def test_a_file_with_other_columns_is_refused_before_the_first_batch(tmp_path):
     text, weights = learn.csv_logger.file.read_text(), [p.clone() for p in learn.model.parameters()]
     learn.metrics = cbnb.AvgMetric(lambda out, y: (out - y).abs().mean(), name="mae")
     with pytest.raises(
-        ValueError, match="history.csv has the columns .*'valid_loss', 'time', but this fit .*'mae', 'time': .*append=False"
+        ValueError, match="history.csv has the columns .*'valid_loss', 'time'., but this fit .*'mae', 'time'.: .*append=False"
     ):
         learn.fit(1)
     assert learn.csv_logger.file.read_text() == text and all((p == w).all() for p, w in zip(learn.model.parameters(), weights))

@@ -711,7 +711,7 @@ def test_several_hooks_are_one_sequence():
 
 def test_of_several_hooks_rather_none_than_some():
     layer = nn.Linear(2, 1)
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError, match="'no module' cannot be hooked: pass a module"):
         cbnb.hook_outputs([layer, "no module"])
     assert n_hooks(layer) == 0
 
@@ -733,7 +733,7 @@ def test_which_layers_are_meant(which, paramless, names):
 @pytest.mark.parametrize(
     "which, said",
     [
-        (nn.Tanh, "of the class Tanh, which you passed in modules: its layers are of the classes Linear, ReLU$"),
+        (nn.Tanh, "of the class Tanh, which you passed in modules: pass a class of its layers: Linear, ReLU$"),
         ("x", "'x', which you passed in modules: pass '0', '1' or '2'$"),
         (["0", "x"], "'x', which .*: pass '0', '1' or '2'$"),
         (0, "0, which .*: did you mean '0'?"),

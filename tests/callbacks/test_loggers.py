@@ -255,10 +255,11 @@ def test_a_logger_can_be_pickled_and_leaves_nothing_behind(tmp_path):
 
 
 def test_a_method_that_is_missing_is_named():
-    with pytest.raises(NotImplementedError, match="Logger has no method log"):
-        Logger().log({}, 1)
-    with pytest.raises(NotImplementedError, match="Logger has no method finish"):
-        Logger().finish("done")
+    class Partial(Logger):
+        def start(self, settings): ...
+
+    with pytest.raises(NotImplementedError, match="Partial has no method log: define log"):
+        line_learner(cbs=Partial).fit(1)
 
 
 # --- a fit that is resumed ---

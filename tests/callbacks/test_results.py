@@ -513,7 +513,7 @@ def test_names_are_found_where_libraries_keep_them():
 
 def test_a_wrong_number_of_names_is_an_error():
     learn = classifier()
-    with pytest.raises(ValueError, match="classes has no name for class 2: pass a dict with the keys 0 to 2"):
+    with pytest.raises(ValueError, match="has no name for class 2: pass a dict whose keys are the numbers 0 to 2"):
         learn.interpret(classes={0: "a", 1: "b"})
     with pytest.raises(TypeError, match="classes='cats' should be a list of names"):
         learn.interpret(classes="cats")

@@ -528,7 +528,10 @@ def test_a_step_may_find_its_loss_without_targets():
 
 
 def test_schedules_give_as_many_numbers_as_there_are_groups():
-    for value, words in (([0.1, 0.2], "2 values for 1 parameter group:"), (float("nan"), "not a number")):
+    for value, words in (
+        ([0.1, 0.2], "2 values for 1 parameter group:"),
+        (float("nan"), "returned nan at position 0: return a finite number"),
+    ):
         with pytest.raises(ValueError, match=words):
             line_learner().fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: value}))
 

@@ -1334,7 +1334,8 @@ def test_on_names_a_copy():
     )
     assert cbnb.metric_on(one, (0,), 1).chosen_outputs == (0, 1)
     with pytest.raises(
-        TypeError, match=r"metric_on takes one metric, and this MetricCollection has 2: .*metric_on\(m, 0, 1\) for m in collection.values"
+        TypeError,
+        match=r"metric_on takes one metric, and this MetricCollection has 2 metrics: .*metric_on\(m, 0, 1\) for m in collection.values",
     ):
         cbnb.metric_on(MetricCollection([MulticlassF1Score(3), MulticlassAUROC(3)]), 0, 1)
 

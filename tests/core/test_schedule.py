@@ -310,6 +310,22 @@ def test_loaders_without_length_but_a_number_of_batches():
     assert learn.recorder.lrs == pytest.approx([one_cycle(i / 10, 0.1)[0] for i in range(10)])
 
 
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda: cbnb.SchedLin("a", 1), TypeError, "start='a' is not a number"),
+        (lambda: cbnb.SchedLin([1, 2], [1]), ValueError, r"start=\[1, 2\] and end=\[1\] should have the same number"),
+        (lambda: cbnb.ParamScheduler("lr"), TypeError, "scheds='lr' should be a dict"),
+        (lambda: cbnb.ParamScheduler({"lr": cbnb.SchedCos}), TypeError, "the schedule of 'lr' is <class"),
+        (lambda: cbnb.combine_scheds([1], [3]), TypeError, "scheds.0. is 3: pass a function"),
+        (lambda: cbnb.combine_scheds(None, []), TypeError, "pcts=None should be a list"),
+    ],
+)
+def test_a_schedule_is_checked_when_it_is_made(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
+
+
 def test_a_schedule_says_how_it_was_made():
     assert repr(cbnb.SchedPoly(0.1, 0.2, 3)) == "SchedPoly(0.1, 0.2, power=3)"
     assert repr(cbnb.SchedCos(0.1, 0.01)) == "SchedCos(0.1, 0.01)"
@@ -404,7 +420,7 @@ def test_a_cycle_may_warm_up_all_the_time_or_not_at_all(pct_start, first, last):
 
 @pytest.mark.parametrize("moms", [(0.9,), (0.9, 0.8, 0.9, 0.8), [0.9, -0.1, 0.9]])
 def test_momenta_are_three_numbers(moms):
-    with pytest.raises(ValueError, match="mom="):
+    with pytest.raises(ValueError, match=r"mom(\[1\])?="):
         OneCycle(0.4, mom=moms)
 
 
@@ -416,8 +432,8 @@ def test_values_for_groups_are_one_for_each_or_one_for_all():
         assert learn.recorder.lrs == pytest.approx([0.5] * 4)
     for value, words in (
         ([0.5] * 2, "the schedule of 'lr' returned 2 values for 3 parameter groups"),
-        (math.nan, "returned nan at position 0, which is not a number"),
-        ([1, math.nan, 1], "which is not a number"),
+        (math.nan, "returned nan at position 0: return a finite number"),
+        ([1, math.nan, 1], "return a finite number"),
     ):
         with pytest.raises(ValueError, match=words):
             learn.fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: value}))

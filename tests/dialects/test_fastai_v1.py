@@ -1569,7 +1569,7 @@ def test_keeping_the_learners_own_object_is_no_shadow():
 def test_plot_shows_the_last_fit_where_there_was_no_sweep(capsys):
     """`recorder.plot()` after a fit draws the losses over its rates, as v1 does; before any fit it says what is missing."""
     learn = line_learner(8)
-    with pytest.raises(ValueError, match="nothing to plot: call learn.lr_find.* first, or fit"):
+    with pytest.raises(ValueError, match="nothing to plot: call learn.lr_find.* or learn.fit"):
         learn.recorder.plot()
     learn.fit_one_cycle(2, 0.1)
     fig = learn.recorder.plot(skip_start=2, skip_end=1, return_fig=True)

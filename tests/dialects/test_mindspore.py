@@ -404,7 +404,10 @@ def test_a_loss_that_is_not_finite_changes_nothing(bad):
     learn = learner()
     with pytest.raises(ValueError) as caught:
         learn.fit(2, cbs=[witness := Witness(), ms.LossMonitor(), Poison()])
-    assert str(caught.value) == "In epoch: 2 step: 2, loss is NAN or INF, training process cannot continue, terminating training."
+    assert (
+        str(caught.value)
+        == "In epoch: 2 step: 2, loss is NAN or INF, training process cannot continue, terminating training. Lower the learning rate, or look for such values in the data."
+    )
     assert witness.rows[-1][0] == "on_train_step_begin" and torch.isfinite(learn.model.weight).all()
     assert round(learn.model.bias.item(), 4) == round(3 * (1 - 0.8**4), 4)
 

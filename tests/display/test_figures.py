@@ -16,6 +16,7 @@ import cbnb.all as cbnb
 from cbnb.display import figures as plot
 from cbnb.display.chart import Chart, Line, chart_figure
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
+from cbnb.history import History
 from helpers import RaiseIn, line_learner
 
 NAN, TEXT = math.nan, COLORS["text"]
@@ -354,7 +355,7 @@ def test_panels_that_cannot_be_drawn():
     fig = chart_figure([Chart([], title="mae", epochs=[(0, 0)])])  # no value: no curve, no epochs
     [ax] = fig.axes
     assert not ax.lines and not ax.child_axes
-    with pytest.raises(ValueError, match="a and b do not fit into one `ax`"):
+    with pytest.raises(ValueError, match=r"2 charts \(a, b\) do not fit into one `ax`"):
         chart_figure([Chart([], title="a"), Chart([], title="b")], ax)
     pyplot.close(fig)
 
@@ -588,7 +589,7 @@ def test_the_metrics_of_all_fits():
     assert [curves(ax)[0][1] for ax in third] == [[2, 5, 8, 12], [2, 5, 8]] and marks(third[0]) == [6, 10]
     with pytest.raises(ValueError, match="no metrics were recorded"):
         two_fits().recorder.plot_metrics()
-    with pytest.raises(ValueError, match="mae and bias do not fit"):
+    with pytest.raises(ValueError, match=r"2 charts \(mae, bias\) do not fit"):
         learn.recorder.plot_metrics(ax=Figure().subplots())
 
 
@@ -652,3 +653,32 @@ def test_the_hyper_parameters_of_the_last_fit(in_notebook):
 def test_there_is_nothing_to_draw_before_the_first_fit(name):
     with pytest.raises(AttributeError, match="recorded yet"):
         getattr(line_learner(metrics=mae).recorder, name)()
+
+
+def _run(learn, **kwargs):
+    with learn.profiling() as profile:
+        learn.fit(1)
+    return profile
+
+
+@pytest.mark.parametrize(
+    "mistake, error, said",
+    [
+        (lambda learn: learn.recorder.plot_losses(ax=3), TypeError, "ax=3 should be axes of matplotlib"),
+        (lambda learn: learn.recorder.plot_sched([["lr"]]), ValueError, r"\['lr'\] was not recorded"),
+        (lambda learn: learn.recorder.plot_sched(3), ValueError, "3 was not recorded"),
+        (lambda learn: Chart([], y_range=3), ValueError, "y_range=3 should be two numbers"),
+        (lambda learn: cbnb.compare(learn, metric=torch.ones(2)), ValueError, r"metric=tensor\(\[1., 1.\]\) is not a metric"),
+        (lambda learn: cbnb.compare(learn, sort=-1), ValueError, "there is no column for sort=-1"),
+        (lambda learn: _run(learn)[torch.ones(2)], KeyError, r"no part is called tensor\(\[1., 1.\]\)"),
+        (lambda learn: _run(learn).plot(most=0), ValueError, "most=0 should be 1 or more"),
+        (lambda learn: History.from_json("nowhere.json"), FileNotFoundError, "there is no file 'nowhere.json': pass a file"),
+        (lambda learn: History.from_json(None), TypeError, "source=None should be a path"),
+        (lambda learn: learn.lr_find(show_plot=False).widget(3), TypeError, "learn=3 is not a learner"),
+    ],
+)
+def test_a_wrong_argument_is_named(mistake, error, said):
+    learn = line_learner()
+    learn.fit(1)
+    with pytest.raises(error, match=said):
+        mistake(learn)

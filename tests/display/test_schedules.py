@@ -247,7 +247,7 @@ def test_two_panels_do_not_fit_into_one_axes():
     both = ParamScheduler({"lr": SchedLin(0, 1), "mom": SchedLin(1, 0)})
     axes = both.plot(4, return_fig=True).axes
     assert len(axes) == 2
-    with pytest.raises(ValueError, match="Learning rate and Momentum do not fit into one `ax`"):
+    with pytest.raises(ValueError, match=r"2 charts \(Learning rate, Momentum\) do not fit into one `ax`"):
         both.plot(4, ax=axes[0])
 
 

@@ -254,3 +254,9 @@ def test_a_model_is_put_back_if_torch_refuses_it(monkeypatch):
     with pytest.raises(ValueError, match="no"):
         sharded._Sharded(model, [model[0]])
     assert type(model[0]) is nn.Linear and not hasattr(model[0], "noted") and shard is not fails
+
+
+@pytest.mark.parametrize("wrong", [3, "x", nn.Linear, (3,)])
+def test_what_to_shard_is_checked_at_the_call(wrong):
+    with pytest.raises(TypeError, match="should be True, False or a tuple of classes"):
+        line_learner().distributed(sharded=wrong).__enter__()

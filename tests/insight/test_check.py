@@ -784,6 +784,10 @@ def test_findings_for_scripts():
         learn.check(skip="input scale")
     with pytest.raises(ValueError, match=r"skip=tensor\(3\) is not the name or code of a fault"):
         learn.check(skip=torch.tensor(3))
+    with pytest.raises(TypeError, match=r"groups=\[1, 2\] should be two lists"):
+        learn.check(groups=[1, 2])
+    with pytest.raises(TypeError, match="n_epoch='a' is not a number"):
+        learn.check(n_epoch="a")
     assert all(code in FAULTS for code in PREPARED)
 
 

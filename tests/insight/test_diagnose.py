@@ -555,3 +555,11 @@ def test_inputs_of_half_precision():
 class Widened(nn.Module):
     def forward(self, x):
         return x.float()
+
+
+@pytest.mark.parametrize("slices, words", [(3, "slices=3 should be a dict"), ({"place": None}, r"slices\['place'\]=None should be a list")])
+def test_wrong_slices_are_named(slices, words):
+    fitted = learner(noisy()[2])
+    fitted.fit(1)
+    with pytest.raises(TypeError, match=words):
+        fitted.diagnose(slices=slices)

@@ -207,7 +207,7 @@ def test_a_rule_is_a_function_or_the_name_of_one():
         ValueError, match=r"no rule 'vallley': did you mean 'valley'\? Pass 'valley', .*, or a function of \(lrs, losses, num_it\)$"
     ):
         as_rule("vallley")
-    with pytest.raises(ValueError, match=r"no rule 7: pass .* \(lrs, losses, num_it\)$"):
+    with pytest.raises(TypeError, match=r"no rule 7: pass .* \(lrs, losses, num_it\)$"):
         as_rule(7)
 
 
