@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import callback_list as _in_callback_list
-    from .callbacks import of_a_learner as _in_of_a_learner
-    from .files import callback_state as _in_callback_state, export as _in_export
+    from .files import callback_state as _in_callback_state
 
 class Callback(Configured, Events):
     """Base class of callbacks. Override event methods to handle events. Missing attributes are read from the learner
@@ -44,8 +43,8 @@ class Callback(Configured, Events):
             def per_item(self): return self.loss / self.bs
     """
     if TYPE_CHECKING:      # what later pages add: the export writes it
-        __call__ = _in_of_a_learner.__call__
-        __dir__ = _in_of_a_learner.__dir__
+        __call__ = _in_callback_list.__call__
+        __dir__ = _in_callback_list.__dir__
         state_dict = _in_callback_state.state_dict
         load_state_dict = _in_callback_state.load_state_dict
     learn: Any = None                  # the learner
@@ -157,8 +156,8 @@ class CallbackList:
         added = _in_callback_list.added
         removed = _in_callback_list.removed
         switch_on = _in_callback_list.switch_on
-        __getstate__ = _in_export.__getstate__
-        __setstate__ = _in_export.__setstate__
+        __getstate__ = _in_callback_state.__getstate__
+        __setstate__ = _in_callback_state.__setstate__
     # set by `cbnb.all`
     adapt: Callable[[Any], Callback | None] | None = None    # returns an adapter for a foreign callback
     settings: Callable[[Any], Any] | None = None             # a value that is equal for callbacks with the same settings

@@ -203,3 +203,14 @@ def switch_on(self: CallbackList) -> None:
     "Set `run` of callbacks that were switched off"
     for cb in self.all:
         if not getattr(cb, 'run', True): cb.run = True
+
+# %% ../nbs/12_callback_list.ipynb #b2a05fde
+@patch
+def __call__(self: Callback, event_name: str) -> Any:
+    "Call the method `event_name`, if this callback defines it and is switched on"
+    on = self.wants(event_name, getattr(self.learn, 'training', True), getattr(self.learn, 'purpose', 'fit'))
+    return getattr(self, event_name)() if on else None
+
+@patch
+def __dir__(self: Callback) -> Iterable[str]:
+    return sorted({*object.__dir__(self), *(() if self.learn is None else dir(self.learn))})

@@ -135,14 +135,3 @@ def ordered_cbs(self: Learner, event_name: str) -> list[Callback]:
         assert clipped.ordered_cbs('before_step') == [clipped.gradient_clip, clipped.recorder]
     """
     return self.callbacks.ordered(event_name)
-
-# %% ../../nbs/callbacks/of_a_learner.ipynb #10aec09b
-@patch
-def __call__(self: Callback, event_name: str) -> Any:
-    "Call the method `event_name`, if this callback defines it and is switched on"
-    on = self.wants(event_name, getattr(self.learn, 'training', True), getattr(self.learn, 'purpose', 'fit'))
-    return getattr(self, event_name)() if on else None
-
-@patch
-def __dir__(self: Callback) -> Iterable[str]:
-    return sorted({*object.__dir__(self), *(() if self.learn is None else dir(self.learn))})

@@ -25,7 +25,7 @@ from ..basics.settings import brief
 from ..basics.text import user_level, with_article
 from ..basics.patch import patch
 from ..basics.nested import Held, from_json, to_json
-from ..callback import Callback, CallbackList
+from ..callback import Callback
 from .atomic import write_whole
 from .saving import read_file
 from .state import bare_model, callback_states, load_callback_states, load_model_state, model_differs, model_state
@@ -129,18 +129,6 @@ def __getstate__(self: Learner) -> dict[str, Any]:
     if not self.running: return {k: v for k, v in vars(self).items() if not shown(k)}
     raise RuntimeError(f'this learner is running ({self.where(event.after_epoch)}), with hooks and callbacks of the run: export '
                        'or copy it between fits, or use learn.save in a callback')
-
-# %% ../../nbs/files/export.ipynb #d21773f7
-@patch
-def __getstate__(self: CallbackList) -> dict[str, Any]:
-    left = 'table', '_tables', '_settings', 'shown', 'blocks', 'wrappers', 'on_select'
-    return {k: v for k, v in vars(self).items() if k not in left}
-
-@patch
-def __setstate__(self: CallbackList, state: dict[str, Any]) -> None:
-    vars(self).update(state, shown={}, blocks=[], wrappers=[], on_select=[], _tables={},
-                      _settings={id(cb): self.settings(cb) if self.settings else object() for cb in state['all']})
-    self.select(self.training, self.purpose)
 
 # %% ../../nbs/files/export.ipynb #a50a7719
 def recipe_of(learn: Learner) -> dict[str, Any]:
