@@ -35,7 +35,7 @@ class Callback(Configured, Events):
     Args:
         **events: functions to use as methods, `before_fit=f`, and switches, `run_valid=False`
     Raises:
-        TypeError: {type(self)}({name}=...): no event is called {name}...
+        TypeError: {type(self)}(...): no event is called ......
         TypeError: {type(self)}({name}=...): pass a function of the callback, such as {name}=lambda cb: print(cb.epoch)
     Example:
         class PerItem(Callback):
@@ -66,7 +66,7 @@ class Callback(Configured, Events):
             if name in _SWITCHES:
                 setattr(self, name, f)
                 continue
-            if name not in EVENTS: raise TypeError(f'{type(self).__name__}({name}=...): no event is called {name!r}{did_you_mean(name)}')
+            if name not in EVENTS: raise TypeError(f'{type(self).__name__}(...): no event is called {short_repr(name)}{did_you_mean(name, _SWITCHES)}')
             if f is not None and not callable(f): raise TypeError(
                 f'{type(self).__name__}({name}={short_repr(f)}): pass a function of the callback, such as {name}=lambda cb: print(cb.epoch)')
             for check in self.method_checks: check(name, f, name)
@@ -86,7 +86,7 @@ class Callback(Configured, Events):
         if self.learn is None or name[:2] == '__': raise _missing(self, name)
         try: return getattr(self.learn, name)
         except AttributeError:
-            if hasattr(type(self.learn), name): raise   # likewise for a property of the learner
+            if any(name in vars(cls) for cls in type(self.learn).__mro__): raise   # likewise for a property of the learner
             raise _missing(self, name) from None
 
     def method(self, name: str) -> Callable[[], Any] | None:
@@ -135,7 +135,7 @@ class _Table(dict[str, list[tuple[Any, Callable[[], Any]]]]):
     def __init__(self, find: Callable[[str], list[Any]]): self.find = find
     def __missing__(self, event_name: str) -> list[Any]:
         if event_name not in EVENTS:
-            raise ValueError(f'no event is called {event_name!r}{did_you_mean(event_name)}')
+            raise ValueError(f'no event is called {short_repr(event_name)}{did_you_mean(str(event_name))}')
         found = self[event_name] = self.find(event_name)
         return found
 
@@ -217,7 +217,7 @@ class CallbackList:
 
 # %% ../nbs/02_callback.ipynb #b5847c36
 def _missing(obj: Callback, name: str) -> AttributeError:
-    rest = 'and it is not attached to a learner' if obj.learn is None else 'nor has its learner'
+    rest = 'and is not attached to a learner, whose attributes it could read' if obj.learn is None else 'nor has its learner'
     if name[:2] != '__' and hasattr(getattr(obj.learn, 'model', None), name):
         rest += f'; the model has it: self.learn.model.{name}'
     text = f'{type(obj).__name__} has no attribute {name!r}, {rest}'

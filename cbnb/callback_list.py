@@ -10,7 +10,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import FunctionType
+from inspect import isroutine
 from typing import Any
 
 # %% ../nbs/12_callback_list.ipynb #265ac268
@@ -86,7 +86,7 @@ def as_callback(self: CallbackList, given: Any) -> Callback:    # `given` itself
     for cb in self.all:
         if given is wrapped(cb) or given is made_by(cb): return cb
     if self.adapt and (adapted := self.adapt(given)) is not None: return adapted
-    if isinstance(given, FunctionType): raise TypeError(f'{given.__name__} is a function, not a callback: to call a function f(cb) at an event, pass, for example, Callback(after_batch=f)')
+    if isroutine(given): raise TypeError(f'{given.__name__} is a function, not a callback: to call a function f(cb) at an event, pass, for example, Callback(after_batch=f)')
     raise TypeError(f'{short_repr(given)} is not a callback: pass an instance or a subclass of Callback, such as EarlyStopping()')
 
 @patch

@@ -26,7 +26,7 @@ from .basics.devices import as_device, process_device
 from .basics.fused import follow_params
 from .basics.nested import on_device, split_by_name, to_device
 from .basics.patch import patch
-from .basics.text import with_article
+from .basics.text import short_repr, with_article
 from .basics.trained_modules import trained_modules
 from .loop import Loop
 
@@ -62,6 +62,7 @@ class DataLoaders:
         path: folder for files that the learner saves
     Raises:
         TypeError: train is None: pass a loader for training, as in DataLoaders(train, valid)
+        TypeError: targets=... should be the name of the target in a batch, such as targets='y', or a tuple of names
     Example:
         import torch
         from cbnb.data import DataLoaders      # with the methods and errors that are below
@@ -81,7 +82,9 @@ class DataLoaders:
         named = named_sets(valid)
         self.valid_names = tuple(named)
         self.loaders = [as_loader(dl) for dl in (train, *(named.values() if named else [valid]), *more) if dl is not None]
-        self.n_inp, self.path = n_inp, path
+        self.n_inp, self.path = None if n_inp is None else as_count(n_inp, 'n_inp', 0), path
+        if not isinstance(targets, Iterable): raise TypeError(
+            f"targets={short_repr(targets)} should be the name of the target in a batch, such as targets='y', or a tuple of names")
         self.targets = (targets,) if isinstance(targets, str) else tuple(targets)
         self.device = default_device() if device is None else as_device(device)
 
@@ -264,7 +267,8 @@ def to_dls_device(self: Loop) -> None:
 # %% ../nbs/10_data.ipynb #a65ad9c2
 def as_dls(dls: Any) -> Any:
     "Return `dls` if it has a `train` loader. Otherwise return `DataLoaders` that train with `dls`. Raise `TypeError` if `dls` is not a loader"
-    if not isinstance(dls, Dataset) and hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
+    if not isinstance(dls, (Dataset, type)) and hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
+    if isinstance(dls, type): raise TypeError(f'dls is the class {dls.__name__}: pass an instance, such as DataLoaders(train, valid)')
     if dls is None: raise TypeError('dls is None: pass DataLoaders(train, valid), or one loader')
     if isinstance(dls, (tuple, list, dict)) and any(isinstance(dl, DataLoader) for dl in (dls.values() if isinstance(dls, dict) else dls)):
         raise TypeError(f'{with_article(type(dls).__name__)} of loaders is not a loader: pass DataLoaders(train, valid)')

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 # %% ../nbs/01_events.ipynb #5b99d617
+import re
+
 from .basics.arguments import nearest
 
 # %% ../nbs/01_events.ipynb #b56b493d
@@ -188,9 +190,11 @@ class EventNames:
     def __getattr__(self, name: str) -> str:
         raise AttributeError(f'no event is called {name!r}{did_you_mean(name)}')
 
-def did_you_mean(name: str) -> str:
+def did_you_mean(name: str, others: tuple[str, ...] = ()) -> str:    # `others`: further names that would be right
     "Return the end of an error message: the event name closest to `name`, or a list of all events"
-    near = nearest(name, EVENTS)
+    found = re.fullmatch('(?:on_)?(?:[a-z]+_(?=batch))?(.+)_(begin|start|end)', name)      # a name of another library
+    guess = f"{'after' if found[2] == 'end' else 'before'}_{'fit' if found[1] == 'train' else found[1]}" if found else name
+    near = nearest(guess, [*EVENTS, *others])
     return f'; did you mean {near!r}?' if near else f'; the events are {", ".join(EVENTS)}'
 
 event = EventNames()
@@ -198,9 +202,9 @@ event = EventNames()
 # %% ../nbs/01_events.ipynb #34962c56
 def not_honoured(cancel: CancelException) -> str:
     "Return a message that explains why `cancel` had no effect where it was raised"
-    level, which = cancel.level, {TRAIN: 'training', VALIDATE: 'validation'}
+    level, which, names = cancel.level, {TRAIN: 'training', VALIDATE: 'validation'}, cancel.events()
     where = f'in {cancel.raised_in}' if cancel.raised_in else 'outside an event'
-    part = f'{which[level]} phase' if level in which else level.name
+    part = f'{which[level]} phase' if level in which else {BACKWARD: 'backward pass', STEP: 'update'}.get(level, level.name)
     phase = f' (of the {part})' if level in which else ''
     return (f'{type(cancel).__name__} was raised {where}, where no {part} is running that it '
-            f'could cancel. Raise it in: {", ".join(cancel.events())}{phase}.')
+            f'could cancel. Raise it in {f"an event from {names[0]} to {names[-1]}" if len(names) > 1 else names[0]}{phase}.')

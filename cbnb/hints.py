@@ -36,7 +36,7 @@ from .callback import Callback
 from .callback_list import as_list
 from .callbacks.model_loss import computes_loss
 from .callbacks.trackers import Tracker, sets_lr
-from .events import EVENTS, event
+from .events import EVENTS, did_you_mean, event
 from .learner import Learner
 from .length import is_over, is_validated
 from .loop import Loop
@@ -249,6 +249,8 @@ def note_mistake(
     if wrong_number and type(batch) in (tuple, list) and len(batch) > 1 and getattr(learn.dls, 'n_inp', None) is None:
         way = f'if all are inputs, pass DataLoaders(..., n_inp={len(batch)})' if wrong_number[1] == 'missing' else 'if only the first is an input, pass DataLoaders(..., n_inp=1)'
         e.add_note(f'the batch has {len(batch)} elements, of which the last is used as the target: {way}')
+    if isinstance(e, TypeError) and re.search('positional argument', str(e)) and traceback.extract_tb(e.__traceback__)[-1].name == 'call_on_batch': e.add_note(
+        f'the {"train" if learn.training else "eval"}_step is called with the inputs and then the targets, here with {len(learn.xb) + len(learn.yb)} values: define it with as many parameters')
     note_batch(e, batch)
     note_fix(e, batch)
 
@@ -430,23 +432,26 @@ def check_method(
     if name in EVENTS: return _check_parameters(f, what)
     if not callable(f) or name.startswith('_'): return
     if re.fullmatch(_FOREIGN, name): raise TypeError(
-        f'{what} is not an event of this Callback, so it would never be called: ' + (_LIGHTNING_STEPS.get(name) or
-        'define methods such as before_fit, after_batch and after_epoch, which read the state from self. '
-        'For a callback of fastai v1 or MindSpore, use the Callback of cbnb.dialects.fastai_v1 or cbnb.dialects.mindspore'))
+        f'{what} is not an event of this Callback, so it would never be called' + (_LIGHTNING_STEPS.get(name) or (
+            like if (like := did_you_mean(name)).endswith('?') else ': define methods such as before_fit, after_batch and after_epoch.') +
+        ' For a callback of fastai v1 or MindSpore, use the Callback of cbnb.dialects.fastai_v1 or cbnb.dialects.mindspore'))
     if near := nearest(name, EVENTS, cutoff=0.85): raise TypeError(
         f'{what} is not an event and would never be called: did you mean {near!r}? '
         '(A helper method may keep such a name with a leading underscore.)')
 
 def _check_parameters(f: Any, what: str) -> None:
     if not isinstance(f, types.FunctionType): return
-    needed = [p.name for p in list(inspect.signature(f).parameters.values())[1:]
+    params = list(inspect.signature(f).parameters.values())
+    if not params: raise TypeError(f'{what}() would fail, because it needs a parameter for the callback: define it as {what}(self)')
+    first, *others = params
+    needed = [p.name for p in others
               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if needed: raise TypeError(
-        f'{what}(self, {", ".join(needed)}) would fail, because events are called without arguments: '
-        f'remove {", ".join(needed)}, and read the learner from self.learn')
+        f'{what}({first.name}, {", ".join(needed)}) would fail, because events are called without arguments: '
+        f'remove {", ".join(needed)}, and read the learner from {first.name}.learn')
 
-_LIGHTNING_STEPS = {'training_step': 'pass the training step as Learner(..., train_step=f)', 'configure_optimizers': 'pass the optimizer as Learner(..., opt_func=...)',
-                    **dict.fromkeys(['validation_step', 'test_step'], 'pass the evaluation step as Learner(..., eval_step=f)')}
+_LIGHTNING_STEPS = {'training_step': ': pass the training step as Learner(..., train_step=f)', 'configure_optimizers': ': pass the optimizer as Learner(..., opt_func=...)',
+                    **dict.fromkeys(['validation_step', 'test_step'], ': pass the evaluation step as Learner(..., eval_step=f)')}
 
 _FOREIGN = (r'on_(fit|train|eval|validation|test|predict|sanity_check|epoch|batch|loss|backward|step|substep|init)'
             r'(_epoch|_batch|_step)?_(begin|start|end)|on_before_(backward|zero_grad|optimizer_step)|on_after_backward|'

@@ -190,14 +190,14 @@ class History:
             FileNotFoundError: there is no file ...: pass a file that History.to_json wrote, or the string that it returned
         """
         if not isinstance(source, (str, Path)): raise TypeError(f'source={short_repr(source)} should be a path, or the string that History.to_json returned')
-        is_text = isinstance(source, str) and source.lstrip()[:1] == '{'
+        is_text, history = isinstance(source, str) and source.lstrip()[:1] == '{', cls()
         if not is_text and not Path(source).is_file(): raise FileNotFoundError(f'there is no file {short_repr(str(source))}: pass a file that History.to_json wrote, or the string that it returned')
-        text: Any = source if is_text else Path(source).read_text()
-        data, history = from_json_text(text), cls()
-        if not isinstance(data, dict) or 'runs' not in data: raise ValueError(
-            f'{"the string" if text is source else source} is not a saved History, because it has no "runs": pass a file that History.to_json wrote, or the string that it returned')
-        history.runs = [Run(run['run'], [], 0, run['beta']) for run in data['runs']]
-        for run, values in zip(history.runs, data['runs']): run.fill_from_dict(values)
+        try:
+            data = from_json_text(str(source) if is_text else Path(source).read_text())
+            history.runs = [Run(run['run'], [], 0, run['beta']) for run in data['runs']]
+            for run, values in zip(history.runs, data['runs']): run.fill_from_dict(values)
+        except (ValueError, TypeError, LookupError, AttributeError) as e: raise ValueError(
+            f'{short_repr(source)} is not a saved History: pass the path of a file that History.to_json wrote, or the string that it returned') from e
         return history
 
     def to_dict(self) -> dict[str, Any]:
@@ -248,6 +248,7 @@ class StepColumns(Mapping[str, list[float]]):
 
     def __getitem__(self, name: str) -> list[float]:
         run = self.run
+        if not isinstance(name, str): raise _unknown(name, 'steps', self, '')
         if series := run.named.get(name) or run.logged.get(name): return series.column(run.n_steps)
         if name in run.hypers: return run.hyper(name)
         if name not in self: raise _unknown(name, 'steps', self, f'run[{name!r}] has a value for each epoch' if name in run.columns else '')
@@ -263,10 +264,10 @@ class StepColumns(Mapping[str, list[float]]):
 
 def _unknown(name: str, what: str, there: Iterable[str], elsewhere: str) -> KeyError:
     known = columns_hint(str(name), names) if (names := list(there)) else 'nothing was recorded yet'
-    return KeyError(f'the {what} have no column {name!r}: {elsewhere or known}')
+    return KeyError(f'the {what} have no column {short_repr(name)}: {elsewhere or known}')
 
 def column_of(runs: Sequence['Run'], name: str) -> list[Any]:    # one value per epoch; None where a row has none
     "Return a column of the epochs of several runs"
     there = list(dict.fromkeys(name for run in runs for name in run.columns))
-    if name in there: return [run.number if name == 'run' else row.get(name) for run in runs for row in run.epochs]
-    raise _unknown(name, 'epochs', there, f'run.steps[{name!r}] of a run, such as history[-1], has a value for each batch' if any(name in run.steps for run in runs) else '')
+    if isinstance(name, str) and name in there: return [run.number if name == 'run' else row.get(name) for run in runs for row in run.epochs]
+    raise _unknown(name, 'epochs', there, f'history[-1].steps[{name!r}] has a value for each batch of the last run' if any(name in run.steps for run in runs) else '')

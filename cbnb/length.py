@@ -52,10 +52,11 @@ def plan_epochs(state: Any) -> None:
     if is_over(state): state.n_epoch = state.epoch + 1
     elif state.epoch + 1 >= state.n_epoch:
         if length.count(state) == state.counted:
-            uncounted = length.unit == 'update' and state.phase_steps[True].own_update      # by an optimizer that the learner does not have
+            step = state.phase_steps[True]
+            uncounted = length.unit == 'update' and step.own_update and not step.shares_opt      # by an optimizer that the learner does not have
             raise RuntimeError(f'epoch {state.epoch} made no {length.unit}, so this fit of {length} would not end: ' + (
                 'pass the optimizer that train_step uses, as in UpdateStep(f, opt=...)' if uncounted else
-                'look for a callback that cancels batches or updates, and for empty batches'))
+                'look for a callback that cancels epochs, batches or updates, and for batches that are empty or have no targets'))
         state.n_epoch = state.epoch + 2
     state.counted = length.count(state)
 

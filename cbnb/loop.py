@@ -166,9 +166,9 @@ class Loop(State):
 
         Raises:
             ValueError: the training loader gave no batches in epoch {epoch}, after those of earlier epochs. An iterator can be
-                used only once: return a new one each time, from __iter__ or from the function passed to Batches
-            ValueError: the training loader gave no batches: check that its dataset yields items each time it is iterated over,
-                and leave out drop_last=True if they do not fill a batch
+                used only once: return a new one each time, from __iter__ or from the function that you passed as the loader
+            ValueError: the training loader gave no batches: check that each iteration over the loader begins anew and yields
+                batches, and leave out drop_last=True if the items do not fill a batch
         """
         __tracebackhide__ = True
         n = self.n_iter = batches_in_phase(self)
@@ -185,9 +185,9 @@ class Loop(State):
             if i < 0 and self.training:
                 if self.purpose == 'fit' and self.epoch > self.start_epoch: raise ValueError(
                     f'the training loader gave no batches in epoch {self.epoch}, after those of earlier epochs. An iterator can be used only once: '
-                    'return a new one each time, from __iter__ or from the function passed to Batches')
-                raise ValueError('the training loader gave no batches: check that its dataset yields items each time it is iterated over, '
-                                 'and leave out drop_last=True if they do not fill a batch')
+                    'return a new one each time, from __iter__ or from the function that you passed as the loader')
+                raise ValueError('the training loader gave no batches: check that each iteration over the loader begins anew and yields batches, '
+                                 'and leave out drop_last=True if the items do not fill a batch')
             self.in_batch = False
         except Exception as e:
             self.note_place(e, i if batch is not None else i + 1)       # the batch, or the loading of the next one

@@ -70,18 +70,18 @@ class Metric:
     _name: str | None = None
     def reset(self) -> None:
         "Discard all accumulated batches"
-        raise NotImplementedError(f'{type(self).__name__} has no method reset: define reset(self)')
+        raise _undefined(self, 'reset')
     def accumulate(self, learn: Any) -> None:
         """Add the current batch, whose predictions are `learn.pred` and whose targets are `learn.yb`
 
         Args:
             learn: the learner
         """
-        raise NotImplementedError(f'{type(self).__name__} has no method accumulate: define accumulate(self, learn)')
+        raise _undefined(self, 'accumulate')
     @property
     def value(self) -> Any:
         "The result as a number or a scalar tensor, or None without batches"
-        raise NotImplementedError(f'{type(self).__name__} does not define value: add a property, with @property above def value(self)')
+        raise _undefined(self, 'value')
     @property
     def name(self) -> str:
         "Heading of the metric's column. The default is the class name in snake case, without 'Metric' at the end"
@@ -104,6 +104,11 @@ class Metric:
         new = object.__new__(type(self))
         vars(new).update({k: _own(v) for k, v in vars(self).items()})
         return new
+
+_PARTS = dict(reset='a method, def reset(self)', accumulate='a method, def accumulate(self, learn)', value='a property, with @property above def value(self)')
+
+def _undefined(m: Metric, name: str) -> NotImplementedError:
+    return NotImplementedError(f'{type(m).__name__} does not define {name}, which every metric needs: add {_PARTS[name]}')
 
 # %% ../nbs/11_metrics.ipynb #31d7a0dd
 class MeanMetric(Metric):
@@ -189,7 +194,9 @@ def as_metric(m: Any) -> Any:
         except TypeError as e:
             if getattr(m, '__abstractmethods__', None) or e.__traceback__ is not None and e.__traceback__.tb_next is not None: raise
             raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an instance, {m.__name__}(...)') from None
-    if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
+    for a in _PARTS:
+        if isinstance(m, Metric) and getattr(type(m), a) is getattr(Metric, a): raise _undefined(m, a)
+    if all(hasattr(type(m), a) for a in _PARTS):
         if not hasattr(m, 'name'): m.name = snake_name(type(m))
         return m
     for adapt in Metric.adapters:

@@ -176,7 +176,7 @@ def raises(kind: type[BaseException], words: str) -> Iterator[None]:
     except kind as e:
         assert words in str(e), f'{e!r} does not contain {words!r}'
         print(f'{type(e).__name__}: {e}')
-    else: raise AssertionError(f'no {kind.__name__} was raised')
+    else: raise AssertionError(f'no {getattr(kind, "__name__", kind)} was raised')
 
 # %% ../nbs/toy.ipynb #a17e0002
 def in_processes(program: str, n: int = 2, meet: bool = False, timeout: float = 120.) -> list[str]:
@@ -188,6 +188,8 @@ def in_processes(program: str, n: int = 2, meet: bool = False, timeout: float = 
         meet: whether to call `torch.distributed.init_process_group` first
         timeout: seconds to wait for each process before all are killed
     Returns: the printed output of each process
+    Raises:
+        RuntimeError: process {rank} ended with exit code {p.returncode}: ...
     Example:
         from cbnb.toy import in_processes
         assert in_processes('import os; print(os.environ["RANK"])', n=2) == ['0\\n', '1\\n']
@@ -203,6 +205,6 @@ def in_processes(program: str, n: int = 2, meet: bool = False, timeout: float = 
     try: ended = [p.communicate(timeout=timeout) for p in started]
     finally:
         for p in started: p.kill()
-    for p, (_, wrong) in zip(started, ended):
-        if p.returncode: raise RuntimeError(wrong)
+    for rank, (p, (_, wrong)) in enumerate(zip(started, ended)):
+        if p.returncode: raise RuntimeError(f'process {rank} ended with exit code {p.returncode}: {wrong or "it wrote no error"}')
     return [said for said, _ in ended]

@@ -127,8 +127,9 @@ def named_sets(valid: Any) -> dict[str, Any]:
     if not isinstance(valid, Mapping): return {}
     wrong = [name for name in valid if not isinstance(name, str) or not name or name == 'train']
     if wrong or not valid: raise ValueError(
-        f"{wrong[0]!r} cannot be the name of a validation set: use a non-empty string other than 'train', which is the name of the training set"
+        f"{short_repr(wrong[0])} cannot be the name of a validation set: use a non-empty string other than 'train', which is the name of the training set"
         if wrong else 'the dict of validation sets is empty: leave it out, or add sets')
+    if none := [name for name in valid if valid[name] is None]: raise TypeError(f'the validation set {none[0]!r} is None: leave it out of the dict, or pass its data')
     return dict(valid)
 
 # %% ../../nbs/basics/loaders.ipynb #8aef8280
@@ -140,14 +141,15 @@ def loader_at(
     "Return a loader by its number or its name. Raise an error that says which loaders there are"
     if isinstance(i, str):
         if i in named: return named[i]
-        raise KeyError(f'there is no loader {i!r}: the loaders are {", ".join(named)}')
+        raise KeyError(_NO_VALID if i == 'valid' and len(loaders) == 1 else f'there is no loader {short_repr(i)}: {"the loaders are" if len(named) > 1 else "the only loader is"} {", ".join(named)}')
     # arrays have an `__index__`, too
     if not hasattr(i, '__index__') or getattr(i, 'shape', None) or isinstance(i, Tensor): raise TypeError(
-        f'the index of a loader should be 0 for training or 1 for validation, not {with_article(type(i).__name__)}: to use other data, pass dl=DataLoader(...)')
+        f'the index of a loader should be 0 for training or 1 for validation, not {short_repr(i)}' + (': to use other data, pass dl=DataLoader(...)' if i is not None and not isinstance(i, float) else ''))
     if -len(loaders) <= i < len(loaders): return loaders[i]
     raise IndexError(
-        f'there is no loader {i}: there are {len(loaders)} loaders (0 is for training, 1 for validation)' if len(loaders) > 1 else
-        'there is no validation loader: assign learn.dls = DataLoaders(train, valid), or pass a loader, such as dl=DataLoader(valid_set, 64)')
+        f'there is no loader {i}: there are {len(loaders)} loaders (0 is for training, 1 for validation)' if len(loaders) > 1 else _NO_VALID)
+
+_NO_VALID = 'there is no validation loader: assign learn.dls = DataLoaders(train, valid), or pass a loader, such as dl=DataLoader(valid_set, 64)'
 
 # %% ../../nbs/basics/loaders.ipynb #2b6f0177
 def dataset_of(dl: Any, name: str) -> Any:    # `name`: of the loader in an error message, such as 'training'

@@ -226,7 +226,7 @@ def split_by_name(batch: Any, targets: tuple[str, ...]) -> tuple[Any, tuple[Any,
         near = nearest(str(missing[0]), there) or next((k for k in reversed(there) if isinstance(held[k], Tensor)), None)
         other = f'pass one of these, as in DataLoaders(..., targets={near!r}), or ' if near and len(there) > 1 else ''
         raise KeyError(f"the batch has no entry {short_repr(missing[0])} for the target. " + (
-            f"Its entries are {_listed(list(held))}: {other}add {short_repr(missing[0])} to the batch" if held else 'It is an empty dict'))
+            f"Its {'entries are' if len(held) > 1 else 'only entry is'} {_listed(list(held))}: {other}add {short_repr(missing[0])} to the batch" if held else 'It is an empty dict'))
     return {k: v for k, v in held.items() if k not in targets}, tuple(held[k] for k in targets)
 
 def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:

@@ -15,9 +15,8 @@ from torch import nn
 
 # %% ../../nbs/callbacks/function_steps.ipynb #897c3003
 from ..basics.losses import as_loss, pred_of, split_result
-from ..basics.nested import kind_of
 from ..basics.optimizers import MultiOptimizer
-from ..basics.text import short_repr, with_article
+from ..basics.text import short_repr
 from ..step import PredictStep, Step
 
 # %% ../../nbs/callbacks/function_steps.ipynb #55d172d8
@@ -35,6 +34,7 @@ class CallStep(Step):
     def __init__(self,
         func: Callable[..., Any],   # called with inputs and targets; may be a method of an object with optimizers in `opt` or `opts`
     ):
+        if not callable(func) or isinstance(func, type): raise TypeError(f'func={short_repr(func)} is not a function: pass f(x, y), a function of the inputs and targets')
         self.func, self.owner = func, getattr(func, '__self__', func)
         self.model = self.owner if isinstance(self.owner, nn.Module) else None
         self.opt = _as_one(getattr(self.owner, 'opt', None) or getattr(self.owner, 'opts', None))
@@ -50,16 +50,17 @@ class CallStep(Step):
             learn: the learner
             out: what the function returned
         Raises:
-            TypeError: {name} returned {shown}, whose loss is None: compute it, or give the model its targets if the model
-                computes it
+            TypeError: {name} returned {shown}, in which the loss is None: compute the loss, or, if the model computes it, pass
+                the targets to the model, too
         """
         learn.step_result = out
         loss, learn.loss_parts, rest = split_result(out, self.needs_loss)
+        if isinstance(loss, str): loss = None
         if loss is None and (self.needs_loss or out is None or isinstance(out, (tuple, list, Mapping)) and not out):
-            shown = repr(out) if len(repr(out)) <= 80 and len(repr(out).splitlines()) == 1 else with_article(kind_of(out))
+            shown = short_repr(out)
             name = 'train_step' if learn.training or self is learn.train_step else 'eval_step'
             if self.needs_loss and isinstance(out, Mapping) and 'loss' in out: raise TypeError(
-                f'{name} returned {shown}, whose loss is None: compute it, or give the model its targets if the model computes it')
+                f'{name} returned {shown}, in which the loss is None: compute the loss, or, if the model computes it, pass the targets to the model, too')
             raise TypeError(
                 f'{name} returned {shown}: it should return the loss, a tuple that begins with it, or a dict with the entry "loss"'
                 if self.needs_loss else f'eval_step returned {shown}: it should return (loss, pred, *targets), or (pred, *targets) without a loss')
@@ -77,6 +78,7 @@ class CallStep(Step):
 
 def _as_one(opts: Any) -> Any:    # of one optimizer, of several in a list or a dict, or of None
     if opts is None or hasattr(opts, 'param_groups'): return opts
+    if isinstance(opts, str): opts = [opts]              # an error names it, and not its first letter
     return MultiOptimizer(opts.values() if isinstance(opts, Mapping) else opts)
 
 # %% ../../nbs/callbacks/function_steps.ipynb #a50596ea
@@ -136,11 +138,11 @@ class UpdateStep(CallStep):
 # %% ../../nbs/callbacks/function_steps.ipynb #5a62c15b
 def adapt_function(step: Any, name: str) -> CallStep | None:    # `name`: of the argument, 'train_step' or 'eval_step'; None: not callable
     "Convert a function to a step. Raise `TypeError` for a class, and for an object that has the methods of a step but is none"
-    if isinstance(step, type): raise TypeError(
+    if isinstance(step, type) and issubclass(step, Step): raise TypeError(
         f'{name} is the class {step.__name__}: pass an instance, {step.__name__}(...)')
-    if all(hasattr(step, part) for part in ('predict', 'loss', 'backward', 'step', 'zero_grad')):
+    if not isinstance(step, type) and all(hasattr(step, part) for part in ('predict', 'loss', 'backward', 'step', 'zero_grad')):
         raise TypeError(
             f'{name}={short_repr(step)} has the methods of a step, but its class does not inherit from Step: define it as class '
             f'{type(step).__name__}(Step)')
-    if callable(step): return LossStep(step) if name == 'train_step' else CallStep(step)
+    if callable(step) and not isinstance(step, type): return LossStep(step) if name == 'train_step' else CallStep(step)
     return None

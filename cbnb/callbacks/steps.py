@@ -29,7 +29,7 @@ from .function_steps import call_on_batch
 from ..step import Step
 from ..basics.optimizers import MultiOptimizer
 from ..basics.arguments import as_choice, as_positive
-from ..basics.text import plural, with_article
+from ..basics.text import plural, short_repr, with_article
 
 # %% ../../nbs/callbacks/steps.ipynb #5fc23e38
 def step_state(
@@ -103,13 +103,14 @@ class ModelStep(Step):
 
 # %% ../../nbs/callbacks/steps.ipynb #42bbd80b
 def check_parts(**given: Any) -> None:
-    "Raise `TypeError` if an argument is a class instead of an instance, or if `opt` is not an optimizer"
+    "Raise `TypeError` if an argument is a class instead of an instance, or cannot be called, or if `opt` is not an optimizer"
     for name, value in given.items():
         if isinstance(value, type): raise TypeError(
             f'{name} is the class {value.__name__}: pass an instance, {value.__name__}(...)')
+        if name != 'opt' and value is not None and not callable(value): raise TypeError(f'{name}={short_repr(value)} cannot be called: pass a module or a function')
     opt = given.get('opt')
     if opt is not None and not hasattr(opt, 'param_groups'): raise TypeError(
-        (f'opt={opt!r}' if isinstance(opt, str) else f'opt is {with_article(type(opt).__name__)}, which') + ' is not an optimizer: pass one, such as '
+        f'opt={short_repr(opt)} is not an optimizer: pass one, such as '
         'torch.optim.AdamW(model.parameters()), or combine several in MultiOptimizer([...])')
 
 # %% ../../nbs/callbacks/steps.ipynb #8088c4a6
@@ -245,7 +246,7 @@ def n_losses(found: Any, n: int) -> tuple[Any, ...]:
         if len(names) == n: return *first.values(), *rest
         found, several = first, True
     elif several and len(found) >= n: return tuple(found)
-    what = f'{with_article(type(found).__name__)} of {len(found)}' if several else with_article(type(found).__name__)
+    what = f'{with_article(type(found).__name__)} of {plural(len(found), "value")}' if several else with_article(type(found).__name__)
     raise ValueError(f'{plural(n, "optimizer")} need{"s"*(n == 1)} {plural(n, "loss")}, but got {what}: return a tuple or a dict with one loss for each optimizer')
 
 # %% ../../nbs/callbacks/steps.ipynb #bcfe0433
@@ -290,8 +291,8 @@ class MultiLossStep(TrainStep):
         learn.step_result = learn.loss_parts or values
         if not learn.training: return
         if self.graph: raise ValueError(
-            f'{type(self).__name__} computes its losses only once for each batch, so it does not work with callbacks that compute them '
-            'again, such as MixUp and CutMix: leave them out')
+            f'{type(self).__name__} computes its losses only once for each batch, and a callback has called the step again '
+            'for the same batch: leave this callback out')
         self.graph = [v.sum() for v in found]         # one tensor for each loss that no other code uses
         learn.loss_grad = sum(self.graph)*self.loss_scale
 
@@ -314,7 +315,12 @@ class ClosureStep(TrainStep):
     own_update = True
     made: tuple[Any, ...] = ()      # the prediction and the loss that this step computed, with their versions
 
+    def assigned_to(self, learn: Learner) -> None:
+        super().assigned_to(learn)
+        _check_closure(learn.opt)
+
     def predict(self, learn: Any) -> None:
+        _check_closure(learn.opt)                       # `opt_func` may have made it
         super().predict(learn)
         self.made = _versions(learn.pred)
 
@@ -341,6 +347,10 @@ class ClosureStep(TrainStep):
         learn.opt.step(closure)
         self.made = ()
         learn.pred, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result = before
+
+def _check_closure(opt: Any) -> None:
+    if isinstance(opt, MultiOptimizer): raise TypeError(
+        'ClosureStep works with one optimizer, not with a MultiOptimizer: pass one for all parameters, such as torch.optim.LBFGS(model.parameters())')
 
 def _gradients(opt: Optimizer) -> tuple[Any, ...]: return _versions(*(t for p in trainable(opt) for t in (p, p.grad)))
 def _versions(*values: Any) -> tuple[Any, ...]: return tuple((v, getattr(v, '_version', 0)) for v in values)

@@ -414,7 +414,7 @@ class V1Columns(Callback):
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #d7f40d6e
 class V1Cancels(Callback):
     "Raises the cancel exceptions for the flags in the state"
-    order = 2000         # after all other callbacks, including those of MindSpore
+    order = 2000         # after nearly all other callbacks, including those of MindSpore
     slots: V1Slots
 
     def before_backward(self):

@@ -1225,4 +1225,4 @@ def test_predict_shows_what_is_not_an_item(item):
 def test_get_preds_refuses_wrong_arguments_before_the_first_batch(given):
     name = next(iter(given))
     with pytest.raises(TypeError, match=f"{name}={given[name]!r} is not"):
-        classes_learner(DataLoader(PLANE, 4)).get_preds(**given)
+        classes_learner(DataLoader(PLANE, 4)).get_preds(0, **given)

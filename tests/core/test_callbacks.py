@@ -857,7 +857,14 @@ def test_the_printed_loop(capsys):
 
 
 @pytest.mark.parametrize(
-    "name, words", [("after_bach", "; did you mean 'after_batch'?"), ("zzz", "; the events are after_create, before_fit, ")]
+    "name, words",
+    [
+        ("after_bach", "; did you mean 'after_batch'?"),
+        ("zzz", "; the events are after_create, before_fit, "),
+        ("epoch_end", "; did you mean 'after_epoch'?"),
+        ("on_train_begin", "; did you mean 'before_fit'?"),
+        ("on_train_batch_end", "; did you mean 'after_batch'?"),
+    ],
 )
 def test_an_unknown_event_is_told_with_one_that_is_like_it(name, words):
     with pytest.raises(AttributeError, match=f"no event is called '{name}'{words.replace('?', '.')}"):
@@ -1070,12 +1077,12 @@ def test_a_warning_of_a_callback_points_to_the_line_of_the_caller_unless_told():
 def test_a_cancel_outside_of_its_level_is_explained():
     cancel = cbnb.CancelValidException()
     assert events.not_honoured(cancel).startswith(
-        "CancelValidException was raised outside an event, where no validation phase is running that it could cancel. Raise it in: before_validate, before_batch, "
+        "CancelValidException was raised outside an event, where no validation phase is running that it could cancel. Raise it in an event from before_validate to after_batch"
     )
     assert events.not_honoured(cancel).endswith("after_batch (of the validation phase).")
     cancel.raised_in = "after_fit"
     assert "raised in after_fit, where" in events.not_honoured(cancel)
-    assert events.not_honoured(cbnb.CancelFitException()).endswith("after_cancel_epoch, after_epoch.")
+    assert events.not_honoured(cbnb.CancelFitException()).endswith("from before_fit to after_epoch.")
     assert cbnb.CancelStepException.events() == ["before_step"]
 
 

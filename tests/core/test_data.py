@@ -1139,3 +1139,18 @@ def test_columns_are_told_from_batches(columns, refused):
             as_loader(columns)
     else:
         assert as_loader(columns) is columns
+
+
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda b: cbnb.DataLoaders(b, targets=3), TypeError, "targets=3 should be the name of the target"),
+        (lambda b: cbnb.DataLoaders(b, n_inp="1"), TypeError, "n_inp='1' should be a whole number"),
+        (lambda b: cbnb.DataLoaders(b, {"a": None}), TypeError, "the validation set 'a' is None"),
+        (lambda b: cbnb.Learner(cbnb.DataLoaders, nn.Linear(1, 1), nn.MSELoss()), TypeError, "dls is the class DataLoaders"),
+        (lambda b: cbnb.DataLoaders(b)["valid"], KeyError, "there is no validation loader"),
+    ],
+)
+def test_arguments_of_loaders_that_cannot_work_are_refused_at_once(make, error, words):
+    with pytest.raises(error, match=words):
+        make([(torch.ones(2, 1), torch.ones(2, 1))])

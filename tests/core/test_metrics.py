@@ -1702,3 +1702,10 @@ def test_another_function_of_a_metric_is_called_in_its_own_way():
     metric = cbnb.AvgMetric(lambda y_true, y_pred: (y_pred - y_true).abs().mean())
     metric.func = lambda pred, y: pred.mean()
     assert line_learner(metrics=metric).validate() == line_learner(metrics=lambda pred, y: pred.mean()).validate()
+
+
+@pytest.mark.parametrize("names, lacking", [((), "reset"), (("reset",), "accumulate"), (("reset", "accumulate"), "value")])
+def test_a_metric_that_lacks_a_part_is_refused_by_the_learner(names, lacking):
+    kind = type("Mine", (cbnb.Metric,), {name: lambda self, learn=None: None for name in names})
+    with pytest.raises(NotImplementedError, match=f"Mine does not define {lacking}, which every metric needs: add a "):
+        line_learner(metrics=kind())

@@ -1274,7 +1274,7 @@ def test_a_fit_goes_on_with_a_history_from_a_file():
 
 @pytest.mark.parametrize("source", ["{}", '{"epochs": []}'])
 def test_a_file_of_something_else_is_no_history(source, tmp_path):
-    with pytest.raises(ValueError, match="is not a saved History, because it has no .runs.: pass a file that History.to_json wrote"):
+    with pytest.raises(ValueError, match="is not a saved History: pass the path of a file that History.to_json wrote"):
         cbnb.History.from_json(source)
     with pytest.raises(FileNotFoundError):
         cbnb.History.from_json(tmp_path / "none.json")
@@ -1312,7 +1312,7 @@ def test_a_column_that_one_run_lacks_is_none_there():
     [
         (lambda h: h["valid_los"], "the epochs have no column 'valid_los': did you mean 'valid_loss'? (the choices are run, epoch, "),
         (lambda h: h[-1, "trainloss"], "did you mean 'train_loss'?"),
-        (lambda h: h[0]["lr"], "the epochs have no column 'lr': run.steps['lr'] of a run, such as history[-1], has a value for each batch"),
+        (lambda h: h[0]["lr"], "the epochs have no column 'lr': history[-1].steps['lr'] has a value for each batch of the last run"),
         (lambda h: h[0].steps["mae"], "the steps have no column 'mae': run['mae'] has a value for each epoch"),
         (lambda h: h[0].steps["smoothloss"], "did you mean 'smooth_loss'? (the choices are loss, smooth_loss, lr, mom)"),
         (lambda h: h[0][0], "the epochs have no column 0: the choices are run, epoch"),

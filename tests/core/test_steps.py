@@ -1566,7 +1566,7 @@ def test_the_state_of_a_step_is_that_of_its_model():
 def test_a_loss_of_several_is_mixed_by_nobody():
     """A second call of the loss in one batch, as of mixed targets, is refused; the next batch is a new one."""
     learn = parts_learner(cbs=cbnb.Callback(after_loss=lambda cb: cb.learn.train_step.loss(cb.learn) if cb.learn.training else None))
-    with pytest.raises(ValueError, match="does not work with callbacks that compute them again"):
+    with pytest.raises(ValueError, match="a callback has called the step again"):
         learn.fit(1)
     learn = parts_learner(2, cbs=cbnb.Callback(before_backward=lambda cb: (_ for _ in ()).throw(cbnb.CancelBatchException())))
     learn.fit(1)
@@ -1699,3 +1699,31 @@ def test_a_step_without_a_model_has_no_state():
     assert step.state_dict() == {}
     learn.holder = step
     learn.load_state_dict(learn.state_dict())
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: cbnb.TrainStep("net"), "model='net' cannot be called"),
+        (lambda: cbnb.TrainStep(nn.Linear(1, 1), "mse"), "loss_func='mse' cannot be called"),
+        (lambda: cbnb.UpdateStep(None), "func=None is not a function"),
+        (lambda: cbnb.UpdateStep(print, opt="adam"), "'adam' is not an optimizer"),
+    ],
+)
+def test_parts_of_a_step_that_cannot_work_are_refused_at_once(make, words):
+    with pytest.raises(TypeError, match=words):
+        make()
+
+
+def test_a_closure_needs_one_optimizer():
+    model = nn.Linear(1, 1)
+    several = cbnb.MultiOptimizer([torch.optim.SGD(model.parameters(), 0.1)])
+    with pytest.raises(TypeError, match="ClosureStep works with one optimizer"):
+        line_learner(model=model, train_step=cbnb.callbacks.steps.ClosureStep(opt=several))
+
+
+def test_a_step_with_other_parameters_gets_a_note_about_the_call():
+    learn = line_learner(train_step=lambda batch: batch.mean())
+    with pytest.raises(TypeError) as e:
+        learn.fit(1)
+    assert any("here with 2 values: define it with as many parameters" in note for note in e.value.__notes__)
