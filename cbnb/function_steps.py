@@ -59,7 +59,7 @@ class CallStep(Step):
         if loss is None and (self.needs_loss or out is None or isinstance(out, (tuple, list, Mapping)) and not out):
             shown = short_repr(out)
             name = 'train_step' if learn.training or self is learn.train_step else 'eval_step'
-            if self.needs_loss and isinstance(out, Mapping) and 'loss' in out: raise TypeError(
+            if self.needs_loss and isinstance(out, Mapping) and out.get('loss', '') is None: raise TypeError(
                 f'{name} returned {shown}, in which the loss is None: compute the loss, or, if the model computes it, pass the targets to the model, too')
             raise TypeError(
                 f'{name} returned {shown}: it should return the loss, a tuple that begins with it, or a dict with the entry "loss"'

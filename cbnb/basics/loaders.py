@@ -134,10 +134,10 @@ def named_sets(valid: Any) -> dict[str, Any]:
 
 # %% ../../nbs/basics/loaders.ipynb #8aef8280
 def loader_at(
-    loaders: list[Any],         # loaders, the one for training first
-    named: dict[str, Any],      # name -> loader
-    i: Any,                     # a number, which may be negative, or a name
-) -> Any:                       # the loader
+    loaders: list[Iterable[Any]],         # loaders, the one for training first
+    named: dict[str, Iterable[Any]],      # name -> loader
+    i: Any,                               # a number, which may be negative, or a name
+) -> Iterable[Any]:                       # the loader
     "Return a loader by its number or its name. Raise an error that says which loaders there are"
     if isinstance(i, str):
         if i in named: return named[i]

@@ -645,7 +645,7 @@ class Interpretation:
         Raises:
             IndexError: show_items: there is no item ..., because there ... ..., numbered from 0
         """
-        n, several = len(self.found.preds), hasattr(indices, '__iter__') and not isinstance(indices, str) and getattr(indices, 'ndim', 1)
+        n, several = len(self.found.preds), hasattr(indices, '__iter__') and not isinstance(indices, str) and getattr(indices, 'ndim', 1) != 0
         indices = list(indices) if several else [cast(int, indices)]
         if bad := [i for i in indices if getattr(i, 'ndim', 0) or not hasattr(i, '__index__') or not -n <= i < n]: raise IndexError(
             f'show_items: there is no item {short_repr(bad[0])}, because there {"is" if n == 1 else "are"} {plural(n, "item")}, numbered from 0')

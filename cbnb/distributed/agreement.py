@@ -58,7 +58,7 @@ def control_group() -> Any:
         _control[:] = [(world, dist.new_group(backend='gloo', timeout=long))]
         if dist.get_backend() == 'gloo':
             if hasattr(dist, 'set_timeout'): dist.set_timeout(long)
-            else: dist.distributed_c10d._set_pg_timeout(long)      # before torch 2.14, which has no public function for it
+            else: dist.distributed_c10d._set_pg_timeout(long)      # torch before 2.14 has no public function for it
         atexit.register(_leave, world)
     return _control[0][1]
 

@@ -33,9 +33,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 # %% ../../nbs/files/checkpoints.ipynb #529adc6b
-from ..basics.arguments import COUNTERS, as_count, as_positive, hinted
+from ..basics.arguments import COUNTERS, as_count, as_heading, as_path, as_positive, hinted
 from ..basics.loaders import n_batches
-from ..basics.text import lower_is_better, plural, short_repr, warn_user
+from ..basics.text import lower_is_better, one_of, plural, short_repr, warn_user
 from ..basics.optimizers import save_hypers
 from ..basics.patch import patch
 from ..basics.nested import from_json, left_out, to_json
@@ -72,8 +72,9 @@ def read_manifest(
     needs: Iterable[str] = (),   # names that the caller reads, beside those of `write_checkpoint`
 ) -> dict[str, Any]:       # `files`, `saved`, `number`, `format`, and the keyword arguments of `write_checkpoint`
     "Return the manifest of a checkpoint. If the manifest is missing, damaged, or of another format, raise `ValueError`"
-    file = Path(path)/'manifest.json'
-    if not file.is_file(): raise ValueError(f'{path} is not a complete checkpoint: {_no_manifest(Path(path))}')
+    path = as_path(path, 'path')
+    file = path/'manifest.json'
+    if not file.is_file(): raise ValueError(f'{path} is not a complete checkpoint: {_no_manifest(path)}')
     try:
         content = json.loads(data := file.read_bytes())['content']
         intact, format = _canonical(content) == data, content['format']
@@ -86,8 +87,7 @@ def read_manifest(
     return content
 
 def _no_manifest(path: Path) -> str:
-    if not path.exists(): return 'there is no such folder'
-    if not path.is_dir(): return 'it is a file. Pass the folder of a checkpoint'
+    if not path.is_dir(): return f'{"it is a file" if path.exists() else "there is no such folder"}. Pass the folder of a checkpoint'
     inside = [file.parent for file in (*path.glob('[0-9]*_*/manifest.json'), *path.glob('fit_*/[0-9]*_*/manifest.json'))]
     if inside: return f'it has no manifest.json. Pass one of the checkpoints in it, such as {max(inside, key=_number)}'
     ours = re.match(r'\d{5,}_', path.name) or any((path/name).exists() for name in ('state.json', 'tensors.pt'))
@@ -298,7 +298,7 @@ class Resume:
         path: a checkpoint, or a folder of checkpoints; None: the folder of this fit
         allow: settings that may differ: model, loss, optimizer, data, n_epoch, schedule
     Raises:
-        ValueError: allow=... should only contain ..., not ...
+        ValueError: allow=... should contain only ...
     Example:
         from cbnb.toy import line_learner
         line_learner().fit(1, resume=True)                       # writes checkpoints
@@ -307,10 +307,12 @@ class Resume:
         assert learn.train_iter == 3*2
     """
     def __init__(self, path: str | Path | None = None, allow: str | Iterable[str] = ()):
-        self.path = None if path is None else Path(path)
-        self.allow = {allow} if isinstance(allow, str) or not isinstance(allow, Iterable) else set(allow)
-        if unknown := self.allow - set(_MAY_DIFFER): raise ValueError(
-            f'allow={short_repr(allow)} should only contain {", ".join(map(repr, _MAY_DIFFER))}, not {", ".join(sorted(map(repr, unknown)))}')
+        self.path = None if path is None else as_path(path, 'path')
+        names = [allow] if isinstance(allow, str) or not isinstance(allow, Iterable) else list(allow)
+        for name in names:
+            if not isinstance(name, str) or name not in _MAY_DIFFER: raise ValueError(
+                f'allow={short_repr(allow)} should contain only {one_of(_MAY_DIFFER)}' + f', not {short_repr(name)}'*(name is not allow))
+        self.allow = set(names)
 
 _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 
@@ -335,6 +337,7 @@ _DETAILS = dict(layers='model', loss_settings='loss', loss_weights='loss')     #
 
 def _changed_words(name: str, was: str | None, now: str) -> str:
     "Describe how a setting differs. If a setting has several lines, show only the first line that differs"
+    if name == 'data' and was and _sizes(was) == _sizes(now): return 'the data have as many items as before, but other ones: if you split the data at random, call set_seed before the split'
     if was and '\n' in was + now: was, now = next(((a.strip(), b.strip()) for a, b in itertools.zip_longest(
         was.splitlines(), now.splitlines(), fillvalue='missing') if a != b), (was, now))
     if ')' in (was, now): was, now = ('missing' if was == ')' else was, 'missing' if now == ')' else now)       # the end of a module with fewer layers
@@ -350,9 +353,8 @@ def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: se
     changed = [name for name in now if was.get(name, now[name] if name in _DETAILS else None) != now[name]]
     differs = {_DETAILS.get(name, name) for name in changed}
     if not differs - allow and not misfit: return differs
-    words = [_changed_words(name, was.get(name), now[name]) for name in changed if _DETAILS.get(name, name) not in allow]
-    if 'data' in differs - allow and _sizes(was.get('data', '')) == _sizes(now['data']):
-        words.append('so these are different items: if you split the data at random, call set_seed before')
+    shown = [name for name in changed if _DETAILS.get(name, name) not in allow]
+    words = [_changed_words(name, was.get(name), now[name]) for name in shown[:3]] + [f'also different: {", ".join(shown[3:])}']*(len(shown) > 3)
     needs_end = midway and 'data' in differs
     at = next(iter(_ends(path)[-1:]), None) if needs_end else given
     chosen = '' if at is None else f'{str(at)!r}, '
@@ -417,10 +419,10 @@ class Checkpoint(Callback):
             path: str | Path | None = None, monitor: str | None = 'valid_loss', background: bool = False):
         if every_steps is every_seconds is every_epochs is None: every_epochs = 1
         self.every_steps = None if every_steps is None else as_count(every_steps, 'every_steps', 1)
-        self.every_seconds = None if every_seconds is None else as_positive(every_seconds, 'every_seconds')
+        self.every_seconds = None if every_seconds is None else as_positive(every_seconds, 'every_seconds', zero=False)
         self.every_epochs = None if every_epochs is None else as_count(every_epochs, 'every_epochs', 1)
-        self.keep, self.monitor, self.background = as_count(keep, 'keep', 1), monitor, background
-        self.path = None if path is None else Path(path)
+        self.keep, self.monitor, self.background = as_count(keep, 'keep', 1), None if monitor is None else as_heading(monitor, 'monitor'), background
+        self.path = None if path is None else as_path(path, 'path')
 
     @property
     def folder(self) -> Path:
@@ -586,7 +588,7 @@ class Checkpoint(Callback):
         if (path/'manifest.json').exists(): return [path]
         found = checkpoints(path) or checkpoints(path/'fit_0')
         if found: return found
-        if path.name[:1].isdigit(): return [path]
+        if path.name[:1].isdigit() and path.exists(): return [path]
         fits = sorted((f for f in path.glob('fit_*') if checkpoints(f)), key=lambda f: (len(f.name), f.name))
         if fits: raise FileNotFoundError(
             f'{path} has no checkpoint of fit_0: pass the folder of another fit, such as {fits[-1]}, or resume=False')
@@ -625,8 +627,8 @@ class Checkpoint(Callback):
         if state['batch'] and 'data' in differs: raise ValueError(
             f'{path} was saved in the middle of an epoch, so it can only be continued with the data of that fit. {_end_of_epoch(path, sorted(differs))}')
         if state['batch'] and self._has_own_loaders() and state.get('n_process') != n_processes(): raise ValueError(
-            f"{path} was saved in the middle of an epoch by {plural(state.get('n_process') or 1, 'process')}. "
-            f'Each process has a loader of its own now, so it can only be continued by as many. {_end_of_epoch(path, sorted(differs))}')
+            f"{path} was saved in the middle of an epoch by {plural(state.get('n_process') or 1, 'process')}, and this fit has {n_processes()}. "
+            f'Each process has a loader of its own, so there must be as many processes. {_end_of_epoch(path, sorted(differs))}')
         self._say_where(path, state)
         self.learn.epoch = state['epoch']
         if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)
@@ -681,7 +683,7 @@ class Checkpoint(Callback):
 # %% ../../nbs/files/checkpoints.ipynb #e25e4a0c
 def _end_of_epoch(path: Path, allow: list[str]) -> str:
     "Say how to continue a fit from the end of an epoch, if there is such a checkpoint beside the one at `path`"
-    if whole := _ends(path): return f'Pass the checkpoint from the end of an epoch: resume=Resume({str(whole[-1])!r}, allow={allow})'
+    if whole := _ends(path): return f'Pass the checkpoint from the end of an epoch: resume=Resume({str(whole[-1])!r}{f", allow={allow}"*bool(allow)})'
     return ('There is no checkpoint from the end of an epoch: return to the settings of that fit, or begin anew with resume=False. '
             'Checkpoint(every_steps=..., every_epochs=1) saves at the end of each epoch, too')
 

@@ -187,7 +187,7 @@ class RestorePoints:
             f'this learner is running ({learn.where()}): rewind it when the run has ended')
         if not points: raise RuntimeError(self.nothing())
         if n > len(points): raise ValueError(
-            f'rewind({n}): only {plural(len(points), "fit")} can be taken back, as learn.runs shows'
+            f'n={n} should be at most {len(points)}, the number of fits that can be taken back: learn.runs lists them'
             + f'. To take back more than {self.keep}, set learn.keep_restore_points = {n} before the fits'*(n > self.keep))
         if (point := points[-n]).restore is None:
             more = next((i for i in range(n + 1, len(points) + 1) if points[-i].restore), 0)
@@ -204,6 +204,7 @@ class RestorePoints:
     def take_back(self, n: int, redo: bool = False,    # whether to save the current state for `redo` first, if there is room
     ) -> str:
         "Restore the state before the last `n` fits, and return a sentence about what was undone"
+        n = as_count(n, 'n', 1)
         point, learn = self.find(n), self.learn()
         gone, lr, had = self.points[-n:], learn.lr, (learn.model, *learn.cbs)
         with interrupts_wait():
@@ -221,7 +222,7 @@ class RestorePoints:
         if self.undone is None: raise RuntimeError(
             'there is no fit to redo: only what learn.runs.take_back(n, redo=True) or the button Take back has taken back can be redone, '
             'until the next fit begins. What learn.rewind() has taken back cannot')
-        if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): redo the fit when the run has ended')
+        if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): redo a fit between runs, before the next fit')
         (restore, points), self.undone, had = self.undone, None, (learn.model, *learn.cbs)
         with interrupts_wait():
             restore()
@@ -248,7 +249,7 @@ class RestorePoints:
         if n_bytes < self.ask_from: return ''
         held = sum(p.n_bytes for p in self.points)
         most = self.share*(free_memory() + held)
-        if n_bytes > most: return (f'it would take {size_words(n_bytes)}, and all restore points together may take '
+        if n_bytes > most: return (f'a restore point would take {size_words(n_bytes)}, and all restore points together may take '
                                    f'{size_words(most)}, {self.share:.0%} of the free memory')
         if keep and held + n_bytes > most: return 'the other points need the room'
         while held + n_bytes > most: held -= self.points.pop(0).n_bytes
@@ -318,4 +319,4 @@ def rewind(self: Learner, n: int = 1) -> None:
         learn.rewind(2)
         assert [point.called for point in learn.runs] == ['fit(1, 0.1)']
     """
-    print(self.runs.take_back(as_count(n, 'n', 1)))
+    print(self.runs.take_back(n))

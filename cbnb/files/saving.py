@@ -24,11 +24,10 @@ import torch
 from torch import Tensor, nn
 
 # %% ../../nbs/files/saving.ipynb #ebaca54e
-from ..basics.arguments import hinted
+from ..basics.arguments import as_path, hinted, nearest
 from ..basics.devices import as_device
 from ..basics.patch import patch
-from ..basics.settings import brief
-from ..basics.text import short_repr, warn_user, with_article
+from ..basics.text import one_of, short_repr, warn_user, with_article
 from .atomic import write_whole
 from ..learner import Learner
 from ..basics.trained_modules import load_module_states, module_states, trained_modules
@@ -61,7 +60,7 @@ def _check_loadable(value: Any, name: str) -> None:
         file.seek(0)
         torch.load(file, weights_only=True)
     except Exception as e: raise TypeError(
-        f'{name} is {brief(value) if hasattr(value, "shape") else short_repr(value)}, '
+        f'{name} is {short_repr(value)}, '
         f'of type {kind.__module__}.{kind.__qualname__}, which learn.load could not read, so '
         f'nothing was written: convert it to a tensor, a number, a string, or a list or dict of these{_where_to_convert(name)}') from e
 
@@ -87,7 +86,7 @@ def _wrong_entry(path: str | Path) -> str | None:
 def read_file(path: str | Path, map_location: Any = 'cpu', trust: bool = False,    # True: read any object, which can run any code
     writer: str = 'Learner.save') -> Any:    # the saved object
     "Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`"
-    with open(path, 'rb') as file: is_old = file.read(15) == b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'    # by torch before 1.6; if the file cannot be opened, the system's error says why
+    with open(as_path(path, 'path'), 'rb') as file: is_old = file.read(15) == b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'    # by torch before 1.6; if the file cannot be opened, the system's error says why
     is_zip, damaged = _is_zip(path), f'{path} is damaged, or was not written by {writer}'
     if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}. Pass an intact copy, or another file')
     try: return torch.load(path, map_location=map_location, weights_only=not trust)
@@ -132,6 +131,7 @@ def model_file(self: Learner, file: str | Path) -> Path:
         `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute or begins with this folder; the endings .pth
             and .pt are kept
     """
+    as_path(file, 'file')
     folder, name = Path(self.path)/self.model_dir, Path(f'{file}' if str(file).endswith(('.pth', '.pt')) else f'{file}.pth')
     if name.is_relative_to(folder): return name                           # what `save` returned
     return Path(self.path)/name if name.is_relative_to(self.model_dir) else folder/name
@@ -204,12 +204,14 @@ def read_note(path: str | Path) -> dict[str, Any] | None:    # the note; None: t
 # %% ../../nbs/files/saving.ipynb #4294aa9b
 def _missing(path: Path, file: str | Path) -> str:
     "Say that there is no file at `path`, which `model_file` has made of `file`, and what there is instead"
-    other, here = path.with_suffix('.pt' if path.suffix == '.pth' else '.pth'), Path(file)
+    other, here = path.with_suffix('.pt' if path.suffix == '.pth' else '.pth'), Path(file) if Path(file).name else Path(path.name)
     if other.exists(): return f'there is no file {path}: to load {other}, call learn.load({str(here.with_name(other.name))!r})'
     if found := next((f for f in (here, here.with_name(path.name), here.with_name(other.name)) if f.is_file()), None): return (
         f'there is no file {path}: to load {found}, pass its absolute path, as in learn.load(Path({str(found)!r}).absolute())')
-    there = ', '.join(sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}')))
-    return f'there is no file {path}: ' + (f'pass one of the names in {path.parent}: {there}' if there else f'learn.save({path.stem!r}) would write it')
+    there = sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}'))
+    near = nearest(here.name, there)
+    names = [str(here.with_name(name)) for name in ([near] if near else there)]
+    return f'there is no file {path}: ' + (f'did you mean {names[0]!r}?' if near else f'pass {one_of(names, 10)}' if there else f'learn.save({str(here)!r}) would write it')
 
 def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False, file: str | Path = '') -> tuple[dict, dict | None]:
     "Read the states of the modules, by name, and of the optimizer from a file. Raise `ValueError` if the file holds no such states"
@@ -231,8 +233,8 @@ def _is_opt_state(state: Any) -> bool:
     if not isinstance(groups, list) or not isinstance(slots, dict): return False
     return all(isinstance(g, dict) and isinstance(g.get('params'), list) for g in groups)
 
-def _malformed(what: str) -> str:
-    return (f"the state of the optimizer{what} is malformed, so nothing was loaded: "
+def _malformed(place: str, why: str = '') -> str:
+    return (f"the state of the optimizer{place} is malformed{why}, so nothing was loaded: "
             'to load the weights alone, call learn.load(..., with_opt=False)')
 
 # %% ../../nbs/files/saving.ipynb #e661b909
@@ -312,7 +314,7 @@ def _load_opt(learn: Learner, saved: dict[str, Any]) -> str | None:    # the rea
     except BaseException as e:
         opt.state, opt.param_groups = had          # torch may have loaded a part of the state
         if not isinstance(e, Exception): raise
-        raise ValueError(_malformed(f' ({e!r})')) from e
+        raise ValueError(_malformed('', f' ({e!r})')) from e
     if put_back: put_back()
     return None
 

@@ -53,7 +53,7 @@ def _storable(value: Any) -> Any:
     if type(value) in (list, tuple): return type(value)(map(_storable, value))
     if type(value) is dict: return {k: _storable(v) for k, v in value.items()}
     if value is None or type(value) in (bool, int, float, str): return value
-    raise TypeError(type(value).__name__)
+    raise TypeError(f'{with_article(type(value).__name__)} cannot be stored in a checkpoint')
 
 def _has_tensor(value: Any) -> bool:
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
@@ -118,11 +118,11 @@ def load_model_state(model: nn.Module, state: Mapping[str, Any]) -> None:
 def model_differs(model: nn.Module, state: Mapping[str, Any]) -> str | None:    # the reason as text; None: the state fits
     "Return why a state does not fit a model, or None if it fits"
     theirs, mine = state['state'], model_state(model)['state']
-    for what, names in ('it lacks', mine.keys() - theirs.keys()), ('it has also', theirs.keys() - mine.keys()):
-        if names: return f'{what} {", ".join(sorted(names)[:3])}{", ..."*(len(names) > 3)}'
+    for what, names in ('this module also has', mine.keys() - theirs.keys()), ('this module lacks', theirs.keys() - mine.keys()):
+        if names: return f'{what} {", ".join(sorted(names)[:3])}{" and more"*(len(names) > 3)}'
     for name, value in mine.items():
         if isinstance(value, Tensor) and value.shape != theirs[name].shape: return (
-            f'{name} is of shape {tuple(theirs[name].shape)}, and in this model {tuple(value.shape)}')
+            f'{name} is of shape {tuple(theirs[name].shape)}, and in this module {tuple(value.shape)}')
     return None
 
 # %% ../../nbs/files/state.ipynb #306a4f91
@@ -131,8 +131,8 @@ def opt_state(opt: Any, model: Any) -> dict[str, Any]:    # a dict with `kind`, 
     modules = model if isinstance(model, Mapping) else dict(model=model)
     saved, modules = opt.state_dict(), {name: bare_model(m) for name, m in modules.items()}
     if lacks := [key for key in ('param_groups', 'state') if key not in saved]: raise TypeError(
-        f"the state_dict() of {type(opt).__name__} has no {lacks[0]!r}, so its state cannot be saved: return a dict with both "
-        "'state' and 'param_groups'. Without it, fit cannot be used with a Checkpoint, nor fit_distributed")
+        f"the state_dict() of {type(opt).__name__} has no {lacks[0]!r}, so its state cannot be saved: let it return a dict with "
+        "'state' and 'param_groups'. Checkpoint and fit_distributed need this, too")
     return dict(kind=type(opt).__name__, state=saved['state'], groups=list(saved['param_groups']), names=param_names(opt, modules))
 
 def load_opt_state(opt: Any, state: Mapping[str, Any]) -> None:
@@ -229,7 +229,7 @@ def state_differs(learn: Learner, state: Mapping[str, Any]) -> str | None:    # 
         if len(mine) != len(theirs):
             counted = ', counting a loss function or step that is a module' if what == 'model' else ''
             return f'the state has {plural(len(theirs), what)}, and this learner has {len(mine)}{counted}'
-    why = [f'the state of the model does not fit: {found}'
+    why = [f'the state of {"the model" if m is learn.model else with_article(type(m).__name__)} does not fit: {found}'
            for m, s in zip(models, state['models']) if (found := model_differs(m, s))]
     why += [f'the state of the optimizer does not fit: {found}'
             for o, s in zip(opts, state['opts']) if (found := opt_differs(o, trained_modules(learn), s))]
@@ -242,13 +242,14 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
     Args:
         state: state from `Learner.state_dict`
     Raises:
-        ValueError: this is not the state of a learner, because it ...: pass the result of learn.state_dict(). For the
-            weights of a model alone, call learn.model.load_state_dict(state), and for a file that learn.save wrote,
-            learn.load(name)
+        ValueError if missing else TypeError: this is not the state of a learner, because it ...: pass the result of
+            learn.state_dict(). For the weights of a model alone, call learn.model.load_state_dict(state), and for a file
+            that learn.save wrote, learn.load(name)
         ValueError: {why}; nothing was changed.
     """
-    missing = ' and '.join(repr(k) for k in ('models', 'opts') if k not in state) if isinstance(state, Mapping) else None
-    if missing != '': raise ValueError(
+    needs = 'models', 'opts', 'steps', 'callbacks', 'rng', 'workers', 'place'
+    missing = ' and '.join([repr(k) for k in needs if k not in state][:2]) if isinstance(state, Mapping) else None
+    if missing != '': raise (ValueError if missing else TypeError)(
         f'this is not the state of a learner, because it {f"lacks {missing}" if missing else f"is {with_article(type(state).__name__)}"}: pass the result of learn.state_dict(). '
         'For the weights of a model alone, call learn.model.load_state_dict(state), and for a file that learn.save wrote, learn.load(name)')
     made = self.opt is None and bool(state['opts'])

@@ -25,14 +25,14 @@ from typing import Any, cast
 from torch import nn
 
 # %% ../../nbs/lab/book.ipynb #f36fff86
-from ..basics.arguments import as_choice, as_positive, columns_hint, hinted, nearest
+from ..basics.arguments import as_choice, as_heading, as_path, as_positive, columns_hint, hinted, nearest
 from ..basics.nested import from_json, map_tensors
 from ..basics.processes import process_number
 from ..basics.text import as_dataframe, html_table, lower_is_better, named_direction, number, short_repr, warn_user
 from ..callback import Callback
 from ..display.progress import fit_page, run_rows
 from ..files.checkpoints import checkpoints, read_checkpoint, read_manifest, remove_checkpoint, write_checkpoint
-from ..files.export import lacks, make_part
+from ..files.export import lacks, made_model, make_part
 from ..files.rewind import RestorePoints
 from ..files.state import load_model_state, model_differs, model_state
 from ..history import History, Run
@@ -174,7 +174,7 @@ class LabBook(Callback):
     def __init__(self, folder: str | Path = 'runs', every: float = 2., tags: str | Iterable[str] = '', weights: str = ''):
         if not isinstance(weights, str) or set(weights.split()) - {'best', 'last'}: raise ValueError(f"weights={short_repr(weights)} should be 'best', 'last' or 'best last', or '' to keep none")
         self.weights = weights
-        self.folder, self.every, self.tags = Path(folder), as_positive(every, 'every', inf=True), _words(tags)
+        self.folder, self.every, self.tags = as_path(folder, 'folder'), as_positive(every, 'every', inf=True), _words(tags)
         self.file = self.folder.expanduser().resolve()/'runs.sqlite'
         self.told = self.for_all = False               # whether it has warned; whether it has kept fits of all learners
         self.replaced: LabBook | None = None           # the earlier book of all learners with the same file
@@ -190,7 +190,12 @@ class LabBook(Callback):
         self.open()
 
     def open(self) -> None:
-        "Keep the fits from here on, after `close`"
+        """Keep the fits from here on, after `close`
+
+        Raises:
+            TypeError: LabBook.open is a method of a lab book: to open one, call LabBook({self})
+        """
+        if not isinstance(self, LabBook): raise TypeError(f'LabBook.open is a method of a lab book: to open one, call LabBook({self!r})')
         self.close()
         Learner.around_fits = (*Learner.around_fits, self._around)
         Learner.on_first_epoch = (*Learner.on_first_epoch, self._begin)
@@ -346,7 +351,7 @@ class LabBook(Callback):
             near = nearest(which, names)
             digits = which.strip().removeprefix('#').partition(' ')[0]
             raise KeyError(f'no run of the lab book {folder} has the name {short_repr(which)}: ' + (
-                f'run {int(digits)} is lab[{int(digits)}]' if digits.isdecimal() else f'did you mean {near!r}?' if near else
+                f'run {int(digits)} is lab[{int(digits)}]' if digits.isdecimal() and self._find(int(digits)) else f'did you mean {near!r}?' if near else
                 f'its names are {", ".join(map(repr, names[:20]))}{", ..."*(len(names) > 20)}' if names else
                 "assign one, as in lab[-1].name = 'baseline'" if len(self) else 'it has no runs yet, so fit a learner first'))
         raise KeyError(f'there is no run {which} in the lab book {folder}: ' + ('its only run is lab[-1]' if (n := len(self)) == 1 else f'choose one of its {n:,} runs, which are in lab.runs' if n else 'it has no runs yet, so fit a learner first'))
@@ -362,13 +367,13 @@ class LabBook(Callback):
             metric: a loss or a metric in the table of epochs
         Returns: the run with the best value
         Raises:
-            ValueError: no run of the lab book has a finite value of {metric}
+            ValueError: no run of the lab book has a ... {metric}
         """
-        runs = self.runs
+        runs, metric = self.runs, as_heading(metric, 'metric')
         found = [(value, run) for run in runs if metric in run.summary['values'] and (value := run.best(metric)) is not None]
         if found: return (min if lower_is_better(metric) else max)(found, key=lambda pair: pair[0])[1]
         there = list(dict.fromkeys(name for run in runs for name in run.summary['values']))
-        raise ValueError(f'no run of the lab book has a finite value of {metric!r}' + (': all are nan or infinite, so choose another metric, or fit again with a lower learning rate' if metric in there else f': {columns_hint(str(metric), there)}' if there else ': its runs have no values yet' if runs else ': it has no runs yet, so fit a learner first'))
+        raise ValueError(f'no run of the lab book has a {"finite value of" if metric in there else "loss or metric"} {metric!r}' + (': all are nan or infinite, so choose another metric, or fit again with a lower learning rate' if metric in there else f': {columns_hint(metric, there)}' if there else ': its runs have no values yet' if runs else ': it has no runs yet, so fit a learner first'))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the table of runs as a list of dicts with the same keys, the newest run first
@@ -403,20 +408,21 @@ class LabBook(Callback):
             confirm: True: delete them
         Raises:
             ValueError: delete needs the numbers of runs, as in lab.delete(3, confirm=True)
-            TypeError: delete takes the numbers one by one: for a list of numbers, call lab.delete(*numbers, confirm=True), and
-                for a list of runs, lab.delete(*(run.id for run in runs), confirm=True)
+            TypeError: delete takes the numbers one by one, not ...: for a list of numbers, call lab.delete(*numbers,
+                confirm=True), and for a list of runs, lab.delete(*(run.id for run in runs), confirm=True)
             TypeError: delete takes confirm by its name, as in lab.delete(3, confirm=True)
-            ValueError: delete would permanently remove {labels} from {folder}: pass confirm=True
+            ValueError: delete would permanently remove ...... from {folder}: pass confirm=True
         """
         if not numbers: raise ValueError('delete needs the numbers of runs, as in lab.delete(3, confirm=True)')
-        if any(isinstance(n, Iterable) and getattr(n, 'ndim', 1) and not isinstance(n, (str, Learner)) for n in numbers): raise TypeError(
-            'delete takes the numbers one by one: for a list of numbers, call lab.delete(*numbers, confirm=True), and for a list of runs, lab.delete(*(run.id for run in runs), confirm=True)')
+        if lists := [n for n in numbers if isinstance(n, Iterable) and getattr(n, 'ndim', True) and not isinstance(n, (str, Learner))]: raise TypeError(
+            f'delete takes the numbers one by one, not {short_repr(lists[0])}: for a list of numbers, call lab.delete(*numbers, confirm=True), and for a list of runs, lab.delete(*(run.id for run in runs), confirm=True)')
         if any(isinstance(n, bool) for n in numbers): raise TypeError('delete takes confirm by its name, as in lab.delete(3, confirm=True)')
         runs = [self[number] for number in numbers]
-        labels = ', '.join(run.label for run in runs)
+        labels = list(dict.fromkeys(run.label for run in runs))
         if busy := [run.label for run in runs if run.status == 'running']: raise ValueError(
             f'{", ".join(busy)} {"is still running: stop the fit, and then delete the run" if len(busy) == 1 else "are still running: stop the fits, and then delete the runs"}')
-        if not confirm: raise ValueError(f'delete would permanently remove {labels} from {self.folder}: pass confirm=True')
+        if not confirm: raise ValueError(
+            f'delete would permanently remove {", ".join(labels[:10])}{f", ... ({len(labels):,} runs)"*(len(labels) > 10)} from {self.folder}: pass confirm=True')
         with opened(self.file) as db, transaction(db): db.executemany('DELETE FROM runs WHERE id=?', [(run.id,) for run in runs])
         for run in runs:
             with contextlib.suppress(ValueError):                  # damaged weights stay
@@ -501,13 +507,14 @@ class LabRun:
     def __setattr__(self, name: str, value: Any) -> None:
         if self._made and name not in ('name', 'tags', 'note') and vars(self).get(name) is not value:      # `settings |= ...` assigns itself
             near = nearest(name, ('name', 'tags', 'note'), cutoff=0.7)
-            setting, text = ('seed', '3') if hasattr(type(self), name) or name in vars(self) else (name, repr(value) if len(repr(value)) <= 40 else '...')
+            setting, text = ('seed', '3') if hasattr(type(self), name) or name in vars(self) else (name, short_repr(value))
             raise AttributeError(f'{name} of a run cannot be assigned' + (f': did you mean {near}?' if near else
-                f', only its name, tags, note and single settings, as in lab[{self.id}].settings[{setting!r}] = {text}'), name=name, obj=self)
+                f', only its name, tags, note and single settings, as in lab[{self.id}].settings[{setting!r}] = {"..." if text[0] == "<" or len(text) > 40 else text}'), name=name, obj=self)
         super().__setattr__(name, value)
 
     def _set(self, column: str, value: Any) -> None:
-        text = '' if value is None else str(value).encode('utf-8', 'replace').decode()
+        if value is not None and not isinstance(value, str): raise TypeError(f'{column}={short_repr(value)} should be a string')
+        text = '' if value is None else value.encode('utf-8', 'replace').decode()
         with opened(self.file) as db, transaction(db): db.execute(f'UPDATE runs SET {column}=? WHERE id=?', (text, self.id))
         vars(self)[f'_{column}'] = text
 
@@ -582,7 +589,7 @@ class LabRun:
             metric: a loss or a metric in the table of epochs
         Returns: None: no epoch has a value
         """
-        return self._best(metric, lower_is_better(metric))
+        return self._best(metric, lower_is_better(as_heading(metric, 'metric')))
 
     def _best(self, metric: str, lower: bool) -> float | None:
         return self.summary['values'].get(metric, (None, None, None))[1 if lower else 2]
@@ -630,7 +637,7 @@ class LabRun:
             ValueError: lab[{id}].learner needs ...: ......
         """
         with opened(self.file) as db: recipe = from_json(read_run(db, self.id).recipe or '{}', [])
-        missing = {part: f'a record has no {words}' for part, value, words in (('model', model, 'weights, only source'), ('dls', dls, 'data')) if value is None}
+        missing = {part: f'a lab book does not keep the {words}' for part, value, words in (('model', model, 'model'), ('dls', dls, 'data')) if value is None}
         found = {part: value for part, value in recipe.get('parts', {}).items() if part not in parts}
         if not recipe and 'loss_func' not in parts: missing['loss_func'] = 'this record does not say how its learner was made'
         missing |= {part: why.removesuffix(' (trust=True allows it)') for part, value in found.items() if (why := lacks(value, part)) is not None}
@@ -638,7 +645,7 @@ class LabRun:
             own = ', '.join(name for name in self.sources if name.split()[0] in ('model', 'loss', 'step', 'metric', 'callback'))
             raise ValueError(f'lab[{self.id}].learner needs {", ".join(f"{part}=..." for part in missing)}: {"; ".join(dict.fromkeys(missing.values()))}{own and f". lab[{self.id}].sources has the source of {own}"}')
         rates = {name: self.settings[name] for name in ('lr', 'wd') if name in self.settings}
-        return Learner(dls, model if isinstance(model, nn.Module) else model(), **recipe.get('plain', {}) | rates | {part: make_part(value) for part, value in found.items()} | parts)
+        return Learner(dls, made_model(model, f'model={getattr(model, "__name__", short_repr(model))}'), **recipe.get('plain', {}) | rates | {part: make_part(value) for part, value in found.items()} | parts)
 
     def load_weights(self, model: Any, which: str = 'best') -> None:
         """Load the weights of this run into a model
@@ -670,21 +677,23 @@ _TAKEN = frozenset(('id', 'name', 'status', 'started', 'ended', 'epochs', 'steps
 _INSTEAD = dict(
     run='lab.runs is the list of all runs, and lab[17] is run 17',
     log='learn.log(name=value) records a value of the running fit', init="LabBook('runs') is all there is to do", finish='lab.close() ends the recording',
-    compare='use compare(lab[1], lab[2])', df='use lab.to_dataframe()', filter='use [run for run in lab.runs if run.settings["lr"] > 0.01]', config='use settings',
-    hparams='use settings', params='use settings', metrics="history['valid_loss'] has each epoch, and best('valid_loss') the best one", loss="history['train_loss'] has each epoch, and settings['loss'] is the name of the loss function",
+    compare='use compare(lab[1], lab[2])', df='use lab.to_dataframe()', filter='use [run for run in lab.runs if run.settings["lr"] > 0.01]', config='use lab[17].settings',
+    hparams='use lab[17].settings', params='use lab[17].settings', metrics="lab[17].history['valid_loss'] has each epoch, and lab[17].best('valid_loss') the best one", loss="lab[17].history['train_loss'] has each epoch, and lab[17].settings['loss'] is the name of the loss function",
     delete='use lab.delete(number, confirm=True)', **dict.fromkeys(('plot', 'plot_losses'), 'a cell that ends with lab[17] shows the curves of a run'),
     notes='lab[17].note is the text of a run', comment='lab[17].note is the text of a run', tag='use lab[17].tags', title='use lab[17].name',
     rename='assign lab[17].name = "..."', last='lab[-1] is the latest run', latest='lab[-1] is the latest run', watch='learn.watch() serves a page with the running fit',
-    to_csv="use lab.to_dataframe().to_csv('runs.csv')", code='use sources', git='use commit',
+    to_csv="use lab.to_dataframe().to_csv('runs.csv')", code='use lab[17].sources', git='use lab[17].commit',
     **dict.fromkeys(('show', 'table', 'sort', 'search'), 'a cell that ends with lab shows a table that sorts and filters'))
 
 def _no_attribute(obj: Any, name: str, what: str) -> AttributeError:
     "Return the error for an attribute that a lab book or a run does not have"
     known = {known for known in [*vars(type(obj)), *vars(obj)] if known[0] != '_'}
-    near = nearest(name, sorted(known - {name}))
-    if name in vars(obj).get('settings', {}) and name != 'loss': hint: Any = f'use settings[{name!r}]'
-    elif name in vars(obj).get('summary', {}).get('values', {}): hint = f'history[{name!r}] has each epoch, and best({name!r}) the best one'
-    else: hint = _INSTEAD[name] if name in _INSTEAD else near and f'did you mean {near!r}?'
+    near, run = nearest(name, sorted(known - {name}), 0.7), f'lab[{vars(obj).get("id", 17)}]'
+    if name in vars(obj).get('settings', {}) and name != 'loss': hint: Any = f'use {run}.settings[{name!r}]'
+    elif name in vars(obj).get('summary', {}).get('values', {}): hint = f'{run}.history[{name!r}] has each epoch, and {run}.best({name!r}) the best one'
+    elif name in _INSTEAD: hint = _INSTEAD[name].replace('lab[17]', run)
+    elif isinstance(obj, LabBook) and name[0] != '_' and (name in LabRun.__annotations__ or hasattr(LabRun, name)): hint = f'a run has it, as in lab[17].{name}'
+    else: hint = near and f'did you mean {near!r}?'
     return AttributeError(f'{what} has no attribute {name!r}{f": {hint}" if hint else ""}', name=name, obj=obj)
 
 # %% ../../nbs/lab/book.ipynb #49ca51a3

@@ -104,7 +104,7 @@ def connect(file: Path, seconds: float) -> Any:
             if file.exists() and log.exists() and log.stat().st_size: raise PermissionError(f'{file} has rows in {log.name}, which cannot be read in a read-only folder: copy the folder, and open the copy') from e
             db, version, tables = _connected(file, seconds, 'mode=ro&immutable=1')
     except sqlite3.OperationalError as e:
-        advice = ('the file is gone, so call LabBook again with its folder' if not file.exists() else
+        advice = ('the file is gone, so call LabBook again with its folder' if not file.exists() else 'it is a folder, so pass LabBook another one' if file.is_dir() else
                   'another program has locked it, so close it there' if e.sqlite_errorcode & 255 == sqlite3.SQLITE_BUSY else 'check the permissions and the free space of its folder')
         raise type(e)(f'{file} could not be opened as a lab book ({e}): {advice}') from e
     except sqlite3.DatabaseError as e: raise ValueError(f'{file} is not a lab book, or is damaged ({e}): {fix}') from e

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 # %% ../../nbs/lab/sweep.ipynb #db4456bb
-from ..basics.arguments import as_count, as_duration, hinted, nearest
+from ..basics.arguments import as_count, as_duration, as_positive, hinted, meant, nearest
 from ..basics.text import short_repr
 from ..basics.patch import patch
 from ..callback_list import as_list
@@ -26,13 +26,14 @@ def _parameters(f: Callable[..., Any]) -> list[str]:
 
 def _shares(space: Space, make: Any, method: Any) -> tuple[list[str], list[str]]:
     "Return the settings for `make`, and those for the fit. If there is no place for one, raise `ValueError`"
-    if isinstance(make, Learner) or make is not None and not callable(make): raise TypeError('make should be a function that returns a new learner, such as lambda: ...')
+    if isinstance(make, Learner) or make is not None and not callable(make): raise TypeError(
+        f'make={short_repr(make)} should be a function that returns a new learner, such as lambda: Learner(dls, Net(), loss_func)')
     made, fitted = _parameters(make) if make else [], [name for name in _parameters(method) if name not in ('self', 'cbs')]
     if make and any(p.kind is p.VAR_KEYWORD for p in inspect.signature(make).parameters.values()): made = [*made, *(name for name in space.values if name not in fitted)]
     for name in space.values:
         if name in made or name in fitted: continue
-        if name == 'cbs': raise ValueError('cbs is no setting of a sweep: pass make=, a function that returns a learner with the callbacks for a setting of its own')
-        near = nearest(name, [*made, *fitted], 0.7)
+        if name == 'cbs': raise ValueError('cbs is no setting of a sweep: list a setting such as patience, and pass make=, such as lambda patience: Learner(..., cbs=EarlyStopping(patience=patience))')
+        near = meant(name, [*made, *fitted], 0.7)
         guess = f'did you mean {near}=? ' if near else ''
         if make: raise ValueError(f'the setting {name!r} is an argument neither of {method.__name__} nor of make: {guess}{"Or add" if near else "add"} the parameter {name} to make')
         raise ValueError(f'the setting {name!r} is no argument of {method.__name__}: {guess}{"For" if near else "for"} settings of the model or the data, pass make=, '
@@ -65,20 +66,27 @@ def sweep(self: Learner, space: Mapping[str, Any], n_epoch: Any = None, n: int |
     Returns: the runs, with `.best`
     Raises:
         RuntimeError: this learner is running (...): call sweep between fits
-        ValueError: method=... is no method of a learner:
+        ValueError: method=... should be the name of a method with the arguments n_epoch and cbs:
+        TypeError: catch=... should be a class of exceptions, such as RuntimeError, or a tuple of classes
         ValueError: sweep needs a number of epochs: pass n_epoch, as in learn.sweep(dict(lr=[...]), 5), or list values of
             n_epoch among the settings
         ValueError: engine=... should be 'optuna', or None, which takes all combinations of lists, and random values from
             ranges
     """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): call sweep between fits')
-    if not callable(train := getattr(type(self), str(method), None)): raise ValueError(
-        f'method={short_repr(method)} is no method of a learner: ' + (f'did you mean {near!r}?' if (near := nearest(str(method), ('fit', 'fit_one_cycle', 'fit_flat_cos', 'fit_sgdr', 'fine_tune'))) else "pass such as 'fit_one_cycle'"))
+    train = getattr(type(self), method, None) if isinstance(method, str) else None
+    if not callable(train) or not {'n_epoch', 'cbs'} <= {*_parameters(train)}: raise ValueError(
+        f'method={short_repr(method)} should be the name of a method with the arguments n_epoch and cbs: ' + (
+            f'did you mean {near!r}?' if (near := nearest(str(method), ('fit', 'fit_one_cycle', 'fit_flat_cos'))) else "pass a name such as 'fit_one_cycle'"))
+    errors = catch if isinstance(catch, tuple) else (catch,)
+    if not all(isinstance(e, type) and issubclass(e, BaseException) for e in errors): raise TypeError(
+        f'catch={short_repr(catch)} should be a class of exceptions, such as RuntimeError, or a tuple of classes')
+    if budget is not None: as_positive(budget, 'budget', inf=True)
     chosen = Space(space)
     made, fitted = _shares(chosen, make, train)
     if n_epoch is None and 'n_epoch' not in fitted: raise ValueError('sweep needs a number of epochs: pass n_epoch, as in learn.sweep(dict(lr=[...]), 5), or list values of n_epoch among the settings')
-    if engine not in (None, 'optuna'): raise ValueError(f"engine={short_repr(engine)} should be 'optuna', or None, which takes all combinations of lists, and random values from ranges")
-    n = None if n is None else as_count(n, 'n', 1)
+    if engine is not None and (not isinstance(engine, str) or engine != 'optuna'): raise ValueError(f"engine={short_repr(engine)} should be 'optuna', or None, which takes all combinations of lists, and random values from ranges")
+    n, seed = None if n is None else as_count(n, 'n', 1), as_count(seed, 'seed', 0)
     rule: Any = OptunaStudy(chosen, n, seed, prune) if engine else Grid(chosen, n, seed, bool(prune))
     of_fit: dict[str, Any] = dict(method=method, seed=seed)      # as the recorder notes them
     same = dict(sweep=name, **of_fit) | ({} if 'n_epoch' in fitted else dict(sweep_length=str(as_duration(n_epoch))))

@@ -19,13 +19,14 @@ from typing import Any
 # %% ../../nbs/lab/sweep_runs.ipynb #c2e60007
 import torch
 
-from ..basics.arguments import columns_hint
+from ..basics.arguments import as_heading, columns_hint
 from ..basics.random_state import save_rng, set_seed
 from ..basics.settings import brief
-from ..basics.text import as_dataframe, escape, lower_is_better, number, plural, shell, short_repr, text_table
+from ..basics.text import as_dataframe, escape, lower_is_better, number, plural, shell, short_repr, text_table, with_article
 from ..basics.trained_modules import load_module_states, module_states
 from ..callback import Callback
 from ..callbacks.save_model import SaveModel
+from ..callbacks.trackers import column_index
 from ..display.compare import cell_text
 from ..display.parallel import parallel
 from ..events import CancelFitException
@@ -54,14 +55,15 @@ def key_of(point: Mapping[str, Any]) -> tuple:
 
 # %% ../../nbs/lab/sweep_runs.ipynb #10db36bd
 def _is_range(values: Any) -> bool:
-    return isinstance(values, tuple) and len(values) in (2, 3) and values[2:] in ((), ('log',)) and all(isinstance(v, (int, float)) for v in values[:2])
+    return isinstance(values, tuple) and len(values) in (2, 3) and all(isinstance(v, (int, float)) for v in values[:2]) and all(isinstance(v, str) for v in values[2:])
 
 class Space:
     "The settings of a sweep: name -> list of values, or a range `(low, high)` or `(low, high, 'log')`"
     def __init__(self, space: Mapping[str, Any]) -> None:
-        if not isinstance(space, Mapping) or not space: raise ValueError('a sweep needs settings, such as dict(lr=[0.001, 0.01])')
+        if not isinstance(space, Mapping) or not space or not all(isinstance(name, str) for name in space): raise (ValueError if isinstance(space, Mapping) else TypeError)(
+            f'a sweep needs settings, such as dict(lr=[0.001, 0.01]), not {short_repr(space)}')
         for name, values in space.items():
-            if isinstance(values, str) or not isinstance(values, Iterable): raise TypeError(
+            if isinstance(values, str) or not isinstance(values, Iterable) or getattr(values, 'ndim', 1) == 0: raise TypeError(
                 f"{name}={short_repr(values)} should be a list of values, or a range, such as (0.001, 0.1, 'log')")
         self.values: dict[str, Any] = {name: values if _is_range(values) else [v.item() if getattr(v, 'ndim', 1) == 0 else v for v in values] for name, values in space.items()}
         for name, values in self.values.items(): self._check(name, values)
@@ -69,7 +71,8 @@ class Space:
     def _check(self, name: str, values: Any) -> None:
         if isinstance(values, tuple):
             low, high = values[:2]
-            if not low < high or values[2:] and low <= 0: raise ValueError(f"{name}={short_repr(values)}: a range should be (low, high) or (low, high, 'log'), with low < high, and for 'log' with low above 0" + f'. For these values themselves, pass a list: {list(values)}'*(len(values) == 2))
+            if not -math.inf < low < high < math.inf or values[2:] not in ((), ('log',)) or values[2:] and low <= 0: raise ValueError(
+                f"{name}={short_repr(values)}: a range should be (low, high) or (low, high, 'log'), with finite low < high, and for 'log' with low above 0" + f'. For these values themselves, pass a list: {list(values)}'*(len(values) == 2 and low != high))
         elif not values: raise ValueError(f'{name}=[] has no values: list at least one')
         else: self._check_words(name, values, [str(word_of(v)) for v in values])
 
@@ -236,6 +239,7 @@ class SweepRun(Callback):
         self.falls_behind, self.marks, self.found = falls_behind, marks, sweep
 
     def before_fit(self) -> None:
+        column_index(self.found.monitor, self.learn, 'sweep')        # raises ValueError now, instead of after an epoch
         recorder = self.learn.recorder
         recorder.last().settings.update(self.marks)
         recorder.told_of_nan = True              # a diverged run is a row of the table, and no reason for a line
@@ -246,7 +250,7 @@ class SweepRun(Callback):
         if run.epochs[-1].get(self.found.monitor) is None: return       # this epoch was not validated
         if not self.falls_behind(self.learn.epoch + 1 - self.learn.start_epoch, self.learn.n_epoch, score): return
         run.settings['pruned'] = True
-        raise CancelFitException('the sweep ended it')
+        raise CancelFitException('the sweep ended this fit')
 
 # %% ../../nbs/lab/sweep_runs.ipynb #5aba2173
 class Sweep:
@@ -259,7 +263,7 @@ class Sweep:
         make: returns the learner for the settings of the best run
     """
     def __init__(self, name: str, monitor: str, names: Sequence[str], make: Callable[[dict[str, Any]], Any] | None = None) -> None:
-        self.name, self.monitor, self.names, self.lower = name, monitor, list(names), lower_is_better(monitor)
+        self.name, self.monitor, self.names, self.lower = name, monitor, list(names), lower_is_better(as_heading(monitor, 'monitor'))
         self.runs: list[Run] = []                 # the histories, in the order of `rows`
         self.rows: list[dict[str, Any]] = []      # plain data, one dict for each run
         self.points: list[dict[str, Any]] = []    # the settings of each run, as they were passed
@@ -421,7 +425,7 @@ class Runner:
         self.learn, self.found, self.make, self.made, self.method = learn, found, make, made, method
         self.n_epoch, self.cbs, self.marks, self.catch = n_epoch, cbs, marks, catch
         self.restore: Any = None
-        self.file = book and book.file.parent/'sweeps'/f'{re.sub("[^a-zA-Z0-9_.-]", "_", found.name)}.pt'
+        self.file = book and book.file.parent/'sweeps'/f'{re.sub("[^a-zA-Z0-9_.-]", "_", str(found.name))}.pt'
 
     def prepare(self, undo: UndoStack) -> None:
         "Save the state of the learner. Without `make`, each run ends by restoring it"
@@ -467,6 +471,7 @@ class Runner:
     def _fit(self, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool], runs: list[Run]) -> None:
         set_seed(self.marks['seed'])
         learn = self.make(**{name: point[name] for name in self.made}) if self.make else self.learn
+        if not isinstance(learn, Learner): raise TypeError(f'make returned {with_article(type(learn).__name__)}, not a learner')
         trial = SweepRun(falls_behind, self.marks | words_of(point), self.found)
         fitted = {name: value for name, value in point.items() if name not in self.made}
         with learn.added_cbs(self.cbs):

@@ -247,7 +247,7 @@ BAD = {
     "missing target": (
         learner(dls=cbnb.DataLoaders([dict(x=torch.ones(2))], targets="label", device="cpu")),
         KeyError,
-        "no entry 'label'.*Its entries are x: add 'label' to the batch",
+        "no entry 'label'.*Its only entry is x: add 'label' to the batch",
     ),
 }
 
@@ -931,7 +931,7 @@ def test_each_error_on_the_page_of_errors_leads_to_it():
     page = Path(__file__).parents[2] / "nbs/how_to/errors.ipynb"
     assert errors_page() == "nbs/how_to/errors.ipynb"  # settings.ini has no real address
     for heading in headings(page):
-        if not heading.startswith(("An error that", "Errors of", "Findings of", "See also")):
+        if not heading.startswith(("An error that", "Errors of", "More errors", "Findings of", "See also")):
             error = explained(RuntimeError(heading))
             led = getattr(error, "__notes__", []) == [f"explained in {errors_page()}"]
             assert led is not any(words in heading for words in SAID_OUTSIDE), heading

@@ -1595,7 +1595,7 @@ def test_metrics_by_name():
     for wrong, error, words in (
         ({"mine": 3}, TypeError, "metric 'mine' is 3: it should be an object with clear, update and eval"),
         (["mae"], TypeError, "should be a set of names, or a dict of metrics"),
-        ({"none"}, KeyError, "no metric is called 'none': the only choice is mae"),
+        ({"none"}, KeyError, "no metric is called 'none': the choices are mae, MAE, mse"),
     ):
         with pytest.raises(error, match=words):
             ms.get_metrics(wrong)

@@ -154,7 +154,7 @@ def test_from_a_program_to_another_process(tmp_path):
     loaded.remove_cb(cbnb.ProgressCallback)
     assert torch.equal(loaded.get_preds(dl=[torch.ones(8, 3)] * 2)[0], torch.load(tmp_path / "preds"))
     with pytest.raises(
-        ValueError, match=r"this learner has no loss_func, because own_loss was not importable: call load_learner\(.*loss_func=...\)"
+        ValueError, match=r"this learner has no loss_func, because own_loss could not be stored: call load_learner\(.*loss_func=...\)"
     ):
         loaded.validate(dl=[(torch.ones(8, 3), torch.zeros(8).long())])
     loaded = cbnb.load_learner(tmp_path / "a.cbnb", model=Net, loss_func=nn.CrossEntropyLoss())
@@ -266,7 +266,7 @@ def test_a_model_that_does_not_fit_is_refused_as_it_was(tmp_path):
     file = net_learner(tmp_path).export("a.cbnb")
     wrong = nn.Linear(3, 2)
     before = wrong.weight.clone()
-    with pytest.raises(ValueError, match="a.cbnb does not fit the model: it lacks"):
+    with pytest.raises(ValueError, match="a.cbnb does not fit the model: this module"):
         cbnb.load_learner(file, model=wrong)
     assert torch.equal(wrong.weight, before)
     with pytest.raises(TypeError, match="returned an int, not a model"):
@@ -297,10 +297,10 @@ def test_parts_that_are_not_loaded_are_named(tmp_path):
     assert [s.split(",")[0] for s in said] == [
         "the learner was loaded without " + name for name in ("its train_step", "one of its metrics")
     ]
-    assert all("was not importable: call load_learner(" in s and ", model=..., " in s for s in said)
+    assert all("could not be stored: call load_learner(" in s and ", model=..., " in s for s in said)
     assert {w.filename for w in seen} == {__file__}
     with pytest.raises(
-        ValueError, match=r"this learner has no opt_func, because .* was not importable: call load_learner\(.*opt_func=...\)"
+        ValueError, match=r"this learner has no opt_func, because .* could not be stored: call load_learner\(.*opt_func=...\)"
     ):
         loaded.fit(1)
     with warnings.catch_warnings():
@@ -329,7 +329,7 @@ def test_a_metric_that_cannot_be_imported_any_more_leaves_the_others(tmp_path, m
         loaded = cbnb.load_learner(file, model=Net, trust=True)
     sys.modules.pop("mymetrics", None)
     assert [m.name for m in loaded.metrics] == ["accuracy"] and len(seen) == 2
-    why = "division by zero" if "error" in change else "mymetrics:distance cannot be imported: .*metrics=...\\) with another object"
+    why = "division by zero" if "error" in change else ".mymetrics:distance. cannot be imported: .*metrics=...\\)"
     assert all(re.match(f"the learner was loaded without one of its metrics: {why}$", str(w.message)) for w in seen)
     assert {w.filename for w in seen} == {__file__}
 
@@ -404,7 +404,9 @@ def test_within_a_fit_it_is_refused(tmp_path):
 
 
 def test_a_part_that_cannot_be_imported_is_named():
-    with pytest.raises(ValueError, match=r"has no attribute 'Eve'. Install the module, or call load_learner\(fname, opt_func=...\)"):
+    with pytest.raises(
+        ValueError, match=r"has no attribute 'Eve'. Install or correct the module, or call load_learner\(fname, opt_func=...\)"
+    ):
         export.at_path("torch.optim.adam:Eve", "opt_func")
 
 
@@ -414,12 +416,30 @@ def test_a_part_that_cannot_be_imported_is_named():
         ("make_net", "should be of the form 'module:name'"),
         ("no_such_module:make", "cannot be imported.*Correct the path, or install the module$"),
         (lambda: 1, "cannot be imported by another"),
+        ("torch.nn:Linear", "cannot be called without arguments .*'in_features'"),
+        ("torch:pi", "is not a function or class"),
     ],
 )
 def test_a_factory_that_nobody_can_import_is_refused_at_export(factory, words, tmp_path):
     with pytest.raises(ValueError, match=words):
         net_learner(tmp_path).export("a.cbnb", factory=factory)
     assert not (tmp_path / "a.cbnb").exists()
+
+
+@pytest.mark.parametrize("model, words", [(3, "model=3 should be"), (torch.nn.Linear, "'in_features'"), (lambda: None, "returned None")])
+def test_what_makes_no_model_is_a_type_error(model, words, tmp_path):
+    file = net_learner(tmp_path).export("a.cbnb")
+    with pytest.raises(TypeError, match=words):
+        cbnb.load_learner(file, model=model)
+
+
+@pytest.mark.parametrize("content, words", [(b"text", "damaged"), ([1], "contains a list"), (dict(a=1), "contains a dict, .* wrote$")])
+def test_a_file_that_is_no_pickle_of_a_learner_is_not_called_one(content, words, tmp_path):
+    """The advice was to trust it."""
+    file = tmp_path / "a.pkl"
+    file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
+    with pytest.raises((TypeError, ValueError), match=words):
+        cbnb.load_learner(file)
 
 
 def test_a_pickle_has_no_other_parts(tmp_path):
@@ -473,7 +493,8 @@ def test_a_pickle_that_lacks_a_module_of_yours_keeps_the_error_of_python(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "name, words", [("net", r"files without an ending: call learn.export\('net.cbnb'\)"), ("net.onnx", r"torch.onnx.export\(learn.model")]
+    "name, words",
+    [("net", r"not 'net': call learn.export\('net.cbnb'\)"), ("net.v1", "'net.v1.cbnb'"), ("net.onnx", r"torch.onnx.export\(learn.model")],
 )
 def test_a_name_without_a_known_ending_is_refused(tmp_path, name, words):
     with pytest.raises(ValueError, match=words):

@@ -358,7 +358,7 @@ def test_errors_say_what_can_be_done():
         learn.rewind()
     learn.fit(1)
     learn.fit(1)
-    with pytest.raises(ValueError, match=r"rewind\(5\): only 2 fits can be taken back.*keep_restore_points = 5"):
+    with pytest.raises(ValueError, match=r"n=5 should be at most 2, the number of fits that can be taken back.*keep_restore_points = 5"):
         learn.rewind(5)
     for n in (0, -1, 1.5, "2"):
         with pytest.raises((TypeError, ValueError), match="n="):
@@ -667,7 +667,7 @@ def test_a_model_that_is_too_large_gets_no_point(monkeypatch):
     assert [p.n_bytes for p in learn.runs] == [8, 0]  # 32 bytes would be more than a quarter of 68
     with pytest.raises(
         RuntimeError,
-        match=r"fit\(1\) cannot be taken back, because it left no restore point: it would take 32 B, .* may take 17 B, 25% of the free memory",
+        match=r"fit\(1\) cannot be taken back, because it left no restore point: a restore point would take 32 B, .* may take 17 B, 25% of the free memory",
     ):
         learn.rewind()
     assert repr(learn.runs).splitlines()[2].rstrip().endswith("no point") and learn.n_trained() == 2

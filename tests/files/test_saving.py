@@ -193,7 +193,7 @@ def test_loading_a_learner_needs_trust(tmp_path):
 def test_what_is_no_learner_is_not_loaded_as_one(tmp_path):
     learn = line_learner(path=tmp_path)
     file = learn.save("weights")
-    with pytest.raises(TypeError, match="weights.pth contains a.*, not a learner: .* To use a model or weights"):
+    with pytest.raises(TypeError, match="weights.pth contains a.*, not a learner: .* To use the weights"):
         cbnb.load_learner(file, trust=True)
 
 
@@ -400,7 +400,7 @@ def test_an_optimizer_that_takes_half_of_a_state_is_as_it_was(slots, tmp_path):
     file, before, state = learn.save("a"), ab(learn), copy.deepcopy(learn.opt.state_dict())
     saved = torch.load(file)
     torch.save({"model": {"a": torch.tensor(7.0), "b": torch.tensor(7.0)}, "opt": saved["opt"] | {"state": slots}}, file)
-    with pytest.raises(ValueError, match="the state of the optimizer .*is malformed, so nothing was loaded: .*with_opt=False"):
+    with pytest.raises(ValueError, match="the state of the optimizer is malformed .*, so nothing was loaded: .*with_opt=False"):
         learn.load("a")
     assert ab(learn) == before
     assert learn.opt.state_dict() == state
@@ -878,7 +878,7 @@ def test_a_draft_that_was_swept_before_it_was_locked_is_made_again(tmp_path, mon
     monkeypatch.setattr("cbnb.files.atomic.tempfile.mkdtemp", mkdtemp)
     monkeypatch.setattr("cbnb.files.atomic.fcntl.flock", flock)
     write_whole(tmp_path / "a", lambda draft: draft.write_bytes(b"x"))
-    assert len(made) == 3 and os.listdir(tmp_path) == ["a"]
+    assert len(made) == 4 and os.listdir(tmp_path) == ["a"]  # one more to see whether the folder can be written
 
 
 def test_without_locks_drafts_stay_and_files_are_written(tmp_path, monkeypatch):
@@ -910,7 +910,7 @@ def test_a_full_disk_says_so(tmp_path):
         learn.model = nn.Linear(6, 20000)
         resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000))
         try: learn.save('a')
-        except OSError as e: print(e, '|', type(e.__cause__).__name__, '|', e.__cause__.__notes__[0])
+        except OSError as e: print(e, '|', type(e.__cause__).__name__, '|', e.__notes__[0])
         print((Path(sys.argv[1])/'models'/'a.pth').read_bytes() == old)
         """
     done = in_a_process(code, tmp_path)
@@ -1090,7 +1090,7 @@ def test_save_model_goes_on_when_the_disk_is_full_and_keeps_the_best_that_it_cou
 def test_save_model_says_before_the_first_batch_that_its_folder_cannot_be_written(tmp_path, how):
     (tmp_path / "models").write_bytes(b"a file")
     learn = line_learner(path=tmp_path, cbs=cbnb.SaveModel(**how))
-    with pytest.raises(OSError, match="so the weights could not be written there"):
+    with pytest.raises(OSError, match="another folder for the weights, because this one cannot be written"):
         learn.fit(2)
     assert learn.train_iter == 0 and files(tmp_path) == ["models"]
 
@@ -1192,10 +1192,37 @@ def test_a_file_with_another_ending_or_in_another_folder_is_named(tmp_path, monk
 def test_weights_are_no_learner_and_say_how_to_load_them(tmp_path):
     learn = line_learner(path=tmp_path)
     file = learn.save("a")
-    with pytest.raises(ValueError, match=r"a.pth contains weights .* then call learn.load\("):
+    with pytest.raises(TypeError, match=r"a.pth contains an OrderedDict, .* then call learn.load\("):
         cbnb.load_learner(file)
     with pytest.raises(FileNotFoundError):
         cbnb.load_learner(tmp_path / "b.pth")
+
+
+def test_a_file_that_cannot_be_written_names_itself_and_a_way_out(tmp_path):
+    """It was the name of a draft, `models/.a.pth.il029ii0.part`."""
+    learn = line_learner(path=tmp_path)
+    (tmp_path / "models/a.pth").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError, match="choose another name for the file.*: '.*models/a.pth'$"):
+        learn.save("a")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(NotADirectoryError, match="choose another folder for the file.*: '.*file/a.pth'$"):
+        learn.save(tmp_path / "file/a")
+    with pytest.raises(TypeError, match="file=None should be a path"):
+        learn.save(None)
+
+
+def test_a_name_that_is_missing_comes_with_names_that_can_be_passed(tmp_path):
+    """For a file in a folder, the name without the folder loads another file, or none."""
+    learn = line_learner(path=tmp_path)
+    learn.save("deep/weights")
+    for name, near in (
+        ("deep/weigths", "did you mean 'deep/weights'"),
+        ("deep/a", "pass 'deep/weights'"),
+        ("other/a", r"learn.save\('other/a'\)"),
+    ):
+        with pytest.raises(FileNotFoundError, match=near):
+            learn.load(name)
+    learn.load("deep/weights")
 
 
 class MyAdam(torch.optim.Adam):

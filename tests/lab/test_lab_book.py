@@ -273,13 +273,13 @@ def test_a_locked_file_delays_the_rows(lab):
 def test_a_folder_that_cannot_be_written(tmp_path):
     before = hooks()
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="lab book could not be written"):
+    with pytest.raises(OSError, match="choose another folder for the lab book"):
         LabBook(tmp_path / "file" / "runs")
     folder = tmp_path / "closed"
     folder.mkdir()
     folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
     if os.geteuid() != 0:
-        with pytest.raises(OSError, match="lab book could not be written"):
+        with pytest.raises(OSError, match="choose another folder for the lab book"):
             LabBook(folder)
     (tmp_path / "runs.sqlite").write_text("no lab book")
     with pytest.raises(ValueError, match="is not a lab book"):

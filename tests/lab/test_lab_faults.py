@@ -327,7 +327,7 @@ def test_what_users_of_other_trackers_look_for(lab):
     for found, said in (
         (lambda: lab.log(loss=1.0), "a lab book has no attribute 'log': learn.log"),
         (lambda: lab.finish(), "a lab book has no attribute 'finish': lab.close"),
-        (lambda: lab[1].config, "a run of the lab book has no attribute 'config': use settings"),
+        (lambda: lab[1].config, "a run of the lab book has no attribute 'config': use lab.1..settings"),
         (lambda: lab[1].metrics, "best\\('valid_loss'\\)"),
         (lambda: lab.nothing, "a lab book has no attribute 'nothing'$"),
         (lambda: lab.run, "a lab book has no attribute 'run': lab.runs is the list of all runs, and lab\\[17\\] is run 17"),
@@ -470,7 +470,7 @@ def test_what_a_record_cannot_make_is_named(lab):
         run.learner()
     assert "trust" not in str(error.value)
     own = dict(loss_func=own_loss, metrics=None, batch_weight=None)
-    with pytest.raises(ValueError, match="needs dls=...: a record has no data"):
+    with pytest.raises(ValueError, match="needs dls=...: a lab book does not keep the data"):
         run.learner(net, **own)
     assert run.learner(net, dls, **own, lr=0.5).lr == 0.5
     learn = wave_learner(loss_func=torch.nn.MSELoss(), metrics=None)

@@ -200,7 +200,7 @@ def test_what_cannot_be_swept_is_said_before_the_first_run():
         Space(dict(lr=[]))
     with pytest.raises(ValueError, match="'optuna'"):
         learn.sweep(dict(lr=[0.1]), 2, engine="ray")
-    with pytest.raises(ValueError, match="monitor='some_loss' is not a column: "):
+    with pytest.raises(ValueError, match="sweep cannot watch 'some_loss'; the choices are "):
         learn.sweep(dict(lr=[0.1]), 2, monitor="some_loss")
     assert learn.n_trained() == 0
 

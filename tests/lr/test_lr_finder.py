@@ -191,7 +191,7 @@ def test_rates_per_group(start, end):
     "settings, words",
     [
         (dict(start_lr=1, end_lr=0.1), "start_lr=1 should be above 0 and below end_lr=0.1"),
-        (dict(start_lr=0), "start_lr=0 should be above 0 and below end_lr=10"),
+        (dict(start_lr=0), "start_lr=0 should be a finite number above 0"),
         (dict(start_lr=-1), "start_lr=-1"),
         (dict(start_lr="small"), "start_lr='small' is not a number"),
         (dict(num_it=1), "num_it=1"),
@@ -249,7 +249,7 @@ def test_refusals_say_why(case):
 
 def test_reasons_differ():
     reasons = [run().reason for run, _ in REFUSALS.values()]
-    assert len(set(reasons)) == len(reasons) - 1  # a loss that is no number is one reason
+    assert len(set(reasons)) == len(reasons)
 
 
 @pytest.mark.parametrize("num_it", range(2, 31))
@@ -1108,7 +1108,7 @@ def test_trials_are_a_share_or_a_budget(trials, checked):
         (159, ValueError, "trials=159 batches are too few: pass at least 160.*up to 100"),
         (0, ValueError, "trials=0"),
         (1.5, ValueError, "should be True, a share"),
-        ("0.2", ValueError, "should be True, a share"),
+        ("0.2", TypeError, "should be True, a share"),
         ([1], TypeError, "trials="),
     ],
 )
