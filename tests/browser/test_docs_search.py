@@ -243,7 +243,7 @@ def test_names_lead_to_the_reference(site: str, page):
 
 def test_an_error_leads_to_the_part_of_the_page_that_explains_it(site: str, page):
     for error, place in {
-        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x784 and 512x10)": "errors-of-torch-shapes",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x1024 and 256x5)": "errors-of-torch-shapes",
         "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'": "errors-of-torch-data-and-workers",
         "IndexError: Target 7 is out of bounds.": "indexerror-target-10-is-out-of-bounds",
     }.items():
