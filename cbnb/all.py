@@ -108,7 +108,7 @@ _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 
 
 # %% ../nbs/all.ipynb #671b2bc9
 from .callbacks.model_loss import model_loss_step
-from .function_steps import LossStep, UpdateStep
+from .callbacks.function_steps import LossStep, UpdateStep, adapt_function
 from .step import Step
 from .callbacks.steps import EvalStep, MultiLossStep, TrainStep
 from .basics.optimizers import MultiOptimizer
@@ -135,6 +135,7 @@ Learner.on_first_epoch = (start_display, hints.note_rates, hints.warn_of_pct_tra
 Learner.batch_filters = (hints.check_length, hints.keep_modes, loop_faults.watch_loop)
 Learner.error_notes = (hints.note_layer, hints.note_outputs, hints.note_dict, hints.note_mistake, batch_size.note_memory, hints.hide_module_calls)
 Learner.default_steps = (model_loss_step,)
+Step.adapters = (adapt_function,)           # for functions in place of steps
 Step.loss_checks = (check_broadcast, warn_of_activation)
 LossStep.first_call = staticmethod(check_function)
 Learner.around_fits = (rewind.restore_point,)

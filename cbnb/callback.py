@@ -144,8 +144,6 @@ class CallbackList:
     "The callbacks of a learner, with their order, their names, and the events they handle"
     if TYPE_CHECKING:      # what later pages add: the export writes it
         is_shown = _in_callback_list.is_shown
-        _is_learners = _in_callback_list._is_learners
-        _free_name = _in_callback_list._free_name
         show = _in_callback_list.show
         find = _in_callback_list.find
         as_callback = _in_callback_list.as_callback
@@ -155,11 +153,11 @@ class CallbackList:
         append = _in_callback_list.append
         add_all = _in_callback_list.add_all
         remove_all = _in_callback_list.remove_all
-        __getstate__ = _in_callback_list.__getstate__
-        __setstate__ = _in_callback_list.__setstate__
         added = _in_callback_list.added
         removed = _in_callback_list.removed
         switch_on = _in_callback_list.switch_on
+        __getstate__ = _in_callback_state.__getstate__
+        __setstate__ = _in_callback_state.__setstate__
     # set by `cbnb.all`
     adapt: Callable[[Any], Callback | None] | None = None    # returns an adapter for a foreign callback
     settings: Callable[[Any], Any] | None = None             # a value that is equal for callbacks with the same settings

@@ -47,26 +47,24 @@ def is_shown(self: CallbackList, name: str) -> bool:
     "Return whether `learn.<name>` is an object that `show` has set, and that has not been replaced since then"
     return name in self.shown and vars(self.learn).get(name) is self.shown[name]
 
-@patch
-def _is_learners(self: CallbackList, name: str) -> bool:
+def _is_learners(cbs: CallbackList, name: str) -> bool:
     "Return whether a name belongs to the learner, and not to a callback or a shown object"
-    if name in self.names or self.is_shown(name): return False
-    return name in vars(self.learn) or hasattr(type(self.learn), name)
+    if name in cbs.names or cbs.is_shown(name): return False
+    return name in vars(cbs.learn) or hasattr(type(cbs.learn), name)
 
-@patch
-def _free_name(self: CallbackList, cb: Callback) -> str:
+def _free_name(cbs: CallbackList, cb: Callback) -> str:
     name = cb.name
-    if self._is_learners(name) and wrapped(cb) is not cb: name += '_callback'    # it was not written for this learner
-    if self._is_learners(name):
+    if _is_learners(cbs, name) and wrapped(cb) is not cb: name += '_callback'    # it was not written for this learner
+    if _is_learners(cbs, name):
         raise ValueError(f'the callback {type(cb).__name__} would be stored as learn.{name}, '
                          f"which the learner already has: give it another name in its class, such as name = 'my_{name}'")
-    candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
-    return next(n for n in candidates if n not in self.names)
+    candidates = [name] + [f'{name}_{i}' for i in range(2, len(cbs.all) + 2)]
+    return next(n for n in candidates if n not in cbs.names)
 
 @patch
 def show(self: CallbackList, name: str, obj: Any) -> None:
     "Set `learn.<name>` to an object until a callback needs the name. Do nothing if the name belongs to a callback or to the learner"
-    if name not in self.names and not self._is_learners(name):
+    if name not in self.names and not _is_learners(self, name):
         self.shown[name] = vars(self.learn)[name] = obj
 
 # %% ../nbs/12_callback_list.ipynb #5f3c045d
@@ -99,7 +97,7 @@ def insert(self: CallbackList,
     mine: Any,        # the `settings` of `cb`
 ) -> Callback:        # `cb`
     "Insert a callback at an index of the list"
-    if name in self.names: name = self._free_name(cb)
+    if name in self.names: name = _free_name(self, cb)
     self.shown.pop(name, None)
     self.all = [*self.all[:at], cb, *self.all[at:]]
     self.names[name], self._settings[id(cb)] = cb, mine
@@ -141,7 +139,7 @@ def add(self: CallbackList, cb: Any, replace: bool = True) -> Callback:    # the
         new.learn.remove_cb(new)
     mine = self.settings(new) if self.settings else object()          # an object equals only itself
     twin = next((c for c in self.all if self._settings[id(c)] == mine), None) if replace else None
-    if twin is None: self.insert(new, len(self.all), self._free_name(new), mine)
+    if twin is None: self.insert(new, len(self.all), _free_name(self, new), mine)
     else:
         ((_, at, name, _),) = self.remove(twin)
         print(f'learn.{name}: replaced, because it was added before with the same settings')
@@ -165,18 +163,6 @@ def remove_all(self: CallbackList, cbs: list[Any]) -> None:
     "Remove callbacks. An interrupt never leaves a callback half removed"
     with interrupts_wait():
         for cb in cbs: self.remove(cb)
-
-# %% ../nbs/12_callback_list.ipynb #e2b8424b
-@patch
-def __getstate__(self: CallbackList) -> dict[str, Any]:
-    left = 'table', '_tables', '_settings', 'shown', 'blocks', 'wrappers', 'on_select'
-    return {k: v for k, v in vars(self).items() if k not in left}
-
-@patch
-def __setstate__(self: CallbackList, state: dict[str, Any]) -> None:
-    vars(self).update(state, shown={}, blocks=[], wrappers=[], on_select=[], _tables={},
-                      _settings={id(cb): self.settings(cb) if self.settings else object() for cb in state['all']})
-    self.select(self.training, self.purpose)
 
 # %% ../nbs/12_callback_list.ipynb #4a683aa5
 @patch
@@ -218,7 +204,7 @@ def switch_on(self: CallbackList) -> None:
     for cb in self.all:
         if not getattr(cb, 'run', True): cb.run = True
 
-# %% ../nbs/12_callback_list.ipynb #331113fd
+# %% ../nbs/12_callback_list.ipynb #b2a05fde
 @patch
 def __call__(self: Callback, event_name: str) -> Any:
     "Call the method `event_name`, if this callback defines it and is switched on"

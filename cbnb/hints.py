@@ -42,7 +42,7 @@ from .length import is_over, is_validated
 from .loop import Loop
 from .recorder import Recorder
 from .basics.text import plural, warn_user, with_article
-from .function_steps import CallStep, UpdateStep
+from .callbacks.function_steps import CallStep, UpdateStep
 from .step import PredictStep, Step
 
 # %% ../nbs/hints.ipynb #4154531d

@@ -28,13 +28,12 @@ from .callback import Callback, CallbackList
 from .callback_list import as_list, is_a
 from .data import as_dls, splitter_of
 from .events import CancelException, event, not_honoured
-from .function_steps import as_step, default_eval_step, default_step
 from .length import MidEpochValidation, as_valid_every, set_length
 from .loop import Loop, TrainEvalCallback
 from .metrics import as_metrics
 from .optim import one_group
 from .runs import as_one_fit
-from .step import Step
+from .step import Step, as_step, default_eval_step, default_step
 from .undo import UndoStack
 
 # %% ../nbs/04_learner.ipynb #bebe8ec3

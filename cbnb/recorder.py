@@ -15,12 +15,13 @@ from typing import Any
 from .basics.buffers import NamedLoss, nan_since
 from .basics.arguments import Every
 from .basics.losses import MeanLoss
+from .basics.optimizers import HyperColumns
 from .basics.settings import how_it_ends, settings_of, why_stopped
 from .basics.patch import patch
 from .basics.processes import n_processes
 from .basics.text import clock, say
 from .callback import Callback
-from .columns import Columns, HyperColumns, columns_of
+from .columns import Columns, columns_of
 from .events import CancelFitException
 from .history import History, Run
 from .learner import Learner

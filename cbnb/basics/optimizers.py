@@ -7,12 +7,14 @@ __all__ = ['SCHEDULER_KEYS', 'FASTAI_NAMES', 'hyper_key', 'state_keys', 'known_h
            'write_hyper', 'set_wd', 'copied_hypers', 'save_hypers', 'spread_lrs', 'freeze_groups', 'norm_params',
            'total_norm', 'is_opt', 'check_opt_func', 'checked_lr', 'own_rates', 'warn_of_next_rate', 'taken_rates',
            'held_params', 'shares_params', 'needs_closure', 'check_no_closure', 'count_updates', 'as_groups',
-           'check_trainable', 'sizes_differ', 'MultiOptimizer', 'Hypers', 'AllHypers', 'HyperNames', 'add_fastai_names']
+           'check_trainable', 'HyperColumns', 'sizes_differ', 'MultiOptimizer', 'Hypers', 'AllHypers', 'HyperNames',
+           'add_fastai_names']
 
 # %% ../../nbs/basics/optimizers.ipynb #62e1593d
 import functools
 import inspect
 import math
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from numbers import Real
@@ -25,6 +27,7 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/basics/optimizers.ipynb #2f965d68
 from .arguments import as_positive, as_python, recommended
+from .buffers import ScalarBuffer
 from .text import plural, short_repr, warn_user, with_article
 
 # %% ../../nbs/basics/optimizers.ipynb #46d6c55a
@@ -318,6 +321,34 @@ def check_trainable(groups: list[list[nn.Parameter]], model: nn.Module) -> None:
     elif any(p.requires_grad for p in model.parameters()): raise ValueError(
         'the splitter returned only frozen parameters (requires_grad is False): let it return the parameters to train, too, or call requires_grad_() on the layers that it returned')
     raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')
+
+# %% ../../nbs/basics/optimizers.ipynb #fff054f3
+class HyperColumns:
+    "The hyper-parameters of an optimizer's last group, with a value for each training batch of a run"
+    def __init__(self, columns: dict[str, Any] | None = None):    # name -> values, `run.hypers` of the run
+        self.columns: dict[str, Any] = {} if columns is None else columns
+        self.places: list[tuple[Any, str, int | None]] = []     # a column, and its key and index in the group
+        self.values: list[Any] = []                             # of the current batch; empty: not read yet
+
+    def track(self, opt: Optimizer, name: str) -> None:
+        "Add a column. Do nothing if it is there, or if the optimizer has no such hyper-parameter"
+        if name in self.columns or (place := hyper_key(opt, name)) is None: return
+        is_tensor = isinstance(opt.param_groups[-1][place[0]], Tensor)
+        self.columns[name] = column = ScalarBuffer() if is_tensor else array('d')
+        self.places.append((column, *place))
+
+    def read(self, opt: Optimizer) -> None:
+        "Read the values of a batch, unless they were read before"
+        if self.values: return
+        group = opt.param_groups[-1]
+        self.values = [v.detach().clone() if isinstance(v := group[key] if i is None else group[key][i], Tensor) else v     # an optimizer may change a tensor in place
+                       for _, key, i in self.places]
+
+    def append(self, opt: Optimizer) -> None:
+        "Add the values of a batch to the columns. Read them if the batch had no update"
+        if not self.values: self.read(opt)
+        for (column, _, _), value in zip(self.places, self.values): column.append(value)
+        self.values = []
 
 # %% ../../nbs/basics/optimizers.ipynb #e3aba710
 class _States(MutableMapping):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 # %% ../../nbs/callbacks/model_loss.ipynb #20fc923c
 from ..basics.losses import UNKNOWN, as_loss, divisor, pred_of, split_result
-from ..function_steps import call_on_batch
+from .function_steps import call_on_batch
 from ..step import Step
 
 # %% ../../nbs/callbacks/model_loss.ipynb #83c9631d

@@ -39,7 +39,7 @@ from ..basics.nested import entries, find_bs, map_tensors, rebuild, to_detach as
 from ..basics.random_state import save_rng
 from ..basics.text import plural, short_repr, warn_user, with_article
 from ..callback_list import as_list
-from ..function_steps import CallStep
+from .function_steps import CallStep
 from ..data import DataLoaders
 from ..learner import Learner
 from ..undo import interrupts_wait

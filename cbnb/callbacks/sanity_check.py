@@ -33,7 +33,7 @@ from ..metrics import MeanMetric
 from ..phase import fresh
 from ..recorder import Recorder
 from ..files.snapshot import owned_by_steps, without_trace
-from ..function_steps import CallStep
+from .function_steps import CallStep
 from ..step import Step
 from ..undo import interrupts_act
 

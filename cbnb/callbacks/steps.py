@@ -25,7 +25,7 @@ from ..data import split_batch
 from ..learner import Learner
 from ..basics.losses import UNKNOWN, as_loss, loss_and_parts, n_items, needs_no_target
 from ..basics.trained_modules import modules_of
-from ..function_steps import call_on_batch
+from .function_steps import call_on_batch
 from ..step import Step
 from ..basics.optimizers import MultiOptimizer
 from ..basics.arguments import as_choice, as_positive

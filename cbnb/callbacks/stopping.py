@@ -27,7 +27,7 @@ from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
 from ..basics.nested import map_tensors, to_detach
 from .precision import gradients
-from ..function_steps import CallStep, UpdateStep
+from .function_steps import CallStep, UpdateStep
 from ..step import Step
 from ..learner import Learner
 from ..basics.optimizers import total_norm

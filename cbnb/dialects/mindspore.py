@@ -37,7 +37,7 @@ from .mindspore_metrics import (
 from .mindspore_parallel import (
     DistributedGradReducer, ParallelMode, context, get_auto_parallel_context, get_group_size, get_rank, in_parallel, init,
     reset_auto_parallel_context, set_auto_parallel_context)
-from ..function_steps import CallStep, UpdateStep
+from ..callbacks.function_steps import CallStep, UpdateStep
 from ..learner import Learner
 from ..basics.arguments import as_count, as_positive, checked_loss_func
 from ..metrics import Metric as NativeMetric

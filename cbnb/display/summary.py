@@ -21,7 +21,6 @@ from ..basics.text import escape, html_table, text_table
 from ..learner import Learner
 from ..basics.fused import is_fused
 from ..basics.trained_modules import trained_modules
-from ..function_steps import CallStep
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/display/summary.ipynb #21a143ce
@@ -72,7 +71,7 @@ class Summary(str):
 def _try_batch(learn: Learner) -> None:
     xb, _ = learn.split_batch(first_batch(learn.dls.train))
     step = learn.train_step
-    by_name = step.own_loss and not isinstance(step, CallStep) and not isinstance(xb, Mapping)
+    by_name = step.own_loss and not step.calls_function and not isinstance(xb, Mapping)
     if by_name and isinstance(xb[0], Mapping): [xb] = xb
     learn.model(**xb) if isinstance(xb, Mapping) else learn.model(*xb)
 
@@ -127,7 +126,7 @@ def summary(self: Learner) -> Summary:
             self.model.eval()
             try: rows = layer_rows(self.model, lambda: _try_batch(self))
             except Exception as e:
-                if not isinstance(self.train_step, CallStep): raise      # a function may call the model in its own way
+                if not self.train_step.calls_function: raise      # a function may call the model in its own way
                 rows, why = layer_rows(self.model, lambda: None), [f'no output shapes: called with a batch, the model raises {type(e).__name__}']
         finally:
             for m, on in modes.items(): m.training = on

@@ -44,7 +44,7 @@ from ..learner import Learner
 from ..length import valid_loaders
 from ..basics.optimizers import needs_closure
 from ..files.snapshot import owned_by_steps
-from ..function_steps import CallStep
+from ..callbacks.function_steps import CallStep
 from ..step import Step
 from ..undo import UndoStack
 

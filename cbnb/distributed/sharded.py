@@ -34,7 +34,7 @@ from .agreement import share_tensors, shared_store
 from ..learner import Learner
 from ..basics.optimizers import needs_closure
 from ..files.snapshot import owned_by_steps
-from ..function_steps import CallStep
+from ..callbacks.function_steps import CallStep
 from ..undo import UndoStack
 
 # %% ../../nbs/distributed/sharded.ipynb #53593373

@@ -12,7 +12,7 @@ from typing import Any
 from ..basics.nested import put_state, state_of
 from ..basics.patch import patch
 from ..basics.settings import unchanged
-from ..callback import Callback
+from ..callback import Callback, CallbackList
 
 # %% ../../nbs/files/callback_state.ipynb #ab24f18b
 @patch
@@ -38,3 +38,15 @@ def load_state_dict(self: Callback, state: dict[str, Any]) -> None:
         state: from `state_dict` of a callback of this class, perhaps in another process
     """
     put_state(self, state)
+
+# %% ../../nbs/files/callback_state.ipynb #9d8abf20
+@patch
+def __getstate__(self: CallbackList) -> dict[str, Any]:
+    left = 'table', '_tables', '_settings', 'shown', 'blocks', 'wrappers', 'on_select'
+    return {k: v for k, v in vars(self).items() if k not in left}
+
+@patch
+def __setstate__(self: CallbackList, state: dict[str, Any]) -> None:
+    vars(self).update(state, shown={}, blocks=[], wrappers=[], on_select=[], _tables={},
+                      _settings={id(cb): self.settings(cb) if self.settings else object() for cb in state['all']})
+    self.select(self.training, self.purpose)

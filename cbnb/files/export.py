@@ -38,8 +38,7 @@ from ..metrics import Metric
 from ..optim import one_group
 from ..phase import fresh
 from ..basics.trained_modules import load_module_states, module_states
-from ..function_steps import step_of_model
-from ..step import Step
+from ..step import Step, step_of_model
 from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/files/export.ipynb #faa0f047
@@ -94,7 +93,7 @@ def _is_plain(value: Any) -> bool:
 # %% ../../nbs/files/export.ipynb #c283f71e
 _LOSSES = 'torch.nn.functional', 'torch.nn.modules.loss'
 _OWN = dict(loss_func=_LOSSES, opt_func=('torch.optim',),
-            metrics=(*_LOSSES, 'cbnb.metrics', 'cbnb.basics.metric_functions', 'cbnb.callbacks.accum_metric'))
+            metrics=(*_LOSSES, 'cbnb.metrics', 'cbnb.basics.metric_functions', 'cbnb.callbacks.accum_metric', 'cbnb.callbacks.more_metrics'))
 
 def _is_in_known_module(path: str | None, part: str) -> bool:
     module = (path or '').partition(':')[0]

@@ -23,7 +23,7 @@ from ..basics.metric_functions import AllPairs, check_shapes, is_column_and_row,
 from ..basics.losses import torch_loss
 from ..basics.text import warn_user
 from ..basics.interrupts import interrupts_act, interrupts_wait
-from ..function_steps import LossStep, call_on_batch
+from ..callbacks.function_steps import LossStep, call_on_batch
 from ..undo import UndoStack
 
 # %% ../../nbs/insight/first_batch.ipynb #88e4cdc5

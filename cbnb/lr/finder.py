@@ -36,7 +36,6 @@ from ..basics.nested import find_bs, map_tensors
 from ..basics.loaders import n_batches
 from ..basics.losses import MeanLoss
 from ..basics.text import distinct, one_of, plural, shell, short_repr
-from ..function_steps import CallStep, UpdateStep
 from ..learner import Learner
 from .rules import BAND, REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
 from .trials import Plan, Trial, choose, next_rate, plan_trials
@@ -345,7 +344,7 @@ def _mock_run(self: Learner, counter: UpdateCounter, cbs: Any = None,    # furth
             except Exception as e:
                 if not counter.ends_at(e): raise
                 failed = (self.xb, self.yb), e
-            if isinstance(self.train_step, UpdateStep) and self.train_iter and not self.train_updates: raise ValueError(
+            if self.train_step.calls_function and self.train_step.own_update and self.train_iter and not self.train_updates: raise ValueError(
                 'train_step updates the weights with an optimizer of its own, so lr_find cannot change the rate. Pass this optimizer to the step: '
                 'train_step=UpdateStep(f, opt=...)')
     if failed is not None: _try_again(self, *failed)
@@ -912,7 +911,7 @@ def _remark(learn: Learner, finder: LRFinder) -> str:
         said += (f'; swept with momentum {finder.mom:.2g}, as in fit_one_cycle: a plain fit has '
                 f'{finder.own_mom:.2g} and needs a {"higher" if finder.own_mom < finder.mom else "lower"} '
                 'rate, which a learner with these moms=... finds')
-    if isinstance(learn.train_step, CallStep) or finder.several:
+    if learn.train_step.calls_function or finder.several:
         said += ('; the step is your own: if it adds up several losses, or alternates between '
                  'them, a falling loss need not mean that the model learns')
     return said

@@ -18,9 +18,9 @@ from cbnb.basics.losses import as_loss, pred_of, split_result
 from cbnb.basics.optimizers import checked_lr
 from cbnb.callback_list import as_list, is_a
 from cbnb.callbacks.model_loss import ModelLossStep, computes_loss
-from cbnb.function_steps import as_step
 from cbnb.insight.first_batch import depends_on
 from cbnb.length import as_valid_every
+from cbnb.step import as_step
 from helpers import Line, ab, line_batches, line_learner
 
 

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import cbnb
+from cbnb.callbacks.function_steps import UpdateStep
 from cbnb.callbacks.schedulers import TorchScheduler
-from cbnb.function_steps import UpdateStep
 from cbnb.insight.findings import FAULTS, Finding, Findings
 from cbnb.insight.texts import TEXTS
 from cbnb.step import Step

@@ -16,10 +16,8 @@ from later import write_later
 from notebooks import INDEX, LIB, NBS, ROOT, read, without_directives
 
 CALLS = ROOT / "tests" / "typing" / "calls.py"
-FOR_PYRIGHT = (
-    "loop events callback callback_list runs undo learner optim step history recorder schedule function_steps fit_opt hints".split()
-)
-NOT_STRICT = "function_steps", "fit_opt"
+FOR_PYRIGHT = "loop events callback callback_list runs undo learner optim step history recorder schedule fit_opt hints".split()
+NOT_STRICT = ("fit_opt",)
 PAGES = [INDEX, *sorted((NBS / "tutorials").glob("*.ipynb"))]
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.callbacks.function_steps import LossStep
 from cbnb.display.summary import layer_rows
-from cbnb.function_steps import LossStep
 from cbnb.undo import UndoStack, interrupts_act, interrupts_wait
 from helpers import Line, line_learner
 from interrupts import CALLS, At, at_each, at_random, interrupted, make, quiet
