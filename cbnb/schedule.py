@@ -234,13 +234,14 @@ def _check_length(learn: Any) -> None:
 def _place(learn: Any, name: str, sched: Schedule) -> tuple[str, int | None]:
     "Check the first value of a schedule, and record its hyper-parameter. Return its key and index in a parameter group"
     if (place := hyper_key(learn.opt, name)) is None: raise no_such_hyper(learn.opt, name)
+    _check_callable(f'the schedule of {name!r}', sched)
     value: Any = as_python(sched(0.))
     n = len(learn.opt.param_groups)
     listed = hasattr(value, '__len__') and not isinstance(value, (str, Mapping)) and getattr(value, 'ndim', 1) > 0
     if listed and len(value) != n: raise ValueError(
         f'the schedule of {name!r} returned {plural(len(value), "value")} for {plural(n, "parameter group")}: return one number, or one for each group')
     values: Any = value if listed else [value]
-    if any(not is_number(v) or not math.isfinite(v) for v in values):
+    if any(not is_number(v) or math.isnan(v) or math.isinf(v) and name in ('lr', 'mom', 'wd') for v in values):
         raise ValueError(f'the schedule of {name!r} returned {short_repr(value)} at position 0: return a finite number, or one for each group')
     if hasattr(learn, 'recorder'): learn.recorder.track(name)
     return place

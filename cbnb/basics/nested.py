@@ -223,19 +223,25 @@ def split_by_name(batch: Any, targets: tuple[str, ...]) -> tuple[Any, tuple[Any,
     if (held := entries(batch)) is None: return (batch,), _attributes(batch, targets) if can_move(batch) else ()
     if missing := [k for k in targets if k not in held]:
         there = [k for k in held if isinstance(k, str) and k not in targets]
-        near = nearest(str(missing[0]), there) or next((k for k in reversed(there) if isinstance(held[k], Tensor)), None)
-        other = f'pass one of these, as in DataLoaders(..., targets={near!r}), or ' if near and len(there) > 1 else ''
+        tensors = [k for k in there if isinstance(held[k], Tensor)]
+        other = f'pass the one that is the target, as in {_with(targets, missing[0], tensors)}, or ' if tensors and len(there) > 1 else ''
         raise KeyError(f"the batch has no entry {short_repr(missing[0])} for the target. " + (
             f"Its {'entries are' if len(held) > 1 else 'only entry is'} {_listed(list(held))}: {other}add {short_repr(missing[0])} to the batch" if held else 'It is an empty dict'))
     return {k: v for k, v in held.items() if k not in targets}, tuple(held[k] for k in targets)
 
 def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
     if missing := [k for k in targets if not hasattr(batch, k)]:
-        there = [k for k, v in getattr(batch, '__dict__', {}).items() if isinstance(v, Tensor) and k[:1] != '_']
+        there = [k for k, v in getattr(batch, '__dict__', {}).items() if isinstance(v, Tensor) and k[:1] != '_' and k not in targets]
         raise KeyError(f"the batch, {with_article(type(batch).__name__)}, has no attribute {short_repr(missing[0])} for the target" + (
-            f". Its tensors are {_listed(there)}: pass one of these, as in DataLoaders(..., targets={nearest(str(missing[0]), there) or there[-1]!r})" if len(there) > 1 else
+            f". Its {'other '*(len(targets) > len(missing))}tensors are {_listed(there)}: pass the one that is the target, as in {_with(targets, missing[0], there)}" if len(there) > 1 else
             f'{". Its only tensor is " * len(there)}{"".join(there)}: add {short_repr(missing[0])} to the batch, or pass DataLoaders(..., targets=...) with the name of another attribute'))
     return tuple(getattr(batch, k) for k in targets)
+
+def _with(targets: tuple[str, ...], missing: str, there: list[str]) -> str:
+    "Return a call whose targets have, in place of the missing one, the tensor with the most similar name or a usual one"
+    usual = (k for k in ('labels', 'label', 'targets', 'target', 'y', there[-1]) if k in there)
+    found = tuple((nearest(str(missing), there) or next(usual)) if k == missing else k for k in targets)
+    return f'DataLoaders(..., targets={found if len(found) > 1 else found[0]!r})'
 
 def _listed(names: list[Any]) -> str: return ', '.join(map(str, names[:30])) + ', ...'*(len(names) > 30)
 

@@ -86,6 +86,7 @@ def no_such_hyper(opt: Optimizer, name: str) -> ValueError:    # the error to ra
 def set_hyper(opt: Optimizer, name: str, value: Any,    # a number for all groups, or a list with one number per group
 ) -> None:
     "Set a hyper-parameter in each group, or raise `ValueError` for an unknown name or a wrong number of values"
+    if getattr(value, 'ndim', 0) == 1: value = value.tolist() if len(value) > 1 else value.item()    # of torch or NumPy
     if isinstance(value, (list, tuple)): _check_length(name, value, len(opt.param_groups))
     if (place := hyper_key(opt, name)) is None: raise no_such_hyper(opt, name)
     write_hyper(opt.param_groups, *place, value)
@@ -230,9 +231,10 @@ def checked_lr(lr: Any, opt_func: Any,    # may have a rate: `partial(SGD, lr=0.
     if theirs is None or lr == theirs: return lr
     if lr == 1e-3: return theirs                # the learner has its default rate
     if is_opt(opt_func): raise ValueError(
-        f'lr={short_repr(lr)} differs from the learning rate{"s"*isinstance(theirs, list)} {short_repr(theirs)} of the optimizer that you pass: '
-        + (f'create the optimizer with lr={lr!r}' if isinstance(lr, Real) and not isinstance(theirs, list) else
-           'give its parameter groups the rates that you want') + ', or leave lr out')
+        f'lr={short_repr(lr)} differs from the learning rate {theirs} of the optimizer that you pass: create the optimizer with lr={lr!r}, or leave lr out'
+        if isinstance(lr, Real) and not isinstance(theirs, list) else
+        f'lr={short_repr(lr)} is given beside an optimizer with the rate{"s"*isinstance(theirs, list)} {short_repr(theirs)}: '
+        'leave lr out, and set the rates that you want in the groups of the optimizer')
     raise ValueError(f'the learning rate is given twice, as lr={short_repr(lr)} and as {short_repr(theirs)} in opt_func: remove one of them')
 
 # %% ../../nbs/basics/optimizers.ipynb #7e72f521
@@ -358,7 +360,8 @@ class _States(MutableMapping):
         for opt in self.optimizers:
             if p in opt.state or any(p is q for g in opt.param_groups for q in g['params']):
                 return opt.state
-        raise KeyError(f'the MultiOptimizer holds no such parameter, {f"of shape {tuple(p.shape)}" if isinstance(p, Tensor) else short_repr(p)}: add it to a group of one of its optimizers')
+        if not isinstance(p, Tensor): raise KeyError(f'{short_repr(p)} is not a parameter: read the state of a parameter, as in opt.state[model.weight]')
+        raise KeyError(f'the MultiOptimizer does not hold this tensor of shape {tuple(p.shape)}: pass the parameter itself, or add it to a group of one of its optimizers')
     def __getitem__(self, p: Tensor) -> Any: return self._of(p)[p]
     def __setitem__(self, p: Tensor, value: Any) -> None: self._of(p)[p] = value
     def __delitem__(self, p: Tensor) -> None: del self._of(p)[p]

@@ -221,7 +221,7 @@ def forget_batches(folder: str | Path) -> None:
 # %% ../../nbs/callbacks/predictions.ipynb #4bfb7b0a
 def _as_folder(folder: Any, name: str) -> Path:    # `name`: of the argument
     if isinstance(folder, (str, os.PathLike)): return Path(folder)
-    raise TypeError(f'{name}={short_repr(folder)} is not the path of a folder: pass one, such as {name}="preds"')
+    raise TypeError(f'{name}={short_repr(folder)} is not the path of a folder: pass one, such as {name}="{name.removeprefix("save_")}"')
 
 class SavedBatches:
     "A sequence of the saved batches in a folder, each read from its file when you index it"

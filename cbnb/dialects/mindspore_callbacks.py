@@ -26,7 +26,7 @@ from ..files.atomic import write_whole
 from ..files.saving import as_loadable, read_file
 from ..callbacks.stopping import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
-from ..basics.arguments import as_choice, as_count, as_positive, columns_hint, is_number, unknown_argument
+from ..basics.arguments import as_choice, as_count, as_positive, columns_hint, is_number, nearest
 from ..basics.optimizers import get_hyper, set_hyper
 from ..basics.text import short_repr, with_article
 
@@ -502,16 +502,23 @@ class History(Callback):
         for name, column in self.history.items(): column.append(values.get(name))
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #29767623
+def _meant(name: str) -> str | None:
+    "Return the argument for an event that MindSpore or another library calls `name`, or None"
+    words = name.removeprefix('on_').replace('start', 'begin').replace('batch', 'step').replace('validation', 'eval')
+    return next((old for old in (f'on_{words}', f'on_train_{words}') if old in OLD_NAMES), None) or nearest(name, OLD_NAMES, 0.9)
+
 class LambdaCallback(Callback):
     """Callback made of functions of the run context, one for each event
 
     Args:
         **functions: by event, such as on_train_begin=f; None: no function
     Raises:
+        TypeError: LambdaCallback has no argument {name}:
         TypeError: {name}=... should be a function of the run context
     """
     def __init__(self, **functions: Function[[RunContext], Any] | None):
         for name, f in functions.items():
-            if name not in OLD_NAMES: raise TypeError(unknown_argument('LambdaCallback', name, list(OLD_NAMES)))
+            if name not in OLD_NAMES: raise TypeError(
+                f'LambdaCallback has no argument {name!r}: ' + (f'did you mean {near}=?' if (near := _meant(name)) else f'its arguments are {", ".join(OLD_NAMES)}'))
             if f is not None and not callable(f): raise TypeError(f'{name}={short_repr(f)} should be a function of the run context')
             if f is not None: setattr(self, name, f)

@@ -703,7 +703,7 @@ class LRFind:
     def __getattr__(self, name: str) -> float:
         if name[:1] != '_' and name in self.__dict__.get('suggestions', ()):
             return self.suggestions[name]
-        near = None if name[:1] == '_' else nearest(name, [n for n in dir(self) if n[:1] != '_'])
+        near = None if name[:1] == '_' else nearest(name, [n for n in dir(self) if n[:1] != '_'], 0.8)
         known = f', and {name} made no suggestion{self._why_not(name)}' if name in RULES else f': did you mean {near!r}?' if near else ': its lr is the recommended rate'*(name[:1] != '_' and self.__dict__.get('lr') is not None)
         raise AttributeError(f'LRFind has no attribute {name!r}{known}', name=name, obj=self)
 

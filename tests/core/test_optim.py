@@ -862,3 +862,12 @@ def test_a_learning_rate_of_0_is_said():
         line_learner(splitter=two_groups).fit(1, lr=[0, 0.1])
         line_learner().fit(1, lr=0, cbs=cbnb.Callback(before_batch=lambda cb: cb.opt.set_hyper("lr", 0.1)))
         line_learner().fit(1, lr=0, cbs=cbnb.ParamScheduler({"lr": lambda pct: 0.1}))
+
+
+def test_arrays_set_a_value_in_each_group_or_one_in_all():
+    opt = torch.optim.SGD([dict(params=[p]) for p in nn.Linear(2, 1).parameters()], lr=0.1)
+    for value, expected in ((torch.tensor([0.5]), [0.5, 0.5]), (np.array([0.1, 0.2]), [0.1, 0.2])):
+        set_hyper(opt, "lr", value)
+        assert get_hyper(opt, "lr") == pytest.approx(expected)
+    with pytest.raises(ValueError, match="lr has 3 values, but the optimizer has 2 parameter groups"):
+        set_hyper(opt, "lr", torch.tensor([0.1, 0.2, 0.3]))

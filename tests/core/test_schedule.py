@@ -529,3 +529,23 @@ def test_borders_of_combined_schedules():
 
 def test_equal_factors_below_one_and_below_nought():
     assert cbnb.SchedExp(0.5, 0.125)(0.5) == pytest.approx(0.25) and cbnb.SchedExp(-1.0, -4.0)(0.5) == pytest.approx(-2)
+
+
+def test_a_schedule_may_begin_at_infinity_if_it_is_no_rate():
+    class Clipped(torch.optim.SGD):
+        def __init__(self, params, lr):
+            super().__init__(params, lr)
+            for group in self.param_groups:
+                group["clip"] = math.inf
+
+    learn = line_learner(opt_func=Clipped)
+    learn.fit(1, cbs=cbnb.ParamScheduler({"clip": lambda pct: math.inf if pct < 0.5 else 1.0}))
+    with pytest.raises(ValueError, match="the schedule of 'lr' returned inf at position 0"):
+        learn.fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: math.inf}))
+
+
+def test_a_schedule_that_is_set_later_is_checked_before_the_fit():
+    scheduler = cbnb.ParamScheduler({"lr": cbnb.SchedCos(0.1, 0.01)})
+    scheduler.scheds["lr"] = 3
+    with pytest.raises(TypeError, match="the schedule of 'lr' is 3: pass a function"):
+        line_learner().fit(1, cbs=scheduler)
