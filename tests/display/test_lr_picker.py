@@ -161,7 +161,7 @@ def test_a_sweep_without_an_update_has_a_picker():
     picker = empty.widget(learn)
     assert "no update" in picker.chart.value and picker.lr == 0.1
     broken = cbnb.lr.finder.LRFind(found.lrs, *[[math.nan] * len(found.lrs)] * 2, 100)
-    assert "not a number" in broken.widget(learn).advice.value
+    assert "nan from the start" in broken.widget(learn).advice.value
     picker.fit.click()
     assert "Not started" in picker.said.value and not learn.recorder.history.runs  # not at the learner's own rate, silently
     picker.slider.value = 0.05

@@ -617,7 +617,7 @@ def test_ctrl_c_while_parameters_are_watched_leaves_no_hook():
     watched = Watched()
     opt = types.SimpleNamespace(param_groups=[dict(params=[watched])])
     with pytest.raises(KeyboardInterrupt):
-        LossStep(list).predict(types.SimpleNamespace(training=True, opt=opt, xb=(), yb=()))
+        LossStep(lambda: []).predict(types.SimpleNamespace(training=True, opt=opt, xb=(), yb=()))
     assert not watched.hooked
 
 
@@ -653,7 +653,7 @@ def test_ctrl_c_at_the_end_of_a_summary_waits_until_all_modules_train_again():
 @pytest.mark.parametrize("name", ["add", "remove"])
 def test_ctrl_c_while_callbacks_come_or_go_acts_when_all_have(name, monkeypatch):
     learn = line_learner()
-    one, other = cbnb.Callback(before_fit=press), cbnb.Callback(after_fit=press)
+    one, other = cbnb.Callback(before_fit=lambda cb: press()), cbnb.Callback(after_fit=lambda cb: press())
     if name == "remove":
         learn.add_cbs([one, other])
     do = getattr(learn.callbacks, name)
