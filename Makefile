@@ -87,8 +87,8 @@ matrix: ## the tests with the oldest and the newest torch that are supported (so
 		env=$(VENV)/matrix/$$torch; echo "torch $$torch"; \
 		test -x $$env/bin/python || $(PYTHON) -m venv $$env; \
 		grep -vE '^(torch==|triton|nvidia|cuda)' constraints.txt > $$env/constraints.txt; \
-		$$env/bin/python -m pip install --quiet --constraint $$env/constraints.txt torch==$$torch --editable '.[notebook,docs,dev]'; \
-		PATH=$(CURDIR)/$$env/bin:$$PATH OMP_NUM_THREADS=1 $$env/bin/python -m pytest -q --numprocesses 2 $(FILES) --ignore tests/browser tests; \
+		$$env/bin/python -m pip install --quiet --constraint $$env/constraints.txt torch==$$torch 'setuptools>=77' --editable '.[notebook,docs,dev]'; \
+		PATH=$(CURDIR)/$$env/bin:$$PATH OMP_NUM_THREADS=1 $$env/bin/python -m pytest -q --numprocesses 2 $(FILES) --ignore tests/browser --ignore tests/package/test_typing.py tests; \
 	done
 
 clean: ## remove what the other targets made, the environment excepted

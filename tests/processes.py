@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore, fsdp
 
 TESTS = Path(__file__).parent
+CAN_SHARD = hasattr(fsdp, "fully_shard")  # since torch 2.6
 
 
 @cache

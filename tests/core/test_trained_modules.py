@@ -288,8 +288,8 @@ def best_in_a_loop(kind, n_epoch, lr):
 @pytest.mark.parametrize("cb", [lambda: SaveModel(), lambda: EarlyStopping(patience=9, restore=True)])
 def test_the_best_epoch_comes_back_with_its_loss(tmp_path, cb):
     data, (model, loss) = batches("tasks"), parts("tasks")
-    net, mine = best_in_a_loop("tasks", 6, 0.3)
-    learner(model, loss, data, path=tmp_path, opt_func=plain_adamw, lr=0.3, cbs=cb()).fit(6)
+    net, mine = best_in_a_loop("tasks", 6, 0.5)
+    learner(model, loss, data, path=tmp_path, opt_func=plain_adamw, lr=0.5, cbs=cb()).fit(6)
     assert equal(model, net) and equal(loss, mine)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("accelerate")
 
-from processes import run
+from processes import CAN_SHARD, run
 from trouble_cases import CASES, HOWS, expected, wrong
 
 
@@ -27,6 +27,8 @@ def test_all_processes_end_alike(found, how):
 
 @pytest.mark.parametrize("mode", ["sharded", "accumulates"])
 def test_nor_does_a_process_wait_where_messages_do_not_travel_with_the_gradients(mode, tmp_path):
+    if mode == "sharded" and not CAN_SHARD:
+        pytest.skip("this torch cannot shard")
     hows = ["error", "fit", "alone"]
     ended = run(2, "tests/trouble_cases.py", str(tmp_path), *hows, mode, timeout=600)
     assert not any(e.returncode for e in ended), ended[0].err[-3000:]
