@@ -165,6 +165,8 @@ with learn.distributed(quiet=False, sharded=within):
     ],
 )
 def test_a_failure_ends_all(how, where):
+    if where == "forward" and not processes.CAN_SHARD:
+        pytest.skip("this torch cannot shard")
     begun = time.time()
     first, second = processes.run(2, "-c", TROUBLE, how, where, timeout=120)
     failed = float(second.out.split("now ")[1].split()[0])
