@@ -68,6 +68,7 @@ class Metric:
     adapters: ClassVar[tuple[Callable[[Any], Any], ...]] = ()     # make a metric of an object of another library, or return None
     chosen_outputs: tuple[Any, ...] = ()         # see `set_indexes`; empty: prediction and targets
     _name: str | None = None
+    _wraps: Any = None       # the object of another library that an adapter wraps
     def reset(self) -> None:
         "Discard all accumulated batches"
         raise _undefined(self, 'reset')
@@ -195,7 +196,7 @@ def as_metric(m: Any) -> Any:
             if getattr(m, '__abstractmethods__', None) or e.__traceback__ is not None and e.__traceback__.tb_next is not None: raise
             raise TypeError(f'{m.__name__} is a class that needs arguments ({e}): pass an instance, {m.__name__}(...)') from None
     for a in _PARTS:
-        if isinstance(m, Metric) and getattr(type(m), a) is getattr(Metric, a): raise _undefined(m, a)
+        if isinstance(m, Metric) and a not in vars(m) and getattr(type(m), a) is getattr(Metric, a): raise _undefined(m, a)
     if all(hasattr(type(m), a) for a in _PARTS):
         if not hasattr(m, 'name'): m.name = snake_name(type(m))
         return m
@@ -217,5 +218,5 @@ def as_metrics(ms: Any) -> list[Any]:
         for name, member in m.items() if several else [(None, m)]:
             found.append(as_metric(copy.deepcopy(member) if several else member))
             if several: found[-1].name = name
-    objects = [getattr(m, 'metric', m) for m in found]        # the objects that adapters wrap
+    objects = [m._wraps if isinstance(m, Metric) and m._wraps is not None else m for m in found]
     return [copy.copy(m) if any(objects[i] is o for o in objects[:i]) else m for i, m in enumerate(found)]

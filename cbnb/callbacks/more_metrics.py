@@ -153,10 +153,10 @@ class UpdateMetric(Metric):
         name: str | None = None,    # heading of its column; None: its attribute `name`, or its class in snake case
     ) -> None:
         self._name = name or getattr(metric, 'name', None) or snake_name(type(metric))
-        self.metric, self.seen = metric, False         # `seen`: whether the phase had a batch
+        self.metric, self._wraps, self.seen = metric, metric, False         # `seen`: whether the phase had a batch
     def __copy__(self) -> Self:
         new: Self = super().__copy__()
-        new.metric = copy.deepcopy(self.metric)
+        new.metric = new._wraps = copy.deepcopy(self.metric)
         return new
     def reset(self) -> None:
         self.metric.reset()

@@ -30,7 +30,8 @@ from ..schedule import ParamScheduler
 def _takes_steps(make: Callable[..., Any]) -> bool:
     "Return whether `make` is a function or a method with two required parameters"
     if not isinstance(make, (types.FunctionType, types.MethodType)): return False
-    params = inspect.signature(make).parameters.values()
+    params = inspect.signature(make, follow_wrapped=False).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in params): params = inspect.signature(make).parameters.values()     # a decorator that passes all arguments on
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
                for p in params) == 2
 
@@ -117,7 +118,7 @@ class TorchScheduler(Callback):
                 f'TorchScheduler takes a function that returns the scheduler, not {with_article(type(make).__name__) if hasattr(make, "optimizer") else short_repr(make)}: pass a function, such as lambda opt: StepLR(opt, 10)')
         if monitor is not None: checked_monitor(monitor)
         as_choice(every, 'every', 'update', 'batch', 'epoch')
-        try: inspect.signature(make).bind(*[None]*(1 + _takes_steps(make)))
+        try: inspect.signature(make, follow_wrapped=False).bind(*[None]*(1 + _takes_steps(make)))
         except ValueError: pass                       # some builtins have no signature
         except TypeError as e: raise TypeError(
             f'TorchScheduler calls make(opt) or make(opt, n_steps), which fails ({e}): pass a function, such as lambda opt: StepLR(opt, 10)') from e

@@ -157,7 +157,7 @@ def _content(learn: Learner, factory: Any) -> dict[str, Any]:
 # %% ../../nbs/files/export.ipynb #27611cd6
 def _unmet(make: Any) -> str | None:    # the missing argument; None: the function or class can be called
     "Return why a function or class cannot be called without arguments"
-    try: inspect.signature(make).bind()
+    try: inspect.signature(make, follow_wrapped=False).bind()      # a decorator may supply the arguments
     except TypeError as e: return str(e)
     except ValueError: pass                      # some builtins have no signature
     return None

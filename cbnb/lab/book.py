@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from numbers import Number
 from pathlib import Path
 from typing import Any, cast
 
@@ -513,8 +514,8 @@ class LabRun:
         super().__setattr__(name, value)
 
     def _set(self, column: str, value: Any) -> None:
-        if value is not None and not isinstance(value, str): raise TypeError(f'{column}={short_repr(value)} should be a string')
-        text = '' if value is None else value.encode('utf-8', 'replace').decode()
+        if value is not None and not isinstance(value, (str, Number, Path)): raise TypeError(f'{column}={short_repr(value)} should be a string')
+        text = '' if value is None else str(value).encode('utf-8', 'replace').decode()
         with opened(self.file) as db, transaction(db): db.execute(f'UPDATE runs SET {column}=? WHERE id=?', (text, self.id))
         vars(self)[f'_{column}'] = text
 

@@ -24,12 +24,14 @@ from ..undo import interrupts_wait
 def _parameters(f: Callable[..., Any]) -> list[str]:
     return [p.name for p in inspect.signature(f).parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 
+def _takes_any(f: Callable[..., Any]) -> bool: return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(f).parameters.values())
+
 def _shares(space: Space, make: Any, method: Any) -> tuple[list[str], list[str]]:
     "Return the settings for `make`, and those for the fit. If there is no place for one, raise `ValueError`"
     if isinstance(make, Learner) or make is not None and not callable(make): raise TypeError(
         f'make={short_repr(make)} should be a function that returns a new learner, such as lambda: Learner(dls, Net(), loss_func)')
     made, fitted = _parameters(make) if make else [], [name for name in _parameters(method) if name not in ('self', 'cbs')]
-    if make and any(p.kind is p.VAR_KEYWORD for p in inspect.signature(make).parameters.values()): made = [*made, *(name for name in space.values if name not in fitted)]
+    if make and _takes_any(make): made = [*made, *(name for name in space.values if name not in fitted)]
     for name in space.values:
         if name in made or name in fitted: continue
         if name == 'cbs': raise ValueError('cbs is no setting of a sweep: list a setting such as patience, and pass make=, such as lambda patience: Learner(..., cbs=EarlyStopping(patience=patience))')
@@ -75,7 +77,7 @@ def sweep(self: Learner, space: Mapping[str, Any], n_epoch: Any = None, n: int |
     """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): call sweep between fits')
     train = getattr(type(self), method, None) if isinstance(method, str) else None
-    if not callable(train) or not {'n_epoch', 'cbs'} <= {*_parameters(train)}: raise ValueError(
+    if not callable(train) or not (_takes_any(train) or {'n_epoch', 'cbs'} <= {*_parameters(train)}): raise ValueError(
         f'method={short_repr(method)} should be the name of a method with the arguments n_epoch and cbs: ' + (
             f'did you mean {near!r}?' if (near := nearest(str(method), ('fit', 'fit_one_cycle', 'fit_flat_cos'))) else "pass a name such as 'fit_one_cycle'"))
     errors = catch if isinstance(catch, tuple) else (catch,)

@@ -19,7 +19,7 @@ from typing import Any
 # %% ../../nbs/lab/sweep_runs.ipynb #c2e60007
 import torch
 
-from ..basics.arguments import as_heading, columns_hint
+from ..basics.arguments import as_heading, columns_hint, nearest
 from ..basics.random_state import save_rng, set_seed
 from ..basics.settings import brief
 from ..basics.text import as_dataframe, escape, lower_is_better, number, plural, shell, short_repr, text_table, with_article
@@ -55,7 +55,8 @@ def key_of(point: Mapping[str, Any]) -> tuple:
 
 # %% ../../nbs/lab/sweep_runs.ipynb #10db36bd
 def _is_range(values: Any) -> bool:
-    return isinstance(values, tuple) and len(values) in (2, 3) and all(isinstance(v, (int, float)) for v in values[:2]) and all(isinstance(v, str) for v in values[2:])
+    if not isinstance(values, tuple) or len(values) not in (2, 3) or not all(isinstance(v, (int, float)) for v in values[:2]): return False
+    return all(isinstance(v, str) and nearest(v.lower(), ('log', 'linear'), 0.5) for v in values[2:])      # (1, 2, 'auto') is a list
 
 class Space:
     "The settings of a sweep: name -> list of values, or a range `(low, high)` or `(low, high, 'log')`"
@@ -239,13 +240,16 @@ class SweepRun(Callback):
         self.falls_behind, self.marks, self.found = falls_behind, marks, sweep
 
     def before_fit(self) -> None:
-        column_index(self.found.monitor, self.learn, 'sweep')        # raises ValueError now, instead of after an epoch
+        monitor = self.found.monitor
+        unvalidated = ['valid_loss', *(m.name for m in self.learn.metrics)] if getattr(self.learn.dls, 'valid', None) is None else []
+        if monitor in ('epoch', 'step', 'time', *unvalidated): column_index(monitor, self.learn, 'sweep')    # raises ValueError
         recorder = self.learn.recorder
         recorder.last().settings.update(self.marks)
         recorder.told_of_nan = True              # a diverged run is a row of the table, and no reason for a line
 
     def after_epoch(self) -> None:
         run = self.learn.recorder.last()
+        if self.found.monitor not in run.epochs[-1]: column_index(self.found.monitor, self.learn, 'sweep')    # raises ValueError now: `learn.log` adds columns in an epoch
         score = self.found.score(run.epochs[-1])
         if run.epochs[-1].get(self.found.monitor) is None: return       # this epoch was not validated
         if not self.falls_behind(self.learn.epoch + 1 - self.learn.start_epoch, self.learn.n_epoch, score): return

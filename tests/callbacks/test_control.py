@@ -4,7 +4,7 @@ import math
 import pickle
 import warnings
 from datetime import datetime, time
-from functools import partial
+from functools import partial, wraps
 
 import numpy as np
 import pytest
@@ -1406,3 +1406,25 @@ def test_the_diagnosis_of_a_nan_loss_gives_no_warning_of_torch(capsys):
     finally:
         torch.set_warn_always(False)
     assert "So it comes from the loss function." in capsys.readouterr().out
+
+
+def test_a_decorator_may_supply_the_arguments_of_a_scheduler_or_pass_them_on():
+    def make(opt, n_steps):
+        return torch_schedulers.StepLR(opt, n_steps)
+
+    @wraps(make)
+    def supplied(opt):
+        return make(opt, 1)
+
+    @wraps(lambda opt, a, b: None)
+    def filled(*args):
+        return make(*args, 1)
+
+    @wraps(make)
+    def passed(*args, **kwargs):
+        return make(*args, **kwargs)
+
+    for f in (supplied, filled, passed):
+        one = learner(cbs=[cbnb.TorchScheduler(f)])
+        one.fit(1)
+        assert len(one.recorder.lrs) == 4

@@ -1709,3 +1709,37 @@ def test_a_metric_that_lacks_a_part_is_refused_by_the_learner(names, lacking):
     kind = type("Mine", (cbnb.Metric,), {name: lambda self, learn=None: None for name in names})
     with pytest.raises(NotImplementedError, match=f"Mine does not define {lacking}, which every metric needs: add a "):
         line_learner(metrics=kind())
+
+
+def test_two_metrics_with_the_same_attribute_metric_are_two():
+    class On(cbnb.Metric):
+        def __init__(self, metric, name):
+            self.metric, self._name = metric, name
+
+        def reset(self):
+            self.n = 0
+
+        def accumulate(self, learn):
+            self.n += 1
+
+        value = property(lambda self: self.n)
+
+    a, b = On(mae, "a"), On(mae, "b")
+    assert as_metrics([a, b])[1] is b
+
+
+def test_a_metric_may_assign_its_reset():
+    class Mine(cbnb.Metric):
+        def __init__(self):
+            self.reset = self.clear
+
+        def clear(self):
+            self.n = 0
+
+        def accumulate(self, learn):
+            self.n += 1
+
+        value = property(lambda self: self.n)
+
+    mine = Mine()
+    assert as_metrics(mine) == [mine]

@@ -1,5 +1,6 @@
 """A learner in one file that runs no code."""
 
+import functools
 import importlib
 import os
 import pickle
@@ -510,3 +511,11 @@ def test_a_loss_of_torch_as_a_metric_needs_no_trust(tmp_path):
         loaded = cbnb.load_learner(tmp_path / "line.cbnb", model=Line(), dls=learn.dls)
     assert [type(m.func) for m in loaded.metrics] == [nn.L1Loss]
     assert loaded.validate() == learn.validate()
+
+
+def test_a_factory_whose_decorator_supplies_the_arguments_is_called():
+    @functools.wraps(torch.nn.Linear)
+    def make():
+        return torch.nn.Linear(1, 1)
+
+    assert export._unmet(make) is None

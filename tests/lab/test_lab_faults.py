@@ -14,6 +14,7 @@ import sys
 import warnings
 import weakref
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -277,6 +278,10 @@ def test_none_is_no_name(lab):
     assert (lab[1].name, lab[1].note, lab[1].label, run.name) == ("", "", "#1", "")
     run.name = "half \ud800"
     assert lab[1].name == "half ?"
+    run.name, run.note = 3, Path("a")
+    assert (lab[1].name, lab[1].note) == ("3", "a")
+    with pytest.raises(TypeError, match="should be a string"):
+        run.name = ["a"]
 
 
 def first(name: str):

@@ -263,3 +263,28 @@ def test_an_epoch_without_validation_is_not_compared():
     """It had no score, which ended every run but the first at the first comparison."""
     found = wave_learner().sweep(dict(lr=[0.01, 0.011], valid_every=[4]), 8)
     assert [row["status"] for row in found.rows] == ["done", "done"]
+
+
+def test_a_sweep_watches_a_column_that_a_callback_logs():
+    class LogScore(cbnb.Callback):
+        def after_batch(self):
+            if self.training:
+                self.learn.log(score=1.0)
+
+    assert [row["score"] for row in line_learner().sweep(dict(lr=[0.1, 0.01]), 2, monitor="score", cbs=LogScore).rows] == [1.0, 1.0]
+
+
+def test_a_method_with_any_keywords_is_swept():
+    class Mine(cbnb.Learner):
+        def my_fit(self, n_epoch, lr=0.1, **kw):
+            return self.fit(n_epoch, lr, **kw)
+
+    one = line_learner()
+    learn = Mine(one.dls, one.model, one.loss_func)
+    assert len(learn.sweep(dict(lr=[0.1, 0.01]), 1, method="my_fit")) == 2
+
+
+def test_two_numbers_and_a_word_are_a_list_unless_the_word_is_near_log():
+    assert Space(dict(size=(1, 2, "auto"))).values == dict(size=[1, 2, "auto"])
+    with pytest.raises(ValueError, match="a range should be"):
+        Space(dict(lr=(1, 2, "Log")))
