@@ -35,7 +35,7 @@ class Callback(Configured, Events):
     Args:
         **events: functions to use as methods, `before_fit=f`, and switches, `run_valid=False`
     Raises:
-        TypeError: {type(self)}(...): no event is called ......
+        TypeError: {type(self)}(...): no event is called ...
         TypeError: {type(self)}({name}=...): pass a function of the callback, such as {name}=lambda cb: print(cb.epoch)
     Example:
         class PerItem(Callback):

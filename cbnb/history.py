@@ -6,6 +6,7 @@
 __all__ = ['Run', 'History', 'StepColumns', 'column_of']
 
 # %% ../nbs/07_history.ipynb #59b1584e
+import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -179,7 +180,7 @@ class History:
     def __repr__(self) -> str: return '\n'.join(map(repr, self.runs)) or 'History(no runs yet)'
 
     @classmethod
-    def from_json(cls, source: str | Path) -> Self:
+    def from_json(cls, source: str | os.PathLike[str]) -> Self:
         """Read a history that `to_json` wrote. All numbers are restored exactly
 
         Args:
@@ -189,9 +190,9 @@ class History:
             TypeError: source=... should be a path, or the string that History.to_json returned
             FileNotFoundError: there is no file ...: pass a file that History.to_json wrote, or the string that it returned
         """
-        if not isinstance(source, (str, Path)): raise TypeError(f'source={short_repr(source)} should be a path, or the string that History.to_json returned')
+        if not isinstance(source, (str, os.PathLike)): raise TypeError(f'source={short_repr(source)} should be a path, or the string that History.to_json returned')
         is_text, history = isinstance(source, str) and source.lstrip()[:1] == '{', cls()
-        if not is_text and not Path(source).is_file(): raise FileNotFoundError(f'there is no file {short_repr(str(source))}: pass a file that History.to_json wrote, or the string that it returned')
+        if not is_text and (not Path(source).exists() or Path(source).is_dir()): raise FileNotFoundError(f'there is no file {short_repr(os.fspath(source))}: pass a file that History.to_json wrote, or the string that it returned')
         try:
             data = from_json_text(str(source) if is_text else Path(source).read_text())
             history.runs = [Run(run['run'], [], 0, run['beta']) for run in data['runs']]
@@ -270,4 +271,5 @@ def column_of(runs: Sequence['Run'], name: str) -> list[Any]:    # one value per
     "Return a column of the epochs of several runs"
     there = list(dict.fromkeys(name for run in runs for name in run.columns))
     if isinstance(name, str) and name in there: return [run.number if name == 'run' else row.get(name) for run in runs for row in run.epochs]
-    raise _unknown(name, 'epochs', there, f'history[-1].steps[{name!r}] has a value for each batch of the last run' if any(name in run.steps for run in runs) else '')
+    at = [run.number for run in runs if name in run.steps]
+    raise _unknown(name, 'epochs', there, f'history[{at[-1]}].steps[{name!r}] has a value for each batch of run {at[-1]}' if at else '')

@@ -308,7 +308,8 @@ def _words(message: ast.expr) -> str:
         return _words(message.left) + _words(message.right)
     if not isinstance(message, ast.JoinedStr):
         return ""
-    return "".join(part.value if isinstance(part, ast.Constant) else _value(part.value) for part in message.values)
+    text = "".join(part.value if isinstance(part, ast.Constant) else _value(part.value) for part in message.values)
+    return text.replace("......", "...")  # two values side by side
 
 
 def _value(value: ast.expr) -> str:

@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 from torch.utils.data import (
-    BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, Subset, TensorDataset, default_collate)
+    BatchSampler, DataLoader, Dataset, IterableDataset, IterDataPipe, SequentialSampler, Subset, TensorDataset, default_collate)
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
@@ -366,7 +366,7 @@ def check_datasets(train_ds: Any, others: list[Any],    # datasets for validatio
 ) -> None:
     "Raise `TypeError` for a dataset or an argument that `DataLoaders.from_datasets` cannot take, and `ValueError` for an empty dataset"
     _check_arguments(kwargs)
-    if isinstance(train_ds, IterableDataset) and kwargs.get('shuffle'): raise ValueError(
+    if isinstance(train_ds, IterableDataset) and not isinstance(train_ds, IterDataPipe) and kwargs.get('shuffle'): raise ValueError(
         f'{with_article(type(train_ds).__name__)} is an IterableDataset, which cannot be shuffled: pass shuffle=False')
     for ds, what, way in ((train_ds, 'training', ''), *((ds, 'validation', ', or leave it out') for ds in others)):
         if isinstance(ds, DataLoader): raise TypeError(

@@ -6,6 +6,7 @@
 __all__ = ['SaveModel']
 
 # %% ../../nbs/callbacks/save_model.ipynb #6a87c592
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class SaveModel(Tracker):
             f'every={short_repr(every)} already says when to save: leave out {" and ".join(["every_epoch"]*bool(every_epoch) + ["at_end"]*bool(at_end))}')
         if every_epoch and at_end: raise ValueError(
             f'every_epoch={every_epoch!r} saves the weights of several epochs, but at_end=True only those at the end of the fit: leave one of them out')
-        self.fname, self.at_end, self.with_opt = str(fname).removesuffix('.pth'), at_end, with_opt
+        self.fname, self.at_end, self.with_opt = str(Path(fname) if isinstance(fname, os.PathLike) else fname).removesuffix('.pth'), at_end, with_opt
         self.last_saved_path: Path | None = None
         self._best_file: tuple[Path, Any] | None = None      # path and mark of the file with the best weights
 

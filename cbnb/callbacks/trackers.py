@@ -105,6 +105,7 @@ class Tracker(Callback):
     """
     order: float = 60
     run_in = ('fit',)
+    no_state = ('asked_by',)
     asked_by = ''                  # the argument of `fit` that added this callback, for error messages
 
     @hinted

@@ -35,7 +35,7 @@ from .fastai_v1_slots import CallbackHandler, LearnerCallback, v1_name
 from ..learner import Learner
 from ..basics.losses import as_loss
 from ..metrics import Metric
-from ..basics.arguments import as_number, is_number
+from ..basics.arguments import as_number, is_number, recommended
 from ..basics.text import distinct, short_repr, warn_user
 from ..basics.optimizers import get_hyper, hyper_key, no_such_hyper, set_hyper
 from ..phase import PhaseMetrics
@@ -73,6 +73,7 @@ def _hyper(name: str, key: str, doc: str) -> property:
 
 def _set_stat(opt: Optimizer, name: str, value: Any) -> None:
     key = dict(beta='sqr_mom', momentum='mom', weight_decay='wd').get(name, name)
+    value = recommended(value)                     # of a result of `lr_find`
     value = value.tolist() if hasattr(value, 'tolist') else value
     for v in value if isinstance(value, (list, tuple)) else [value]:
         if not is_number(v): raise TypeError(f'{name}={short_repr(v)} is not a number: set one, such as {name}=0.001')

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import copy
 import glob
 import math
+import os
 import time
 from collections.abc import Callable as Function
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -165,8 +166,8 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | Path, integrated_save: 
     write_whole(path, lambda draft: torch.save(state, draft))
 
 def _path(name: Any) -> Path:
-    if isinstance(name, (str, Path)) and Path(name).name: return Path(name)
-    raise (ValueError if isinstance(name, (str, Path)) else TypeError)(f"ckpt_file_name={short_repr(name)} should be the path of a file, such as 'net.ckpt'")
+    if isinstance(name, (str, os.PathLike)) and Path(name).name: return Path(name)
+    raise (ValueError if isinstance(name, (str, os.PathLike)) else TypeError)(f"ckpt_file_name={short_repr(name)} should be the path of a file, such as 'net.ckpt'")
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #2d32556d
 def load_param_into_net(net: nn.Module, parameter_dict: dict[str, Any]) -> tuple[list[str], list[str]]:
@@ -292,17 +293,19 @@ class ModelCheckpoint(StepInEpoch):
         directory: folder; None: the current folder
         config: None: save each step, keep five files
     Raises:
-        ValueError if isinstance(prefix, str) else TypeError: prefix=... should be a non-empty string without '/', or a
-            function
+        TypeError: prefix=... should be a non-empty string without '/', or a function
+        ValueError: prefix=... should be a non-empty string without '/', or a function
         TypeError: directory=... should be a path, or a function
         TypeError: config=... should be a CheckpointConfig, such as CheckpointConfig(save_checkpoint_steps=100)
     """
     eval_in_fit, no_state = False, ('config', 'directory', '_time', '_writing')     # clocks differ between processes
     def __init__(self, prefix: str | Function[[Params], str] = 'CKP', directory: str | Path | Function[[Params], str] | None = None,
             config: CheckpointConfig | None = None):
-        if not callable(prefix) and (not isinstance(prefix, str) or not prefix or '/' in prefix):
-            raise (ValueError if isinstance(prefix, str) else TypeError)(f"prefix={short_repr(prefix)} should be a non-empty string without '/', or a function"
-                             + '. Pass the folder as directory=...'*(isinstance(prefix, str) and '/' in prefix))
+        if not callable(prefix) and not isinstance(prefix, str):
+            raise TypeError(f"prefix={short_repr(prefix)} should be a non-empty string without '/', or a function")
+        if isinstance(prefix, str) and (not prefix or '/' in prefix):
+            raise ValueError(f"prefix={short_repr(prefix)} should be a non-empty string without '/', or a function"
+                             + '. Pass the folder as directory=...'*('/' in prefix))
         if not (directory is None or callable(directory) or isinstance(directory, (str, Path))):
             raise TypeError(f'directory={short_repr(directory)} should be a path, or a function'
                             + ': pass a CheckpointConfig as config=...'*isinstance(directory, CheckpointConfig))

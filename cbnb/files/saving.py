@@ -131,7 +131,7 @@ def model_file(self: Learner, file: str | Path) -> Path:
         `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute or begins with this folder; the endings .pth
             and .pt are kept
     """
-    as_path(file, 'file')
+    file = as_path(file, 'file')
     folder, name = Path(self.path)/self.model_dir, Path(f'{file}' if str(file).endswith(('.pth', '.pt')) else f'{file}.pth')
     if name.is_relative_to(folder): return name                           # what `save` returned
     return Path(self.path)/name if name.is_relative_to(self.model_dir) else folder/name

@@ -242,16 +242,16 @@ def load_state_dict(self: Learner, state: Mapping[str, Any]) -> None:
     Args:
         state: state from `Learner.state_dict`
     Raises:
-        ValueError if missing else TypeError: this is not the state of a learner, because it ...: pass the result of
-            learn.state_dict(). For the weights of a model alone, call learn.model.load_state_dict(state), and for a file
-            that learn.save wrote, learn.load(name)
+        TypeError: this is not the state of a learner, because it is a {type(state)}: pass the result of learn.state_dict().
+        ValueError: this is not the state of a learner, because it lacks {missing}: pass the result of learn.state_dict().
         ValueError: {why}; nothing was changed.
     """
     needs = 'models', 'opts', 'steps', 'callbacks', 'rng', 'workers', 'place'
-    missing = ' and '.join([repr(k) for k in needs if k not in state][:2]) if isinstance(state, Mapping) else None
-    if missing != '': raise (ValueError if missing else TypeError)(
-        f'this is not the state of a learner, because it {f"lacks {missing}" if missing else f"is {with_article(type(state).__name__)}"}: pass the result of learn.state_dict(). '
-        'For the weights of a model alone, call learn.model.load_state_dict(state), and for a file that learn.save wrote, learn.load(name)')
+    way = 'For the weights of a model alone, call learn.model.load_state_dict(state), and for a file that learn.save wrote, learn.load(name)'
+    if not isinstance(state, Mapping): raise TypeError(
+        f'this is not the state of a learner, because it is {with_article(type(state).__name__)}: pass the result of learn.state_dict(). ' + way)
+    if missing := ' and '.join([repr(k) for k in needs if k not in state][:2]): raise ValueError(
+        f'this is not the state of a learner, because it lacks {missing}: pass the result of learn.state_dict(). ' + way)
     made = self.opt is None and bool(state['opts'])
     if made: self.create_opt()
     if together := getattr(self, 'data_parallel', None): state = together.parted(state)

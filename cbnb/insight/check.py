@@ -157,8 +157,11 @@ def check(self: Learner, fast: bool = False, skip: Any = (), n_epoch: float | No
     from cbnb.insight.texts import finding
     left_out = skipped_codes(skip)
     if n_epoch is not None: as_positive(n_epoch, 'n_epoch')
-    if groups is not None and not (isinstance(groups, (list, tuple)) and len(groups) == 2 and all(hasattr(g, '__len__') for g in groups)): raise TypeError(
-        f'groups={short_repr(groups)} should be two lists: the groups of the training items, and those of the validation items')
+    if groups is not None:
+        try: train, valid = map(list, groups)
+        except (TypeError, ValueError): raise TypeError(
+            f'groups={short_repr(groups)} should be two lists: the groups of the training items, and those of the validation items') from None
+        groups = train, valid
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): check it before or after the fit')
     if not any(p.requires_grad for p in self.model.parameters()) and any(True for _ in self.model.parameters()):
         return Findings([f for f in [finding('M4.frozen', 'all parameters', 'frozen', 'parameters to train')] if f.code not in left_out])

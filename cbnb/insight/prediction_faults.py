@@ -201,12 +201,14 @@ def slices_of(
     groups: dict[str, Tensor] = {}
     for name, given in (named or {}).items():
         values: Any = given.tolist() if hasattr(given, 'tolist') else given        # tensors are equal only to themselves as keys of a dict
-        if not hasattr(values, '__len__') or any(isinstance(v, (list, tuple, dict)) for v in values): raise TypeError(
+        try: different = dict.fromkeys(values) if hasattr(values, '__len__') else None
+        except TypeError: different = None                            # a value is a list, a dict or an array
+        if different is None: raise TypeError(
             f'slices[{short_repr(name)}]={short_repr(given)} should be a list with one value for each validation item')
         if len(values) != len(found): raise ValueError(
             f'slices[{short_repr(name)}] has {plural(len(values), "value")}, but the validation set has {plural(len(found), "item")}: '
             'pass one value for each, in their order')
-        for value in dict.fromkeys(values): groups[f'{name} = {value}'] = torch.tensor([v == value for v in values])
+        for value in different: groups[f'{name} = {value}'] = torch.tensor([v == value for v in values])
     if found.task == 'classes':
         for k, name in enumerate(found.names): groups[f'class {name}'] = found.targets == k
     return groups | _quarters(found)

@@ -412,7 +412,7 @@ class LabBook(Callback):
             TypeError: delete takes the numbers one by one, not ...: for a list of numbers, call lab.delete(*numbers,
                 confirm=True), and for a list of runs, lab.delete(*(run.id for run in runs), confirm=True)
             TypeError: delete takes confirm by its name, as in lab.delete(3, confirm=True)
-            ValueError: delete would permanently remove ...... from {folder}: pass confirm=True
+            ValueError: delete would permanently remove ... from {folder}: pass confirm=True
         """
         if not numbers: raise ValueError('delete needs the numbers of runs, as in lab.delete(3, confirm=True)')
         if lists := [n for n in numbers if isinstance(n, Iterable) and getattr(n, 'ndim', True) and not isinstance(n, (str, Learner))]: raise TypeError(
@@ -635,7 +635,7 @@ class LabRun:
             **parts: other arguments of `Learner`, which replace those of the run
         Returns: a new learner, with the rate and the weight decay of the run
         Raises:
-            ValueError: lab[{id}].learner needs ...: ......
+            ValueError: lab[{id}].learner needs ...: ...
         """
         with opened(self.file) as db: recipe = from_json(read_run(db, self.id).recipe or '{}', [])
         missing = {part: f'a lab book does not keep the {words}' for part, value, words in (('model', model, 'model'), ('dls', dls, 'data')) if value is None}

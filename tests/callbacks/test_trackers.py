@@ -1093,3 +1093,13 @@ def test_a_fit_that_never_began_says_nothing_about_its_best(make, tmp_path):
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match="did you mean 'valid_loss'"):
             fit(learn, cbs=cbnb.Tracker("valid_los"))
+
+
+def test_a_checkpoint_does_not_say_who_asked_for_a_tracker():
+    learn, states = line_learner(), []
+    learn.fit(
+        1,
+        keep_best=True,
+        cbs=cbnb.Callback(after_epoch=lambda cb: states.extend(c.state_dict() for c in cb.learn.cbs if type(c) is cbnb.Tracker)),
+    )
+    assert states and all("asked_by" not in state for state in states)

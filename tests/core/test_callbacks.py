@@ -864,6 +864,15 @@ def test_the_printed_loop(capsys):
         ("epoch_end", "; did you mean 'after_epoch'?"),
         ("on_train_begin", "; did you mean 'before_fit'?"),
         ("on_train_batch_end", "; did you mean 'after_batch'?"),
+        ("on_train_epoch_end", "; did you mean 'after_epoch'?"),
+        ("on_train_epoch_start", "; did you mean 'before_train'?"),
+        ("on_validation_end", "; did you mean 'after_validate'?"),
+        ("on_eval_begin", "; did you mean 'before_validate'?"),
+        ("on_test_end", "; the events are "),
+        ("on_init_start", "; the events are "),
+        ("on_sanity_check_start", "; the events are "),
+        ("pred_begin", "; the events are "),
+        ("on_loss_begin", "; the events are "),
     ],
 )
 def test_an_unknown_event_is_told_with_one_that_is_like_it(name, words):

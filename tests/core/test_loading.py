@@ -35,6 +35,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     random_split,
 )
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import cbnb
 import resumed
@@ -1120,3 +1121,8 @@ class Graph:
 def test_batches_of_any_kind_are_compared(three_cores, ended):
     for collate in (Graph, lambda items: np.array([float(y) for _, y in items]), lambda items: dict(a="name", b=[items])):
         assert ended(make_loader(Slow(400), batch_size=20, collate_fn=collate)).num_workers == 2
+
+
+def test_torch_shuffles_a_data_pipe():
+    dls = cbnb.DataLoaders.from_datasets(IterableWrapper([*range(8)]), bs=2)
+    assert sorted(i for batch in dls.train for i in batch.tolist()) == [*range(8)]

@@ -5,8 +5,10 @@ import csv
 import io
 import json
 import math
+import os
 import signal
 import sys
+import threading
 import weakref
 from array import array
 from statistics import fmean
@@ -1312,7 +1314,7 @@ def test_a_column_that_one_run_lacks_is_none_there():
     [
         (lambda h: h["valid_los"], "the epochs have no column 'valid_los': did you mean 'valid_loss'? (the choices are run, epoch, "),
         (lambda h: h[-1, "trainloss"], "did you mean 'train_loss'?"),
-        (lambda h: h[0]["lr"], "the epochs have no column 'lr': history[-1].steps['lr'] has a value for each batch of the last run"),
+        (lambda h: h[0]["lr"], "the epochs have no column 'lr': history[0].steps['lr'] has a value for each batch of run 0"),
         (lambda h: h[0].steps["mae"], "the steps have no column 'mae': run['mae'] has a value for each epoch"),
         (lambda h: h[0].steps["smoothloss"], "did you mean 'smooth_loss'? (the choices are loss, smooth_loss, lr, mom)"),
         (lambda h: h[0][0], "the epochs have no column 0: the choices are run, epoch"),
@@ -1547,3 +1549,35 @@ def test_a_long_table_of_a_run_keeps_its_best_epoch():
     run.events = [{"kind": "best", "step": 20, "text": "", "row": [20, 20]}]
     page = run._repr_html_()
     assert page.count("<tr>") == 1 + 20 and page.count("<td>best</td>") == 1 and "<td>20</td>" in page
+
+
+class _Named:
+    def __init__(self, path):
+        self.path = path
+
+    def __fspath__(self):
+        return str(self.path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
+def test_a_history_is_read_from_whatever_is_a_path_and_from_a_pipe(tmp_path):
+    learn = line_learner()
+    learn.fit(1)
+    text = learn.recorder.history.to_json()
+    (tmp_path / "h.json").write_text(text)
+    assert len(cbnb.History.from_json(_Named(tmp_path / "h.json")).runs) == 1
+    os.mkfifo(pipe := tmp_path / "pipe")
+    writer = threading.Thread(target=pipe.write_text, args=[text], daemon=True)
+    writer.start()
+    assert len(cbnb.History.from_json(pipe).runs) == 1
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        cbnb.History.from_json(tmp_path)
+
+
+def test_the_hint_names_a_run_that_has_the_steps():
+    learn = line_learner()
+    learn.fit(1)
+    learn.fit(1)
+    learn.recorder.history[1].steps.run.hypers.pop("mom", None)
+    with pytest.raises(KeyError, match=r"history\[0\]\.steps\['mom'\]"):
+        learn.recorder.history["mom"]

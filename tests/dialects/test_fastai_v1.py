@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -1985,3 +1986,16 @@ class Sets(v1.LearnerCallback):
 def test_wrong_values_are_named(kind, words, call):
     with pytest.raises(kind, match=re.escape(words)):
         call()
+
+
+def test_a_result_of_lr_find_is_a_rate_of_the_optimizer():
+    class Sets(v1.LearnerCallback):
+        def on_train_begin(self, **kwargs):
+            self.learn.opt.lr = SimpleNamespace(lr=0.25, reason="")
+
+        def on_train_end(self, **kwargs):
+            self.rate = self.learn.opt.lr
+
+    learn = line_learner()
+    learn.fit(1, cbs=(cb := Sets(learn)))
+    assert cb.rate == 0.25

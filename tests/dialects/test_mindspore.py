@@ -1861,3 +1861,12 @@ def test_a_rate_that_is_changed_in_place_is_the_rate_of_the_next_update(change, 
 def test_wrong_arguments_are_named_at_the_call(kind, words, call):
     with pytest.raises(kind, match=re.escape(words)):
         call()
+
+
+def test_any_path_names_a_checkpoint(tmp_path):
+    class Named:
+        def __fspath__(self):
+            return str(tmp_path / "a.ckpt")
+
+    ms.save_checkpoint({"a": torch.ones(1)}, Named())
+    assert ms.load_checkpoint(Named())["a"].item() == 1

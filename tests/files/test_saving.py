@@ -1316,3 +1316,13 @@ assert 'step' in vars(First) and _steps_like(First, 'NAdam')
 
 def test_an_optimizer_of_the_class_of_all_optimizers_has_a_name():
     assert opt_classes(torch.optim.Optimizer([nn.Parameter(torch.zeros(1))], {})) == ["Optimizer"]
+
+
+def test_any_path_names_a_file(tmp_path):
+    class Named:
+        def __fspath__(self):
+            return "a"
+
+    learn = line_learner(path=tmp_path)
+    assert learn.save(Named()) == tmp_path / "models" / "a.pth"
+    assert cbnb.SaveModel(fname=Named()).fname == "a"

@@ -895,3 +895,9 @@ def test_sparse_gradients_are_trained_on_16_items():
     model = nn.Sequential(nn.Embedding(7, 8, sparse=True), nn.Linear(8, 7))
     found = learner(words, (words + 1) % 7, model, opt_func=torch.optim.SGD, lr=1.0).check()
     assert not found.skipped
+
+
+def test_groups_are_any_two_rows_of_values():
+    groups = [[*range(320)], [*range(320, 640)]]
+    for given in torch.tensor(groups), map(list, groups), (g for g in groups), [iter(g) for g in groups]:
+        learner().check(groups=given)

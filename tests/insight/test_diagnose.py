@@ -563,3 +563,12 @@ def test_wrong_slices_are_named(slices, words):
     fitted.fit(1)
     with pytest.raises(TypeError, match=words):
         fitted.diagnose(slices=slices)
+
+
+def test_values_of_slices_may_be_tuples():
+    fitted = learner(noisy()[2])
+    fitted.fit(1)
+    n = len(fitted.dls.valid.dataset)
+    fitted.diagnose(slices={"w": [("a", i % 2) for i in range(n)]})
+    with pytest.raises(TypeError, match="should be a list with one value"):
+        fitted.diagnose(slices={"w": [["a"]] * n})
