@@ -1207,7 +1207,7 @@ def test_objects_with_begin_and_end_only_with_slots_and_with_half_a_context_mana
         learner(n_valid=0).fit(1, cbs=[Enter(1), Exit(2)])
     assert calls == ["enter", (1, "train"), (2, "train"), "exit"]
     for strange in (range(3).count, type("Timer", (), dict(begin=lambda self: None))(), (2).bit_length):
-        with pytest.raises(TypeError, match="is not a callback"):
+        with pytest.raises(TypeError, match="not a callback"):
             learner().fit(1, cbs=[strange])
 
 
