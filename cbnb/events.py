@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 # %% ../nbs/01_events.ipynb #5b99d617
-import re
-
-from .basics.arguments import nearest
+from .basics.arguments import nearest, our_event
 
 # %% ../nbs/01_events.ipynb #b56b493d
 class Events:
@@ -192,17 +190,9 @@ class EventNames:
 
 def did_you_mean(name: str, others: tuple[str, ...] = ()) -> str:    # `others`: further names that would be right
     "Return the end of an error message: the event name closest to `name`, or a list of all events"
-    found = re.fullmatch('(?:on_)?(?:[a-z]+_(?=batch))?(.+)_(begin|start|end)', name)      # a name of another library
-    if found:
-        when = 'after' if found[2] == 'end' else 'before'
-        guess, cutoff = f'{when}_{_OTHER_NAMES.get((when, found[1])) or _OTHER_NAMES.get(found[1], found[1])}', 0.87    # many of its events have no like here
-    else: guess, cutoff = name, 0.6
-    near = nearest(guess, [*EVENTS, *others], cutoff)
+    ours = our_event(name)
+    near = nearest(ours or name, [*EVENTS, *others], 0.87 if ours else 0.6)     # many events of other libraries have no like here
     return f'; did you mean {near!r}?' if near else f'; the events are {", ".join(EVENTS)}'
-
-_OTHER_NAMES: dict[Any, str] = {
-    'train': 'fit', 'validation': 'validate', 'eval': 'validate', 'validation_epoch': 'validate', 'eval_epoch': 'validate',
-    ('before', 'train_epoch'): 'train', ('after', 'train_epoch'): 'epoch'}
 
 event = EventNames()
 

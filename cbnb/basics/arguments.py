@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COUNTERS', 'as_count', 'recommended', 'as_real', 'as_positive', 'as_within', 'as_choice', 'as_path', 'as_heading',
            'is_number', 'as_python', 'as_number', 'nearest', 'columns_hint', 'without_partial', 'check_arguments',
-           'meant', 'unknown_argument', 'hinted', 'Duration', 'as_duration', 'Every', 'checked_model',
+           'meant', 'unknown_argument', 'our_event', 'hinted', 'Duration', 'as_duration', 'Every', 'checked_model',
            'checked_loss_func', 'checked_moms', 'event_names']
 
 # %% ../../nbs/basics/arguments.ipynb #3aa52acb
@@ -197,6 +197,18 @@ def unknown_argument(func: str, name: str, known: list[str]) -> str:
         near = meant(name, known)
         hint = f'did you mean {near}=?' if near else f'its arguments are {", ".join(known)}'
     return f'{func} has no argument {name!r}: {hint}'
+
+# %% ../../nbs/basics/arguments.ipynb #ffc7821e
+_PARTS = dict(                       # part of the training in another library -> part of the loop
+    train='fit', validation='validate', eval='validate', validation_epoch='validate', eval_epoch='validate')
+
+def our_event(name: str) -> str | None:
+    "Return the name that an event of another library would have in cbnb, or None if the name does not end in _begin, _start or _end"
+    found = re.fullmatch('(?:on_)?(?:[a-z]+_(?=batch))?(.+)_(begin|start|end)', name)
+    if not found: return None
+    part, when = found[1], 'after' if found[2] == 'end' else 'before'
+    if part == 'train_epoch': return 'after_epoch' if when == 'after' else 'before_train'      # the validation is within the epoch here
+    return f'{when}_{_PARTS.get(part, part)}'
 
 # %% ../../nbs/basics/arguments.ipynb #a9568e8d
 _F = TypeVar('_F', bound=Callable[..., Any])

@@ -100,8 +100,9 @@ def write_hyper(groups: list[dict], key: str, i: int | None,    # the index from
     value: Any,    # a number for all groups, or a list with one number per group
 ) -> None:
     "Set a hyper-parameter whose key is known. `set_hyper` is slower, because it looks up the key"
-    if type(value) is not float: value = as_python(value)
-    values = value if isinstance(value, (list, tuple)) or getattr(value, 'ndim', 0) > 0 else [value]*len(groups)
+    one = type(value) is float
+    if not one: one = not isinstance(value := as_python(value), (list, tuple)) and getattr(value, 'ndim', 0) == 0
+    values = [value]*len(groups) if one else value
     for group, v in zip(groups, values):
         if i is not None:
             group[key] = (*group[key][:i], v, *group[key][i + 1:])
@@ -282,8 +283,9 @@ def check_no_closure(opt: Any, own_step: bool) -> None:    # `own_step`: whether
     if not (found := [type(o).__name__ for o in parts if needs_closure(o)]): return
     several = f'{found[0]} evaluates the loss several times in a step'
     if parts != [opt]: raise TypeError(f'{several}, which a MultiOptimizer does not support: use another optimizer')
-    if own_step: raise TypeError(f'{several}, but learn.train_step computes the loss once: use another optimizer, or pass '
-                                               'loss_func and train_step=ClosureStep(), from cbnb.callbacks.steps')
+    if own_step: raise TypeError(
+        f'{several}, but learn.train_step computes the loss once: use another optimizer, or pass loss_func and '
+        'train_step=ClosureStep(), from cbnb.callbacks.steps')
     raise TypeError(f'{several}: pass Learner(..., train_step=ClosureStep()), from cbnb.callbacks.steps')
 
 # %% ../../nbs/basics/optimizers.ipynb #be3554b7
