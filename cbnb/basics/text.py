@@ -6,12 +6,13 @@
 __all__ = ['LOWER', 'HIGHER', 'shell', 'say', 'user_level', 'warn_user', 'silenced', 'variable_name', 'number', 'trim_zeros',
            'plural', 'one_of', 'short_repr', 'with_article', 'clock', 'snake_name', 'named_direction',
            'lower_is_better', 'distinct', 'text_table', 'escape', 'html_row', 'html_table', 'csv_text', 'as_dataframe',
-           'write_text', 'json_text', 'from_json_text', 'log_nothing']
+           'needed', 'write_text', 'json_text', 'from_json_text', 'log_nothing']
 
 # %% ../../nbs/basics/text.ipynb #c7c1f99c
 import csv
 import dis
 import functools
+import importlib
 import io
 import json
 import math
@@ -221,9 +222,18 @@ def csv_text(rows: Iterable[dict[str, Any]],    # one dict per row; a missing va
 
 def as_dataframe(rows: list[dict[str, Any]]) -> Any:    # a pandas `DataFrame`
     "Convert rows to a pandas `DataFrame`. Raise `ImportError` if pandas is missing"
-    try: import pandas  # type: ignore[import-untyped, unused-ignore]
-    except ImportError as e: raise ImportError('a DataFrame needs pandas: pip install "cbnb[data]"') from e
-    return pandas.DataFrame(rows)
+    return needed('pandas', 'a DataFrame', 'data').DataFrame(rows)
+
+# %% ../../nbs/basics/text.ipynb #f62f1158
+def needed(module: str, user: str, extra: str,     # the module to import, the feature that needs it, and the extra of cbnb that installs it
+) -> Any:
+    "Import a module of an optional package. If that fails, raise `ImportError` with the command that installs the package"
+    try: return importlib.import_module(module)
+    except ImportError as e:
+        name = module.partition('.')[0]
+        missing, package = isinstance(e, ModuleNotFoundError) and e.name in (name, module), {'sklearn': 'scikit-learn'}.get(name, name)
+        raise ImportError(f'{user} needs {package}: pip install "cbnb[{extra}]"' if missing else
+                          f'{user} could not import {module} ({e}): try pip install --upgrade "cbnb[{extra}]"') from e
 
 # %% ../../nbs/basics/text.ipynb #426b333e
 def write_text(text: str, path: str | Path | None,    # file to write; None: write no file

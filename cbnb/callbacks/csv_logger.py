@@ -15,7 +15,7 @@ from typing import Any
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #d93ae9ee
 from ..basics.arguments import hinted
-from ..basics.text import short_repr, warn_user
+from ..basics.text import needed, short_repr, warn_user
 from ..basics.processes import process_number
 from ..callback import Callback
 from ..files.atomic import check_writable
@@ -120,9 +120,5 @@ class CSVLogger(Callback):
         """Return the contents of the file as a pandas DataFrame
 
         Returns: one row for each epoch
-        Raises:
-            ImportError: read_log needs pandas: pip install "cbnb[data]"
         """
-        try: import pandas
-        except ImportError as e: raise ImportError('read_log needs pandas: pip install "cbnb[data]"') from e
-        return pandas.read_csv(self.file)
+        return needed('pandas', 'read_log', 'data').read_csv(self.file)

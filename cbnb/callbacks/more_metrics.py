@@ -74,7 +74,7 @@ def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
     ours, theirs = ([n for n in t.shape if n != 1] for t in (pred, y))
     moved = ours != theirs and sorted(ours) == sorted(theirs)            # a reshape would mix up the elements
     how = ('call permute on one of them' if moved else 'call squeeze or reshape on one of them' if pred.numel() == y.numel() else
-           'return one prediction for each target, or use Accuracy for class numbers')
+           'return one prediction for each target, or use metrics=accuracy for class numbers')
     raise ValueError(f'{name} compares element by element, so predictions of shape {tuple(pred.shape)} and '
                      f'targets of shape {tuple(y.shape)} should have the same shape: {how}')
 

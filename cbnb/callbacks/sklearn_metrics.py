@@ -7,7 +7,6 @@ __all__ = ['TAKES', 'takes_of', 'as_labels', 'as_probabilities', 'kind_of_loss',
            'adapt_sklearn']
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #c3037e51
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from ..basics.arguments import as_choice, as_python, nearest, without_partial
 from ..basics.losses import torch_loss
 from ..basics.metric_functions import is_of_sklearn, name_of
-from ..basics.text import short_repr
+from ..basics.text import needed, short_repr
 from .accum_metric import AccumMetric, flattened, not_half
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #aa993f3e
@@ -62,11 +61,7 @@ def kind_of_loss(loss_func: Any) -> str:
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #53859c6d
 def sklearn_function(name: str) -> Callable[..., float]:
     "Return the function of `sklearn.metrics` with the given name, or raise `ValueError` if there is none"
-    try: metrics = importlib.import_module('sklearn.metrics')
-    except ImportError as e:
-        missing = isinstance(e, ModuleNotFoundError) and e.name in ('sklearn', 'sklearn.metrics')
-        raise ImportError(f'{name} needs scikit-learn: pip install "cbnb[metrics]"' if missing else
-                          f'{name} could not import sklearn.metrics ({e}): try pip install --upgrade "cbnb[metrics]"') from e
+    metrics = needed('sklearn.metrics', name, 'metrics')
     func: Callable[..., float] | None = getattr(metrics, name, None)
     if callable(func): return func
     functions = [n for n in dir(metrics) if n[:1].islower() and callable(getattr(metrics, n))]

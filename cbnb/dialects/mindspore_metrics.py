@@ -236,13 +236,16 @@ class Accuracy(MeanMetric):
         """Update with scores of shape (items, classes, ...) and labels, as class numbers or one-hot rows
 
         Raises:
-            ValueError: Accuracy.update needs scores of shape (items, classes), but got ....
+            ValueError: Accuracy.update needs a score for each class, but got scores of shape ...: if p is the probability of
+                class 1, pass torch.stack([1 - p, p], 1)
         """
         pred, y = self.pair(inputs)
         if self.average == 'multilabel':
             right = (pred == y.reshape(pred.shape)).flatten(1).all(1)
         else:
-            if pred.ndim < 2: raise ValueError(f'Accuracy.update needs scores of shape (items, classes), but got {tuple(pred.shape)}.')
+            if pred.ndim < 2 or pred.shape[1] == 1: raise ValueError(
+                f'Accuracy.update needs a score for each class, but got scores of shape {tuple(pred.shape)}: if p is the probability '
+                'of class 1, pass torch.stack([1 - p, p], 1)')
             if y.ndim == pred.ndim: y = y.argmax(1)
             right = pred.argmax(1) == y.reshape(pred.argmax(1).shape)
         self.total, self.count = self.total + right.sum(), self.count + right.numel()

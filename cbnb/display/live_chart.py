@@ -18,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 # %% ../../nbs/display/live_chart.ipynb #60fbccb1
+from ..basics.text import needed
 from .chart import Chart, Line, as_float32, chart_css, chart_spec, even_ends, steps_between, still_svg, without_blanks
 from .figures import envelope_places
 from .page_script import script, still_image
@@ -89,10 +90,8 @@ def _module() -> str:
 @cache
 def _widget_class() -> type:
     "Return the class of the widget. If anywidget is not installed, raise `ImportError`"
-    try: import anywidget
-    except ImportError as e:
-        raise ImportError('live charts need anywidget: pip install "cbnb[notebook]", and restart Jupyter') from e
-    import traitlets
+    needed('anywidget', 'a live chart', 'notebook')
+    import anywidget, traitlets
 
     class ChartWidget(anywidget.AnyWidget):
         _esm = _module()

@@ -7,7 +7,6 @@ __all__ = ['on_gpus', 'process_count', 'fit_methods', 'Crew', 'Trouble', 'tempor
 
 # %% ../../nbs/distributed/launch.ipynb #9f849e55
 import contextlib
-import importlib.util
 import inspect
 import os
 import pickle
@@ -33,7 +32,7 @@ from ..basics.loaders import n_batches
 from ..basics.patch import patch
 from ..basics.random_state import rng_state
 from ..basics.text import plural, short_repr
-from .data_parallel import NO_ACCELERATE
+from .data_parallel import accelerate
 from ..files.state import loaders_of
 from ..learner import Learner
 from ..runs import as_one_fit
@@ -49,7 +48,7 @@ def process_count(learn: Learner, n: int | None,    # number of processes; None:
 ) -> int:
     "Return the number of processes to start. Raises `ValueError` if `n` is below 1 or exceeds the batches or GPUs there are, `OSError` on Windows, and `ImportError` without accelerate"
     if os.name != 'posix': raise OSError('fit_distributed needs Linux or macOS: call the method that trains, such as fit, instead')
-    if importlib.util.find_spec('accelerate') is None: raise ImportError(NO_ACCELERATE)
+    accelerate()        # raises the error now, not in the processes
     n_gpu = torch.cuda.device_count() if on_gpus(learn) else 0
     default, n = 'the default '*(n is None), n_gpu or 2 if n is None else as_count(n, 'n_process', 1)
     if n_gpu and n > n_gpu: raise ValueError(

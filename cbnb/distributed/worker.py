@@ -36,6 +36,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 # %% ../../nbs/distributed/worker.ipynb #5260f817
 from ..basics.nested import put_state, state_of
 from ..basics.random_state import set_rng_state
+from ..basics.text import needed
 from ..callback import Callback
 from ..callback_list import as_list, is_a
 from ..files.state import loaders_of
@@ -51,12 +52,7 @@ from ..files.snapshot import owned_by_steps
 from ..undo import interrupts_wait
 
 # %% ../../nbs/distributed/worker.ipynb #c9b2b8c4
-def _cloudpickle() -> Any:
-    try: import cloudpickle
-    except ImportError as e: raise ImportError(
-        'sending a learner to other processes needs cloudpickle: pip '
-        'install "cbnb[distributed]"') from e
-    return cloudpickle
+def _cloudpickle() -> Any: return needed('cloudpickle', 'sending a learner to other processes', 'distributed')
 
 # %% ../../nbs/distributed/worker.ipynb #7ace2f0d
 LEFT_OUT = LogDisplay, _BaseDataLoaderIter

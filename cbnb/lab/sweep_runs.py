@@ -22,7 +22,7 @@ import torch
 from ..basics.arguments import as_heading, columns_hint, nearest
 from ..basics.random_state import save_rng, set_seed
 from ..basics.settings import brief
-from ..basics.text import as_dataframe, escape, lower_is_better, number, plural, shell, short_repr, text_table, with_article
+from ..basics.text import as_dataframe, escape, lower_is_better, needed, number, plural, shell, short_repr, text_table, with_article
 from ..basics.trained_modules import load_module_states, module_states
 from ..callback import Callback
 from ..callbacks.save_model import SaveModel
@@ -190,8 +190,7 @@ class Grid:
 class OptunaStudy:
     "Gives the points of a sweep that Optuna chooses, and reports each epoch to it"
     def __init__(self, space: Space, n: int | None, seed: int, prune: Any) -> None:
-        try: import optuna
-        except ImportError as e: raise ImportError('engine="optuna" needs Optuna: pip install "cbnb[sweep]"') from e
+        optuna = needed('optuna', 'engine="optuna"', 'sweep')
         if n is None: raise ValueError('engine="optuna" needs the number of runs: pass n=20, for example')
         self.trials: dict[int, Any] = {}            # of the runs that have not ended, by the number of the run
         self.optuna, self.space, self.n, self.seed = optuna, space, n, seed

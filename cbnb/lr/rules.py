@@ -108,13 +108,13 @@ def slide(lrs: Sequence[float], losses: Sequence[float], num_it: int, lr_diff: i
         adjust_value: factor on the suggested rate
     Returns: the rate, and the (rate, loss) that it comes from
     Raises:
-        ValueError: slide needs ..., and there ... {n}: raise num_it, or lower lr_diff
+        ValueError: slide needs ..., and there ... {n}: pass a longer curve, or lower lr_diff
     Example:
         assert slide(range(1, 21), range(20, 0, -1), 20)[0] == 5       # on a straight line at once: 20 - 15
     """
     lrs, losses = as_floats(lrs, losses)
     n, lr_diff = len(losses), as_count(lr_diff, 'lr_diff', 1)
-    if n <= lr_diff: raise ValueError(f'slide needs {plural(lr_diff + 1, "point")}, and there {"is" if n == 1 else "are"} {n}: raise num_it, or lower lr_diff')
+    if n <= lr_diff: raise ValueError(f'slide needs {plural(lr_diff + 1, "point")}, and there {"is" if n == 1 else "are"} {n}: pass a longer curve, or lower lr_diff')
     inner = [(b - a)/2 for a, b in zip(losses, losses[2:])]
     slopes = [losses[1] - losses[0], *inner, losses[-1] - losses[-2]]
     right, left = n - 1, n - 1 - lr_diff

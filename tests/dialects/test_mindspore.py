@@ -1854,7 +1854,7 @@ def test_a_rate_that_is_changed_in_place_is_the_rate_of_the_next_update(change, 
         (TypeError, "train_dataset is None", lambda: model_of().train(1, None)),
         (TypeError, "valid_dataset is None", lambda: model_of(metrics={"mae"}).eval(None)),
         (ValueError, "MAE.update needs as many labels as predictions", lambda: ms.MAE().update(torch.ones(3), torch.ones(4))),
-        (ValueError, "Accuracy.update needs scores of shape", lambda: ms.Accuracy().update(torch.ones(3), torch.ones(3))),
+        (ValueError, "Accuracy.update needs a score for each class", lambda: ms.Accuracy().update(torch.ones(3), torch.ones(3))),
         (TypeError, "optimizer=None should be an optimizer", lambda: ms.TrainOneStepCell(zero_line(), None)),
     ],
 )
