@@ -105,6 +105,7 @@ $(USER): setup.py pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(DEV): $(USER) | $(OLD)
+	@echo "Adding the tools for contributors to $(VENV): some minutes, this once"
 	@$(PIP) --editable '.[notebook,docs,dev]'
 	@$(COMPILE)
 	@$(BIN)/python -m pip check > /dev/null || $(BIN)/python -m pip check

@@ -70,7 +70,9 @@ def main() -> int:
     stale = Readme(read(INDEX)).differences() if INDEX.exists() else [f"{show(INDEX)}: missing"]
     failed |= report("readme", show(INDEX), stale)
     if failed:
-        print("Run `make export`, look at what changed, and commit it.")
+        print(
+            f"Run `make export`, look at what changed, and commit it. An edit of {LIB.name}/ itself is lost then: make it in the notebook."
+        )
     return failed
 
 

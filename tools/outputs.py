@@ -44,6 +44,21 @@ def _nearly(one: str, other: str) -> bool:
     return a == b if counts else isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-6)
 
 
+def keep_times(stored: NotebookNode, ran: NotebookNode) -> None:
+    """Give the cells of `ran` that print only other dates, times or addresses the outputs that are stored (changed in place)."""
+    for before, now in zip(stored.cells, ran.cells, strict=True):
+        if before.cell_type == "code" and _is_text(before) and _is_text(now) and _timeless(before) == _timeless(now):
+            now.outputs = before.outputs
+
+
+def _is_text(cell: NotebookNode) -> bool:
+    return all(set(output.get("data", ())) <= {"text/plain"} for output in cell.outputs)
+
+
+def _timeless(cell: NotebookNode) -> list[str]:
+    return [_LEFT_OUT.sub("", line) for line in printed(cell)]
+
+
 def differences(stored: NotebookNode, ran: NotebookNode) -> list[str]:
     """For each line that differs: the cell, and both versions."""
     found = []

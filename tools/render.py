@@ -4,6 +4,8 @@ Figures are inside the page, widgets are shown as they were at the end, and ther
 """
 
 import argparse
+import base64
+import mimetypes
 import os
 import re
 import sys
@@ -25,6 +27,7 @@ body.jp-Notebook main { max-width: 60rem; margin: 0 auto; }
 """
 # What makes a browser fetch something by itself. Links that a reader may click are not among them.
 _FETCHED = ("img", "iframe", "source", "video", "audio", "embed", "link")
+_LOCAL = re.compile(r"^(?!\w+:|/)")  # an address beside the notebook
 _OUTSIDE_CSS = re.compile(r"@import[^;]*;|url\(\s*['\"]?(?:https?:)?//[^)]*\)")
 
 
@@ -34,11 +37,19 @@ def reader_view(nb: NotebookNode) -> NotebookNode:
     for cell in nb.cells:
         if cell.cell_type == "code":
             cell.source = without_directives(cell.source)
+        else:
+            cell.source = cell.source.replace("](files/", "](./files/")  # nbconvert takes a leading `files/` away
     return without_widgets(nb)
 
 
-def to_html(nb: NotebookNode, title: str, notebook_folder: str) -> str:
-    """`nb` as a page without scripts; links to other notebooks lead to `notebook_folder`."""
+def _inside(picture: Path) -> str:
+    """A picture as an address that holds its bytes."""
+    kind = mimetypes.guess_type(picture.name)[0]
+    return f"data:{kind};base64,{base64.b64encode(picture.read_bytes()).decode()}"
+
+
+def to_html(nb: NotebookNode, title: str, folder: Path, to_folder: str) -> str:
+    """`nb`, which lies in `folder`, as a page without scripts, with its pictures; links to other files begin with `to_folder`."""
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(template_name="lab", embed_images=True, exclude_input_prompt=True, exclude_output_prompt=True)
@@ -51,8 +62,11 @@ def to_html(nb: NotebookNode, title: str, notebook_folder: str) -> str:
             tag.decompose()
     for sheet in page.find_all("style"):
         sheet.string = _OUTSIDE_CSS.sub("", sheet.get_text())
-    for link in page.find_all("a", href=re.compile(r"^(?!\w+:|/).*\.ipynb")):
-        link["href"] = f"{notebook_folder}/{link['href']}"
+    for tag in page.find_all(src=_LOCAL) + page.find_all(srcset=_LOCAL):
+        name = "src" if tag.has_attr("src") else "srcset"
+        tag[name] = _inside(folder / tag[name])
+    for link in page.find_all("a", href=re.compile(r"^(?!\w+:|/|#)")):
+        link["href"] = f"{to_folder}/{link['href']}"
     page.head.append(BeautifulSoup(f"<style>{STYLE}</style>", "html.parser"))
     return str(page)
 
@@ -80,7 +94,8 @@ def main() -> int:
     title = next((line[2:] for cell in nb.cells for line in cell.source.splitlines() if line.startswith("# ")), args.notebook.stem)
     args.folder.mkdir(parents=True, exist_ok=True)
     page = args.folder.resolve() / f"{args.notebook.stem}.html"
-    page.write_text(to_html(reader_view(nb), title, os.path.relpath(args.notebook.resolve().parent, page.parent)), encoding="utf-8")
+    folder = args.notebook.resolve().parent
+    page.write_text(to_html(reader_view(nb), title, folder, os.path.relpath(folder, page.parent)), encoding="utf-8")
     if result:
         print(result)
     print(f"{show(page)}: the notebook with its figures, {page.stat().st_size // 1024} KiB, made in {time.monotonic() - start:.0f} s")

@@ -17,7 +17,7 @@ import nbformat
 
 from forked import forked_kernels
 from notebooks import ROOT, CellFailed, clean_kernels, execute, notebook_paths, show, without_widgets
-from outputs import differences
+from outputs import differences, keep_times
 
 _SHOWN = 10
 
@@ -32,6 +32,7 @@ def save(path: Path, source: str, nb: nbformat.NotebookNode) -> bool:
     if path.read_text(encoding="utf-8") != source:
         print(f"  {show(path)} was edited during the run: its outputs are not saved")
         return False
+    keep_times(nbformat.reads(source, as_version=4), nb)
     nbformat.write(without_widgets(nb), path)
     nbdev_clean(str(path))
     return path.read_text(encoding="utf-8") != source

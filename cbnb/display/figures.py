@@ -327,11 +327,11 @@ def lr_trials_figure(
         _take(ax, recommended, band)
         ended = sorted((lr, loss) for lr, loss in zip(lrs, losses) if math.isfinite(loss))
         if ended:
-            ax.plot(*zip(*ended), color=COLORS['valid'], marker='o', ms=6, label='trials')
+            ax.plot(*zip(*ended), color=COLORS['valid'], marker='o', ms=6, label='trials, numbered in their order')
             low, high = min(y for _, y in ended), max(y for _, y in ended)
             room = high - low or 0.1*abs(high) or 0.1
             ax.set_ylim(low - 0.2*room, high + 0.4*room)
-        if start is not None:                            # does not extend the y axis, so the line may be outside
+        if start is not None and (own or start < ax.get_ylim()[1]):     # the line may be outside, but then its name has the value
             ax.axhline(start, color=COLORS['text'], ls=':', lw=1, label='untrained')
         _trial_numbers(ax, lrs, losses, [lr for lr in (recommended, *(band or ())) if lr is not None])
         ax.set(xlabel='learning rate', ylabel='loss at the end')

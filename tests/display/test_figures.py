@@ -452,7 +452,7 @@ def test_what_a_figure_of_trials_shows():
         and ax.get_xscale() == "log"
         and list(fig.get_size_inches()) == [6.2, 3.6]
     )
-    assert curves(ax)[0] == ("trials", [0.01, 0.02, 0.04], [0.7, 0.5, 0.4]) and 0.03 in marks(ax)
+    assert curves(ax)[0] == ("trials, numbered in their order", [0.01, 0.02, 0.04], [0.7, 0.5, 0.4]) and 0.03 in marks(ax)
     assert (look(ax, 1)[0], look(ax, 1)[2:]) == (COLORS["valid"], ("o", 6))
     assert ax.get_ylim() == near(0.4 - 0.2 * 0.3, 0.7 + 0.4 * 0.3)
     taken, *above = [text for text in ax.texts if hasattr(text, "xy")][1:]
@@ -480,7 +480,7 @@ def test_what_a_figure_of_trials_shows():
         1,
     )
     assert ax.texts[0].get_text() == "recommended 0.03"
-    assert names(ax) == ["untrained  2.345", "trials  0.4"] and ax.get_legend() is None
+    assert names(ax) == ["untrained  2.345", "trials, numbered in their order  0.4"] and ax.get_legend() is None
     pyplot.close(fig)
 
 

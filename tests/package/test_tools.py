@@ -152,13 +152,16 @@ def test_readme_shows_figures_tables_and_text():
     assert "<table><tr><td>1</td></tr></table>" in page.text and "```\nepoch 0\n```" in page.text
 
 
-def test_page_fetches_nothing():
+def test_page_fetches_nothing(tmp_path):
+    (tmp_path / "a.gif").write_bytes(b"GIF")
     outside = '<img src="https://example.org/a.png"><script src="https://example.org/a.js"></script><a href="https://example.org">ok</a>'
     cell = ran("1", shown(text_html=outside), printed("epoch 1\nAccuracy: 0.9\n"))
-    nb = new_notebook(cells=[new_markdown_cell("[next](10_data.ipynb)"), cell])
-    page = render.to_html(render.reader_view(nb), "title", "../nbs")
+    text = '[next](10_data.ipynb) [export](files/export.ipynb) [top](#top)\n\n<picture><source srcset="a.gif"><img src="a.gif"></picture>'
+    nb = new_notebook(cells=[new_markdown_cell(text), cell])
+    page = render.to_html(render.reader_view(nb), "title", tmp_path, "../nbs")
     assert "<script" not in page and "a.png" not in page and "url(http" not in page
-    assert 'href="https://example.org"' in page and 'href="../nbs/10_data.ipynb"' in page
+    assert 'href="https://example.org"' in page and 'href="../nbs/10_data.ipynb"' in page and 'href="#top"' in page
+    assert 'href="../nbs/./files/export.ipynb"' in page and page.count('="data:image/gif;base64,R0lG"') == 2
     assert render.last_line_with("accuracy", nb) == "Accuracy: 0.9"
 
 
@@ -202,6 +205,15 @@ def test_printed_outputs_are_compared_as_a_reader_would(stored, prints, equal):
     before, now = (new_notebook(cells=[new_code_cell("1"), ran("f()", printed(text))]) for text in (stored, prints))
     assert (outputs.differences(before, now) == []) == equal
     assert all(line.startswith("cell 2\n") for line in outputs.differences(before, now))
+
+
+def test_outputs_that_differ_by_times_stay_as_stored():
+    clock = ran("clock()", printed("saved at 10:00:01\n"))
+    stored = new_notebook(cells=[clock, ran("f()", printed("loss 0.5, 1.2 s\n")), ran("g()", shown(text_plain="1", image_png=PIXEL))])
+    prints = "saved at 11:22:33\n", "loss 0.6, 1.3 s\n", "1"
+    now = new_notebook(cells=[ran("f()", printed(text)) for text in prints])
+    outputs.keep_times(stored, now)
+    assert [outputs.printed(cell)[0] for cell in now.cells] == ["saved at 10:00:01", "loss 0.6, 1.3 s", "1"]
 
 
 def test_a_notebook_with_stale_text_fails(tmp_path, capsys):
