@@ -266,9 +266,7 @@ def constant_target(e: Evidence) -> Iterator[Finding]:
     if _has_ignored(e): return                                                 # D21
     yield finding('D8', 'targets', f'all of {len(y)} are {digits(y.flatten()[0])}', 'two values or more')
 
-def labels(
-    e: Evidence,
-) -> Tensor | None:    # None: the targets are no labels
+def labels(e: Evidence) -> Tensor | None:    # None: the targets are no labels
     "Return the labels of the items"
     y = e.targets
     if y is None or y.numel() == 0: return None
@@ -566,19 +564,16 @@ def _by_chance(x: Tensor) -> float:
 
 def _equal_pairs(values: list[Any]) -> float: return sum(n*(n - 1) for n in Counter(values).values())/(len(values)*(len(values) - 1))
 
-def _repeats(e: Evidence, x: Tensor) -> bool:
-    "Return whether rows of few numbers are equal much more often than independent columns are, and then have one target"
-    y = next((t for _, t in leaves(e.items[1])), None)
-    if not e.numbers or len(x) < 256 or x.is_floating_point() or x[0].numel() < 2 or y is None or y.numel() != len(x) or not y.is_floating_point(): return False
-    of_x, of_y, both = _equal_pairs(_hashes(x)), _equal_pairs(_hashes(y)), _equal_pairs([*zip(_hashes(x), _hashes(y))])
-    return of_x > 4*_by_chance(x) and of_y < 0.1 and both > 0.95*of_x
-
-def _drawn_again(e: Evidence, x: Tensor) -> bool:
-    "Return whether rows with labels are equal much more often than independent columns are, and equal rows always have one label"
-    y = next((t for _, t in leaves(e.items[1])), None)
+def _repeats(e: Evidence, x: Tensor, n: int) -> bool:    # `n`: how many rows are copies
+    "Return whether rows of few numbers are equal much more often than independent columns are, and equal rows have one target"
+    y = _targets_of(e.items)
     if y is None or len(y) != len(x): return False
+    of_numbers = n >= 10 and e.numbers and len(x) >= 256 and not x.is_floating_point() and x[0].numel() > 1 and y.numel() == len(x) and y.is_floating_point()
+    of_labels = n > 0.7*len(x) >= 70 and x[0].numel() > 4
+    if not of_numbers and not of_labels: return False
     of_x, of_y, both = _equal_pairs(_hashes(x)), _equal_pairs(_hashes(y)), _equal_pairs([*zip(_hashes(x), _hashes(y))])
-    return of_x > 4*_by_chance(x) and of_y < 0.6 and both > 0.98*of_x
+    alike = of_numbers and of_y < 0.1 and both > 0.95*of_x or of_labels and of_y < 0.6 and both > 0.98*of_x
+    return bool(alike) and of_x > 4*_by_chance(x)
 
 def copies(e: Evidence) -> Iterator[Finding]:
     "D20: many items are equal. Rows of few numbers count if they are equal much more often than independent columns would be"
@@ -586,7 +581,7 @@ def copies(e: Evidence) -> Iterator[Finding]:
     if x is None or len(x) < 50: return
     n = len(x) - len(set(_hashes(x)))
     if x[0].numel() < (3 if x.is_floating_point() else 9) or len(x[:200].unique()) < 10:
-        if n >= 10 and _repeats(e, x) or n > 0.7*len(x) >= 70 and x[0].numel() > 4 and _drawn_again(e, x): yield finding('D20',
+        if _repeats(e, x, n): yield finding('D20',
             'the training set', f'{n} of {len(x)} items are copies', f'about {0.5*len(x)**2*_by_chance(x):.1f}, as of independent columns', level='warning')
     elif n > 0.05*len(x): yield finding('D20', 'the training set', f'{n} of {len(x)} items are copies', 'at most 5%', level='warning' if n > 0.7*len(x) else None)
 

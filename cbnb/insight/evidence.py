@@ -82,9 +82,7 @@ def leaves(
     elif (held := entries(values)) is not None:
         for k, v in held.items(): yield from leaves(v, f'{name}.{k}' if name else str(k))
 
-def not_finite(
-    model: nn.Module,
-) -> list[str]:      # their names
+def not_finite(model: nn.Module) -> list[str]:    # their names
     "Return the parameters that have nan or inf. A buffer or a frozen parameter may have inf on purpose, such as a mask of attention"
     def is_broken(p: nn.Parameter) -> bool:
         size = float((1e-20*p.detach().abs().float()).norm())      # the square of a large number would be inf
@@ -209,9 +207,7 @@ class Evidence:
 
 # %% ../../nbs/insight/evidence.ipynb #07e49132
 @contextmanager
-def without_dropout(
-    model: nn.Module,
-) -> Iterator[None]:
+def without_dropout(model: nn.Module) -> Iterator[None]:
     "Switch dropout layers to evaluation for the length of a `with` block"
     off = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.training]
     for m in off: m.training = False

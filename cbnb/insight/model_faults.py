@@ -107,7 +107,6 @@ def mixes_items(e: Evidence) -> Iterator[Finding]:
     elif (off := (out - later).abs().max()) > 1e-3*size and isinstance(getattr(e.learn.dls.train, 'sampler', None), RandomSampler): yield finding('M2.state',
         'the prediction of an item', f'changes by {digits(off)} with the batch before, and the loader shuffles', 'no change')
 
-
 # %% ../../nbs/insight/model_faults.ipynb #9389c384
 _BOUNDS = dict(Relu=(0., math.inf), Sigmoid=(0., 1.), Tanh=(-1., 1.), Hardtanh=(-1., 1.), Softmax=(0., 1.), Softplus=(0., math.inf),
                Exp=(0., math.inf), Hardsigmoid=(0., 1.), Abs=(0., math.inf))
@@ -401,9 +400,7 @@ def equal_rows(e: Evidence) -> Iterator[Finding]:
     if equal: yield finding('M7' if stay else 'M7.alike',
         listed(f'{name}.weight' for name in equal), 'all rows are equal', 'rows that differ', path=next(iter(equal.values())).path)
 
-def relus(
-    model: nn.Module,
-) -> dict[str, bool]:    # name -> whether its outputs have their units in dimension 1, as after a convolution
+def relus(model: nn.Module) -> dict[str, bool]:    # name -> whether its outputs have their units in dimension 1, as after a convolution
     "Return the ReLU modules of a model"
     found, channels = {}, False
     for name, m in model.named_modules():
@@ -518,7 +515,6 @@ def hidden_softmax(e: Evidence) -> Iterator[Finding]:
 def _is_meant(first: Any, second: Any) -> bool:
     if isinstance(first, nn.Linear): return first.out_features < min(first.in_features, second.out_features)
     return first.groups > 1 or second.groups > 1 or 1 in (*first.kernel_size, *second.kernel_size)
-
 
 # %% ../../nbs/insight/model_faults.ipynb #9c253261
 def dropout(e: Evidence) -> Iterator[Finding]:

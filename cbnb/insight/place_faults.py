@@ -24,9 +24,7 @@ from .model_faults import differs, evaluated
 from .texts import finding
 
 # %% ../../nbs/insight/place_faults.ipynb #fbee4181
-def only_input(
-    e: Evidence,
-) -> Tensor | None:    # None: there are several, or items of one number
+def only_input(e: Evidence) -> Tensor | None:    # None: there are several, or items of one number
     "Return the inputs of the batch, if each item has one tensor"
     inputs = [t for _, t in leaves(e.learn.split_batch(e.batch)[0])]
     return inputs[0] if len(inputs) == 1 and inputs[0].ndim > 1 and len(inputs[0]) == e.n else None

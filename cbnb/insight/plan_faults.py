@@ -208,11 +208,8 @@ def blind_metric(e: Evidence) -> Iterator[Finding]:
         if right == bad: yield finding('L11.blind', f'metric {metric.name}', f'{digits(right)} for perfect predictions, and for those that are all wrong', 'different values')
     e.learn.pred = pred
 
-
 # %% ../../nbs/insight/plan_faults.ipynb #9cf8fa2b
-def can_repeat(
-    e: Evidence,
-) -> bool:
+def can_repeat(e: Evidence) -> bool:
     "Return whether the step computes a loss that can be computed again"
     return e.failed is None and e.loss is not None and not e.learn.train_step.own_update
 
@@ -234,7 +231,6 @@ def uncounted_items(e: Evidence) -> Iterator[Finding]:
     except Exception: return              # a loss of your own may fail for other predictions
     if abs(row - whole) > 0.01*abs(whole) and abs(column - whole) < 1e-4*abs(whole): yield finding('M2.loss',
         'the loss', 'a softmax over the items of the batch', 'one over the classes of each item')
-
 
 # %% ../../nbs/insight/plan_faults.ipynb #3faf652d
 def silent_labels(e: Evidence) -> Iterator[Finding]:
@@ -282,7 +278,6 @@ def weighted_mean(e: Evidence) -> Iterator[Finding]:
     mean, off = (first + last)/2, (first - last).abs()
     if off < 1e-4*abs(whole) or abs(whole - back) > 0.005*off or not min(first, last) <= whole <= max(first, last): return
     if abs(whole - mean) > 0.01*off: yield finding('L9', 'the loss', f'{digits(whole)} for a batch, and {digits(mean)} as the mean of its halves', 'the same')
-
 
 # %% ../../nbs/insight/plan_faults.ipynb #4fb49dc7
 def missing_parameters(e: Evidence) -> Iterator[Finding]:
@@ -369,10 +364,7 @@ def penalty(e: Evidence) -> Iterator[Finding]:
     "L12: what is added to the loss outweighs it"
     yield from [*_same_for_all(e)] or _large_gradient(e)
 
-def planned_rates(
-    e: Evidence,
-    cb: TorchScheduler,
-) -> list[float] | None:     # None: the scheduler wants a loss, the number of steps, or another optimizer
+def planned_rates(e: Evidence, cb: TorchScheduler) -> list[float] | None:    # None: the scheduler wants a loss, the number of steps, or another optimizer
     "Return the rates of the planned updates, as shares of the rate of the optimizer. An unknown number of epochs counts as three, or as ten if the scheduler steps by epoch"
     per_epoch = 1 if cb.every == 'epoch' else n_batches_of(e.learn.dls.train) or 0
     n = round((e.n_epoch or (10 if cb.every == 'epoch' else 3))*per_epoch)
@@ -438,7 +430,6 @@ def _slow_average(e: Evidence) -> Iterator[Finding]:
 def schedule(e: Evidence) -> Iterator[Finding]:
     "O6: a scheduler of torch, or an average, does not suit the length of an epoch or of the planned fit"
     yield from [*_ends_early(e)] or [*_bad_rates(e), *_slow_average(e), *_wrong_mode(e)] or _schedule_length(e)
-
 
 # %% ../../nbs/insight/plan_faults.ipynb #7d9dc6e4
 def tracked(e: Evidence) -> Iterator[Finding]:
