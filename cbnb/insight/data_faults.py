@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSa
 # %% ../../nbs/insight/data_faults.ipynb #65f31ea6
 from ..basics.nested import to_device
 from ..basics.text import plural
-from .evidence import Evidence, compute_loss, leaves, not_finite, numbered, read_items
+from .evidence import Evidence, compute_loss, first_leaf, leaves, not_finite, numbered, read_items
 from .findings import Finding, Level
 from .texts import finding
 
@@ -244,7 +244,7 @@ def repeated_target(e: Evidence) -> Iterator[Finding]:
     share = float(same.float().mean())
     if share < 0.15: return
     if value == y.max() and share > 0.25: yield finding('D7.cut', 'targets', f'{percent(share)} are exactly {digits(value)}, the largest', 'targets of many values')
-    elif (x := next((t for _, t in leaves(e.items[0])), None)) is not None and x.is_floating_point() and len(x) == len(y) > 4*x[0].numel():
+    elif (x := first_leaf(e.items[0])) is not None and x.is_floating_point() and len(x) == len(y) > 4*x[0].numel():
         whether, others = _linear(x, same.double()), _linear(x[~same], y[~same].double())
         if whether < 0.02 and others > 0.1: yield finding('A7.same', 'targets',
             f'{percent(share)} are exactly {digits(value)}; inputs explain {percent(max(whether, 0.))} of which ones, and {percent(others)} of the other targets', 'inputs that explain which')
@@ -319,7 +319,7 @@ def is_label(
 
 def ignored_targets(e: Evidence) -> Iterator[Finding]:
     "D21: nearly all targets are ignored by the loss"
-    y = next((t for _, t in leaves(e.items[1])), None)
+    y = first_leaf(e.items[1])
     if y is None or e.ignored is None or y.numel() < 16 or y.is_floating_point(): return
     share, kept = (y == e.ignored).float().mean(), y[y != e.ignored]
     if e.ignored >= 0 and 0 < share <= 0.9 and is_label(y, e.ignored): yield finding('D21.label',
@@ -335,7 +335,7 @@ def sorted_batches(e: Evidence) -> Iterator[Finding]:
     if e.in_order is not None and isinstance(getattr(e.learn.dls.valid, 'sampler', None), RandomSampler): yield finding(
         'D10.swapped', 'the loaders', 'that of validation shuffles, and that of training does not', 'the reverse')
     if e.in_order is None or not e.kind or not (bs := dl.batch_size): return
-    first, drawn = (next((t for _, t in leaves(part[1])), None) for part in (e.in_order, e.items))
+    first, drawn = (first_leaf(part[1]) for part in (e.in_order, e.items))
     if first is None or drawn is None or (n := min(len(first), len(drawn))//bs*bs) < 2*bs: return      # slow datasets yield fewer items
     if e.kind == 'numbers':
         if not drawn.is_floating_point() or drawn.numel() != len(drawn) or bs < 8 or drawn.var() == 0: return
@@ -380,7 +380,7 @@ def changed_in_place(e: Evidence) -> Iterator[Finding]:
 
 def few_for_validation(e: Evidence) -> Iterator[Finding]:
     "A8: a validation set of a few items, although training has many"
-    valid, y = e.learn.dls.valid, next((t for _, t in leaves(e.valid[1])), None) if e.valid else None
+    valid, y = e.learn.dls.valid, first_leaf(e.valid[1]) if e.valid else None
     if not e.numbers or y is None or not len(y) or not numbered(valid): return
     n, n_train = len(valid.dataset), len(e.learn.dls.train.dataset)
     if n*y.numel()/len(y) < 30 and n < n_train/20: yield finding(
@@ -397,7 +397,7 @@ def _rows_of(items: Any) -> Tensor | None:
     "Return the first input with several values for each item"
     return next((t for _, t in leaves(items[0]) if t.ndim > 1), None) if items else None
 
-def _targets_of(items: Any) -> Tensor | None: return next((t for _, t in leaves(items[1])), None) if items else None
+def _targets_of(items: Any) -> Tensor | None: return first_leaf(items[1]) if items else None
 
 def _hashes(t: Tensor) -> list[int]: return [hash(row.numpy().tobytes()) for row in t.cpu().reshape(len(t), -1)]
 
@@ -587,7 +587,7 @@ def copies(e: Evidence) -> Iterator[Finding]:
 
 def few_ids(e: Evidence) -> Iterator[Finding]:
     "M19: a column of numbers uses few of the rows of its embedding"
-    x = next((t for _, t in leaves(e.items[0])), None)
+    x = first_leaf(e.items[0])
     if x is None or x.is_floating_point() or x.ndim != 2 or x.shape[1] > 20 or e.n < 2: return
     passed = next((t for _, t in leaves(e.learn.split_batch(e.batch)[0])), x).cpu()
     for layer in e.layers:
@@ -598,7 +598,7 @@ def few_ids(e: Evidence) -> Iterator[Finding]:
 
 # %% ../../nbs/insight/data_faults.ipynb #c0a1d202
 def _has_ignored(e: Evidence) -> bool:
-    y = next((t for _, t in leaves(e.items[1])), None)
+    y = first_leaf(e.items[1])
     return y is not None and y.ndim > 1 and e.ignored is not None and not y.is_floating_point() and bool((y == e.ignored).any())
 
 def label_shift(e: Evidence) -> Iterator[Finding]:
@@ -640,7 +640,7 @@ def moved_inputs(e: Evidence) -> Iterator[Finding]:
     if not e.numbers or len(e.numbers) < 32 or len(x) != 1 or len(y) != 1 or x[0].ndim < 2 or y[0].ndim < 2: return
     places = y[0][0].numel()
     if places < 9 or x[0].shape[-1] != y[0].shape[-1] or x[0][0].numel() % places: return
-    again, new_y = (next((t for _, t in leaves(part)), None) for part in e.learn.split_batch(read_items(e.learn.dls.train, e.numbers[:64], 0.1)[0]))
+    again, new_y = (first_leaf(part) for part in e.learn.split_batch(read_items(e.learn.dls.train, e.numbers[:64], 0.1)[0]))
     if again is None or new_y is None or len(again) != len(new_y): return
     n = len(again)
     first, second, targets, others = (t.cpu().reshape(n, -1) for t in (x[0][:n], again, y[0][:n], new_y))

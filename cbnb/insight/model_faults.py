@@ -24,7 +24,7 @@ from ..basics.nested import find_bs, map_tensors
 from ..basics.text import plural
 from ..files.snapshot import owned_by_steps
 from .data_faults import digits, labels, listed, percent
-from .evidence import Evidence, Layer, compute_loss, leaves, rows, without_dropout
+from .evidence import Evidence, Layer, compute_loss, first_leaf, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import SHAPE_OPERATIONS, last_operation
 from .texts import finding
@@ -162,7 +162,7 @@ def width(e: Evidence) -> Iterator[Finding]:
 # %% ../../nbs/insight/model_faults.ipynb #561b94a1
 def _predicts_next(e: Evidence, x: Tensor) -> bool:
     "Return whether the target of each step is the input of the next one"
-    y = next((t for _, t in leaves(e.learn.split_batch(e.batch)[1])), None)
+    y = first_leaf(e.learn.split_batch(e.batch)[1])
     if y is None or x.is_floating_point() or y.shape != x.shape or x.shape[1] < 3: return False
     counts = torch.ones_like(y[:, :-1]).bool() if e.ignored is None else y[:, :-1] != e.ignored
     return bool(counts.any() and x.unique().numel() > 2 and (y[:, :-1] == x[:, 1:])[counts].float().mean() > 0.95)

@@ -30,7 +30,7 @@ from ..basics.losses import noting_losses, torch_loss
 from ..basics.metric_functions import AllPairs, is_column_and_row, view_for_metric
 from ..basics.text import named_direction, plural, silenced
 from .data_faults import digits, is_label, listed, percent
-from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
+from .evidence import Evidence, compute_loss, first_leaf, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import last_operation
 from .texts import finding
@@ -92,7 +92,7 @@ def _is_scaled(t: torch.Tensor, e: Evidence) -> bool:
 
 def _labels_of_items(e: Evidence) -> float:
     "Return the share of the items whose row of zeros and ones has several ones"
-    y = next((t for _, t in leaves(e.items[1])), None)
+    y = first_leaf(e.items[1])
     if y is None or e.call is None or y.ndim != 2 or y.shape[1:] != e.call.pred.shape[1:] or e.call.target.ndim != 1 or ((y != 0) & (y != 1)).any(): return 0.
     return float((y.sum(1) > 1).float().mean())
 
@@ -125,7 +125,7 @@ def wrong_loss(e: Evidence) -> Iterator[Finding]:
 
 def broadcast(e: Evidence) -> Iterator[Finding]:
     "L6: each prediction is compared with every target"
-    y: Any = next((t for _, t in leaves(e.learn.yb)), None)
+    y: Any = first_leaf(e.learn.yb)
     if not e.calls and is_column_and_row(e.pred, y):
         watch = AllPairs()
         try:
@@ -190,7 +190,7 @@ def _counts_ignored(e: Evidence, ignored: int, pred: torch.Tensor, y: torch.Tens
 def blind_metric(e: Evidence) -> Iterator[Finding]:
     "L11: a metric that has the same value for perfect predictions and for those that are all wrong"
     pred, (e.learn.xb, e.learn.yb) = e.pred, e.learn.split_batch(e.batch)      # other checks have evaluated other items
-    y = next((t for _, t in leaves(e.learn.yb)), None)
+    y = first_leaf(e.learn.yb)
     if e.failed or e.kind not in ('classes', 'binary') or y is None or not isinstance(pred, torch.Tensor) or e.n < 4: return
     if e.kind == 'binary' and pred.shape == y.shape and set(y.unique().tolist()) == {0., 1.}: perfect = 20*y - 10
     elif e.kind == 'classes' and pred.ndim == y.ndim + 1 and pred.shape[:1] + pred.shape[2:] == y.shape and int(y.max()) < pred.shape[1]:
@@ -315,7 +315,7 @@ def batch_size(e: Evidence) -> Iterator[Finding]:
     dl = e.learn.dls.train
     n, bs = len(dl.dataset) if e.numbers else 0, getattr(dl, 'batch_size', None)
     summed = max((cb.n_acc for cb in e.learn.cbs if isinstance(cb, GradientAccumulation)), default=0)
-    y = next((t for _, t in leaves(e.items[1])), None) if e.items else None
+    y = first_leaf(e.items[1]) if e.items else None
     per_item = y is not None and y.numel() == len(y)
     if bs == 1 and summed < 2 and n >= 64 and per_item: yield finding('O8.one', 'the training loader', 'batches of one item', 'several items')
     if n > 1 and bs and math.ceil(n/(bs := max(bs, summed))) < 4: yield finding('O8.summed' if bs == summed else 'O8',
