@@ -89,17 +89,13 @@ class interrupts_wait:
     def __enter__(self) -> 'interrupts_wait':
         self.old: dict[int, Any] | None = None        # None: nothing to restore at the end
         if threading.current_thread() is threading.main_thread():
-            if _handler.installed: self._close()
+            if _handler.installed: self.old, self.was_open, _handler.open = {}, _handler.open, False
             else: self._install(_replaceable())
         return self
 
     def lifted(self) -> Any:
         "Return a context manager in which Ctrl-C acts as it did outside of this block"
         return interrupts_act() if self.old is not None and self.was_open else nullcontext()
-
-    def _close(self) -> None:
-        was_open, _handler.open = _handler.open, False
-        self.old, self.was_open = {}, was_open
 
     def _install(self, old: dict[int, Any]) -> None:
         h = _handler

@@ -200,10 +200,6 @@ def make_accelerator(device: Any,    # device of the loaders; only 'cpu' is kept
     return package.Accelerator(cpu=on_cpu, mixed_precision='no', kwargs_handlers=[package.DistributedDataParallelKwargs(**options)])
 
 # %% ../../nbs/distributed/data_parallel.ipynb #e461948b
-def _new_connection(device: Any, options: dict[str, Any]) -> SimpleNamespace:    # device of the loaders; options for torch's wrapper
-    "Return what a fit of a learner in several processes leaves for the next one: torch's wrapper, and the traits of the models in it"
-    return SimpleNamespace(of=(device, options, dist.group.WORLD), accelerator=make_accelerator(device, options), wrapped=None, traits=[])
-
 def traits(models: Sequence[nn.Module],    # models in the wrapper
     *others: Any,    # other values that must be the same
 ) -> list[Any]:    # can be compared with ==
@@ -212,7 +208,7 @@ def traits(models: Sequence[nn.Module],    # models in the wrapper
     with torch.enable_grad(): nodes = [torch.autograd.graph.get_gradient_edge(p).node for p in params if p.requires_grad]
     return [*others, *map(id, models), *((id(p), p.shape, p.dtype, p.device) for p in params), *nodes]
 
-_connections: WeakKeyDictionary[Learner, SimpleNamespace] = WeakKeyDictionary()
+_connections: WeakKeyDictionary[Learner, SimpleNamespace] = WeakKeyDictionary()    # what a fit leaves for the next one: torch's wrapper, and the traits of the models in it
 _ = atexit.register(_connections.clear)   # before the processes part
 
 
@@ -549,7 +545,8 @@ class Distributed(Callback):
         self.aside, self.apart, self.train_share, self.sums = False, False, None, None
         device, options = getattr(learn.dls, 'device', None), {} if self.sharded else self.options
         kept = _connections.get(learn)
-        if kept is None or kept.of != (device, options, dist.group.WORLD): kept = _connections[learn] = _new_connection(device, options)
+        if kept is None or kept.of != (device, options, dist.group.WORLD): kept = _connections[learn] = SimpleNamespace(
+            of=(device, options, dist.group.WORLD), accelerator=make_accelerator(device, options), wrapped=None, traits=[])
         accelerator = kept.accelerator
         group = Group(next(_runs))
         group.where = learn.where

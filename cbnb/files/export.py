@@ -310,14 +310,12 @@ def load_learner(fname: str | Path, cpu: bool = True, trust: bool = False, model
         state = _read(fname)
         made = _model_of(fname, state, model, trust)
         kwargs = dict(path=Path(fname).parent) | state['plain'] | _parts_of(fname, state, parts, trust, model)
-        learn = Learner(_no_data(state['n_inp'], state['targets'], cpu) if dls is None else dls, made, **kwargs)
+        data = DataLoaders([], n_inp=state['n_inp'], targets=state['targets'], device='cpu' if cpu else None) if dls is None else dls
+        learn = Learner(data, made, **kwargs)
         load_module_states(learn, state.get('others', {}))
         load_callback_states(learn, state['history'])
     if dls is not None: learn.dls = dls
     return learn
-
-def _no_data(n_inp: Any, targets: Any, cpu: bool) -> DataLoaders:
-    return DataLoaders([], n_inp=n_inp, targets=targets, **(dict(device='cpu') if cpu else {}))
 
 # %% ../../nbs/files/export.ipynb #f4ec99e5
 def _no_learner(fname: str | Path, found: Any) -> TypeError:

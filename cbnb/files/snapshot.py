@@ -191,7 +191,8 @@ def _save_parts(learn: Learner, exclude: Iterable[Any], purpose: str | None = 'l
     models, opts, loose = _with_those_of(taking_part, models, opts)
     inside = [t for m in models for t in (*m.modules(), *m.parameters())]
     shared = [learn, learn.callbacks, learn.opt, learn.dls, *learn.cbs, *map(wrapped, learn.cbs),
-              *loaders, *opts, *owners, *inside, *loose, *_not_state(taking_part)]
+              *loaders, *opts, *owners, *inside, *loose,
+              *(vars(cb)[name] for cb in taking_part for name in cb.no_state if name in vars(cb))]
     plain = [o for o in _each_once(owners) if not isinstance(o, nn.Module)]
     theirs = [wrapped(cb) for cb in taking_part if not isinstance(wrapped(cb), (type, Callback))]
     kept = [o for o in (*plain, *taking_part, *theirs) if hasattr(o, '__dict__')]
@@ -199,10 +200,6 @@ def _save_parts(learn: Learner, exclude: Iterable[Any], purpose: str | None = 'l
             *(save_attributes(o, shared) for o in kept), save_rng(loaders)]
 
 # %% ../../nbs/files/snapshot.ipynb #b0161516
-def _not_state(cbs: Iterable[Callback]) -> list[Any]:
-    "Return the values of the attributes that callbacks list in `no_state`"
-    return [vars(cb)[name] for cb in cbs for name in cb.no_state if name in vars(cb)]
-
 def _with_those_of(cbs: Iterable[Callback], models: list[nn.Module], opts: list[Any]) -> tuple[list[nn.Module], list[Any], list[Tensor]]:
     "Add the networks and optimizers in the attributes of callbacks, which are restored in place: the optimizer of a callback trains the parameters that it was made with. The third list has its parameters that are in no network"
     known = {m for model in models for m in model.modules()}

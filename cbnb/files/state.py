@@ -288,7 +288,7 @@ def described(learn: Learner) -> dict[str, str]:    # setting -> text
         loss_weights=', '.join(f'{k}={_tensor_words(v)}' for k, v in _class_weights(learn.loss_func).items()) or 'none', optimizer=f'{type(learn.opt).__name__} with rate and weight decay {lrs}',
         data=', '.join(_data_words('validation' if i else 'training', dl) for i, dl in enumerate(loaders_of(learn))), n_epoch=str(learn.fit_length or learn.n_epoch),
         metrics=', '.join(m.name for m in learn.metrics) or 'none',
-        schedule=', '.join(repr(cb) for cb in learn.cbs if _schedules(cb)) or 'none')
+        schedule=', '.join(repr(cb) for cb in learn.cbs if isinstance(cb, ParamScheduler) or 'scheduler' in vars(cb)) or 'none')
 
 def _unsharded(words: str) -> str: return re.sub(r'\bFSDP(?=\w)', '', words)      # torch's prefix of the class of a sharded module
 
@@ -332,5 +332,3 @@ def _some_bytes(t: Tensor) -> bytes:
     "Return bytes of some rows of a tensor, for the checksum"
     values = t[::max(len(t)//8, 1)].detach().flatten()
     return values[::max(len(values)//4096, 1)].cpu().contiguous().view(torch.uint8).numpy().tobytes()
-
-def _schedules(cb: Callback) -> bool: return isinstance(cb, ParamScheduler) or 'scheduler' in vars(cb)

@@ -133,11 +133,6 @@ def mixed_inputs(
     if shares and max(shares) > 0.5: yield finding('D17.mixed', listed(type(wrapped(cb)).__name__ for cb in own),
         f'{percent(max(shares))} of the inputs are mixed with another item, and their targets are as before', 'targets that are mixed, too')
 
-def _of_trial(e: Evidence, trial: CallbackTrial, batch: Any, names: str) -> Iterator[Finding]:
-    "M18 and D17: evaluation mode, or inputs that were mixed without their targets"
-    if trial.modes == {False}: yield finding('M18.mode', names, 'the model is in evaluation mode in training', 'training mode')
-    yield from mixed_inputs(e.learn, e.learn.split_batch(batch), (trial.xb, trial.yb))
-
 def try_callbacks(e: Evidence) -> Iterator[Finding]:
     "M18, D17: what your own callbacks do to mode and inputs. Also keeps the loss after a training with them"
     learn, n_items, n = e.learn, len(e.numbers or ()), n_updates(e, e.n, UPDATES['rate'], UPDATES['rate'])
@@ -147,7 +142,8 @@ def try_callbacks(e: Evidence) -> Iterator[Finding]:
     e.updates += n//len(batches)*len(batches)
     trial = train_with_callbacks(learn, batches, n)
     if trial.n_updates == n//len(batches)*len(batches): e.losses['with callbacks'] = [min((v for v in (trial.loss, trial.prepared) if math.isfinite(v)), default=math.nan)]
-    yield from _of_trial(e, trial, batches[0], listed(type(wrapped(cb)).__name__ for cb in cbs))
+    if trial.modes == {False}: yield finding('M18.mode', listed(type(wrapped(cb)).__name__ for cb in cbs), 'the model is in evaluation mode in training', 'training mode')
+    yield from mixed_inputs(learn, learn.split_batch(batches[0]), (trial.xb, trial.yb))
 
 def compare_callbacks(e: Evidence) -> Iterator[Finding]:
     "O3: a training with your own callbacks ends much higher than one without, which was made before"

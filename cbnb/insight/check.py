@@ -30,10 +30,7 @@ if TYPE_CHECKING:        # loaded by the first check: with what they need, they 
 # %% ../../nbs/insight/check.ipynb #6402339e
 Check = Callable[['Evidence'], Iterator[Finding]]
 
-def run_checks(
-    e: 'Evidence',
-    checks: tuple[Check, ...],
-) -> tuple[list[Finding], list[str]]:    # findings; the checks that failed, and why
+def run_checks(e: 'Evidence', checks: tuple[Check, ...]) -> tuple[list[Finding], list[str]]:    # findings; the checks that failed, and why
     "Run checks on the same evidence"
     found: list[Finding] = []
     failed: list[str] = []

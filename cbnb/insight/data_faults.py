@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSa
 # %% ../../nbs/insight/data_faults.ipynb #65f31ea6
 from ..basics.nested import to_device
 from ..basics.text import plural
-from .evidence import Evidence, compute_loss, leaves, not_finite, numbered, read_items
+from .evidence import Evidence, compute_loss, first_leaf, leaves, not_finite, numbered, read_items
 from .findings import Finding, Level
 from .texts import finding
 
@@ -244,7 +244,7 @@ def repeated_target(e: Evidence) -> Iterator[Finding]:
     share = float(same.float().mean())
     if share < 0.15: return
     if value == y.max() and share > 0.25: yield finding('D7.cut', 'targets', f'{percent(share)} are exactly {digits(value)}, the largest', 'targets of many values')
-    elif (x := next((t for _, t in leaves(e.items[0])), None)) is not None and x.is_floating_point() and len(x) == len(y) > 4*x[0].numel():
+    elif (x := first_leaf(e.items[0])) is not None and x.is_floating_point() and len(x) == len(y) > 4*x[0].numel():
         whether, others = _linear(x, same.double()), _linear(x[~same], y[~same].double())
         if whether < 0.02 and others > 0.1: yield finding('A7.same', 'targets',
             f'{percent(share)} are exactly {digits(value)}; inputs explain {percent(max(whether, 0.))} of which ones, and {percent(others)} of the other targets', 'inputs that explain which')
@@ -266,9 +266,7 @@ def constant_target(e: Evidence) -> Iterator[Finding]:
     if _has_ignored(e): return                                                 # D21
     yield finding('D8', 'targets', f'all of {len(y)} are {digits(y.flatten()[0])}', 'two values or more')
 
-def labels(
-    e: Evidence,
-) -> Tensor | None:    # None: the targets are no labels
+def labels(e: Evidence) -> Tensor | None:    # None: the targets are no labels
     "Return the labels of the items"
     y = e.targets
     if y is None or y.numel() == 0: return None
@@ -321,7 +319,7 @@ def is_label(
 
 def ignored_targets(e: Evidence) -> Iterator[Finding]:
     "D21: nearly all targets are ignored by the loss"
-    y = next((t for _, t in leaves(e.items[1])), None)
+    y = first_leaf(e.items[1])
     if y is None or e.ignored is None or y.numel() < 16 or y.is_floating_point(): return
     share, kept = (y == e.ignored).float().mean(), y[y != e.ignored]
     if e.ignored >= 0 and 0 < share <= 0.9 and is_label(y, e.ignored): yield finding('D21.label',
@@ -337,7 +335,7 @@ def sorted_batches(e: Evidence) -> Iterator[Finding]:
     if e.in_order is not None and isinstance(getattr(e.learn.dls.valid, 'sampler', None), RandomSampler): yield finding(
         'D10.swapped', 'the loaders', 'that of validation shuffles, and that of training does not', 'the reverse')
     if e.in_order is None or not e.kind or not (bs := dl.batch_size): return
-    first, drawn = (next((t for _, t in leaves(part[1])), None) for part in (e.in_order, e.items))
+    first, drawn = (first_leaf(part[1]) for part in (e.in_order, e.items))
     if first is None or drawn is None or (n := min(len(first), len(drawn))//bs*bs) < 2*bs: return      # slow datasets yield fewer items
     if e.kind == 'numbers':
         if not drawn.is_floating_point() or drawn.numel() != len(drawn) or bs < 8 or drawn.var() == 0: return
@@ -382,7 +380,7 @@ def changed_in_place(e: Evidence) -> Iterator[Finding]:
 
 def few_for_validation(e: Evidence) -> Iterator[Finding]:
     "A8: a validation set of a few items, although training has many"
-    valid, y = e.learn.dls.valid, next((t for _, t in leaves(e.valid[1])), None) if e.valid else None
+    valid, y = e.learn.dls.valid, first_leaf(e.valid[1]) if e.valid else None
     if not e.numbers or y is None or not len(y) or not numbered(valid): return
     n, n_train = len(valid.dataset), len(e.learn.dls.train.dataset)
     if n*y.numel()/len(y) < 30 and n < n_train/20: yield finding(
@@ -399,7 +397,7 @@ def _rows_of(items: Any) -> Tensor | None:
     "Return the first input with several values for each item"
     return next((t for _, t in leaves(items[0]) if t.ndim > 1), None) if items else None
 
-def _targets_of(items: Any) -> Tensor | None: return next((t for _, t in leaves(items[1])), None) if items else None
+def _targets_of(items: Any) -> Tensor | None: return first_leaf(items[1]) if items else None
 
 def _hashes(t: Tensor) -> list[int]: return [hash(row.numpy().tobytes()) for row in t.cpu().reshape(len(t), -1)]
 
@@ -566,19 +564,16 @@ def _by_chance(x: Tensor) -> float:
 
 def _equal_pairs(values: list[Any]) -> float: return sum(n*(n - 1) for n in Counter(values).values())/(len(values)*(len(values) - 1))
 
-def _repeats(e: Evidence, x: Tensor) -> bool:
-    "Return whether rows of few numbers are equal much more often than independent columns are, and then have one target"
-    y = next((t for _, t in leaves(e.items[1])), None)
-    if not e.numbers or len(x) < 256 or x.is_floating_point() or x[0].numel() < 2 or y is None or y.numel() != len(x) or not y.is_floating_point(): return False
-    of_x, of_y, both = _equal_pairs(_hashes(x)), _equal_pairs(_hashes(y)), _equal_pairs([*zip(_hashes(x), _hashes(y))])
-    return of_x > 4*_by_chance(x) and of_y < 0.1 and both > 0.95*of_x
-
-def _drawn_again(e: Evidence, x: Tensor) -> bool:
-    "Return whether rows with labels are equal much more often than independent columns are, and equal rows always have one label"
-    y = next((t for _, t in leaves(e.items[1])), None)
+def _repeats(e: Evidence, x: Tensor, n: int) -> bool:    # `n`: how many rows are copies
+    "Return whether rows of few numbers are equal much more often than independent columns are, and equal rows have one target"
+    y = _targets_of(e.items)
     if y is None or len(y) != len(x): return False
+    of_numbers = n >= 10 and e.numbers and len(x) >= 256 and not x.is_floating_point() and x[0].numel() > 1 and y.numel() == len(x) and y.is_floating_point()
+    of_labels = n > 0.7*len(x) >= 70 and x[0].numel() > 4
+    if not of_numbers and not of_labels: return False
     of_x, of_y, both = _equal_pairs(_hashes(x)), _equal_pairs(_hashes(y)), _equal_pairs([*zip(_hashes(x), _hashes(y))])
-    return of_x > 4*_by_chance(x) and of_y < 0.6 and both > 0.98*of_x
+    alike = of_numbers and of_y < 0.1 and both > 0.95*of_x or of_labels and of_y < 0.6 and both > 0.98*of_x
+    return bool(alike) and of_x > 4*_by_chance(x)
 
 def copies(e: Evidence) -> Iterator[Finding]:
     "D20: many items are equal. Rows of few numbers count if they are equal much more often than independent columns would be"
@@ -586,13 +581,13 @@ def copies(e: Evidence) -> Iterator[Finding]:
     if x is None or len(x) < 50: return
     n = len(x) - len(set(_hashes(x)))
     if x[0].numel() < (3 if x.is_floating_point() else 9) or len(x[:200].unique()) < 10:
-        if n >= 10 and _repeats(e, x) or n > 0.7*len(x) >= 70 and x[0].numel() > 4 and _drawn_again(e, x): yield finding('D20',
+        if _repeats(e, x, n): yield finding('D20',
             'the training set', f'{n} of {len(x)} items are copies', f'about {0.5*len(x)**2*_by_chance(x):.1f}, as of independent columns', level='warning')
     elif n > 0.05*len(x): yield finding('D20', 'the training set', f'{n} of {len(x)} items are copies', 'at most 5%', level='warning' if n > 0.7*len(x) else None)
 
 def few_ids(e: Evidence) -> Iterator[Finding]:
     "M19: a column of numbers uses few of the rows of its embedding"
-    x = next((t for _, t in leaves(e.items[0])), None)
+    x = first_leaf(e.items[0])
     if x is None or x.is_floating_point() or x.ndim != 2 or x.shape[1] > 20 or e.n < 2: return
     passed = next((t for _, t in leaves(e.learn.split_batch(e.batch)[0])), x).cpu()
     for layer in e.layers:
@@ -603,7 +598,7 @@ def few_ids(e: Evidence) -> Iterator[Finding]:
 
 # %% ../../nbs/insight/data_faults.ipynb #c0a1d202
 def _has_ignored(e: Evidence) -> bool:
-    y = next((t for _, t in leaves(e.items[1])), None)
+    y = first_leaf(e.items[1])
     return y is not None and y.ndim > 1 and e.ignored is not None and not y.is_floating_point() and bool((y == e.ignored).any())
 
 def label_shift(e: Evidence) -> Iterator[Finding]:
@@ -645,7 +640,7 @@ def moved_inputs(e: Evidence) -> Iterator[Finding]:
     if not e.numbers or len(e.numbers) < 32 or len(x) != 1 or len(y) != 1 or x[0].ndim < 2 or y[0].ndim < 2: return
     places = y[0][0].numel()
     if places < 9 or x[0].shape[-1] != y[0].shape[-1] or x[0][0].numel() % places: return
-    again, new_y = (next((t for _, t in leaves(part)), None) for part in e.learn.split_batch(read_items(e.learn.dls.train, e.numbers[:64], 0.1)[0]))
+    again, new_y = (first_leaf(part) for part in e.learn.split_batch(read_items(e.learn.dls.train, e.numbers[:64], 0.1)[0]))
     if again is None or new_y is None or len(again) != len(new_y): return
     n = len(again)
     first, second, targets, others = (t.cpu().reshape(n, -1) for t in (x[0][:n], again, y[0][:n], new_y))

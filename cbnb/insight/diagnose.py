@@ -34,9 +34,7 @@ from ..undo import interrupts_act
 if TYPE_CHECKING: from cbnb.insight.finding_figures import Figure        # loaded by the first figure: it makes `import cbnb` faster
 
 # %% ../../nbs/insight/diagnose.ipynb #3d5c928d
-def keeps_best(
-    run: Run,
-) -> bool:
+def keeps_best(run: Run) -> bool:
     "Return whether the run ended with its best weights"
     return any(event['kind'] == 'best' for event in run.events)
 
@@ -321,7 +319,6 @@ def _confident_errors(found: Predictions, left_out: Tensor, y: Tensor) -> Iterat
     if model[0] > max(0.3, 0.68*model[1]) and its[0] > max(0.35, 0.8*its[1]) and its[1] < 0.8*guess: yield finding('D18.confident', 'the labels',
         f'{percent(model[0])} of the predictions that the model is most confident of are wrong, and {percent(model[1])} of all', 'far fewer',
         level=None if _at_chance(*_scored(found)) else 'note')
-
 
 # %% ../../nbs/insight/diagnose.ipynb #ee58205a
 @patch

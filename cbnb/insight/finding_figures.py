@@ -33,9 +33,7 @@ class Figure:
 # %% ../../nbs/insight/finding_figures.ipynb #5dbc295d
 def _value(figure: Figure, v: float) -> str: return (f'{100*v:.0f}%' if 0.01 <= v <= 0.99 or v in (0, 1) else f'{100*v:.3g}%') if figure.percent else number(float(f'{v:.3g}'))
 
-def figure_text(
-    figure: Figure,
-) -> str:
+def figure_text(figure: Figure) -> str:
     "Return the numbers of a figure as text, for screen readers"
     if figure.kind == 'bars':
         said = '; '.join(f'{name}: {_value(figure, v)}' + ' (marked)'*(i in figure.marks) for i, (name, v) in enumerate(zip(figure.names, figure.values[0])))
@@ -154,9 +152,7 @@ def _calibration(figure: Figure) -> tuple[str, float]:    # SVG, and its height
 
 _DRAW = dict(bars=_bars, lines=_lines, calibration=_calibration)
 
-def figure_svg(
-    figure: Figure,
-) -> str:                # SVG with CSS variables as colors, as in `css_variables`
+def figure_svg(figure: Figure) -> str:    # SVG with CSS variables as colors, as in `css_variables`
     "Draw a figure"
     inner, height = _DRAW[figure.kind](figure)
     return (f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(figure_text(figure))}" width="{_WIDTH}" height="{height:.0f}" '

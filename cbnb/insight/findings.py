@@ -206,6 +206,4 @@ def _html_group(group: list[Finding]) -> str:
     beside = f'<div class="cbnb-figures">{"".join(map(figure_svg, figures))}</div>' if figures else ''
     return (f'<li style="border-color:{color}"><div><p><b style="color:{color}">{cause.level.capitalize()}</b> <b>{_html_name(cause)}</b> '
             f'{escape(cause.where)}</p><p>{escape(cause.measured)}; expected: {escape(cause.limit)}. {escape(_sentence(cause.why))}</p>'
-            f'{_html_fix(cause.fix)}{also}</div>{beside}</li>')
-
-def _html_fix(fix: str) -> str: return f'<p><span class="cbnb-quiet">Fix:</span> <code>{escape(fix)}</code></p>'
+            f'<p><span class="cbnb-quiet">Fix:</span> <code>{escape(cause.fix)}</code></p>{also}</div>{beside}</li>')

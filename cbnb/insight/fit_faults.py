@@ -33,9 +33,7 @@ class Curves(NamedTuple):
         "The index of the smallest validation loss"
         return min(range(len(self.valid)), key=self.valid.__getitem__)
 
-def curves_of(
-    run: Run,
-) -> Curves:
+def curves_of(run: Run) -> Curves:
     "Return the losses of the epochs that have both"
     rows = [row for row in run.epochs if row.get('valid_loss') is not None and row.get('train_loss') is not None]
     return Curves(*([row[name] for row in rows] for name in ('epoch', 'train_loss', 'valid_loss')))
@@ -43,9 +41,7 @@ def curves_of(
 # %% ../../nbs/insight/fit_faults.ipynb #bda1e1c8
 PATIENCE = 3        # epochs after the best one
 
-def rise_after_best(
-    curves: Curves,
-) -> float:
+def rise_after_best(curves: Curves) -> float:
     "Return how far the validation loss has risen again, as a share of its fall before; 0.: it has not, or for less than `PATIENCE` epochs"
     valid, train, best = curves.valid, curves.train, curves.best if curves.valid else 0
     if len(valid) - 1 - best < PATIENCE or train[-1] >= train[best]: return 0.
@@ -94,9 +90,7 @@ def rate_out_of_band(
         'A10', f'lr={top:.2g}', f'{"above" if top > high else "below"} the band of lr_find', f'{low:.2g} to {high:.2g}', lr=f'{swept.recommended:.2g}')
 
 # %% ../../nbs/insight/fit_faults.ipynb #5884ae8f
-def late_fall(
-    curves: Curves,
-) -> float:
+def late_fall(curves: Curves) -> float:
     "Return by how much the lowest validation loss fell in the last third of a run, as a share of its value before. 0.: it has risen, or there are fewer than 3 epochs"
     valid = curves.valid
     if len(valid) < 3 or valid[-1] > 1.005*valid[curves.best] or valid[-1] <= 0: return 0.

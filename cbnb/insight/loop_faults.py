@@ -28,9 +28,7 @@ from .loss_faults import note_finding
 from ..learner import Learner
 
 # %% ../../nbs/insight/loop_faults.ipynb #03de2e69
-def has_modes(
-    model: nn.Module,
-) -> bool:
+def has_modes(model: nn.Module) -> bool:
     "Return whether a model computes something else in training mode than in evaluation mode"
     kinds = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RNNBase, nn.MultiheadAttention
     of = {kinds[0]: 'p', kinds[1]: 'track_running_stats', kinds[2]: 'dropout', kinds[3]: 'dropout'}

@@ -59,7 +59,7 @@ class LossWatch:
                 if 'R1' not in self.told and not math.isfinite(block[-1]):
                     self.told.add('R1')
                     step = self.n - self.size + (nan_since(block) or 0)
-                    yield step, _not_finite(block[-1], step)
+                    yield step, _of_loss('R1' if step else 'R1.start', f'{block[-1]}' + ' from the first batch on'*(not step), 'finite numbers', loss=block[-1])
                 block = [x for x in block if math.isfinite(x)]
                 if len(block) < self.size/2: continue
             self.means.append(sum(block)/len(block))
@@ -79,14 +79,14 @@ class LossWatch:
         far = (n > 2 and high - low > least and high - low > max(3*self.calm, low*self.calm_ratio**1.75)
                and (high > self.start + size/2 or high > 4*low > 0 and high - low > size/4))
         n_high, short = sum(x > 4*self.early > 0 for x in block), self.size < SIZE
-        if far or (n_high + self.n_high >= self.size if short else n <= 5 and n_high >= k - 2): found.append(
-            _diverging(high if far else top if short else mid, low if far else self.start))
+        if far or (n_high + self.n_high >= self.size if short else n <= 5 and n_high >= k - 2): found.append(_of_loss(
+            'R2', f'it rose from {number(low if far else self.start)} to {number(high if far else top if short else mid)}', 'a loss that falls'))
         self.n_high = n_high
         if n > 5 and not short and top > self.start and mid < self.start/2 and top > max(2*abs(self.middle), self.middle + 12*self.spread, self.middle*self.ratio**3):
             self.n_spikes += 1
-            if self.n_spikes == 3: found.append(_spikes(top, self.middle))
+            if self.n_spikes == 3: found.append(_of_loss('R8', f'3 spikes, the last of {number(top)} beside {number(self.middle)}', 'losses near their median'))
         if not short: self._swing(mid, size)
-        if self.n_swings == 3: found.append(_oscillating(self.trough))
+        if self.n_swings == 3: found.append(_of_loss('R4', f'3 times up to twice as much, down to {number(self.trough)} last', 'a loss that falls'))
         self.middle += (mid - self.middle)/(n if n < 5 else 5)
         late = n if n < 20 else 20
         self.spread += (spread - self.spread)/late
@@ -121,11 +121,7 @@ def _of_loss(code: str, measured: str, expected: str, **values: Any) -> Finding:
     from cbnb.insight.texts import finding        # here: it makes `import cbnb` faster
     return finding(code, 'the training loss', measured, expected, **values)
 
-def _not_finite(loss: float, step: int) -> Finding: return _of_loss('R1' if step else 'R1.start', f'{loss}' + ' from the first batch on'*(not step), 'finite numbers', loss=loss)
-def _diverging(loss: float, low: float) -> Finding: return _of_loss('R2', f'it rose from {number(low)} to {number(loss)}', 'a loss that falls')
 def _not_learning(loss: float, than: float, what: str) -> Finding: return _of_loss('R3', f'{number(loss)}, and {what} is {number(than)}', '3% less')
-def _oscillating(low: float) -> Finding: return _of_loss('R4', f'3 times up to twice as much, down to {number(low)} last', 'a loss that falls')
-def _spikes(loss: float, usual: float) -> Finding: return _of_loss('R8', f'3 spikes, the last of {number(loss)} beside {number(usual)}', 'losses near their median')
 
 # %% ../../nbs/insight/loss_faults.ipynb #f46a2071
 _KINDS = {F.cross_entropy: 'classes', F.binary_cross_entropy: 'shares', F.binary_cross_entropy_with_logits: 'shares', F.mse_loss: 'numbers',
@@ -214,9 +210,7 @@ def note_finding(
     if any(e['kind'] == 'finding' and (e['code'], e['level'], e['where']) == (found.code, found.level, found.where) for e in run.events): return
     run.note('finding', f'{found.name}: {found.measured}', step, **{name: value for name, value in asdict(found).items() if name != 'own'})
 
-def findings_of(
-    run: Run,
-) -> Findings:
+def findings_of(run: Run) -> Findings:
     "Return the findings of a fit"
     names = [field.name for field in fields(Finding) if field.name != 'own']
     return Findings((Finding(**{name: e[name] for name in names}) for e in run.events if e['kind'] == 'finding'), run.extent())

@@ -24,7 +24,7 @@ from ..basics.nested import find_bs, map_tensors
 from ..basics.text import plural
 from ..files.snapshot import owned_by_steps
 from .data_faults import digits, labels, listed, percent
-from .evidence import Evidence, Layer, compute_loss, leaves, rows, without_dropout
+from .evidence import Evidence, Layer, compute_loss, first_leaf, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import SHAPE_OPERATIONS, last_operation
 from .texts import finding
@@ -107,7 +107,6 @@ def mixes_items(e: Evidence) -> Iterator[Finding]:
     elif (off := (out - later).abs().max()) > 1e-3*size and isinstance(getattr(e.learn.dls.train, 'sampler', None), RandomSampler): yield finding('M2.state',
         'the prediction of an item', f'changes by {digits(off)} with the batch before, and the loader shuffles', 'no change')
 
-
 # %% ../../nbs/insight/model_faults.ipynb #9389c384
 _BOUNDS = dict(Relu=(0., math.inf), Sigmoid=(0., 1.), Tanh=(-1., 1.), Hardtanh=(-1., 1.), Softmax=(0., 1.), Softplus=(0., math.inf),
                Exp=(0., math.inf), Hardsigmoid=(0., 1.), Abs=(0., math.inf))
@@ -163,7 +162,7 @@ def width(e: Evidence) -> Iterator[Finding]:
 # %% ../../nbs/insight/model_faults.ipynb #561b94a1
 def _predicts_next(e: Evidence, x: Tensor) -> bool:
     "Return whether the target of each step is the input of the next one"
-    y = next((t for _, t in leaves(e.learn.split_batch(e.batch)[1])), None)
+    y = first_leaf(e.learn.split_batch(e.batch)[1])
     if y is None or x.is_floating_point() or y.shape != x.shape or x.shape[1] < 3: return False
     counts = torch.ones_like(y[:, :-1]).bool() if e.ignored is None else y[:, :-1] != e.ignored
     return bool(counts.any() and x.unique().numel() > 2 and (y[:, :-1] == x[:, 1:])[counts].float().mean() > 0.95)
@@ -401,9 +400,7 @@ def equal_rows(e: Evidence) -> Iterator[Finding]:
     if equal: yield finding('M7' if stay else 'M7.alike',
         listed(f'{name}.weight' for name in equal), 'all rows are equal', 'rows that differ', path=next(iter(equal.values())).path)
 
-def relus(
-    model: nn.Module,
-) -> dict[str, bool]:    # name -> whether its outputs have their units in dimension 1, as after a convolution
+def relus(model: nn.Module) -> dict[str, bool]:    # name -> whether its outputs have their units in dimension 1, as after a convolution
     "Return the ReLU modules of a model"
     found, channels = {}, False
     for name, m in model.named_modules():
@@ -518,7 +515,6 @@ def hidden_softmax(e: Evidence) -> Iterator[Finding]:
 def _is_meant(first: Any, second: Any) -> bool:
     if isinstance(first, nn.Linear): return first.out_features < min(first.in_features, second.out_features)
     return first.groups > 1 or second.groups > 1 or 1 in (*first.kernel_size, *second.kernel_size)
-
 
 # %% ../../nbs/insight/model_faults.ipynb #9c253261
 def dropout(e: Evidence) -> Iterator[Finding]:

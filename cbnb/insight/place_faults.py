@@ -18,15 +18,13 @@ from torch import Tensor, nn
 # %% ../../nbs/insight/place_faults.ipynb #b9002e9c
 from ..basics.nested import map_tensors
 from .data_faults import listed, percent
-from .evidence import Evidence, leaves
+from .evidence import Evidence, first_leaf, leaves
 from .findings import Finding
 from .model_faults import differs, evaluated
 from .texts import finding
 
 # %% ../../nbs/insight/place_faults.ipynb #fbee4181
-def only_input(
-    e: Evidence,
-) -> Tensor | None:    # None: there are several, or items of one number
+def only_input(e: Evidence) -> Tensor | None:    # None: there are several, or items of one number
     "Return the inputs of the batch, if each item has one tensor"
     inputs = [t for _, t in leaves(e.learn.split_batch(e.batch)[0])]
     return inputs[0] if len(inputs) == 1 and inputs[0].ndim > 1 and len(inputs[0]) == e.n else None
@@ -77,7 +75,7 @@ def ignored_places(e: Evidence) -> Iterator[Finding]:
 # %% ../../nbs/insight/place_faults.ipynb #77514ced
 def cut_off(e: Evidence) -> Iterator[Finding]:
     "D3: all texts end at the same place, in the first half of the places that there are"
-    x = next((t for _, t in leaves(e.items[0])), None)
+    x = first_leaf(e.items[0])
     if x is None or x.is_floating_point() or x.ndim != 2 or len(x) < 32 or x.shape[1] < 6: return
     n = int((x != x[:1]).any(0).nonzero().max()) + 1 if (x != x[:1]).any() else 0
     if not 0 < n <= x.shape[1]/2 or (x[:, n:] != x[0, -1]).any() or (x[:, n - 1] == x[0, -1]).float().mean() > 0.3: return
@@ -95,7 +93,7 @@ def inverted_mask(e: Evidence) -> Iterator[Finding]:
 # %% ../../nbs/insight/place_faults.ipynb #676aecc2
 def unlabelled_places(e: Evidence) -> Iterator[Finding]:
     "D21: the loss ignores most places in all items"
-    x, y = (next((t for _, t in leaves(part)), None) for part in e.items)
+    x, y = (first_leaf(part) for part in e.items)
     if x is None or y is None or e.ignored is None or y.is_floating_point() or y.ndim < 2 or len(y) < 32 or e.kind != 'classes': return
     used, n = (y != e.ignored).any(0), y[0].numel()
     if tuple(x.shape[-used.ndim:]) != tuple(used.shape) or n < 5: return
@@ -141,7 +139,7 @@ def misplaced(e: Evidence) -> Iterator[Finding]:
 # %% ../../nbs/insight/place_faults.ipynb #368eaaa2
 def reshaped_scores(e: Evidence) -> Iterator[Finding]:
     "M2: the loss gets scores that were reshaped where dimensions should be swapped, so that it compares scores of one place with the label of another"
-    y, p = next((t for _, t in leaves(e.learn.split_batch(e.batch)[1])), None), e.pred
+    y, p = first_leaf(e.learn.split_batch(e.batch)[1]), e.pred
     if e.failed or (call := e.call) is None or call.name not in ('cross_entropy', 'nll_loss') or not isinstance(p, Tensor) or y is None: return
     if p.ndim < 3 or call.pred.ndim != 2 or p.shape[:1] + p.shape[2:] != y.shape or p.shape[1] != call.pred.shape[1] or p.shape[1] == p.shape[-1]: return
     given, swapped, reshaped = (t.detach().float().log_softmax(1) for t in (call.pred, p.movedim(1, -1).reshape(-1, p.shape[1]), p.reshape(-1, p.shape[1])))

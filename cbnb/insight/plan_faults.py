@@ -30,7 +30,7 @@ from ..basics.losses import noting_losses, torch_loss
 from ..basics.metric_functions import AllPairs, is_column_and_row, view_for_metric
 from ..basics.text import named_direction, plural, silenced
 from .data_faults import digits, is_label, listed, percent
-from .evidence import Evidence, compute_loss, leaves, rows, without_dropout
+from .evidence import Evidence, compute_loss, first_leaf, leaves, rows, without_dropout
 from .findings import Finding
 from .first_batch import last_operation
 from .texts import finding
@@ -92,7 +92,7 @@ def _is_scaled(t: torch.Tensor, e: Evidence) -> bool:
 
 def _labels_of_items(e: Evidence) -> float:
     "Return the share of the items whose row of zeros and ones has several ones"
-    y = next((t for _, t in leaves(e.items[1])), None)
+    y = first_leaf(e.items[1])
     if y is None or e.call is None or y.ndim != 2 or y.shape[1:] != e.call.pred.shape[1:] or e.call.target.ndim != 1 or ((y != 0) & (y != 1)).any(): return 0.
     return float((y.sum(1) > 1).float().mean())
 
@@ -125,7 +125,7 @@ def wrong_loss(e: Evidence) -> Iterator[Finding]:
 
 def broadcast(e: Evidence) -> Iterator[Finding]:
     "L6: each prediction is compared with every target"
-    y: Any = next((t for _, t in leaves(e.learn.yb)), None)
+    y: Any = first_leaf(e.learn.yb)
     if not e.calls and is_column_and_row(e.pred, y):
         watch = AllPairs()
         try:
@@ -190,7 +190,7 @@ def _counts_ignored(e: Evidence, ignored: int, pred: torch.Tensor, y: torch.Tens
 def blind_metric(e: Evidence) -> Iterator[Finding]:
     "L11: a metric that has the same value for perfect predictions and for those that are all wrong"
     pred, (e.learn.xb, e.learn.yb) = e.pred, e.learn.split_batch(e.batch)      # other checks have evaluated other items
-    y = next((t for _, t in leaves(e.learn.yb)), None)
+    y = first_leaf(e.learn.yb)
     if e.failed or e.kind not in ('classes', 'binary') or y is None or not isinstance(pred, torch.Tensor) or e.n < 4: return
     if e.kind == 'binary' and pred.shape == y.shape and set(y.unique().tolist()) == {0., 1.}: perfect = 20*y - 10
     elif e.kind == 'classes' and pred.ndim == y.ndim + 1 and pred.shape[:1] + pred.shape[2:] == y.shape and int(y.max()) < pred.shape[1]:
@@ -208,11 +208,8 @@ def blind_metric(e: Evidence) -> Iterator[Finding]:
         if right == bad: yield finding('L11.blind', f'metric {metric.name}', f'{digits(right)} for perfect predictions, and for those that are all wrong', 'different values')
     e.learn.pred = pred
 
-
 # %% ../../nbs/insight/plan_faults.ipynb #9cf8fa2b
-def can_repeat(
-    e: Evidence,
-) -> bool:
+def can_repeat(e: Evidence) -> bool:
     "Return whether the step computes a loss that can be computed again"
     return e.failed is None and e.loss is not None and not e.learn.train_step.own_update
 
@@ -234,7 +231,6 @@ def uncounted_items(e: Evidence) -> Iterator[Finding]:
     except Exception: return              # a loss of your own may fail for other predictions
     if abs(row - whole) > 0.01*abs(whole) and abs(column - whole) < 1e-4*abs(whole): yield finding('M2.loss',
         'the loss', 'a softmax over the items of the batch', 'one over the classes of each item')
-
 
 # %% ../../nbs/insight/plan_faults.ipynb #3faf652d
 def silent_labels(e: Evidence) -> Iterator[Finding]:
@@ -283,7 +279,6 @@ def weighted_mean(e: Evidence) -> Iterator[Finding]:
     if off < 1e-4*abs(whole) or abs(whole - back) > 0.005*off or not min(first, last) <= whole <= max(first, last): return
     if abs(whole - mean) > 0.01*off: yield finding('L9', 'the loss', f'{digits(whole)} for a batch, and {digits(mean)} as the mean of its halves', 'the same')
 
-
 # %% ../../nbs/insight/plan_faults.ipynb #4fb49dc7
 def missing_parameters(e: Evidence) -> Iterator[Finding]:
     "O1 and O2: parameters that no optimizer has, or an optimizer of another model"
@@ -320,7 +315,7 @@ def batch_size(e: Evidence) -> Iterator[Finding]:
     dl = e.learn.dls.train
     n, bs = len(dl.dataset) if e.numbers else 0, getattr(dl, 'batch_size', None)
     summed = max((cb.n_acc for cb in e.learn.cbs if isinstance(cb, GradientAccumulation)), default=0)
-    y = next((t for _, t in leaves(e.items[1])), None) if e.items else None
+    y = first_leaf(e.items[1]) if e.items else None
     per_item = y is not None and y.numel() == len(y)
     if bs == 1 and summed < 2 and n >= 64 and per_item: yield finding('O8.one', 'the training loader', 'batches of one item', 'several items')
     if n > 1 and bs and math.ceil(n/(bs := max(bs, summed))) < 4: yield finding('O8.summed' if bs == summed else 'O8',
@@ -369,10 +364,7 @@ def penalty(e: Evidence) -> Iterator[Finding]:
     "L12: what is added to the loss outweighs it"
     yield from [*_same_for_all(e)] or _large_gradient(e)
 
-def planned_rates(
-    e: Evidence,
-    cb: TorchScheduler,
-) -> list[float] | None:     # None: the scheduler wants a loss, the number of steps, or another optimizer
+def planned_rates(e: Evidence, cb: TorchScheduler) -> list[float] | None:    # None: the scheduler wants a loss, the number of steps, or another optimizer
     "Return the rates of the planned updates, as shares of the rate of the optimizer. An unknown number of epochs counts as three, or as ten if the scheduler steps by epoch"
     per_epoch = 1 if cb.every == 'epoch' else n_batches_of(e.learn.dls.train) or 0
     n = round((e.n_epoch or (10 if cb.every == 'epoch' else 3))*per_epoch)
@@ -438,7 +430,6 @@ def _slow_average(e: Evidence) -> Iterator[Finding]:
 def schedule(e: Evidence) -> Iterator[Finding]:
     "O6: a scheduler of torch, or an average, does not suit the length of an epoch or of the planned fit"
     yield from [*_ends_early(e)] or [*_bad_rates(e), *_slow_average(e), *_wrong_mode(e)] or _schedule_length(e)
-
 
 # %% ../../nbs/insight/plan_faults.ipynb #7d9dc6e4
 def tracked(e: Evidence) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from ..basics.text import number, plural, short_repr
 from ..callbacks.interpret import Predictions
 from ..display.scores import calibration
 from .data_faults import listed, percent
-from .evidence import leaves
+from .evidence import first_leaf
 from .findings import Finding
 from .texts import finding
 
@@ -216,7 +216,7 @@ def slices_of(
 def _quarters(found: Predictions, most: int = 2000) -> dict[str, Tensor]:
     "Divide the items by each input column, if the inputs are rows of up to 64 numbers"
     if found.items is None or not 100 <= len(found) <= most or not found.items.has(len(found) - 1): return {}
-    rows: list[Any] = [next((t for _, t in leaves(found.items[i])), None) for i in range(len(found))]
+    rows: list[Any] = [first_leaf(found.items[i]) for i in range(len(found))]
     if any(row is None or row.ndim != 1 or not row.is_floating_point() or len(row) > 64 for row in rows) or len({len(row) for row in rows}) > 1: return {}
     x, groups = torch.stack(rows).cpu(), dict[str, Tensor]()
     if x.element_size() < 4: x = x.float()                       # torch computes no quantiles of float16

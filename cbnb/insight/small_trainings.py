@@ -27,7 +27,7 @@ from ..basics.text import plural
 from ..callbacks.gradients import GradientClip
 from ..callbacks.schedulers import TorchScheduler
 from .data_faults import column_scales, input_scale, _is_random, digits, in_families, listed, percent, shift, target_scale
-from .evidence import Evidence, compute_loss, leaves, note_metrics, probe, read_items, rows, sample, without_dropout
+from .evidence import Evidence, compute_loss, first_leaf, leaves, note_metrics, probe, read_items, rows, sample, without_dropout
 from .findings import Finding
 from .model_faults import is_new
 from .plan_faults import planned_rates
@@ -112,7 +112,7 @@ def _measured(learn: Learner, batch: Any) -> dict[str, float]:
             metric.accumulate(learn)
             found[metric.name] = float(metric.value)
         except Exception: continue           # it needs a whole phase, or several classes
-    pred, y = learn.pred, next((t for _, t in leaves(learn.yb)), None)
+    pred, y = learn.pred, first_leaf(learn.yb)
     if isinstance(pred, torch.Tensor) and isinstance(y, torch.Tensor) and not y.is_floating_point() and pred.ndim == y.ndim + 1 > 1 and pred.shape[1] > 1 + max(0, int(y.max())) - 1:
         if pred.shape[:1] + pred.shape[2:] == y.shape: found[''] = float((pred.argmax(1) == y).float().mean())
     return found
@@ -142,7 +142,7 @@ def _pairs_items(e: Evidence) -> Iterator[Finding]:
     learn = e.learn
     compute_loss(learn, e.batch)
     pred, yb, n = map_tensors(Tensor.detach, learn.pred), learn.yb, e.n
-    y = next((t for _, t in leaves(yb)), None)
+    y = first_leaf(yb)
     if e.kind == 'numbers' and isinstance(pred, Tensor) and y is not None and y.is_floating_point() and len(y) > 1:
         pred = (pred - pred.mean())/pred.std().clamp_min(1e-9)*y.std() + y.mean()      # beside the targets: |pred - y| tells no pairs if all are below
     for metric in learn.metrics if yb and n > 7 else ():
