@@ -62,6 +62,7 @@ class Recorder(Callback):
         hps: Any
         iters: Any
         metric_names: Any
+        log: Any
         val_losses: Any
         metrics: Any
         nb_batches: Any
@@ -346,15 +347,6 @@ class Recorder(Callback):
         if not self.history.runs: raise AttributeError(
             'nothing has been recorded yet: ' + ('read the record later, as in before_train' if in_fit else 'call learn.fit(1) first'))
         return self.history.runs[-1]
-
-    @property
-    def log(self) -> list[Any]:
-        "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
-        run = self.last()
-        if self.row is None: return self.last_log
-        if self.train_is_late: self._fill_train()
-        place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
-        return [place, *(self.row[name] for name in self.columns.names)]
 
     def log_rows(self) -> list[list[Any]]:
         """Return the rows of the last run, in the form that `learn.logger` receives

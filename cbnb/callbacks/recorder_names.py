@@ -60,6 +60,16 @@ def metric_names(self: Recorder) -> list[str]:
     "Headings of the table of epochs of the last run"
     return self.last().metric_names
 
+@patch
+@as_property
+def log(self: Recorder) -> list[Any]:
+    "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
+    run = self.last()
+    if self.row is None: return self.last_log
+    if self.train_is_late: self._fill_train()
+    place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
+    return [place, *(self.row[name] for name in self.columns.names)]
+
 def _whole(recorder: Recorder) -> list[dict[str, Any]]: return [row for row in recorder.last().epochs if row['complete']]
 
 @patch

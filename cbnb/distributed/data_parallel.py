@@ -187,7 +187,9 @@ def is_one_of_several() -> bool:
     names = 'WORLD_SIZE', 'PMI_SIZE', 'OMPI_COMM_WORLD_SIZE', 'MV2_COMM_WORLD_SIZE'
     return n_processes() > 1 or any(int(os.environ.get(name) or 1) > 1 for name in names)
 
-def accelerate() -> Any: return needed('accelerate', 'training in several processes', 'distributed')
+def accelerate() -> Any:
+    "Return the package accelerate. Raises `ImportError` if it is not installed"
+    return needed('accelerate', 'training in several processes', 'distributed')
 
 def make_accelerator(device: Any,    # device of the loaders; only 'cpu' is kept, otherwise accelerate chooses
     options: dict[str, Any]) -> Any:

@@ -313,7 +313,7 @@ def fitted(lr, n=6, **kwargs):
 
 
 def test_a_rate_that_is_too_high_or_too_low_at_the_end():
-    learn, found = fitted(0.5, 4)
+    learn, found = fitted(1.0, 4)
     before = [p.clone() for p in learn.model.parameters()]
     assert found["O3"] == "warning"
     learn.diagnose()
