@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from . import phase  # noqa: F401 (adds `batch_weight` to the step)
 
 # %% ../nbs/04_learner.ipynb #02713ab8
-from .basics.arguments import Duration, Every, as_count, as_duration, checked_loss_func, checked_model, checked_moms, hinted
+from .basics.arguments import Duration, Every, as_count, as_duration, as_path, checked_loss_func, checked_model, checked_moms, hinted
 from .basics.loaders import as_loader
 from .basics.losses import checked_weight, weigher
 from .basics.text import warn_user
@@ -175,7 +175,7 @@ class Learner(Loop):
         self.callbacks, self.undo, self.logger, self.create_mbar = CallbackList(self), None, print, True
         self.model, self.dls, self.metrics = checked_model(model, self.remark_on), dls, metrics
         self.splitter, self.batch_weight, self.wd, self.moms, self.sanity_check = splitter, checked_weight(batch_weight), wd, checked_moms(moms), sanity_check
-        self.path, self.model_dir = Path(path if path is not None else getattr(self.dls, 'path', '.')), model_dir
+        self.path, self.model_dir = as_path(path if path is not None else getattr(self.dls, 'path', '.'), 'path'), model_dir
         self.final_record: Any = None
         self.restore_points: Any = None                          # of `rewind`, made by the first fit
         self.own_hypers: list[dict[str, Any]] | None = None      # the hyper-parameters to which the run returns

@@ -298,10 +298,9 @@ def _made(cls: type) -> str:
     "Return code that makes an instance of a class: `Line()`, or `nn.Linear(...)` if it needs arguments. If instances cannot be called, return an empty string"
     if not any('__call__' in vars(base) for base in cls.__mro__): return ''
     name = 'nn.'*(getattr(nn, cls.__name__, None) is cls) + cls.__name__
-    try: inspect.signature(cls).bind()
-    except TypeError: return f'{name}(...)'
-    except ValueError: pass
-    return f'{name}()'
+    try: params = [*inspect.signature(cls).parameters.values()]
+    except ValueError: params = []                   # of a class without a signature, which C can have
+    return f'{name}(...)' if any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in params) else f'{name}()'
 
 def checked_model(
     model: Any,                           # the argument of a learner
@@ -316,7 +315,8 @@ def checked_model(
     if isinstance(model, type): raise TypeError(
         f'model is the class {model.__name__}: pass an instance{f", such as {made}" if (made := _made(model)) else " of nn.Module"}')
     if isinstance(model, nn.Module) or callable(model) and not remark_on(model): return model
-    raise TypeError(f'model={short_repr(model)} is not a model: pass an instance of nn.Module{remark_on(model)}')
+    way = 'nn.Sequential(*layers)' if isinstance(model, (list, tuple)) else 'an instance of nn.Module'
+    raise TypeError(f'model={short_repr(model)} is not a model: pass {way}{remark_on(model)}')
 
 def checked_loss_func(
     f: Any,        # the argument of a learner, or None

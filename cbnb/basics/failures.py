@@ -38,7 +38,7 @@ def errors_page() -> str | None:  # an address or a path; None if there is neith
 _EXPLAINED = (
     'forward() takes', 'loss_func returned a tensor of shape', 'has no trainable parameters',
     'the training loader is empty', 'each prediction with every target', ' cannot watch ', 'must have the same dtype',
-    'Input type (', ' channels, but got ',
+    'Input type (', ' channels, but got ', 'shapes cannot be multiplied', 'to match target batch_size',
     'does not require grad', 'backward through the graph a second time', 'Expected all tensors to be on the same device',
     ' is out of bounds', 'device-side assert triggered',
     ' belongs to another fit: ', 'this learner is already running', 'DataLoader worker')
