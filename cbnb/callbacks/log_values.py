@@ -32,7 +32,9 @@ def _as_scalar(name: str, value: Any) -> Tensor:
         except (TypeError, ValueError): pass
     shown = f'a tensor of shape {tuple(value.shape)} and type {value.dtype}' if isinstance(value, Tensor) else short_repr(value)
     how = '' if not isinstance(value, Tensor) or value.is_floating_point() else 'abs().' if value.is_complex() else 'float().'
-    raise TypeError(f'learn.log needs one number for {short_repr(name)}, not {shown}' + (f': pass one, such as value.{how}mean()' if hasattr(value, 'mean') else ''))
+    raise TypeError(f'learn.log needs one number for {short_repr(name)}, not {shown}' + (
+        f': pass one, such as value.{how}mean()' if hasattr(value, 'mean') else ': name each number on its own' if isinstance(value, (list, tuple, Mapping)) else
+        '. To store a text with this run, assign learn.recorder.last().settings[name] = value'*isinstance(value, str)))
 
 # %% ../../nbs/callbacks/log_values.ipynb #4ae4279f
 def _is_keyword(name: str) -> bool:
@@ -71,8 +73,7 @@ def log(self: Learner, *values: Mapping[str, Any], **named: Any) -> None:
         **named: names and numbers. A number may be a tensor with one element, on any device
     Raises:
         RuntimeError: learn.log records values of a running fit, but no fit is running: call it from a callback, a loss
-            function, a model or a step. To store a value with the last run, assign learn.recorder.last().settings[name] =
-            value
+            function, a model or a step
         RuntimeError: learn.log writes into the history, but this learner has no Recorder: call learn.add_cb(Recorder)
         RuntimeError: learn.log was called before the recorder began this fit, or after the fit had ended: call it in
             before_epoch, in after_fit, or in an event between them
@@ -84,7 +85,8 @@ def log(self: Learner, *values: Mapping[str, Any], **named: Any) -> None:
     """
     if not self.running: raise RuntimeError(
         'learn.log records values of a running fit, but no fit is running: call it from a callback, a loss function, a '
-        'model or a step. To store a value with the last run, assign learn.recorder.last().settings[name] = value')
+        'model or a step'
+        + '. To store a value with the last run, assign learn.recorder.last().settings[name] = value'*bool(getattr(self, 'recorder', None) and self.recorder.history.runs))
     if self.purpose != 'fit': return                       # lr_find, validate and get_preds leave no trace in the history
     recorder = getattr(self, 'recorder', None)
     if recorder is None: raise RuntimeError(

@@ -104,7 +104,8 @@ class AvgLoss(Metric):
     def accumulate(self, learn: Any) -> None:
         loss = learn.pred if self.chosen_outputs else learn.loss
         if loss is None: raise ValueError(
-            'the step computes no loss, so AvgLoss has nothing to average: leave AvgLoss out, or choose an output that is a loss, as in AvgLoss().set_indexes([0])')
+            'the step computes no loss, so AvgLoss has nothing to average: let it return the loss first, as in (loss, pred, *targets), leave AvgLoss out, or choose an output '
+            'that is a loss, as in AvgLoss().set_indexes([0])')
         if not (n := find_bs((learn.yb, learn.xb))): return
         loss = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(one_number(self.name, loss)))
         self.mean.add(loss, n if self.chosen_outputs else getattr(learn, 'loss_weight', n))

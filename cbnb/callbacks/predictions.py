@@ -499,6 +499,7 @@ def _check_item(usual: Any, inputs: Any, item: Any) -> None:    # `inputs`: thos
             f'predict takes one item, in which {what} is a tensor of shape {shape}, as in the training set, but got {short_repr(item)}: pass a tensor')
         how = '[batch]), with a batch such as learn.dls.one_batch()' if by_name or len(inputs) > 1 else '[(x,)])'
         several = f'. To predict several items, call learn.get_preds(dl={how}' if one.ndim > many.ndim else ''
+        if one.shape[2:] == many.shape[1:] and one.shape[1:2] == (1,): several = ': pass it without the dimension of the batch, as in x[0]'
         if one.ndim < many.ndim and one.numel() == many.shape[1:].numel(): several = f': reshape the input, as in x.reshape({shape})'
         raise ValueError(
             f'predict takes one item, in which {what} has the shape {shape}, as in the training set, but got the shape {tuple(one.shape[1:])}{several}')
@@ -556,6 +557,8 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
     Raises:
         TypeError: predict takes one item, but got a DataLoader: to predict all items of a loader, call
             learn.get_preds(dl=loader)
+        TypeError: predict takes one item, but got DataLoaders: to predict all items of a loader, call
+            learn.get_preds(dl=dls.valid)
         TypeError: predict takes one item, but got a {type(item)}: to predict all items of a dataset, call
             learn.get_preds(dl=DataLoader(dataset, 64))
         TypeError: predict takes one item of tensors, arrays or numbers, as the dataset returns it, but got ...: convert it
@@ -568,6 +571,7 @@ def predict(self: Learner, item: Any, with_input: bool = False) -> tuple[Any, ..
         assert close(line.predict(torch.tensor(2.))[1], 0.72*2 + 1.08)
     """
     if isinstance(item, DataLoader): raise TypeError('predict takes one item, but got a DataLoader: to predict all items of a loader, call learn.get_preds(dl=loader)')
+    if isinstance(item, type(self.dls)): raise TypeError('predict takes one item, but got DataLoaders: to predict all items of a loader, call learn.get_preds(dl=dls.valid)')
     if isinstance(item, Dataset): raise TypeError(
         f'predict takes one item, but got {with_article(type(item).__name__)}: to predict all items of a dataset, call learn.get_preds(dl=DataLoader(dataset, 64))')
     by_name = isinstance(item, Mapping) and bool(getattr(self.dls, 'targets', ()))

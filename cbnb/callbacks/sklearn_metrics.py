@@ -59,14 +59,20 @@ def kind_of_loss(loss_func: Any) -> str:
     return _KINDS.get(torch_loss(loss_func), '')
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #53859c6d
+_OTHER_NAMES: dict[str, str] = dict(mse="'mean_squared_error'", rmse="'root_mean_squared_error'", mae="'mean_absolute_error'",
+                                    f2_score="'fbeta_score', with beta=2")
+
 def sklearn_function(name: str) -> Callable[..., float]:
     "Return the function of `sklearn.metrics` with the given name, or raise `ValueError` if there is none"
     metrics = needed('sklearn.metrics', name, 'metrics')
     func: Callable[..., float] | None = getattr(metrics, name, None)
     if callable(func): return func
     functions = [n for n in dir(metrics) if n[:1].islower() and callable(getattr(metrics, n))]
+    average = name.rpartition('_')[2]             # scorers of scikit-learn have names such as 'f1_macro'
     close = f'{name}_score' if f'{name}_score' in functions else nearest(name.lower(), functions)
-    raise ValueError(f'sklearn.metrics has no function {short_repr(name)}: ' + (f'did you mean {close!r}?' if close else "pass a name that it has, such as 'f1_score', or a function"))
+    hint = _OTHER_NAMES.get(name.lower()) or close and repr(close) + f', with average={average!r}'*(average in ('micro', 'macro', 'weighted', 'samples'))
+    raise ValueError(f'sklearn.metrics has no function {short_repr(name)}: ' + (
+        f'did you mean {hint}?' if hint else "pass a name that it has, such as 'f1_score' or 'mean_squared_error', or a function"))
 
 # %% ../../nbs/callbacks/sklearn_metrics.ipynb #12232952
 _THRESH = dict(logits=0., probabilities=0.5)      # kind of loss -> threshold of a single score

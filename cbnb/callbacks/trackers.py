@@ -82,7 +82,8 @@ def column_index(monitor: str, learn: Any, who: str) -> int:
         why = f', because the learner has {lacking}no validation data: pass {given}DataLoaders(train, valid) to the learner, or'
     elif not recorder.valid_metrics and monitor in ('valid_loss', *metrics): why = ', because Recorder(valid_metrics=False) leaves it out: remove this setting, or'
     elif monitor.removeprefix('train_') in metrics: why = ', because Recorder() leaves it out: pass cbs=Recorder(train_metrics=True) to the learner, or'
-    raise ValueError(f'{who} cannot watch {short_repr(monitor)}{why}' + (f' watch {" or ".join(filter(None, [", ".join(there[:-1]), there[-1]]))}' if why and there else f'; {columns_hint(monitor, there)}'))
+    hint = columns_hint(monitor, there)
+    raise ValueError(f'{who} cannot watch {short_repr(monitor)}{why}' + (f' watch {" or ".join(filter(None, [", ".join(there[:-1]), there[-1]]))}' if why and there else f'; {hint}' + '. To watch a metric, pass it as metrics= to the learner'*(not hint.startswith('did'))))
 
 # %% ../../nbs/callbacks/trackers.ipynb #7afae61a
 class Tracker(Callback):

@@ -42,7 +42,8 @@ def _runs_in(source: Any, name: str = '') -> list[Run]:
             else with_article(type(source).__name__))
     if (near := nearest(str(name), ('metric', 'sort', 'return_fig'), 0.7)) and isinstance(source, (str, int)): raise TypeError(
         f'{name!r} is {what}, which has no recorded runs: did you mean {near}=?')
-    raise TypeError(f'{f"{name!r} is " if name else ""}{what}{", which"*bool(name)} has no recorded runs: pass learners, runs of a lab book such as lab[1], or learn.recorder.history')
+    raise TypeError(f'{f"{name!r} is " if name else ""}{what}{", which"*bool(name)} has no recorded runs: pass learners, runs of a lab book such as lab[1] or of a sweep such as found.runs, or learn.recorder.history'
+                    + '. A keyword argument is a run with its name, as in compare(small=learn)'*bool(name and isinstance(source, (str, int, float))))
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, str, list[Run]]]:
     "Return (given name, name of the variable, runs) for each source. A missing name is ''"

@@ -52,7 +52,7 @@ STYLE = {
 def figure(ax: Any = None, size: tuple[float, float] = (6.4, 3.4), cols: int = 1, rows: int = 1,
 ) -> Iterator[tuple[Any, list[Any]]]:    # the figure, and a list of the axes to draw into
     "Make a figure in the style of cbnb, or use the figure of `ax`. `show` shows a new figure in a notebook, and `plt.show()` in a script"
-    if ax is not None and not hasattr(ax, 'plot'): raise TypeError(f'ax={short_repr(ax)} should be axes of matplotlib, as in fig, ax = plt.subplots()')
+    if ax is not None and not hasattr(ax, 'get_xscale'): raise TypeError(f'ax={short_repr(ax)} should be the axes of one plot of matplotlib, as in fig, ax = plt.subplots()')
     import matplotlib
     style: Any = STYLE
     with matplotlib.rc_context(style):

@@ -18,7 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 # %% ../../nbs/display/live_chart.ipynb #60fbccb1
-from ..basics.text import needed
+from ..basics.text import needed, warn_user
 from .chart import Chart, Line, as_float32, chart_css, chart_spec, even_ends, steps_between, still_svg, without_blanks
 from .figures import envelope_places
 from .page_script import script, still_image
@@ -112,8 +112,13 @@ def _widget_class() -> type:
 _UNUSED = 'layout', 'tabbable', 'tooltip', '_dom_classes', '_view_count'     # the page has defaults for these traits
 
 def has_live_charts() -> bool:
-    "Return whether anywidget is installed in the kernel's environment"
-    return importlib.util.find_spec('anywidget') is not None
+    "Return whether anywidget is installed in the kernel's environment. If it is, but cannot be imported, warn"
+    if importlib.util.find_spec('anywidget') is None: return False
+    try: needed('anywidget', 'a live chart', 'notebook')
+    except ImportError as e:
+        warn_user(f'{e}. Until then, a picture takes the place of the live chart')
+        return False
+    return True
 
 # %% ../../nbs/display/live_chart.ipynb #af9b164e
 @cache

@@ -51,7 +51,7 @@ class Steering(Callback):
     ) -> None:
         "Multiply the learning rate of the next batches. If `by` is not above 0, raise `ValueError`"
         factor = as_positive(by, 'by')
-        if factor == 0: raise ValueError('by=0 would set the learning rate to 0: to pause the fit, call pause()')
+        if factor == 0: raise ValueError('by=0 would set the learning rate to 0: to pause the fit until resume(), call pause()')
         self.lr_scale = factor
 
     def apply_now(self) -> None:

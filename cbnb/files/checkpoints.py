@@ -83,7 +83,7 @@ def read_manifest(
     if format == FORMAT and (missing := [k for k in ('files', 'saved', 'number', *needs) if k not in content]):
         raise _damaged(path, f'manifest.json lacks {", ".join(map(repr, missing))}')
     if format != FORMAT: raise ValueError(
-        f'{path} has format {format}, but this cbnb reads format {FORMAT}: install the version of cbnb that wrote it')
+        f'{path} has format {format}, but this cbnb reads format {FORMAT}: update cbnb, because a newer version wrote it')
     return content
 
 def _no_manifest(path: Path) -> str:
@@ -592,7 +592,8 @@ class Checkpoint(Callback):
         fits = sorted((f for f in path.glob('fit_*') if checkpoints(f)), key=lambda f: (len(f.name), f.name))
         if fits: raise FileNotFoundError(
             f'{path} has no checkpoint of fit_0: pass the folder of another fit, such as {fits[-1]}, or resume=False')
-        raise FileNotFoundError(f'there is no checkpoint in {path}: pass the folder that Checkpoint(path=...) wrote, or resume=False')
+        raise FileNotFoundError(f'there is no checkpoint in {path}{"" if path.is_dir() else ", which is not a folder"}: '
+                                    'pass the folder that Checkpoint(path=...) wrote, resume=True for the folder of this fit, or resume=False')
 
     def _folder_to_resume(self) -> Path:
         "If the learner's last fit did not finish, return the folder of its newest fit with the same settings, if there is one. Otherwise return the folder of this fit"

@@ -232,7 +232,7 @@ def _read(path: str | Path) -> dict[str, Any]:
     content, bad = read_file(path, writer='Learner.export'), f'{path} is damaged, or was not written by Learner.export'
     if not isinstance(content, dict) or 'cbnb' not in content: raise ValueError(f'{bad}: it contains no learner. Pass a file that learn.export wrote')
     if content['cbnb'] != FORMAT: raise ValueError(
-        f"{path} has format {content['cbnb']}, but this cbnb reads format {FORMAT}: install the version of cbnb that wrote it")
+        f"{path} has format {content['cbnb']}, but this cbnb reads format {FORMAT}: update cbnb, because a newer version wrote it")
     try: return from_json(content['state'], content['tensors'])
     except Exception as e: raise ValueError(f'{bad}: {e}. Pass an intact copy, or another file') from e
 
@@ -240,6 +240,7 @@ def _read(path: str | Path) -> dict[str, Any]:
 def made_model(model: Any, called: str) -> nn.Module:    # called: the words for `model` in an error message, such as 'model=Net'
     "Return a model, or the model that a function or class makes. If there is none, raise `TypeError`"
     if isinstance(model, nn.Module): return model
+    if isinstance(model, Learner): raise TypeError(f'{called} is a learner: pass its model, as in model=learn.model')
     if not callable(model): raise TypeError(f'{called} should be an nn.Module, or a function or class that makes one')
     if why := _unmet(model): raise TypeError(f'{called} cannot be called without arguments ({why}): pass a model, or a function that makes one, such as lambda: Net(...)')
     if not isinstance(made := model(), nn.Module): raise TypeError(f'{called} returned {with_article(type(made).__name__)}, not a model: return an nn.Module')

@@ -192,7 +192,8 @@ class RestorePoints:
         if (point := points[-n]).restore is None:
             more = next((i for i in range(n + 1, len(points) + 1) if points[-i].restore), 0)
             raise RuntimeError(f'{point.called} cannot be taken back, because it left no restore point: {point.why}'
-                               + f'. learn.rewind({more}) takes back the last {more} fits'*bool(more))
+                               + (f'. learn.rewind({more}) takes back the last {more} fits' if more else
+                                  '. To go back without one, call learn.save(name) before a fit, and learn.load(name) after it'))
         return point
 
     def nothing(self) -> str:

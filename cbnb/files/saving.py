@@ -206,8 +206,10 @@ def _missing(path: Path, file: str | Path) -> str:
     "Say that there is no file at `path`, which `model_file` has made of `file`, and what there is instead"
     other, here = path.with_suffix('.pt' if path.suffix == '.pth' else '.pth'), Path(file) if Path(file).name else Path(path.name)
     if other.exists(): return f'there is no file {path}: to load {other}, call learn.load({str(here.with_name(other.name))!r})'
-    if found := next((f for f in (here, here.with_name(path.name), here.with_name(other.name)) if f.is_file()), None): return (
-        f'there is no file {path}: to load {found}, pass its absolute path, as in learn.load(Path({str(found)!r}).absolute())')
+    if found := next((f for f in (here, here.with_name(path.name), here.with_name(other.name), path.with_suffix('')) if f.is_file()), None):
+        if found.suffix in ('.pth', '.pt'): return f'there is no file {path}: to load {found}, pass its absolute path, as in learn.load(Path({str(found)!r}).absolute())'
+        read = f'safetensors.torch.load_file({str(found)!r})' if found.suffix == '.safetensors' else f"torch.load({str(found)!r}, 'cpu')"
+        return f'there is no file {path}, because load reads .pth and .pt files: for the weights in {found}, call learn.model.load_state_dict({read})'
     there = sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}'))
     near = nearest(here.name, there)
     names = [str(here.with_name(name)) for name in ([near] if near else there)]
@@ -223,7 +225,7 @@ def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False, file: s
             f"to load its weights, call learn.model.load_state_dict(torch.load({str(path)!r}, 'cpu', weights_only=False).state_dict())"
             if isinstance(weights, nn.Module) else 'pass a file that learn.save wrote'))
     if not with_opt or opt_state is None: return states, None
-    if not _is_opt_state(opt_state): raise ValueError(_malformed(f' in {path}'))
+    if not _is_opt_state(opt_state): raise ValueError(_malformed(f' in {path}', f' ({with_article(type(opt_state).__name__)}, and not the result of opt.state_dict())'))
     return states, opt_state
 
 def _is_opt_state(state: Any) -> bool:
@@ -350,7 +352,8 @@ def load(self: Learner, file: str | Path, device: torch.device | str | None = No
         except BaseException as e:
             load_module_states(self, before)
             self.put_opt(had)
-            e.add_note(f'nothing was loaded from {path}')
+            inner = next((name for name, value in states['model'].items() if isinstance(value, Mapping)), None)      # of another program
+            e.add_note(f'nothing was loaded from {path}' + (inner is not None)*f". To load the weights in its entry {inner!r}, call learn.model.load_state_dict(torch.load({str(path)!r}, 'cpu')[{inner!r}])")
             raise
     if not self.running: vars(self)['loaded_from'] = path      # a fit with `start_epoch` mentions the file
     if not strict: _warn_of_misfit(path, states['model'], before['model'], fit['model'].unexpected_keys)

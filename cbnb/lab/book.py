@@ -194,9 +194,9 @@ class LabBook(Callback):
         """Keep the fits from here on, after `close`
 
         Raises:
-            TypeError: LabBook.open is a method of a lab book: to open one, call LabBook({self})
+            TypeError: LabBook.open is a method of a lab book: to open one, call LabBook(...)
         """
-        if not isinstance(self, LabBook): raise TypeError(f'LabBook.open is a method of a lab book: to open one, call LabBook({self!r})')
+        if not isinstance(self, LabBook): raise TypeError(f'LabBook.open is a method of a lab book: to open one, call LabBook({(str(self) if isinstance(self, Path) else self)!r})')
         self.close()
         Learner.around_fits = (*Learner.around_fits, self._around)
         Learner.on_first_epoch = (*Learner.on_first_epoch, self._begin)
@@ -334,7 +334,9 @@ class LabBook(Callback):
             kept = [run.kept[self.file] for run in which.recorded_runs() if self.file in run.kept]
             return self._read('WHERE id=? AND started=?', *kept[-1]) if kept else []
         try: number = operator.index(cast(int, None if isinstance(which, bool) else which))
-        except TypeError: raise TypeError(f'lab[{short_repr(which)}]: pass the number of one run (-1: the latest), its name, or a learner for its last fit. For several runs, use lab.runs, the list of all runs') from None
+        except TypeError: raise TypeError(f'lab[{short_repr(which)}]: ' + (
+                f'pass the number of this run, {which.id}' if isinstance(which, LabRun) else
+                'pass the number of one run (-1: the latest), its name, or a learner for its last fit. For several runs, use lab.runs, the list of all runs')) from None
         if number == 0 or abs(number) >= 2**63: return []
         return self._read('WHERE id=?', number) if number > 0 else self._read('ORDER BY id DESC LIMIT 1 OFFSET ?', -number - 1)
 
@@ -353,9 +355,10 @@ class LabBook(Callback):
             digits = which.strip().removeprefix('#').partition(' ')[0]
             raise KeyError(f'no run of the lab book {folder} has the name {short_repr(which)}: ' + (
                 f'run {int(digits)} is lab[{int(digits)}]' if digits.isdecimal() and self._find(int(digits)) else f'did you mean {near!r}?' if near else
+                    _INSTEAD[which] if which in _INSTEAD else
                 f'its names are {", ".join(map(repr, names[:20]))}{", ..."*(len(names) > 20)}' if names else
                 "assign one, as in lab[-1].name = 'baseline'" if len(self) else 'it has no runs yet, so fit a learner first'))
-        raise KeyError(f'there is no run {which} in the lab book {folder}: ' + ('its only run is lab[-1]' if (n := len(self)) == 1 else f'choose one of its {n:,} runs, which are in lab.runs' if n else 'it has no runs yet, so fit a learner first'))
+        raise KeyError(f'there is no run {which} in the lab book {folder}: ' + ('its only run is lab[-1]' if (n := len(self)) == 1 else f'choose one of its {n:,} runs, which are in lab.runs' + '. Numbers begin with 1'*(which == 0) if n else 'it has no runs yet, so fit a learner first'))
 
     def __contains__(self, which: Any) -> bool:
         "Return whether there is such a run"
@@ -680,7 +683,7 @@ _INSTEAD = dict(
     log='learn.log(name=value) records a value of the running fit', init="LabBook('runs') is all there is to do", finish='lab.close() ends the recording',
     compare='use compare(lab[1], lab[2])', df='use lab.to_dataframe()', filter='use [run for run in lab.runs if run.settings["lr"] > 0.01]', config='use lab[17].settings',
     hparams='use lab[17].settings', params='use lab[17].settings', metrics="lab[17].history['valid_loss'] has each epoch, and lab[17].best('valid_loss') the best one", loss="lab[17].history['train_loss'] has each epoch, and lab[17].settings['loss'] is the name of the loss function",
-    delete='use lab.delete(number, confirm=True)', **dict.fromkeys(('plot', 'plot_losses'), 'a cell that ends with lab[17] shows the curves of a run'),
+    delete='use lab.delete(number, confirm=True)', best='lab.best() is the best run', **dict.fromkeys(('plot', 'plot_losses'), 'a cell that ends with lab[17] shows the curves of a run'),
     notes='lab[17].note is the text of a run', comment='lab[17].note is the text of a run', tag='use lab[17].tags', title='use lab[17].name',
     rename='assign lab[17].name = "..."', last='lab[-1] is the latest run', latest='lab[-1] is the latest run', watch='learn.watch() serves a page with the running fit',
     to_csv="use lab.to_dataframe().to_csv('runs.csv')", code='use lab[17].sources', git='use lab[17].commit',

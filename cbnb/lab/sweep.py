@@ -38,7 +38,7 @@ def _shares(space: Space, make: Any, method: Any) -> tuple[list[str], list[str]]
         near = meant(name, [*made, *fitted], 0.7)
         guess = f'did you mean {near}=? ' if near else ''
         if make: raise ValueError(f'the setting {name!r} is an argument neither of {method.__name__} nor of make: {guess}{"Or add" if near else "add"} the parameter {name} to make')
-        raise ValueError(f'the setting {name!r} is no argument of {method.__name__}: {guess}{"For" if near else "for"} settings of the model or the data, pass make=, '
+        raise ValueError(f'the setting {name!r} is no argument of {method.__name__}: {guess}{"For" if near else "for"} settings of the model, the optimizer or the data, pass make=, '
                          'a function of them that returns a learner')
     return [name for name in space.values if name in made], [name for name in space.values if name not in made]
 

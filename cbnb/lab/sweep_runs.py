@@ -324,7 +324,7 @@ class Sweep:
         """
         if (i := self.best_number) is not None: return dict(self.points[i])
         ended = [row[self.monitor] for row in self.rows if row['status'] in ('done', 'pruned')]
-        hint = '. Try lower learning rates' if any(value is not None for value in ended) else f'. No run was validated at its end, so there is no {self.monitor}: pass valid_every=1' if ended else ''
+        hint = '. Try lower learning rates' if any(value is not None for value in ended) else f'. No run was validated at its end, so there is no {self.monitor}' + ': leave valid_every out of the settings'*('valid_every' in self.names) if ended else ''
         if not self.rows and self.why.startswith('budget'): hint = '. Pass a larger budget'
         raise ValueError(f'no run of the sweep has finished with a finite {self.monitor}, so there is no best run: {self._words() + hint}')
 

@@ -509,12 +509,14 @@ def test_predict_refuses_a_batch(loader):
     """It was taken for one item of another shape, and the answer was nonsense: class 2 of 2."""
     learn = classes_learner(loader)
     assert learn.predict(PLANE[0][0])[1].shape == (2,)
-    for several in (PLANE[:3][0], PLANE[:1][0], (PLANE[:3][0],)):
+    for several in (PLANE[:3][0], (PLANE[:3][0],)):
         with pytest.raises(
             ValueError,
-            match=r"takes one item, .* has the shape \(3,\),.* got the shape \((3|1), 3\)\. To predict several items, call learn.get_preds",
+            match=r"takes one item, .* has the shape \(3,\),.* got the shape \(3, 3\)\. To predict several items, call learn.get_preds",
         ):
             learn.predict(several)
+    with pytest.raises(ValueError, match=r"got the shape \(1, 3\): pass it without the dimension of the batch, as in x\[0\]"):
+        learn.predict(PLANE[:1][0])
     with pytest.raises(ValueError, match=r"shape \(3,\),.* got the shape \(\)"):
         learn.predict(1.0)
 

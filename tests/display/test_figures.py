@@ -664,7 +664,7 @@ def _run(learn, **kwargs):
 @pytest.mark.parametrize(
     "mistake, error, said",
     [
-        (lambda learn: learn.recorder.plot_losses(ax=3), TypeError, "ax=3 should be axes of matplotlib"),
+        (lambda learn: learn.recorder.plot_losses(ax=3), TypeError, "ax=3 should be the axes of one plot of matplotlib"),
         (lambda learn: learn.recorder.plot_sched([["lr"]]), ValueError, r"\['lr'\] was not recorded"),
         (lambda learn: learn.recorder.plot_sched(3), ValueError, "3 was not recorded"),
         (lambda learn: Chart([], y_range=3), ValueError, "y_range=3 should be two numbers"),

@@ -317,3 +317,11 @@ def test_without_anywidget_it_says_what_to_install(monkeypatch):
         LiveChart(LINES)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert not has_live_charts()
+
+
+def test_an_anywidget_that_cannot_be_imported_leaves_pictures(monkeypatch, tmp_path):
+    (tmp_path / "anywidget.py").write_text("raise ImportError('libfile.so is missing')")
+    monkeypatch.delitem(sys.modules, "anywidget", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(UserWarning, match=r"could not import anywidget \(libfile.so is missing\): try pip install --upgrade"):
+        assert not has_live_charts()

@@ -533,7 +533,7 @@ def test_a_newer_format_is_said(saved, tmp_path):
     path = copied(saved, tmp_path)[-1]
     content = json.loads((path / "manifest.json").read_text())["content"] | dict(format=files.FORMAT + 1)
     (path / "manifest.json").write_bytes(files._canonical(content))
-    with pytest.raises(ValueError, match="install the version of cbnb that wrote it"):
+    with pytest.raises(ValueError, match="update cbnb, because a newer version wrote it"):
         files.read_checkpoint(path)
 
 

@@ -249,7 +249,7 @@ def test_no_damage_goes_unnoticed(tmp_path):
     [
         (torch.ones(2), "is damaged, or was not written by Learner.export: it contains no learner"),
         (dict(model={}), "it contains no learner"),
-        (dict(cbnb=2, state="", tensors=[]), "has format 2, but this cbnb reads format 1: install"),
+        (dict(cbnb=2, state="", tensors=[]), "has format 2, but this cbnb reads format 1: update"),
         (dict(cbnb=1, state="{", tensors=[]), "is damaged, or was not written by Learner.export"),
         (dict(cbnb=1, state='{"a": {"!tensor": 3}}', tensors=[]), "is damaged, or was not written by Learner.export"),
     ],
