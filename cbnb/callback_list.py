@@ -87,7 +87,8 @@ def as_callback(self: CallbackList, given: Any) -> Callback:    # `given` itself
         if given is wrapped(cb) or given is made_by(cb): return cb
     if self.adapt and (adapted := self.adapt(given)) is not None: return adapted
     if isroutine(given): raise TypeError(f'{given.__name__} is a function, not a callback: to call a function f(cb) at an event, pass, for example, Callback(after_batch=f)')
-    raise TypeError(f'{short_repr(given)} is not a callback: pass an instance or a subclass of Callback, such as EarlyStopping()')
+    raise TypeError(f'{short_repr(given)} is not a callback: pass an instance or a subclass of Callback, such as ' + (
+        f'TorchScheduler(lambda opt: {class_of(given).__name__}(opt, ...))' if hasattr(given, 'get_last_lr') else 'EarlyStopping()'))
 
 @patch
 def insert(self: CallbackList,

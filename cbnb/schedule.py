@@ -70,7 +70,8 @@ class ParamScheduler(Callback):
 
 def _check_callable(what: str, sched: Any) -> None:
     if not callable(sched) or isinstance(sched, type): raise TypeError(
-        f'{what} is {short_repr(sched)}: pass a function of the position from 0 to 1, such as SchedCos(0.1, 0.001)')
+        f'{what} is {short_repr(sched)}: pass a function of the position from 0 to 1, such as '
+        + (f'SchedNo({sched}, {sched})' if is_number(sched) else 'SchedCos(0.1, 0.001)'))
 
 # %% ../nbs/09_schedule.ipynb #4c7c9805
 class Sched:

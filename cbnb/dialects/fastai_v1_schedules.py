@@ -86,7 +86,7 @@ class GeneralScheduler(LearnerCallback):
 
     def on_train_begin(self, **kwargs):
         if self.start_epoch and self.start_epoch > self.learn.n_epoch: raise ValueError(
-            f'start_epoch={self.start_epoch} should be at most {self.learn.n_epoch}, the number of epochs of this fit')
+            f'start_epoch={self.start_epoch} should be at most {self.learn.n_epoch}, the number of epochs of this fit, which counts the epochs before start_epoch, too')
         self.n, self.per_epoch = sum(p.length for p in self.phases), n_batches(self.learn.dls.train)
         self.at = 0                                          # number of batches done
         self._set(self.phases[0], 0.)

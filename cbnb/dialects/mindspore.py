@@ -182,7 +182,9 @@ class _EvalNetwork(CallStep):
         if not self.indexes: return
         made = self.outputs(learn)
         if not -len(made) <= min(self.indexes) <= max(self.indexes) < len(made): raise IndexError(
-            f'eval_indexes={self.indexes}: eval_network returned {plural(len(made), "value")}, so each position should be from 0 to {len(made) - 1}')
+            f'eval_indexes={self.indexes}: eval_network returned {plural(len(made), "value")}, ' + (
+            'but should return loss, prediction and label: pass WithEvalCell(network, loss_fn)' if len(made) < 3 else
+            f'so each position should be from 0 to {len(made) - 1}'))
         loss, learn.pred = (made[i] for i in self.indexes[:2])
         is_loss = isinstance(loss, Tensor) and loss.ndim < 2 and loss.is_floating_point()
         learn.loss_grad = loss.mean() if is_loss else None

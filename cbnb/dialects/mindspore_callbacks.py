@@ -302,7 +302,8 @@ class ModelCheckpoint(StepInEpoch):
     def __init__(self, prefix: str | Function[[Params], str] = 'CKP', directory: str | Path | Function[[Params], str] | None = None,
             config: CheckpointConfig | None = None):
         if not callable(prefix) and not isinstance(prefix, str):
-            raise TypeError(f"prefix={short_repr(prefix)} should be a non-empty string without '/', or a function")
+            raise TypeError(f"prefix={short_repr(prefix)} should be a non-empty string without '/', or a function"
+                            + ': pass a CheckpointConfig as config=...'*isinstance(prefix, CheckpointConfig))
         if isinstance(prefix, str) and (not prefix or '/' in prefix):
             raise ValueError(f"prefix={short_repr(prefix)} should be a non-empty string without '/', or a function"
                              + '. Pass the folder as directory=...'*('/' in prefix))

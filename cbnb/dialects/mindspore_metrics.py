@@ -67,7 +67,8 @@ def as_tensor(value: Any, where: str) -> Tensor:
     is_array = isinstance(value, (list, tuple)) or hasattr(value, '__array__')
     with contextlib.suppress(TypeError, ValueError, RuntimeError):        # such as for a list of strings
         if is_array: return torch.as_tensor(value)
-    raise TypeError(f"For '{where}', the input {short_repr(value)} should be a tensor, or a list or array of numbers.")
+    raise TypeError(f"For '{where}', the input {short_repr(value)} should be a tensor, or a list or array of numbers."
+                    + ' The rows should have the same length.'*isinstance(value, (list, tuple)))
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #57d32a66
 class Metric(NativeMetric):
@@ -162,11 +163,12 @@ class ErrorMetric(MeanMetric):
         """Update the metric with predictions and targets
 
         Raises:
-            ValueError: {type(self)}.update needs as many labels as predictions, but got the shapes ... and ....
+            ValueError: {type(self)}.update needs as many labels as predictions, but got the shapes ... and .... For class
+                numbers, use Accuracy.
         """
         pred, y = self.pair(inputs)
         if y.numel() != pred.numel(): raise ValueError(
-            f'{type(self).__name__}.update needs as many labels as predictions, but got the shapes {tuple(y.shape)} and {tuple(pred.shape)}.')
+            f'{type(self).__name__}.update needs as many labels as predictions, but got the shapes {tuple(y.shape)} and {tuple(pred.shape)}. For class numbers, use Accuracy.')
         difference = (y.reshape(pred.shape) - pred).double()
         self.total = self.total + self.error(difference).sum()
         self.count += difference.numel() if self.average == 'elements' else len(torch.atleast_1d(y))
