@@ -258,6 +258,7 @@ def as_duration(value: Any,    # a whole number of epochs, a string such as '500
     if name == 'n_epoch' and not isinstance(value, str) and (hasattr(value, '__getitem__') or hasattr(value, '__iter__')) and getattr(value, 'ndim', 1) != 0: raise TypeError(
         f'n_epoch should be a number of epochs, as in learn.fit(3), not {with_article(type(value).__name__)}. Pass data to '
         'the learner, as in Learner(dls, model, loss_func) with dls = DataLoaders.from_datasets(TensorDataset(x, y), bs=64)')
+    if not isinstance(value, (str, bool)) and not hasattr(value, '__index__') and not _as_whole(value, 1): raise TypeError(f'{name}={short_repr(value)} {_hint("", "")}')
     if not isinstance(value, str): return Duration(as_count(value, name, 1), 'epoch')
     found = re.fullmatch(r'(\d[\d_,]*)?\s*([a-z]*)', value.strip().lower())
     number, word = found.groups('') if found else ('', '')

@@ -86,7 +86,9 @@ def _items_remedy(dl: Any, single: bool = False) -> str | None:
                 'or DataLoader(..., batch_size=None) if its items are whole batches')
     if isinstance(dl, (tuple, list)) and dl and all(isinstance(ds, Dataset) for ds in dl): return (
         f'{with_article(kind)} of {plural(len(dl), "dataset")} is not a loader of batches: use {make}')
-    if isinstance(dl, (str, dict)): return f'{"dl="*single}{short_repr(dl)} is not a loader of batches: pass a DataLoader, or another iterable of batches'
+    if isinstance(dl, (str, dict)):
+        way = '' if isinstance(dl, str) else ', such as dl=[batch] for a single batch' if single else ", or the loaders in a dict one by one, as in DataLoaders(data['train'], data['valid'])"
+        return f'{"dl="*single}{short_repr(dl)} is not a loader of batches: pass a DataLoader, or another iterable of batches{way}'
     if hasattr(dl, 'shape'): return f'{with_article(kind)} is not a loader of batches: use {_ONE_BATCH if single else _OF_TENSORS}'
     if isinstance(dl, (tuple, list)) and _are_columns(dl):
         return (f'{with_article(kind)} of tensors or arrays with different shapes or types holds inputs and targets, '
@@ -141,10 +143,10 @@ def loader_at(
     "Return a loader by its number or its name. Raise an error that says which loaders there are"
     if isinstance(i, str):
         if i in named: return named[i]
-        raise KeyError(_NO_VALID if i == 'valid' and len(loaders) == 1 else f'there is no loader {short_repr(i)}: {"the loaders are" if len(named) > 1 else "the only loader is"} {", ".join(named)}')
+        raise KeyError(_NO_VALID if i == 'valid' and len(loaders) == 1 else f'there is no loader {short_repr(i)}: {"the loaders are" if len(named) > 1 else "the only loader is"} {", ".join(named)}. To name others, pass DataLoaders(train, dict(valid=..., test=...))')
     # arrays have an `__index__`, too
     if not hasattr(i, '__index__') or getattr(i, 'shape', None) or isinstance(i, Tensor): raise TypeError(
-        f'the index of a loader should be 0 for training or 1 for validation, not {short_repr(i)}' + (': to use other data, pass dl=DataLoader(...)' if i is not None and not isinstance(i, float) else ''))
+        f'the index of a loader should be 0 for training or 1 for validation, not {short_repr(i)}' + (': to use other data, pass dl=DataLoader(...)' if i is not None and not isinstance(i, (float, slice)) and getattr(i, 'ndim', 1) else ''))
     if -len(loaders) <= i < len(loaders): return loaders[i]
     raise IndexError(
         f'there is no loader {i}: there are {len(loaders)} loaders (0 is for training, 1 for validation)' if len(loaders) > 1 else _NO_VALID)
@@ -164,6 +166,7 @@ def class_names(dataset: Any) -> Any:
     for name in ('vocab', 'classes'):
         if (names := getattr(dataset, name, None)) is not None: return names
     names = "classes = ['cat', 'dog']"
+    if any(hasattr(getattr(dataset, 'dataset', None), name) for name in ('vocab', 'classes')): names = 'classes = dls.train_ds.dataset.' + ('vocab' if hasattr(dataset.dataset, 'vocab') else 'classes')
     raise AttributeError(f'the training dataset, {with_article(type(dataset).__name__)}, has neither an attribute vocab nor classes: ' + (
         f'assign the list of class names, such as dls.train_ds.{names}' if hasattr(dataset, '__dict__') else
         f'use a subclass that has the list of class names, such as class Items({type(dataset).__name__}): {names}'))
@@ -375,7 +378,7 @@ def check_datasets(train_ds: Any, others: list[Any],    # datasets for validatio
         unfit = unfit or not any(hasattr(ds, name) for name in ('__len__', '__iter__', 'iloc')) and not {'sampler', 'batch_sampler'} & kwargs.keys()
         if unfit and (ds is not None or what == 'training'): raise TypeError(
             f'the {what} dataset is {short_repr(ds)}: pass a dataset with __getitem__ and __len__, such as TensorDataset(x, y)'
-            + (f'. For the batch size, pass bs={ds}' if type(ds) is int else ''))
+            + (f'. For the batch size, pass bs={ds}' if type(ds) is int else '. To split a dataset, pass *random_split(data, [0.8, 0.2])' if type(ds) is float else ''))
         if hasattr(ds, '__getitem__') and hasattr(ds, '__len__') and not len(ds): raise ValueError(
             f'the {what} dataset, {with_article(type(ds).__name__)}, has no items: check how it is split or filtered{way}')
     train, valid = (getattr(ds, 'shape', None) for ds in (train_ds, (others or [None])[0]))

@@ -150,16 +150,18 @@ def class_axis(
     if len(fits) < 2: return fits[0] if fits else None
     if known is not None and known % n in fits: return known % n
     readings = ', or '.join(f'classes in dimension {d} (axis={d})' for d in fits)
-    way = f'partial({name}, axis={fits[-1]})' if name.isidentifier() else f'SklearnMetric(..., axis={fits[-1]}) or AccumMetric(..., axis={fits[-1]})'
+    way = f'functools.partial({name}, axis={fits[-1]})' if name.isidentifier() else f'SklearnMetric(..., axis={fits[-1]}) or AccumMetric(..., axis={fits[-1]})'
     raise ValueError(f'{name} can read scores of shape {scores} and targets of shape {targets} in {len(fits)} ways: {readings}. Pass axis=..., such as {way}')
 
 # %% ../../nbs/basics/metric_functions.ipynb #whyacc02
 def why_no_accuracy(pred: Tensor, y: Tensor, axis: int | None) -> str:
     "Explain why the class with the highest score cannot be compared with the targets"
     if axis is not None and not -pred.ndim <= axis < pred.ndim: return f'scores of shape {tuple(pred.shape)} have no dimension {axis}: pass another axis, or leave it out'
+    if pred.ndim == y.ndim and not (pred.is_floating_point() or y.is_floating_point()): return (
+        f'accuracy compares scores with class numbers, and got predictions of type {pred.dtype}: pass the scores of the model, without argmax')
     if pred.ndim < 2 or pred.shape[-1 if axis is None else axis] == 1 and (axis is None or pred.numel() == y.numel()): return (
         f'accuracy needs a score for each class, and got one score for each item: predictions have the shape {tuple(pred.shape)}, and targets {tuple(y.shape)}. '
-        'Pass your own metric, such as lambda pred, y: ((pred.flatten() > 0) == y.flatten()).float().mean(), with 0.5 instead of 0 for probabilities')
+        'Pass your own metric, such as lambda pred, y: ((pred.flatten() > 0) == y.flatten()).float().mean(), with 0.5 instead of 0 for probabilities. For a regression, pass MAE()')
     axes = range(1, pred.ndim) if axis is None else [axis]
     fitting = ' or '.join(dict.fromkeys(str(tuple(pred.argmax(d).shape)) for d in axes))
     one_hot = f'. One-hot targets become class numbers with y.argmax({axes[0]})' if pred.shape == y.shape else ''
@@ -381,6 +383,7 @@ def check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
 def _same_shape(pred: Tensor, y: Tensor) -> str:
     "Return code that gives predictions and targets the same shape, or an empty string if they differ in more than dimensions of size 1"
     if is_column_and_row(pred, y): return ', with y[:, None] or pred.squeeze(1)' if pred.ndim == 2 else ', with y.squeeze(1) or pred[:, None]'
+    if (flat := next((name for name, t, other in (('y', y, pred), ('pred', pred, y)) if t.ndim > 2 and t.flatten(1).shape == other.shape), '')): return f', with {flat}.flatten(1)'
     sizes = [[n for n in t.shape if n != 1] for t in (pred, y)]
     return ', with y.reshape(pred.shape)' if sizes[0] == sizes[1] else ''
 

@@ -231,10 +231,11 @@ def split_by_name(batch: Any, targets: tuple[str, ...]) -> tuple[Any, tuple[Any,
 
 def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple[Any, ...]:
     if missing := [k for k in targets if not hasattr(batch, k)]:
+        other = 'other '*(len(targets) > len(missing))
         there = [k for k, v in getattr(batch, '__dict__', {}).items() if isinstance(v, Tensor) and k[:1] != '_' and k not in targets]
         raise KeyError(f"the batch, {with_article(type(batch).__name__)}, has no attribute {short_repr(missing[0])} for the target" + (
-            f". Its {'other '*(len(targets) > len(missing))}tensors are {_listed(there)}: pass the one that is the target, as in {_with(targets, missing[0], there)}" if len(there) > 1 else
-            f'{". Its only tensor is " * len(there)}{"".join(there)}: add {short_repr(missing[0])} to the batch, or pass DataLoaders(..., targets=...) with the name of another attribute'))
+            f". Its {other}tensors are {_listed(there)}: pass the one that is the target, as in {_with(targets, missing[0], there)}" if len(there) > 1 else
+            f'{f". Its only {other}tensor is " * len(there)}{"".join(there)}: add {short_repr(missing[0])} to the batch, or pass DataLoaders(..., targets=...) with the name of another attribute'))
     return tuple(getattr(batch, k) for k in targets)
 
 def _with(targets: tuple[str, ...], missing: str, there: list[str]) -> str:

@@ -93,7 +93,8 @@ def set_hyper(opt: Optimizer, name: str, value: Any,    # a number for all group
 
 def _check_length(name: str, values: Any, n: int) -> None:
     if len(values) != n: raise ValueError(
-        f'{name} has {plural(len(values), "value")}, but the optimizer has {plural(n, "parameter group")}: pass one number, or one for each group')
+        f'{name} has {plural(len(values), "value")}, but the optimizer has {plural(n, "parameter group")}: pass one number, or one for each group'
+        + '. To make several groups, pass Learner(..., splitter=...)'*(n == 1))
 
 # %% ../../nbs/basics/optimizers.ipynb #7b30c0df
 def write_hyper(groups: list[dict], key: str, i: int | None,    # the index from `hyper_key`
@@ -198,6 +199,7 @@ def check_opt_func(opt_func: Any) -> None:
     if is_opt(opt_func): return
     if not callable(opt_func) or isinstance(opt_func, nn.Module):
         remark = _NO_METRIC if isinstance(opt_func, (list, tuple)) and not any(is_opt(f) or isinstance(f, type) for f in opt_func) else ''
+        if isinstance(opt_func, (list, tuple)) and opt_func and all(map(is_opt, opt_func)): remark = ', or several optimizers as MultiOptimizer([...])'
         raise TypeError(f'opt_func={short_repr(opt_func)} is not an optimizer: pass a class, such as torch.optim.{_class_like(opt_func)}{remark}')
     try: signature = inspect.signature(opt_func)
     except (TypeError, ValueError): return       # written in C

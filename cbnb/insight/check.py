@@ -113,7 +113,7 @@ def skipped_codes(skip: Any) -> set[str]:
         if isinstance(name, str) and (name in FAULTS or name in by_name): continue
         close = [code for code in FAULTS if code == str(name).upper()] or get_close_matches(str(name), by_name, 1)
         raise ValueError(f'skip={short_repr(name)} is not the name or code of a fault' + (
-            f': did you mean {close[0]!r}?' if close else ': the names and codes are listed in FAULTS, from cbnb.insight.findings'))
+            f': did you mean {close[0]!r}?' if close else ': pass one, or a list of several, from FAULTS in cbnb.insight.findings'))
     return {by_name.get(name, name) for name in wanted}
 
 last_checks: WeakKeyDictionary[Learner, Findings] = WeakKeyDictionary()      # what `learn.check()` found last, for `learn.diagnose()`

@@ -204,7 +204,7 @@ def slices_of(
         try: different = dict.fromkeys(values) if hasattr(values, '__len__') else None
         except TypeError: different = None                            # a value is a list, a dict or an array
         if different is None: raise TypeError(
-            f'slices[{short_repr(name)}]={short_repr(given)} should be a list with one value for each validation item')
+            f'slices[{short_repr(name)}]={short_repr(given)} should be a list with one value for each validation item, such as a string or a number')
         if len(values) != len(found): raise ValueError(
             f'slices[{short_repr(name)}] has {plural(len(values), "value")}, but the validation set has {plural(len(found), "item")}: '
             'pass one value for each, in their order')
