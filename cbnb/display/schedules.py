@@ -31,7 +31,7 @@ from ..basics.settings import brief
 from ..basics.text import escape, short_repr
 from ..callback import Callback
 from ..callback_list import as_list
-from ..learner import Learner, _checked_start
+from ..learner import Learner, checked_start
 from ..length import is_over, set_length
 from ..schedule import OneCycle, ParamScheduler, Sched, SchedCombined, one_cycle_scheds
 from ..undo import UndoStack
@@ -241,7 +241,7 @@ class _StandsIn:
 
     def fit(self, n_epoch, lr=None, wd=None, cbs=None, reset_opt=False, start_epoch=0, valid_every=1, resume=False, keep_best=False):
         set_length(self, length := as_duration(n_epoch))
-        self.start_epoch = _checked_start(start_epoch, length)
+        self.start_epoch = checked_start(start_epoch, length)
         if self.start_epoch >= self.n_epoch: raise ValueError(
             f'start_epoch={start_epoch} leaves no epoch of n_epoch={n_epoch} to plan, because n_epoch counts the epochs before start_epoch, too: pass a larger n_epoch, or leave start_epoch out')
         given = (cb() if isinstance(cb, type) else cb for cb in as_list(cbs))
