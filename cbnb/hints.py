@@ -442,7 +442,7 @@ def check_method(
 def _check_parameters(f: Any, what: str) -> None:
     if not isinstance(f, types.FunctionType): return
     params = list(inspect.signature(f).parameters.values())
-    if not params: raise TypeError(f'{what}() would fail, because it needs a parameter for the callback: define it as {what}(self)')
+    if not params: raise TypeError(f'{what}() would fail, because it needs a parameter for the callback: define it as {what}(self){", or lambda self: ..."*(f.__name__ == "<lambda>")}')
     first, *others = params
     needed = [p.name for p in others
               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

@@ -128,7 +128,9 @@ def nearest(name: str,    # the name that may be misspelled
 # %% ../../nbs/basics/arguments.ipynb #dd3acdc6
 def columns_hint(name: str, there: list[str]) -> str:
     "Return a hint for an error message: the closest column name, if one is similar or begins with `name`, and all column names"
-    near = nearest(bare if (bare := name.removeprefix('valid_')) in there else name, there) or next((column for column in there if name and column.startswith(name)), None)
+    bare = {column.removeprefix('valid_'): column for column in there}         # valid_acc is not like valid_loss
+    name = name.removeprefix('valid_').removeprefix('val_')
+    near = bare.get(nearest(name, bare) or next((column for column in bare if name and column.startswith(name)), ''))
     listed = f'the choices are {", ".join(there[:30])}{", ..."*(len(there) > 30)}' if len(there) > 1 else f'the only choice is {"".join(there)}'
     return f'did you mean {near!r}? ({listed})' if near else listed
 

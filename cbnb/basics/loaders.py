@@ -83,9 +83,11 @@ def _items_remedy(dl: Any, single: bool = False) -> str | None:
     if isinstance(dl, Dataset):
         if isinstance(dl, IterableDataset): make = f'DataLoader({kind}(...), batch_size=64)'
         return (f'{with_article(kind)} is a dataset, not a loader of batches: use {make}, '
-                'or DataLoader(..., batch_size=None) if its items are whole batches')
+                f'or DataLoader(dataset, batch_size={"None) if its items are whole batches" if single else "64)"}')
     if isinstance(dl, (tuple, list)) and dl and all(isinstance(ds, Dataset) for ds in dl): return (
         f'{with_article(kind)} of {plural(len(dl), "dataset")} is not a loader of batches: use {make}')
+    if isinstance(dl, (tuple, list)) and dl and all(isinstance(one, DataLoader) for one in dl): return (
+        f'{with_article(kind)} of {plural(len(dl), "loader")} is not a loader of batches: pass {"one of them" if single else "them one by one, as in DataLoaders(train_dl, valid_dl)"}')
     if isinstance(dl, (str, dict)):
         way = '' if isinstance(dl, str) else ', such as dl=[batch] for a single batch' if single else ", or the loaders in a dict one by one, as in DataLoaders(data['train'], data['valid'])"
         return f'{"dl="*single}{short_repr(dl)} is not a loader of batches: pass a DataLoader, or another iterable of batches{way}'

@@ -154,13 +154,13 @@ def class_axis(
     raise ValueError(f'{name} can read scores of shape {scores} and targets of shape {targets} in {len(fits)} ways: {readings}. Pass axis=..., such as {way}')
 
 # %% ../../nbs/basics/metric_functions.ipynb #whyacc02
-def why_no_accuracy(pred: Tensor, y: Tensor, axis: int | None) -> str:
+def why_no_accuracy(pred: Tensor, y: Tensor, axis: int | None, name: str = 'accuracy') -> str:
     "Explain why the class with the highest score cannot be compared with the targets"
     if axis is not None and not -pred.ndim <= axis < pred.ndim: return f'scores of shape {tuple(pred.shape)} have no dimension {axis}: pass another axis, or leave it out'
     if pred.ndim == y.ndim and not (pred.is_floating_point() or y.is_floating_point()): return (
-        f'accuracy compares scores with class numbers, and got predictions of type {pred.dtype}: pass the scores of the model, without argmax')
+        f'{name} compares scores with class numbers, and got predictions of type {pred.dtype}: pass the scores of the model, without argmax')
     if pred.ndim < 2 or pred.shape[-1 if axis is None else axis] == 1 and (axis is None or pred.numel() == y.numel()): return (
-        f'accuracy needs a score for each class, and got one score for each item: predictions have the shape {tuple(pred.shape)}, and targets {tuple(y.shape)}. '
+        f'{name} needs a score for each class, and got one score for each item: predictions have the shape {tuple(pred.shape)}, and targets {tuple(y.shape)}. '
         'Pass your own metric, such as lambda pred, y: ((pred.flatten() > 0) == y.flatten()).float().mean(), with 0.5 instead of 0 for probabilities. For a regression, pass MAE()')
     axes = range(1, pred.ndim) if axis is None else [axis]
     fitting = ' or '.join(dict.fromkeys(str(tuple(pred.argmax(d).shape)) for d in axes))
@@ -194,17 +194,19 @@ def error_rate(pred: Tensor, y: Tensor, axis: int | None = None, ignore_index: i
         ignore_index: label of targets that are left out
     Returns: a scalar between 0 and 1; nan if no target is left
     """
-    return 1 - accuracy(pred, y, axis, ignore_index)
+    hits, n = hits_of(pred, y, axis, ignore_index, 'error_rate')
+    return 1 - hits.sum()/n
 
 def hits_of(
     pred: Tensor,                  # scores, as in `accuracy`
     y: Tensor,                     # class indices, as in `accuracy`
     axis: int | None,              # dimension of the classes; None: the one that the targets lack
     ignore_index: int | None,      # label of targets that are left out; None: all count
+    name: str = 'accuracy',        # name of the metric, for the errors
 ) -> tuple[Tensor, Tensor]:        # bools, one for each target, and their number
     "Return which targets have the highest score, and the number of targets that are not ignored"
-    found = class_axis(pred.shape, y.shape, axis, name='accuracy')
-    if found is None or pred.shape[found] == 1: raise ValueError(why_no_accuracy(pred, y, axis))
+    found = class_axis(pred.shape, y.shape, axis, name=name)
+    if found is None or pred.shape[found] == 1: raise ValueError(why_no_accuracy(pred, y, axis, name))
     hits = pred.argmax(found) == y
     if ignore_index is None: return hits, torch.tensor(y.numel())
     kept = y != ignore_index

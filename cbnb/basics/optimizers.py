@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 # %% ../../nbs/basics/optimizers.ipynb #2f965d68
 from .arguments import as_positive, as_python, recommended
@@ -206,6 +207,9 @@ def check_opt_func(opt_func: Any) -> None:
     try: signature.bind([], lr=1e-3)
     except TypeError as e:
         remark = _NO_METRIC if str(e).startswith('missing') and not isinstance(opt_func, type) else ''
+        if inspect.isclass(opt_func) and issubclass(opt_func, (LRScheduler, ReduceLROnPlateau)): raise TypeError(
+            f'opt_func={opt_func.__name__} is a scheduler of the rate, not an optimizer: '
+            f'pass an optimizer, such as torch.optim.AdamW, and cbs=TorchScheduler(lambda opt: {opt_func.__name__}(opt, ...))') from None
         raise TypeError(
             f'opt_func={getattr(opt_func, "__name__", None) or short_repr(opt_func)} cannot be called with parameter groups and lr=... ({e}): '
             f'pass a class, such as torch.optim.AdamW, or functools.partial(torch.optim.SGD, momentum=0.9){remark}') from None

@@ -10,7 +10,7 @@ __all__ = ['Hook', 'hook_output', 'Hooks', 'hook_outputs', 'find_layers', 'as_ho
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import MethodType
 from typing import Any
@@ -99,6 +99,8 @@ class Hooks(AbstractContextManager):
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
         when: called first; if it returns False, the call is skipped; None: never skip
+    Raises:
+        TypeError: ms=... should be several modules: pass a list, as in Hooks([model[0]], f), or use Hook
     Example:
         import torch
         from torch import nn
@@ -109,6 +111,7 @@ class Hooks(AbstractContextManager):
     def __init__(self, ms: Sequence[nn.Module], hook_func: Callable[..., Any], is_forward: bool = True, detach: bool = True,
             cpu: bool = False, when: Callable[[], bool] | None = None):
         self.hooks: list[Hook] = []
+        if not isinstance(ms, Iterable): raise TypeError(f'ms={short_repr(ms)} should be several modules: pass a list, as in Hooks([model[0]], f), or use Hook')
         try:
             for m in ms: self.hooks.append(Hook(m, hook_func, is_forward, detach, cpu, when))
         except BaseException: self.remove(); raise

@@ -305,7 +305,10 @@ def load_learner(fname: str | Path, cpu: bool = True, trust: bool = False, model
         dls: data to train and validate with; None: no data
         **parts: for '.cbnb': other arguments of `Learner`, which replace those in the file
     Returns: a learner without optimizer state
+    Raises:
+        TypeError: cpu=... should be True or False: pass data by name, as in load_learner(fname, dls=dls)
     """
+    if not isinstance(cpu, bool): raise TypeError(f'cpu={short_repr(cpu)} should be True or False: pass data by name, as in load_learner(fname, dls=dls)')
     if as_path(fname, 'fname').suffix != '.cbnb': learn = _load_pickle(fname, cpu, trust, model, parts)
     else:
         state = _read(fname)
