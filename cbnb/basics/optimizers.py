@@ -288,9 +288,9 @@ def check_no_closure(opt: Any, own_step: bool) -> None:    # `own_step`: whether
     parts = getattr(opt, 'optimizers', [opt])           # of a `MultiOptimizer`
     if not (found := [type(o).__name__ for o in parts if needs_closure(o)]): return
     several = f'{found[0]} evaluates the loss several times in a step'
-    if parts != [opt]: raise TypeError(f'{several}, which a MultiOptimizer does not support: use another optimizer')
+    if parts != [opt]: raise TypeError(f'{several}, which a MultiOptimizer does not support: use another optimizer, such as torch.optim.AdamW')
     if own_step: raise TypeError(
-        f'{several}, but learn.train_step computes the loss once: use another optimizer, or pass loss_func and '
+        f'{several}, but learn.train_step computes the loss once: use another optimizer, such as torch.optim.AdamW, or pass loss_func and '
         'train_step=ClosureStep(), from cbnb.callbacks.steps')
     raise TypeError(f'{several}: pass Learner(..., train_step=ClosureStep()), from cbnb.callbacks.steps')
 

@@ -82,7 +82,8 @@ class AccumMetric(Metric):
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
         **kwargs: passed to the function
     Raises:
-        TypeError: func=... should be a function of predictions and targets
+        TypeError: func=... should be a function of predictions and targets, such as lambda preds, targets: (preds -
+            targets).abs().max()
     Example:
         import torch
         rmse = AccumMetric(lambda pred, y: (pred - y).square().mean().sqrt())
@@ -91,7 +92,7 @@ class AccumMetric(Metric):
     def __init__(self, func: Callable[..., Any], dim_argmax: int | None = None, activation: str = 'no', thresh: float | None = None,
             to_np: bool = False, invert_arg: bool | None = None, flatten: bool = True, name: str | None = None, axis: int | None = None,
             ignore_index: int | None = None, **kwargs: Any) -> None:
-        if not callable(func): raise TypeError(f'func={short_repr(func)} should be a function of predictions and targets')
+        if not callable(func): raise TypeError(f'func={short_repr(func)} should be a function of predictions and targets, such as lambda preds, targets: (preds - targets).abs().max()')
         check_arguments(func, kwargs)
         self.func, self._name, self.kwargs, self.n_args = func, name or name_of(func), kwargs, _n_required(func)
         self.dim_argmax, self.activation, self.thresh = dim_argmax, as_choice(activation, 'activation', *_ACTIVATIONS), thresh

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #d93ae9ee
-from ..basics.arguments import hinted
+from ..basics.arguments import as_path, hinted
 from ..basics.text import needed, short_repr, warn_user
 from ..basics.processes import process_number
 from ..callback import Callback
@@ -53,8 +53,6 @@ class CSVLogger(Callback):
     Args:
         fname: file name, relative to the learner's `path`
         append: True: continue an existing file; False: replace it
-    Raises:
-        TypeError: fname=... should be a string or a Path
     Example:
         from cbnb.toy import line_learner
         learn = line_learner(cbs=CSVLogger('line.csv'))
@@ -66,7 +64,7 @@ class CSVLogger(Callback):
 
     @hinted
     def __init__(self, fname: str | Path = 'history.csv', append: bool = False):
-        if not isinstance(fname, (str, os.PathLike)): raise TypeError(f'fname={short_repr(fname)} should be a string or a Path')
+        as_path(fname, 'fname')
         self.fname, self.append = fname, append
 
     @property

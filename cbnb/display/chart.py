@@ -129,7 +129,7 @@ class Chart:
         asks: str = '',    # name of the `LiveChart` from which the page requests steps that it does not have; '': none
     ):
         if y_range is not None and not (isinstance(y_range, (tuple, list)) and len(y_range) == 2 and all(map(is_number, y_range)) and y_range[0] < y_range[1]):
-            raise ValueError(f'y_range={short_repr(y_range)} should be two numbers (low, high), with low below high')
+            raise ValueError(f'y_range={short_repr(y_range)} should be two numbers, low and high, with low below high, such as (0, 1)')
         self.lines, self.marks, self.events = list(lines), list(marks), list(events)
         self.borders, self.epochs, self.band = list(borders), list(epochs), band
         self.xlabel, self.ylabel, self.title, self.cursor = xlabel, ylabel, title, cursor

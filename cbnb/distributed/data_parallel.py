@@ -601,7 +601,7 @@ class Distributed(Callback):
         if not self.reuses: kept.wrapped = None
         if needs_closure(learn.opt): raise TypeError(
             f"{type(learn.opt).__name__} evaluates the loss several times in a step, each time on one process's batch: "
-            'the processes would make different updates. Use another optimizer, or train in one process')
+            'the processes would make different updates. Use another optimizer, such as torch.optim.AdamW, or train in one process')
         if self.sharded:
             from cbnb.distributed.sharded import ShardedModels      # imported here because it loads much of torch
             blocks = None if isinstance(self.sharded, bool) else self.sharded

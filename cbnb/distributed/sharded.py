@@ -222,7 +222,7 @@ def check_sharding(
     for opt in opts:
         if needs_closure(opt): raise TypeError(
             f'{type(opt).__name__} needs all parameters in one process, but sharded=True divides them among the processes. '
-            'Use another optimizer, or train in a single process, without learn.distributed()')
+            'Use another optimizer, such as torch.optim.AdamW, or train in a single process, without learn.distributed()')
     _check_callbacks(learn.cbs)
     for m in models: _check_model(m)
     _check_params(models, held)

@@ -131,7 +131,7 @@ class _Own:
         restore = save_rng([self.dl])
         try: return next(iter(self.dl))
         except StopIteration: raise ValueError(
-            'the training loader of this process has no batches: give each process at least one') from None
+            'the training loader of this process has no batches: give each process items for at least one batch') from None
         finally: restore()
 
 # %% ../../nbs/distributed/shares.ipynb #51d4671a

@@ -474,7 +474,7 @@ class Runner:
     def _fit(self, point: dict[str, Any], falls_behind: Callable[[int, int, float], bool], runs: list[Run]) -> None:
         set_seed(self.marks['seed'])
         learn = self.make(**{name: point[name] for name in self.made}) if self.make else self.learn
-        if not isinstance(learn, Learner): raise TypeError(f'make returned {with_article(type(learn).__name__)}, not a learner')
+        if not isinstance(learn, Learner): raise TypeError(f'make returned {with_article(type(learn).__name__)}, not a learner: return one, as in lambda lr: Learner(dls, Net(), loss_func)')
         trial = SweepRun(falls_behind, self.marks | words_of(point), self.found)
         fitted = {name: value for name, value in point.items() if name not in self.made}
         with learn.added_cbs(self.cbs):
