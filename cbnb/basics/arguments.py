@@ -330,7 +330,7 @@ def checked_loss_func(
     if isinstance(f, type): raise TypeError(
         f'loss_func is the class {f.__name__}: pass {_made(f) or "a function, or a module such as nn.CrossEntropyLoss()"}')
     if f is None or callable(f): return f
-    raise TypeError(f'loss_func={short_repr(f)} cannot be called: pass a function, or a module such as nn.CrossEntropyLoss()')
+    raise TypeError(f'loss_func={short_repr(f)} cannot be called: pass a function, or a module such as nn.CrossEntropyLoss() or nn.MSELoss()')
 
 def checked_moms(moms: Any, name: str = 'moms') -> tuple[float, ...]:    # three numbers
     "Raise an error if the momenta of a one-cycle fit are not three rates"

@@ -149,7 +149,7 @@ def loader_at(
     # arrays have an `__index__`, too
     if not hasattr(i, '__index__') or getattr(i, 'shape', None) or isinstance(i, Tensor): raise TypeError(
         f'the index of a loader should be 0 for training or 1 for validation, not {short_repr(i)}' + (
-            '' if i is None or isinstance(i, (float, slice)) or isinstance(i, Tensor) and not i.ndim else ': to use other data, pass dl=DataLoader(...)'))
+            '' if i is None or isinstance(i, (float, slice)) or isinstance(i, Tensor) and not i.ndim else f': to use other data, pass dl={"[(x,)]" if hasattr(i, "shape") else "DataLoader(...)"}'))
     if -len(loaders) <= i < len(loaders): return loaders[i]
     raise IndexError(
         f'there is no loader {i}: there are {len(loaders)} loaders (0 is for training, 1 for validation)' if len(loaders) > 1 else _NO_VALID)

@@ -41,7 +41,7 @@ def as_comparison(comp: Any, name: str) -> Callable[[float, float], bool]:
     if comp is min or isinstance(comp, str) and comp == 'min': return operator.lt
     if comp is max or isinstance(comp, str) and comp == 'max': return operator.gt
     if not callable(comp): raise ValueError(
-        f"comp={short_repr(comp)} should be 'min', 'max', or a function such as operator.lt")
+        f"comp={short_repr(comp)} should be 'min', 'max', or a function such as operator.lt" + f'. For a number of epochs, pass patience={comp}'*(type(comp) is int))
     return functools.partial(_called, comp)      # unlike a local function, a partial can be pickled
 
 def _called(comp: Callable[[Any, Any], Any], new: float, best: float) -> bool:
