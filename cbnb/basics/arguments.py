@@ -129,8 +129,8 @@ def nearest(name: str,    # the name that may be misspelled
 def columns_hint(name: str, there: list[str]) -> str:
     "Return a hint for an error message: the closest column name, if one is similar or begins with `name`, and all column names"
     bare, short = {column.removeprefix('valid_'): column for column in there}, name.removeprefix('valid_').removeprefix('val_')
-    known = bare if short != name or name in bare else {column: column for column in there}    # val_acc is not like valid_loss
-    near = known.get(nearest(short, known) or next((column for column in known if short and column.startswith(short)), ''))
+    near = nearest(name, there, cutoff=0.65) or bare.get(
+        nearest(short, bare, cutoff=0.65) or next((column for column in bare if short and column.startswith(short)), ''))
     listed = f'the choices are {", ".join(there[:30])}{", ..."*(len(there) > 30)}' if len(there) > 1 else f'the only choice is {"".join(there)}'
     return f'did you mean {near!r}? ({listed})' if near else listed
 
