@@ -195,9 +195,9 @@ def meant(name: str, known: list[str], cutoff: float = 0.6) -> str | None:    # 
 def unknown_argument(func: str, name: str, known: list[str]) -> str:
     "Return the error message for an unknown argument, with a hint at what to pass instead"
     if name in _ELSEWHERE and name not in known: hint = _ELSEWHERE[name]
-    else:
-        near = meant(name, known)
-        hint = f'did you mean {near}=?' if near else f'its arguments are {", ".join(known)}'
+    elif near := meant(name, known): hint = f'did you mean {near}=?'
+    elif 'space' in known: hint = f'pass the settings in a dict, as in {func}(dict({name}=[...]), n_epoch)'
+    else: hint = f'its arguments are {", ".join(known)}'
     return f'{func} has no argument {name!r}: {hint}'
 
 # %% ../../nbs/basics/arguments.ipynb #ffc7821e
