@@ -8,13 +8,12 @@ __all__ = ['Run', 'History', 'StepColumns', 'column_of']
 # %% ../nbs/07_history.ipynb #59b1584e
 import os
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 # %% ../nbs/07_history.ipynb #8a9ba52f
-from .basics.arguments import as_choice, columns_hint
+from .basics.arguments import columns_hint
 from .basics.buffers import NamedLoss, ScalarBuffer, nan_since
 from .basics.patch import property_of
 from .basics.text import from_json_text, plural, short_repr
@@ -162,6 +161,7 @@ class History:
     """
     if TYPE_CHECKING:      # what later pages add: the export writes it
         _repr_html_ = _in_compare._repr_html_
+        rows = _in_history_files.rows
         to_csv = _in_history_files.to_csv
         to_df = _in_history_files.to_df
         to_json = _in_history_files.to_json
@@ -227,16 +227,6 @@ class History:
         for run, values in zip(runs, state['runs']): run.load_state_dict(values)
         self.runs[:] = runs
 
-    def rows(self, what: str = 'epochs') -> Iterator[dict[str, Any]]:
-        """Yield one dict per row of a table
-
-        Args:
-            what: which table: 'epochs' or 'steps'
-        Returns: one dict for each epoch or step, with the names of the columns as keys
-        """
-        as_choice(what, 'what', 'epochs', 'steps')
-        for run in self.runs: yield from run.steps.rows() if what == 'steps' else ({'run': run.number, **row} for row in run.epochs)
-
 # %% ../nbs/07_history.ipynb #a85ce031
 class StepColumns(Mapping[str, list[float]]):
     "A mapping from names to columns with one number per training batch"
@@ -254,14 +244,6 @@ class StepColumns(Mapping[str, list[float]]):
         if name in run.hypers: return run.hyper(name)
         if name not in self: raise _unknown(name, 'steps', self, f'run[{name!r}] has a value for each epoch' if name in run.columns else '')
         return list(run.raw_losses if name == 'loss' else run.losses)
-
-    def rows(self) -> Iterator[dict[str, Any]]:    # one dict per training batch
-        "Yield the rows of the training batches, each with the number of the run and of its epoch"
-        run, columns = self.run, dict(self)
-        ends = [row['step'] for row in run.epochs if row['complete'] or not row.get('mid_epoch')]
-        for i in range(run.n_steps):
-            yield dict(run=run.number, epoch=run.start_epoch + bisect_right(ends, i), step=i,
-                       **{name: column[i] for name, column in columns.items()})
 
 def _unknown(name: str, what: str, there: Iterable[str], elsewhere: str) -> KeyError:
     known = columns_hint(str(name), names) if (names := list(there)) else 'nothing was recorded yet'

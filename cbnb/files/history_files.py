@@ -8,15 +8,35 @@ __all__ = []
 # %% ../../nbs/files/history_files.ipynb #bf89dc32
 import copy
 from array import array
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/files/history_files.ipynb #d524ed8a
+from ..basics.arguments import as_choice
 from ..basics.buffers import NamedLoss, ScalarBuffer, packed
 from ..basics.patch import patch
 from ..basics.text import as_dataframe, csv_text, json_text, write_text
 from ..history import History, Run
+
+# %% ../../nbs/files/history_files.ipynb #865bf74d
+@patch
+def rows(self: History, what: str = 'epochs') -> Iterator[dict[str, Any]]:
+    """Yield one dict per row of a table
+
+    Args:
+        what: which table: 'epochs' or 'steps'
+    Returns: one dict for each epoch or step, with the names of the columns as keys
+    """
+    as_choice(what, 'what', 'epochs', 'steps')
+    for run in self.runs: yield from _steps_of(run) if what == 'steps' else ({'run': run.number, **row} for row in run.epochs)
+
+def _steps_of(run: Run) -> Iterator[dict[str, Any]]:
+    ends = [row['step'] for row in run.epochs if row['complete'] or not row.get('mid_epoch')]
+    columns = dict(run.steps)
+    for i in range(run.n_steps):
+        yield dict(run=run.number, epoch=run.start_epoch + bisect_right(ends, i), step=i, **{name: column[i] for name, column in columns.items()})
 
 # %% ../../nbs/files/history_files.ipynb #7f4bf14d
 @patch
