@@ -63,6 +63,6 @@ def test_an_empty_loader_of_one_process_is_an_error_in_each(empty, tmp_path):
     """The process with the empty loader failed before it had joined the other, which waited for it."""
     (program := tmp_path / "empty.py").write_text(EMPTY.format(empty=empty))
     said = [e.out.splitlines()[-1:] for e in run(2, str(program), timeout=60)]
-    why = "the training loader of this process has no batches: give each process at least one"
+    why = "the training loader of this process has no batches: give each process items for at least one batch"
     assert said[empty] == [f"ValueError {why}"]
     assert said[1 - empty] == [f"OtherFailed process {empty} failed first: ValueError: {why}"]
