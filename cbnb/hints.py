@@ -277,7 +277,7 @@ class Renamed(Elsewhere):
 RENAMED = {name: f'it is learn.{own}' for names, own in {           # names in other libraries -> the attribute
     'optimizer optim': 'opt_func, and learn.opt after the first fit', 'criterion loss_fn loss_function loss_fun': 'loss_func',
     'metric': 'metrics', 'learning_rate': 'lr', 'weight_decay': 'wd', 'dataloaders': 'dls', 'net network': 'model',
-}.items() for name in names.split()}
+}.items() for name in names.split()} | dict.fromkeys(['stop_training', 'should_stop'], 'to end the fit, let an event of a callback raise CancelFitException')
 
 ELSEWHERE = {name: instead for names, instead in {           # names in other libraries -> what to use instead
     'history': 'all runs are in learn.recorder.history, and learn.recorder.plot_losses() plots their losses',
@@ -286,6 +286,7 @@ ELSEWHERE = {name: instead for names, instead in {           # names in other li
     'train': 'learn.fit(n_epoch) trains, and learn.model.train() switches the model to training mode',
     'eval': 'learn.validate() evaluates, and learn.model.eval() switches the model to evaluation mode',
     'compile': 'pass the loss, optimizer and metrics to Learner(...). For torch.compile, add the callback Compile',
+    'stop pause': 'the buttons of the chart stop or pause a fit. To end a fit in a callback, raise CancelFitException',
     'partial_fit': 'a second learn.fit(n_epoch) continues with the same weights and optimizer',
     'transform predict_proba predict_on_batch': 'learn.get_preds(dl=dl) predicts for all items, and learn.predict(item) for one',
     'fit_onecycle fit_1cycle one_cycle': 'learn.fit_one_cycle(n_epoch) trains with one cycle',

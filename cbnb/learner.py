@@ -22,7 +22,7 @@ from .basics.arguments import Duration, Every, as_count, as_duration, as_path, c
 from .basics.loaders import as_loader
 from .basics.losses import checked_weight, weigher
 from .basics.text import warn_user
-from .basics.optimizers import check_opt_func, checked_lr, warn_of_next_rate
+from .basics.optimizers import check_opt, check_opt_func, checked_lr, warn_of_next_rate
 from .basics.patch import checked_property, property_of
 from .callback import Callback, CallbackList
 from .callback_list import as_list, is_a
@@ -304,6 +304,7 @@ class Learner(Loop):
         "The optimizer. None before the first fit. If you assign one, `learn.lr` takes its rate"
         if given is self._opt: return
         if given is not None:
+            check_opt(given)
             self._lr = checked_lr(1e-3, given)
             if given is not self.opt_func: print(f'learn.opt was assigned: it keeps its own rate, so learn.lr is {self.lr} now')
         self._opt, self._opt_is_old = given, False

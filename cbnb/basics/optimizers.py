@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['SCHEDULER_KEYS', 'FASTAI_NAMES', 'hyper_key', 'state_keys', 'known_hypers', 'get_hyper', 'no_such_hyper', 'set_hyper',
            'write_hyper', 'set_wd', 'copied_hypers', 'save_hypers', 'spread_lrs', 'freeze_groups', 'norm_params',
-           'total_norm', 'is_opt', 'check_opt_func', 'checked_lr', 'own_rates', 'warn_of_next_rate', 'taken_rates',
-           'held_params', 'shares_params', 'needs_closure', 'check_no_closure', 'count_updates', 'as_groups',
-           'check_trainable', 'HyperColumns', 'sizes_differ', 'MultiOptimizer', 'Hypers', 'AllHypers', 'HyperNames',
-           'add_fastai_names']
+           'total_norm', 'is_opt', 'check_opt', 'check_opt_func', 'checked_lr', 'own_rates', 'warn_of_next_rate',
+           'taken_rates', 'held_params', 'shares_params', 'needs_closure', 'check_no_closure', 'count_updates',
+           'as_groups', 'check_trainable', 'HyperColumns', 'sizes_differ', 'MultiOptimizer', 'Hypers', 'AllHypers',
+           'HyperNames', 'add_fastai_names']
 
 # %% ../../nbs/basics/optimizers.ipynb #62e1593d
 import functools
@@ -193,6 +193,12 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:    # a tensor without dimen
 def is_opt(value: Any) -> bool:
     "Return whether a value is an optimizer, and not a class of optimizers"
     return hasattr(value, 'param_groups') and not isinstance(value, type)
+
+def check_opt(opt: Any) -> None:
+    "Raise `TypeError` if `opt` is not an optimizer"
+    if not is_opt(opt): raise TypeError(
+        f'opt={short_repr(opt)} is not an optimizer: pass one, such as '
+        'torch.optim.AdamW(model.parameters()), or combine several in MultiOptimizer([...])')
 
 # %% ../../nbs/basics/optimizers.ipynb #0046c03c
 def check_opt_func(opt_func: Any) -> None:

@@ -27,7 +27,7 @@ from ..basics.losses import UNKNOWN, as_loss, loss_and_parts, n_items, needs_no_
 from ..basics.trained_modules import modules_of
 from .function_steps import call_on_batch
 from ..step import Step
-from ..basics.optimizers import MultiOptimizer
+from ..basics.optimizers import MultiOptimizer, check_opt
 from ..basics.arguments import as_choice, as_positive
 from ..basics.text import plural, short_repr, with_article
 
@@ -108,10 +108,7 @@ def check_parts(**given: Any) -> None:
         if isinstance(value, type): raise TypeError(
             f'{name} is the class {value.__name__}: pass an instance, {value.__name__}(...)')
         if name != 'opt' and value is not None and not callable(value): raise TypeError(f'{name}={short_repr(value)} cannot be called: pass a module or a function')
-    opt = given.get('opt')
-    if opt is not None and not hasattr(opt, 'param_groups'): raise TypeError(
-        f'opt={short_repr(opt)} is not an optimizer: pass one, such as '
-        'torch.optim.AdamW(model.parameters()), or combine several in MultiOptimizer([...])')
+    if given.get('opt') is not None: check_opt(given['opt'])
 
 # %% ../../nbs/callbacks/steps.ipynb #8088c4a6
 def trainable(opt: Optimizer) -> list[Tensor]:

@@ -1201,11 +1201,15 @@ def test_names_of_other_libraries_say_what_to_use():
     learn = line_learner()
     for name in ELSEWHERE | RENAMED:
         assert not hasattr(learn, name) and not hasattr(type(learn), name) and name not in dir(learn)
-        with pytest.raises(AttributeError, match=f"no attribute '{name}'.*learn|callback Compile"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'.*learn|callback Compile|CancelFitException"):
             getattr(learn, name)
     from cbnb.distributed.launch import fit_methods
 
     assert "fit_one_cycle" in fit_methods()  # it reads all attributes of the class
+    with pytest.raises(AttributeError, match="raise CancelFitException"):
+        learn.stop_training = True  # as in a callback of Keras: nothing would read it
+    with pytest.raises(TypeError, match="opt=<class .*SGD'> is not an optimizer: pass one"):
+        learn.opt = torch.optim.SGD
     learn.history = 3
     assert learn.history == 3 and "history" in dir(learn)
     assert copy.deepcopy(learn).history == 3
