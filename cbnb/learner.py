@@ -214,9 +214,9 @@ class Learner(Loop):
         self._metrics = as_metrics(given)
 
     @property
-    def cbs(self) -> list[Any]:
-        "The callbacks, in the order in which they were added"
-        return list(self.callbacks.all)
+    def cbs(self) -> tuple[Any, ...]:
+        "The callbacks, in the order in which they were added. `add_cb` and `remove_cb` change them"
+        return tuple(self.callbacks.all)
 
     @as_one_fit
     @hinted

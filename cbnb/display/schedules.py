@@ -237,7 +237,7 @@ def schedule_plan(
 class _StandsIn:
     "A stand-in for a learner, with copies of the scheduling callbacks"
     training = True
-    _own_cbs: list[Callback]
+    _own_cbs: tuple[Callback, ...]
 
     def fit(self, n_epoch, lr=None, wd=None, cbs=None, reset_opt=False, start_epoch=0, valid_every=1, resume=False, keep_best=False):
         set_length(self, length := as_duration(n_epoch))
@@ -267,14 +267,14 @@ class _StandsIn:
         finally: self.put_opt(kept)
 
     @property
-    def cbs(self) -> list[Callback]:
+    def cbs(self) -> tuple[Callback, ...]:
         "The copies of the scheduling callbacks"
         return self._own_cbs
 
     @contextmanager
     def added_cbs(self, cbs: Any) -> Iterator[Any]:
         before = self._own_cbs
-        self._own_cbs = [*before, *(_twin(cb, self) for cb in as_list(cbs) if is_scheduler(cb))]
+        self._own_cbs = *before, *(_twin(cb, self) for cb in as_list(cbs) if is_scheduler(cb))
         try: yield self
         finally: self._own_cbs = before
 
@@ -288,7 +288,7 @@ def _stand_in(learn: Learner) -> Any:
     made: Any = object.__new__(type(cls.__name__, (_StandsIn, cls), {}))
     vars(made).update({k: v for k, v in vars(learn).items() if k not in ('recorder', 'callbacks')})
     made.purpose, made._noted, made._ran = 'fit', [], []
-    made._own_cbs = [_twin(cb, made) for cb in learn.cbs if is_scheduler(cb)]
+    made._own_cbs = tuple(_twin(cb, made) for cb in learn.cbs if is_scheduler(cb))
     return made
 
 # %% ../../nbs/display/schedules.ipynb #c72ec9f7

@@ -1117,7 +1117,7 @@ def test_fetch_removes_callbacks_that_are_flagged_remove_on_fetch():
 
     learn, both = line_learner(3), [Counts(), Flagged()]
     learn.fit(2, cbs=[FetchPredsCallback(), *both])
-    assert [cb.n for cb in both] == [4, 2] and learn.cbs == [learn.train_eval, learn.recorder, *learn.cbs[2:]]
+    assert [cb.n for cb in both] == [4, 2] and learn.cbs == (learn.train_eval, learn.recorder, *learn.cbs[2:])
     learn.add_cbs([FetchPredsCallback(), *both])
     learn.validate()
     assert [cb.n for cb in both] == [6, 3] and all(cb in learn.cbs for cb in both)

@@ -380,7 +380,7 @@ def test_temporary_callbacks_by_class_leave_permanent_ones_alone():
     learn = line_learner(cbs=mine)
     with learn.added_cbs([Keeper, SpecialKeeper("x")]):
         assert len(learn.cbs) == 5 and learn.keeper is mine
-    assert learn.cbs == [learn.train_eval, learn.recorder, mine] and learn.keeper is mine
+    assert learn.cbs == (learn.train_eval, learn.recorder, mine) and learn.keeper is mine
     learn.fit(1, cbs=Keeper)
     assert learn.keeper is mine
 
@@ -463,15 +463,15 @@ def test_removed_callbacks_come_back_as_they_were():
     two.state = "kept"
     with learn.removed_cbs(two) as same:
         assert same is learn and two not in learn.cbs and not hasattr(learn, "keeper_2")
-    assert learn.cbs[2:] == [one, two, three] and learn.keeper_2 is two and two.state == "kept"
+    assert learn.cbs[2:] == (one, two, three) and learn.keeper_2 is two and two.state == "kept"
     with pytest.raises(KeyError):
         with learn.removed_cbs(Keeper):
             assert len(learn.cbs) == 2
             raise KeyError
-    assert learn.cbs[2:] == [one, two, three] and learn.keeper is one
+    assert learn.cbs[2:] == (one, two, three) and learn.keeper is one
     with learn.removed_cbs([Keeper("not in"), SpecialKeeper]):
         pass
-    assert learn.cbs[2:] == [one, two, three]
+    assert learn.cbs[2:] == (one, two, three)
 
 
 def test_removed_callbacks_come_back_to_their_place_among_changes():
@@ -736,11 +736,14 @@ def test_completion_offers_what_a_person_may_call():
     assert not [n for n in names if n.startswith("_")] and "to_dls_device" not in names
 
 
-def test_the_callbacks_of_a_learner_are_a_list():
+def test_the_callbacks_of_a_learner_are_a_tuple():
+    """A list that is made anew at each reading would take another callback in silence, and no event would reach it"""
     learn = line_learner(cbs=cbnb.GradientClip())
-    assert learn.cbs == [learn.train_eval, learn.recorder, learn.gradient_clip]
-    learn.cbs.clear()  # a copy
-    assert len(learn.cbs) == 3
+    assert learn.cbs == (learn.train_eval, learn.recorder, learn.gradient_clip)
+    with pytest.raises(AttributeError, match="'tuple' object has no attribute 'append'"):
+        learn.cbs.append(cbnb.Callback())
+    with pytest.raises(AttributeError, match="no setter"):
+        learn.cbs = [cbnb.Callback()]
 
 
 # Callbacks written for another library
