@@ -32,7 +32,7 @@ from .basics.loaders import n_batches
 from .basics.nested import first_tensor, kind_of, part_of
 from .basics.patch import patch
 from .basics.processes import n_processes
-from .callback import Callback
+from .callback import PURPOSES, Callback
 from .callback_list import as_list
 from .callbacks.model_loss import computes_loss
 from .callbacks.trackers import Tracker, sets_lr
@@ -41,7 +41,7 @@ from .learner import Learner
 from .length import is_over, is_validated
 from .loop import Loop
 from .recorder import Recorder
-from .basics.text import plural, warn_user, with_article
+from .basics.text import plural, short_repr, warn_user, with_article
 from .callbacks.function_steps import CallStep, UpdateStep
 from .step import PredictStep, Step
 
@@ -245,7 +245,7 @@ def note_mistake(
     if type(e) is RuntimeError and 'does not require grad' in str(e): e.add_note(_no_gradient(learn))
     if learn.pred is None and 'NoneType' in str(e) and _passed(e, Step.loss): e.add_note(
         f'the model returned None: end the method forward of {type(learn.model).__name__} with `return` and the prediction')
-    wrong_number = isinstance(e, TypeError) and re.search(r'forward\(\) (missing|takes)', str(e))
+    wrong_number = isinstance(e, TypeError) and isinstance(learn.xb, tuple) and re.search(r'forward\(\) (missing|takes)', str(e))
     if wrong_number and type(batch) in (tuple, list) and len(batch) > 1 and getattr(learn.dls, 'n_inp', None) is None:
         way = f'if all are inputs, pass DataLoaders(..., n_inp={len(batch)})' if wrong_number[1] == 'missing' else 'if only the first is an input, pass DataLoaders(..., n_inp=1)'
         e.add_note(f'the batch has {len(batch)} elements, of which the last is used as the target: {way}')
@@ -431,6 +431,8 @@ def check_method(
 ) -> None:
     "Raise `TypeError` for a method that would never be called, and for an event method with required arguments"
     if name in EVENTS: return _check_parameters(f, what)
+    if name == 'run_in' and isinstance(f, (str, tuple, list)) and not {*as_list(f)} <= {*PURPOSES}: raise TypeError(
+        f'{what}={short_repr(f)} should have only names of runs: {", ".join(map(repr, PURPOSES))}')
     if not callable(f) or name.startswith('_'): return
     if re.fullmatch(_FOREIGN, name): raise TypeError(
         f'{what} is not an event of this Callback, so it would never be called' + (_LIGHTNING_STEPS.get(name) or (
