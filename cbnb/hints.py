@@ -395,7 +395,10 @@ def note_dict(
     e: Exception,    # the error, which may get a note
     batch: Any,      # the batch
 ) -> None:
-    "Add a note to an error of a model, or a function as a step, that received a dict as one argument"
+    "Add a note to an error of a model, or a function as a step, that received a dict as one argument, or its entries by name"
+    refused = isinstance(e, TypeError) and isinstance(learn.xb, dict) and re.search(r'forward\(\) (got an unexpected keyword|missing)', str(e))
+    if refused and isinstance(learn.model, nn.Module) and not _passed(e, type(learn.model).forward): e.add_note(
+        f'the model gets the entries of the batch by name, here {", ".join(map(str, learn.xb))}: give the parameters of forward these names, or rename the entries in the dataset')
     called = _passed(e, CallStep.predict)
     if not (called or _passed(e, Step.predict)) or not isinstance(learn.xb, tuple) or len(learn.xb) != 1: return
     if not isinstance(batch := learn.xb[0], Mapping) or not batch: return

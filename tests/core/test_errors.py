@@ -513,6 +513,21 @@ def test_an_input_that_is_missing_because_it_is_taken_for_a_target():
     assert any("DataLoaders(..., n_inp=2)" in note for note in e.value.__notes__)
 
 
+def test_entries_of_a_dict_have_the_names_of_parameters():
+    one = torch.ones(4, 1)
+
+    class Inner(torch.nn.Linear):
+        def forward(self, input):
+            return super().forward()  # a mistake inside of the model is not one of the names
+
+    for model, noted in (torch.nn.Linear(1, 1), True), (Inner(1, 1), False):
+        name = "x" if noted else "input"
+        learn = cbnb.Learner(cbnb.DataLoaders([{name: one, "y": one}], targets="y", device="cpu"), model, torch.nn.MSELoss())
+        with pytest.raises(TypeError, match="keyword argument 'x'|missing 1 required") as e:
+            learn.fit(1)
+        assert noted == any("gets the entries of the batch by name, here x: " in note for note in e.value.__notes__)
+
+
 def test_a_step_may_find_its_loss_without_targets():
     class OwnLoss(cbnb.step.Step):
         def loss(self, learn):
