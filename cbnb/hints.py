@@ -223,6 +223,7 @@ def warn_of_refused_rate(
 def _no_gradient(learn: Loop) -> str:
     "Say why a loss has no gradient, and what to do"
     if not learn.training: return 'gradients are switched off in validation: put the lines that compute them into `with torch.enable_grad():`'
+    if isinstance(learn.loss_grad, Tensor) and learn.loss_grad.requires_grad: return 'learn.loss is a copy without the graph: call learn.loss_grad.backward()'
     if (pred := first_tensor(learn.pred)) is not None and pred.requires_grad: return (
         'the prediction has a gradient, and the loss has none: compute the loss from the prediction itself, '
         'without argmax, comparisons, round, item, detach or a conversion to NumPy')

@@ -513,6 +513,16 @@ def test_an_input_that_is_missing_because_it_is_taken_for_a_target():
     assert any("DataLoaders(..., n_inp=2)" in note for note in e.value.__notes__)
 
 
+def test_the_loss_without_a_graph_names_the_one_that_has_it():
+    def backward(cb):
+        cb.learn.loss.backward()
+
+    learn = line_learner(cbs=cbnb.Callback(before_backward=backward))
+    with pytest.raises(RuntimeError, match="does not require grad") as e:
+        learn.fit(1)
+    assert "learn.loss is a copy without the graph: call learn.loss_grad.backward()" in e.value.__notes__
+
+
 def test_entries_of_a_dict_have_the_names_of_parameters():
     one = torch.ones(4, 1)
 
