@@ -111,7 +111,7 @@ def prepare_opt(self: Learner, lr: Any = None, wd: Any = None, reset_opt: bool =
     check_can_train(self)
     self.undo.callback(self.forget_grads)
     if self._opt_is_old:
-        print('learn.opt_func was assigned: made a new optimizer')
+        print('learn.opt_func or learn.splitter was assigned: made a new optimizer')
         self.create_opt()
     fit_opt(self, reset_opt)
     self.forget_grads()                      # left by a `backward` before the fit

@@ -181,7 +181,7 @@ class Learner(Loop):
         self.own_hypers: list[dict[str, Any]] | None = None      # the hyper-parameters to which the run returns
         # A step may have a loss function and an optimizer, which then become those of the learner. So this order matters
         check_opt_func(opt_func)
-        self._opt, self._opt_is_old, self._opt_func, self._lr = None, False, opt_func, lr     # old: made before `opt_func` was assigned
+        self._opt, self._opt_is_old, self._opt_func, self._lr = None, False, opt_func, lr     # old: made before `opt_func` or `splitter` was assigned
         self.loss_func = loss_func if loss_func is not None else getattr(getattr(self.dls.train, 'dataset', None), 'loss_func', None)
         self.phase_steps, self.chooses_eval_step = [Step(), Step()], False      # for evaluation and for training, see the properties
         self.train_step = default_step(self) if train_step is None else train_step
@@ -315,6 +315,11 @@ class Learner(Loop):
         if given is self._opt_func: return
         self._lr = checked_lr(self._lr, given)
         self._opt_func, self._opt_is_old = given, self._opt is not None      # a fit that is running keeps its optimizer
+
+    @checked_property
+    def splitter(self, given: Any) -> None:
+        "Divides the parameters into groups. If you assign another function, the next fit makes a new optimizer"
+        self._splitter, self._opt_is_old = given, getattr(self, '_opt', None) is not None
 
     @checked_property
     def lr(self, given: Any) -> None:

@@ -190,7 +190,7 @@ class OneCycle(ParamScheduler):
     def before_fit(self) -> None:
         learn = self.learn
         lr_max = spread_lrs(learn.lr if self.lr_max is None else self.lr_max, len(learn.opt.param_groups), 'lr_max')
-        self.scheds = dict(one_cycle_scheds(lr_max, learn.moms if self.mom is None else self.mom, self.div, self.div_final, self.pct_start))
+        self.scheds = dict(one_cycle_scheds(lr_max, checked_moms(learn.moms) if self.mom is None else self.mom, self.div, self.div_final, self.pct_start))
         if hyper_key(learn.opt, 'mom') is None:              # for example Adagrad has no momentum
             if self.mom is not None: raise ValueError(f'{no_such_hyper(learn.opt, "mom")}. Leave out mom (in fit_one_cycle: moms)')
             del self.scheds['mom']

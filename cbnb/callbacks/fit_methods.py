@@ -50,7 +50,7 @@ def fit_flat_cos(self: Learner, n_epoch: int | str, lr: Any = None, div_final: f
 
 def _lrs(learn: Learner, lr: Any) -> list[float]:
     "Return the learning rate of each parameter group. If the learner has no optimizer yet, make one"
-    if learn.opt is None: learn.create_opt()
+    if learn.opt is None or learn._opt_is_old: learn.create_opt()
     return spread_lrs(learn.lr if lr is None else lr, len(learn.opt.param_groups))
 
 # %% ../../nbs/callbacks/fit_methods.ipynb #b457a5f0

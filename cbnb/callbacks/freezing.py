@@ -25,7 +25,7 @@ def freeze_to(self: Learner, n: int, train_bn: bool = True) -> None:
         learn.freeze_to(1)
         assert [p.requires_grad for p in learn.model.parameters()] == [False, True]
     """
-    if self.opt is None: self.create_opt()
+    if self.opt is None or self._opt_is_old: self.create_opt()
     if len(self.opt.param_groups) == 1 and n != 0:
         warn_user(
             'freezing has no effect, because the optimizer has only one parameter group: pass Learner(..., '

@@ -360,6 +360,22 @@ def test_a_part_that_was_replaced_is_trained():
     assert not torch.equal(before, learn.model[2].weight)
 
 
+def test_a_splitter_that_is_assigned_after_a_fit_counts():
+    """The optimizer kept its one group: freezing did nothing, and a rate for each group was refused"""
+    model = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1))
+    learn = cbnb.Learner(cbnb.DataLoaders([(torch.ones(4, 1), torch.ones(4, 1))], device="cpu"), model, nn.MSELoss())
+    learn.fit(1)
+    learn.splitter = lambda m: [m[0], m[2]]
+    learn.fit(1, lr=[0.0, 0.1])
+    assert len(learn.opt.param_groups) == 2
+    learn.splitter = lambda m: [m[0].weight, m[0].bias, m[2]]
+    learn.freeze()
+    assert [p.requires_grad for p in learn.model.parameters()] == [False, False, True, True]
+    with pytest.raises(ValueError, match="should be three numbers"):
+        learn.moms = (0.9, 0.8)
+        learn.fit_one_cycle(1)
+
+
 def test_a_layer_that_was_added_is_trained():
     learn = grouped_learner()
     learn.fit(1)
@@ -863,7 +879,7 @@ def test_a_new_opt_func_makes_a_new_optimizer(capsys):
     learn.fit(1)
     opt = learn.opt
     assert type(opt) is torch.optim.RMSprop and learn.recorder.lrs == [0.1] * 2
-    assert "learn.opt_func was assigned: made a new optimizer" in capsys.readouterr().out
+    assert "learn.opt_func or learn.splitter was assigned: made a new optimizer" in capsys.readouterr().out
     learn.fit(1)
     assert learn.opt is opt and "assigned" not in capsys.readouterr().out
     copied = copy.deepcopy(learn)
