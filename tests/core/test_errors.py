@@ -368,7 +368,7 @@ def test_a_splitter_that_is_assigned_after_a_fit_counts():
     learn.splitter = lambda m: [m[0], m[2]]
     learn.fit(1, lr=[0.0, 0.1])
     assert len(learn.opt.param_groups) == 2
-    learn.splitter = lambda m: [m[0].weight, m[0].bias, m[2]]
+    learn.splitter = lambda m: [[m[0].weight], [m[0].bias], m[2]]
     learn.freeze()
     assert [p.requires_grad for p in learn.model.parameters()] == [False, False, True, True]
     with pytest.raises(ValueError, match="should be three numbers"):
