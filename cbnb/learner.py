@@ -319,6 +319,7 @@ class Learner(Loop):
     @checked_property
     def splitter(self, given: Any) -> None:
         "Divides the parameters into groups. If you assign another function, the next fit makes a new optimizer"
+        if given is getattr(self, '_splitter', None): return
         self._splitter, self._opt_is_old = given, getattr(self, '_opt', None) is not None
 
     @checked_property
